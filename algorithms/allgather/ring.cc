@@ -1,0 +1,29 @@
+// Ring all-gather: blocks travel around a ring; in step i a rank passes on what it received in step
+// i - 1. The ring walks node by node, so that each uplink carries each block once in and once out.
+//
+//   position p:  step 0: own block -> p+1    step i: block of p-i -> p+1, block of p-i-1 <- p-1
+//
+// Steps P - 1, messages P - 1 per rank, bytes (P - 1) x block per rank and, unlike linear, as many
+// on each uplink.
+#include <algorithm>
+
+#include "algorithms/registry.h"
+
+namespace moeccl::allgather {
+
+Plan ring(const Topology& topology, const Parameters&, int rank) {
+  const int ranks = topology.ranks();
+  const std::span<const int> order = topology.nodeByNode();
+  const int position = static_cast<int>(std::ranges::find(order, rank) - order.begin());
+  const auto at = [&](int steps) { return order[(position + steps + ranks) % ranks]; };
+  PlanBuilder plan;
+  plan.copy({}, input(0), output(rank));
+  OpRange arrived{0, 0};
+  for (int i = 0; i < ranks - 1; ++i) {
+    plan.send({.step = i}, at(1), i == 0 ? input(0) : output(at(-i)), {arrived});
+    arrived = {plan.recv({.step = i}, at(-1), output(at(-i - 1))), 1};
+  }
+  return plan.build();
+}
+
+}  // namespace moeccl::allgather

@@ -1,0 +1,76 @@
+#include "algorithms/plan.h"
+
+#include <cassert>
+
+namespace moeccl {
+
+void BlockList::append(Blocks blocks) {
+  if (blocks.count <= 0) return;
+  if (!runs_.empty()) {
+    Blocks& last = runs_.back();
+    if (last.buffer == blocks.buffer) {
+      const std::int32_t gap = blocks.first - last[last.count - 1];
+      const bool lastFits = last.count == 1 || last.stride == gap;
+      const bool nextFits = blocks.count == 1 || blocks.stride == gap;
+      if (lastFits && nextFits) {
+        last.stride = gap;
+        last.count += blocks.count;
+        return;
+      }
+    }
+  }
+  if (blocks.count == 1) blocks.stride = 1;
+  runs_.push_back(blocks);
+}
+
+std::int64_t blockCount(std::span<const Blocks> runs) {
+  std::int64_t count = 0;
+  for (const Blocks& run : runs) count += run.count;
+  return count;
+}
+
+PoolRange PlanBuilder::keep(const BlockList& list) {
+  const PoolRange range{static_cast<std::int32_t>(plan_.blockPool.size()),
+                        static_cast<std::int32_t>(list.runs().size())};
+  plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
+  return range;
+}
+
+int PlanBuilder::add(OpKind kind, At at, int peer, const BlockList& src, const BlockList& dst,
+                     Deps deps) {
+  Op op{.kind = kind, .lane = static_cast<std::int16_t>(at.lane), .step = at.step, .peer = peer};
+  op.src = keep(src);
+  op.dst = keep(dst);
+  op.deps.begin = static_cast<std::int32_t>(plan_.depPool.size());
+  for (OpRange range : deps)
+    if (range.count > 0) plan_.depPool.push_back(range);
+  op.deps.count = static_cast<std::int32_t>(plan_.depPool.size()) - op.deps.begin;
+  if (at.lane >= plan_.lanes) plan_.lanes = at.lane + 1;
+  plan_.ops.push_back(op);
+  return opCount() - 1;
+}
+
+int PlanBuilder::send(At at, int peer, const BlockList& src, Deps deps) {
+  return add(OpKind::send, at, peer, src, {}, deps);
+}
+
+int PlanBuilder::recv(At at, int peer, const BlockList& dst, Deps deps) {
+  return add(OpKind::recv, at, peer, {}, dst, deps);
+}
+
+int PlanBuilder::copy(At at, const BlockList& src, const BlockList& dst, Deps deps) {
+  assert(blockCount(src.runs()) == blockCount(dst.runs()));
+  return add(OpKind::copy, at, -1, src, dst, deps);
+}
+
+int PlanBuilder::reduce(At at, const BlockList& src, const BlockList& dst, Deps deps) {
+  assert(blockCount(src.runs()) % blockCount(dst.runs()) == 0);
+  return add(OpKind::reduce, at, -1, src, dst, deps);
+}
+
+int PlanBuilder::scratch(Payload payload) {
+  plan_.scratch.push_back(payload);
+  return static_cast<int>(plan_.scratch.size()) - 1;
+}
+
+}  // namespace moeccl

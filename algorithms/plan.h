@@ -1,0 +1,178 @@
+// A plan is one rank's part of one collective, as a value: what to send, receive, copy and reduce,
+// on which lanes, and what waits for what. It names blocks, never bytes, pointers, tags or
+// callbacks, so the same plan is verified, priced, printed, cached, simulated and run, at every
+// size.
+//
+// Order. `deps` are the truth: an op may start once every op that it depends on has completed.
+// Lanes and steps are the order that a stream machine may impose on top (NCCL does: one step is one
+// group, and a lane runs its steps one after another). So every plan must be
+//   - right when only deps order the ops (UCX and the loopback execute it that way), and
+//   - free of deadlock when lanes run in order and sends wait for their receives (NCCL).
+// A dependency inside a lane therefore points to an earlier step. The verifier proves both.
+//
+// Every block of the output and of the scratch is written at most once, and receives may be posted
+// before anything else: nothing they overwrite is ever needed.
+//
+// Matching. Messages from rank a to rank b on one lane match in the order of their ops in the plans
+// of a and b. The i-th block of a send arrives in the i-th block of its receive.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace moeccl {
+
+enum class Buffer : std::uint8_t { input, output, scratch };
+
+// `count` blocks of one buffer: first, first + stride, first + 2 stride, ...
+struct Blocks {
+  Buffer buffer;
+  std::int32_t first;
+  std::int32_t count = 1;
+  std::int32_t stride = 1;
+
+  std::int32_t operator[](std::int32_t i) const { return first + i * stride; }
+  bool operator==(const Blocks&) const = default;
+};
+
+inline Blocks input(int first, int count = 1, int stride = 1) {
+  return {Buffer::input, first, count, stride};
+}
+inline Blocks output(int first, int count = 1, int stride = 1) {
+  return {Buffer::output, first, count, stride};
+}
+inline Blocks scratch(int first, int count = 1, int stride = 1) {
+  return {Buffer::scratch, first, count, stride};
+}
+
+// A list of blocks under construction; neighbours at equal distance fold into one Blocks.
+class BlockList {
+ public:
+  BlockList() = default;
+  BlockList(Blocks blocks) { append(blocks); }
+  BlockList(std::initializer_list<Blocks> lists) {
+    for (Blocks blocks : lists) append(blocks);
+  }
+  void append(Blocks blocks);
+  bool empty() const { return runs_.empty(); }
+  std::span<const Blocks> runs() const { return runs_; }
+
+ private:
+  std::vector<Blocks> runs_;
+};
+
+// Block `block` of rank `rank`'s input: names a payload, and with it a size.
+struct Payload {
+  std::int32_t rank;
+  std::int32_t block;
+
+  auto operator<=>(const Payload&) const = default;
+};
+
+enum class OpKind : std::uint8_t {
+  send,    // src blocks -> peer, as one message
+  recv,    // one message from peer -> dst blocks
+  copy,    // src blocks -> dst blocks, pairwise
+  reduce,  // dst[j] = src[j] + src[n + j] + src[2n + j] + ..., n = blocks in dst, in this order
+};
+
+// Ops [first, first + count) of the same plan.
+struct OpRange {
+  std::int32_t first;
+  std::int32_t count = 1;
+
+  bool operator==(const OpRange&) const = default;
+};
+
+// Entries [begin, begin + count) of one of the plan's pools.
+struct PoolRange {
+  std::int32_t begin = 0;
+  std::int32_t count = 0;
+
+  bool operator==(const PoolRange&) const = default;
+};
+
+struct Op {
+  OpKind kind;
+  std::int16_t lane = 0;
+  std::int32_t step = 0;
+  std::int32_t peer = -1;  // send and recv only
+  PoolRange src = {};
+  PoolRange dst = {};
+  PoolRange deps = {};
+
+  bool operator==(const Op&) const = default;
+};
+
+struct Plan {
+  std::vector<Op> ops;
+  std::vector<Blocks> blockPool;  // what the ops' src and dst refer to
+  std::vector<OpRange> depPool;   // what the ops' deps refer to
+  // Scratch block i is as large as payload scratch[i].
+  std::vector<Payload> scratch;
+  int lanes = 1;
+
+  std::span<const Blocks> src(const Op& op) const { return slice(blockPool, op.src); }
+  std::span<const Blocks> dst(const Op& op) const { return slice(blockPool, op.dst); }
+  std::span<const OpRange> deps(const Op& op) const { return slice(depPool, op.deps); }
+
+  bool operator==(const Plan&) const = default;
+
+ private:
+  template <typename T>
+  static std::span<const T> slice(const std::vector<T>& pool, PoolRange range) {
+    return {pool.data() + range.begin, static_cast<size_t>(range.count)};
+  }
+};
+
+// Number of blocks in a list of runs.
+std::int64_t blockCount(std::span<const Blocks> runs);
+
+// Where an op stands in the stream machine's order.
+struct At {
+  int lane = 0;
+  int step = 0;
+};
+
+// Builds a plan op by op. Each function returns the op's index, to be named in later deps.
+class PlanBuilder {
+ public:
+  using Deps = std::initializer_list<OpRange>;
+
+  int send(At at, int peer, const BlockList& src, Deps deps = {});
+  int recv(At at, int peer, const BlockList& dst, Deps deps = {});
+  int copy(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
+  int reduce(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
+  // A new scratch block of the payload's size; returns its index.
+  int scratch(Payload payload);
+
+  int opCount() const { return static_cast<int>(plan_.ops.size()); }
+  // All ops from index `first` on.
+  OpRange since(int first) const { return {first, opCount() - first}; }
+  Plan build() { return std::move(plan_); }
+
+ private:
+  int add(OpKind kind, At at, int peer, const BlockList& src, const BlockList& dst, Deps deps);
+  PoolRange keep(const BlockList& list);
+
+  Plan plan_;
+};
+
+// An algorithm throws this where it has nothing to offer; the message says why, for the user.
+struct NotOffered : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// One line per op, for people.
+std::string describe(const Plan& plan, int op);
+void printText(std::ostream& out, const Plan& plan, int rank);
+// The plans of all ranks (plans[r] is rank r's) as one Graphviz digraph: a cluster per rank, an
+// edge per dependency and one per message.
+void printDot(std::ostream& out, std::span<const Plan> plans);
+
+}  // namespace moeccl

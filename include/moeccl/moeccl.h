@@ -1,0 +1,251 @@
+/* moeccl: collective communication for Mixture-of-Experts traffic.
+ *
+ * Conventions, the same for every function:
+ *  1. Every function returns moecclResult_t, but for moecclGetErrorString and moecclGetLastError.
+ * On failure moecclGetLastError says which argument, rank, peer and phase, and what would be right.
+ *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
+ * work, its splits may outlive it.
+ *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
+ *  4. Ranks of a communicator call the same collectives in the same order. Calls on one
+ * communicator come from one thread at a time.
+ *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
+ *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
+ *     returns at once, buffers belong to the library until the stream has been synchronised.
+ *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
+ * later call on that communicator returns the same error; only Abort and Destroy remain.
+ *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
+ */
+#ifndef MOECCL_MOECCL_H_
+#define MOECCL_MOECCL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MOECCL_API __attribute__((visibility("default")))
+#else
+#define MOECCL_API
+#endif
+
+#define MOECCL_MAJOR 0
+#define MOECCL_MINOR 1
+#define MOECCL_PATCH 0
+#define MOECCL_VERSION (MOECCL_MAJOR * 10000 + MOECCL_MINOR * 100 + MOECCL_PATCH)
+
+/* Values up to moecclInProgress are NCCL's. */
+typedef enum {
+  moecclSuccess = 0,
+  moecclUnhandledCudaError = 1,
+  moecclSystemError = 2,     /* the operating system or a transport refused something */
+  moecclInternalError = 3,   /* a defect of moeccl */
+  moecclInvalidArgument = 4, /* one argument is wrong by itself */
+  moecclInvalidUsage = 5,    /* arguments are right, but not here, or not the same on all ranks */
+  moecclRemoteError = 6,     /* another rank failed, aborted, or called with other arguments */
+  moecclInProgress = 7, /* not complete yet; from moecclStreamQuery and moecclCommGetAsyncError */
+  moecclTimeout = 8,    /* peers did not do their part within config.timeoutMs */
+  moecclNumResults = 9
+} moecclResult_t;
+
+/* Values are NCCL's. */
+typedef enum {
+  moecclInt8 = 0,
+  moecclUint8 = 1,
+  moecclInt32 = 2,
+  moecclUint32 = 3,
+  moecclInt64 = 4,
+  moecclUint64 = 5,
+  moecclFloat16 = 6,
+  moecclFloat32 = 7,
+  moecclFloat64 = 8,
+  moecclBfloat16 = 9,
+  moecclFloat8e4m3 = 10,
+  moecclFloat8e5m2 = 11,
+  moecclNumTypes = 12
+} moecclDataType_t;
+
+typedef struct moecclComm* moecclComm_t;
+typedef struct moecclGrid* moecclGrid_t;
+/* On a host communicator: made by moecclStreamCreate, or NULL. */
+typedef void* moecclStream_t;
+
+#define MOECCL_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[MOECCL_UNIQUE_ID_BYTES];
+} moecclUniqueId;
+
+/* How a communicator behaves. Begin with MOECCL_CONFIG_INITIALIZER, then set fields. All ranks must
+ * pass the same `algorithms` and `timeoutMs`; they are compared. Environment variables of the same
+ * meaning override the fields. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
+   * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
+  int progressThread;
+  /* How long a rank waits without any progress before it gives up with moecclTimeout; also the time
+   * that all ranks have to arrive in CommInit. 0: 300000. Negative: wait for ever.
+   * MOECCL_TIMEOUT (milliseconds) overrides it. */
+  int64_t timeoutMs;
+  /* Fixed algorithms, for instance "alltoall=hierarchical;allgather=ring"; NULL or "": automatic.
+   * MOECCL_ALGO overrides it, per collective. */
+  const char* algorithms;
+  /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
+   * it. */
+  const char* nodeId;
+} moecclConfig_t;
+
+#define MOECCL_CONFIG_MAGIC 0x6d6f6563u
+#define MOECCL_CONFIG_INITIALIZER \
+  { sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, 0, NULL, NULL }
+
+/* ---------------------------------------------------------------------------------- errors
+ * -------- */
+
+/* *version: MOECCL_VERSION of the library that is linked. */
+MOECCL_API moecclResult_t moecclGetVersion(int* version);
+/* A constant text for a result code; never NULL. */
+MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
+/* The text of the last error of `comm`, or of this thread when comm is NULL (for errors of
+ * functions that have no communicator yet). "" when there was none. Valid until the next call on
+ * `comm`, or on this thread. */
+MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
+
+/* -------------------------------------------------------------------------- communicators --------
+ */
+
+/* Makes an id and opens the rendezvous that it names in the calling process, which must be one of
+ * the ranks (or stay alive until all have joined). Hand the 128 bytes to every rank by any means.
+ * An id serves one communicator. Only a process that holds the id is let in. Errors:
+ * InvalidArgument (uniqueId NULL), SystemError (no socket could be opened). */
+MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
+
+/* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
+ * Errors: InvalidArgument (comm NULL, nRanks < 1, rank outside [0, nRanks), an id that
+ * moecclGetUniqueId did not make, a config without initialiser), InvalidUsage (ranks disagree on
+ * nRanks or on the config, or two came with one rank), Timeout (names the missing ranks),
+ * SystemError. */
+MOECCL_API moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id,
+                                             int rank);
+/* The same, with a config; NULL: defaults. */
+MOECCL_API moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks,
+                                                   moecclUniqueId id, int rank,
+                                                   const moecclConfig_t* config);
+
+/* Any launcher's own all-gather: called by every rank in the same order; `recv` has room for nRanks
+ * times `bytes`, rank r's part at r * bytes. Returns 0 on success. Used only inside
+ * moecclCommInitOob. */
+typedef struct {
+  int (*allgather)(const void* send, void* recv, size_t bytes, void* context);
+  void* context;
+} moecclOob_t;
+
+/* Joins a communicator over a launcher's all-gather instead of an id. Errors as moecclCommInitRank,
+ * and SystemError when the callback returns non-zero. */
+MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank,
+                                            const moecclOob_t* oob, const moecclConfig_t* config);
+
+#define MOECCL_SPLIT_NOCOLOR (-1)
+/* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
+ * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
+ * NULL: the parent's (nodeId and progressThread are always the parent's). Errors: InvalidArgument
+ * (comm or newComm NULL, color < -1). */
+MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
+                                          moecclComm_t* newComm, const moecclConfig_t* config);
+
+/* Frees a communicator; NULL is allowed. Collective: waits (up to the timeout) for what is queued
+ * on its streams and until no rank needs this one any more. */
+MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
+/* Frees a communicator at once, from any state, without waiting for peers; their pending and later
+ * calls return moecclRemoteError. NULL is allowed. */
+MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
+/* *asyncError: the error of work on streams, moecclSuccess while there is none. */
+MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
+
+MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
+MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);
+/* Number of nodes, and the node of one rank, counted from 0 in the order of their first ranks. */
+MOECCL_API moecclResult_t moecclCommNodeCount(moecclComm_t comm, int* nNodes);
+MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int* node);
+
+/* -------------------------------------------------------------------------------- streams --------
+ */
+
+/* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
+ * that were split from it). Work on one stream runs in order, work on several streams at once. */
+MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream);
+/* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
+ * not, or the error that stopped it. Never waits. */
+MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
+/* Waits until all work is complete. */
+MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
+/* Synchronises, then frees. NULL is allowed. */
+MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
+
+/* ----------------------------------------------------------------------------- collectives
+ * -------- */
+
+/* All-to-all: element block j of `sendbuff` ([P][count]) goes to rank j; block i of `recvbuff`
+ * ([P][count]) comes from rank i. Arguments and meaning are ncclAlltoAll's. The buffers must not
+ * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
+ * Algorithms: linear, pairwise, hierarchical (DeepSpeed-MoE 5.3).
+ * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
+ * address space), RemoteError (a rank called with another count), Timeout. */
+MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
+                                         moecclDataType_t datatype, moecclComm_t comm,
+                                         moecclStream_t stream);
+
+/* All-gather: `sendbuff` ([sendCount]) of rank i arrives at recvbuff + i * sendCount
+ * ([P][sendCount]) on every rank. In place when sendbuff == recvbuff + rank * sendCount, as with
+ * NCCL; any other overlap is an error. Algorithms: linear, ring. Errors as moecclAllToAll. */
+MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t sendCount,
+                                          moecclDataType_t datatype, moecclComm_t comm,
+                                          moecclStream_t stream);
+
+/* ------------------------------------------------------------------------------------ grids
+ * -------- */
+
+/* Which ranks are neighbours in the grid; MP groups are always consecutive ranks. */
+typedef enum {
+  moecclOrderEspEp = 0, /* ESP groups are consecutive ranks: rank = ep * nEsp + esp */
+  moecclOrderEpEsp = 1, /* EP groups are consecutive ranks:  rank = esp * nEp + ep */
+  moecclNumOrders = 2
+} moecclGridOrder_t;
+
+/* The assignment of P ranks to MP, EP and ESP groups (Parm II-B). P = nEp * nEsp; nMp divides P. */
+typedef struct {
+  int nMp;  /* ranks per model-parallel group: they hold the same tokens */
+  int nEp;  /* ranks per expert-parallel group: each holds E / nEp experts */
+  int nEsp; /* ranks per expert-sharding group: each holds 1 / nEsp of each of its experts */
+  moecclGridOrder_t order;
+} moecclGridShape_t;
+
+typedef enum {
+  moecclGroupWorld = 0, /* all P ranks, in the order of the communicator */
+  moecclGroupMp = 1,
+  moecclGroupEp = 2,
+  moecclGroupEsp = 3,
+  moecclNumGroups = 4
+} moecclGroup_t;
+
+/* Splits `comm` into the groups of a grid. Collective. `comm` must outlive the grid.
+ * Errors: InvalidArgument (sizes that do not multiply or divide as above), InvalidUsage (ranks came
+ * with different shapes). */
+MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape,
+                                           moecclGrid_t* grid);
+/* Collective, as moecclCommDestroy; NULL is allowed. */
+MOECCL_API moecclResult_t moecclGridDestroy(moecclGrid_t grid);
+MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape);
+/* The communicator of the caller's group; it belongs to the grid. */
+MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,
+                                            moecclComm_t* comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MOECCL_MOECCL_H_ */

@@ -1,0 +1,45 @@
+// The 64 bits that a message is matched by.
+//
+//   63      62        48 47        32 31     28 27        16 15         0
+//  +-------+------------+------------+---------+------------+------------+
+//  |control|  comm (15) |  call (16) | lane (4)|sequence(12)|source (16) |
+//  +-------+------------+------------+---------+------------+------------+
+//
+// comm      communicator, unique among those that any two ranks share
+// call      number of the collective call on that communicator, modulo 2^16
+// lane, sequence  the n-th message of this pair on that lane within the call
+// source    sender's rank in the root communicator (the transport's numbering)
+// control   1: not a message of a plan (abort notices, goodbyes)
+#pragma once
+
+#include <cstdint>
+
+namespace moeccl {
+
+using Tag = std::uint64_t;
+
+inline constexpr int kCommBits = 15, kCallBits = 16, kLaneBits = 4, kSequenceBits = 12,
+                     kSourceBits = 16;
+
+struct TagFields {
+  bool control = false;
+  std::uint32_t comm = 0;
+  std::uint32_t call = 0;
+  std::uint32_t lane = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t source = 0;
+};
+
+constexpr Tag makeTag(const TagFields& f) {
+  constexpr auto field = [](std::uint64_t value, int bits) {
+    return value & ((std::uint64_t{1} << bits) - 1);
+  };
+  Tag tag = f.control;
+  tag = tag << kCommBits | field(f.comm, kCommBits);
+  tag = tag << kCallBits | field(f.call, kCallBits);
+  tag = tag << kLaneBits | field(f.lane, kLaneBits);
+  tag = tag << kSequenceBits | field(f.sequence, kSequenceBits);
+  return tag << kSourceBits | field(f.source, kSourceBits);
+}
+
+}  // namespace moeccl

@@ -1,0 +1,93 @@
+// Moves bytes between the ranks of one job. All that differs between the loopback (ranks as
+// threads) and UCX (ranks as processes) is behind this interface; it knows no plan and no
+// collective.
+//
+// Ranks are those of the root communicator. Only one thread at a time may use a transport.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/exec/tag.h"
+
+namespace moeccl {
+
+enum class TransferStatus : std::uint8_t {
+  ok,
+  truncated,    // the message was longer than the buffer
+  cancelled,    // by cancel()
+  unreachable,  // the peer is gone
+  failed,       // anything else; Transport::lastError() has the details
+};
+
+// One send or receive in flight. Owned by the caller, who keeps it until `done` has been called.
+class Transfer {
+ public:
+  // `bytes`: how many arrived (receives only; with `truncated`, the buffer's size). May be called
+  // from inside send, recv, progress and cancel. May start further transfers.
+  using Done = void (*)(Transfer* self, TransferStatus status, std::size_t bytes);
+
+  Done done = nullptr;
+  void* handle = nullptr;  // the transport's own
+};
+
+// What a rank tells the others, once and in a few bytes, when it cannot go on.
+struct Notice {
+  std::int32_t source = -1;   // rank that sends the notice
+  std::int32_t culprit = -1;  // rank that it blames; -1 when nobody
+  std::int32_t result = 0;    // moecclResult_t
+  std::uint32_t comm = 0;     // communicator that failed
+  char text[240] = {};        // for people
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+
+  // A life begins with an exchange: each rank hands out address(), and gives connect() those of all
+  // ranks, its own included. Both throw std::runtime_error.
+  using Address = std::vector<std::byte>;
+  virtual Address address() = 0;
+  virtual void connect(std::span<const Address> addresses) = 0;
+
+  // Starts a transfer of `bytes` bytes (0 is a message too). `transfer->done` is called exactly
+  // once, possibly before this returns. The data must stay until then.
+  virtual void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) = 0;
+  virtual void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) = 0;
+  // Ends a transfer early; `done` is called with `cancelled` (or with its real outcome), now or in
+  // a later progress().
+  virtual void cancel(Transfer* transfer) = 0;
+
+  // Calls `done` for what has completed; returns whether anything happened.
+  virtual bool progress() = 0;
+  // Sleeps until progress() has something to do, but no longer than `milliseconds`.
+  virtual void wait(int milliseconds) = 0;
+  // Makes a wait() of another thread return. The one function that any thread may call at any time.
+  virtual void wake() = 0;
+
+  // Tells every rank, best effort, without waiting for them.
+  virtual void notify(const Notice& notice) = 0;
+  // The next notice that arrived, or false.
+  virtual bool nextNotice(Notice* notice) = 0;
+
+  // Ends the connection: returns when everything sent has been handed over to the peers or
+  // `milliseconds` have passed. Collective unless `abrupt`.
+  virtual void close(bool abrupt, int milliseconds) = 0;
+
+  // Details of the last failed or unreachable transfer, for people.
+  virtual std::string lastError() const = 0;
+};
+
+// Ranks as threads of one process.
+std::unique_ptr<Transport> makeLoopbackTransport(int rank, int ranks);
+// Ranks as processes, over UCX (ucx_transport.cc); throws std::runtime_error when built without it.
+std::unique_ptr<Transport> makeUcxTransport(int rank, int ranks);
+
+}  // namespace moeccl
