@@ -54,8 +54,8 @@ int PlanBuilder::send(At at, int peer, const BlockList& src, Deps deps) {
   return add(OpKind::send, at, peer, src, {}, deps);
 }
 
-int PlanBuilder::recv(At at, int peer, const BlockList& dst, Deps deps) {
-  return add(OpKind::recv, at, peer, {}, dst, deps);
+int PlanBuilder::recv(At at, int peer, const BlockList& dst) {
+  return add(OpKind::recv, at, peer, {}, dst, {});
 }
 
 int PlanBuilder::copy(At at, const BlockList& src, const BlockList& dst, Deps deps) {

@@ -10,8 +10,8 @@
 //   - free of deadlock when lanes run in order and sends wait for their receives (NCCL).
 // A dependency inside a lane therefore points to an earlier step. The verifier proves both.
 //
-// Every block of the output and of the scratch is written at most once, and receives may be posted
-// before anything else: nothing they overwrite is ever needed.
+// Every block of the output and of the scratch is written at most once, so nothing that a receive
+// overwrites is ever needed: receives depend on nothing and may be posted before anything else.
 //
 // Matching. Messages from rank a to rank b on one lane match in the order of their ops in the plans
 // of a and b. The i-th block of a send arrives in the i-th block of its receive.
@@ -145,7 +145,7 @@ class PlanBuilder {
   using Deps = std::initializer_list<OpRange>;
 
   int send(At at, int peer, const BlockList& src, Deps deps = {});
-  int recv(At at, int peer, const BlockList& dst, Deps deps = {});
+  int recv(At at, int peer, const BlockList& dst);
   int copy(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
   int reduce(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
   // A new scratch block of the payload's size; returns its index.

@@ -1,0 +1,119 @@
+// One run of a plan on host memory, over a transport. It is driven by completions alone: start()
+// posts the receives and whatever waits for nothing; every completion releases what waited for it.
+// Whoever calls Transport::progress() therefore advances all runs at once.
+//
+// A run is reused for later runs of its plan. Once its memory has grown to a size, running at that
+// size allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "algorithms/extents.h"
+#include "include/moeccl/moeccl.h"
+#include "src/exec/prepared_plan.h"
+#include "src/exec/transport.h"
+
+namespace moeccl {
+
+// What a plan runs on.
+struct Operands {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  Extents inputExtents = Extents::uniform(0);
+  Extents outputExtents = Extents::uniform(0);
+  Extents scratchExtents = Extents::uniform(0);
+  std::size_t scratchBytes = 0;
+  moecclDataType_t datatype = moecclUint8;  // for reductions
+};
+
+// Where messages go: the plan's ranks in the transport's numbering, and the common part of their
+// tags.
+struct Route {
+  Transport* transport = nullptr;
+  std::span<const int> transportRank;  // by rank of the plan; must outlive the run
+  TagFields tag;                       // comm, kind, call, source
+};
+
+// Why a run failed.
+struct RunFailure {
+  TransferStatus status = TransferStatus::ok;  // ok with a peer: a message of another size came
+  int op = -1;
+  int peer = -1;  // rank of the plan
+  std::size_t expected = 0, arrived = 0;
+};
+
+class HostRun {
+ public:
+  explicit HostRun(std::shared_ptr<const PreparedPlan> plan);
+  HostRun(const HostRun&) = delete;
+  HostRun& operator=(const HostRun&) = delete;
+
+  // The run must be idle. Operands' buffers belong to the run until it is idle again.
+  void start(const Route& route, const Operands& operands);
+  // Nothing is in flight and nothing will start any more.
+  bool idle() const { return unfinished_ == 0 || (failed_ && inFlight_ == 0); }
+  bool failed() const { return failed_; }
+  const RunFailure& failure() const { return failure_; }
+  // Ops that have not completed; it shrinks whenever the run advances.
+  int unfinished() const { return unfinished_; }
+  // Gives up: nothing new starts, transfers in flight are cancelled. The run is idle once they have
+  // ended.
+  void cancel();
+  // Ranks of the plan that unfinished receives wait for.
+  std::vector<int> awaitedPeers() const;
+
+  const PreparedPlan& prepared() const { return *plan_; }
+
+ private:
+  struct OpTransfer : Transfer {
+    HostRun* run = nullptr;
+    std::int32_t op = 0;
+    bool active = false;
+    // Where the message lies: in place when its blocks follow one another, else packed in the
+    // arena.
+    bool staged = false;
+    Buffer buffer = Buffer::scratch;
+    std::size_t offset = 0, bytes = 0;
+  };
+
+  static void transferDone(Transfer* self, TransferStatus status, std::size_t bytes);
+
+  const Extents& extents(Buffer buffer) const;
+  std::byte* base(Buffer buffer) const;
+  // Decides where the message of an op lies; takes what it needs of the arena from *arena on.
+  void layOut(OpTransfer& transfer, std::span<const Blocks> runs, std::size_t* arena) const;
+  bool contiguous(std::span<const Blocks> runs) const;
+  std::byte* data(const OpTransfer& transfer) const;
+  std::size_t bytesIn(std::span<const Blocks> runs) const;
+  void pack(std::byte* to, std::span<const Blocks> runs) const;
+  void unpack(const std::byte* from, std::span<const Blocks> runs) const;
+  void copy(const Op& op) const;
+  void reduce(const Op& op);
+
+  void execute(int op);
+  void completed(int op);
+  void drain();
+  void fail(const RunFailure& failure);
+
+  std::shared_ptr<const PreparedPlan> plan_;
+  Route route_;
+  Operands operands_;
+  std::vector<OpTransfer> transfers_;  // by op; used by sends and receives
+  std::vector<std::int32_t> waitsFor_;
+  std::vector<std::int32_t> ready_;        // ops to execute; a queue from readyHead_
+  std::vector<const std::byte*> sources_;  // of the reduction at hand
+  std::size_t readyHead_ = 0;
+  bool draining_ = false;
+  std::unique_ptr<std::byte[]> arena_;  // scratch, then staging
+  std::size_t arenaBytes_ = 0;
+  int unfinished_ = 0, inFlight_ = 0;
+  bool failed_ = false;
+  RunFailure failure_;
+};
+
+}  // namespace moeccl
