@@ -1,0 +1,214 @@
+#include "src/comm/communicator.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "src/comm/stream.h"
+
+namespace moeccl {
+namespace {
+
+// How long a failed call waits for its transfers to end before it leaves them to the domain.
+constexpr std::chrono::milliseconds kGrace{500};
+
+std::string listOf(std::span<const int> ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  if (ranks.size() > kShown) text += " and " + std::to_string(ranks.size() - kShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
+                           Topology topology, std::vector<int> transportRanks, Settings settings)
+    : domain_(std::move(domain)),
+      number_(number),
+      rank_(rank),
+      topology_(std::move(topology)),
+      transportRanks_(std::move(transportRanks)),
+      settings_(std::move(settings)) {
+  Domain::Lock lock(*domain_);
+  domain_->add(*this);
+}
+
+Communicator::~Communicator() {
+  Domain::Lock lock(*domain_);
+  for (Entry& entry : entries_)
+    for (std::unique_ptr<HostRun>& run : entry.runs)
+      if (!run->idle()) domain_->keep(std::move(run));
+}
+
+int Communicator::entryFor(Collective collective) {
+  const Algorithm* fixed = settings_.algorithmFor(collective);
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].collective == collective &&
+        (fixed == nullptr || entries_[i].algorithm == fixed))
+      return static_cast<int>(i);
+  const Algorithm* algorithm = fixed != nullptr ? fixed : defaultAlgorithm(collective);
+  try {
+    auto plan =
+        std::make_shared<PreparedPlan>(algorithm->plan(topology_, settings_.parameters, rank_));
+    entries_.push_back({collective, algorithm, std::move(plan), {}, {}});
+  } catch (const NotOffered& e) {
+    throw Error(moecclInvalidUsage, std::string(moeccl::nameOf(collective)) + "=" +
+                                        std::string(algorithm->name) +
+                                        " is not offered here: " + e.what());
+  }
+  return static_cast<int>(entries_.size()) - 1;
+}
+
+Communicator::Active Communicator::begin(const Call& call, std::uint32_t number) {
+  throwIfFailed();
+  const int index = entryFor(call.collective);
+  Entry& entry = entries_[index];
+  if (entry.idle.empty()) {
+    entry.runs.push_back(std::make_unique<HostRun>(entry.plan));
+    entry.idle.reserve(entry.runs.size());
+    entry.idle.push_back(entry.runs.back().get());
+  }
+  HostRun& run = *entry.idle.back();
+  entry.idle.pop_back();
+
+  Operands operands;
+  operands.input = static_cast<const std::byte*>(call.input);
+  operands.output = static_cast<std::byte*>(call.output);
+  operands.inputExtents = Extents::uniform(call.blockBytes);
+  operands.outputExtents = Extents::uniform(call.blockBytes);
+  operands.scratchExtents = Extents::uniform(call.blockBytes);
+  operands.scratchBytes = call.blockBytes * entry.plan->plan().scratch.size();
+  operands.datatype = call.datatype;
+  Route route;
+  route.transport = &domain_->transport();
+  route.transportRank = transportRanks_;
+  route.tag.comm = number_;
+  route.tag.kind = static_cast<std::uint32_t>(call.collective);
+  route.tag.call = number;
+  route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
+  domain_->watch(*this, run);
+  run.start(route, operands);
+  return {&run, index};
+}
+
+void Communicator::end(const Active& active) {
+  domain_->unwatch(*active.run);
+  Entry& entry = entries_[active.entry];
+  if (active.run->failed()) failFrom(*active.run, entry);
+  if (active.run->idle()) entry.idle.push_back(active.run);
+  throwIfFailed();
+}
+
+void Communicator::run(const Call& call) {
+  Domain::Lock lock(*domain_);
+  const Active active = begin(call, nextCall());
+  HostRun& run = *active.run;
+  domain_->wait(lock, [&] { return run.idle() || run.failed(); });
+  if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
+  end(active);
+}
+
+void Communicator::throwIfFailed() const {
+  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
+}
+
+std::string Communicator::nameOf(const Entry& entry) const {
+  return std::string(moeccl::nameOf(entry.collective)) + " (" + std::string(entry.algorithm->name) +
+         ")";
+}
+
+void Communicator::fail(moecclResult_t result, int culprit, const std::string& text,
+                        bool tellOthers) {
+  if (failure_ != moecclSuccess) return;
+  failure_ = result;
+  failureText_ = text;
+  if (tellOthers) {
+    Notice notice;
+    notice.source = transportRanks_[rank_];
+    notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
+    notice.result = result;
+    notice.comm = number_;
+    std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
+    domain_->transport().notify(notice);
+  }
+  for (Entry& entry : entries_)
+    for (const std::unique_ptr<HostRun>& run : entry.runs)
+      if (!run->idle()) run->cancel();
+}
+
+void Communicator::failFrom(const HostRun& run, const Entry& entry) {
+  const RunFailure& failure = run.failure();
+  const std::string peer = "rank " + std::to_string(failure.peer);
+  const std::string what = nameOf(entry) + ": ";
+  switch (failure.status) {
+    case TransferStatus::ok:
+      return fail(moecclRemoteError, failure.peer,
+                  what + peer + " sent " + std::to_string(failure.arrived) + " bytes where " +
+                      std::to_string(failure.expected) +
+                      " were expected; it called with another count or datatype than rank " +
+                      std::to_string(rank_),
+                  true);
+    case TransferStatus::truncated:
+      return fail(moecclRemoteError, failure.peer,
+                  what + peer + " sent more than the " + std::to_string(failure.expected) +
+                      " bytes that were expected; it called with another count or datatype than "
+                      "rank " +
+                      std::to_string(rank_),
+                  true);
+    case TransferStatus::unreachable:
+      return fail(moecclRemoteError, failure.peer,
+                  what + peer + " is gone: " + domain_->transport().lastError(), true);
+    case TransferStatus::cancelled:
+    case TransferStatus::failed:
+      return fail(moecclSystemError, failure.peer,
+                  what + "a transfer with " + peer + " failed: " + domain_->transport().lastError(),
+                  true);
+  }
+}
+
+void Communicator::timedOut(HostRun& run) {
+  const auto owner = std::ranges::find_if(entries_, [&](const Entry& entry) {
+    return std::ranges::any_of(entry.runs, [&](const auto& own) { return own.get() == &run; });
+  });
+  const std::vector<int> awaited = run.awaitedPeers();
+  std::string text =
+      nameOf(*owner) + ": no progress for " + std::to_string(settings_.timeout.count()) + " ms";
+  if (awaited.empty())
+    text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
+  else
+    text += "; rank " + std::to_string(rank_) + " still waits for " + listOf(awaited) +
+            ": stuck, in another collective, or not calling at all";
+  fail(moecclTimeout, awaited.size() == 1 ? awaited[0] : -1, text, true);
+}
+
+bool Communicator::hears(const Notice& notice) {
+  const auto source = std::ranges::find(transportRanks_, notice.source);
+  if (source == transportRanks_.end()) return false;
+  const std::string who = "rank " + std::to_string(source - transportRanks_.begin());
+  fail(moecclRemoteError, -1, who + " reports: " + notice.text, false);
+  return true;
+}
+
+void Communicator::destroy() {
+  Domain::Lock lock(*domain_);
+  const auto isUsed = [&] {
+    return failure_ == moecclSuccess &&
+           std::ranges::any_of(domain_->streams(), [&](Stream* s) { return s->uses(*this); });
+  };
+  domain_->wait(lock, [&] { return !isUsed(); });
+  for (Stream* stream : domain_->streams()) stream->forget(*this);
+  const std::chrono::milliseconds forever{1000LL * 1000 * 1000};
+  domain_->remove(*this, failure_ != moecclSuccess, timeout().count() < 0 ? forever : timeout());
+}
+
+void Communicator::abort() {
+  Domain::Lock lock(*domain_);
+  fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
+       true);
+  for (Stream* stream : domain_->streams()) stream->forget(*this);
+  domain_->remove(*this, true, std::chrono::milliseconds(0));
+}
+
+}  // namespace moeccl

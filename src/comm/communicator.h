@@ -1,0 +1,105 @@
+// A communicator: who its ranks are, and how a collective call becomes a run of a plan.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "src/comm/domain.h"
+#include "src/comm/settings.h"
+#include "src/error.h"
+
+namespace moeccl {
+
+class Oob;
+
+// One call of a collective, as the caller made it. A value; it may wait in a stream.
+struct Call {
+  Collective collective;
+  const void* input;
+  void* output;
+  std::size_t blockBytes;
+  moecclDataType_t datatype;
+};
+
+class Communicator {
+ public:
+  // Both are collective; they throw Error.
+  static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
+  // nullptr for ranks with MOECCL_SPLIT_NOCOLOR. settings nullptr: the parent's.
+  std::unique_ptr<Communicator> split(int color, int key, const Settings* settings);
+  ~Communicator();
+
+  int rank() const { return rank_; }
+  int ranks() const { return topology_.ranks(); }
+  const Topology& topology() const { return topology_; }
+  const Settings& settings() const { return settings_; }
+  Domain& domain() { return *domain_; }
+  std::shared_ptr<Domain> sharedDomain() { return domain_; }
+
+  // Makes the call and waits for it. Throws Error.
+  void run(const Call& call);
+
+  // For streams; the domain's lock is held. begin() starts a call; the run is over when it is idle,
+  // and must then be handed to end(), which throws Error if it failed.
+  struct Active {
+    HostRun* run;
+    int entry;
+  };
+  // Every call takes a number when it is made, not when it starts.
+  std::uint32_t nextCall() { return calls_++; }
+  Active begin(const Call& call, std::uint32_t number);
+  void end(const Active& active);
+  // Throws the error that this communicator has failed with, if it has.
+  void throwIfFailed() const;
+  moecclResult_t failure() const { return failure_; }
+
+  // For the domain; its lock is held.
+  std::uint32_t number() const { return number_; }
+  std::chrono::milliseconds timeout() const { return settings_.timeout; }
+  void timedOut(HostRun& run);
+  // Returns whether the notice was for this communicator, which has then failed.
+  bool hears(const Notice& notice);
+
+  // Waits for queued work of streams, then leaves the domain. The object is of no use afterwards.
+  void destroy();
+  // Tells the others and leaves at once.
+  void abort();
+
+ private:
+  // A plan and its runs; several run at once when streams do.
+  struct Entry {
+    Collective collective;
+    const Algorithm* algorithm;
+    std::shared_ptr<const PreparedPlan> plan;
+    std::vector<std::unique_ptr<HostRun>> runs;
+    std::vector<HostRun*> idle;
+  };
+
+  Communicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank, Topology topology,
+               std::vector<int> transportRanks, Settings settings);
+
+  int entryFor(Collective collective);
+  // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
+  void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
+  void failFrom(const HostRun& run, const Entry& entry);
+  std::string nameOf(const Entry& entry) const;
+
+  std::shared_ptr<Domain> domain_;
+  std::uint32_t number_;
+  int rank_;
+  Topology topology_;
+  std::vector<int> transportRanks_;  // by rank
+  Settings settings_;
+  std::vector<Entry> entries_;
+  std::uint32_t calls_ = 0;
+  moecclResult_t failure_ = moecclSuccess;
+  std::string failureText_;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,149 @@
+#include "src/comm/domain.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/comm/communicator.h"
+#include "src/comm/stream.h"
+
+namespace moeccl {
+namespace {
+
+// Rounds without progress before a waiting thread yields its core, and before it sleeps. Ranks may
+// outnumber cores, and a poll of a socket is a system call: spinning helps only for moments.
+constexpr int kSpins = 32;
+constexpr int kYields = 64;
+// The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
+constexpr int kSleepMilliseconds = 100;
+// Notices kept for communicators to come. More than a few mean that the job is over anyway.
+constexpr std::size_t kEarlyNotices = 16;
+
+}  // namespace
+
+Domain::Lock::Lock(Domain& domain) : domain_(domain), lock_(domain.mutex_, std::try_to_lock) {
+  if (lock_.owns_lock()) return;
+  ++domain_.contenders_;
+  domain_.transport_->wake();
+  lock_.lock();
+  --domain_.contenders_;
+}
+
+bool Domain::Lock::yield() {
+  if (domain_.contenders_ == 0) return false;
+  lock_.unlock();
+  while (domain_.contenders_ > 0) sched_yield();
+  lock_.lock();
+  return true;
+}
+
+Domain::Domain(std::unique_ptr<Transport> transport, bool progressThread)
+    : transport_(std::move(transport)) {
+  if (progressThread) progressThread_ = std::thread([this] { progressLoop(); });
+}
+
+Domain::~Domain() {
+  if (!hasProgressThread()) return;
+  {
+    Lock lock(*this);
+    stop_ = true;
+  }
+  progressThread_.join();
+}
+
+void Domain::progressLoop() {
+  Lock lock(*this);
+  int idle = 0;
+  while (!stop_) {
+    const bool anything = poll();
+    if (anything) advanced_.notify_all();
+    idle = anything ? 0 : idleOnce(lock, idle);
+  }
+}
+
+int Domain::waitOnce(Lock& lock, int idle) {
+  if (hasProgressThread() && std::this_thread::get_id() != progressThread_.get_id()) {
+    advanced_.wait_for(lock.lock_, std::chrono::milliseconds(kSleepMilliseconds));
+    return 0;
+  }
+  return poll() ? 0 : idleOnce(lock, idle);
+}
+
+int Domain::idleOnce(Lock& lock, int idle) {
+  if (lock.yield()) return 0;
+  if (idle < kSpins) return idle + 1;
+  if (idle < kSpins + kYields) {
+    sched_yield();
+    return idle + 1;
+  }
+  checkTimeouts();
+  transport_->wait(kSleepMilliseconds);
+  return idle;
+}
+
+bool Domain::poll() {
+  bool anything = transport_->progress();
+  Notice notice;
+  while (transport_->nextNotice(&notice)) {
+    deliver(notice);
+    anything = true;
+  }
+  for (Stream* stream : streams_) anything |= stream->advance();
+  return anything;
+}
+
+void Domain::watch(Communicator& communicator, HostRun& run) {
+  watched_.push_back({&communicator, &run, run.unfinished(), {}});
+}
+
+void Domain::unwatch(HostRun& run) {
+  std::erase_if(watched_, [&](const Watched& watched) { return watched.run == &run; });
+}
+
+void Domain::checkTimeouts() {
+  // Only time during which somebody polled counts: a caller who computes for an hour between two
+  // queries has not waited for an hour.
+  const auto now = Clock::now();
+  const auto passed =
+      std::min<Clock::duration>(now - lastLook_, 2 * std::chrono::milliseconds(kSleepMilliseconds));
+  lastLook_ = now;
+  for (Watched& watched : watched_) {
+    if (watched.unfinished != watched.run->unfinished()) {
+      watched.unfinished = watched.run->unfinished();
+      watched.still = {};
+      continue;
+    }
+    watched.still += passed;
+    const std::chrono::milliseconds limit = watched.communicator->timeout();
+    if (limit.count() < 0 || watched.still < limit || watched.run->failed()) continue;
+    watched.communicator->timedOut(*watched.run);
+    return;  // the list may have changed; the others are found in the next round
+  }
+}
+
+void Domain::deliver(const Notice& notice) {
+  for (Communicator* communicator : communicators_)
+    if (communicator->number() == notice.comm && communicator->hears(notice)) return;
+  if (early_.size() < kEarlyNotices) early_.push_back(notice);
+}
+
+void Domain::add(Communicator& communicator) {
+  communicators_.push_back(&communicator);
+  nextCommunicator_ = std::max(nextCommunicator_, communicator.number() + 1);
+  for (const Notice& notice : early_)
+    if (communicator.number() == notice.comm) communicator.hears(notice);
+}
+
+void Domain::remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
+  std::erase(communicators_, &communicator);
+  std::erase_if(watched_,
+                [&](const Watched& watched) { return watched.communicator == &communicator; });
+  if (communicators_.empty()) transport_->close(abrupt, static_cast<int>(limit.count()));
+}
+
+void Domain::add(Stream& stream) { streams_.push_back(&stream); }
+
+void Domain::remove(Stream& stream) { std::erase(streams_, &stream); }
+
+}  // namespace moeccl

@@ -1,0 +1,117 @@
+// What relatives share: a communicator and all that was split from it use one transport, and
+// whoever progresses it advances the work of all of them.
+//
+// Threads. Communicators of one domain may be used by different threads, and a domain may have a
+// progress thread of its own. The transport allows one thread at a time, so a Domain::Lock is held
+// while it is used. A thread that waits inside the lock gives it up as soon as another one asks
+// (contenders_), and is woken for that when it sleeps.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "src/exec/host_run.h"
+#include "src/exec/transport.h"
+
+namespace moeccl {
+
+class Communicator;
+class Stream;
+
+class Domain {
+ public:
+  Domain(std::unique_ptr<Transport> transport, bool progressThread);
+  ~Domain();
+  Domain(const Domain&) = delete;
+  Domain& operator=(const Domain&) = delete;
+
+  class Lock {
+   public:
+    explicit Lock(Domain& domain);
+    // Lets another thread in if one is waiting; returns whether it did.
+    bool yield();
+
+   private:
+    friend class Domain;
+    Domain& domain_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  Transport& transport() { return *transport_; }
+
+  // The functions below want the lock to be held.
+
+  // Advances everything; returns whether anything happened.
+  bool poll();
+  // Waits until done() holds. Progress is made in here, or by the progress thread. `done` is asked
+  // often and must be cheap.
+  template <typename Done>
+  void wait(Lock& lock, Done done) {
+    for (int idle = 0; !done();) idle = waitOnce(lock, idle);
+  }
+  // Like wait, for `limit` at most; returns done().
+  template <typename Done>
+  bool waitFor(Lock& lock, std::chrono::milliseconds limit, Done done) {
+    const auto end = Clock::now() + limit;
+    for (int idle = 0; !done() && Clock::now() < end;) idle = waitOnce(lock, idle);
+    return done();
+  }
+
+  // A run that the domain watches for its communicator's timeout, until it is idle.
+  void watch(Communicator& communicator, HostRun& run);
+  void unwatch(HostRun& run);
+
+  void add(Communicator& communicator);
+  // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`.
+  void remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit);
+  // Takes a run whose transfers would not end; it lives until the transport is closed.
+  void keep(std::unique_ptr<HostRun> run) { kept_.push_back(std::move(run)); }
+  void add(Stream& stream);
+  void remove(Stream& stream);
+
+  // The smallest communicator number that no communicator of this rank has had.
+  std::uint32_t nextCommunicator() const { return nextCommunicator_; }
+  bool hasProgressThread() const { return progressThread_.joinable(); }
+  const std::vector<Stream*>& streams() const { return streams_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Watched {
+    Communicator* communicator;
+    HostRun* run;
+    int unfinished;
+    Clock::duration still;  // how long it has not advanced while somebody looked
+  };
+
+  // One round of waiting; `idle` counts rounds without progress: spin, then yield, then sleep.
+  int waitOnce(Lock& lock, int idle);
+  int idleOnce(Lock& lock, int idle);
+  void checkTimeouts();
+  void deliver(const Notice& notice);
+  void progressLoop();
+
+  std::vector<std::unique_ptr<HostRun>> kept_;
+  std::unique_ptr<Transport> transport_;
+  std::mutex mutex_;
+  std::atomic<int> contenders_ = 0;
+  std::vector<Communicator*> communicators_;
+  std::vector<Stream*> streams_;
+  std::vector<Watched> watched_;
+  std::deque<Notice> early_;  // notices for communicators that this rank has not made yet
+  Clock::time_point lastLook_ = Clock::now();
+  std::uint32_t nextCommunicator_ = 0;
+  std::thread progressThread_;
+  std::condition_variable advanced_;
+  bool stop_ = false;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,43 @@
+// Where a rank runs: which ranks share a node, and which share a process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "algorithms/topology.h"
+
+namespace moeccl {
+
+// Plain bytes, for an Oob's all-gather.
+struct HostIdentity {
+  std::uint64_t node = 0;     // equal: the same node
+  std::uint64_t process = 0;  // equal: the same process, whatever its nodes are called
+  char name[64] = {};         // for people: the host's name, or the node id; cut when longer
+
+  bool operator==(const HostIdentity&) const = default;
+};
+static_assert(std::is_trivially_copyable_v<HostIdentity>);
+
+// Of the calling process. A node is where ranks can share memory; `nodeId`, when not empty, says
+// so instead: equal strings are one node.
+HostIdentity hostIdentity(std::string_view nodeId = {});
+
+// Nodes are numbered in the order in which the ranks first mention them.
+Topology buildTopology(std::span<const HostIdentity> byRank);
+// Whether all ranks are threads of one process.
+bool shareProcess(std::span<const HostIdentity> byRank);
+
+// What hwloc sees of this machine, within what this process may use.
+struct Hardware {
+  std::string summary;  // "1 package, 2 cores, 2 PUs, 1 NUMA node, 24 GiB"
+  // OS numbers of the NUMA nodes whose cores the calling thread may run on, ascending.
+  std::vector<int> numaNodes;
+};
+// Takes milliseconds; throws Error (moecclSystemError) when hwloc cannot look.
+Hardware describeHardware();
+
+}  // namespace moeccl

@@ -1,0 +1,72 @@
+// The all-gather that a communicator has before it has anything else: it carries addresses,
+// identities and settings while the communicator is set up, and is dropped afterwards.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "src/error.h"
+
+namespace moeccl {
+
+class Oob {
+ public:
+  virtual ~Oob() = default;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  // Collective; every rank passes the same `bytes`. `recv` has room for ranks() * bytes, rank r's
+  // part at r * bytes. Throws Error; afterwards the Oob is of no more use.
+  virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
+};
+
+// The launcher's. `oob.context` must outlive this.
+class CallbackOob : public Oob {
+ public:
+  // Throws Error when the callback is missing or `rank` is not one of `ranks`.
+  CallbackOob(const moecclOob_t& oob, int ranks, int rank);
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+  void allgather(const void* send, void* recv, std::size_t bytes) override;
+
+ private:
+  moecclOob_t oob_;
+  int ranks_, rank_;
+};
+
+// What each rank brings, by rank; sizes may differ. Collective, like all below.
+std::vector<std::vector<std::byte>> exchange(Oob& oob, std::span<const std::byte> mine);
+std::vector<std::string> exchangeText(Oob& oob, std::string_view mine);
+
+template <typename T>
+std::vector<T> exchangeValue(Oob& oob, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(oob.ranks()));
+  oob.allgather(&mine, all.data(), sizeof(T));
+  return all;
+}
+
+// Lets all ranks fail together: each brings its error, if it has one. Returns when none has. A rank
+// with an error throws that; the others throw moecclRemoteError with the first such rank's text.
+void agree(Oob& oob, const std::optional<Error>& mine);
+
+// Runs a step that may fail on one rank alone, then agrees.
+template <typename Step>
+void agreeAfter(Oob& oob, Step&& step) {
+  std::optional<Error> failure;
+  try {
+    step();
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure.emplace(moecclSystemError, error.what());
+  }
+  agree(oob, failure);
+}
+
+}  // namespace moeccl

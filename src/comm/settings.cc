@@ -1,0 +1,253 @@
+#include "src/comm/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::size_t kCharactersShown = 120;  // of a user's string that a message repeats
+// Where the first released config ended; none is shorter.
+constexpr std::size_t kFirstConfigSize =
+    offsetof(moecclConfig_t, nodeId) + sizeof(moecclConfig_t::nodeId);
+// No config will be longer; what claims to be was not initialised.
+constexpr std::size_t kLongestConfigSize = 4096;
+
+[[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
+
+std::string versionText(unsigned version) {
+  return stringf("%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+}
+
+// The caller's config as one of this library's. Configs only grow, and 0 is every field's default:
+// an older caller's missing fields are 0, and a newer caller's unknown ones must be.
+moecclConfig_t readConfig(const moecclConfig_t& theirs) {
+  constexpr const char* kAdvice =
+      "begin with: moecclConfig_t config = MOECCL_CONFIG_INITIALIZER, and leave size, magic and "
+      "version alone";
+  if (theirs.magic != MOECCL_CONFIG_MAGIC)
+    invalid(stringf("config was not initialised (magic is 0x%08x, not 0x%08x); %s", theirs.magic,
+                    MOECCL_CONFIG_MAGIC, kAdvice));
+  if (theirs.size < kFirstConfigSize || theirs.size > kLongestConfigSize)
+    invalid(stringf("config was not initialised (size is %zu, not %zu); %s", theirs.size,
+                    sizeof(moecclConfig_t), kAdvice));
+  if (theirs.version == 0)
+    invalid(stringf("config was not initialised (version is 0); %s", kAdvice));
+  if (theirs.version / 10000 != MOECCL_MAJOR)
+    invalid(stringf("config comes from moeccl.h of version %s, this library is %s",
+                    versionText(theirs.version).c_str(), versionText(MOECCL_VERSION).c_str()));
+  moecclConfig_t config{};
+  std::memcpy(&config, &theirs, std::min(theirs.size, sizeof config));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&theirs);
+  for (std::size_t at = sizeof config; at < theirs.size; ++at)
+    if (bytes[at] != 0)
+      invalid(
+          stringf("config sets a field (at byte %zu) that moeccl.h of version %s has and this "
+                  "library, %s, has not",
+                  at, versionText(theirs.version).c_str(), versionText(MOECCL_VERSION).c_str()));
+  return config;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n\r";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+std::string quoted(std::string_view text) {
+  const bool cut = text.size() > kCharactersShown;
+  return '"' + std::string(text.substr(0, kCharactersShown)) + (cut ? "...\"" : "\"");
+}
+
+std::string collectiveNames() {
+  std::string names;
+  for (int i = 0; i < kCollectives; ++i)
+    names += (i > 0 ? ", " : "") + std::string(nameOf(static_cast<Collective>(i)));
+  return names;
+}
+
+std::string algorithmNames(Collective collective) {
+  std::string names = "auto";
+  for (const Algorithm& algorithm : algorithms())
+    if (algorithm.collective == collective) names += ", " + std::string(algorithm.name);
+  return names;
+}
+
+std::int64_t normalTimeout(std::int64_t milliseconds) {
+  if (milliseconds == 0) return kDefaultTimeoutMs;
+  return milliseconds < 0 ? kForever : milliseconds;
+}
+
+const char* valueOf(const Environment& environment, const char* name) {
+  const char* value = environment(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+void applyConfig(const moecclConfig_t& config, Settings* settings) {
+  settings->timeoutMs = normalTimeout(config.timeoutMs);
+  settings->algorithms = {};
+  if (config.algorithms != nullptr)
+    parseAlgorithms(config.algorithms, "config.algorithms", &settings->algorithms);
+}
+
+// The variables that a split's settings obey too.
+void applyEnvironment(const Environment& environment, Settings* settings) {
+  if (const char* value = valueOf(environment, "MOECCL_TIMEOUT")) {
+    std::int64_t milliseconds = 0;
+    const char* end = value + std::strlen(value);
+    const auto [rest, error] = std::from_chars(value, end, milliseconds);
+    if (error != std::errc() || rest != end)
+      invalid(
+          stringf("MOECCL_TIMEOUT is \"%s\"; it must be a whole number of milliseconds "
+                  "(0: %lld, negative: for ever)",
+                  value, static_cast<long long>(kDefaultTimeoutMs)));
+    settings->timeoutMs = normalTimeout(milliseconds);
+  }
+  if (const char* value = valueOf(environment, "MOECCL_ALGO"))
+    parseAlgorithms(value, "MOECCL_ALGO", &settings->algorithms);
+}
+
+TransportChoice transportNamed(std::string_view name) {
+  if (name == "auto") return TransportChoice::automatic;
+  if (name == "loopback") return TransportChoice::loopback;
+  if (name == "ucx") return TransportChoice::ucx;
+  invalid("MOECCL_TRANSPORT is " + quoted(name) + "; it must be auto, loopback or ucx");
+}
+
+constexpr const char* nameOfTransport(TransportChoice choice) {
+  switch (choice) {
+    case TransportChoice::automatic:
+      return "auto";
+    case TransportChoice::loopback:
+      return "loopback";
+    case TransportChoice::ucx:
+      return "ucx";
+  }
+  return "?";
+}
+
+std::vector<std::string_view> linesOf(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (std::size_t begin = 0; begin < text.size(); begin += lines.back().size() + 1)
+    lines.push_back(text.substr(begin, text.find('\n', begin) - begin));
+  return lines;
+}
+
+}  // namespace
+
+const Environment& processEnvironment() {
+  static const Environment kProcess = [](const char* name) { return std::getenv(name); };
+  return kProcess;
+}
+
+Settings readSettings(const moecclConfig_t* config, const Environment& environment) {
+  Settings settings;
+  if (config != nullptr) {
+    const moecclConfig_t known = readConfig(*config);
+    if (known.progressThread != 0 && known.progressThread != 1)
+      invalid(stringf("config.progressThread is %d; it must be 0 or 1", known.progressThread));
+    settings.progressThread = known.progressThread == 1;
+    if (known.nodeId != nullptr) settings.nodeId = known.nodeId;
+    applyConfig(known, &settings);
+  }
+  applyEnvironment(environment, &settings);
+  if (const char* value = valueOf(environment, "MOECCL_NODE_ID")) settings.nodeId = value;
+  if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
+    settings.transport = transportNamed(value);
+  return settings;
+}
+
+Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
+                           const Environment& environment) {
+  Settings settings = parent;
+  if (config == nullptr) return settings;
+  applyConfig(readConfig(*config), &settings);
+  applyEnvironment(environment, &settings);
+  return settings;
+}
+
+void parseAlgorithms(std::string_view text, std::string_view source,
+                     std::array<const Algorithm*, kCollectives>* into) {
+  const std::string where = std::string(source) + " = " + quoted(text) + ": ";
+  std::array<bool, kCollectives> seen{};
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(';', begin), text.size());
+    const std::string_view entry = trimmed(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (entry.empty()) continue;
+    const std::size_t equals = entry.find('=');
+    if (equals == entry.npos)
+      invalid(where + quoted(entry) +
+              " is not of the form collective=algorithm, as in \"alltoall=linear;allgather=ring\"");
+    const std::string_view left = trimmed(entry.substr(0, equals));
+    const std::string_view right = trimmed(entry.substr(equals + 1));
+    const std::optional<Collective> collective = collectiveNamed(left);
+    if (!collective)
+      invalid(where + "there is no collective " + quoted(left) +
+              "; there are: " + collectiveNames());
+    const auto index = static_cast<std::size_t>(*collective);
+    if (seen[index]) invalid(where + std::string(left) + " is there twice");
+    seen[index] = true;
+    const Algorithm* algorithm = findAlgorithm(*collective, right);
+    if (algorithm == nullptr && right != "auto")
+      invalid(where + std::string(left) + " has no algorithm " + quoted(right) +
+              "; it has: " + algorithmNames(*collective));
+    (*into)[index] = algorithm;
+  }
+}
+
+std::string comparable(const Settings& settings, int ranks) {
+  std::string text = stringf("nRanks=%d\n", ranks);
+  text += "the version of moeccl=" + versionText(MOECCL_VERSION) + '\n';
+  text += std::string("MOECCL_TRANSPORT=") + nameOfTransport(settings.transport) + '\n';
+  text += "timeoutMs=" +
+          (settings.timeoutMs == kForever ? "for ever" : std::to_string(settings.timeoutMs)) + '\n';
+  for (int i = 0; i < kCollectives; ++i) {
+    const Algorithm* algorithm = settings.algorithms[static_cast<std::size_t>(i)];
+    text += "the algorithm of " + std::string(nameOf(static_cast<Collective>(i))) + '=' +
+            std::string(algorithm != nullptr ? algorithm->name : "auto") + '\n';
+  }
+  return text;
+}
+
+std::string disagreement(std::span<const std::string> byRank) {
+  const auto agreesWithFirst = [&](const std::string& text) { return text == byRank[0]; };
+  if (std::all_of(byRank.begin(), byRank.end(), agreesWithFirst)) return "";
+  std::vector<std::vector<std::string_view>> lines;
+  for (const std::string& text : byRank) lines.push_back(linesOf(text));
+  for (std::size_t at = 0;; ++at) {
+    // The ranks by what they have on this line; versions of the library may have more lines.
+    std::vector<std::pair<std::string_view, std::vector<int>>> groups;
+    std::string_view name;
+    for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+      const std::string_view line = at < lines[rank].size() ? lines[rank][at] : "";
+      if (name.empty()) name = line.substr(0, line.find('='));
+      auto group = groups.begin();
+      while (group != groups.end() && group->first != line) ++group;
+      if (group == groups.end()) group = groups.insert(group, {line, {}});
+      group->second.push_back(static_cast<int>(rank));
+    }
+    if (groups.size() == 1) continue;
+    std::string text = "ranks disagree on " + std::string(name) + ": ";
+    constexpr std::size_t kGroupsShown = 4;
+    for (std::size_t i = 0; i < groups.size() && i < kGroupsShown; ++i) {
+      const auto& [line, ranks] = groups[i];
+      text += (i > 0 ? ", " : "") + rankList(ranks) + (ranks.size() == 1 ? " has " : " have ") +
+              (line.empty() ? "nothing" : std::string(line.substr(line.find('=') + 1)));
+    }
+    if (groups.size() > kGroupsShown) text += ", the others something else again";
+    return text;
+  }
+}
+
+}  // namespace moeccl

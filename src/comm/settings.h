@@ -1,0 +1,64 @@
+// How a communicator behaves: moecclConfig_t and the environment, checked and made one value.
+//
+//   MOECCL_TIMEOUT    milliseconds, over config.timeoutMs; the same meaning of 0 and of negatives
+//   MOECCL_ALGO       "collective=algorithm;...", over config.algorithms, per collective
+//   MOECCL_NODE_ID    over config.nodeId
+//   MOECCL_TRANSPORT  auto | loopback | ucx
+//
+// A variable that is empty counts as not set.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "algorithms/registry.h"
+#include "moeccl/moeccl.h"
+
+namespace moeccl {
+
+enum class TransportChoice { automatic, loopback, ucx };
+
+inline constexpr std::int64_t kDefaultTimeoutMs = 300'000;
+inline constexpr std::int64_t kForever = -1;
+
+struct Settings {
+  bool progressThread = false;
+  std::int64_t timeoutMs = kDefaultTimeoutMs;               // or kForever, never 0
+  std::array<const Algorithm*, kCollectives> algorithms{};  // by collective; nullptr: automatic
+  std::string nodeId;                                       // empty: found out from the host
+  TransportChoice transport = TransportChoice::automatic;
+
+  const Algorithm* algorithmFor(Collective collective) const {
+    return algorithms[static_cast<std::size_t>(collective)];
+  }
+};
+
+// A variable's value, or nullptr: std::getenv, or a test's stand-in.
+using Environment = std::function<const char*(const char* name)>;
+const Environment& processEnvironment();
+
+// `config` may be nullptr: defaults. Throws Error with moecclInvalidArgument, naming the field or
+// the variable and what it may be.
+Settings readSettings(const moecclConfig_t* config,
+                      const Environment& environment = processEnvironment());
+// For a split of a communicator: nodeId, progressThread and transport are the parent's; the rest
+// too when `config` is nullptr.
+Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
+                           const Environment& environment = processEnvironment());
+
+// "alltoall=hierarchical;allgather=ring" -> entries of `into`; "alltoall=auto" clears one. `source`
+// names the string in errors.
+void parseAlgorithms(std::string_view text, std::string_view source,
+                     std::array<const Algorithm*, kCollectives>* into);
+
+// Ranks must agree on some settings. Each hands the others comparable(); disagreement() then says
+// which rank has what in the first setting that differs, or "" when all agree.
+//   "ranks disagree on timeoutMs: rank 0 has 1000, ranks 1-7 have 300000"
+std::string comparable(const Settings& settings, int ranks);
+std::string disagreement(std::span<const std::string> byRank);
+
+}  // namespace moeccl

@@ -1,0 +1,87 @@
+#include "src/comm/stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moeccl {
+
+Stream::Stream(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {
+  Domain::Lock lock(*domain_);
+  domain_->add(*this);
+}
+
+Stream::~Stream() {
+  Domain::Lock lock(*domain_);
+  domain_->remove(*this);
+}
+
+void Stream::throwIfFailed() const {
+  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
+}
+
+void Stream::enqueue(Communicator& communicator, const Call& call) {
+  if (&communicator.domain() != domain_.get())
+    throw Error(moecclInvalidArgument,
+                "stream belongs to a communicator that is no relative of comm; make one with "
+                "moecclStreamCreate(comm, ...)");
+  Domain::Lock lock(*domain_);
+  throwIfFailed();
+  communicator.throwIfFailed();
+  queue_.push_back({&communicator, call, communicator.nextCall()});
+  advance();
+}
+
+bool Stream::advance() {
+  bool anything = false;
+  while (!queue_.empty() && failure_ == moecclSuccess) {
+    Item& item = queue_.front();
+    try {
+      if (active_.run == nullptr) {
+        active_ = item.communicator->begin(item.call, item.number);
+        anything = true;
+      }
+      if (!active_.run->idle() && !active_.run->failed()) return anything;
+      const Communicator::Active done = std::exchange(active_, {nullptr, -1});
+      anything = true;
+      item.communicator->end(done);
+      queue_.pop_front();
+    } catch (const Error& e) {
+      active_ = {nullptr, -1};
+      failure_ = e.result();
+      failureText_ = e.what();
+      queue_.clear();
+    }
+  }
+  return anything;
+}
+
+bool Stream::query() {
+  Domain::Lock lock(*domain_);
+  if (!domain_->hasProgressThread()) domain_->poll();
+  throwIfFailed();
+  return empty();
+}
+
+void Stream::synchronize() {
+  Domain::Lock lock(*domain_);
+  domain_->wait(lock, [&] { return empty(); });
+  throwIfFailed();
+}
+
+bool Stream::uses(const Communicator& communicator) const {
+  return std::ranges::any_of(queue_,
+                             [&](const Item& item) { return item.communicator == &communicator; });
+}
+
+void Stream::forget(const Communicator& communicator) {
+  if (!uses(communicator)) return;
+  if (failure_ == moecclSuccess) {
+    failure_ = moecclInvalidUsage;
+    failureText_ = "the communicator of queued work was aborted or had failed";
+    if (communicator.failure() != moecclSuccess) failure_ = communicator.failure();
+  }
+  active_ = {nullptr, -1};
+  queue_.clear();
+}
+
+}  // namespace moeccl

@@ -1,0 +1,49 @@
+// A queue of collectives on host memory. Work on one stream runs in order; it advances whenever
+// anybody polls the domain.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "src/comm/communicator.h"
+
+namespace moeccl {
+
+class Stream {
+ public:
+  explicit Stream(std::shared_ptr<Domain> domain);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Adds a call; throws Error when the communicator is of another domain or has failed.
+  void enqueue(Communicator& communicator, const Call& call);
+  // Whether all work is complete. Throws the error that stopped it, again and again.
+  bool query();
+  void synchronize();
+
+  // For the domain, whose lock is held: ends what is complete, begins what comes next; returns
+  // whether anything happened.
+  bool advance();
+  // Drops what is queued for a communicator that is going away.
+  void forget(const Communicator& communicator);
+  bool uses(const Communicator& communicator) const;
+
+ private:
+  struct Item {
+    Communicator* communicator;
+    Call call;
+    std::uint32_t number;
+  };
+
+  bool empty() const { return queue_.empty(); }
+  void throwIfFailed() const;
+
+  std::shared_ptr<Domain> domain_;
+  std::deque<Item> queue_;  // the front one is running when active_.run is set
+  Communicator::Active active_ = {nullptr, -1};
+  moecclResult_t failure_ = moecclSuccess;
+  std::string failureText_;
+};
+
+}  // namespace moeccl
