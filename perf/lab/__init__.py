@@ -1,0 +1,1 @@
+"""The parts of moeccl-lab; README.md beside this file says how they fit together."""
