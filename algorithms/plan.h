@@ -168,7 +168,8 @@ struct NotOffered : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One line per op, for people.
+// For people: out[0..6:2], and one line per op.
+std::string describe(const Blocks& blocks);
 std::string describe(const Plan& plan, int op);
 void printText(std::ostream& out, const Plan& plan, int rank);
 // The plans of all ranks (plans[r] is rank r's) as one Graphviz digraph: a cluster per rank, an

@@ -10,13 +10,18 @@ constexpr const char* kBuffers[] = {"in", "out", "scratch"};
 constexpr const char* kKinds[] = {"send", "recv", "copy", "reduce"};
 
 // in[3], out[0..7], scratch[1..9:4]
+void printRun(std::ostream& out, const Blocks& run) {
+  out << kBuffers[static_cast<int>(run.buffer)] << '[' << run.first;
+  if (run.count > 1) out << ".." << run[run.count - 1];
+  if (run.count > 1 && run.stride != 1) out << ':' << run.stride;
+  out << ']';
+}
+
 void printBlocks(std::ostream& out, std::span<const Blocks> runs) {
   const char* separator = "";
   for (const Blocks& run : runs) {
-    out << separator << kBuffers[static_cast<int>(run.buffer)] << '[' << run.first;
-    if (run.count > 1) out << ".." << run[run.count - 1];
-    if (run.count > 1 && run.stride != 1) out << ':' << run.stride;
-    out << ']';
+    out << separator;
+    printRun(out, run);
     separator = " ";
   }
 }
@@ -31,6 +36,12 @@ void printOp(std::ostream& out, const Plan& plan, const Op& op) {
 }
 
 }  // namespace
+
+std::string describe(const Blocks& blocks) {
+  std::ostringstream out;
+  printRun(out, blocks);
+  return out.str();
+}
 
 std::string describe(const Plan& plan, int op) {
   std::ostringstream out;

@@ -32,5 +32,7 @@ struct Algorithm {
 std::span<const Algorithm> algorithms();
 // nullptr where there is none of that name.
 const Algorithm* findAlgorithm(Collective collective, std::string_view name);
+// The one listed first: what is used where nobody has chosen.
+const Algorithm& firstAlgorithm(Collective collective);
 
 }  // namespace moeccl

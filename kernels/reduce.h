@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "include/moeccl/moeccl.h"
+#include "moeccl/moeccl.h"
 
 namespace moeccl {
 

@@ -48,10 +48,9 @@ int Communicator::entryFor(Collective collective) {
     if (entries_[i].collective == collective &&
         (fixed == nullptr || entries_[i].algorithm == fixed))
       return static_cast<int>(i);
-  const Algorithm* algorithm = fixed != nullptr ? fixed : defaultAlgorithm(collective);
+  const Algorithm* algorithm = fixed != nullptr ? fixed : &firstAlgorithm(collective);
   try {
-    auto plan =
-        std::make_shared<PreparedPlan>(algorithm->plan(topology_, settings_.parameters, rank_));
+    auto plan = std::make_shared<PreparedPlan>(algorithm->plan(topology_, Parameters{}, rank_));
     entries_.push_back({collective, algorithm, std::move(plan), {}, {}});
   } catch (const NotOffered& e) {
     throw Error(moecclInvalidUsage, std::string(moeccl::nameOf(collective)) + "=" +
@@ -114,6 +113,12 @@ void Communicator::throwIfFailed() const {
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
+moecclResult_t Communicator::asyncFailure() {
+  Domain::Lock lock(*domain_);
+  if (!domain_->hasProgressThread()) domain_->poll();
+  return failure_;
+}
+
 std::string Communicator::nameOf(const Entry& entry) const {
   return std::string(moeccl::nameOf(entry.collective)) + " (" + std::string(entry.algorithm->name) +
          ")";
@@ -174,7 +179,7 @@ void Communicator::timedOut(HostRun& run) {
   });
   const std::vector<int> awaited = run.awaitedPeers();
   std::string text =
-      nameOf(*owner) + ": no progress for " + std::to_string(settings_.timeout.count()) + " ms";
+      nameOf(*owner) + ": no progress for " + std::to_string(settings_.timeoutMs) + " ms";
   if (awaited.empty())
     text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
   else

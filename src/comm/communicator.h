@@ -31,8 +31,8 @@ class Communicator {
  public:
   // Both are collective; they throw Error.
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
-  // nullptr for ranks with MOECCL_SPLIT_NOCOLOR. settings nullptr: the parent's.
-  std::unique_ptr<Communicator> split(int color, int key, const Settings* settings);
+  // nullptr for ranks with MOECCL_SPLIT_NOCOLOR.
+  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings);
   ~Communicator();
 
   int rank() const { return rank_; }
@@ -58,10 +58,15 @@ class Communicator {
   // Throws the error that this communicator has failed with, if it has.
   void throwIfFailed() const;
   moecclResult_t failure() const { return failure_; }
+  // The same, from outside the lock, after a look at what has arrived.
+  moecclResult_t asyncFailure();
 
   // For the domain; its lock is held.
   std::uint32_t number() const { return number_; }
-  std::chrono::milliseconds timeout() const { return settings_.timeout; }
+  // Negative: for ever.
+  std::chrono::milliseconds timeout() const {
+    return std::chrono::milliseconds(settings_.timeoutMs);
+  }
   void timedOut(HostRun& run);
   // Returns whether the notice was for this communicator, which has then failed.
   bool hears(const Notice& notice);

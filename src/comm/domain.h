@@ -65,6 +65,8 @@ class Domain {
     return done();
   }
 
+  // Fails what has not advanced for its communicator's timeout while somebody looked.
+  void checkTimeouts();
   // A run that the domain watches for its communicator's timeout, until it is idle.
   void watch(Communicator& communicator, HostRun& run);
   void unwatch(HostRun& run);
@@ -95,7 +97,6 @@ class Domain {
   // One round of waiting; `idle` counts rounds without progress: spin, then yield, then sleep.
   int waitOnce(Lock& lock, int idle);
   int idleOnce(Lock& lock, int idle);
-  void checkTimeouts();
   void deliver(const Notice& notice);
   void progressLoop();
 

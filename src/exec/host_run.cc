@@ -280,8 +280,8 @@ void HostRun::fail(const RunFailure& failure) {
 
 void HostRun::cancel() {
   failed_ = true;
-  for (OpTransfer& transfer : transfers_)
-    if (transfer.active) route_.transport->cancel(&transfer);
+  for (int op : plan_->receives())
+    if (transfers_[op].active) route_.transport->cancel(&transfers_[op]);
 }
 
 std::vector<int> HostRun::awaitedPeers() const {

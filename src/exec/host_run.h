@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "algorithms/extents.h"
-#include "include/moeccl/moeccl.h"
+#include "moeccl/moeccl.h"
 #include "src/exec/prepared_plan.h"
 #include "src/exec/transport.h"
 
@@ -61,8 +61,9 @@ class HostRun {
   const RunFailure& failure() const { return failure_; }
   // Ops that have not completed; it shrinks whenever the run advances.
   int unfinished() const { return unfinished_; }
-  // Gives up: nothing new starts, transfers in flight are cancelled. The run is idle once they have
-  // ended.
+  // Gives up: nothing new starts and receives are cancelled. Sends are left to end by themselves, for
+  // taking one back could cost other communicators the connection; one that its peer never receives
+  // keeps the run from becoming idle until the transport is closed.
   void cancel();
   // Ranks of the plan that unfinished receives wait for.
   std::vector<int> awaitedPeers() const;

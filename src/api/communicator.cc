@@ -1,0 +1,138 @@
+#include "moeccl/moeccl.h"
+#include "src/api/handles.h"
+#include "src/comm/rendezvous.h"
+
+using moeccl::boundary;
+using moeccl::communicatorOf;
+using moeccl::lastErrorOf;
+using moeccl::require;
+
+namespace {
+
+void requireRank(int nRanks, int rank) {
+  if (nRanks < 1)
+    throw moeccl::Error(moecclInvalidArgument, "nRanks is " + std::to_string(nRanks) +
+                                                   "; a communicator has at least one rank");
+  if (nRanks > 1 << moeccl::kSourceBits)
+    throw moeccl::Error(moecclInvalidArgument,
+                        "nRanks is " + std::to_string(nRanks) + "; at most " +
+                            std::to_string(1 << moeccl::kSourceBits) + " are possible");
+  if (rank < 0 || rank >= nRanks)
+    throw moeccl::Error(moecclInvalidArgument, "rank is " + std::to_string(rank) +
+                                                   ", outside [0, " + std::to_string(nRanks) + ")");
+}
+
+moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator) {
+  return new moecclComm{std::move(communicator), {}};
+}
+
+}  // namespace
+
+moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId) {
+  return boundary("moecclGetUniqueId", nullptr, [&] {
+    require(uniqueId != nullptr, "uniqueId is NULL; pass where to store it");
+    *uniqueId = moeccl::makeUniqueId();
+  });
+}
+
+moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id, int rank) {
+  return moecclCommInitRankConfig(comm, nRanks, id, rank, nullptr);
+}
+
+moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks, moecclUniqueId id, int rank,
+                                        const moecclConfig_t* config) {
+  return boundary("moecclCommInitRank", nullptr, [&] {
+    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
+    requireRank(nRanks, rank);
+    const moeccl::Settings settings = moeccl::readSettings(config);
+    const auto oob = moeccl::joinRendezvous(id, nRanks, rank, settings.timeoutMs);
+    *comm = adopt(moeccl::Communicator::create(*oob, settings));
+  });
+}
+
+moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const moecclOob_t* oob,
+                                 const moecclConfig_t* config) {
+  return boundary("moecclCommInitOob", nullptr, [&] {
+    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
+    require(oob != nullptr, "oob is NULL; pass the launcher's all-gather");
+    requireRank(nRanks, rank);
+    moeccl::CallbackOob callback(*oob, nRanks, rank);
+    *comm = adopt(moeccl::Communicator::create(callback, moeccl::readSettings(config)));
+  });
+}
+
+moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm_t* newComm,
+                               const moecclConfig_t* config) {
+  return boundary("moecclCommSplit", lastErrorOf(comm), [&] {
+    moeccl::Communicator& parent = communicatorOf(comm);
+    require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
+    if (color < MOECCL_SPLIT_NOCOLOR)
+      throw moeccl::Error(
+          moecclInvalidArgument,
+          "color is " + std::to_string(color) + "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
+    auto communicator =
+        parent.split(color, key, moeccl::readSplitSettings(parent.settings(), config));
+    *newComm = communicator == nullptr ? nullptr : adopt(std::move(communicator));
+  });
+}
+
+moecclResult_t moecclCommDestroy(moecclComm_t comm) {
+  if (comm == nullptr) return moecclSuccess;
+  const moecclResult_t result = boundary("moecclCommDestroy", nullptr, [&] {
+    comm->communicator->destroy();
+    comm->communicator.reset();
+  });
+  delete comm;
+  return result;
+}
+
+moecclResult_t moecclCommAbort(moecclComm_t comm) {
+  if (comm == nullptr) return moecclSuccess;
+  const moecclResult_t result = boundary("moecclCommAbort", nullptr, [&] {
+    comm->communicator->abort();
+    comm->communicator.reset();
+  });
+  delete comm;
+  return result;
+}
+
+moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError) {
+  return boundary("moecclCommGetAsyncError", lastErrorOf(comm), [&] {
+    moeccl::Communicator& communicator = communicatorOf(comm);
+    require(asyncError != nullptr, "asyncError is NULL; pass where to store it");
+    *asyncError = communicator.asyncFailure();
+  });
+}
+
+moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks) {
+  return boundary("moecclCommCount", lastErrorOf(comm), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(comm);
+    require(nRanks != nullptr, "nRanks is NULL; pass where to store it");
+    *nRanks = communicator.ranks();
+  });
+}
+
+moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank) {
+  return boundary("moecclCommUserRank", lastErrorOf(comm), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(comm);
+    require(rank != nullptr, "rank is NULL; pass where to store it");
+    *rank = communicator.rank();
+  });
+}
+
+moecclResult_t moecclCommNodeCount(moecclComm_t comm, int* nNodes) {
+  return boundary("moecclCommNodeCount", lastErrorOf(comm), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(comm);
+    require(nNodes != nullptr, "nNodes is NULL; pass where to store it");
+    *nNodes = communicator.topology().nodes();
+  });
+}
+
+moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int* node) {
+  return boundary("moecclCommNodeOfRank", lastErrorOf(comm), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(comm);
+    require(node != nullptr, "node is NULL; pass where to store it");
+    requireRank(communicator.ranks(), rank);
+    *node = communicator.topology().nodeOf(rank);
+  });
+}

@@ -1,0 +1,121 @@
+#include <array>
+
+#include "moeccl/moeccl.h"
+#include "src/api/handles.h"
+
+// All groups are communicators of the public kind: a grid is a convenience over moecclCommSplit.
+struct moecclGrid {
+  moecclGridShape_t shape;
+  std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
+};
+
+namespace {
+
+using moeccl::Error;
+
+void check(const moecclGridShape_t& shape, int ranks) {
+  const auto positive = [](const char* name, int value) {
+    if (value < 1)
+      throw Error(moecclInvalidArgument, std::string("shape.") + name + " is " +
+                                             std::to_string(value) +
+                                             "; a group has at least one rank");
+  };
+  positive("nMp", shape.nMp);
+  positive("nEp", shape.nEp);
+  positive("nEsp", shape.nEsp);
+  if (static_cast<long long>(shape.nEp) * shape.nEsp != ranks)
+    throw Error(moecclInvalidArgument, "shape.nEp * shape.nEsp is " + std::to_string(shape.nEp) +
+                                           " * " + std::to_string(shape.nEsp) +
+                                           "; it must be the number of ranks, " +
+                                           std::to_string(ranks));
+  if (ranks % shape.nMp != 0)
+    throw Error(moecclInvalidArgument, "shape.nMp is " + std::to_string(shape.nMp) +
+                                           "; it must divide the number of ranks, " +
+                                           std::to_string(ranks));
+  if (shape.order < 0 || shape.order >= moecclNumOrders)
+    throw Error(moecclInvalidArgument, "shape.order is " +
+                                           std::to_string(static_cast<int>(shape.order)) +
+                                           "; it must be moecclOrderEspEp or moecclOrderEpEsp");
+}
+
+void requireSameShape(moeccl::Communicator& communicator, const moecclGridShape_t& shape) {
+  const std::array<std::int32_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
+  std::vector<std::array<std::int32_t, 4>> all(static_cast<std::size_t>(communicator.ranks()));
+  communicator.run(
+      {moeccl::Collective::allGather, mine.data(), all.data(), sizeof(mine), moecclUint8});
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0]) {
+      const auto text = [&](const auto& s) {
+        return "{nMp " + std::to_string(s[0]) + ", nEp " + std::to_string(s[1]) + ", nEsp " +
+               std::to_string(s[2]) + ", order " + std::to_string(s[3]) + "}";
+      };
+      throw Error(moecclInvalidUsage, "ranks came with different shapes: rank 0 with " +
+                                          text(all[0]) + ", rank " + std::to_string(rank) +
+                                          " with " + text(all[rank]));
+    }
+}
+
+moecclComm_t split(moecclComm_t comm, int color, int key) {
+  moecclComm_t group = nullptr;
+  const moecclResult_t result = moecclCommSplit(comm, color, key, &group, nullptr);
+  if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
+  return group;
+}
+
+const moecclGrid& gridOf(moecclGrid_t grid) {
+  moeccl::require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
+  return *grid;
+}
+
+}  // namespace
+
+moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moecclGrid_t* grid) {
+  return moeccl::boundary("moecclGridCreate", moeccl::lastErrorOf(comm), [&] {
+    moeccl::Communicator& world = moeccl::communicatorOf(comm);
+    moeccl::require(grid != nullptr, "grid is NULL; pass where to store the grid");
+    // Ranks whose shape is wrong by itself still take part, so that nobody waits for them.
+    requireSameShape(world, shape);
+    check(shape, world.ranks());
+    const int rank = world.rank();
+    const bool espFirst = shape.order == moecclOrderEspEp;
+    const int ep = espFirst ? rank / shape.nEsp : rank % shape.nEp;
+    const int esp = espFirst ? rank % shape.nEsp : rank / shape.nEp;
+    auto made = std::make_unique<moecclGrid>();
+    made->shape = shape;
+    made->comms[moecclGroupWorld] = comm;
+    made->comms[moecclGroupMp] = split(comm, rank / shape.nMp, rank);
+    made->comms[moecclGroupEp] = split(comm, esp, ep);
+    made->comms[moecclGroupEsp] = split(comm, ep, esp);
+    *grid = made.release();
+  });
+}
+
+moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
+  if (grid == nullptr) return moecclSuccess;
+  moecclResult_t result = moecclSuccess;
+  for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+    const moecclResult_t one = moecclCommDestroy(grid->comms[group]);
+    if (result == moecclSuccess) result = one;
+  }
+  delete grid;
+  return result;
+}
+
+moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape) {
+  return moeccl::boundary("moecclGridGetShape", nullptr, [&] {
+    const moecclGrid& it = gridOf(grid);
+    moeccl::require(shape != nullptr, "shape is NULL; pass where to store it");
+    *shape = it.shape;
+  });
+}
+
+moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group, moecclComm_t* comm) {
+  return moeccl::boundary("moecclGridGetComm", nullptr, [&] {
+    const moecclGrid& it = gridOf(grid);
+    moeccl::require(comm != nullptr, "comm is NULL; pass where to store it");
+    if (group < 0 || group >= moecclNumGroups)
+      throw Error(moecclInvalidArgument, "group is " + std::to_string(static_cast<int>(group)) +
+                                             "; it must be one of moecclGroup_t");
+    *comm = it.comms[group];
+  });
+}

@@ -1,0 +1,36 @@
+#include "moeccl/moeccl.h"
+#include "src/api/handles.h"
+
+using moeccl::boundary;
+using moeccl::require;
+using moeccl::streamOf;
+
+moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
+  return boundary("moecclStreamCreate", moeccl::lastErrorOf(comm), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(comm);
+    require(stream != nullptr, "stream is NULL; pass where to store the stream");
+    *stream = new moeccl::Stream(communicator.sharedDomain());
+  });
+}
+
+moecclResult_t moecclStreamQuery(moecclStream_t stream) {
+  bool complete = false;
+  const moecclResult_t result = boundary("moecclStreamQuery", nullptr, [&] {
+    require(stream != nullptr, "stream is NULL; calls on the NULL stream are complete already");
+    complete = streamOf(stream)->query();
+  });
+  return result == moecclSuccess && !complete ? moecclInProgress : result;
+}
+
+moecclResult_t moecclStreamSynchronize(moecclStream_t stream) {
+  if (stream == nullptr) return moecclSuccess;
+  return boundary("moecclStreamSynchronize", nullptr, [&] { streamOf(stream)->synchronize(); });
+}
+
+moecclResult_t moecclStreamDestroy(moecclStream_t stream) {
+  if (stream == nullptr) return moecclSuccess;
+  const moecclResult_t result =
+      boundary("moecclStreamDestroy", nullptr, [&] { streamOf(stream)->synchronize(); });
+  delete streamOf(stream);
+  return result;
+}

@@ -1,0 +1,108 @@
+// How communicators come into being: over a launcher's all-gather, or out of another communicator.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "src/comm/communicator.h"
+#include "src/comm/host.h"
+#include "src/comm/oob.h"
+#include "src/comm/stream.h"
+#include "src/exec/tag.h"
+
+namespace moeccl {
+namespace {
+
+// A communicator's own all-gather, in the place of a launcher's.
+class CommunicatorOob : public Oob {
+ public:
+  explicit CommunicatorOob(Communicator& communicator) : communicator_(communicator) {}
+  int rank() const override { return communicator_.rank(); }
+  int ranks() const override { return communicator_.ranks(); }
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    communicator_.run({Collective::allGather, send, recv, bytes, moecclUint8});
+  }
+
+ private:
+  Communicator& communicator_;
+};
+
+bool usesLoopback(TransportChoice choice, std::span<const HostIdentity> hosts) {
+  const bool oneProcess = shareProcess(hosts);
+  if (choice == TransportChoice::loopback && !oneProcess)
+    throw Error(moecclInvalidUsage,
+                "MOECCL_TRANSPORT=loopback needs all ranks to be threads of one process; use ucx "
+                "or auto");
+  return choice != TransportChoice::ucx && oneProcess;
+}
+
+std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
+  std::unique_ptr<Transport> transport;
+  Transport::Address address;
+  agreeAfter(oob, [&] {
+    transport = loopback ? makeLoopbackTransport(oob.rank(), oob.ranks())
+                         : makeUcxTransport(oob.rank(), oob.ranks());
+    address = transport->address();
+  });
+  const std::vector<Transport::Address> addresses = moeccl::exchange(oob, address);
+  agreeAfter(oob, [&] { transport->connect(addresses); });
+  return transport;
+}
+
+struct SplitRequest {
+  std::int32_t color, key;
+  std::uint32_t nextCommunicator;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& settings) {
+  const std::vector<std::string> records = exchangeText(oob, comparable(settings, oob.ranks()));
+  if (const std::string text = disagreement(records); !text.empty())
+    throw Error(moecclInvalidUsage, text);
+  const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
+  std::unique_ptr<Transport> transport = connect(oob, usesLoopback(settings.transport, hosts));
+
+  std::vector<int> transportRanks(hosts.size());
+  std::iota(transportRanks.begin(), transportRanks.end(), 0);
+  auto domain = std::make_shared<Domain>(std::move(transport), settings.progressThread);
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::move(domain), 0, oob.rank(), buildTopology(hosts), std::move(transportRanks), settings));
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key, const Settings& settings) {
+  CommunicatorOob oob(*this);
+  std::uint32_t next;
+  {
+    Domain::Lock lock(*domain_);
+    next = domain_->nextCommunicator();
+  }
+  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key, next});
+
+  std::vector<int> members;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    next = std::max(next, requests[rank].nextCommunicator);
+    if (color != MOECCL_SPLIT_NOCOLOR && requests[rank].color == color) members.push_back(rank);
+  }
+  std::ranges::stable_sort(members, {}, [&](int rank) { return requests[rank].key; });
+
+  const std::vector<std::string> records =
+      exchangeText(oob, comparable(settings, static_cast<int>(members.size())));
+  if (color == MOECCL_SPLIT_NOCOLOR) return nullptr;
+  if (next >= 1u << kCommBits)
+    throw Error(moecclInvalidUsage, "more than " + std::to_string(1 << kCommBits) +
+                                        " communicators were made one after another");
+  std::vector<std::string> ours;
+  std::vector<int> nodes, transportRanks;
+  for (int rank : members) {
+    ours.push_back(records[rank]);
+    nodes.push_back(topology_.nodeOf(rank));
+    transportRanks.push_back(transportRanks_[rank]);
+  }
+  if (const std::string text = disagreement(ours); !text.empty())
+    throw Error(moecclInvalidUsage, text);
+  const auto mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
+  return std::unique_ptr<Communicator>(
+      new Communicator(domain_, next, mine, Topology(nodes), std::move(transportRanks), settings));
+}
+
+}  // namespace moeccl

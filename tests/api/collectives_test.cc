@@ -1,0 +1,188 @@
+// Every collective x algorithm x backend x number of ranks x placement x datatype x size, through the
+// public API, with poisoned outputs.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "kernels/reduce.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+// The byte at `at` of what `from` has for `to` in call `salt`; never the poison's pattern by accident
+// for a whole block.
+unsigned char byteOf(int from, int to, size_t at, unsigned salt) {
+  std::uint64_t x = static_cast<std::uint64_t>(from) << 40 ^ static_cast<std::uint64_t>(to) << 20 ^
+                    at ^ static_cast<std::uint64_t>(salt) << 52;
+  x *= 0x9e3779b97f4a7c15u;
+  return static_cast<unsigned char>(x >> 56 ^ x >> 13);
+}
+
+void fill(unsigned char* block, size_t bytes, int from, int to, unsigned salt) {
+  for (size_t at = 0; at < bytes; ++at) block[at] = byteOf(from, to, at, salt);
+}
+
+void expectBlock(const unsigned char* block, size_t bytes, int from, int to, unsigned salt) {
+  for (size_t at = 0; at < bytes; ++at)
+    if (block[at] != byteOf(from, to, at, salt))
+      throw std::runtime_error("byte " + std::to_string(at) + " of " + std::to_string(bytes) +
+                               " from rank " + std::to_string(from) + " is wrong");
+}
+
+constexpr unsigned char kPoison = 0xa5;
+constexpr size_t kGuard = 64;
+
+void allToAll(moecclComm_t comm, int ranks, int rank, size_t count, moecclDataType_t type,
+              unsigned salt, moecclStream_t stream = nullptr) {
+  const size_t bytes = count * sizeOf(type);
+  std::vector<unsigned char> send(bytes * ranks), recv(bytes * ranks + kGuard, kPoison);
+  for (int to = 0; to < ranks; ++to) fill(send.data() + to * bytes, bytes, rank, to, salt);
+  const std::vector<unsigned char> before = send;
+  check(moecclAllToAll(send.data(), recv.data(), count, type, comm, stream), comm);
+  if (stream != nullptr) check(moecclStreamSynchronize(stream), comm);
+  for (int from = 0; from < ranks; ++from)
+    expectBlock(recv.data() + from * bytes, bytes, from, rank, salt);
+  for (size_t i = 0; i < kGuard; ++i)
+    checkThat(recv[bytes * ranks + i] == kPoison, "wrote past the end of recvbuff");
+  checkThat(send == before, "wrote to sendbuff");
+}
+
+void allGather(moecclComm_t comm, int ranks, int rank, size_t count, moecclDataType_t type,
+               unsigned salt, bool inPlace) {
+  const size_t bytes = count * sizeOf(type);
+  std::vector<unsigned char> send(bytes), recv(bytes * ranks + kGuard, kPoison);
+  unsigned char* own = inPlace ? recv.data() + rank * bytes : send.data();
+  fill(own, bytes, rank, -1, salt);
+  check(moecclAllGather(own, recv.data(), count, type, comm, nullptr), comm);
+  for (int from = 0; from < ranks; ++from)
+    expectBlock(recv.data() + from * bytes, bytes, from, -1, salt);
+  for (size_t i = 0; i < kGuard; ++i)
+    checkThat(recv[bytes * ranks + i] == kPoison, "wrote past the end of recvbuff");
+}
+
+std::vector<std::vector<int>> placements(int ranks) {
+  std::vector<std::vector<int>> all = {{}};
+  if (ranks > 1) all.push_back(std::vector<int>(ranks, 1));
+  if (ranks % 2 == 0 && ranks > 2) all.push_back({ranks / 2, ranks / 2});
+  if (ranks > 2) all.push_back({ranks - 1, 1});
+  if (ranks > 3) all.push_back({1, 2, ranks - 3});
+  return all;
+}
+
+void everyTypeAndSize(Job job, const Algorithm& algorithm) {
+  job.algorithms = std::string(nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    unsigned salt = 0;
+    const auto call = [&](size_t count, moecclDataType_t type) {
+      ++salt;
+      if (algorithm.collective == Collective::allToAll) {
+        allToAll(comm, job.ranks, rank, count, type, salt);
+      } else {
+        allGather(comm, job.ranks, rank, count, type, salt, false);
+        allGather(comm, job.ranks, rank, count, type, salt + 1000, true);
+      }
+    };
+    for (int type = 0; type < moecclNumTypes; ++type)
+      for (size_t count : {0, 1, 7, 333}) call(count, static_cast<moecclDataType_t>(type));
+    call(1 << 20, moecclUint8);
+    call((1 << 20) / 4, moecclFloat32);
+    call((1 << 16) + 3, moecclInt8);
+    // A count of zero between others, and a small one behind a large one.
+    call(0, moecclFloat64);
+    call(1, moecclBfloat16);
+  });
+}
+
+struct Backend {
+  const char* name;
+  bool processes, ucx;
+};
+constexpr Backend kBackends[] = {
+    {"loopback", false, false}, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
+
+class Product : public testing::TestWithParam<std::tuple<Backend, int>> {};
+
+TEST_P(Product, EveryAlgorithmTypeAndSize) {
+  const auto& [backend, ranks] = GetParam();
+  for (const Algorithm& algorithm : algorithms())
+    for (const std::vector<int>& nodes : placements(ranks)) {
+      // Large jobs over UCX on few cores: two placements tell what five would.
+      if (backend.ucx && ranks > 5 && !nodes.empty() && nodes.size() != 2) continue;
+      everyTypeAndSize({.ranks = ranks,
+                        .nodes = nodes,
+                        .algorithms = {},
+                        .processes = backend.processes,
+                        .ucx = backend.ucx},
+                       algorithm);
+      if (HasFatalFailure() || HasFailure()) return;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Product,
+                         testing::Combine(testing::ValuesIn(kBackends),
+                                          testing::Values(1, 2, 3, 5, 8, 16)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "P" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+class Streams : public testing::TestWithParam<Backend> {};
+
+// Several streams at once, communicators of one family on them, small calls behind large ones.
+TEST_P(Streams, RunInOrderAndAtOnce) {
+  for (bool progressThread : {false, true}) {
+    Job job{.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"};
+    job.processes = GetParam().processes;
+    job.ucx = GetParam().ucx;
+    job.progressThread = progressThread;
+    runJob(job, [&](moecclComm_t comm, int rank) {
+      moecclComm_t half = nullptr;
+      check(moecclCommSplit(comm, rank % 2, rank, &half, nullptr), comm);
+      moecclStream_t one = nullptr, two = nullptr;
+      check(moecclStreamCreate(comm, &one), comm);
+      check(moecclStreamCreate(half, &two), half);
+      checkThat(moecclStreamQuery(one) == moecclSuccess, "an empty stream is not complete");
+      constexpr int kCalls = 8;
+      const size_t sizes[] = {1 << 18, 1, 1000, 0};
+      std::vector<std::vector<unsigned char>> sends, recvs;
+      for (int i = 0; i < kCalls; ++i) {
+        const size_t bytes = sizes[i % 4];
+        sends.emplace_back(bytes * 4);
+        recvs.emplace_back(bytes * 4, kPoison);
+        for (int to = 0; to < 4; ++to) fill(sends.back().data() + to * bytes, bytes, rank, to, i);
+      }
+      for (int i = 0; i < kCalls; ++i) {
+        const bool onHalf = i % 3 == 2;
+        check(moecclAllToAll(sends[i].data(), recvs[i].data(), sizes[i % 4], moecclUint8,
+                             onHalf ? half : comm, i % 2 == 0 ? one : two),
+              comm);
+      }
+      // A call on the NULL stream overtakes what is queued.
+      allToAll(comm, 4, rank, 100, moecclUint8, 77);
+      moecclResult_t state;
+      while ((state = moecclStreamQuery(one)) == moecclInProgress) {
+      }
+      check(state);
+      check(moecclStreamSynchronize(two));
+      for (int i = 0; i < kCalls; ++i) {
+        const size_t bytes = sizes[i % 4];
+        const bool onHalf = i % 3 == 2;
+        for (int from = 0; from < (onHalf ? 2 : 4); ++from)
+          expectBlock(recvs[i].data() + from * bytes, bytes, onHalf ? from * 2 + rank % 2 : from,
+                      onHalf ? rank / 2 : rank, i);
+      }
+      check(moecclStreamDestroy(one));
+      check(moecclStreamDestroy(two));
+      check(moecclCommDestroy(half));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Streams, testing::ValuesIn(kBackends),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace moeccl::test

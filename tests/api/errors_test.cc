@@ -1,0 +1,337 @@
+// Every wrong argument of every public function: its result code, and a text that names the argument
+// and what would be right. Nothing is sent, and the communicator works afterwards.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+using Parts = std::vector<std::string>;
+
+// A communicator of one rank.
+class OneRank : public testing::Test {
+ protected:
+  void SetUp() override {
+    moecclUniqueId id;
+    ASSERT_EQ(moecclGetUniqueId(&id), moecclSuccess) << moecclGetLastError(nullptr);
+    ASSERT_EQ(moecclCommInitRank(&comm, 1, id, 0), moecclSuccess) << moecclGetLastError(nullptr);
+  }
+  void TearDown() override {
+    int in = 7, out = 0;
+    EXPECT_EQ(moecclAllToAll(&in, &out, 1, moecclInt32, comm, nullptr), moecclSuccess)
+        << "the communicator is not usable after a wrong argument";
+    EXPECT_EQ(out, 7);
+    EXPECT_EQ(moecclCommDestroy(comm), moecclSuccess);
+  }
+  void wrong(moecclResult_t result, const Parts& parts,
+             moecclResult_t expected = moecclInvalidArgument, bool ofThread = false) {
+    EXPECT_NO_THROW(checkError(result, expected, ofThread ? nullptr : comm, parts));
+  }
+  void wrongHere(moecclResult_t result, const Parts& parts) {
+    wrong(result, parts, moecclInvalidArgument, true);
+  }
+
+  moecclComm_t comm = nullptr;
+};
+
+int failingAllgather(const void*, void*, size_t, void*) { return 1; }
+
+int aloneAllgather(const void* send, void* recv, size_t bytes, void*) {
+  std::memcpy(recv, send, bytes);
+  return 0;
+}
+
+TEST_F(OneRank, VersionAndStrings) {
+  int version = 0;
+  EXPECT_EQ(moecclGetVersion(&version), moecclSuccess);
+  EXPECT_EQ(version, MOECCL_VERSION);
+  wrongHere(moecclGetVersion(nullptr), {"moecclGetVersion", "version is NULL"});
+  std::set<std::string> texts;
+  for (int result = 0; result < moecclNumResults; ++result)
+    texts.insert(moecclGetErrorString(static_cast<moecclResult_t>(result)));
+  EXPECT_EQ(texts.size(), static_cast<size_t>(moecclNumResults)) << "two codes share a text";
+  EXPECT_STREQ(moecclGetErrorString(static_cast<moecclResult_t>(99)), "unknown result code");
+}
+
+TEST_F(OneRank, Creation) {
+  moecclUniqueId id;
+  ASSERT_EQ(moecclGetUniqueId(&id), moecclSuccess);
+  moecclComm_t other = nullptr;
+  wrongHere(moecclGetUniqueId(nullptr), {"moecclGetUniqueId", "uniqueId is NULL"});
+  wrongHere(moecclCommInitRank(nullptr, 1, id, 0), {"moecclCommInitRank", "comm is NULL"});
+  wrongHere(moecclCommInitRank(&other, 0, id, 0), {"nRanks is 0", "at least one"});
+  wrongHere(moecclCommInitRank(&other, -3, id, 0), {"nRanks is -3"});
+  wrongHere(moecclCommInitRank(&other, 1 << 20, id, 0), {"nRanks is 1048576", "65536"});
+  wrongHere(moecclCommInitRank(&other, 4, id, 4), {"rank is 4", "[0, 4)"});
+  wrongHere(moecclCommInitRank(&other, 4, id, -1), {"rank is -1", "[0, 4)"});
+  moecclUniqueId zero;
+  std::memset(&zero, 0, sizeof(zero));
+  wrongHere(moecclCommInitRank(&other, 1, zero, 0), {"moecclGetUniqueId"});
+  moecclUniqueId damaged = id;
+  damaged.internal[0] ^= 1;
+  wrongHere(moecclCommInitRank(&other, 1, damaged, 0), {"moecclGetUniqueId"});
+
+  moecclConfig_t config;
+  std::memset(&config, 0, sizeof(config));
+  wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config), {"MOECCL_CONFIG_INITIALIZER"});
+  config = MOECCL_CONFIG_INITIALIZER;
+  config.algorithms = "alltoall=fastest";
+  wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config),
+            {"algorithms", "fastest", "linear", "pairwise", "hierarchical"});
+  config.algorithms = "altoall=linear";
+  wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config),
+            {"altoall", "alltoall", "allgather"});
+  config.algorithms = "linear";
+  wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config), {"linear"});
+  EXPECT_EQ(other, nullptr);
+
+  moecclOob_t oob = {&aloneAllgather, nullptr};
+  wrongHere(moecclCommInitOob(nullptr, 1, 0, &oob, nullptr), {"moecclCommInitOob", "comm is NULL"});
+  wrongHere(moecclCommInitOob(&other, 1, 0, nullptr, nullptr), {"oob is NULL"});
+  wrongHere(moecclCommInitOob(&other, 0, 0, &oob, nullptr), {"nRanks is 0"});
+  wrongHere(moecclCommInitOob(&other, 2, 2, &oob, nullptr), {"rank is 2", "[0, 2)"});
+  oob.allgather = nullptr;
+  wrongHere(moecclCommInitOob(&other, 1, 0, &oob, nullptr), {"allgather"});
+  oob.allgather = &failingAllgather;
+  wrong(moecclCommInitOob(&other, 1, 0, &oob, nullptr), {"rank 0"}, moecclSystemError, true);
+  EXPECT_EQ(other, nullptr);
+
+  // The id was not used up by any of this.
+  ASSERT_EQ(moecclCommInitRank(&other, 1, id, 0), moecclSuccess) << moecclGetLastError(nullptr);
+  EXPECT_EQ(moecclCommDestroy(other), moecclSuccess);
+  oob.allgather = &aloneAllgather;
+  ASSERT_EQ(moecclCommInitOob(&other, 1, 0, &oob, nullptr), moecclSuccess)
+      << moecclGetLastError(nullptr);
+  EXPECT_EQ(moecclCommDestroy(other), moecclSuccess);
+}
+
+TEST_F(OneRank, Queries) {
+  int value = -1;
+  moecclResult_t state = moecclInternalError;
+  EXPECT_EQ(moecclCommCount(comm, &value), moecclSuccess);
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(moecclCommUserRank(comm, &value), moecclSuccess);
+  EXPECT_EQ(value, 0);
+  EXPECT_EQ(moecclCommNodeCount(comm, &value), moecclSuccess);
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(moecclCommNodeOfRank(comm, 0, &value), moecclSuccess);
+  EXPECT_EQ(value, 0);
+  EXPECT_EQ(moecclCommGetAsyncError(comm, &state), moecclSuccess);
+  EXPECT_EQ(state, moecclSuccess);
+  wrongHere(moecclCommCount(nullptr, &value), {"moecclCommCount", "comm is NULL"});
+  wrong(moecclCommCount(comm, nullptr), {"nRanks is NULL"});
+  wrongHere(moecclCommUserRank(nullptr, &value), {"moecclCommUserRank", "comm is NULL"});
+  wrong(moecclCommUserRank(comm, nullptr), {"rank is NULL"});
+  wrongHere(moecclCommNodeCount(nullptr, &value), {"comm is NULL"});
+  wrong(moecclCommNodeCount(comm, nullptr), {"nNodes is NULL"});
+  wrongHere(moecclCommNodeOfRank(nullptr, 0, &value), {"comm is NULL"});
+  wrong(moecclCommNodeOfRank(comm, 1, &value), {"rank is 1", "[0, 1)"});
+  wrong(moecclCommNodeOfRank(comm, -1, &value), {"rank is -1"});
+  wrong(moecclCommNodeOfRank(comm, 0, nullptr), {"node is NULL"});
+  wrongHere(moecclCommGetAsyncError(nullptr, &state), {"comm is NULL"});
+  wrong(moecclCommGetAsyncError(comm, nullptr), {"asyncError is NULL"});
+  EXPECT_EQ(moecclCommDestroy(nullptr), moecclSuccess);
+  EXPECT_EQ(moecclCommAbort(nullptr), moecclSuccess);
+}
+
+TEST_F(OneRank, Split) {
+  moecclComm_t part = nullptr;
+  wrongHere(moecclCommSplit(nullptr, 0, 0, &part, nullptr), {"moecclCommSplit", "comm is NULL"});
+  wrong(moecclCommSplit(comm, 0, 0, nullptr, nullptr), {"newComm is NULL"});
+  wrong(moecclCommSplit(comm, -2, 0, &part, nullptr), {"color is -2", "MOECCL_SPLIT_NOCOLOR"});
+  moecclConfig_t config;
+  std::memset(&config, 0, sizeof(config));
+  wrong(moecclCommSplit(comm, 0, 0, &part, &config), {"MOECCL_CONFIG_INITIALIZER"});
+  EXPECT_EQ(moecclCommSplit(comm, MOECCL_SPLIT_NOCOLOR, 0, &part, nullptr), moecclSuccess);
+  EXPECT_EQ(part, nullptr);
+}
+
+TEST_F(OneRank, Streams) {
+  moecclStream_t stream = nullptr;
+  wrongHere(moecclStreamCreate(nullptr, &stream), {"moecclStreamCreate", "comm is NULL"});
+  wrong(moecclStreamCreate(comm, nullptr), {"stream is NULL"});
+  wrongHere(moecclStreamQuery(nullptr), {"moecclStreamQuery", "stream is NULL"});
+  EXPECT_EQ(moecclStreamSynchronize(nullptr), moecclSuccess);
+  EXPECT_EQ(moecclStreamDestroy(nullptr), moecclSuccess);
+
+  moecclUniqueId id;
+  moecclComm_t stranger = nullptr;
+  ASSERT_EQ(moecclGetUniqueId(&id), moecclSuccess);
+  ASSERT_EQ(moecclCommInitRank(&stranger, 1, id, 0), moecclSuccess);
+  ASSERT_EQ(moecclStreamCreate(stranger, &stream), moecclSuccess);
+  int in = 1, out = 0;
+  wrong(moecclAllToAll(&in, &out, 1, moecclInt32, comm, stream), {"stream", "moecclStreamCreate"});
+  EXPECT_EQ(moecclStreamDestroy(stream), moecclSuccess);
+  EXPECT_EQ(moecclCommDestroy(stranger), moecclSuccess);
+}
+
+TEST_F(OneRank, Collectives) {
+  int in[4] = {}, out[4] = {};
+  const size_t huge = std::numeric_limits<size_t>::max() / 8;
+  const auto noType = static_cast<moecclDataType_t>(99);
+  wrongHere(moecclAllToAll(in, out, 1, moecclInt32, nullptr, nullptr),
+            {"moecclAllToAll", "comm is NULL"});
+  wrong(moecclAllToAll(nullptr, out, 1, moecclInt32, comm, nullptr), {"sendbuff is NULL"});
+  wrong(moecclAllToAll(in, nullptr, 1, moecclInt32, comm, nullptr), {"recvbuff is NULL"});
+  wrong(moecclAllToAll(in, out, 1, noType, comm, nullptr), {"datatype is 99"});
+  wrong(moecclAllToAll(in, out, huge, moecclInt64, comm, nullptr), {"count is", "address space"});
+  wrong(moecclAllToAll(in, in, 1, moecclInt32, comm, nullptr), {"overlap"});
+  wrong(moecclAllToAll(in, in + 1, 2, moecclInt32, comm, nullptr), {"overlap"});
+  EXPECT_EQ(moecclAllToAll(nullptr, nullptr, 0, moecclInt32, comm, nullptr), moecclSuccess);
+
+  wrongHere(moecclAllGather(in, out, 1, moecclInt32, nullptr, nullptr),
+            {"moecclAllGather", "comm is NULL"});
+  wrong(moecclAllGather(nullptr, out, 1, moecclInt32, comm, nullptr), {"sendbuff is NULL"});
+  wrong(moecclAllGather(in, nullptr, 1, moecclInt32, comm, nullptr), {"recvbuff is NULL"});
+  wrong(moecclAllGather(in, out, 1, noType, comm, nullptr), {"datatype is 99"});
+  wrong(moecclAllGather(in, out, huge, moecclInt64, comm, nullptr),
+        {"sendCount is", "address space"});
+  wrong(moecclAllGather(in, in + 1, 2, moecclInt32, comm, nullptr), {"overlap", "in place"});
+  EXPECT_EQ(moecclAllGather(nullptr, nullptr, 0, moecclInt32, comm, nullptr), moecclSuccess);
+  EXPECT_EQ(moecclAllGather(in, in, 2, moecclInt32, comm, nullptr), moecclSuccess);
+}
+
+TEST_F(OneRank, Grids) {
+  moecclGrid_t grid = nullptr;
+  moecclGridShape_t shape = {1, 1, 1, moecclOrderEspEp};
+  wrongHere(moecclGridCreate(nullptr, shape, &grid), {"moecclGridCreate", "comm is NULL"});
+  wrong(moecclGridCreate(comm, shape, nullptr), {"grid is NULL"});
+  const auto wrongShape = [&](moecclGridShape_t bad, const Parts& parts) {
+    wrong(moecclGridCreate(comm, bad, &grid), parts);
+    EXPECT_EQ(grid, nullptr);
+  };
+  wrongShape({0, 1, 1, moecclOrderEspEp}, {"shape.nMp is 0"});
+  wrongShape({1, -1, 1, moecclOrderEspEp}, {"shape.nEp is -1"});
+  wrongShape({1, 1, 0, moecclOrderEspEp}, {"shape.nEsp is 0"});
+  wrongShape({1, 2, 1, moecclOrderEspEp}, {"shape.nEp * shape.nEsp is 2 * 1", "ranks, 1"});
+  wrongShape({1, 65536, 65536, moecclOrderEspEp}, {"65536 * 65536"});
+  wrongShape({2, 1, 1, moecclOrderEspEp}, {"shape.nMp is 2", "divide"});
+  wrongShape({1, 1, 1, static_cast<moecclGridOrder_t>(7)}, {"shape.order is 7"});
+
+  ASSERT_EQ(moecclGridCreate(comm, shape, &grid), moecclSuccess) << moecclGetLastError(comm);
+  moecclComm_t group = nullptr;
+  wrongHere(moecclGridGetShape(nullptr, &shape), {"moecclGridGetShape", "grid is NULL"});
+  wrongHere(moecclGridGetShape(grid, nullptr), {"shape is NULL"});
+  wrongHere(moecclGridGetComm(nullptr, moecclGroupEp, &group), {"grid is NULL"});
+  wrongHere(moecclGridGetComm(grid, moecclGroupEp, nullptr), {"comm is NULL"});
+  wrongHere(moecclGridGetComm(grid, static_cast<moecclGroup_t>(4), &group), {"group is 4"});
+  EXPECT_EQ(moecclGridGetComm(grid, moecclGroupWorld, &group), moecclSuccess);
+  EXPECT_EQ(group, comm);
+  EXPECT_EQ(moecclGridDestroy(grid), moecclSuccess);
+  EXPECT_EQ(moecclGridDestroy(nullptr), moecclSuccess);
+}
+
+struct Backend {
+  const char* name;
+  bool processes, ucx;
+};
+
+class Disagreement : public testing::TestWithParam<Backend> {
+ protected:
+  Job job(int ranks) const {
+    Job job{.ranks = ranks, .nodes = {}, .algorithms = {}};
+    job.processes = GetParam().processes;
+    job.ucx = GetParam().ucx;
+    return job;
+  }
+};
+
+// One rank calls with another count. Whoever meets its messages sees the sizes; the others hear of it.
+TEST_P(Disagreement, AnotherCount) {
+  for (const char* algorithm : {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical"})
+    for (size_t odd : {0, 1, 3, 5000}) {
+      Job wanted = job(4);
+      wanted.nodes = {2, 2};
+      wanted.algorithms = algorithm;
+      runJob(wanted, [&](moecclComm_t comm, int rank) {
+        std::vector<int> in(4 * 5000), out(4 * 5000);
+        const size_t count = rank == 1 ? odd : 2;
+        const moecclResult_t result =
+            moecclAllToAll(in.data(), out.data(), count, moecclInt32, comm, nullptr);
+        checkError(result, moecclRemoteError, comm, {"rank", "alltoall", "another count"});
+        // And again, whatever is called.
+        checkError(moecclAllGather(in.data(), out.data(), 1, moecclInt32, comm, nullptr),
+                   moecclRemoteError, comm, {"another count"});
+        moecclResult_t state = moecclSuccess;
+        check(moecclCommGetAsyncError(comm, &state), comm);
+        checkThat(state == moecclRemoteError, "GetAsyncError does not tell");
+      });
+    }
+}
+
+// One rank does not call at all, or calls something else: the documented timeout, which names it.
+TEST_P(Disagreement, NotCalling) {
+  for (bool callsSomethingElse : {false, true}) {
+    Job wanted = job(3);
+    wanted.timeoutMs = 700;
+    runJob(wanted, [&](moecclComm_t comm, int rank) {
+      std::vector<int> in(3), out(3);
+      if (rank != 2) {
+        const moecclResult_t result =
+            moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr);
+        checkThat(result == moecclTimeout || result == moecclRemoteError,
+                  "result " + std::to_string(result));
+        checkError(result, result, comm, {"alltoall (linear)", "no progress for 700 ms", "rank 2"});
+      } else if (callsSomethingElse) {
+        const moecclResult_t result =
+            moecclAllGather(in.data(), out.data(), 1, moecclInt32, comm, nullptr);
+        checkThat(result == moecclTimeout || result == moecclRemoteError,
+                  "result " + std::to_string(result));
+      } else {
+        moecclResult_t state = moecclSuccess;
+        while (state == moecclSuccess) check(moecclCommGetAsyncError(comm, &state), comm);
+        checkThat(state == moecclRemoteError, "state " + std::to_string(state));
+      }
+    });
+  }
+}
+
+// The harness takes this for the wish to abort.
+TEST_P(Disagreement, Abort) {
+  runJob(job(3), [&](moecclComm_t comm, int rank) {
+    if (rank == 1) throw Aborts();
+    int in[3] = {}, out[3] = {};
+    checkError(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), moecclRemoteError, comm,
+               {"rank 1", "aborted"});
+  });
+}
+
+TEST_P(Disagreement, Grid) {
+  runJob(job(4), [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    const moecclGridShape_t shape = {rank == 3 ? 2 : 1, 2, 2, moecclOrderEspEp};
+    checkError(moecclGridCreate(comm, shape, &grid), moecclInvalidUsage, comm,
+               {"different shapes", "rank 3", "nMp 2"});
+    checkThat(grid == nullptr, "a grid was made");
+    int in[4] = {}, out[4] = {};
+    check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+  });
+}
+
+TEST_P(Disagreement, StreamWork) {
+  runJob(job(2), [&](moecclComm_t comm, int rank) {
+    moecclStream_t stream = nullptr;
+    check(moecclStreamCreate(comm, &stream), comm);
+    int in[8] = {}, out[8] = {};
+    check(moecclAllToAll(in, out, rank == 0 ? 1 : 2, moecclInt32, comm, stream), comm);
+    checkError(moecclStreamSynchronize(stream), moecclRemoteError, nullptr, {"alltoall"});
+    checkThat(moecclStreamQuery(stream) == moecclRemoteError, "the error did not stay");
+    checkThat(moecclStreamDestroy(stream) == moecclRemoteError, "destroy hides the error");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Disagreement,
+                         testing::Values(Backend{"loopback", false, false},
+                                         Backend{"ucxThreads", false, true},
+                                         Backend{"ucxProcesses", true, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace moeccl::test

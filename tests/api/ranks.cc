@@ -1,0 +1,148 @@
+#include "tests/api/ranks.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace moeccl::test {
+namespace {
+
+// What processes share: the id on its way from rank 0, and the first error.
+struct Board {
+  std::atomic<bool> idReady;
+  moecclUniqueId id;
+  std::atomic<bool> failed;
+  char text[1024];
+};
+
+void runRank(const Job& job, int rank, Board& board, const RankFunction& function) {
+  if (rank == 0) {
+    check(moecclGetUniqueId(&board.id));
+    board.idReady = true;
+  }
+  while (!board.idReady) std::this_thread::yield();
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  const std::string node = "node" + std::to_string(job.nodeOf(rank));
+  config.nodeId = node.c_str();
+  config.algorithms = job.algorithms.c_str();
+  config.progressThread = job.progressThread;
+  config.timeoutMs = job.timeoutMs;
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitRankConfig(&comm, job.ranks, board.id, rank, &config));
+  try {
+    function(comm, rank);
+  } catch (const Aborts&) {
+    check(moecclCommAbort(comm));
+    return;
+  } catch (...) {
+    moecclCommAbort(comm);
+    throw;
+  }
+  check(moecclCommDestroy(comm));
+}
+
+void note(Board& board, int rank, const char* text) {
+  if (!board.failed.exchange(true))
+    std::snprintf(board.text, sizeof(board.text), "rank %d: %s", rank, text);
+}
+
+void runNoting(const Job& job, int rank, Board& board, const RankFunction& function) {
+  try {
+    runRank(job, rank, board, function);
+  } catch (const std::exception& e) {
+    note(board, rank, e.what());
+  }
+}
+
+void runProcesses(const Job& job, Board& board, const RankFunction& function) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      runNoting(job, rank, board, function);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    int status = 0;
+    waitpid(children[rank], &status, 0);
+    if (status != 0) note(board, rank, ("ended with status " + std::to_string(status)).c_str());
+  }
+}
+
+}  // namespace
+
+int Job::nodeOf(int rank) const {
+  int node = 0, first = 0;
+  while (node < static_cast<int>(nodes.size()) && rank >= first + nodes[node])
+    first += nodes[node++];
+  return node;
+}
+
+std::string Job::text() const {
+  std::ostringstream out;
+  out << ranks << " ranks ("
+      << (processes ? "processes"
+          : ucx     ? "threads over UCX"
+                    : "threads")
+      << ")";
+  for (size_t i = 0; i < nodes.size(); ++i) out << (i == 0 ? ", nodes " : "+") << nodes[i];
+  if (!algorithms.empty()) out << ", " << algorithms;
+  if (progressThread) out << ", progress thread";
+  return out.str();
+}
+
+void runJob(const Job& job, const RankFunction& function) {
+  SCOPED_TRACE(job.text());
+  setenv("MOECCL_TRANSPORT", job.ucx ? "ucx" : "auto", 1);
+  void* memory =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Board& board = *new (memory) Board{};
+  if (job.processes) {
+    runProcesses(job, board, function);
+  } else {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < job.ranks; ++rank)
+      threads.emplace_back([&, rank] { runNoting(job, rank, board, function); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  if (board.failed) ADD_FAILURE() << job.text() << ": " << board.text;
+  munmap(memory, sizeof(Board));
+}
+
+void check(moecclResult_t result, moecclComm_t comm) {
+  if (result != moecclSuccess)
+    throw std::runtime_error(std::string(moecclGetErrorString(result)) + ": " +
+                             moecclGetLastError(comm));
+}
+
+void checkError(moecclResult_t result, moecclResult_t expected, moecclComm_t comm,
+                const std::vector<std::string>& parts) {
+  const std::string text = moecclGetLastError(comm);
+  if (result != expected)
+    throw std::runtime_error("result " + std::to_string(result) + " instead of " +
+                             std::to_string(expected) + ": " + text);
+  for (const std::string& part : parts)
+    if (text.find(part) == std::string::npos)
+      throw std::runtime_error("\"" + text + "\" does not contain \"" + part + "\"");
+}
+
+void checkThat(bool condition, const std::string& text) {
+  if (!condition) throw std::runtime_error(text);
+}
+
+}  // namespace moeccl::test

@@ -1,0 +1,44 @@
+// Starts the ranks of a job inside a test: as threads of this process (loopback, or UCX when asked for)
+// or as processes of their own.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "moeccl/moeccl.h"
+
+namespace moeccl::test {
+
+struct Job {
+  int ranks = 1;
+  // Node sizes; empty: one node. Ranks are numbered node by node.
+  std::vector<int> nodes;
+  std::string algorithms;
+  bool processes = false;  // else threads
+  bool ucx = false;        // processes always use UCX
+  bool progressThread = false;
+  int64_t timeoutMs = 60000;
+
+  int nodeOf(int rank) const;
+  std::string text() const;
+};
+
+// What a rank does; anything thrown, and any gtest failure, fails the test. In processes only failures
+// come back, not values.
+using RankFunction = std::function<void(moecclComm_t comm, int rank)>;
+
+// Thrown by a rank that wants its communicator aborted; no failure of the test.
+struct Aborts {};
+
+// Makes a communicator on every rank, calls the function, destroys the communicator.
+void runJob(const Job& job, const RankFunction& function);
+
+// Throws with the text of the last error unless the result is moecclSuccess.
+void check(moecclResult_t result, moecclComm_t comm = nullptr);
+// Throws unless `result` is `expected` and the last error contains all of `parts`.
+void checkError(moecclResult_t result, moecclResult_t expected, moecclComm_t comm,
+                const std::vector<std::string>& parts);
+void checkThat(bool condition, const std::string& text);
+
+}  // namespace moeccl::test
