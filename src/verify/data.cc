@@ -1,0 +1,128 @@
+#include "src/verify/data.h"
+
+#include <algorithm>
+
+namespace moeccl::verification {
+namespace {
+
+constexpr std::uint64_t encode(Payload payload) {
+  return static_cast<std::uint64_t>(payload.rank) << 32 | static_cast<std::uint32_t>(payload.block);
+}
+
+constexpr Payload decode(std::uint64_t content) {
+  return {static_cast<std::int32_t>(content >> 32), static_cast<std::int32_t>(content)};
+}
+
+}  // namespace
+
+DataFlow::DataFlow(Job& job) : job_(job) {
+  std::int64_t cells = 0;
+  for (int rank = 0; rank < job.ranks(); ++rank) {
+    firstCell_.push_back(cells);
+    cells += outputCells(rank) + static_cast<std::int64_t>(job.plans[rank].scratch.size());
+  }
+  cells_.resize(static_cast<size_t>(cells));
+}
+
+void DataFlow::run(std::int64_t op) {
+  const Op& what = job_.at(op);
+  const int rank = job_.rankOf[op], index = job_.indexOf(op);
+  const Plan& plan = job_.plans[rank];
+  switch (what.kind) {
+    case OpKind::send:
+      break;
+    case OpKind::recv: {
+      const Plan& sender = job_.plans[what.peer];
+      move(index, what.peer, Walk(sender.src(sender.ops[job_.partner[op]])), rank,
+           Walk(plan.dst(what)));
+      break;
+    }
+    case OpKind::copy:
+      move(index, rank, Walk(plan.src(what)), rank, Walk(plan.dst(what)));
+      break;
+    case OpKind::reduce:
+      reduce(rank, index);
+      break;
+  }
+}
+
+void DataFlow::move(int op, int srcRank, Walk src, int dstRank, Walk dst) {
+  for (; !dst.done() && !job_.full(); src.next(), dst.next())
+    write(op, {dstRank, dst.buffer(), dst.block()}, read({srcRank, src.buffer(), src.block()}));
+}
+
+void DataFlow::reduce(int rank, int op) {
+  const Plan& plan = job_.plans[rank];
+  const std::span<const Blocks> dst = plan.dst(plan.ops[op]);
+  // Source block i goes to destination i modulo their number.
+  std::vector<std::vector<Payload>> sums(static_cast<size_t>(blockCount(dst)));
+  size_t j = 0;
+  for (Walk src(plan.src(plan.ops[op])); !src.done(); src.next(), j = (j + 1) % sums.size()) {
+    const std::vector<Payload>& more = payloads(read({rank, src.buffer(), src.block()}));
+    sums[j].insert(sums[j].end(), more.begin(), more.end());
+  }
+  Walk to(dst);
+  for (std::vector<Payload>& sum : sums) {
+    std::ranges::sort(sum);
+    Content content = sum.size() == 1 ? encode(sum[0]) : kSum | sums_.size();
+    if (sum.size() > 1) sums_.push_back(std::move(sum));
+    write(op, {rank, to.buffer(), to.block()}, content);
+    to.next();
+  }
+}
+
+DataFlow::Content DataFlow::read(const Place& place) const {
+  if (place.buffer == Buffer::input) return encode({place.rank, place.block});
+  return cells_[cell(place)];
+}
+
+void DataFlow::write(int op, const Place& place, Content content) {
+  const std::vector<Payload>& held = payloads(content);
+  if (place.buffer == Buffer::scratch) {
+    cells_[cell(place)] = content;
+    checkScratch(op, place, held);
+  } else {
+    if (outputCells(place.rank) > 0) cells_[cell(place)] = content;
+    checkOutput(op, place, held);
+  }
+}
+
+void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload>& held) {
+  expected_.clear();
+  job_.promise.expected(place.rank, place.block, expected_);
+  std::ranges::sort(expected_);
+  if (held == expected_) return;
+  job_.report(place.rank, op,
+              "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +
+                  ", which must hold " + contentName(expected_));
+}
+
+void DataFlow::checkScratch(int op, const Place& place, const std::vector<Payload>& held) {
+  const Payload size = job_.plans[place.rank].scratch[place.block];
+  for (Payload payload : held) {
+    if (payload.block == size.block && (payload.rank == size.rank || job_.promise.sums)) continue;
+    job_.report(place.rank, op,
+                "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +
+                    ", which is as large as " + payloadName(size));
+    return;
+  }
+}
+
+const std::vector<Payload>& DataFlow::payloads(Content content) {
+  if (content & kSum) return sums_[content & ~kSum];
+  single_.assign(1, decode(content));
+  return single_;
+}
+
+std::string DataFlow::contentName(const std::vector<Payload>& payloads) const {
+  constexpr size_t kShown = 6;
+  if (payloads.empty()) return "nothing";
+  std::string name = payloads.size() > 1 ? "the sum of " : "";
+  for (size_t i = 0; i < payloads.size() && i < kShown; ++i)
+    name += (i > 0 ? ", " : "") + payloadName(payloads[i]);
+  if (payloads.size() > kShown)
+    name += " and " + std::to_string(payloads.size() - kShown) + " more";
+  return name;
+}
+
+}  // namespace moeccl::verification

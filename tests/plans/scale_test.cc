@@ -1,0 +1,75 @@
+// Plans of many ranks: still right, still small, still quick to build.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "tests/plans/algorithms_fixture.h"
+
+namespace moeccl::testing {
+namespace {
+
+bool isOffered(const Algorithm& algorithm, const Topology& topology) {
+  try {
+    algorithm.plan(topology, {}, 0);
+    return true;
+  } catch (const NotOffered&) {
+    return false;
+  }
+}
+
+class Scale : public Algorithms {
+ protected:
+  // Only algorithms with fewer ops than ranks are meant for thousands of ranks.
+  static bool meantFor(const Topology& topology) {
+    return isOffered(GetParam(), topology) &&
+           GetParam().plan(topology, {}, 0).ops.size() < static_cast<size_t>(topology.ranks());
+  }
+};
+
+TEST_P(Scale, At1024Ranks) { check(Topology::even(128, 8)); }
+
+TEST_P(Scale, At2048RanksOnUnevenNodes) {
+  std::mt19937 random(2048);
+  std::vector<int> node(2048);
+  for (int& name : node) name = static_cast<int>(random() % 250);
+  if (!meantFor(Topology(node))) GTEST_SKIP() << "not meant for so many ranks";
+  check(Topology(node));
+}
+
+TEST_P(Scale, At4096Ranks) {
+  const Topology topology = Topology::even(512, 8);
+  if (!meantFor(topology)) GTEST_SKIP() << "not meant for so many ranks";
+  check(topology);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Scale, ::testing::ValuesIn(algorithms()), Scale::nameOfTest);
+
+// The design asks for O(P) ops and well under a millisecond; the bound on time leaves room for slow
+// builds and busy machines.
+TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
+  using Clock = std::chrono::steady_clock;
+  const Topology topology = Topology::even(512, 8);
+  for (const Algorithm& algorithm : algorithms()) {
+    if (!isOffered(algorithm, topology)) continue;
+    double best = std::numeric_limits<double>::infinity();
+    size_t ops = 0, blocks = 0, deps = 0;
+    for (int rank : {0, 1, 2047, 4095}) {
+      const auto start = Clock::now();
+      const Plan plan = algorithm.plan(topology, {}, rank);
+      best =
+          std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+      ops = std::max(ops, plan.ops.size());
+      blocks = std::max(blocks, plan.blockPool.size());
+      deps = std::max(deps, plan.depPool.size());
+    }
+    std::cout << nameOf(algorithm) << ": " << ops << " ops, " << blocks << " runs of blocks, "
+              << deps << " dependencies, built in " << best << " ms\n";
+    EXPECT_LE(ops, 3u * 4096) << nameOf(algorithm);
+    EXPECT_LE(blocks, 4u * 4096) << nameOf(algorithm);
+    EXPECT_LE(deps, 3u * 4096) << nameOf(algorithm);
+    EXPECT_LT(best, 20) << nameOf(algorithm);
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::testing
