@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds moeccl and runs its tests. See --help.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: tests/run.sh [--sanitize address|thread] [--build DIR] [SUITE...]
+
+Installs the Debian packages that are missing (as root or with sudo), builds in build/ and runs all
+tests but those of the suites slow and gpu. Suites: style, unit, lab, slow, gpu.
+
+  --sanitize address   build in build-address/ with GCC's address and undefined-behaviour sanitizers
+  --sanitize thread    build in build-thread/ with Clang's thread sanitizer
+                       either way the suite unit is run, unless suites are named
+  --build DIR          build there instead
+
+The last line is "N passed, N failed, N skipped", in test cases; the exit code is 0 only if some
+passed and none failed. Logs: DIR/meson-logs/testlog.txt.
+END
+}
+
+wrong() {
+  echo "tests/run.sh: $1" >&2
+  usage >&2
+  exit 2
+}
+
+sanitize=
+build=
+suites=()
+while (($#)); do
+  case $1 in
+    --sanitize | --build)
+      (($# > 1)) || wrong "$1 needs a value"
+      if [[ $1 == --build ]]; then build=$2; else sanitize=$2; fi
+      shift
+      ;;
+    -h | --help) usage && exit ;;
+    -*) wrong "there is no option $1" ;;
+    *) suites+=("$1") ;;
+  esac
+  shift
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${build:-$root/build${sanitize:+-$sanitize}}
+# shellcheck source=tests/packages.sh
+source "$root/tests/packages.sh"
+
+packages=("${test_packages[@]}")
+# Nothing that is meant to be tested is left out because it was not found.
+options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled)
+compilers=()
+meson_test=(meson test -C "$build" --no-rebuild --print-errorlogs)
+case $sanitize in
+  "") options+=(-Dbuildtype=release) ;;
+  address)
+    options+=(-Dbuildtype=debugoptimized -Db_sanitize='address,undefined' -Db_lundef=false)
+    compilers=(CC=gcc CXX=g++)
+    ;;
+  thread)
+    packages+=("${clang_packages[@]}")
+    options+=(-Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false)
+    compilers=(CC=clang CXX=clang++)
+    ;;
+  *) wrong "--sanitize $sanitize: there are address and thread" ;;
+esac
+if [[ $sanitize ]]; then
+  ((${#suites[@]})) || suites=(unit)
+  meson_test+=(--timeout-multiplier 5)
+  # Sanitizers place their shadow memory at fixed addresses, which a randomised layout can hit.
+  if setarch -R true 2>/dev/null; then meson_test=(setarch -R "${meson_test[@]}"); fi
+fi
+
+ensure_packages "${packages[@]}"
+
+if [[ ! -f $build/build.ninja ]]; then
+  env "${compilers[@]}" meson setup "$build" "$root" "${options[@]}"
+elif ! output=$(meson setup --reconfigure "$build" "$root" "${options[@]}" 2>&1); then
+  echo "$output"
+  exit 1
+fi
+ninja -C "$build"
+
+# What a crashed test's earlier run left must not count as its result.
+rm -f "$build"/*.xml "$build"/meson-logs/testlog*
+
+status=0
+"${meson_test[@]}" "${suites[@]/#/--suite=}" || status=$?
+python3 "$root/tests/tally.py" "$build/meson-logs" || status=1
+exit "$status"

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Tests includes.py on small trees: each rule is broken once and must be reported at the right line."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import includes  # noqa: E402
+from source_files import CodeFile  # noqa: E402
+
+REGISTRY = """registry = {
+  'allToAll': {
+    'linear': 'straight to: everyone',
+  },
+  'allGather': {
+    'ring': 'around',
+  },
+}
+"""
+
+# A tree that breaks nothing, although it looks like it here and there.
+GOOD = {
+    "LICENSE": "",
+    ".ci/run": "",
+    "algorithms/meson.build": REGISTRY,
+    "algorithms/plan.h": "#include <vector>\n",
+    "algorithms/registry.h": "",
+    "algorithms/registry.cc.in": '#include "algorithms/registry.h"\n',
+    "algorithms/alltoall/linear.cc":
+        '#include "algorithms/plan.h"\n// getenv("HOME"), std::chrono\nconst char* a = "getenv";\n'
+        'int strideOf(int environment);\n',
+    "kernels/copy.h": '#include "moeccl/moeccl.h"\n',
+    "kernels/copy_cuda.cu": '#include <cuda_runtime.h>\n#include "kernels/copy.h"\n',
+    "include/moeccl/moeccl.h": "#include <stddef.h>\n",
+    "include/moeccl/mpi.h": "#include <moeccl/moeccl.h>\n#include <mpi.h>\n",
+    "include/moeccl/nccl.h": "#include <nccl.h>\n#include <cuda_runtime.h>\n",
+    "src/error.h": '#include "moeccl/moeccl.h"\n',
+    "src/verify/verify.h":
+        '#include "algorithms/plan.h"\n'
+        '/* "linear"\n alltoall::linear */ const char* a = "a linear order"; const char b = \'"\';\n'
+        'int n = 1\'000; const char* c = "a\\"b"; int linear; auto r = R"x(ring)y" )x";\n',
+    "src/cost/cost.cc": '#include "src/error.h"\n#include "algorithms/plan.h"\n',
+    "src/select/select.h": '#include "src/verify/verify.h"\n',
+    "src/exec/transport.h": "",
+    "src/exec/ucx_worker.cc": '#include <ucp/api/ucp.h>\n#include "src/exec/transport.h"\n',
+    "src/exec/nccl_run.cc": "#include <nccl.h>\n",
+    "src/comm/comm.h": '#include "src/exec/transport.h"\n#include "algorithms/registry.h"\n',
+    "src/moe/layer.cc": '#include "kernels/copy.h"\n#include "src/error.h"\n#include <moeccl/moeccl.h>\n',
+    "src/api/api.cc": '#include "src/comm/comm.h"\n#include "src/select/select.h"\n',
+    "perf/bench.cc": '#include <moeccl/moeccl.h>\n#include "examples/common/launch.h"\n',
+    "perf/fit/fit.cc": '#include "src/exec/transport.h"\n#include "algorithms/plan.h"\n',
+    "examples/common/launch.h": "#include <moeccl/moeccl.h>\n",
+    "examples/01_alltoall/main.c": '#include "../common/launch.h"\n',
+    "tests/exec/exec_test.cc": '#include "src/exec/transport.h"\n#include "src/comm/comm.h"\n',
+}
+
+# file, what is added to it, the line that must be named, a part of the rule.
+BAD = [
+    ("algorithms/plan.h", '#include "src/error.h"\n', 2, "algorithms may include"),
+    ("algorithms/plan.h", '#include "kernels/copy.h"\n', 2, "algorithms may include"),
+    ("algorithms/plan.h", "#include <src/error.h>\n", 2, "algorithms may include"),
+    ("algorithms/plan.h", "# include <chrono>\n", 2, "no clocks"),
+    ("algorithms/plan.h", "\n#include <time.h>\n", 3, "no clocks"),
+    ("algorithms/plan.h", "auto t = std::chrono::steady_clock::now();\n", 2, "no clocks"),
+    ("algorithms/plan.h", "#include <cuda_runtime_api.h>\n", 2, "no CUDA"),
+    ("algorithms/plan.h", "#include <cublas_v2.h>\n", 2, "no CUDA"),
+    ("algorithms/plan.h", '/* a\n */ const char* v = std::getenv("A");\n', 3, "no environment"),
+    ("algorithms/alltoall/linear.cc", "#include <nccl.h>\n", 5, "know NCCL"),
+    ("kernels/copy.h", '#include "algorithms/plan.h"\n', 2, "kernels may include"),
+    ("kernels/copy.h", '#include "../algorithms/plan.h"\n', 2, "kernels may include"),
+    ("include/moeccl/moeccl.h", '#include "src/error.h"\n', 2, "include may include"),
+    ("include/moeccl/moeccl.h", "#include <cuda_runtime.h>\n", 2, "no CUDA type"),
+    ("include/moeccl/moeccl.h", '#include "mpi.h"\n', 2, "as <moeccl/...>"),
+    ("src/error.h", '#include "algorithms/plan.h"\n', 2, "src may include"),
+    ("src/error.h", '#include "src/comm/comm.h"\n', 2, "src may include"),
+    ("src/verify/verify.h", '#include "src/exec/transport.h"\n', 5, "src/verify may include"),
+    ("src/verify/verify.h", '#include "src/cost/cost.h"\n', 5, "not a file of this repository"),
+    ("src/verify/verify.h", 'const char* a = "linear";\n', 5, "no algorithm by name"),
+    ("src/verify/verify.h", 'const char* a = "alltoall=linear";\n', 5, "no algorithm by name"),
+    ("src/verify/verify.h", 'const char* a = R"(ring)";\n', 5, "no algorithm by name"),
+    ("src/cost/cost.cc", "auto p = allgather::ring(topology);\n", 3, "no algorithm by name"),
+    ("src/cost/cost.cc", '#include "src/select/select.h"\n', 3, "src/cost may include"),
+    ("src/cost/cost.cc", "#define H <a.h>\n#include H\n", 4, "not a file of this repository"),
+    ("src/select/select.h", '#include "src/comm/comm.h"\n', 2, "src/select may include"),
+    ("src/exec/transport.h", '#include "src/comm/comm.h"\n', 1, "src/exec may include"),
+    ("src/exec/transport.h", '#include "src/verify/verify.h"\n', 1, "src/exec may include"),
+    ("src/exec/transport.h", '#include "algorithms/registry.h"\n', 1, "which collective or algorithm"),
+    ("src/exec/transport.h", "#include <ucp/api/ucp.h>\n", 1, "knows UCX"),
+    ("src/exec/transport.h", "#include <uct/api/uct.h>\n", 1, "knows UCX"),
+    ("src/exec/ucx_worker.cc", "#include <nccl.h>\n", 3, "know NCCL"),
+    ("src/exec/nccl_run.cc", "#include <ucs/type/status.h>\n", 2, "knows UCX"),
+    ("src/comm/comm.h", '#include "src/api/api.cc"\n', 3, "src/comm may include"),
+    ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "src/moe may include"),
+    ("src/moe/layer.cc", '#include "src/comm/comm.h"\n', 4, "src/moe may include"),
+    ("perf/bench.cc", '#include "src/error.h"\n', 3, "perf may include"),
+    ("perf/bench.cc", '#include "include/moeccl/moeccl.h"\n', 3, "as <moeccl/...>"),
+    ("perf/fit/fit.cc", '#include "src/comm/comm.h"\n', 3, "perf/fit may include"),
+    ("examples/01_alltoall/main.c", '#include "kernels/copy.h"\n', 2, "examples may include"),
+    ("examples/common/launch.h", '#include "perf/bench.cc"\n', 2, "examples/common may include"),
+    ("tests/exec/exec_test.cc", "#include <ucp/api/ucp.h>\n", 3, "knows UCX"),
+    ("docs/notes.md", "x\n", 1, "top level"),
+    ("src/unheard_of/a.cc", "\n", 1, "code lives in"),
+]
+
+
+def tree(folder, files):
+    for path, text in files.items():
+        path = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+
+
+class IncludesTest(unittest.TestCase):
+    def test_good_tree_passes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree(folder, GOOD)
+            self.assertEqual(includes.violations(folder), [])
+
+    def test_each_bad_line_is_reported(self):
+        for file, text, line, rule in BAD:
+            with self.subTest(file=file, text=text), tempfile.TemporaryDirectory() as folder:
+                tree(folder, {**GOOD, file: GOOD.get(file, "") + text})
+                found = includes.violations(folder)
+                self.assertTrue(found, "not noticed")
+                place = f"{file.split('/')[0] if rule == 'top level' else file}:{line}: "
+                self.assertTrue(all(one.startswith(place) for one in found), found)
+                self.assertTrue(any(rule in one for one in found), found)
+
+    def test_command_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree(folder, {**GOOD, "kernels/copy.h": '#include "algorithms/plan.h"\n'})
+            run = subprocess.run([sys.executable, includes.__file__, folder], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn('kernels/copy.h:1: #include algorithms/plan.h: kernels may include', run.stdout)
+
+    def test_no_registry_is_an_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree(folder, {**GOOD, "algorithms/meson.build": "\n"})
+            with self.assertRaises(SystemExit):
+                includes.violations(folder)
+
+    def test_code_file(self):
+        code = CodeFile('#include "a.h" // "b"\n/* "c"\n*/ f("d\\"", \'"\', 1\'0) // \\\n#include "e.h"\n"g"')
+        self.assertEqual(code.includes, [(1, "a.h", True)])
+        self.assertEqual(code.strings, [(1, "a.h"), (3, 'd\\"'), (5, "g")])
+        self.assertEqual(list(code.words(r"f\(")), [(3, "f(")])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Tests tests/tally.py on logs as Meson writes them."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TALLY = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "tally.py")
+
+GTEST = ["a_test", "--gtest_output=xml:a.xml"]
+SUITE = '<testsuite name="moeccl.{}">{}</testsuite>'
+PASS, FAIL = '<testcase name="p"/>', '<testcase name="f"><failure/></testcase>'
+SKIP = '<testcase name="s"><skipped/></testcase>'
+
+
+def tally(tests, suites):
+    """tests: (name, result, command); suites: (name after the project's, cases)."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "testlog-default.json"), "w") as file:
+            for name, result, command in tests:
+                file.write(json.dumps({"name": name, "result": result, "command": command}) + "\n")
+        with open(os.path.join(folder, "testlog-default.junit.xml"), "w") as file:
+            file.write("<testsuites>" + "".join(SUITE.format(*suite) for suite in suites) + "</testsuites>")
+        run = subprocess.run([sys.executable, TALLY, folder], capture_output=True, text=True)
+        return run.stdout.strip(), run.returncode
+
+
+class TallyTest(unittest.TestCase):
+    def test_counts_cases(self):
+        self.assertEqual(
+            tally([("a", "OK", GTEST), ("tap", "OK", ["t"]), ("plain", "OK", ["p"]), ("none", "SKIP", ["n"])],
+                  [("a.One", PASS + PASS + SKIP), ("a.Two/0", PASS), ("tap", PASS + PASS)]),
+            ("6 passed, 0 failed, 2 skipped", 0))
+
+    def test_failed_case(self):
+        self.assertEqual(tally([("a", "FAIL", GTEST)], [("a.One", PASS + FAIL + FAIL)]),
+                         ("1 passed, 2 failed, 0 skipped", 1))
+
+    def test_failure_outside_of_cases(self):
+        for result in ("FAIL", "ERROR", "TIMEOUT", "INTERRUPT", "UNEXPECTEDPASS"):
+            self.assertEqual(tally([("a", result, GTEST)], [("a.One", PASS)]),
+                             ("1 passed, 1 failed, 0 skipped", 1))
+            self.assertEqual(tally([("a", result, GTEST), ("b", result, ["b"])], []),
+                             ("0 passed, 2 failed, 0 skipped", 1))
+
+    def test_no_case_is_a_failure(self):
+        self.assertEqual(tally([("a", "OK", GTEST), ("b", "OK", ["b"])], []),
+                         ("1 passed, 1 failed, 0 skipped", 1))
+
+    def test_nothing_ran(self):
+        self.assertEqual(tally([], []), ("0 passed, 0 failed, 0 skipped", 1))
+        self.assertEqual(tally([("a", "SKIP", ["a"])], []), ("0 passed, 0 failed, 1 skipped", 1))
+
+    def test_names_that_begin_alike(self):
+        self.assertEqual(tally([("a", "OK", GTEST), ("a.b", "OK", GTEST)],
+                               [("a.One", PASS), ("a.b.One", PASS + PASS)]),
+                         ("3 passed, 0 failed, 0 skipped", 0))
+
+
+if __name__ == "__main__":
+    unittest.main()
