@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -69,15 +70,14 @@ void startService(std::unique_ptr<RendezvousService> service) {
 
 class RendezvousOob : public Oob {
  public:
-  RendezvousOob(DialledService service, const Secret& secret, int ranks, int rank,
-                std::int64_t timeoutMs)
-      : socket_(std::move(service.socket)), ranks_(ranks), rank_(rank), timeoutMs_(timeoutMs) {
-    Join join{};
-    join.arrival = {ranks, rank, timeoutMs, {}};
-    std::strncpy(join.arrival.name, processName().c_str(), sizeof join.arrival.name - 1);
-    join.proof = joinProof(secret, service.ours, service.theirs, join.arrival);
-    deadline_ = withSlack(afterMs(timeoutMs));
-    sendAll(&join, sizeof join);
+  // On a connection that the service has heard this rank on.
+  RendezvousOob(Socket socket, const Arrival& arrival)
+      : socket_(std::move(socket)),
+        peer_(peerText(socket_)),
+        ranks_(arrival.ranks),
+        rank_(arrival.rank),
+        timeoutMs_(arrival.timeoutMs),
+        deadline_(withSlack(afterMs(timeoutMs_))) {
     expect(MessageKind::welcome, 0);
   }
 
@@ -103,15 +103,14 @@ class RendezvousOob : public Oob {
     throw Error(moecclRemoteError,
                 stringf("rank %d lost the rendezvous (%s): %s; did the process that made the id "
                         "end?",
-                        rank_, peerText(socket_).c_str(), why));
+                        rank_, peer_.c_str(), why));
   }
 
   void await(short events) const {
     pollfd polled{socket_.get(), events, 0};
     if (poll(&polled, 1, msUntil(deadline_)) == 0 && isPast(deadline_))
-      throw Error(moecclTimeout,
-                  stringf("the rendezvous (%s) is silent: rank %d waited %lld ms",
-                          peerText(socket_).c_str(), rank_, static_cast<long long>(timeoutMs_)));
+      throw Error(moecclTimeout, stringf("the rendezvous (%s) is silent: rank %d waited %lld ms",
+                                         peer_.c_str(), rank_, static_cast<long long>(timeoutMs_)));
   }
 
   void sendAll(const void* data, std::size_t bytes) {
@@ -161,9 +160,10 @@ class RendezvousOob : public Oob {
   }
 
   Socket socket_;
+  const std::string peer_;
   const int ranks_, rank_;
   const std::int64_t timeoutMs_;
-  TimePoint deadline_ = kNever;
+  TimePoint deadline_;
 };
 
 }  // namespace
@@ -200,11 +200,11 @@ std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::in
     throw Error(moecclInvalidArgument, stringf("rank is %d; with nRanks = %d it must be in [0, %d]",
                                                rank, ranks, ranks - 1));
   const RendezvousId rendezvous = decodeId(id);
-  DialledService service = dialService(rendezvous, afterMs(timeoutMs), timeoutMs);
-  log(LogLevel::trace, {rank, ranks}, "found the rendezvous at %s",
-      peerText(service.socket).c_str());
-  return std::make_unique<RendezvousOob>(std::move(service), rendezvous.secret, ranks, rank,
-                                         timeoutMs);
+  Arrival arrival{ranks, rank, std::max<std::int64_t>(timeoutMs, -1), {}};
+  std::strncpy(arrival.name, processName().c_str(), sizeof arrival.name - 1);
+  Socket socket = dialService(rendezvous, arrival);
+  log(LogLevel::trace, {rank, ranks}, "found the rendezvous at %s", peerText(socket).c_str());
+  return std::make_unique<RendezvousOob>(std::move(socket), arrival);
 }
 
 }  // namespace moeccl

@@ -13,7 +13,8 @@
 namespace moeccl {
 namespace {
 
-constexpr int kAcceptsAtOnce = 64;
+// Few, so that in a crowd those accepted before are read in between.
+constexpr int kAcceptsAtOnce = 8;
 // Of one rank's data at a time, so that no rank keeps the others waiting.
 constexpr std::size_t kReadAtOnce = 256 << 10;
 
@@ -36,7 +37,7 @@ void RendezvousService::acceptAll() {
         if (errno == EMFILE && raiseDescriptorLimit()) continue;
         log(LogLevel::warn, {}, "the rendezvous cannot accept connections: %s",
             std::strerror(errno));
-        if (!strangers_.empty()) drop(*strangers_.begin());
+        dropOldestStranger();
         pauseAccepting();
       }
       return;
@@ -49,9 +50,9 @@ void RendezvousService::acceptAll() {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = id;
-    strangers_.insert(id);
+    if (strangers_.size() >= limits_.maxStrangers) dropOldestStranger();
+    strangers_.insert({false, id});
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) drop(id);
-    if (strangers_.size() > limits_.maxStrangers) drop(*strangers_.begin());
   }
 }
 
@@ -155,12 +156,16 @@ void RendezvousService::watch(Id id, Connection& connection) {
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event) != 0) drop(id);
 }
 
+void RendezvousService::dropOldestStranger() {
+  if (!strangers_.empty()) drop(strangers_.begin()->second);
+}
+
 // Closing waits for sweep(): callers may be walking over the connections.
 void RendezvousService::drop(Id id) {
   Connection& connection = connections_.at(id);
   if (connection.over) return;
   connection.over = true;
-  strangers_.erase(id);
+  strangers_.erase({connection.stage == Connection::Stage::joining, id});
   if (connection.stage != Connection::Stage::member) {
     ++refused_;
     if (logs(LogLevel::trace))

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/comm/clock.h"
 #include "src/error.h"
 #include "src/text.h"
 
@@ -28,71 +29,116 @@ class Attempt {
   Attempt(const IpAddress& address, const RendezvousId& id, TimePoint begin)
       : address_(address), id_(id), next_(begin) {}
 
-  bool waiting() const { return state_ == State::waiting; }
+  enum class State {
+    waiting,     // for the time of the next try
+    connecting,  // no connection yet
+    greeted,     // no proof yet
+    proved,      // it is the service: join()
+    joined,      // it has not heard yet
+    heard,       // take()
+  };
+
+  State state() const { return state_; }
   bool tried() const { return tried_; }
   // When a service may have been there last: what is not a service does not count.
   std::optional<TimePoint> lastHope() const { return lastHope_; }
   TimePoint nextStep() const { return next_; }
   std::string report() const {
-    return endpointText(address_, id_.port) + " (" + (tried_ ? outcome_ : "not tried yet") + ")";
+    const std::string now = state_ == State::waiting      ? "not tried yet"
+                            : state_ == State::connecting ? kNoConnection
+                                                          : kNoAnswer;
+    return endpointText(address_, id_.port) + " (" + (outcome_.empty() ? now : outcome_) + ")";
   }
 
   pollfd wanted() const {
     return {socket_.get(), static_cast<short>(state_ == State::connecting ? POLLOUT : POLLIN), 0};
   }
-  // Both: true when the service has proved itself; take() it.
-  bool onReady() { return state_ == State::connecting ? onConnected() : onAnswer(); }
+  void onReady() {
+    if (state_ == State::connecting) return onConnected();
+    if (state_ == State::greeted) return onChallenge();
+    if (state_ == State::joined) return onHeard();
+  }
   void onTime() {
     if (!isPast(next_)) return;
     if (state_ == State::waiting) return begin();
-    giveUp(state_ == State::connecting ? "no connection" : "connected, but no answer",
-           state_ == State::greeted);
+    giveUp(state_ == State::connecting ? kNoConnection : kNoAnswer, state_ != State::connecting);
   }
-  DialledService take() { return {std::move(socket_), ours_, theirs_}; }
+  void join(const Arrival& arrival) {
+    const Join join{arrival, joinProof(id_.secret, ours_, theirs_, arrival)};
+    if (!say(join)) return;
+    state_ = State::joined;
+    next_ = kNever;  // it is the service, however slow
+  }
+  // Another attempt has the floor.
+  void stop() {
+    if (state_ != State::waiting) giveUp(kNoAnswer, true);
+  }
+  Socket take() { return std::move(socket_); }
 
  private:
-  enum class State { waiting, connecting, greeted };
+  static constexpr const char* kNoConnection = "no connection";
+  static constexpr const char* kNoAnswer = "connected, but no answer";
+  static constexpr const char* kClosed = "the connection was closed";
 
   void begin() {
     tried_ = true;
-    outcome_ = "no connection";
     if (const int error = startConnect(address_, id_.port, &socket_)) return giveUp(error);
     state_ = State::connecting;
     next_ = afterMs(kConnectMs);
   }
 
-  bool onConnected() {
-    if (const int error = connectResult(socket_)) return giveUp(error), false;
+  void onConnected() {
+    if (const int error = connectResult(socket_)) return giveUp(error);
     tuneConnection(socket_);
-    Greeting greeting{kGreetingMagic, {}};
-    fillRandom(greeting.nonce);
-    ours_ = greeting.nonce;
-    const ssize_t sent = send(socket_.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
-    if (sent != static_cast<ssize_t>(sizeof greeting)) {
-      giveUp("the connection was closed", true);
-      return false;
-    }
+    fillRandom(ours_);
+    if (!say(Greeting{kGreetingMagic, ours_})) return;
     state_ = State::greeted;
-    outcome_ = "connected, but no answer";
-    have_ = 0;
     next_ = afterMs(kAnswerMs);
-    return false;
   }
 
-  bool onAnswer() {
-    const ssize_t got = recv(socket_.get(), answer_.data() + have_, answer_.size() - have_, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (got <= 0) return giveUp("the connection was closed", true), false;
-    have_ += static_cast<std::size_t>(got);
+  void onChallenge() {
     Challenge challenge;
+    if (!hear(sizeof challenge)) return;
     std::memcpy(&challenge, answer_.data(), sizeof challenge);
     if (std::memcmp(&challenge.magic, &kChallengeMagic, std::min(have_, sizeof challenge.magic)) !=
         0)
-      return giveUp("something else listens there", false), false;
-    if (have_ < sizeof challenge) return false;
+      return giveUp("something else listens there", false);
+    if (have_ < sizeof challenge) return;
     theirs_ = challenge.nonce;
     if (!equalInConstantTime(challenge.proof, serviceProof(id_.secret, ours_, theirs_)))
-      return giveUp("another rendezvous listens there", false), false;
+      return giveUp("another rendezvous listens there", false);
+    state_ = State::proved;
+    have_ = 0;
+  }
+
+  void onHeard() {
+    MessageHeader header;
+    if (!hear(sizeof header) || have_ < sizeof header) return;
+    std::memcpy(&header, answer_.data(), sizeof header);
+    if (header.kind != MessageKind::heard || header.bytes != 0)
+      return giveUp("it breaks its protocol", false);
+    state_ = State::heard;
+  }
+
+  // A small message into an empty socket buffer: all or nothing.
+  template <typename Message>
+  bool say(const Message& message) {
+    if (send(socket_.get(), &message, sizeof message, MSG_NOSIGNAL) ==
+        static_cast<ssize_t>(sizeof message))
+      return true;
+    giveUp(kClosed, true);
+    return false;
+  }
+
+  // Reads more of a message of so many bytes; false when nothing came.
+  bool hear(std::size_t size) {
+    const ssize_t got = recv(socket_.get(), answer_.data() + have_, size - have_, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) {
+      giveUp(kClosed, true);
+      return false;
+    }
+    have_ += static_cast<std::size_t>(got);
     return true;
   }
 
@@ -101,6 +147,7 @@ class Attempt {
     outcome_ = outcome;
     if (hope) lastHope_ = Clock::now();
     socket_ = Socket();
+    have_ = 0;
     state_ = State::waiting;
     next_ = afterMs(pauseMs_);
     pauseMs_ = std::min(2 * pauseMs_, kLongestPauseMs);
@@ -129,16 +176,24 @@ std::string reports(const std::vector<Attempt>& attempts) {
 bool hopeless(const std::vector<Attempt>& attempts, TimePoint start) {
   TimePoint last = start;
   for (const Attempt& attempt : attempts) {
-    if (!attempt.tried() || !attempt.waiting()) return false;
+    if (!attempt.tried() || attempt.state() != Attempt::State::waiting) return false;
     last = std::max(last, attempt.lastHope().value_or(start));
   }
   return Clock::now() - last >= std::chrono::milliseconds(kHopeMs);
 }
 
+// The attempt that speaks for the rank, once one has found the service: the others keep quiet, for
+// a rank must not arrive twice.
+Attempt* speaker(std::vector<Attempt>& attempts) {
+  for (Attempt& attempt : attempts)
+    if (attempt.state() >= Attempt::State::proved) return &attempt;
+  return nullptr;
+}
+
 }  // namespace
 
-DialledService dialService(const RendezvousId& id, TimePoint deadline, std::int64_t timeoutMs) {
-  const TimePoint start = Clock::now();
+Socket dialService(const RendezvousId& id, const Arrival& arrival) {
+  const TimePoint start = Clock::now(), deadline = afterMs(arrival.timeoutMs);
   std::vector<Attempt> attempts;
   for (const IpAddress& address : id.addresses)
     attempts.emplace_back(
@@ -149,10 +204,12 @@ DialledService dialService(const RendezvousId& id, TimePoint deadline, std::int6
     std::vector<pollfd> polled;
     std::vector<Attempt*> of;
     TimePoint next = deadline;
+    Attempt* const only = speaker(attempts);
     for (Attempt& attempt : attempts) {
+      if (only != nullptr && &attempt != only) continue;
       attempt.onTime();
       next = std::min(next, attempt.nextStep());
-      if (attempt.waiting()) continue;
+      if (attempt.state() == Attempt::State::waiting) continue;
       polled.push_back(attempt.wanted());
       of.push_back(&attempt);
     }
@@ -162,11 +219,19 @@ DialledService dialService(const RendezvousId& id, TimePoint deadline, std::int6
                       "; the process that made it has ended, or the id was used before");
     if (isPast(deadline))
       throw Error(moecclTimeout, stringf("no answer for this id within %lld ms: ",
-                                         static_cast<long long>(timeoutMs)) +
+                                         static_cast<long long>(arrival.timeoutMs)) +
                                      reports(attempts));
     if (poll(polled.data(), polled.size(), msUntil(next)) <= 0) continue;
-    for (std::size_t i = 0; i < polled.size(); ++i)
-      if (polled[i].revents != 0 && of[i]->onReady()) return of[i]->take();
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) continue;
+      of[i]->onReady();
+      if (of[i]->state() == Attempt::State::heard) return of[i]->take();
+      if (of[i]->state() != Attempt::State::proved) continue;
+      for (Attempt& attempt : attempts)
+        if (&attempt != of[i]) attempt.stop();
+      of[i]->join(arrival);
+      break;
+    }
   }
 }
 

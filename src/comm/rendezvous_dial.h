@@ -1,24 +1,16 @@
 // A rank's way to the service of an id: tries the id's addresses until one of them answers and
-// proves that it holds the id.
+// proves that it holds the id,
+// then joins there.
 #pragma once
 
-#include <cstdint>
-#include <span>
-
-#include "src/comm/clock.h"
 #include "src/comm/rendezvous_wire.h"
 #include "src/comm/socket.h"
 
 namespace moeccl {
 
-struct DialledService {
-  Socket socket;
-  Nonce ours, theirs;
-};
-
-// Throws Error: moecclSystemError when no address can lead to the service any more, moecclTimeout
-// at the deadline; both list the addresses and what each did. `timeoutMs`: the deadline, for
-// people.
-DialledService dialService(const RendezvousId& id, TimePoint deadline, std::int64_t timeoutMs);
+// A connection on which the service has heard `arrival`. Throws Error: moecclSystemError when no
+// address can lead to the service any more, moecclTimeout at the deadline (arrival.timeoutMs from
+// now); both list the addresses and what became of each.
+Socket dialService(const RendezvousId& id, const Arrival& arrival);
 
 }  // namespace moeccl

@@ -78,6 +78,8 @@ void RendezvousService::onGreeting(Id id, Connection& connection) {
   if (greeting.magic != kGreetingMagic) return drop(id);
   connection.theirs = greeting.nonce;
   fillRandom(connection.ours);
+  strangers_.erase({false, id});
+  strangers_.insert({true, id});
   connection.stage = Connection::Stage::joining;
   connection.have = 0;
   send(id, connection,
@@ -93,8 +95,9 @@ void RendezvousService::onJoin(Id id, Connection& connection) {
     return drop(id);
   connection.stage = Connection::Stage::member;
   connection.have = 0;
-  strangers_.erase(id);
+  strangers_.erase({true, id});
   join.arrival.name[sizeof join.arrival.name - 1] = '\0';
+  send(id, connection, message(MessageKind::heard, moecclSuccess, ""));
   admit(id, connection, join.arrival);
 }
 
@@ -239,22 +242,30 @@ void RendezvousService::boundWait(int rank) {
 }
 
 void RendezvousService::expire() {
-  while (!strangers_.empty() && isPast(connections_.at(*strangers_.begin()).deadline))
-    drop(*strangers_.begin());
+  for (Id id = nextToExpire(); id != 0 && isPast(connections_.at(id).deadline); id = nextToExpire())
+    drop(id);
   if (isPast(acceptAgain_)) resumeAccepting();
   if (phase_ == Phase::failed || ranks_ == 0 || !isPast(deadline_)) return;
   const long long waited = deadlineMs_;
   if (phase_ == Phase::gathering)
     fail(moecclTimeout, haveNot(arrived_, "arrived") + stringf(" within %lld ms", waited));
   else
-    fail(moecclTimeout, haveNot(round_.done, "taken part in the set-up") +
-                            stringf(" within %lld ms", waited));
+    fail(moecclTimeout,
+         haveNot(round_.done, "taken part in the set-up") + stringf(" within %lld ms", waited));
+}
+
+// The oldest stranger, or 0.
+RendezvousService::Id RendezvousService::nextToExpire() const {
+  if (strangers_.empty()) return 0;
+  const auto greeted = strangers_.lower_bound({true, 0});
+  const Id oldest = strangers_.begin()->second;
+  return greeted == strangers_.end() ? oldest : std::min(oldest, greeted->second);
 }
 
 TimePoint RendezvousService::nextDeadline() const {
-  TimePoint next = std::min(deadline_, acceptAgain_);
-  if (!strangers_.empty()) next = std::min(next, connections_.at(*strangers_.begin()).deadline);
-  return next;
+  const TimePoint next = std::min(deadline_, acceptAgain_);
+  const Id stranger = nextToExpire();
+  return stranger == 0 ? next : std::min(next, connections_.at(stranger).deadline);
 }
 
 bool RendezvousService::finished() const {

@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/comm/clock.h"
@@ -78,6 +79,7 @@ class RendezvousService {
   void send(Id id, Connection& connection, std::shared_ptr<const Bytes> bytes);
   void flush(Id id, Connection& connection);
   void watch(Id id, Connection& connection);
+  void dropOldestStranger();
   void drop(Id id);
   void sweep();
 
@@ -94,6 +96,7 @@ class RendezvousService {
   void fail(moecclResult_t result, const std::string& text);
   void boundWait(int rank);
   void expire();
+  Id nextToExpire() const;
   TimePoint nextDeadline() const;
   bool finished() const;
   std::string nameOf(int rank) const;
@@ -106,7 +109,8 @@ class RendezvousService {
 
   std::unordered_map<Id, Connection> connections_;
   Id nextId_ = kListener + 1;
-  std::set<Id> strangers_;          // not yet members; ascending, so oldest first
+  // Not yet members: those that have not greeted first, each half from the oldest on.
+  std::set<std::pair<bool, Id>> strangers_;
   std::vector<Id> sweeping_;        // `over`
   TimePoint acceptAgain_ = kNever;  // when accepting pauses for want of descriptors
   std::uint64_t refused_ = 0;

@@ -4,13 +4,15 @@
 //    Greeting: magic, nonce        ───────▶
 //                                  ◀───────  Challenge: magic, nonce, proof
 //    Join: who I am, proof         ───────▶
+//                                  ◀───────  heard
 //                                  ◀───────  welcome, when all ranks have joined
 //    part, bytes                   ───────▶                                      \ as often as
 //                                  ◀───────  whole, ranks * bytes                / needed
-//                                  ◀───────  failure, text   (instead of any of the above)
+//                                  ◀───────  failure, text   (instead of any of these)
 //
-// The service proves itself first, on however many connections a rank tries; a rank joins on one
-// of them only. Integers are little-endian.
+// The service proves itself first, on however many connections a rank tries; a rank joins on one of
+// them at a time, and tries again when that one ends before the service has heard it (in a crowd of
+// strangers the service may have to close it). Integers are little-endian.
 #pragma once
 
 #include <array>
@@ -63,7 +65,7 @@ struct Join {
 };
 static_assert(sizeof(Join) == 112);
 
-enum class MessageKind : std::uint32_t { welcome = 1, part = 2, whole = 3, failure = 4 };
+enum class MessageKind : std::uint32_t { heard = 1, welcome = 2, part = 3, whole = 4, failure = 5 };
 
 struct MessageHeader {
   MessageKind kind;
