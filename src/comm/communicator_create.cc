@@ -43,7 +43,7 @@ std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
                          : makeUcxTransport(oob.rank(), oob.ranks());
     address = transport->address();
   });
-  const std::vector<Transport::Address> addresses = moeccl::exchange(oob, address);
+  const std::vector<Transport::Address> addresses = exchangeBytes(oob, address);
   agreeAfter(oob, [&] { transport->connect(addresses); });
   return transport;
 }

@@ -34,7 +34,7 @@ void CallbackOob::allgather(const void* send, void* recv, std::size_t bytes) {
                         rank_, rank_, bytes));
 }
 
-std::vector<std::vector<std::byte>> exchange(Oob& oob, std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> exchangeBytes(Oob& oob, std::span<const std::byte> mine) {
   const std::vector<std::uint64_t> sizes =
       exchangeValue(oob, static_cast<std::uint64_t>(mine.size()));
   const std::size_t room = *std::max_element(sizes.begin(), sizes.end());
@@ -52,7 +52,7 @@ std::vector<std::vector<std::byte>> exchange(Oob& oob, std::span<const std::byte
 
 std::vector<std::string> exchangeText(Oob& oob, std::string_view mine) {
   std::vector<std::string> all;
-  for (const std::vector<std::byte>& bytes : exchange(oob, std::as_bytes(std::span(mine))))
+  for (const std::vector<std::byte>& bytes : exchangeBytes(oob, std::as_bytes(std::span(mine))))
     all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return all;
 }

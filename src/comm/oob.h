@@ -40,7 +40,7 @@ class CallbackOob : public Oob {
 };
 
 // What each rank brings, by rank; sizes may differ. Collective, like all below.
-std::vector<std::vector<std::byte>> exchange(Oob& oob, std::span<const std::byte> mine);
+std::vector<std::vector<std::byte>> exchangeBytes(Oob& oob, std::span<const std::byte> mine);
 std::vector<std::string> exchangeText(Oob& oob, std::string_view mine);
 
 template <typename T>

@@ -1,0 +1,232 @@
+#include "src/comm/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "tests/comm/support.h"
+
+namespace moeccl {
+namespace {
+
+using test::expectFailure;
+using test::outcomeOf;
+
+Environment with(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+const Environment kNothing = with({});
+
+std::string algorithmOf(const Settings& settings, Collective collective) {
+  const Algorithm* algorithm = settings.algorithmFor(collective);
+  return algorithm == nullptr ? "auto" : std::string(algorithm->name);
+}
+
+TEST(Settings, DefaultsWithAndWithoutConfig) {
+  const moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  for (const moecclConfig_t* given : {static_cast<const moecclConfig_t*>(nullptr), &config}) {
+    const Settings settings = readSettings(given, kNothing);
+    EXPECT_FALSE(settings.progressThread);
+    EXPECT_EQ(settings.timeoutMs, 300'000);
+    EXPECT_EQ(settings.algorithmFor(Collective::allToAll), nullptr);
+    EXPECT_EQ(settings.algorithmFor(Collective::allGather), nullptr);
+    EXPECT_EQ(settings.nodeId, "");
+    EXPECT_EQ(settings.transport, TransportChoice::automatic);
+  }
+}
+
+TEST(Settings, TakesTheConfig) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.progressThread = 1;
+  config.timeoutMs = 1234;
+  config.algorithms = " alltoall = pairwise ;; allgather=ring;";
+  config.nodeId = "rack 7";
+  const Settings settings = readSettings(&config, kNothing);
+  EXPECT_TRUE(settings.progressThread);
+  EXPECT_EQ(settings.timeoutMs, 1234);
+  EXPECT_EQ(algorithmOf(settings, Collective::allToAll), "pairwise");
+  EXPECT_EQ(algorithmOf(settings, Collective::allGather), "ring");
+  EXPECT_EQ(settings.nodeId, "rack 7");
+  config.timeoutMs = -5;
+  EXPECT_EQ(readSettings(&config, kNothing).timeoutMs, kForever);
+}
+
+TEST(Settings, TheEnvironmentOverrides) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.timeoutMs = 1234;
+  config.algorithms = "alltoall=pairwise;allgather=ring";
+  config.nodeId = "rack 7";
+  Settings settings = readSettings(&config, with({{"MOECCL_TIMEOUT", "99"},
+                                                  {"MOECCL_ALGO", "alltoall=hierarchical"},
+                                                  {"MOECCL_NODE_ID", "rack 8"},
+                                                  {"MOECCL_TRANSPORT", "ucx"}}));
+  EXPECT_EQ(settings.timeoutMs, 99);
+  EXPECT_EQ(algorithmOf(settings, Collective::allToAll), "hierarchical");
+  EXPECT_EQ(algorithmOf(settings, Collective::allGather), "ring");  // per collective
+  EXPECT_EQ(settings.nodeId, "rack 8");
+  EXPECT_EQ(settings.transport, TransportChoice::ucx);
+
+  settings = readSettings(&config, with({{"MOECCL_TIMEOUT", "0"},
+                                         {"MOECCL_ALGO", "alltoall=auto"},
+                                         {"MOECCL_NODE_ID", ""},
+                                         {"MOECCL_TRANSPORT", "loopback"}}));
+  EXPECT_EQ(settings.timeoutMs, kDefaultTimeoutMs);
+  EXPECT_EQ(algorithmOf(settings, Collective::allToAll), "auto");
+  EXPECT_EQ(settings.nodeId, "rack 7");  // empty is not set
+  EXPECT_EQ(settings.transport, TransportChoice::loopback);
+  EXPECT_EQ(readSettings(nullptr, with({{"MOECCL_TIMEOUT", "-1"}})).timeoutMs, kForever);
+}
+
+TEST(Settings, EveryRegisteredAlgorithmCanBeNamed) {
+  for (const Algorithm& algorithm : algorithms()) {
+    const std::string text =
+        std::string(nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
+    const Settings settings = readSettings(nullptr, with({{"MOECCL_ALGO", text}}));
+    EXPECT_EQ(settings.algorithmFor(algorithm.collective), &algorithm) << text;
+  }
+}
+
+TEST(Settings, WrongVariablesAreNamed) {
+  const auto read = [](const char* name, const char* value) {
+    return outcomeOf([&] { readSettings(nullptr, with({{name, value}})); });
+  };
+  for (const char* wrong : {"soon", "1.5", "12ms", " 3", "99999999999999999999"})
+    expectFailure(read("MOECCL_TIMEOUT", wrong), moecclInvalidArgument,
+                  "MOECCL_TIMEOUT is \"" + std::string(wrong) + "\"; it must be a whole number");
+  expectFailure(read("MOECCL_TRANSPORT", "tcp"), moecclInvalidArgument,
+                "MOECCL_TRANSPORT is \"tcp\"; it must be auto, loopback or ucx");
+  expectFailure(read("MOECCL_ALGO", "alltoall"), moecclInvalidArgument,
+                "\"alltoall\" is not of the form collective=algorithm");
+  expectFailure(read("MOECCL_ALGO", "allgather=ring;bogus=ring"), moecclInvalidArgument,
+                "there is no collective \"bogus\"; there are: alltoall, allgather");
+  expectFailure(read("MOECCL_ALGO", "alltoall=ring"), moecclInvalidArgument,
+                "alltoall has no algorithm \"ring\"; it has: auto, linear, pairwise, hierarchical");
+  expectFailure(read("MOECCL_ALGO", "alltoall=linear;alltoall=pairwise"), moecclInvalidArgument,
+                "alltoall is there twice");
+  expectFailure(read("MOECCL_ALGO", "alltoall=linear,allgather=ring"), moecclInvalidArgument,
+                "MOECCL_ALGO = \"alltoall=linear,allgather=ring\"");
+}
+
+TEST(Settings, WrongFieldsAreNamed) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.algorithms = "alltoall=fastest";
+  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
+                "config.algorithms = \"alltoall=fastest\"");
+  config = MOECCL_CONFIG_INITIALIZER;
+  config.progressThread = 2;
+  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
+                "config.progressThread is 2; it must be 0 or 1");
+}
+
+TEST(Settings, UninitialisedConfigsAreRefused) {
+  const auto expectRefused = [](const moecclConfig_t& config) {
+    expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
+                  "MOECCL_CONFIG_INITIALIZER");
+  };
+  moecclConfig_t config;
+  std::memset(&config, 0, sizeof config);
+  expectRefused(config);
+  std::memset(&config, 0xa5, sizeof config);
+  expectRefused(config);
+  config = MOECCL_CONFIG_INITIALIZER;
+  config.size = 8;
+  expectRefused(config);
+  config.size = std::size_t{1} << 40;
+  expectRefused(config);
+  config = MOECCL_CONFIG_INITIALIZER;
+  config.version = 0;
+  expectRefused(config);
+  config.version = MOECCL_VERSION + 10'000;
+  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
+                "this library is 0.1.0");
+}
+
+TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
+  struct {
+    moecclConfig_t known = MOECCL_CONFIG_INITIALIZER;
+    long later[4] = {};
+  } newer;
+  newer.known.size = sizeof newer;
+  newer.known.version = MOECCL_VERSION + 1;
+  newer.known.timeoutMs = 77;
+  EXPECT_EQ(readSettings(&newer.known, kNothing).timeoutMs, 77);
+  newer.later[2] = 1;
+  expectFailure(outcomeOf([&] { readSettings(&newer.known, kNothing); }), moecclInvalidArgument,
+                "moeccl.h of version 0.1.1 has and this library, 0.1.0, has not");
+}
+
+TEST(Settings, SplitsInherit) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.progressThread = 1;
+  config.nodeId = "n";
+  config.timeoutMs = 5;
+  config.algorithms = "alltoall=linear";
+  const Settings parent = readSettings(&config, with({{"MOECCL_TRANSPORT", "ucx"}}));
+  Settings split = readSplitSettings(parent, nullptr, kNothing);
+  EXPECT_EQ(comparable(split, 2), comparable(parent, 2));
+
+  config = MOECCL_CONFIG_INITIALIZER;
+  config.nodeId = "ignored";
+  config.algorithms = "allgather=ring";
+  split = readSplitSettings(parent, &config, with({{"MOECCL_ALGO", "alltoall=pairwise"}}));
+  EXPECT_TRUE(split.progressThread);
+  EXPECT_EQ(split.nodeId, "n");
+  EXPECT_EQ(split.transport, TransportChoice::ucx);
+  EXPECT_EQ(split.timeoutMs, kDefaultTimeoutMs);
+  EXPECT_EQ(algorithmOf(split, Collective::allGather), "ring");
+  EXPECT_EQ(algorithmOf(split, Collective::allToAll), "pairwise");
+  config.magic = 0;
+  EXPECT_EQ(outcomeOf([&] { readSplitSettings(parent, &config, kNothing); }).result,
+            moecclInvalidArgument);
+}
+
+std::string recordWith(std::map<std::string, std::string> variables, int ranks) {
+  return comparable(readSettings(nullptr, with(std::move(variables))), ranks);
+}
+
+TEST(Settings, AgreementIsSilent) {
+  // What may differ does not count.
+  EXPECT_EQ(disagreement(std::vector<std::string>{recordWith({{"MOECCL_NODE_ID", "a"}}, 2),
+                                                  recordWith({{"MOECCL_NODE_ID", "b"}}, 2)}),
+            "");
+  EXPECT_EQ(disagreement(std::vector<std::string>{recordWith({}, 1)}), "");
+}
+
+TEST(Settings, DisagreementNamesRanksAndSetting) {
+  const std::string plain = recordWith({}, 8), quick = recordWith({{"MOECCL_TIMEOUT", "1000"}}, 8),
+                    ring = recordWith({{"MOECCL_ALGO", "allgather=ring"}}, 8),
+                    forever = recordWith({{"MOECCL_TIMEOUT", "-1"}}, 8);
+  EXPECT_EQ(disagreement(std::vector{quick, plain, plain, plain}),
+            "ranks disagree on timeoutMs: rank 0 has 1000, ranks 1-3 have 300000");
+  EXPECT_EQ(disagreement(std::vector{plain, ring, plain}),
+            "ranks disagree on the algorithm of allgather: ranks 0, 2 have auto, rank 1 has ring");
+  EXPECT_EQ(disagreement(std::vector{plain, recordWith({}, 9)}),
+            "ranks disagree on nRanks: rank 0 has 8, rank 1 has 9");
+  EXPECT_EQ(disagreement(std::vector{plain, recordWith({{"MOECCL_TRANSPORT", "ucx"}}, 8)}),
+            "ranks disagree on MOECCL_TRANSPORT: rank 0 has auto, rank 1 has ucx");
+  // The first setting that differs, whichever ranks differ in which.
+  EXPECT_EQ(disagreement(std::vector{plain, ring, forever}),
+            "ranks disagree on timeoutMs: ranks 0, 1 have 300000, rank 2 has for ever");
+  std::vector<std::string> all;
+  for (int i = 1; i <= 6; ++i)
+    all.push_back(recordWith({{"MOECCL_TIMEOUT", std::to_string(i)}}, 6));
+  EXPECT_EQ(disagreement(all),
+            "ranks disagree on timeoutMs: rank 0 has 1, rank 1 has 2, rank 2 has 3, rank 3 has 4, "
+            "the others something else again");
+}
+
+TEST(Settings, RecordsOfOtherVersionsAreCompared) {
+  const std::string ours = recordWith({}, 2);
+  EXPECT_EQ(disagreement(std::vector{ours, ours + "a later setting=1\n"}),
+            "ranks disagree on a later setting: rank 0 has nothing, rank 1 has 1");
+  EXPECT_NE(disagreement(std::vector{ours, std::string("nRanks=2\n")}), "");
+  EXPECT_NE(disagreement(std::vector{ours, std::string()}), "");
+}
+
+}  // namespace
+}  // namespace moeccl
