@@ -1,0 +1,33 @@
+// Moves tokens to the places of their experts and back. `rows` is a matrix of places: expert e has
+// its place s in row e * expertStride + s, each row one token wide.
+#pragma once
+
+#include <cstdint>
+
+namespace moeccl {
+
+// The choices of some tokens, [tokens][choices] each, as kernels/gate.h makes them.
+struct Choices {
+  const std::int32_t* experts;
+  const std::int64_t* slots;  // within the expert; -1: dropped
+  const float* weights;
+  std::int64_t tokens;
+  std::int32_t choices;
+};
+
+// Copies each token of input [tokens][embedding] to the places of its choices.
+void scatterTokens(const Choices& choices, const float* input, std::int64_t embedding,
+                   std::int64_t expertStride, float* rows);
+
+// Zeroes the places that no token has: per capacity group and expert those from used
+// [groups][experts] up to groupSlots.
+void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
+                 std::int64_t groupSlots, std::int64_t embedding, std::int64_t expertStride,
+                 float* rows);
+
+// output [tokens][embedding] = sum over a token's choices, in their order, of weight * row; a
+// dropped choice adds nothing.
+void combineTokens(const Choices& choices, const float* rows, std::int64_t embedding,
+                   std::int64_t expertStride, float* output);
+
+}  // namespace moeccl
