@@ -1,0 +1,49 @@
+// A Mixture-of-Experts layer in plain loops, to hold the real one against. It computes what
+// moeccl/moe.h defines and shares nothing with the library: one process, the tokens of one MP group
+// at a time, every sum in double.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moeccl/moe.h"
+
+namespace moe_reference {
+
+// A whole layer, not a rank's part of it. Matrices are row-major.
+struct Layer {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  int nMp = 1;              // ranks per MP group; they decide how tokens are padded
+  std::vector<float> gate;  // [M][E]
+  std::vector<float> w1;    // [E][M][H]
+  std::vector<float> b1;    // [E][H]; empty: zero
+  std::vector<float> w2;    // [E][H][M]
+  std::vector<float> b2;    // [E][M]; empty: zero
+};
+
+struct Result {
+  std::vector<double> output;           // [tokens][M]
+  std::vector<std::int64_t> assigned;   // [E] choices per expert, before capacity
+  std::vector<std::int64_t> kept;       // [E] choices per expert that found a place
+  std::vector<std::int64_t> placeless;  // choices without a place: token * k + choice, ascending
+  std::int64_t capacity = 0;            // places per expert
+  double auxiliaryLoss = 0;
+};
+
+// The forward pass over the tokens of one MP group, input [tokens][M].
+Result forward(const Layer& layer, const float* input);
+
+// The part of the weights that a rank hands to moecclMoeLayerSetWeights; `weights` points into the
+// vectors.
+struct Shard {
+  std::vector<float> w1, b1, w2, b2;
+  moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+};
+Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
+
+// The largest |actual - expected| over `count` values, divided by the largest |expected| (by 1 when
+// all are 0). NaN when a value is NaN.
+double largestError(const float* actual, const double* expected, std::int64_t count);
+
+}  // namespace moe_reference
