@@ -1,0 +1,178 @@
+/* The reference Mixture-of-Experts layer: a gate, experts and the exchanges between them, on a grid
+ * of MP, EP and ESP groups. Conventions as in moeccl.h; the text of an error is found with
+ * moecclGetLastError(NULL).
+ *
+ * The function (the same under every schedule, up to rounding). Symbols as in Parm (table I):
+ *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
+ *   E    experts                      k  experts per token    f  capacity factor
+ *
+ *  Gate      logits = token x gate; probabilities = softmax(logits). A token chooses the k experts
+ *            with the largest logits; of equal ones the lower index. Logits are summed in double,
+ * in the order of the embedding, so that a token's choice depends on nothing but the token. Weights
+ * k = 1: the probability itself (Switch). k > 1: the k probabilities divided by their sum, whether
+ * or not a choice is dropped afterwards (GShard). Capacity  The tokens of an MP group are cut into
+ * g consecutive capacity groups (GShard's local groups) of ceil(B L / lcm(g, N_MP)) lcm(g, N_MP) /
+ * g tokens; the last ones may be shorter or empty. Each has T / g places per expert, where T =
+ * ceil(k f B L / E), rounded up to a multiple of g and of N_MP, but never more than there are
+ * tokens. Places go to first choices before second ones, in token order. A choice without a place
+ * is dropped: it contributes zero, the token's other choices stay as they are. Expert
+ * activation(token x w1 + b1) x w2 + b2 Output    the sum over a token's choices, of weight times
+ * expert output. Loss      E sum over experts of (share of tokens whose first choice it is, before
+ * capacity) x (mean probability): GShard's and Switch's, over the whole batch of the MP group.
+ *
+ * Backward is not offered yet.
+ */
+#ifndef MOECCL_MOE_H_
+#define MOECCL_MOE_H_
+
+#include <moeccl/moeccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct moecclMoeLayer* moecclMoeLayer_t;
+
+typedef enum {
+  moecclMoeGelu = 0, /* x (1 + erf(x / sqrt 2)) / 2, without the tanh approximation */
+  moecclMoeRelu = 1,
+  moecclMoeNumActivations = 2
+} moecclMoeActivation_t;
+
+/* The order of collectives and computation in one layer (Parm III-B, figure 3). */
+typedef enum {
+  moecclScheduleAuto = 0,     /* S1 where it is offered, else baseline */
+  moecclScheduleBaseline = 1, /* ESP-AllGather, gate, EP-AlltoAll, experts, ESP-AllReduce,
+                                 ESP-Split, EP-AlltoAll: every rank of an MP group computes all of
+                                 the group's tokens */
+  moecclScheduleS1 = 2,       /* MP-Split of the tokens, gate, EP&ESP-AlltoAll, experts,
+                                 EP&ESP-AlltoAll, MP-AllGather. capacityGroups must be a multiple of
+                                 N_MP */
+  moecclNumSchedules = 3
+} moecclSchedule_t;
+
+/* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
+ * topK and capacityFactor must be set. Every rank of the grid passes the same. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  int64_t tokens;                   /* B L, of one MP group: 0 or more, divisible by nothing */
+  int64_t embedding;                /* M, 1 or more */
+  int64_t hidden;                   /* H, a multiple of N_ESP */
+  int64_t experts;                  /* E, a multiple of N_EP */
+  int64_t topK;                     /* k, from 1 to experts */
+  double capacityFactor;            /* f, finite, above 0 */
+  int64_t capacityGroups;           /* g; 0: N_MP */
+  moecclMoeActivation_t activation; /* of the experts */
+  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 */
+  moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1) overrides it */
+} moecclMoeConfig_t;
+
+#define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
+#define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
+  {                                                                                             \
+    sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto                                        \
+  }
+
+/* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  /* The caller holds localExperts experts, of each localHidden hidden units; these are the first. */
+  int64_t firstExpert;
+  int64_t localExperts;
+  int64_t firstHidden;
+  int64_t localHidden;
+  int64_t capacity;          /* T: places per expert for the tokens of one MP group */
+  int64_t capacityGroups;    /* g */
+  moecclSchedule_t schedule; /* the one that Forward follows; never auto */
+} moecclMoeShapes_t;
+
+#define MOECCL_MOE_SHAPES_MAGIC 0x6d6f7368u
+#define MOECCL_MOE_SHAPES_INITIALIZER                                                     \
+  {                                                                                       \
+    sizeof(moecclMoeShapes_t), MOECCL_MOE_SHAPES_MAGIC, MOECCL_VERSION, 0, 0, 0, 0, 0, 0, \
+        moecclScheduleAuto                                                                \
+  }
+
+/* Weights, row-major, of config.datatype. Begin with MOECCL_MOE_WEIGHTS_INITIALIZER. b2 is the same
+ * on all shards of an expert and is added once. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const void* gate; /* [M][E], the same on every rank */
+  const void* w1;   /* [localExperts][M][localHidden] */
+  const void* b1;   /* [localExperts][localHidden]; NULL: zero */
+  const void* w2;   /* [localExperts][localHidden][M] */
+  const void* b2;   /* [localExperts][M]; NULL: zero */
+} moecclMoeWeights_t;
+
+#define MOECCL_MOE_WEIGHTS_MAGIC 0x6d6f7774u
+#define MOECCL_MOE_WEIGHTS_INITIALIZER                                                            \
+  {                                                                                               \
+    sizeof(moecclMoeWeights_t), MOECCL_MOE_WEIGHTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, NULL, \
+        NULL                                                                                      \
+  }
+
+/* What happened to the tokens of the caller's MP group in the last Forward; the same on all ranks
+ * of the group and under every schedule. Begin with MOECCL_MOE_STATS_INITIALIZER. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  double auxiliaryLoss;   /* 0 without tokens */
+  int64_t droppedChoices; /* of the k B L choices: those that found no place */
+  /* [E] choices per expert, before capacity and with a place. They belong to the layer and are valid
+   * until its next Forward or Destroy. */
+  const int64_t* assigned;
+  const int64_t* kept;
+} moecclMoeStats_t;
+
+#define MOECCL_MOE_STATS_MAGIC 0x6d6f7374u
+#define MOECCL_MOE_STATS_INITIALIZER \
+  { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL }
+
+/* Makes a layer on `grid`, which must outlive it, and allocates all that Forward needs. Collective
+ * over the grid. The algorithms of its collectives are those of the grid's communicator. Matrix
+ * products run on as many threads as OpenBLAS is set to, in every rank: where ranks share cores,
+ * set OPENBLAS_NUM_THREADS=1. Errors: InvalidArgument (a NULL argument, or a field of the config
+ * that is not as described there; MOECCL_SCHEDULE is no schedule), InvalidUsage (ranks came with
+ * different configs), SystemError (not enough memory), and those of moecclAllGather. */
+MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
+                                               moecclMoeLayer_t* layer);
+/* Frees a layer; local, NULL is allowed. */
+MOECCL_API moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer);
+
+/* Which experts, and which part of them, are the caller's. Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
+                                                  moecclMoeShapes_t* shapes);
+
+/* Names the caller's weights. They stay the caller's: the layer keeps the pointers, reads through
+ * them in every Forward and never writes, so an optimiser may update them in place between two
+ * Forwards. They must stay valid until the next SetWeights or Destroy. Local. Errors:
+ * InvalidArgument (gate, w1 or w2 NULL). */
+MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
+                                                   const moecclMoeWeights_t* weights);
+
+/* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
+ * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
+ * On host memory the caller's own thread computes between the collectives: Forward first waits for
+ * the stream's earlier work, and is complete when it returns, with a stream as without.
+ * Parm figures 3(a) (baseline) and 3(b) (S1).
+ * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
+ * weights yet), and those of moecclAllToAll and moecclAllGather. */
+MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
+                                           moecclStream_t stream);
+
+/* Errors: InvalidArgument, InvalidUsage (no Forward has completed yet). Local. */
+MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MOECCL_MOE_H_ */

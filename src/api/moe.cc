@@ -1,0 +1,156 @@
+#include "moeccl/moe.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "src/api/boundary.h"
+#include "src/moe/moe_layer.h"
+#include "src/text.h"
+
+struct moecclMoeLayer {
+  moeccl::MoeLayer layer;
+};
+
+namespace {
+
+using moeccl::boundary;
+using moeccl::Error;
+using moeccl::require;
+using moeccl::stringf;
+
+// How each struct of moe.h is called where it is wrong.
+template <typename Struct>
+struct Kind {
+  const char* argument;
+  const char* initialiser;
+  unsigned magic;
+};
+constexpr Kind<moecclMoeConfig_t> kConfig = {"config", "MOECCL_MOE_CONFIG_INITIALIZER",
+                                             MOECCL_MOE_CONFIG_MAGIC};
+constexpr Kind<moecclMoeShapes_t> kShapes = {"shapes", "MOECCL_MOE_SHAPES_INITIALIZER",
+                                             MOECCL_MOE_SHAPES_MAGIC};
+constexpr Kind<moecclMoeWeights_t> kWeights = {"weights", "MOECCL_MOE_WEIGHTS_INITIALIZER",
+                                               MOECCL_MOE_WEIGHTS_MAGIC};
+constexpr Kind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
+                                           MOECCL_MOE_STATS_MAGIC};
+
+// Structs only grow: one from an older header is shorter than ours (never shorter than the first,
+// which is today's), one from a newer header longer, by at most a page.
+template <typename Struct>
+void requireInitialised(const Kind<Struct>& kind, const Struct* theirs) {
+  constexpr std::size_t kLongest = 4096;
+  if (theirs == nullptr)
+    throw Error(moecclInvalidArgument,
+                stringf("%s is NULL; begin with %s", kind.argument, kind.initialiser));
+  if (theirs->magic != kind.magic || theirs->size < sizeof(Struct) || theirs->size > kLongest ||
+      theirs->version == 0)
+    throw Error(moecclInvalidArgument,
+                stringf("%s was not initialised; begin with %s, and leave size, magic and version "
+                        "alone",
+                        kind.argument, kind.initialiser));
+  if (theirs->version / 10000 != MOECCL_MAJOR)
+    throw Error(moecclInvalidArgument,
+                stringf("%s comes from moe.h of major version %u, this library is %d",
+                        kind.argument, theirs->version / 10000, MOECCL_MAJOR));
+}
+
+// The fields that this library knows; others must be zero, which is their default.
+template <typename Struct>
+Struct read(const Kind<Struct>& kind, const Struct* theirs) {
+  requireInitialised(kind, theirs);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(theirs);
+  if (std::any_of(bytes + sizeof(Struct), bytes + theirs->size, [](unsigned char b) { return b; }))
+    throw Error(moecclInvalidArgument,
+                stringf("%s sets a field that this library does not know", kind.argument));
+  return *theirs;
+}
+
+moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
+  require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
+  return layer->layer;
+}
+
+const float* weight(const void* pointer, const char* text) {
+  require(pointer != nullptr, text);
+  return static_cast<const float*>(pointer);
+}
+
+}  // namespace
+
+moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
+                                    moecclMoeLayer_t* layer) {
+  return boundary("moecclMoeLayerCreate", nullptr, [&] {
+    require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
+    require(layer != nullptr, "layer is NULL; pass where to store the layer");
+    *layer = new moecclMoeLayer{
+        moeccl::MoeLayer(grid, read(kConfig, config), std::getenv("MOECCL_SCHEDULE"))};
+  });
+}
+
+moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
+  delete layer;
+  return moecclSuccess;
+}
+
+moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t* shapes) {
+  return boundary("moecclMoeLayerGetShapes", nullptr, [&] {
+    const moeccl::MoeLayer& it = layerOf(layer);
+    requireInitialised(kShapes, shapes);
+    const moeccl::LayerShape& shape = it.shape();
+    shapes->firstExpert = it.groups().ep.rank * shape.localExperts;
+    shapes->localExperts = shape.localExperts;
+    shapes->firstHidden = it.groups().esp.rank * shape.localHidden;
+    shapes->localHidden = shape.localHidden;
+    shapes->capacity = shape.capacity();
+    shapes->capacityGroups = shape.groups;
+    shapes->schedule = shape.schedule;
+  });
+}
+
+moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeWeights_t* weights) {
+  return boundary("moecclMoeLayerSetWeights", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    const moecclMoeWeights_t theirs = read(kWeights, weights);
+    moeccl::LayerWeights ours;
+    ours.gate = weight(theirs.gate, "weights.gate is NULL; it must hold [M][E]");
+    ours.w1 = weight(theirs.w1, "weights.w1 is NULL; it must hold [localExperts][M][localHidden]");
+    ours.w2 = weight(theirs.w2, "weights.w2 is NULL; it must hold [localExperts][localHidden][M]");
+    ours.b1 = static_cast<const float*>(theirs.b1);
+    ours.b2 = static_cast<const float*>(theirs.b2);
+    it.setWeights(ours);
+  });
+}
+
+moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
+                                moecclStream_t stream) {
+  return boundary("moecclMoeForward", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    if (it.shape().tokens > 0) {
+      require(input != nullptr, "input is NULL; it must hold [tokens][M]");
+      require(output != nullptr, "output is NULL; it must have room for [tokens][M]");
+    }
+    if (!it.hasWeights())
+      throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
+    const moecclResult_t result =
+        it.forward(static_cast<const float*>(input), static_cast<float*>(output), stream);
+    if (result != moecclSuccess)
+      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+  });
+}
+
+moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats) {
+  return boundary("moecclMoeGetStats", nullptr, [&] {
+    const moeccl::MoeLayer& it = layerOf(layer);
+    requireInitialised(kStats, stats);
+    const moeccl::BatchStats* const last = it.stats();
+    if (last == nullptr)
+      throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
+    stats->auxiliaryLoss = last->auxiliaryLoss;
+    stats->droppedChoices = last->droppedChoices;
+    stats->assigned = last->assigned.data();
+    stats->kept = last->kept.data();
+  });
+}

@@ -1,0 +1,133 @@
+#include "src/moe/layer_shape.h"
+
+#include <strings.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "src/error.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
+
+template <typename Value>
+[[noreturn]] void refuse(const char* field, Value value, const std::string& right) {
+  throw Error(moecclInvalidArgument,
+              std::string("config.") + field + " is " + std::to_string(value) + "; " + right);
+}
+
+void requireRange(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return;
+  refuse(field, value,
+         most == std::numeric_limits<std::int64_t>::max()
+             ? "it must be set, to at least " + std::to_string(least)
+             : "it must be set, from " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
+  requireRange("tokens", config.tokens, 0, std::numeric_limits<std::int64_t>::max());
+  requireRange("embedding", config.embedding, 1, kLargestInt);
+  requireRange("hidden", config.hidden, 1, kLargestInt);
+  requireRange("experts", config.experts, 1, kLargestInt);
+  requireRange("topK", config.topK, 1, config.experts);
+  if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
+    refuse("capacityFactor", config.capacityFactor, "it must be set, to a finite number above 0");
+  requireRange("capacityGroups", config.capacityGroups, 0, kLargestInt);
+  if (config.hidden % grid.nEsp != 0)
+    refuse("hidden", config.hidden,
+           "it must be a multiple of the grid's nEsp, " + std::to_string(grid.nEsp));
+  if (config.experts % grid.nEp != 0)
+    refuse("experts", config.experts,
+           "it must be a multiple of the grid's nEp, " + std::to_string(grid.nEp));
+  if (config.activation < 0 || config.activation >= moecclMoeNumActivations)
+    refuse("activation", static_cast<int>(config.activation),
+           "it must be moecclMoeGelu or moecclMoeRelu");
+  if (config.datatype != moecclFloat32)
+    refuse("datatype", static_cast<int>(config.datatype),
+           "the layer offers moecclFloat32 (7) alone");
+}
+
+// ceil(k f B L / E), where what is within rounding error of a whole number counts as that number.
+// At most `most`, which may be far below.
+std::int64_t wantedPlaces(const moecclMoeConfig_t& config, std::int64_t most) {
+  const double exact = static_cast<double>(config.topK) * config.capacityFactor *
+                       static_cast<double>(config.tokens) / static_cast<double>(config.experts);
+  const double places = std::ceil(exact * (1 - 1e-12));
+  return places >= static_cast<double>(most) ? most : static_cast<std::int64_t>(places);
+}
+
+std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+moecclSchedule_t chosenSchedule(moecclSchedule_t requested, std::int64_t groups, int nMp) {
+  const bool s1Offered = groups % nMp == 0;
+  if (requested == moecclScheduleAuto) return s1Offered ? moecclScheduleS1 : moecclScheduleBaseline;
+  if (requested == moecclScheduleS1 && !s1Offered)
+    refuse("capacityGroups", groups,
+           "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(nMp));
+  return requested;
+}
+
+}  // namespace
+
+moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment) {
+  if (environment != nullptr && *environment != '\0') {
+    if (strcasecmp(environment, "auto") == 0) return moecclScheduleAuto;
+    if (strcasecmp(environment, "baseline") == 0) return moecclScheduleBaseline;
+    if (strcasecmp(environment, "s1") == 0) return moecclScheduleS1;
+    throw Error(moecclInvalidArgument, std::string("MOECCL_SCHEDULE is \"") + environment +
+                                           "\"; it must be auto, baseline or S1");
+  }
+  if (config.schedule < 0 || config.schedule >= moecclNumSchedules)
+    refuse("schedule", static_cast<int>(config.schedule),
+           "it must be moecclScheduleAuto, moecclScheduleBaseline or moecclScheduleS1");
+  return config.schedule;
+}
+
+LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requested,
+                      const moecclGridShape_t& grid) {
+  check(config, grid);
+  LayerShape shape{};
+  shape.tokens = config.tokens;
+  shape.embedding = config.embedding;
+  shape.experts = static_cast<std::int32_t>(config.experts);
+  shape.choices = static_cast<std::int32_t>(config.topK);
+  shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
+  shape.grid = grid;
+  shape.localExperts = config.experts / grid.nEp;
+  shape.localHidden = config.hidden / grid.nEsp;
+  shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
+  shape.schedule = chosenSchedule(requested, shape.groups, grid.nMp);
+
+  const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
+  if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)
+    refuse("tokens", config.tokens, "so many exceed the address space");
+  const std::int64_t padded = roundUp(config.tokens, unit);
+  const std::int64_t capacity = roundUp(wantedPlaces(config, padded), unit);
+  shape.groupTokens = padded / shape.groups;
+  shape.groupSlots = capacity / shape.groups;
+  shape.partTokens = padded / grid.nMp;
+  return shape;
+}
+
+std::int64_t elementCount(std::initializer_list<std::int64_t> sizes) {
+  std::int64_t product = 8;
+  bool zero = false, tooLarge = false;
+  for (std::int64_t size : sizes) {
+    zero |= size == 0;
+    tooLarge |= __builtin_mul_overflow(product, size, &product);
+  }
+  if (zero) return 0;
+  if (tooLarge)
+    throw Error(moecclInvalidArgument,
+                "the layer's buffers exceed the address space; fewer tokens, experts or a smaller "
+                "capacityFactor would fit");
+  return product / 8;
+}
+
+}  // namespace moeccl

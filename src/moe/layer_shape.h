@@ -1,0 +1,51 @@
+// The numbers of a layer: its config, checked against the grid, and all that follows from them.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/expert.h"
+#include "moeccl/moe.h"
+
+namespace moeccl {
+
+// The tokens of one MP group, a batch, with the padding at its end:
+//
+//     |<------- part 0 ------->|<------- part 1 ------->|     N_MP parts: S1 gates one per rank
+//     | group 0   | group 1    | group 2   | group 3    |     capacity groups
+//     | tokens ............................ | padding   |
+//
+// Parts and groups begin at a common multiple; groups need not nest in parts under the baseline.
+struct LayerShape {
+  std::int64_t tokens;  // without padding
+  std::int64_t embedding;
+  std::int32_t experts;
+  std::int32_t choices;  // per token
+  Activation activation;
+  moecclSchedule_t schedule;  // never auto
+  moecclGridShape_t grid;
+
+  std::int64_t localExperts;  // per EP rank
+  std::int64_t localHidden;   // per ESP rank
+  std::int64_t groups;        // capacity groups of a batch
+  std::int64_t groupTokens;   // with padding
+  std::int64_t groupSlots;    // places per expert and group
+  std::int64_t partTokens;    // with padding
+
+  std::int64_t capacity() const { return groups * groupSlots; }
+  std::int64_t paddedTokens() const { return groups * groupTokens; }
+};
+
+// The config's schedule, or what the value of MOECCL_SCHEDULE says when it is neither null nor "".
+// Throws Error (InvalidArgument).
+moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment);
+
+// Throws Error (InvalidArgument), which names the field, its value and what would be right.
+LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requested,
+                      const moecclGridShape_t& grid);
+
+// The product of sizes, none negative. Throws Error (InvalidArgument) when so many elements, of up
+// to 8 bytes, exceed the address space.
+std::int64_t elementCount(std::initializer_list<std::int64_t> sizes);
+
+}  // namespace moeccl

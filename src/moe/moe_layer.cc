@@ -1,0 +1,84 @@
+#include "src/moe/moe_layer.h"
+
+#include <array>
+#include <bit>
+#include <string>
+
+#include "src/error.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::array<const char*, 10> kFields = {
+    "tokens",         "embedding",      "hidden",     "experts",  "topK",
+    "capacityFactor", "capacityGroups", "activation", "datatype", "schedule",
+};
+using Fields = std::array<std::int64_t, kFields.size()>;
+
+Fields fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
+  // A schedule that no rank could run is this rank's alone to report, once all have compared.
+  std::int64_t schedule = -1;
+  try {
+    schedule = requestedSchedule(config, environment);
+  } catch (const Error&) {
+  }
+  return {config.tokens,         config.embedding,
+          config.hidden,         config.experts,
+          config.topK,           std::bit_cast<std::int64_t>(config.capacityFactor),
+          config.capacityGroups, config.activation,
+          config.datatype,       schedule};
+}
+
+std::string textOf(std::size_t field, std::int64_t value) {
+  if (std::string(kFields[field]) == "capacityFactor")
+    return std::to_string(std::bit_cast<double>(value));
+  return std::to_string(value);
+}
+
+void requireSameConfig(const Groups& groups, const Fields& mine) {
+  const Group& world = groups.world;
+  std::vector<Fields> all(static_cast<std::size_t>(world.ranks));
+  const moecclResult_t result =
+      moecclAllGather(mine.data(), all.data(), mine.size(), moecclInt64, world.comm, nullptr);
+  if (result != moecclSuccess) throw Error(result, moecclGetLastError(world.comm));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    for (std::size_t field = 0; field < kFields.size(); ++field)
+      if (all[rank][field] != all[0][field])
+        throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
+                                            kFields[field] + " is " + textOf(field, all[0][field]) +
+                                            " on rank 0 and " + textOf(field, all[rank][field]) +
+                                            " on rank " + std::to_string(rank));
+}
+
+Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment) {
+  const Groups groups = groupsOf(grid);
+  requireSameConfig(groups, fieldsOf(config, environment));
+  return groups;
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
+    : groups_(comparedGroups(grid, config, environment)),
+      shape_(layerShape(config, requestedSchedule(config, environment), groups_.shape)),
+      schedule_(shape_.schedule == moecclScheduleS1 ? s1Schedule(shape_, groups_)
+                                                    : baselineSchedule(shape_, groups_)),
+      sums_(shape_) {
+  stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));
+  stats_.kept.resize(static_cast<std::size_t>(shape_.experts));
+}
+
+moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream_t stream) {
+  hasStats_ = false;
+  failedPhase_ = "the stream's earlier work";
+  moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess) return result;
+  result = schedule_->forward(weights_, input, output, sums_);
+  failedPhase_ = schedule_->failedPhase();
+  if (result != moecclSuccess) return result;
+  summarise(shape_, sums_, &stats_);
+  hasStats_ = true;
+  return moecclSuccess;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,42 @@
+// The layer behind moecclMoeLayer_t.
+#pragma once
+
+#include <memory>
+
+#include "moeccl/moe.h"
+#include "src/moe/schedule.h"
+
+namespace moeccl {
+
+class MoeLayer {
+ public:
+  // Collective over the grid: ranks compare their configs before each checks its own, so that all
+  // of them fail where one does. `environment`: the value of MOECCL_SCHEDULE, or null. Throws
+  // Error.
+  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment);
+
+  const LayerShape& shape() const { return shape_; }
+  const Groups& groups() const { return groups_; }
+
+  void setWeights(const LayerWeights& weights) { weights_ = weights; }
+  bool hasWeights() const { return weights_.gate != nullptr; }
+
+  // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
+  moecclResult_t forward(const float* input, float* output, moecclStream_t stream);
+  const char* failedPhase() const { return failedPhase_; }
+
+  // Null before the first forward has completed.
+  const BatchStats* stats() const { return hasStats_ ? &stats_ : nullptr; }
+
+ private:
+  Groups groups_;
+  LayerShape shape_;
+  std::unique_ptr<Schedule> schedule_;
+  LayerWeights weights_;
+  BatchSums sums_;
+  BatchStats stats_;
+  bool hasStats_ = false;
+  const char* failedPhase_ = "";
+};
+
+}  // namespace moeccl

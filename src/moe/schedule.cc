@@ -1,0 +1,76 @@
+#include "src/moe/schedule.h"
+
+#include <cstddef>
+
+#include "kernels/copy.h"
+#include "kernels/reduce.h"
+
+namespace moeccl {
+namespace {
+
+const std::byte* bytes(const float* values) { return reinterpret_cast<const std::byte*>(values); }
+std::byte* bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
+
+}  // namespace
+
+Schedule::Schedule(const LayerShape& shape, const Groups& groups, std::int64_t rows)
+    : shape_(shape),
+      groups_(groups),
+      rows_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
+      spare_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
+      hidden_(static_cast<std::size_t>(expertWorkspace(shape.localHidden))),
+      shards_(static_cast<std::size_t>(shape.grid.nEsp)) {}
+
+moecclResult_t Schedule::noted(const char* phase, moecclResult_t result) {
+  if (result != moecclSuccess) failedPhase_ = phase;
+  return result;
+}
+
+moecclResult_t Schedule::allToAllRows(const char* phase, const Group& group, std::int64_t count) {
+  if (group.ranks == 1) return moecclSuccess;
+  const moecclResult_t result = moecclAllToAll(rows(), spare(), static_cast<std::size_t>(count),
+                                               moecclFloat32, group.comm, nullptr);
+  swap();
+  return noted(phase, result);
+}
+
+moecclResult_t Schedule::allGatherInPlace(const char* phase, const Group& group, float* buffer,
+                                          std::int64_t count) {
+  if (group.ranks == 1) return moecclSuccess;
+  return noted(phase,
+               moecclAllGather(buffer + group.rank * count, buffer, static_cast<std::size_t>(count),
+                               moecclFloat32, group.comm, nullptr));
+}
+
+void Schedule::transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats) {
+  if (outer == 1 || inner == 1) return;
+  const auto block = static_cast<std::ptrdiff_t>(blockFloats * sizeof(float));
+  for (std::int64_t i = 0; i < outer; ++i)
+    copyBlocks(bytes(spare()) + i * block, outer * block, bytes(rows()) + i * inner * block, block,
+               static_cast<std::size_t>(block), inner);
+  swap();
+}
+
+void Schedule::runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert) {
+  const std::int64_t embedding = shape_.embedding, hidden = shape_.localHidden;
+  for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
+    ExpertWeights own{};
+    own.w1 = weights.w1 + expert * embedding * hidden;
+    own.w2 = weights.w2 + expert * hidden * embedding;
+    if (weights.b1 != nullptr) own.b1 = weights.b1 + expert * hidden;
+    // One of the summands brings the second bias.
+    if (weights.b2 != nullptr && groups_.esp.rank == 0) own.b2 = weights.b2 + expert * embedding;
+    float* const tokens = rows() + expert * rowsPerExpert * embedding;
+    expertForward(shape_.activation, own, embedding, hidden, tokens, rowsPerExpert, hidden_,
+                  tokens);
+  }
+}
+
+void Schedule::sumShards(const float* from, std::int64_t stride, std::int64_t count, float* to) {
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard)
+    shards_[shard] = bytes(from + static_cast<std::int64_t>(shard) * stride);
+  reduceSum(moecclFloat32, bytes(to), shards_.data(), 1, shards_.size(),
+            static_cast<std::size_t>(count) * sizeof(float));
+}
+
+}  // namespace moeccl

@@ -1,0 +1,74 @@
+// What the schedules share: a layer's weights and buffers, its exchanges, its experts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/moe/groups.h"
+#include "src/moe/layer_shape.h"
+#include "src/moe/router.h"
+
+namespace moeccl {
+
+// As in moecclMoeWeights_t.
+struct LayerWeights {
+  const float* gate = nullptr;
+  const float* w1 = nullptr;
+  const float* b1 = nullptr;
+  const float* w2 = nullptr;
+  const float* b2 = nullptr;
+};
+
+// An order of collectives and computation. Made once per layer, with all the memory it needs.
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+
+  // input and output [tokens][embedding]; they may be the same. Fills `sums`. All collectives are
+  // complete on return. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
+  virtual moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
+                                 BatchSums& sums) = 0;
+
+  const char* failedPhase() const { return failedPhase_; }
+
+ protected:
+  // `rows`: floats in the largest matrix of places.
+  Schedule(const LayerShape& shape, const Groups& groups, std::int64_t rows);
+
+  // The matrix of places at hand, and room for what comes of it.
+  float* rows() { return rows_.get(); }
+  float* spare() { return spare_.get(); }
+  void swap() { rows_.swap(spare_); }
+
+  // rows() = all-to-all of rows(), `count` floats per rank.
+  moecclResult_t allToAllRows(const char* phase, const Group& group, std::int64_t count);
+  // In place: the caller's part lies at buffer + group.rank * count.
+  moecclResult_t allGatherInPlace(const char* phase, const Group& group, float* buffer,
+                                  std::int64_t count);
+  // `result`; notes the phase when it is a failure.
+  moecclResult_t noted(const char* phase, moecclResult_t result);
+
+  // rows() [outer][inner][blockFloats] -> [inner][outer][blockFloats].
+  void transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
+  // rows() [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
+  void runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert);
+  // to [count] = from [shards][...], shard s at from + s * stride, added in the order of the
+  // shards.
+  void sumShards(const float* from, std::int64_t stride, std::int64_t count, float* to);
+
+  const LayerShape shape_;
+  const Groups groups_;
+
+ private:
+  std::unique_ptr<float[]> rows_, spare_;
+  std::vector<float> hidden_;
+  std::vector<const std::byte*> shards_;
+  const char* failedPhase_ = "";
+};
+
+std::unique_ptr<Schedule> baselineSchedule(const LayerShape& shape, const Groups& groups);
+std::unique_ptr<Schedule> s1Schedule(const LayerShape& shape, const Groups& groups);
+
+}  // namespace moeccl

@@ -1,0 +1,112 @@
+// The baseline: DeepSpeed-MoE with expert sharding, as Parm draws it (figure 3(a)). With C = T, the
+// places per expert of one batch, and every array followed by [embedding]:
+//
+//   input            [tokens]
+//     | ESP-AllGather
+//   gathered         [N_ESP][tokens]                      the batches of the ESP group's ranks
+//     | gate, each batch by itself
+//   rows             [N_EP][E_local][N_ESP][C]            an expert's EP rank comes first
+//     | EP-AlltoAll
+//                    [N_EP][E_local][N_ESP][C]            now by the EP rank it came from
+//     | transpose
+//                    [E_local][N_EP][N_ESP][C]
+//     | experts: partial sums, of the caller's hidden units
+//     | ESP-AllReduce: all-to-all of slices, sum in shard order, all-gather
+//     | ESP-Split: the caller's own batch of the N_ESP
+//                    [N_EP][E_local][C]
+//     | EP-AlltoAll
+//                    [E][C]
+//     | un-permute, weighted
+//   output           [tokens]
+//
+// The ranks of an MP group bring the same batch, so every expert computes it N_MP times.
+#include "kernels/copy.h"
+#include "src/moe/schedule.h"
+
+namespace moeccl {
+namespace {
+
+class Baseline final : public Schedule {
+ public:
+  Baseline(const LayerShape& shape, const Groups& groups)
+      : Schedule(shape, groups,
+                 elementCount({shape.experts, shape.grid.nEsp, shape.capacity(), shape.embedding})),
+        mine_(shape, shape.grid.nMp),
+        other_(shape, shape.grid.nEsp > 1 ? shape.grid.nMp : 0),
+        otherSums_(shape) {
+    if (groups.esp.ranks > 1)
+      gathered_.resize(static_cast<std::size_t>(
+          elementCount({groups.esp.ranks, shape.tokens, shape.embedding})));
+  }
+
+  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
+                         BatchSums& sums) override {
+    const std::int64_t batch = shape_.tokens * shape_.embedding;
+    const float* batches = input;
+    if (groups_.esp.ranks > 1) {
+      const moecclResult_t result =
+          moecclAllGather(input, gathered_.data(), static_cast<std::size_t>(batch), moecclFloat32,
+                          groups_.esp.comm, nullptr);
+      if (noted("ESP-AllGather", result) != moecclSuccess) return result;
+      batches = gathered_.data();
+    }
+    for (int shard = 0; shard < groups_.esp.ranks; ++shard) {
+      const bool own = shard == groups_.esp.rank;
+      Router& router = own ? mine_ : other_;
+      const float* const tokens = batches + shard * batch;
+      router.route(weights.gate, tokens, 0, shape_.grid.nMp, own ? sums : otherSums_);
+      router.scatter(tokens, groups_.esp.ranks * shape_.capacity(),
+                     rows() + shard * shape_.capacity() * shape_.embedding);
+    }
+
+    const std::int64_t places = shape_.capacity() * shape_.embedding;
+    const std::int64_t perSource = groups_.esp.ranks * places;
+    moecclResult_t result =
+        allToAllRows("first EP-AlltoAll", groups_.ep, shape_.localExperts * perSource);
+    if (result != moecclSuccess) return result;
+    transposeRows(groups_.ep.ranks, shape_.localExperts, perSource);
+    runExperts(weights, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
+    if ((result = allReduceShards()) != moecclSuccess) return result;
+    splitShards(places);
+    result = allToAllRows("second EP-AlltoAll", groups_.ep, shape_.localExperts * places);
+    if (result != moecclSuccess) return result;
+    mine_.combine(rows(), shape_.capacity(), output);
+    return moecclSuccess;
+  }
+
+ private:
+  moecclResult_t allReduceShards() {
+    if (groups_.esp.ranks == 1) return moecclSuccess;
+    const std::int64_t slice = shape_.experts * shape_.capacity() * shape_.embedding;
+    const moecclResult_t result = allToAllRows("ESP-AllReduce (reduction)", groups_.esp, slice);
+    if (result != moecclSuccess) return result;
+    sumShards(rows(), slice, slice, spare() + groups_.esp.rank * slice);
+    swap();
+    return allGatherInPlace("ESP-AllReduce (all-gather)", groups_.esp, rows(), slice);
+  }
+
+  // rows() [E_local][N_EP][N_ESP][places] -> the caller's [N_EP][E_local][places].
+  void splitShards(std::int64_t places) {
+    const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
+    const auto block = static_cast<std::ptrdiff_t>(places * sizeof(float));
+    const auto* from = reinterpret_cast<const std::byte*>(rows()) + groups_.esp.rank * block;
+    auto* to = reinterpret_cast<std::byte*>(spare());
+    for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
+      copyBlocks(to + expert * block, shape_.localExperts * block,
+                 from + expert * sources * shards * block, shards * block,
+                 static_cast<std::size_t>(block), sources);
+    swap();
+  }
+
+  Router mine_, other_;  // the caller's batch is needed again at the end
+  BatchSums otherSums_;
+  std::vector<float> gathered_;
+};
+
+}  // namespace
+
+std::unique_ptr<Schedule> baselineSchedule(const LayerShape& shape, const Groups& groups) {
+  return std::make_unique<Baseline>(shape, groups);
+}
+
+}  // namespace moeccl
