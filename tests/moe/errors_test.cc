@@ -1,0 +1,247 @@
+// Each wrong argument of each function of moe.h: its result code, and what its message names.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <barrier>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "moeccl/moe.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+moecclMoeConfig_t rightConfig() {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = 8;
+  config.embedding = 4;
+  config.hidden = 6;
+  config.experts = 4;
+  config.topK = 2;
+  config.capacityFactor = 1.0;
+  return config;
+}
+
+// Runs `body` on every rank of a grid with nMp 2, nEp 2, nEsp 2.
+void onGrid(const std::function<void(moecclGrid_t grid, int rank)>& body) {
+  Job job;
+  job.ranks = 4;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid));
+    body(grid, rank);
+    check(moecclGridDestroy(grid));
+  });
+}
+
+using Parts = std::vector<std::string>;
+
+void expectRefused(moecclGrid_t grid, const std::function<void(moecclMoeConfig_t&)>& spoil,
+                   const Parts& parts, moecclResult_t expected = moecclInvalidArgument) {
+  moecclMoeConfig_t config = rightConfig();
+  spoil(config);
+  moecclMoeLayer_t layer = nullptr;
+  const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
+  Parts all = parts;
+  all.push_back("moecclMoeLayerCreate");
+  checkError(result, expected, nullptr, all);
+  checkThat(layer == nullptr, "a layer in spite of the error");
+}
+
+TEST(MoeErrors, FieldsOfTheConfig) {
+  onGrid([](moecclGrid_t grid, int) {
+    expectRefused(grid, [](auto& c) { c.tokens = -1; }, {"config.tokens is -1", "at least 0"});
+    expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX; }, {"config.tokens"});
+    expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX / 4; }, {"address space"});
+    expectRefused(grid, [](auto& c) { c.embedding = 0; }, {"config.embedding is 0", "from 1"});
+    expectRefused(grid, [](auto& c) { c.embedding = 1ll << 31; },
+                  {"config.embedding", "2147483647"});
+    expectRefused(grid, [](auto& c) { c.hidden = 0; }, {"config.hidden is 0", "from 1"});
+    expectRefused(grid, [](auto& c) { c.hidden = 7; }, {"config.hidden is 7", "nEsp, 2"});
+    expectRefused(grid, [](auto& c) { c.experts = 0; }, {"config.experts is 0", "from 1"});
+    expectRefused(grid, [](auto& c) { c.experts = 5; }, {"config.experts is 5", "nEp, 2"});
+    expectRefused(grid, [](auto& c) { c.topK = 0; }, {"config.topK is 0", "from 1 to 4"});
+    expectRefused(grid, [](auto& c) { c.topK = 5; }, {"config.topK is 5", "from 1 to 4"});
+    for (double factor : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+      expectRefused(grid, [=](auto& c) { c.capacityFactor = factor; },
+                    {"config.capacityFactor is", "above 0"});
+    expectRefused(grid, [](auto& c) { c.capacityGroups = -2; }, {"config.capacityGroups is -2"});
+    expectRefused(grid,
+                  [](auto& c) {
+                    c.capacityGroups = 3;
+                    c.schedule = moecclScheduleS1;
+                  },
+                  {"config.capacityGroups is 3", "S1", "nMp, 2"});
+    expectRefused(grid, [](auto& c) { c.activation = moecclMoeNumActivations; },
+                  {"config.activation is 2", "moecclMoeRelu"});
+    expectRefused(grid, [](auto& c) { c.datatype = moecclFloat16; },
+                  {"config.datatype is 6", "moecclFloat32"});
+    expectRefused(grid, [](auto& c) { c.schedule = moecclNumSchedules; },
+                  {"config.schedule is 3", "moecclScheduleS1"});
+    expectRefused(grid, [](auto& c) { c.magic = 0; },
+                  {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
+    expectRefused(grid, [](auto& c) { c.size = 8; }, {"config was not initialised"});
+    expectRefused(grid, [](auto& c) { c.version = 0; }, {"config was not initialised"});
+    expectRefused(grid, [](auto& c) { c.version = 990000; }, {"config comes from", "99"});
+  });
+}
+
+TEST(MoeErrors, ConfigsFromANewerHeader) {
+  struct Newer {
+    moecclMoeConfig_t config;
+    std::int64_t field;
+  };
+  onGrid([](moecclGrid_t grid, int) {
+    Newer newer{rightConfig(), 0};
+    newer.config.size = sizeof(newer);
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &newer.config, &layer));
+    check(moecclMoeLayerDestroy(layer));
+    newer.field = 1;
+    checkError(moecclMoeLayerCreate(grid, &newer.config, &layer), moecclInvalidArgument, nullptr,
+               {"config sets a field that this library does not know"});
+  });
+}
+
+TEST(MoeErrors, ConfigsThatDiffer) {
+  onGrid([](moecclGrid_t grid, int rank) {
+    expectRefused(
+        grid, [=](auto& c) { c.hidden = rank == 2 ? 12 : 6; },
+        {"different configs", "hidden is 6 on rank 0 and 12 on rank 2"}, moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.capacityFactor = rank == 3 ? 1.5 : 1.0; },
+        {"capacityFactor is 1.0", "on rank 0 and 1.5", "on rank 3"}, moecclInvalidUsage);
+    // One that is wrong by itself too: nobody waits for that rank.
+    expectRefused(
+        grid, [=](auto& c) { c.tokens = rank == 1 ? -1 : 8; },
+        {"tokens is 8 on rank 0 and -1 on rank 1"}, moecclInvalidUsage);
+  });
+}
+
+TEST(MoeErrors, Environment) {
+  setenv("MOECCL_SCHEDULE", "fastest", 1);
+  onGrid([](moecclGrid_t grid, int) {
+    expectRefused(grid, [](auto&) {}, {"MOECCL_SCHEDULE is \"fastest\"", "baseline or S1"});
+  });
+  for (const auto& [name, schedule] : {std::pair{"baseline", moecclScheduleBaseline},
+                                       {"S1", moecclScheduleS1},
+                                       {"auto", moecclScheduleS1},
+                                       {"", moecclScheduleBaseline}}) {
+    setenv("MOECCL_SCHEDULE", name, 1);
+    onGrid([&](moecclGrid_t grid, int) {
+      moecclMoeConfig_t config = rightConfig();
+      config.schedule = moecclScheduleBaseline;
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      checkThat(shapes.schedule == schedule, "schedule " + std::to_string(shapes.schedule));
+      check(moecclMoeLayerDestroy(layer));
+    });
+  }
+  unsetenv("MOECCL_SCHEDULE");
+}
+
+TEST(MoeErrors, AutoIsTheBaselineWhereGroupsCrossParts) {
+  onGrid([](moecclGrid_t grid, int) {
+    moecclMoeConfig_t config = rightConfig();
+    config.capacityGroups = 3;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    check(moecclMoeLayerGetShapes(layer, &shapes));
+    checkThat(shapes.schedule == moecclScheduleBaseline, "not the baseline");
+    check(moecclMoeLayerDestroy(layer));
+  });
+}
+
+TEST(MoeErrors, ArgumentsOfEveryFunction) {
+  onGrid([](moecclGrid_t grid, int) {
+    const moecclMoeConfig_t config = rightConfig();
+    moecclMoeLayer_t layer = nullptr;
+    const auto refused = [](moecclResult_t result, const Parts& parts) {
+      checkError(result, moecclInvalidArgument, nullptr, parts);
+    };
+    refused(moecclMoeLayerCreate(nullptr, &config, &layer), {"moecclMoeLayerCreate: grid is NULL"});
+    refused(moecclMoeLayerCreate(grid, nullptr, &layer), {"config is NULL"});
+    refused(moecclMoeLayerCreate(grid, &config, nullptr), {"layer is NULL"});
+    check(moecclMoeLayerDestroy(nullptr));
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    refused(moecclMoeLayerGetShapes(nullptr, &shapes), {"moecclMoeLayerGetShapes: layer is NULL"});
+    refused(moecclMoeLayerGetShapes(layer, nullptr), {"shapes is NULL"});
+    shapes.magic = 1;
+    refused(moecclMoeLayerGetShapes(layer, &shapes), {"shapes was not initialised"});
+
+    std::vector<float> input(8 * 4), output(8 * 4), numbers(1000);
+    checkError(moecclMoeForward(layer, input.data(), output.data(), nullptr), moecclInvalidUsage,
+               nullptr, {"moecclMoeForward: the layer has no weights", "SetWeights"});
+    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+    weights.gate = weights.w1 = weights.w2 = numbers.data();
+    refused(moecclMoeLayerSetWeights(nullptr, &weights), {"layer is NULL"});
+    refused(moecclMoeLayerSetWeights(layer, nullptr), {"weights is NULL"});
+    for (const void* moecclMoeWeights_t::*field :
+         {&moecclMoeWeights_t::gate, &moecclMoeWeights_t::w1, &moecclMoeWeights_t::w2}) {
+      moecclMoeWeights_t wrong = weights;
+      wrong.*field = nullptr;
+      refused(moecclMoeLayerSetWeights(layer, &wrong), {"is NULL; it must hold ["});
+    }
+    moecclMoeWeights_t spoiled = weights;
+    spoiled.size = 0;
+    refused(moecclMoeLayerSetWeights(layer, &spoiled), {"weights was not initialised"});
+    check(moecclMoeLayerSetWeights(layer, &weights));
+
+    moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+    checkError(moecclMoeGetStats(layer, &stats), moecclInvalidUsage, nullptr,
+               {"no moecclMoeForward has completed"});
+    refused(moecclMoeForward(nullptr, input.data(), output.data(), nullptr), {"layer is NULL"});
+    refused(moecclMoeForward(layer, nullptr, output.data(), nullptr), {"input is NULL"});
+    refused(moecclMoeForward(layer, input.data(), nullptr, nullptr), {"output is NULL"});
+    check(moecclMoeForward(layer, input.data(), output.data(), nullptr));
+    refused(moecclMoeGetStats(nullptr, &stats), {"layer is NULL"});
+    refused(moecclMoeGetStats(layer, nullptr), {"stats is NULL"});
+    stats.version = 0;
+    refused(moecclMoeGetStats(layer, &stats), {"stats was not initialised"});
+    check(moecclMoeLayerDestroy(layer));
+  });
+}
+
+// A rank that has gone: the others' forward names the phase, and ends.
+TEST(MoeErrors, APeerThatLeaves) {
+  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
+    Job job;
+    job.ranks = 4;
+    job.timeoutMs = 3000;
+    std::barrier allReady(job.ranks);
+    runJob(job, [&](moecclComm_t comm, int rank) {
+      moecclGrid_t grid = nullptr;
+      check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid));
+      moecclMoeConfig_t config = rightConfig();
+      config.schedule = schedule;
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      std::vector<float> input(8 * 4), numbers(1000);
+      moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+      weights.gate = weights.w1 = weights.w2 = numbers.data();
+      check(moecclMoeLayerSetWeights(layer, &weights));
+      allReady.arrive_and_wait();
+      if (rank != 1) {
+        const moecclResult_t result = moecclMoeForward(layer, input.data(), input.data(), nullptr);
+        const std::string text = moecclGetLastError(nullptr);
+        checkThat(result == moecclRemoteError || result == moecclTimeout,
+                  "result " + std::to_string(result) + ": " + text);
+        checkThat(text.find("moecclMoeForward: ") == 0 && text.find("All") != std::string::npos,
+                  text);
+      }
+      check(moecclMoeLayerDestroy(layer));
+      moecclGridDestroy(grid);
+      throw Aborts{};
+    });
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::test

@@ -1,0 +1,214 @@
+#include "tests/moe/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <sstream>
+
+namespace moeccl::test {
+namespace {
+
+using moe_reference::Layer;
+using moe_reference::Result;
+
+class Source {
+ public:
+  explicit Source(unsigned seed) : random_(seed) {}
+  std::vector<float> uniform(std::int64_t count) {
+    std::uniform_real_distribution<float> value(-1, 1);
+    return filled(count, [&] { return value(random_); });
+  }
+  std::vector<float> whole(std::int64_t count) {
+    std::uniform_int_distribution<int> value(-1, 1);
+    return filled(count, [&] { return static_cast<float>(value(random_)); });
+  }
+  std::int64_t below(std::int64_t bound) {
+    return std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random_);
+  }
+
+ private:
+  template <typename Draw>
+  std::vector<float> filled(std::int64_t count, Draw draw) {
+    std::vector<float> values(count);
+    for (float& value : values) value = draw();
+    return values;
+  }
+  std::mt19937 random_;
+};
+
+std::vector<float> tokensOf(const Problem& problem, Source& source) {
+  const std::int64_t count = problem.tokens * problem.embedding;
+  std::vector<float> tokens;
+  if (problem.data == Tokens::random) {
+    tokens = source.uniform(count);
+  } else if (problem.data == Tokens::tied) {
+    tokens = source.whole(count);
+  } else {
+    const std::int64_t words = 5;
+    const std::vector<float> vocabulary = source.uniform(words * problem.embedding);
+    for (std::int64_t t = 0; t < problem.tokens; ++t) {
+      const auto word = vocabulary.begin() + source.below(words) * problem.embedding;
+      tokens.insert(tokens.end(), word, word + problem.embedding);
+    }
+  }
+  if (problem.hotGate != 0)
+    for (float& value : tokens) value = std::abs(value);
+  return tokens;
+}
+
+Layer layerOf(const Problem& problem, Source& source) {
+  Layer layer;
+  layer.nMp = problem.grid.nMp;
+  layer.config.tokens = problem.tokens;
+  layer.config.embedding = problem.embedding;
+  layer.config.hidden = problem.hidden;
+  layer.config.experts = problem.experts;
+  layer.config.topK = problem.choices;
+  layer.config.capacityFactor = problem.capacityFactor;
+  layer.config.capacityGroups = problem.capacityGroups;
+  layer.config.activation = problem.activation;
+  const std::int64_t gate = problem.embedding * problem.experts;
+  layer.gate = problem.data == Tokens::tied ? source.whole(gate) : source.uniform(gate);
+  for (std::int64_t m = 0; m < problem.embedding && problem.hotGate != 0; ++m)
+    layer.gate[m * problem.experts + 1] += problem.hotGate;
+  const std::int64_t weights = problem.experts * problem.embedding * problem.hidden;
+  if (problem.probe) {
+    layer.w1.assign(weights, 0.0f);
+    layer.w2.assign(weights, 0.0f);
+    layer.b2.assign(problem.experts * problem.embedding, 0.0f);
+    for (std::int64_t e = 0; e < problem.experts; ++e) layer.b2[e * problem.embedding + e] = 1;
+    return layer;
+  }
+  layer.w1 = source.uniform(weights);
+  layer.w2 = source.uniform(weights);
+  if (problem.biases) {
+    layer.b1 = source.uniform(problem.experts * problem.hidden);
+    layer.b2 = source.uniform(problem.experts * problem.embedding);
+  }
+  return layer;
+}
+
+// Which choices had a place, out of what the probe's experts left in the output.
+void expectSamePlaces(const Problem& problem, const std::vector<float>& output,
+                      const Result& expected) {
+  for (std::int64_t token = 0; token < problem.tokens; ++token)
+    for (std::int64_t expert = 0; expert < problem.experts; ++expert) {
+      const std::int64_t at = token * problem.embedding + expert;
+      ASSERT_EQ(output[at] > 0, expected.output[at] > 0)
+          << "token " << token << ", expert " << expert;
+    }
+}
+
+}  // namespace
+
+std::string Problem::text() const {
+  std::ostringstream out;
+  out << name << ": nMp " << grid.nMp << ", nEp " << grid.nEp << ", nEsp " << grid.nEsp
+      << (grid.order == moecclOrderEspEp ? ", ESP consecutive" : ", EP consecutive") << "; tokens "
+      << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
+      << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
+      << capacityGroups << ", seed " << seed;
+  return out.str();
+}
+
+Solved solve(const Problem& problem) {
+  Source source(problem.seed);
+  Solved solved;
+  solved.layer = layerOf(problem, source);
+  for (int batch = 0; batch < problem.batches(); ++batch) {
+    solved.inputs.push_back(tokensOf(problem, source));
+    solved.expected.push_back(moe_reference::forward(solved.layer, solved.inputs.back().data()));
+  }
+  return solved;
+}
+
+Job jobOf(const Problem& problem) {
+  Job job;
+  job.ranks = problem.ranks();
+  return job;
+}
+
+std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run) {
+  std::vector<Outcome> outcomes(problem.ranks());
+  Job job = jobOf(problem);
+  job.algorithms = run.algorithms;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclMoeConfig_t config = solved.layer.config;
+    config.schedule = run.schedule;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    check(moecclMoeLayerGetShapes(layer, &shapes));
+    const int batch = rank / problem.grid.nMp;
+    checkThat(shapes.capacity == solved.expected[batch].capacity,
+              "capacity " + std::to_string(shapes.capacity));
+    const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+    check(moecclMoeLayerSetWeights(layer, &shard.weights));
+
+    moecclStream_t stream = nullptr;
+    if (run.ownStream) check(moecclStreamCreate(comm, &stream));
+    Outcome& outcome = outcomes[rank];
+    std::vector<float> input = solved.inputs[batch];
+    for (int i = 0; i < run.forwards; ++i) {
+      if (run.inPlace)
+        outcome.output = input;
+      else
+        outcome.output.assign(input.size(), std::numeric_limits<float>::quiet_NaN());
+      check(moecclMoeForward(layer, run.inPlace ? outcome.output.data() : input.data(),
+                             outcome.output.data(), stream));
+    }
+    moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+    check(moecclMoeGetStats(layer, &stats));
+    outcome.auxiliaryLoss = stats.auxiliaryLoss;
+    outcome.droppedChoices = stats.droppedChoices;
+    outcome.assigned.assign(stats.assigned, stats.assigned + problem.experts);
+    outcome.kept.assign(stats.kept, stats.kept + problem.experts);
+
+    check(moecclStreamDestroy(stream));
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclGridDestroy(grid));
+  });
+  return outcomes;
+}
+
+void expectSolved(const Problem& problem, const Solved& solved,
+                  const std::vector<Outcome>& outcomes) {
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
+    const int batch = rank / problem.grid.nMp;
+    const Result& expected = solved.expected[batch];
+    const Outcome& outcome = outcomes[rank];
+    SCOPED_TRACE("rank " + std::to_string(rank));
+    ASSERT_EQ(outcome.output.size(), expected.output.size());
+    EXPECT_LE(moe_reference::largestError(outcome.output.data(), expected.output.data(),
+                                          static_cast<std::int64_t>(expected.output.size())),
+              1e-5);
+    EXPECT_EQ(outcome.assigned, expected.assigned);
+    EXPECT_EQ(outcome.kept, expected.kept);
+    EXPECT_EQ(outcome.droppedChoices, static_cast<std::int64_t>(expected.placeless.size()));
+    EXPECT_NEAR(outcome.auxiliaryLoss, expected.auxiliaryLoss, 1e-12);
+    if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
+  }
+}
+
+void expectBothSchedules(const Problem& problem) {
+  SCOPED_TRACE(problem.text());
+  const Solved solved = solve(problem);
+  std::vector<Outcome> baseline;
+  {
+    SCOPED_TRACE("baseline");
+    baseline = runLayer(problem, solved, {.schedule = moecclScheduleBaseline});
+    expectSolved(problem, solved, baseline);
+  }
+  if (problem.capacityGroups % problem.grid.nMp != 0) return;
+  SCOPED_TRACE("S1");
+  const std::vector<Outcome> s1 = runLayer(problem, solved, {.schedule = moecclScheduleS1});
+  expectSolved(problem, solved, s1);
+  for (int rank = 0; rank < problem.ranks(); ++rank)
+    EXPECT_EQ(s1[rank].auxiliaryLoss, baseline[rank].auxiliaryLoss);
+}
+
+}  // namespace moeccl::test

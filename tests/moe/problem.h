@@ -1,0 +1,79 @@
+// A layer, its tokens and what must come out, and how to run it on ranks that are threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "examples/moe_reference.h"
+#include "moeccl/moe.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+
+enum class Tokens {
+  random,    // all different
+  repeated,  // few different ones, as in text
+  tied,      // small whole numbers: logits are exact, and often equal between experts
+};
+
+struct Problem {
+  std::string name;
+  moecclGridShape_t grid{1, 1, 1, moecclOrderEspEp};
+  std::int64_t tokens = 12, embedding = 8, hidden = 12, experts = 12, choices = 2;
+  double capacityFactor = 1.0;
+  std::int64_t capacityGroups = 0;
+  moecclMoeActivation_t activation = moecclMoeGelu;
+  Tokens data = Tokens::random;
+  bool biases = true;
+  // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
+  // which choices had a place. Needs embedding >= experts.
+  bool probe = false;
+  float hotGate =
+      0;  // added to the gate's column of expert 1, against tokens shifted to be positive
+  unsigned seed = 1;
+
+  std::string text() const;
+  int ranks() const { return grid.nEp * grid.nEsp; }
+  int batches() const { return ranks() / grid.nMp; }
+};
+
+// A whole layer, and per MP group the tokens and what the reference makes of them.
+struct Solved {
+  moe_reference::Layer layer;
+  std::vector<std::vector<float>> inputs;
+  std::vector<moe_reference::Result> expected;
+};
+Solved solve(const Problem& problem);
+
+// One rank's results.
+struct Outcome {
+  std::vector<float> output;
+  double auxiliaryLoss = 0;
+  std::int64_t droppedChoices = 0;
+  std::vector<std::int64_t> assigned, kept;
+};
+
+struct Run {
+  moecclSchedule_t schedule = moecclScheduleAuto;
+  std::string algorithms = "";
+  bool ownStream = false;
+  bool inPlace = false;
+  int forwards = 2;  // the last one counts
+};
+
+// A job of threads with as many ranks as the grid needs.
+Job jobOf(const Problem& problem);
+
+// By rank.
+std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
+
+// Fails the test where a rank's outcome is not what the reference says.
+void expectSolved(const Problem& problem, const Solved& solved,
+                  const std::vector<Outcome>& outcomes);
+
+// Both schedules (S1 where it is offered) against the reference, and their statistics against each
+// other to the last bit.
+void expectBothSchedules(const Problem& problem);
+
+}  // namespace moeccl::test
