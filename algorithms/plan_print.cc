@@ -9,9 +9,13 @@ namespace {
 constexpr const char* kBuffers[] = {"in", "out", "scratch"};
 constexpr const char* kKinds[] = {"send", "recv", "copy", "reduce"};
 
-// in[3], out[0..7], scratch[1..9:4]
+// in[3], out[0..7], scratch[1..9:4], in[0]x3
 void printRun(std::ostream& out, const Blocks& run) {
   out << kBuffers[static_cast<int>(run.buffer)] << '[' << run.first;
+  if (run.count > 1 && run.stride == 0) {
+    out << "]x" << run.count;
+    return;
+  }
   if (run.count > 1) out << ".." << run[run.count - 1];
   if (run.count > 1 && run.stride != 1) out << ':' << run.stride;
   out << ']';
