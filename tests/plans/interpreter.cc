@@ -1,0 +1,229 @@
+#include "tests/plans/interpreter.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace moeccl::testing {
+namespace {
+
+// Stands for the bytes of a payload, and for how many there are.
+struct Value {
+  std::uint64_t bits;
+  std::uint64_t size;
+};
+
+Value valueOf(Payload payload) {
+  const auto rank = static_cast<std::uint64_t>(payload.rank);
+  const auto block = static_cast<std::uint64_t>(payload.block);
+  return {(rank * 1000003 + block + 1) * 0x9e3779b97f4a7c15u, rank * 1000 + block};
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Contract& contract, std::span<const Plan> plans, Machine machine,
+              std::mt19937& random)
+      : contract_(contract), plans_(plans), machine_(machine), random_(random) {
+    for (int rank = 0; rank < contract.ranks; ++rank) {
+      fill(rank);
+      group(rank);
+    }
+    match();
+  }
+
+  std::string run() {
+    std::vector<size_t> order(ops_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    size_t left = ops_.size();
+    while (left > 0) {
+      const size_t before = left;
+      std::ranges::shuffle(order, random_);
+      // Everything but a few late ones takes part in a round; nobody is left out of all.
+      for (size_t op : order) {
+        if (ops_[op].done || !canComplete(op) || (left < before && random_() % 2 == 0)) continue;
+        const size_t completed = complete(op);
+        if (!error_.empty()) return error_;
+        left -= completed;
+      }
+      if (left == before) return stuck();
+    }
+    return compare();
+  }
+
+ private:
+  struct OpState {
+    int rank, op;
+    size_t group;
+    size_t partner = SIZE_MAX;
+    bool done = false;
+  };
+  // Ops that start together.
+  struct Group {
+    size_t left = 0;
+    std::vector<size_t> after;
+  };
+
+  const Op& at(size_t op) const { return plans_[ops_[op].rank].ops[ops_[op].op]; }
+  std::string name(size_t op) const {
+    return "rank " + std::to_string(ops_[op].rank) + " op " + std::to_string(ops_[op].op) + " (" +
+           describe(plans_[ops_[op].rank], ops_[op].op) + ")";
+  }
+
+  // Blocks begin with their sizes and rubbish.
+  void fill(int rank) {
+    const auto rubbish = [&](std::uint64_t size) {
+      return Value{random_() * 0x100000001u | 1u, size};
+    };
+    for (int block = 0; block < contract_.inputBlocks(rank); ++block)
+      memory_[{rank, Buffer::input, block}] = valueOf({rank, block});
+    for (int block = 0; block < contract_.outputBlocks(rank); ++block)
+      memory_[{rank, Buffer::output, block}] =
+          rubbish(valueOf(contract_.expected(rank, block)[0]).size);
+    for (size_t block = 0; block < plans_[rank].scratch.size(); ++block)
+      memory_[{rank, Buffer::scratch, static_cast<int>(block)}] =
+          rubbish(valueOf(plans_[rank].scratch[block]).size);
+  }
+
+  void group(int rank) {
+    const Plan& plan = plans_[rank];
+    const size_t first = ops_.size();
+    std::map<std::pair<int, int>, size_t> byStep;
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      size_t group = groups_.size();
+      if (machine_ == Machine::byStreams)
+        group = byStep.try_emplace({plan.ops[i].lane, plan.ops[i].step}, group).first->second;
+      if (group == groups_.size()) groups_.emplace_back();
+      ++groups_[group].left;
+      ops_.push_back({.rank = rank, .op = static_cast<int>(i), .group = group});
+    }
+    for (auto step = byStep.begin(); step != byStep.end(); ++step)
+      if (step != byStep.begin() && std::prev(step)->first.first == step->first.first)
+        groups_[step->second].after.push_back(std::prev(step)->second);
+    for (size_t i = 0; i < plan.ops.size(); ++i)
+      for (OpRange range : plan.deps(plan.ops[i]))
+        for (int d = range.first; d < range.first + range.count; ++d)
+          if (machine_ == Machine::byDependencies || plan.ops[d].lane != plan.ops[i].lane)
+            groups_[ops_[first + i].group].after.push_back(ops_[first + d].group);
+  }
+
+  void match() {
+    // from, to, lane -> sends and receives in the order in which they match
+    std::map<std::tuple<int, int, int>, std::array<std::vector<size_t>, 2>> streams;
+    for (size_t op = 0; op < ops_.size(); ++op) {
+      const Op& what = at(op);
+      if (what.kind == OpKind::send)
+        streams[{ops_[op].rank, what.peer, what.lane}][0].push_back(op);
+      if (what.kind == OpKind::recv)
+        streams[{what.peer, ops_[op].rank, what.lane}][1].push_back(op);
+    }
+    for (auto& [key, ends] : streams) {
+      if (machine_ == Machine::byStreams)
+        for (std::vector<size_t>& end : ends)
+          std::ranges::stable_sort(end, {}, [&](size_t op) { return at(op).step; });
+      for (size_t i = 0; i < std::min(ends[0].size(), ends[1].size()); ++i) {
+        ops_[ends[0][i]].partner = ends[1][i];
+        ops_[ends[1][i]].partner = ends[0][i];
+      }
+    }
+  }
+
+  bool started(size_t op) const {
+    return std::ranges::all_of(groups_[ops_[op].group].after,
+                               [&](size_t group) { return groups_[group].left == 0; });
+  }
+
+  bool canComplete(size_t op) const {
+    const OpKind kind = at(op).kind;
+    if (kind == OpKind::copy || kind == OpKind::reduce) return started(op);
+    return ops_[op].partner != SIZE_MAX && started(op) && started(ops_[op].partner);
+  }
+
+  size_t complete(size_t op) {
+    if (at(op).kind == OpKind::send) op = ops_[op].partner;
+    if (at(op).kind != OpKind::recv) {
+      const auto from = places(op, &Plan::src), to = places(op, &Plan::dst);
+      store(op, from, to);
+      finish(op);
+      return 1;
+    }
+    const size_t send = ops_[op].partner;
+    store(op, places(send, &Plan::src), places(op, &Plan::dst));
+    finish(op);
+    finish(send);
+    return 2;
+  }
+
+  void finish(size_t op) {
+    ops_[op].done = true;
+    --groups_[ops_[op].group].left;
+  }
+
+  using Place = std::tuple<int, Buffer, int>;
+
+  std::vector<Place> places(size_t op,
+                            std::span<const Blocks> (Plan::*list)(const Op&) const) const {
+    std::vector<Place> places;
+    const Plan& plan = plans_[ops_[op].rank];
+    for (const Blocks& run : (plan.*list)(at(op)))
+      for (int i = 0; i < run.count; ++i) places.emplace_back(ops_[op].rank, run.buffer, run[i]);
+    return places;
+  }
+
+  void store(size_t op, const std::vector<Place>& from, const std::vector<Place>& to) {
+    if (from.size() % to.size() != 0) {
+      error_ = name(op) + " moves another number of blocks";
+      return;
+    }
+    for (size_t j = 0; j < to.size(); ++j) {
+      Value& target = memory_.at(to[j]);
+      std::uint64_t sum = 0;
+      for (size_t i = j; i < from.size(); i += to.size()) {
+        const Value& source = memory_.at(from[i]);
+        if (source.size != target.size) error_ = name(op) + " moves a block of another size";
+        sum += source.bits;
+      }
+      target.bits = sum;
+    }
+  }
+
+  std::string stuck() const {
+    std::string text = "stuck:";
+    for (size_t op = 0; op < ops_.size(); ++op)
+      if (!ops_[op].done) text.append(" ").append(name(op));
+    return text;
+  }
+
+  std::string compare() const {
+    for (int rank = 0; rank < contract_.ranks; ++rank)
+      for (int block = 0; block < contract_.outputBlocks(rank); ++block) {
+        std::uint64_t sum = 0;
+        for (Payload payload : contract_.expected(rank, block)) sum += valueOf(payload).bits;
+        if (memory_.at({rank, Buffer::output, block}).bits != sum)
+          return "rank " + std::to_string(rank) + " ends with a wrong " + describe(output(block));
+      }
+    return "";
+  }
+
+  const Contract contract_;
+  const std::span<const Plan> plans_;
+  const Machine machine_;
+  std::mt19937& random_;
+  std::vector<OpState> ops_;
+  std::vector<Group> groups_;
+  std::map<Place, Value> memory_;
+  std::string error_;
+};
+
+}  // namespace
+
+std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
+                      std::mt19937& random) {
+  return Interpreter(contract, plans, machine, random).run();
+}
+
+}  // namespace moeccl::testing

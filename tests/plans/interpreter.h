@@ -1,0 +1,21 @@
+// Runs plans on numbers, in an order drawn at random: what an executor would do to them. It is slow,
+// shares nothing with the verifier, and proves nothing; it is there to contradict the verifier.
+#pragma once
+
+#include <random>
+#include <span>
+#include <string>
+
+#include "algorithms/collective.h"
+#include "algorithms/plan.h"
+
+namespace moeccl::testing {
+
+// The two machines that verify.h describes.
+enum class Machine { byDependencies, byStreams };
+
+// Empty when every op completed and every output block holds what it must; else what went wrong.
+std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
+                      std::mt19937& random);
+
+}  // namespace moeccl::testing

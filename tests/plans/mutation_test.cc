@@ -1,0 +1,232 @@
+// How much of what can go wrong does the verifier see? Every plan of every algorithm is spoiled in
+// every small way; a mutant that the verifier accepts must be explained by a rule, and it must run
+// right when it is interpreted in random orders on both machines.
+#include <gtest/gtest.h>
+
+#include <iomanip>
+#include <iostream>
+#include <map>
+
+#include "src/verify/job.h"
+#include "tests/plans/interpreter.h"
+#include "tests/plans/mutations.h"
+#include "tests/plans/support.h"
+
+namespace moeccl::testing {
+namespace {
+
+constexpr int kInterpretations = 8;
+
+// Even, uneven, one rank per node, prime, scattered.
+std::vector<Topology> topologies() {
+  return {Topology::even(1, 1),
+          Topology::even(1, 2),
+          Topology::even(2, 2),
+          Topology::even(2, 3),
+          Topology::even(4, 1),
+          Topology::even(1, 5),
+          Topology::even(7, 1),
+          roundRobin(6, 3),
+          Topology::uneven(std::vector{3, 1, 2}),
+          roundRobin(7, 2),
+          Topology::uneven(std::vector{1, 4})};
+}
+
+std::string interpretBothWays(const Contract& contract, const std::vector<Plan>& plans,
+                              std::mt19937& random, int times = kInterpretations) {
+  for (int i = 0; i < times; ++i)
+    for (Machine machine : {Machine::byDependencies, Machine::byStreams}) {
+      const std::string wrong = interpret(contract, plans, machine, random);
+      if (!wrong.empty()) return wrong;
+    }
+  return "";
+}
+
+bool stepsFollowDependencies(const Plan& plan) {
+  for (const Op& op : plan.ops)
+    for (OpRange range : plan.deps(op))
+      for (int d = range.first; d < range.first + range.count; ++d)
+        if (plan.ops[d].lane == op.lane && plan.ops[d].step >= op.step) return false;
+  return true;
+}
+
+// Whether the lists differ only in own blocks, taken from the input instead of a copy in scratch.
+bool readsOriginalsOfCopies(std::span<const Blocks> before, std::span<const Blocks> after,
+                            const Plan& plan, int rank) {
+  verification::Walk was(before), is(after);
+  for (; !was.done() && !is.done(); was.next(), is.next()) {
+    const bool same = was.buffer() == is.buffer() && was.block() == is.block();
+    const bool original = was.buffer() == Buffer::scratch && is.buffer() == Buffer::input &&
+                          plan.scratch[was.block()] == Payload{rank, is.block()};
+    if (!same && !original) return false;
+  }
+  return was.done() && is.done();
+}
+
+// Why a mutant may be as good as the original; empty where there is no reason.
+std::string explain(const Mutant& mutant, const Plan& original) {
+  if (mutant.op < 0 || mutant.op >= static_cast<int>(mutant.plan.ops.size())) return "";
+  const Op& op = mutant.plan.ops[mutant.op];
+  if (mutant.kind == "drop dependency") {
+    for (const Blocks& run : mutant.plan.src(op))
+      if (run.buffer != Buffer::input) return "";
+    return "throttles only: the op reads nothing but inputs";
+  }
+  if (mutant.kind == "change buffer" &&
+      readsOriginalsOfCopies(original.src(original.ops[mutant.op]), mutant.plan.src(op), original,
+                             mutant.rank))
+    return "an own block is read from the input instead of from its copy in scratch";
+  if (mutant.kind == "change lane" && (op.kind == OpKind::copy || op.kind == OpKind::reduce))
+    return "a local op is ordered by its dependencies, whatever its lane";
+  if ((mutant.kind == "earlier step" || mutant.kind == "later step") &&
+      stepsFollowDependencies(mutant.plan))
+    return "steps still follow the dependencies, and only throttle";
+  return "";
+}
+
+struct Row {
+  int total = 0, caught = 0, explained = 0;
+
+  void operator+=(const Row& row) {
+    total += row.total;
+    caught += row.caught;
+    explained += row.explained;
+  }
+};
+
+using Table = std::map<std::string, Row>;
+
+void print(const std::string& name, const Row& row) {
+  const double rest = row.total - row.explained;
+  std::cout << std::left << std::setw(24) << name << std::right << std::setw(10) << row.total
+            << std::setw(10) << row.caught << std::setw(11) << row.explained << std::setw(15)
+            << std::fixed << std::setprecision(2) << (rest > 0 ? 100 * row.caught / rest : 100)
+            << "%\n";
+}
+
+void print(const std::string& title, const Table& table) {
+  std::cout << std::left << std::setw(24) << title << std::right << std::setw(10) << "mutants"
+            << std::setw(10) << "caught" << std::setw(11) << "explained" << std::setw(16)
+            << "of those left"
+            << "\n";
+  for (const auto& [name, row] : table) print(name, row);
+}
+
+TEST(Mutations, AreCaughtOrExplained) {
+  std::mt19937 random(11);
+  Table byKind, byAlgorithm, reasons;
+  Row all;
+  int unexplained = 0;
+  for (const Algorithm& algorithm : algorithms())
+    for (const Topology& topology : topologies())
+      for (int window : {16, 2}) {
+        auto plans = plansOf(algorithm, topology, {.window = window});
+        if (!plans || (window == 2 && plans == plansOf(algorithm, topology))) continue;
+        const Contract contract{algorithm.collective, topology.ranks()};
+        ASSERT_EQ(text(verify(contract, *plans)), "");
+        ASSERT_EQ(interpretBothWays(contract, *plans, random), "") << nameOf(algorithm);
+        const std::vector<Plan> originals = *plans;
+        const auto judge = [&](const Mutant& mutant) {
+          (*plans)[mutant.rank] = mutant.plan;
+          const auto violations = verify(contract, *plans);
+          Row row{.total = 1};
+          if (!violations.empty()) {
+            row.caught = 1;
+            EXPECT_EQ(violations[0].text.rfind("rank " + std::to_string(violations[0].rank), 0), 0u)
+                << violations[0].text;
+          } else {
+            const std::string reason = explain(mutant, originals[mutant.rank]);
+            const std::string wrong = interpretBothWays(contract, *plans, random);
+            row.explained = !reason.empty() && wrong.empty();
+            if (row.explained) reasons[reason] += Row{1, 0, 1};
+            if (!row.explained && ++unexplained <= 20)
+              ADD_FAILURE() << nameOf(algorithm) << ", nodes of the ranks: " << nameOf(topology)
+                            << ", window " << window << ": accepted after \"" << mutant.kind
+                            << "\" at rank " << mutant.rank << " op " << mutant.op << " ("
+                            << (mutant.op < 0 ? "" : describe(originals[mutant.rank], mutant.op))
+                            << "); " << (wrong.empty() ? "it runs right" : wrong);
+          }
+          byKind[std::string(mutant.kind)] += row;
+          all += row;
+          byAlgorithm[nameOf(algorithm)] += row;
+          (*plans)[mutant.rank] = originals[mutant.rank];
+        };
+        for (int rank = 0; rank < topology.ranks(); ++rank)
+          forEachMutant(contract, rank, originals[rank], judge);
+      }
+  print("mutation", byKind);
+  print("algorithm", byAlgorithm);
+  print("all", all);
+  for (const auto& [reason, row] : reasons)
+    std::cout << std::setw(6) << row.total << "  " << reason << "\n";
+  EXPECT_EQ(unexplained, 0);
+  EXPECT_GE(all.caught, 0.99 * (all.total - all.explained));
+}
+
+// Many mutations on top of each other, as long as the verifier accepts them; the interpreter must
+// agree at every turn, with what is accepted and with what is said to wait in a circle.
+TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
+  std::mt19937 random(8);
+  const auto any = [&](size_t count) { return static_cast<size_t>(random()) % count; };
+  int accepted = 0, circles = 0, others = 0;
+  for (const Algorithm& algorithm : algorithms())
+    for (const Topology& topology : topologies()) {
+      auto plans = plansOf(algorithm, topology);
+      if (!plans) continue;
+      const Contract contract{algorithm.collective, topology.ranks()};
+      for (int turn = 0; turn < 60; ++turn) {
+        const auto rank = static_cast<int>(any(plans->size()));
+        std::vector<Plan> mutants;
+        forEachMutant(contract, rank, (*plans)[rank], [&](const Mutant& mutant) {
+          if (mutant.kind == "earlier step" || mutant.kind == "later step" ||
+              mutant.kind == "drop dependency" || mutant.kind == "change buffer")
+            mutants.push_back(mutant.plan);
+        });
+        if (mutants.empty()) continue;
+        std::vector<Plan> changed = *plans;
+        changed[rank] = mutants[any(mutants.size())];
+        const auto violations = verify(contract, changed);
+        if (violations.empty()) {
+          ++accepted;
+          EXPECT_EQ(interpretBothWays(contract, changed, random), "");
+          *plans = changed;
+        } else if (violations[0].text.find("cyclic wait of streams") != std::string::npos) {
+          ++circles;
+          EXPECT_EQ(interpret(contract, changed, Machine::byDependencies, random), "");
+          EXPECT_EQ(interpret(contract, changed, Machine::byStreams, random).substr(0, 6), "stuck:")
+              << text(violations);
+        } else {
+          ++others;
+        }
+      }
+    }
+  std::cout << accepted << " accepted, " << circles << " refused as circles, " << others
+            << " refused for other reasons\n";
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(circles, 10);
+}
+
+// The interpreter must be able to contradict: where a mutation certainly matters, it goes wrong in
+// some order.
+TEST(Interpreter, SeesWhatGoesWrong) {
+  std::mt19937 random(3);
+  const Contract contract{Collective::allToAll, 4};
+  const auto plans =
+      plansOf(*findAlgorithm(Collective::allToAll, "hierarchical"), Topology::even(2, 2));
+  std::map<std::string, int> wrong, total;
+  const auto run = [&](const Mutant& mutant) {
+    if (mutant.kind != "drop op" && mutant.kind != "drop dependency" &&
+        mutant.kind != "swap blocks" && mutant.kind != "resize scratch")
+      return;
+    std::vector<Plan> changed = *plans;
+    changed[mutant.rank] = mutant.plan;
+    ++total[std::string(mutant.kind)];
+    wrong[std::string(mutant.kind)] += !interpretBothWays(contract, changed, random, 1000).empty();
+  };
+  for (int rank = 0; rank < contract.ranks; ++rank)
+    forEachMutant(contract, rank, (*plans)[rank], run);
+  for (const auto& [kind, count] : total) EXPECT_EQ(wrong[kind], count) << kind;
+}
+
+}  // namespace
+}  // namespace moeccl::testing
