@@ -10,7 +10,7 @@ import unittest
 TALLY = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "tally.py")
 
 GTEST = ["a_test", "--gtest_output=xml:a.xml"]
-SUITE = '<testsuite name="moeccl.{}">{}</testsuite>'
+SUITE = '<testsuite name="moeccl.moeccl:unit / {}">{}</testsuite>'
 PASS, FAIL = '<testcase name="p"/>', '<testcase name="f"><failure/></testcase>'
 SKIP = '<testcase name="s"><skipped/></testcase>'
 
@@ -20,7 +20,7 @@ def tally(tests, suites):
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "testlog-default.json"), "w") as file:
             for name, result, command in tests:
-                file.write(json.dumps({"name": name, "result": result, "command": command}) + "\n")
+                file.write(json.dumps({"name": f"moeccl:unit / {name}", "result": result, "command": command}) + "\n")
         with open(os.path.join(folder, "testlog-default.junit.xml"), "w") as file:
             file.write("<testsuites>" + "".join(SUITE.format(*suite) for suite in suites) + "</testsuites>")
         run = subprocess.run([sys.executable, TALLY, folder], capture_output=True, text=True)
