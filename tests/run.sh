@@ -62,6 +62,7 @@ case $sanitize in
     packages+=("${clang_packages[@]}")
     options+=(-Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false)
     compilers=(CC=clang CXX=clang++)
+    meson_test+=(--no-suite ucx)
     ;;
   *) wrong "--sanitize $sanitize: there are address and thread" ;;
 esac

@@ -15,12 +15,13 @@ PASS, FAIL = '<testcase name="p"/>', '<testcase name="f"><failure/></testcase>'
 SKIP = '<testcase name="s"><skipped/></testcase>'
 
 
-def tally(tests, suites):
+def tally(tests, suites, env={}):
     """tests: (name, result, command); suites: (name after the project's, cases)."""
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "testlog-default.json"), "w") as file:
             for name, result, command in tests:
-                file.write(json.dumps({"name": f"moeccl:unit / {name}", "result": result, "command": command}) + "\n")
+                file.write(json.dumps({"name": f"moeccl:unit / {name}", "result": result,
+                                       "command": command, "env": env}) + "\n")
         with open(os.path.join(folder, "testlog-default.junit.xml"), "w") as file:
             file.write("<testsuites>" + "".join(SUITE.format(*suite) for suite in suites) + "</testsuites>")
         run = subprocess.run([sys.executable, TALLY, folder], capture_output=True, text=True)
@@ -48,6 +49,8 @@ class TallyTest(unittest.TestCase):
     def test_no_case_is_a_failure(self):
         self.assertEqual(tally([("a", "OK", GTEST), ("b", "OK", ["b"])], []),
                          ("1 passed, 1 failed, 0 skipped", 1))
+        self.assertEqual(tally([("a", "OK", GTEST), ("b", "OK", ["b"])], [], {"GTEST_FILTER": "-*ucx*"}),
+                         ("1 passed, 0 failed, 1 skipped", 0))
 
     def test_nothing_ran(self):
         self.assertEqual(tally([], []), ("0 passed, 0 failed, 0 skipped", 1))
