@@ -24,15 +24,38 @@ enum class TransferStatus : std::uint8_t {
   failed,       // anything else; Transport::lastError() has the details
 };
 
+// The links of a TransferList (transfer_list.h).
+struct TransferLink {
+  TransferLink* previous = nullptr;
+  TransferLink* next = nullptr;
+};
+
 // One send or receive in flight. Owned by the caller, who keeps it until `done` has been called.
-class Transfer {
+class Transfer : public TransferLink {
  public:
   // `bytes`: how many arrived (receives only; with `truncated`, the buffer's size). May be called
-  // from inside send, recv, progress and cancel. May start further transfers.
+  // from inside send, recv, progress, cancel and close. May start and cancel further transfers; a
+  // transfer that starts here may be done before send or recv returns, so a chain of them nests.
   using Done = void (*)(Transfer* self, TransferStatus status, std::size_t bytes);
 
   Done done = nullptr;
-  void* handle = nullptr;  // the transport's own
+
+  // The transport's own while the transfer is in flight.
+  struct Flight {
+    void* request = nullptr;
+    const std::byte* from = nullptr;  // of a send
+    std::byte* to = nullptr;          // of a receive
+    std::size_t bytes = 0;
+    Tag tag = 0;
+    std::int32_t peer = -1;
+    bool isSend = false;
+    bool inFlight = false;                       // done has not been called
+    bool completed = false;                      // by the other side; done is about to be called
+    bool cancelled = false;                      // by cancel()
+    bool buffered = false;                       // a copy, see BufferedMessage
+    TransferStatus status = TransferStatus::ok;  // once completed: of the loopback,
+    int result = 0;                              // of UCX
+  } flight;
 };
 
 // What a rank tells the others, once and in a few bytes, when it cannot go on.
@@ -58,35 +81,48 @@ class Transport {
   virtual void connect(std::span<const Address> addresses) = 0;
 
   // Starts a transfer of `bytes` bytes (0 is a message too). `transfer->done` is called exactly
-  // once, possibly before this returns. The data must stay until then.
+  // once, possibly before this returns. The data must stay until then. A message goes to the first
+  // receive of exactly its tag, whose source field is the sender's rank; it may come long before or
+  // after the receive is posted. Whether a send completes before its receive is posted depends on
+  // the transport and the size. A receive longer than its message is `ok`, a shorter one
+  // `truncated`. What a rank sent before it ended may still arrive; then everything is
+  // `unreachable`.
   virtual void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) = 0;
   virtual void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) = 0;
   // Ends a transfer early; `done` is called with `cancelled` (or with its real outcome), now or in
-  // a later progress().
+  // a later progress(). What UCX can no longer take back, a send or a receive that is partly here,
+  // costs the whole connection: the two ranks are `unreachable` to each other from then on. So
+  // cancel only where the peer is given up, or what is known not to have begun.
   virtual void cancel(Transfer* transfer) = 0;
 
   // Calls `done` for what has completed; returns whether anything happened.
   virtual bool progress() = 0;
-  // Sleeps until progress() has something to do, but no longer than `milliseconds`.
+  // Sleeps until progress() or nextNotice() has something to do, but no longer than `milliseconds`.
   virtual void wait(int milliseconds) = 0;
   // Makes a wait() of another thread return. The one function that any thread may call at any time.
   virtual void wake() = 0;
 
-  // Tells every rank, best effort, without waiting for them.
+  // Tells every other rank, best effort, without waiting for them; progress() carries it on.
   virtual void notify(const Notice& notice) = 0;
   // The next notice that arrived, or false.
   virtual bool nextNotice(Notice* notice) = 0;
 
-  // Ends the connection: returns when everything sent has been handed over to the peers or
-  // `milliseconds` have passed. Collective unless `abrupt`.
+  // Ends the connection; collective unless `abrupt`. Transfers still in flight at the end are
+  // `cancelled`; nothing may be started afterwards. Destruction without it closes abruptly.
+  //   in order   returns when everything sent has been handed over and every rank that lives has
+  //              called close too, or when `milliseconds` have passed
+  //   abrupt     waits for nobody; `milliseconds` are for notices that have not left yet
   virtual void close(bool abrupt, int milliseconds) = 0;
 
   // Details of the last failed or unreachable transfer, for people.
   virtual std::string lastError() const = 0;
 };
 
-// Ranks as threads of one process.
-std::unique_ptr<Transport> makeLoopbackTransport(int rank, int ranks);
+// Ranks as threads of one process. Sends of `eagerBelow` bytes or more complete only when their
+// receive is posted, as on the weaker machine; 0 makes every send do so, SIZE_MAX none.
+inline constexpr std::size_t kLoopbackEagerBelow = 4096;
+std::unique_ptr<Transport> makeLoopbackTransport(int rank, int ranks,
+                                                 std::size_t eagerBelow = kLoopbackEagerBelow);
 // Ranks as processes, over UCX (ucx_transport.cc); throws std::runtime_error when built without it.
 std::unique_ptr<Transport> makeUcxTransport(int rank, int ranks);
 

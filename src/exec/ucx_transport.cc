@@ -1,0 +1,294 @@
+#include "src/exec/ucx_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <stdexcept>
+
+#include "src/exec/ucx_settings.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// A running process looks for ended ones once in so many calls of progress().
+constexpr unsigned kRoundsPerLook = 1024;
+
+struct AddressHeader {
+  char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'U', '1'};
+  std::int32_t rank = 0;
+  std::int32_t ranks = 0;
+  ProcessIdentity process;
+  char host[64] = {};
+};
+
+void check(ucs_status_t status, int rank, const char* what) {
+  if (status != UCS_OK)
+    throw std::runtime_error(
+        stringf("rank %d: UCX: %s: %s", rank, what, ucs_status_string(status)));
+}
+
+void addToEpoll(int epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+    throw std::runtime_error(stringf("epoll: %s", std::strerror(errno)));
+}
+
+}  // namespace
+
+UcxTransport::UcxTransport(int rank, int ranks, bool watchProcesses)
+    : rank_(rank),
+      ranks_(ranks),
+      watchProcesses_(watchProcesses),
+      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      events_(epoll_create1(EPOLL_CLOEXEC)) {
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE |
+                      UCP_PARAM_FIELD_REQUEST_INIT | UCP_PARAM_FIELD_TAG_SENDER_MASK |
+                      UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.request_size = sizeof(RequestSpace);
+  params.request_init = &UcxTransport::initRequest;
+  params.tag_sender_mask = (std::uint64_t{1} << kSourceBits) - 1;
+  params.estimated_num_eps = static_cast<std::size_t>(ranks);
+  params.name = "moeccl";
+  const UcxConfig config = readUcxConfig();
+  ucp_context_h context = nullptr;
+  check(ucp_init(&params, config.get(), &context), rank_, "starting");
+  context_.reset(context);
+
+  // The caller's progress thread and his own take turns.
+  ucp_worker_params_t workerParams{};
+  workerParams.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  workerParams.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h worker = nullptr;
+  check(ucp_worker_create(context, &workerParams, &worker), rank_, "creating a worker");
+  worker_.reset(worker);
+  setControlHandler();
+
+  int workerEvents = -1;
+  check(ucp_worker_get_efd(worker, &workerEvents), rank_, "getting the worker's events");
+  addToEpoll(events_.get(), workerEvents);
+  addToEpoll(events_.get(), woken_.get());
+  addToEpoll(events_.get(), processes_.fd());
+}
+
+UcxTransport::~UcxTransport() { close(true, 0); }
+
+Transport::Address UcxTransport::address() {
+  AddressHeader header;
+  header.rank = rank_;
+  header.ranks = ranks_;
+  header.process = ProcessIdentity::self();
+  gethostname(header.host, sizeof header.host - 1);
+  ucp_address_t* worker = nullptr;
+  std::size_t bytes = 0;
+  check(ucp_worker_get_address(worker_.get(), &worker, &bytes), rank_,
+        "getting the worker's address");
+  Address address(sizeof header + bytes);
+  std::memcpy(address.data(), &header, sizeof header);
+  std::memcpy(address.data() + sizeof header, worker, bytes);
+  ucp_worker_release_address(worker_.get(), worker);
+  return address;
+}
+
+void UcxTransport::connect(std::span<const Address> addresses) {
+  if (addresses.size() != static_cast<std::size_t>(ranks_))
+    throw std::runtime_error(
+        stringf("rank %d: connect got %zu addresses, expected one for each of %d ranks", rank_,
+                addresses.size(), ranks_));
+  std::vector<Peer> peers(addresses.size());
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Address& bytes = addresses[static_cast<std::size_t>(rank)];
+    const AddressHeader expected;
+    AddressHeader header;
+    if (bytes.size() <= sizeof header ||
+        std::memcmp(bytes.data(), expected.magic, sizeof expected.magic) != 0)
+      throw std::runtime_error(
+          stringf("rank %d: the address of rank %d is not a UCX address", rank_, rank));
+    std::memcpy(&header, bytes.data(), sizeof header);
+    if (header.rank != rank || header.ranks != ranks_)
+      throw std::runtime_error(
+          stringf("rank %d: address %d is that of rank %d of %d, expected rank %d of %d", rank_,
+                  rank, header.rank, header.ranks, rank, ranks_));
+    Peer& peer = peers[static_cast<std::size_t>(rank)];
+    peer.transport = this;
+    peer.rank = rank;
+    peer.address.assign(bytes.begin() + sizeof header, bytes.end());
+    peer.process = header.process;
+    peer.name = stringf("rank %d (process %lld on %.63s)", rank,
+                        static_cast<long long>(header.process.pid), header.host);
+  }
+  peers_ = std::move(peers);
+}
+
+void UcxTransport::initRequest(void* request) {
+  *static_cast<RequestSpace*>(request) = {nullptr, nullptr};
+}
+
+void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
+  transfer->flight = {.bytes = bytes, .tag = tag, .peer = to, .isSend = true, .inFlight = true};
+  ++sendsInFlight_, ++inFlight_;
+  const ucp_ep_h endpoint = closed_ ? nullptr : reach(peer(to));
+  if (!endpoint) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
+
+  ucp_request_param_t param;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.cb.send = &UcxTransport::sendDone;
+  param.user_data = transfer;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  started(transfer, ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
+}
+
+void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
+  transfer->flight = {.bytes = bytes, .tag = tag, .peer = from, .inFlight = true};
+  ++inFlight_;
+  if (closed_) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
+  // The message itself needs no endpoint, but without one the peer's end goes unnoticed.
+  reach(peer(from));
+
+  ucp_request_param_t param;
+  // UCX (1.13) tells the size of a message that is here already to the callback only.
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv = &UcxTransport::recvDone;
+  param.user_data = transfer;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  started(transfer, ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, ~Tag{0}, &param));
+}
+
+void UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
+  Transfer::Flight& flight = transfer->flight;
+  if (!UCS_PTR_IS_PTR(request)) return finish(transfer, UCS_PTR_STATUS(request), flight.bytes);
+  if (flight.completed) {
+    ucp_request_free(request);
+    return finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
+  }
+  *static_cast<RequestSpace*>(request) = {this, transfer};
+  flight.request = request;
+  Peer& with = peer(flight.peer);
+  with.pending.pushBack(transfer);
+  if (with.gone) doom(transfer);
+}
+
+void UcxTransport::sendDone(void* request, ucs_status_t status, void* transfer) {
+  requestDone(request, status, 0, transfer);
+}
+
+void UcxTransport::recvDone(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                            void* transfer) {
+  requestDone(request, status, info->length, transfer);
+}
+
+void UcxTransport::requestDone(void* request, ucs_status_t status, std::size_t bytes,
+                               void* argument) {
+  RequestSpace& space = *static_cast<RequestSpace*>(request);
+  if (!space.transport) {  // from inside the call that starts the transfer; started() will see it
+    Transfer::Flight& flight = static_cast<Transfer*>(argument)->flight;
+    flight.completed = true;
+    flight.result = status;
+    if (status == UCS_OK && !flight.isSend) flight.bytes = bytes;
+    return;
+  }
+  UcxTransport& self = *space.transport;
+  Transfer* const transfer = space.transfer;
+  space = {nullptr, nullptr};
+  ucp_request_free(request);
+  if (!transfer) return;
+  TransferList::remove(transfer);
+  self.finish(transfer, status, transfer->flight.isSend ? transfer->flight.bytes : bytes);
+}
+
+void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t bytes) {
+  Transfer::Flight& flight = transfer->flight;
+  flight.inFlight = false;
+  --inFlight_;
+  if (flight.isSend) --sendsInFlight_;
+  if (status == UCS_OK) return transfer->done(transfer, TransferStatus::ok, bytes);
+  if (status == UCS_ERR_MESSAGE_TRUNCATED)
+    return transfer->done(transfer, TransferStatus::truncated, flight.bytes);
+  transfer->done(transfer, judge(transfer, status), 0);
+}
+
+TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
+  const Transfer::Flight& flight = transfer->flight;
+  if (flight.cancelled || closed_) return TransferStatus::cancelled;
+  const Peer& with = peer(flight.peer);
+  const bool unreachable = with.gone || status == UCS_ERR_CONNECTION_RESET ||
+                           status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
+                           status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED ||
+                           status == UCS_ERR_IO_ERROR;
+  lastError_ =
+      stringf("rank %d: %s of %zu bytes %s %s: %s", rank_, flight.isSend ? "send" : "receive",
+              flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),
+              with.gone ? with.whyGone.c_str() : ucs_status_string(status));
+  return unreachable ? TransferStatus::unreachable : TransferStatus::failed;
+}
+
+void UcxTransport::cancel(Transfer* transfer) {
+  Transfer::Flight& flight = transfer->flight;
+  if (!flight.inFlight || flight.cancelled) return;
+  flight.cancelled = true;
+  if (flight.isSend) {
+    // UCX gives back a send only with its endpoint.
+    losses_.push_back({flight.peer, "a send to it was cancelled", true});
+  } else {
+    doom(transfer);
+  }
+}
+
+bool UcxTransport::progress() {
+  if (closed_) return false;
+  bool anything = ucp_worker_progress(worker_.get()) != 0;
+  if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
+  if (!losses_.empty() || !dooming_.empty()) anything |= settleLosses();
+  return anything;
+}
+
+void UcxTransport::wait(int milliseconds) {
+  if (!notices_.empty()) return;
+  sleep(milliseconds);
+}
+
+void UcxTransport::sleep(int milliseconds) {
+  if (closed_ || !losses_.empty()) return;
+  if (!dooming_.empty()) milliseconds = std::min(milliseconds, 1);
+  // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
+  // included, so the sleep needs no other bound. Busy: something is there to be progressed.
+  const ucs_status_t status = ucp_worker_arm(worker_.get());
+  if (status == UCS_ERR_BUSY) return;
+  if (status != UCS_OK) milliseconds = std::min(milliseconds, 1);
+  epoll_event happened[3];
+  const int count = epoll_wait(events_.get(), happened, 3, milliseconds);
+  for (int i = 0; i < count; ++i) {
+    if (happened[i].data.fd == processes_.fd()) lookAfterProcesses();
+    if (happened[i].data.fd != woken_.get()) continue;
+    std::uint64_t wakes;
+    if (read(woken_.get(), &wakes, sizeof wakes) < 0) continue;
+  }
+}
+
+void UcxTransport::wake() {
+  const std::uint64_t one = 1;
+  // It can only fail when it is full, and then it wakes too.
+  if (write(woken_.get(), &one, sizeof one) < 0) return;
+}
+
+std::unique_ptr<Transport> makeUcxTransport(int rank, int ranks) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw std::runtime_error(
+        stringf("rank %d of %d ranks: expected 0 <= rank < ranks", rank, ranks));
+  if (ranks > 1 << kSourceBits)
+    throw std::runtime_error(
+        stringf("%d ranks: at most %d can be told apart", ranks, 1 << kSourceBits));
+  return std::make_unique<UcxTransport>(rank, ranks);
+}
+
+}  // namespace moeccl

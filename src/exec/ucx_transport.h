@@ -1,0 +1,164 @@
+// Ranks as processes over UCX. Private to ucx_*.cc and their tests.
+//
+//   ucx_transport.cc  life, data path, waiting
+//   ucx_peers.cc      endpoints, and what happens when a peer is gone
+//   ucx_control.cc    notices and goodbyes, as active messages beside the data
+//   ucx_settings.cc   how UCX is tuned
+//
+// Data are tagged messages; the tag holds the source, so the whole tag is matched and every receive
+// is posted as soon as the caller asks for it. UCX ties receives to no peer. So each pending
+// transfer is also in its peer's list, and when the peer is gone its receives are cancelled here.
+//
+// How the end of a peer is noticed, for whichever peer this rank has ever sent to or awaited
+// something from (each of which gets an endpoint, receive-only ones too):
+//   - a process of this machine: by the kernel, at once (ProcessWatch);
+//   - elsewhere: by its connection breaking, or by UCX's keepalive;
+//   - a transport closed abruptly in a process that lives on: by its goodbye.
+// A host that vanishes without a word while data are under way to it is found by TCP's own
+// retransmission limit only (minutes); callers that cannot wait that long have timeouts.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <bitset>
+#include <chrono>
+#include <deque>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "src/exec/process_watch.h"
+#include "src/exec/transfer_list.h"
+#include "src/exec/ucx_handles.h"
+
+namespace moeccl {
+
+class UcxTransport final : public Transport {
+ public:
+  // `watchProcesses`: false leaves the discovery of dead peers to UCX; for tests.
+  UcxTransport(int rank, int ranks, bool watchProcesses = true);
+  ~UcxTransport() override;
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+  Address address() override;
+  void connect(std::span<const Address> addresses) override;
+  void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
+  void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
+  void cancel(Transfer* transfer) override;
+  bool progress() override;
+  void wait(int milliseconds) override;
+  void wake() override;
+  void notify(const Notice& notice) override;
+  bool nextNotice(Notice* notice) override;
+  void close(bool abrupt, int milliseconds) override;
+  std::string lastError() const override { return lastError_; }
+
+  // UCX's description of the connection to a peer, for people and tests.
+  std::string describeConnection(int peer);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // UCX gives back the sends of a closed endpoint within a few rounds of progress. It does not give
+  // back a receive of which only a part has arrived; after this long the caller gets it back from
+  // here.
+  static constexpr std::chrono::milliseconds kDoomed{100};
+
+  struct Peer {
+    UcxTransport* transport = nullptr;
+    int rank = -1;
+    Address address;  // UCX's
+    ProcessIdentity process;
+    std::string name;  // "rank 3 (process 71 on host)"
+    UcxEndpoint endpoint;
+    bool gone = false;
+    std::string whyGone;
+    TransferList pending;  // in flight
+    TransferList doomed;   // in flight, given up, not yet given back by UCX
+  };
+  struct Loss {
+    int rank;
+    std::string why;
+    bool ours;  // this rank gives the peer up, which should be told
+  };
+  // A control message, to one peer or several.
+  struct Control {
+    enum class Kind : std::uint32_t { notice, goodbye, gone };
+    struct Message {
+      Kind kind;
+      std::int32_t source;
+      std::int32_t round;
+      Notice notice;
+    } message;
+    UcxTransport* transport = nullptr;
+    int unsent = 0;
+    std::list<Control>::iterator self;
+  };
+  // Our part of each UCX request. Both null until the call that makes the request has returned;
+  // no transfer: it has been given up.
+  struct RequestSpace {
+    UcxTransport* transport;
+    Transfer* transfer;
+  };
+
+  // ucx_transport.cc
+  static void initRequest(void* request);
+  static void sendDone(void* request, ucs_status_t status, void* transfer);
+  static void recvDone(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                       void* transfer);
+  static void requestDone(void* request, ucs_status_t status, std::size_t bytes, void* transfer);
+  // Takes over the request that a call to UCX has returned for a transfer.
+  void started(Transfer* transfer, ucs_status_ptr_t request);
+  void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
+  TransferStatus judge(Transfer* transfer, ucs_status_t status);
+  void sleep(int milliseconds);
+
+  // ucx_peers.cc
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  // The endpoint, made at its first use; null when the peer is gone.
+  ucp_ep_h reach(Peer& peer);
+  static void endpointFailed(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+  void lookAfterProcesses();
+  bool settleLosses();
+  void lose(Peer& peer, const std::string& why);
+  void doom(Transfer* transfer);
+  void giveUpDoomed(Peer& peer);
+
+  // ucx_control.cc
+  void setControlHandler();
+  static ucs_status_t controlArrived(void* transport, const void* header, std::size_t headerBytes,
+                                     void* data, std::size_t bytes,
+                                     const ucp_am_recv_param_t* param);
+  static void controlSent(void* request, ucs_status_t status, void* control);
+  Control& newControl(Control::Kind kind, int round);
+  void post(Control& control, Peer& to);
+  static void release(Control& control);
+  template <typename Condition>
+  bool progressUntil(Condition condition, Clock::time_point deadline);
+  void sayGoodbye(Clock::time_point deadline);
+  static void choreDone(void* request, UcxTransport& transport);
+  void flush(Clock::time_point deadline);
+  void dropUnexpected(Clock::time_point deadline);
+
+  const int rank_, ranks_;
+  const bool watchProcesses_;
+  UcxContext context_;
+  FileDescriptor woken_;   // an eventfd
+  FileDescriptor events_;  // an epoll of the worker, woken_ and processes_
+  ProcessWatch processes_;
+  UcxWorker worker_;
+  std::vector<Peer> peers_;  // by rank; empty until connected
+  std::list<Control> controls_;
+  std::deque<Notice> notices_;
+  std::vector<Loss> losses_;  // to be settled by the next progress()
+  std::vector<int> dooming_;  // ranks with doomed transfers
+  Clock::time_point doom_{};  // when UCX has had time enough to give them back
+  std::bitset<64> goodbyes_;  // rounds of the closing barrier that have come in
+  std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;
+  unsigned rounds_ = 0;  // of progress
+  bool closed_ = false;
+  std::string lastError_;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,304 @@
+// Messages: that they arrive whole, once, where they should.
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <thread>
+
+#include "tests/exec/transport_contract.h"
+
+namespace moeccl::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+// On both sides of every change of protocol: inline, eager, in pieces, rendezvous.
+constexpr std::size_t kSizes[] = {0, 1, 7, 4096, 65536, kMiB + 3};
+
+void expectArrived(const Probe& probe, std::span<const std::uint8_t> buffer, std::uint64_t seed,
+                   std::size_t bytes) {
+  EXPECT_EQ(probe.completions, 1);
+  EXPECT_EQ(probe.status, TransferStatus::ok);
+  EXPECT_EQ(probe.arrived, bytes);
+  const std::vector<std::uint8_t> expected = pattern(seed, bytes);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), buffer.begin())) << bytes << " bytes";
+}
+
+// Both ranks send `bytes` bytes to each other.
+void exchange(Member& me, std::uint32_t call, std::size_t bytes) {
+  const int peer = 1 - me.rank();
+  const std::vector<std::uint8_t> out = pattern(call * 2 + me.rank(), bytes);
+  std::vector<std::uint8_t> in(bytes);
+  Probe send, recv;
+  me.transport.recv(peer, tagOf(peer, call), in.data(), bytes, &recv);
+  me.transport.send(peer, tagOf(me.rank(), call), out.data(), bytes, &send);
+  ASSERT_TRUE(finish(me.transport, {&send, &recv})) << bytes << " bytes";
+  EXPECT_EQ(send.completions, 1);
+  EXPECT_EQ(send.status, TransferStatus::ok);
+  expectArrived(recv, in, call * 2 + peer, bytes);
+}
+
+TEST_P(TransportContract, SizesInBothDirections) {
+  run(2, [](Member& me) {
+    std::uint32_t call = 0;
+    for (std::size_t bytes : kSizes) exchange(me, call++, bytes);
+  });
+}
+
+TEST_P(TransportContract, SixtyFourMebibytes) {
+  run(2, [](Member& me) { exchange(me, 0, 64 * kMiB); });
+}
+
+TEST_P(TransportContract, ToOneself) {
+  run(1, [](Member& me) {
+    std::uint32_t call = 0;
+    for (std::size_t bytes : kSizes) {
+      const std::vector<std::uint8_t> out = pattern(call, bytes);
+      std::vector<std::uint8_t> in(bytes);
+      Probe send, recv;
+      me.transport.send(0, tagOf(0, call), out.data(), bytes, &send);
+      me.transport.recv(0, tagOf(0, call), in.data(), bytes, &recv);
+      ASSERT_TRUE(finish(me.transport, {&send, &recv})) << bytes << " bytes";
+      expectArrived(recv, in, call++, bytes);
+    }
+  });
+}
+
+TEST_P(TransportContract, ManyToOneInReverse) {
+  constexpr int kMessages = 60;
+  run(5, [](Member& me) {
+    const auto bytesOf = [](int message) { return kSizes[message % std::size(kSizes)] + message; };
+    std::vector<std::vector<std::uint8_t>> data;
+    if (me.rank() > 0) {
+      std::vector<Probe> sends(kMessages);
+      for (int i = 0; i < kMessages; ++i) {
+        data.push_back(pattern(me.rank() * 1000 + i, bytesOf(i)));
+        me.transport.send(0, tagOf(me.rank(), i), data[i].data(), data[i].size(), &sends[i]);
+      }
+      for (const Probe& send : sends) ASSERT_TRUE(finish(me.transport, {&send}));
+      return;
+    }
+    const int total = kMessages * (me.ranks() - 1);
+    std::vector<Probe> recvs(total);
+    for (int i = 0; i < total; ++i) {
+      const int message = kMessages - 1 - i / (me.ranks() - 1), peer = 1 + i % (me.ranks() - 1);
+      data.emplace_back(bytesOf(message));
+      me.transport.recv(peer, tagOf(peer, message), data[i].data(), data[i].size(), &recvs[i]);
+    }
+    for (int i = 0; i < total; ++i) {
+      const int message = kMessages - 1 - i / (me.ranks() - 1), peer = 1 + i % (me.ranks() - 1);
+      ASSERT_TRUE(finish(me.transport, {&recvs[i]}));
+      expectArrived(recvs[i], data[i], peer * 1000 + message, bytesOf(message));
+    }
+  });
+}
+
+TEST_P(TransportContract, UnexpectedMessagesAreKept) {
+  run(2, [](Member& me) {
+    constexpr int kCount = std::size(kSizes);
+    std::vector<Probe> probes(kCount);
+    std::vector<std::vector<std::uint8_t>> data;
+    if (me.rank() == 0) {
+      for (int i = 0; i < kCount; ++i) {
+        data.push_back(pattern(i, kSizes[i]));
+        me.transport.send(1, tagOf(0, i), data[i].data(), data[i].size(), &probes[i]);
+      }
+    } else {
+      // Messages come in, one way or another, before anybody has asked for them.
+      progressUntil(
+          me.transport, [] { return false; }, 50);
+      for (int i = 0; i < kCount; ++i) data.emplace_back(kSizes[i]);
+      for (int i = kCount - 1; i >= 0; --i)
+        me.transport.recv(0, tagOf(0, i), data[i].data(), data[i].size(), &probes[i]);
+    }
+    for (int i = 0; i < kCount; ++i) {
+      ASSERT_TRUE(finish(me.transport, {&probes[i]}));
+      if (me.rank() == 1) expectArrived(probes[i], data[i], i, kSizes[i]);
+    }
+  });
+}
+
+TEST_P(TransportContract, EqualTagsStayInOrder) {
+  constexpr int kMessages = 100;
+  run(2, [](Member& me) {
+    std::vector<Probe> probes(kMessages);
+    std::vector<std::vector<std::uint8_t>> data;
+    for (int i = 0; i < kMessages; ++i) {
+      const std::size_t bytes = i % 3 == 0 ? 100000 : 16;
+      data.push_back(pattern(i, bytes));
+      if (me.rank() == 0)
+        me.transport.send(1, tagOf(0, 7), data[i].data(), bytes, &probes[i]);
+      else
+        std::ranges::fill(data[i], 0);
+    }
+    if (me.rank() == 1)
+      for (int i = 0; i < kMessages; ++i)
+        me.transport.recv(0, tagOf(0, 7), data[i].data(), data[i].size(), &probes[i]);
+    for (int i = 0; i < kMessages; ++i) {
+      ASSERT_TRUE(finish(me.transport, {&probes[i]}));
+      if (me.rank() == 1) expectArrived(probes[i], data[i], i, data[i].size());
+    }
+  });
+}
+
+// Sizes of a message and its receive, and whether the receive is posted first.
+struct Mismatch {
+  std::size_t message, buffer;
+  bool expected;
+};
+
+TEST_P(TransportContract, MessageOfAnotherSize) {
+  run(2, [](Member& me) {
+    std::uint32_t call = 0;
+    for (const Mismatch& m : {Mismatch{100, 60, true},
+                              {100, 60, false},
+                              {kMiB, 1000, true},
+                              {kMiB, 1000, false},
+                              {20000, 0, true},
+                              {20000, 0, false},
+                              {60, 100, true},
+                              {60, 100, false},
+                              {kMiB - 5, kMiB, true},
+                              {kMiB - 5, kMiB, false},
+                              {0, 10, true},
+                              {0, 10, false}}) {
+      ++call;
+      Probe probe;
+      const std::vector<std::uint8_t> out = pattern(call, m.message);
+      std::vector<std::uint8_t> in(m.buffer + 8, 0xee);
+      const auto recv = [&] { me.transport.recv(0, tagOf(0, call), in.data(), m.buffer, &probe); };
+      if (me.rank() == 1 && m.expected) recv();
+      me.meet();
+      if (me.rank() == 0) me.transport.send(1, tagOf(0, call), out.data(), m.message, &probe);
+      if (me.rank() == 1 && !m.expected) {
+        progressUntil(
+            me.transport, [] { return false; }, 20);
+        recv();
+      }
+      ASSERT_TRUE(finish(me.transport, {&probe})) << m.message << " into " << m.buffer;
+      if (me.rank() == 0) {
+        EXPECT_EQ(probe.status, TransferStatus::ok);
+        continue;
+      }
+      const std::size_t arrives = std::min(m.message, m.buffer);
+      EXPECT_EQ(probe.status, m.message > m.buffer ? TransferStatus::truncated : TransferStatus::ok)
+          << m.message << " into " << m.buffer;
+      EXPECT_EQ(probe.arrived, arrives);
+      if (m.message <= m.buffer) {
+        EXPECT_TRUE(std::equal(in.begin(), in.begin() + arrives, out.begin()));
+      }
+      EXPECT_EQ(std::ranges::count(in.begin() + m.buffer, in.end(), 0xee), 8);
+    }
+  });
+}
+
+// A chain of messages, each started by the end of the one before, back and forth.
+TEST_P(TransportContract, TransfersStartFromCompletions) {
+  constexpr int kRounds = 500;
+  struct Link : Transfer {
+    Member* me;
+    std::vector<Link>* chain;
+    int index;
+    std::uint32_t value = 0;
+    void start() {
+      const int peer = 1 - me->rank();
+      const bool mine = index % 2 == me->rank();
+      if (mine)
+        me->transport.send(peer, tagOf(me->rank(), index), &value, sizeof value, this);
+      else
+        me->transport.recv(peer, tagOf(peer, index), &value, sizeof value, this);
+    }
+    bool ended = false;
+  };
+  run(2, [](Member& me) {
+    std::vector<Link> chain(kRounds);
+    for (int i = 0; i < kRounds; ++i) {
+      chain[i].me = &me;
+      chain[i].chain = &chain;
+      chain[i].index = i;
+      chain[i].done = [](Transfer* self, TransferStatus status, std::size_t) {
+        auto* link = static_cast<Link*>(self);
+        EXPECT_EQ(status, TransferStatus::ok);
+        link->ended = true;
+        if (link->index + 1 == kRounds) return;
+        Link& next = (*link->chain)[link->index + 1];
+        next.value = link->value + 1;
+        next.start();
+      };
+    }
+    chain[0].start();
+    ASSERT_TRUE(progressUntil(me.transport, [&] { return chain.back().ended; }));
+    EXPECT_EQ(chain.back().value, kRounds - 1);
+  });
+}
+
+TEST_P(TransportContract, CancelledReceive) {
+  run(2, [](Member& me) {
+    Probe cancelled, other, send, late;
+    std::vector<std::uint8_t> in(1000, 0xee), more(1000);
+    const std::vector<std::uint8_t> out = pattern(3, 1000);
+    if (me.rank() == 1) {
+      me.transport.recv(0, tagOf(0, 1), in.data(), in.size(), &cancelled);
+      me.transport.recv(0, tagOf(0, 2), more.data(), more.size(), &other);
+      me.transport.progress();
+      me.transport.cancel(&cancelled);
+      ASSERT_TRUE(finish(me.transport, {&cancelled}));
+      EXPECT_EQ(cancelled.status, TransferStatus::cancelled);
+    }
+    me.meet();
+    if (me.rank() == 0) {
+      me.transport.send(1, tagOf(0, 1), out.data(), out.size(), &send);
+      me.transport.send(1, tagOf(0, 2), out.data(), out.size(), &other);
+      ASSERT_TRUE(finish(me.transport, {&other, &send}));
+    } else {
+      ASSERT_TRUE(finish(me.transport, {&other}));
+      expectArrived(other, more, 3, 1000);
+      EXPECT_EQ(std::ranges::count(in, 0xee), 1000);
+      me.transport.recv(0, tagOf(0, 1), in.data(), in.size(), &late);
+      ASSERT_TRUE(finish(me.transport, {&late}));
+      expectArrived(late, in, 3, 1000);
+      EXPECT_EQ(cancelled.completions, 1);
+      me.transport.cancel(&cancelled);  // too late; no harm
+      EXPECT_EQ(cancelled.completions, 1);
+    }
+  });
+}
+
+// The peer never asks for it, and the two ranks may lose each other over it; others do not.
+TEST_P(TransportContract, CancelledSend) {
+  runDeadly(3, [](Member& me) {
+    if (me.rank() == 0) {
+      const std::vector<std::uint8_t> out = pattern(1, 8 * kMiB);
+      Probe send;
+      me.transport.send(1, tagOf(0, 1), out.data(), out.size(), &send);
+      progressUntil(
+          me.transport, [] { return false; }, 20);
+      me.transport.cancel(&send);
+      me.transport.cancel(&send);
+      ASSERT_TRUE(finish(me.transport, {&send}, 5000));
+      EXPECT_EQ(send.completions, 1);
+      EXPECT_TRUE(send.status == TransferStatus::cancelled || send.status == TransferStatus::ok);
+    }
+    if (me.rank() < 2) {
+      Probe send, recv;
+      std::uint32_t out = 5, in = 0;
+      me.transport.send(2, tagOf(me.rank(), 2), &out, sizeof out, &send);
+      me.transport.recv(2, tagOf(2, 2), &in, sizeof in, &recv);
+      ASSERT_TRUE(finish(me.transport, {&send, &recv}));
+      EXPECT_EQ(in, 6u);
+    } else {
+      for (int peer : {0, 1}) {
+        Probe send, recv;
+        std::uint32_t value = 0;
+        me.transport.recv(peer, tagOf(peer, 2), &value, sizeof value, &recv);
+        ASSERT_TRUE(finish(me.transport, {&recv}));
+        ++value;
+        me.transport.send(peer, tagOf(2, 2), &value, sizeof value, &send);
+        ASSERT_TRUE(finish(me.transport, {&send}));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test
