@@ -45,7 +45,7 @@ moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks, moecclUn
     require(comm != nullptr, "comm is NULL; pass where to store the communicator");
     requireRank(nRanks, rank);
     const moeccl::Settings settings = moeccl::readSettings(config);
-    const auto oob = moeccl::joinRendezvous(id, nRanks, rank, settings.timeoutMs);
+    const auto oob = moeccl::join(id, nRanks, rank, settings.timeoutMs);
     *comm = adopt(moeccl::Communicator::create(*oob, settings));
   });
 }

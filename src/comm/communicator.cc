@@ -95,9 +95,14 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
 void Communicator::end(const Active& active) {
   domain_->unwatch(*active.run);
   Entry& entry = entries_[active.entry];
-  if (active.run->failed()) failFrom(*active.run, entry);
+  if (active.run->failed()) {
+    // A rank that gave up says why before it leaves: its reason beats "rank 3 is gone".
+    domain_->hear();
+    failFrom(*active.run, entry);
+  }
   if (active.run->idle()) entry.idle.push_back(active.run);
-  throwIfFailed();
+  if (failure_ != moecclSuccess)
+    throw Error(failure_, heard_ ? nameOf(entry) + ": " + failureText_ : failureText_);
 }
 
 void Communicator::run(const Call& call) {
@@ -129,6 +134,7 @@ void Communicator::fail(moecclResult_t result, int culprit, const std::string& t
   if (failure_ != moecclSuccess) return;
   failure_ = result;
   failureText_ = text;
+  heard_ = !tellOthers;
   if (tellOthers) {
     Notice notice;
     notice.source = transportRanks_[rank_];

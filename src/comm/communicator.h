@@ -105,6 +105,7 @@ class Communicator {
   std::uint32_t calls_ = 0;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
+  bool heard_ = false;  // the failure is another rank's
 };
 
 }  // namespace moeccl

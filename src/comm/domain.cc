@@ -22,8 +22,8 @@ constexpr std::size_t kEarlyNotices = 16;
 
 }  // namespace
 
-Domain::Lock::Lock(Domain& domain) : domain_(domain), lock_(domain.mutex_, std::try_to_lock) {
-  if (lock_.owns_lock()) return;
+void Domain::Lock::acquire() {
+  if (lock_.try_lock()) return;
   ++domain_.contenders_;
   domain_.transport_->wake();
   lock_.lock();
@@ -57,14 +57,27 @@ void Domain::progressLoop() {
   int idle = 0;
   while (!stop_) {
     const bool anything = poll();
-    if (anything) advanced_.notify_all();
+    if (anything) {
+      {
+        const std::lock_guard advanced(advancedMutex_);
+        ++advances_;
+      }
+      advanced_.notify_all();
+    }
     idle = anything ? 0 : idleOnce(lock, idle);
   }
 }
 
 int Domain::waitOnce(Lock& lock, int idle) {
   if (hasProgressThread() && std::this_thread::get_id() != progressThread_.get_id()) {
-    advanced_.wait_for(lock.lock_, std::chrono::milliseconds(kSleepMilliseconds));
+    {
+      std::unique_lock advanced(advancedMutex_);
+      const std::uint64_t seen = advances_;
+      lock.lock_.unlock();
+      advanced_.wait_for(advanced, std::chrono::milliseconds(kSleepMilliseconds),
+                         [&] { return advances_ != seen; });
+    }
+    lock.acquire();
     return 0;
   }
   return poll() ? 0 : idleOnce(lock, idle);
@@ -84,12 +97,14 @@ int Domain::idleOnce(Lock& lock, int idle) {
 
 bool Domain::poll() {
   bool anything = transport_->progress();
-  Notice notice;
-  while (transport_->nextNotice(&notice)) {
-    deliver(notice);
-    anything = true;
-  }
+  anything |= hear();
   for (Stream* stream : streams_) anything |= stream->advance();
+  return anything;
+}
+
+bool Domain::hear() {
+  bool anything = false;
+  for (Notice notice; transport_->nextNotice(&notice); anything = true) deliver(notice);
   return anything;
 }
 

@@ -35,12 +35,16 @@ class Domain {
 
   class Lock {
    public:
-    explicit Lock(Domain& domain);
+    explicit Lock(Domain& domain) : domain_(domain), lock_(domain.mutex_, std::defer_lock) {
+      acquire();
+    }
     // Lets another thread in if one is waiting; returns whether it did.
     bool yield();
 
    private:
     friend class Domain;
+    void acquire();
+
     Domain& domain_;
     std::unique_lock<std::mutex> lock_;
   };
@@ -51,6 +55,8 @@ class Domain {
 
   // Advances everything; returns whether anything happened.
   bool poll();
+  // Hands out the notices that have arrived; returns whether there were any.
+  bool hear();
   // Waits until done() holds. Progress is made in here, or by the progress thread. `done` is asked
   // often and must be cheap.
   template <typename Done>
@@ -111,8 +117,12 @@ class Domain {
   Clock::time_point lastLook_ = Clock::now();
   std::uint32_t nextCommunicator_ = 0;
   std::thread progressThread_;
-  std::condition_variable advanced_;
   bool stop_ = false;
+  // For those who wait while the progress thread works. Apart from mutex_, which the progress thread
+  // keeps while it sleeps: a waiter must get it the way all others do.
+  std::mutex advancedMutex_;
+  std::condition_variable advanced_;
+  std::uint64_t advances_ = 0;
 };
 
 }  // namespace moeccl
