@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -97,6 +98,11 @@ def parser():
 
 
 def main(arguments, command):
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:  # closed by the caller: keep the number from one of our own sockets
+            os.open("/dev/null", os.O_RDWR)
     own, dashes, rest = arguments, False, []
     if "--" in arguments:
         at = arguments.index("--")
@@ -112,7 +118,7 @@ def main(arguments, command):
                             f"{'-np 4 hostname' if options.do == 'mpirun' else 'hostname'}")
         elif dashes:
             raise Usage(f"{options.do} starts no command: nothing may follow it after '--'")
-        state.folder(options.name)
+        check_name(options.name)
         return {"up": up, "run": run, "mpirun": mpirun, "exec": execute, "counters": counters,
                 "status": status, "down": down}[options.do](options, rest, command)
     except Usage as error:
@@ -135,6 +141,12 @@ def main(arguments, command):
 
 class Usage(LabError):
     """A wrong argument."""
+
+
+def check_name(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", name):
+        raise Usage(f"--name {name}: give 1 to 32 letters, digits, '-', '_' or '.', "
+                    "the first a letter or digit")
 
 
 def whole_numbers(text, argument, example):
@@ -176,8 +188,9 @@ def up(options, _, command):
         client.say(f"cleared what the killed lab '{name}' had left")
     folder = state.folder(options.name)
     # Before anything exists that would have to be removed.
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     lock_fd = state.claim(folder)
     lab = {"name": options.name, "id": str(uuid.uuid4()), "ranks": ranks, "uplink": options.uplink,
            "shape": options.shape if rate else "none", "mtu": network.MTU, "since": int(time.time())}
@@ -221,11 +234,15 @@ def wait_until_ready(control):
             client.say(message["progress"])
 
 
+def plural(count, word):
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
 def describe(lab):
     ranks, uplink = lab["ranks"], lab["uplink"]
     each = f"{ranks[0]} each" if len(set(ranks)) == 1 else ",".join(map(str, ranks))
     way = {"both": "each way", "egress": "sending only", "none": ""}[lab["shape"]]
-    return (f"{len(ranks)} nodes, {sum(ranks)} ranks ({each}), uplinks "
+    return (f"{plural(len(ranks), 'node')}, {plural(sum(ranks), 'rank')} ({each}), uplinks "
             + (f"{uplink} {way}" if way else "unshaped"))
 
 
@@ -273,8 +290,8 @@ def emulate(options, argv, extra):
         raise Usage(f"--emulate {options.emulate}: give nodes and ranks in each, as in 2x4, or the ranks "
                     "of every node, as in 3,5,1") from None
     ranks = [options.per_node or count for count in ranks]
-    client.say(f"{len(ranks)} nodes only by name (MOECCL_NODE_ID): one host, shared memory between all "
-               "ranks, no uplinks, nothing shaped or counted")
+    client.say(f"{plural(len(ranks), 'node')} only by name (MOECCL_NODE_ID): one host, shared memory "
+               "between all ranks, no uplinks, nothing shaped or counted")
     state.sweep()
     folder = state.folder(f"emulated-{os.getpid()}")
     state.claim(folder)

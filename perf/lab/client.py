@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from . import network, server, wire
+from . import server, wire
 from .kernel import LabError
 
 
@@ -61,7 +61,7 @@ class Lines:
 class Job:
     """Processes started through connections to handlers; ends as one, and with one exit code."""
 
-    def __init__(self, grace, prefix=None, name_of=str):
+    def __init__(self, grace, prefix=False, name_of=None):
         self.grace, self.prefix, self.name_of = grace, prefix, name_of
         self.selector = selectors.DefaultSelector()
         self.running = {}   # connection -> tags of its running processes
@@ -147,17 +147,17 @@ class Job:
             tags.clear()
             if lost:
                 if not self.stopping:
-                    say(f"{self.name_of(lost[0])} was lost: its node or the whole lab was taken down")
+                    what = self.name_of(lost[0]) if self.name_of else "the command"
+                    say(f"{what} was lost: its node or the whole lab was taken down")
                 self.fail(1)
             return
         tags.discard(message["tag"])
         code = message["code"]
         if code:
-            if not self.stopping:
+            if not self.stopping and self.name_of:
                 how = f"exited with {code}" if code > 0 else f"was killed by {signal_name(-code)}"
                 rest = any(self.running.values())
-                if rest or len(self.running) > 1 or self.prefix is not None:
-                    say(f"{self.name_of(message['tag'])} {how}" + ("; stopping the others" if rest else ""))
+                say(f"{self.name_of(message['tag'])} {how}" + ("; stopping the others" if rest else ""))
             self.fail(code if code > 0 else 128 - code)
 
     def fail(self, code, number=signal.SIGTERM):

@@ -56,7 +56,7 @@ def why_not(flag, error):
             ("kernel/apparmor_restrict_unprivileged_userns", "1",
              "sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
             ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=15000")):
-        if os.getuid() != 0 and read("/proc/sys/" + path) == refusing:
+        if (os.getuid() != 0 or flag == CLONE_NEWUSER) and read("/proc/sys/" + path) == refusing:
             reasons.append(f"/proc/sys/{path} is {refusing}; an administrator can run: {remedy}")
     if not os.path.exists("/proc/self/ns/" + {
             CLONE_NEWNS: "mnt", CLONE_NEWUTS: "uts", CLONE_NEWIPC: "ipc", CLONE_NEWUSER: "user",

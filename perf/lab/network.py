@@ -124,7 +124,9 @@ def wire_node(tools, node, count, rate):
     batch(tools["ip"], "\n".join(lines) + "\n", "a node's eth0")
     # What one connection has learnt about a queue must not slow the next one down.
     set_sysctl("ipv4/tcp_no_metrics_save", 1)
-    set_sysctl("ipv4/tcp_congestion_control", "cubic")
+    # Where nothing is dropped the windows decide, not the algorithm. Reno is the one that every kernel
+    # has and allows in a namespace, so that labs behave alike whatever the machine's default is.
+    set_sysctl("ipv4/tcp_congestion_control", "reno")
     if rate:
         # Bounds what all connections together can put into a queue.
         window = max(256 << 10, int(rate / 8 * 4e-3))

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
 
@@ -22,9 +21,6 @@ def root():
 
 
 def folder(name):
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", name):
-        raise LabError(f"--name {name}: give 1 to 32 letters, digits, '-', '_' or '.', "
-                       "the first a letter or digit")
     path = os.path.join(root(), name)
     if len(os.fsencode(path)) > 85:
         raise LabError(f"{path} is too long a path for sockets (85 bytes); "
@@ -37,9 +33,9 @@ def locked_root():
     """Holds all other commands off while labs are claimed or removed."""
     path = root()
     while True:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
         try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
             continue
@@ -80,7 +76,9 @@ def sweep():
         return stale
     with locked_root() as path:
         for name in sorted(os.listdir(path)):
-            fd = lock(os.path.join(path, name))
+            fd = None
+            with contextlib.suppress(OSError):  # nothing of ours
+                fd = lock(os.path.join(path, name))
             if fd is not None:
                 shutil.rmtree(os.path.join(path, name))
                 os.close(fd)
