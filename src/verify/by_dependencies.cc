@@ -26,7 +26,7 @@ void checkByDependencies(Job& job) {
   if (circle.empty()) return;
 
   // Ranks in the same trouble should say the same, wherever the search began.
-  std::ranges::rotate(circle, std::ranges::min_element(circle));
+  std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
   constexpr size_t kShown = 8;
   std::string text = "is in a cyclic wait:";
   for (size_t i = 0; i < circle.size() && i < kShown; ++i)

@@ -47,7 +47,7 @@ class StreamMachine {
     };
     std::vector<std::int64_t> circle = visitInOrder(2 * count(), waits, [](std::int64_t) {});
     if (circle.empty()) return;
-    std::ranges::rotate(circle, std::ranges::min_element(circle));
+    std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
     report(circle);
   }
 
