@@ -62,7 +62,8 @@ TEST(Oob, ExchangesDifferentSizes) {
       for (int rank = 0; rank < ranks; ++rank)
         EXPECT_EQ(all[rank], std::string(static_cast<std::size_t>((rank * 7) % 5), 'a') +
                                  std::to_string(rank));
-      for (const std::vector<std::byte>& nothing : exchangeBytes(oob, {})) EXPECT_TRUE(nothing.empty());
+      for (const std::vector<std::byte>& nothing : exchangeBytes(oob, {}))
+        EXPECT_TRUE(nothing.empty());
       std::vector<std::byte> some(oob.rank() == 0 ? 100'000 : 0, std::byte{7});
       const auto parts = exchangeBytes(oob, some);
       EXPECT_EQ(parts[0], std::vector<std::byte>(100'000, std::byte{7}));

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstring>
 #include <latch>
 #include <numeric>
+#include <span>
 
 #include "src/comm/rendezvous_id.h"
 #include "tests/comm/support.h"
@@ -113,11 +114,12 @@ TEST_F(Rendezvous, RefusesWhatIsNoId) {
   moecclUniqueId cut = damaged;
   std::memset(cut.internal + 60, 0, sizeof cut.internal - 60);
   damaged.internal[20] ^= 1;
-  for (const auto& [id, fragment] :
-       {std::pair(zero, "all zero"), {text, "begin"}, {damaged, "checksum"}, {cut, "checksum"}}) {
-    const Outcome outcome = test::outcomeOf([&] { join(id, 2, 0, kShort); });
+  using Case = std::pair<moecclUniqueId, const char*>;
+  for (const Case& wrong :
+       {Case(zero, "all zero"), {text, "begin"}, {damaged, "checksum"}, {cut, "checksum"}}) {
+    const Outcome outcome = test::outcomeOf([&] { join(wrong.first, 2, 0, kShort); });
     expectFailure(outcome, moecclInvalidArgument, "moecclGetUniqueId");
-    expectFailure(outcome, moecclInvalidArgument, fragment);
+    expectFailure(outcome, moecclInvalidArgument, wrong.second);
   }
 }
 

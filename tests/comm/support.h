@@ -82,6 +82,11 @@ inline bool eventually(const std::function<bool()>& holds,
 // A test that leaves no descriptor and no thread behind, once what it started has ended.
 class LeaklessTest : public ::testing::Test {
  protected:
+  // The thread sanitizer adds a thread of its own to the first one.
+  static void SetUpTestSuite() {
+    std::thread([] {}).join();
+  }
+
   void TearDown() override {
     EXPECT_TRUE(eventually([&] {
       const Usage now;
