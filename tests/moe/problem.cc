@@ -101,6 +101,23 @@ void expectSamePlaces(const Problem& problem, const std::vector<float>& output,
     }
 }
 
+void expectSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome) {
+  const Result& expected = solved.expected[rank / problem.grid.nMp];
+  ASSERT_EQ(outcome.output.size(), expected.output.size());
+  EXPECT_LE(moe_reference::largestError(outcome.output.data(), expected.output.data(),
+                                        static_cast<std::int64_t>(expected.output.size())),
+            1e-5);
+  EXPECT_EQ(outcome.assigned, expected.assigned);
+  EXPECT_EQ(outcome.kept, expected.kept);
+  EXPECT_EQ(outcome.droppedChoices, static_cast<std::int64_t>(expected.placeless.size()));
+  EXPECT_NEAR(outcome.auxiliaryLoss, expected.auxiliaryLoss, 1e-12);
+  if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
+}
+
+const char* nameOf(moecclSchedule_t schedule) {
+  return schedule == moecclScheduleS1 ? "S1" : schedule == moecclScheduleAuto ? "auto" : "baseline";
+}
+
 }  // namespace
 
 std::string Problem::text() const {
@@ -134,6 +151,8 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
   std::vector<Outcome> outcomes(problem.ranks());
   Job job = jobOf(problem);
   job.algorithms = run.algorithms;
+  job.ucx = run.ucx;
+  job.processes = run.processes;
   runJob(job, [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, problem.grid, &grid));
@@ -167,6 +186,10 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     outcome.droppedChoices = stats.droppedChoices;
     outcome.assigned.assign(stats.assigned, stats.assigned + problem.experts);
     outcome.kept.assign(stats.kept, stats.kept + problem.experts);
+    {
+      SCOPED_TRACE(problem.text() + ", " + nameOf(run.schedule) + ", rank " + std::to_string(rank));
+      expectSolved(problem, solved, rank, outcome);
+    }
 
     check(moecclStreamDestroy(stream));
     check(moecclMoeLayerDestroy(layer));
@@ -175,40 +198,13 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
   return outcomes;
 }
 
-void expectSolved(const Problem& problem, const Solved& solved,
-                  const std::vector<Outcome>& outcomes) {
-  for (int rank = 0; rank < problem.ranks(); ++rank) {
-    const int batch = rank / problem.grid.nMp;
-    const Result& expected = solved.expected[batch];
-    const Outcome& outcome = outcomes[rank];
-    SCOPED_TRACE("rank " + std::to_string(rank));
-    ASSERT_EQ(outcome.output.size(), expected.output.size());
-    EXPECT_LE(moe_reference::largestError(outcome.output.data(), expected.output.data(),
-                                          static_cast<std::int64_t>(expected.output.size())),
-              1e-5);
-    EXPECT_EQ(outcome.assigned, expected.assigned);
-    EXPECT_EQ(outcome.kept, expected.kept);
-    EXPECT_EQ(outcome.droppedChoices, static_cast<std::int64_t>(expected.placeless.size()));
-    EXPECT_NEAR(outcome.auxiliaryLoss, expected.auxiliaryLoss, 1e-12);
-    if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
-  }
-}
-
 void expectBothSchedules(const Problem& problem) {
-  SCOPED_TRACE(problem.text());
   const Solved solved = solve(problem);
-  std::vector<Outcome> baseline;
-  {
-    SCOPED_TRACE("baseline");
-    baseline = runLayer(problem, solved, {.schedule = moecclScheduleBaseline});
-    expectSolved(problem, solved, baseline);
-  }
+  const auto baseline = runLayer(problem, solved, {.schedule = moecclScheduleBaseline});
   if (problem.capacityGroups % problem.grid.nMp != 0) return;
-  SCOPED_TRACE("S1");
-  const std::vector<Outcome> s1 = runLayer(problem, solved, {.schedule = moecclScheduleS1});
-  expectSolved(problem, solved, s1);
+  const auto s1 = runLayer(problem, solved, {.schedule = moecclScheduleS1});
   for (int rank = 0; rank < problem.ranks(); ++rank)
-    EXPECT_EQ(s1[rank].auxiliaryLoss, baseline[rank].auxiliaryLoss);
+    EXPECT_EQ(s1[rank].auxiliaryLoss, baseline[rank].auxiliaryLoss) << problem.text();
 }
 
 }  // namespace moeccl::test

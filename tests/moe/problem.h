@@ -59,18 +59,16 @@ struct Run {
   std::string algorithms = "";
   bool ownStream = false;
   bool inPlace = false;
-  int forwards = 2;  // the last one counts
+  bool ucx = false, processes = false;  // as in Job
+  int forwards = 2;                     // the last one counts
 };
 
 // A job of threads with as many ranks as the grid needs.
 Job jobOf(const Problem& problem);
 
-// By rank.
+// Runs the layer, and fails the test where a rank's outcome is not what the reference says. The
+// outcomes by rank; of processes none come back.
 std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
-
-// Fails the test where a rank's outcome is not what the reference says.
-void expectSolved(const Problem& problem, const Solved& solved,
-                  const std::vector<Outcome>& outcomes);
 
 // Both schedules (S1 where it is offered) against the reference, and their statistics against each
 // other to the last bit.

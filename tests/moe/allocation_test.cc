@@ -1,0 +1,86 @@
+// Once a layer has run, running it again allocates nothing: operator new of this program counts. Only
+// the transport may, where a message comes earlier than any before and finds no spare buffer.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <new>
+
+#include "tests/moe/problem.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (counting) ++allocations;
+  void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace moeccl::test {
+namespace {
+
+constexpr int kForwards = 400;
+
+TEST(Allocation, NoneOnceTheLayerHasRun) {
+  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
+    Problem problem;
+    problem.name = "allocation";
+    problem.grid = {2, 2, 2, moecclOrderEspEp};
+    problem.tokens = 41;
+    const Solved solved = solve(problem);
+    allocations = 0;
+    std::barrier meet(problem.ranks());
+    runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
+      moecclGrid_t grid = nullptr;
+      moecclMoeLayer_t layer = nullptr;
+      moecclMoeConfig_t config = solved.layer.config;
+      config.schedule = schedule;
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclGridCreate(comm, problem.grid, &grid));
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+      check(moecclMoeLayerSetWeights(layer, &shard.weights));
+      std::vector<float> tokens = solved.inputs[rank / problem.grid.nMp];
+      for (int i = 0; i < 3; ++i)
+        check(moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr));
+      meet.arrive_and_wait();
+      counting = true;
+      meet.arrive_and_wait();
+      for (int i = 0; i < kForwards; ++i)
+        check(moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr));
+      meet.arrive_and_wait();
+      counting = false;
+      meet.arrive_and_wait();
+      check(moecclMoeLayerDestroy(layer));
+      check(moecclGridDestroy(grid));
+    });
+    // One allocation per forward, by one of the ranks, would be kForwards.
+    EXPECT_LT(allocations, kForwards / 4) << "schedule " << schedule;
+  }
+}
+
+TEST(Allocation, TheCounterCounts) {
+  counting = true;
+  const long before = allocations;
+  std::vector<int>(100).swap(*std::make_unique<std::vector<int>>());
+  counting = false;
+  EXPECT_GE(allocations - before, 2);
+}
+
+}  // namespace
+}  // namespace moeccl::test

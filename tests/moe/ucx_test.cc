@@ -1,0 +1,27 @@
+// The layer over UCX: ranks as threads, and as processes.
+#include <gtest/gtest.h>
+
+#include "tests/moe/problem.h"
+
+namespace moeccl::test {
+namespace {
+
+TEST(Ucx, BothSchedules) {
+  for (moecclGridOrder_t order : {moecclOrderEspEp, moecclOrderEpEsp}) {
+    Problem problem;
+    problem.name = "over UCX";
+    problem.grid = {2, 2, 3, order};
+    problem.experts = 6;
+    problem.tokens = 301;
+    problem.embedding = 64;
+    problem.hidden = 96;
+    problem.data = Tokens::repeated;
+    const Solved solved = solve(problem);
+    for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1})
+      for (bool processes : {false, true})
+        runLayer(problem, solved, {.schedule = schedule, .ucx = true, .processes = processes});
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::test
