@@ -2,6 +2,7 @@
 // public API, with poisoned outputs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -12,24 +13,24 @@
 namespace moeccl::test {
 namespace {
 
-// The byte at `at` of what `from` has for `to` in call `salt`; never the poison's pattern by accident
-// for a whole block.
-unsigned char byteOf(int from, int to, size_t at, unsigned salt) {
-  std::uint64_t x = static_cast<std::uint64_t>(from) << 40 ^ static_cast<std::uint64_t>(to) << 20 ^
-                    at ^ static_cast<std::uint64_t>(salt) << 52;
-  x *= 0x9e3779b97f4a7c15u;
-  return static_cast<unsigned char>(x >> 56 ^ x >> 13);
-}
-
+// What `from` has for `to` in call `salt`: no two words of a job are equal.
 void fill(unsigned char* block, size_t bytes, int from, int to, unsigned salt) {
-  for (size_t at = 0; at < bytes; ++at) block[at] = byteOf(from, to, at, salt);
+  std::uint64_t word =
+      (static_cast<std::uint64_t>(from) << 48 ^ static_cast<std::uint64_t>(to) << 32 ^
+       static_cast<std::uint64_t>(salt) << 20) *
+      0x9e3779b97f4a7c15u;
+  for (size_t at = 0; at < bytes; at += sizeof(word), word += 0x9e3779b97f4a7c15u)
+    std::memcpy(block + at, &word, std::min(sizeof(word), bytes - at));
 }
 
 void expectBlock(const unsigned char* block, size_t bytes, int from, int to, unsigned salt) {
-  for (size_t at = 0; at < bytes; ++at)
-    if (block[at] != byteOf(from, to, at, salt))
-      throw std::runtime_error("byte " + std::to_string(at) + " of " + std::to_string(bytes) +
-                               " from rank " + std::to_string(from) + " is wrong");
+  std::vector<unsigned char> expected(bytes);
+  fill(expected.data(), bytes, from, to, salt);
+  if (bytes == 0 || std::memcmp(block, expected.data(), bytes) == 0) return;
+  size_t at = 0;
+  while (block[at] == expected[at]) ++at;
+  throw std::runtime_error("byte " + std::to_string(at) + " of " + std::to_string(bytes) +
+                           " from rank " + std::to_string(from) + " is wrong");
 }
 
 constexpr unsigned char kPoison = 0xa5;
@@ -87,9 +88,12 @@ void everyTypeAndSize(Job job, const Algorithm& algorithm) {
     };
     for (int type = 0; type < moecclNumTypes; ++type)
       for (size_t count : {0, 1, 7, 333}) call(count, static_cast<moecclDataType_t>(type));
-    call(1 << 20, moecclUint8);
-    call((1 << 20) / 4, moecclFloat32);
     call((1 << 16) + 3, moecclInt8);
+    // Large jobs meet large blocks once per algorithm: with two nodes.
+    if (job.ranks <= 5 || job.nodes.size() == 2) {
+      call(1 << 20, moecclUint8);
+      call((1 << 20) / 4, moecclFloat32);
+    }
     // A count of zero between others, and a small one behind a large one.
     call(0, moecclFloat64);
     call(1, moecclBfloat16);
