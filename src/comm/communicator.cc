@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/comm/stream.h"
+#include "src/log.h"
 
 namespace moeccl {
 namespace {
@@ -52,6 +53,10 @@ int Communicator::entryFor(Collective collective) {
   try {
     auto plan = std::make_shared<PreparedPlan>(algorithm->plan(topology_, Parameters{}, rank_));
     entries_.push_back({collective, algorithm, std::move(plan), {}, {}});
+    log(LogLevel::info, {rank_, ranks()}, "communicator %u: %s (%s), %d ops, %zu scratch blocks",
+        number_, nameOf(entries_.back()).c_str(),
+        fixed != nullptr ? "as configured" : "the default", entries_.back().plan->ops(),
+        entries_.back().plan->plan().scratch.size());
   } catch (const NotOffered& e) {
     throw Error(moecclInvalidUsage, std::string(moeccl::nameOf(collective)) + "=" +
                                         std::string(algorithm->name) +
@@ -87,6 +92,9 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
   route.tag.kind = static_cast<std::uint32_t>(call.collective);
   route.tag.call = number;
   route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
+  if (logs(LogLevel::trace))
+    log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
+        number_, number, nameOf(entry).c_str(), call.blockBytes);
   domain_->watch(*this, run);
   run.start(route, operands);
   return {&run, index};
@@ -135,6 +143,7 @@ void Communicator::fail(moecclResult_t result, int culprit, const std::string& t
   failure_ = result;
   failureText_ = text;
   heard_ = !tellOthers;
+  log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
   if (tellOthers) {
     Notice notice;
     notice.source = transportRanks_[rank_];

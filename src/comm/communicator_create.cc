@@ -8,6 +8,7 @@
 #include "src/comm/oob.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
+#include "src/log.h"
 
 namespace moeccl {
 namespace {
@@ -60,7 +61,15 @@ std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& set
   if (const std::string text = disagreement(records); !text.empty())
     throw Error(moecclInvalidUsage, text);
   const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
-  std::unique_ptr<Transport> transport = connect(oob, usesLoopback(settings.transport, hosts));
+  const bool loopback = usesLoopback(settings.transport, hosts);
+  std::unique_ptr<Transport> transport = connect(oob, loopback);
+  Topology topology = buildTopology(hosts);
+  if (logs(LogLevel::info))
+    log(LogLevel::info, {oob.rank(), oob.ranks()},
+        "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s: %s)",
+        loopback ? "the loopback" : "UCX", oob.ranks(), topology.nodes(),
+        topology.localOf(oob.rank()), topology.nodeOf(oob.rank()), hosts[oob.rank()].name,
+        describeHardware().summary.c_str());
 
   std::vector<int> transportRanks(hosts.size());
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
