@@ -130,7 +130,7 @@ TEST(MoeErrors, Environment) {
                                        {"auto", moecclScheduleS1},
                                        {"", moecclScheduleBaseline}}) {
     setenv("MOECCL_SCHEDULE", name, 1);
-    onGrid([&](moecclGrid_t grid, int) {
+    onGrid([&, schedule = schedule](moecclGrid_t grid, int) {
       moecclMoeConfig_t config = rightConfig();
       config.schedule = moecclScheduleBaseline;
       moecclMoeLayer_t layer = nullptr;
