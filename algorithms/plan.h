@@ -109,6 +109,10 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
+// What a plan may ask of an executor: so many lanes, and so many messages from one rank to another
+// on each.
+inline constexpr int kMaxLanes = 16, kMaxMessagesPerLane = 4096;
+
 struct Plan {
   std::vector<Op> ops;
   std::vector<Blocks> blockPool;  // what the ops' src and dst refer to

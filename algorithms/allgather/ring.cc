@@ -13,6 +13,9 @@ namespace moeccl::allgather {
 
 Plan ring(const Topology& topology, const Parameters&, int rank) {
   const int ranks = topology.ranks();
+  if (ranks - 1 > kMaxMessagesPerLane)
+    throw NotOffered("ring sends " + std::to_string(ranks - 1) + " messages to one rank; at most " +
+                     std::to_string(kMaxMessagesPerLane) + " can be told apart");
   const std::span<const int> order = topology.nodeByNode();
   const int position = static_cast<int>(std::ranges::find(order, rank) - order.begin());
   const auto at = [&](int steps) { return order[(position + steps + ranks) % ranks]; };

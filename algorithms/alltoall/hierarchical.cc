@@ -1,8 +1,7 @@
 // Hierarchical all-to-all (DeepSpeed-MoE 5.3, figure 8), for nodes of any sizes.
 //
-//   step 0, in the node:        s ──────────────▶ relay       all blocks of s that the relay will
-//   carry,
-//                                                             and the block for the relay itself
+//   step 0, in the node:        s ──────────────▶ relay       all blocks of s that the relay is to
+//                                                             carry, and the one for itself
 //   step 1, between the nodes:  relay ──────────▶ d           the blocks of the whole node for d
 //
 // The relay in node A of blocks for rank d is the rank of A whose local number is d's, modulo the

@@ -48,14 +48,14 @@
 namespace moeccl {
 
 struct VerifyLimits {
-  int lanes = 16;                 // per plan; what a message tag can count
-  int messagesPerLane = 1 << 12;  // from one rank to another
-  int violations = 16;            // stop after so many
+  int lanes = kMaxLanes;
+  int messagesPerLane = kMaxMessagesPerLane;  // from one rank to another
+  int violations = 16;                        // stop after so many
 };
 
 struct Violation {
-  int rank;          // -1: no single one
-  int op;            // -1: no single one
+  int rank;
+  int op;            // -1: the plan as a whole
   std::string text;  // names the rank, the op and the block
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <iostream>
 #include <string>
 
@@ -52,11 +53,12 @@ class Algorithms : public ::testing::TestWithParam<Algorithm> {
         << text(violations);
   }
 
-  // Where the window makes no difference, checking once is enough.
-  void checkWindows(const Topology& topology) {
+  // With the usual window and with others; where these make no difference, once is enough.
+  void checkWindows(const Topology& topology,
+                    std::initializer_list<int> windows = {-1, 0, 1, 2, 3, 7, 1 << 30}) {
     const auto usual = plansOf(GetParam(), topology);
     check(topology);
-    for (int window : {-1, 0, 1, 2, 3, 7, topology.ranks(), 1 << 30})
+    for (int window : windows)
       if (plansOf(GetParam(), topology, {.window = window}) != usual)
         check(topology, {.window = window});
   }

@@ -71,5 +71,12 @@ TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
   }
 }
 
+// A ring sends all its messages to one rank, and a tag cannot count them without end.
+TEST(PlanSize, RingSaysWhereItEnds) {
+  const Algorithm& ring = *findAlgorithm(Collective::allGather, "ring");
+  EXPECT_NO_THROW(ring.plan(Topology::even(1, kMaxMessagesPerLane + 1), {}, 0));
+  EXPECT_THROW(ring.plan(Topology::even(1, kMaxMessagesPerLane + 2), {}, 0), NotOffered);
+}
+
 }  // namespace
 }  // namespace moeccl::testing

@@ -15,8 +15,8 @@ TEST(Verify, AsksForOnePlanPerRank) {
 }
 
 TEST(Verify, CountsLanesAndMessagesAsTagsDo) {
-  EXPECT_EQ(VerifyLimits{}.lanes, 1 << kLaneBits);
-  EXPECT_EQ(VerifyLimits{}.messagesPerLane, 1 << kSequenceBits);
+  EXPECT_EQ(kMaxLanes, 1 << kLaneBits);
+  EXPECT_EQ(kMaxMessagesPerLane, 1 << kSequenceBits);
 }
 
 TEST(Verify, StopsAtTheLimitOfViolations) {
@@ -109,6 +109,19 @@ TEST(VerifyData, ScratchOfAnotherSize) {
   expectRejected(kTwoRanks, againstRightOne(plan), 0, 2,
                  {"rank 0 op 2 (copy in[1] -> scratch[0])",
                   "brings block 1 of rank 0 into scratch[0]", "as large as block 0 of rank 0"});
+}
+
+TEST(VerifyData, OutputThatNobodyPromised) {
+  Promise promise = promiseOf(kTwoRanks);
+  promise.expected = [](int rank, int block, std::vector<Payload>& payloads) {
+    if (rank != 0 || block != 0) payloads.push_back({block, rank});
+  };
+  expectRejected(verify(promise, exchange(2)), 0, 0,
+                 {"rank 0 op 0 (copy in[0] -> out[0])", "brings block 0 of rank 0 into out[0]",
+                  "must hold nothing"});
+  Plan plan = exchange(2, 0);
+  plan.ops.erase(plan.ops.begin());
+  EXPECT_EQ(text(verify(promise, againstRightOne(plan))), "");
 }
 
 // ---- Deadlock ----
