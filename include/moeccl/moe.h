@@ -2,23 +2,31 @@
  * of MP, EP and ESP groups. Conventions as in moeccl.h; the text of an error is found with
  * moecclGetLastError(NULL).
  *
- * The function (the same under every schedule, up to rounding). Symbols as in Parm (table I):
+ * The function, the same under every schedule up to rounding. Symbols as in Parm (table I):
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
  *   E    experts                      k  experts per token    f  capacity factor
  *
- *  Gate      logits = token x gate; probabilities = softmax(logits). A token chooses the k experts
- *            with the largest logits; of equal ones the lower index. Logits are summed in double,
- * in the order of the embedding, so that a token's choice depends on nothing but the token. Weights
- * k = 1: the probability itself (Switch). k > 1: the k probabilities divided by their sum, whether
- * or not a choice is dropped afterwards (GShard). Capacity  The tokens of an MP group are cut into
- * g consecutive capacity groups (GShard's local groups) of ceil(B L / lcm(g, N_MP)) lcm(g, N_MP) /
- * g tokens; the last ones may be shorter or empty. Each has T / g places per expert, where T =
- * ceil(k f B L / E), rounded up to a multiple of g and of N_MP, but never more than there are
- * tokens. Places go to first choices before second ones, in token order. A choice without a place
- * is dropped: it contributes zero, the token's other choices stay as they are. Expert
- * activation(token x w1 + b1) x w2 + b2 Output    the sum over a token's choices, of weight times
- * expert output. Loss      E sum over experts of (share of tokens whose first choice it is, before
- * capacity) x (mean probability): GShard's and Switch's, over the whole batch of the MP group.
+ * Gate: logits = token x gate; probabilities = softmax(logits). A token chooses the k experts with
+ *   the largest logits; of equal ones the lower index. Logits are summed in double, in the order of
+ *   the embedding, so that a token's choice depends on nothing but the token.
+ *
+ * Weights: k = 1: the probability itself (Switch). k > 1: the k probabilities divided by their sum,
+ *   whether or not a choice is dropped afterwards (GShard).
+ *
+ * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
+ *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
+ *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L / E),
+ *   rounded up to a multiple of g and of N_MP, but never more than there are padded tokens. (What is
+ *   within 1e-12 of a whole number, relatively, counts as that number.) Places go to first choices
+ *   before second ones, in token order. A choice without a place is dropped: it contributes zero;
+ *   the token's other choices stay as they are.
+ *
+ * Expert: activation(token x w1 + b1) x w2 + b2.
+ *
+ * Output: the sum over a token's choices of weight times expert output.
+ *
+ * Auxiliary loss: E times the sum over experts of (share of tokens whose first choice it is, before
+ *   capacity) x (mean probability): GShard's and Switch's, over the whole batch of the MP group.
  *
  * Backward is not offered yet.
  */
@@ -138,10 +146,11 @@ typedef struct {
 
 /* Makes a layer on `grid`, which must outlive it, and allocates all that Forward needs. Collective
  * over the grid. The algorithms of its collectives are those of the grid's communicator. Matrix
- * products run on as many threads as OpenBLAS is set to, in every rank: where ranks share cores,
- * set OPENBLAS_NUM_THREADS=1. Errors: InvalidArgument (a NULL argument, or a field of the config
- * that is not as described there; MOECCL_SCHEDULE is no schedule), InvalidUsage (ranks came with
- * different configs), SystemError (not enough memory), and those of moecclAllGather. */
+ * products run on as many threads as OpenBLAS is set to, in every rank; where ranks share cores, set
+ * OPENBLAS_NUM_THREADS=1.
+ * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
+ * MOECCL_SCHEDULE names no schedule), InvalidUsage (ranks came with different configs), SystemError
+ * (not enough memory), and those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
 /* Frees a layer; local, NULL is allowed. */

@@ -20,6 +20,11 @@
 //   output           [tokens]
 //
 // The ranks of an MP group bring the same batch, so every expert computes it N_MP times.
+//
+// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (N_ESP - 1) x in the AllGather,
+// 2 (1 - 1 / N_ESP) y in the AllReduce, (1 - 1 / N_EP) y in the first EP-AlltoAll, and 1 / N_ESP of
+// that in the second. (The paper's equation 1 charges y for the second too, as if the split came
+// after it.)
 #include "kernels/copy.h"
 #include "src/moe/schedule.h"
 

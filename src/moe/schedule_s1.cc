@@ -24,8 +24,10 @@
 //     | MP-AllGather
 //   output           [tokens]
 //
-// The statistics of the parts are gathered in the MP group too: the loss is that of the whole
-// batch.
+// The gate's sums over the parts are gathered too, since the loss is that of the whole batch.
+//
+// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (1 - 1 / P) y / N_MP in each
+// EP&ESP-AlltoAll, (1 - 1 / N_MP) x in the MP-AllGather.
 #include <algorithm>
 
 #include "kernels/copy.h"
