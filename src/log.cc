@@ -21,11 +21,8 @@ constexpr int kUnread = -1;
 constinit std::atomic<int> currentLevel{kUnread};
 
 void write(LogLevel level, LogSource source, const std::string& message) {
-  char host[HOST_NAME_MAX + 1] = "?";
-  gethostname(host, sizeof host - 1);
-  host[std::strcspn(host, ".")] = '\0';
   std::string line =
-      stringf("moeccl %s %s:%d", kNames[static_cast<int>(level)], host, static_cast<int>(getpid()));
+      stringf("moeccl %s %s", kNames[static_cast<int>(level)], processName().c_str());
   if (source.rank >= 0) line += stringf(" rank %d/%d", source.rank, source.ranks);
   line += ": " + message;
   for (char& c : line)
@@ -58,6 +55,13 @@ LogLevel logLevel() {
 
 void setLogLevel(LogLevel level) {
   currentLevel.store(static_cast<int>(level), std::memory_order_relaxed);
+}
+
+std::string processName() {
+  char host[HOST_NAME_MAX + 1] = "?";
+  gethostname(host, sizeof host - 1);
+  host[std::strcspn(host, ".")] = '\0';
+  return stringf("%s:%d", host, static_cast<int>(getpid()));
 }
 
 void log(LogLevel level, LogSource source, const char* format, ...) {

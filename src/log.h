@@ -4,6 +4,8 @@
 //   moeccl INFO node0:123 rank 3/8: 2 nodes of 4 ranks
 #pragma once
 
+#include <string>
+
 namespace moeccl {
 
 enum class LogLevel { none, warn, info, trace };
@@ -15,6 +17,9 @@ LogLevel logLevel();
 void setLogLevel(LogLevel level);
 
 inline bool logs(LogLevel level) { return level <= logLevel(); }
+
+// This process as log lines name it: "node0:123".
+std::string processName();
 
 // Who speaks: a rank of so many, or the process as a whole.
 struct LogSource {

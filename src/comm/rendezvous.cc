@@ -4,11 +4,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <string>
 #include <system_error>
@@ -28,13 +26,6 @@ namespace {
 
 // The service names who is missing at the deadline; that answer gets so much longer to arrive.
 constexpr std::int64_t kAnswerSlackMs = 5000;
-
-std::string processName() {
-  char host[HOST_NAME_MAX + 1] = "?";
-  gethostname(host, sizeof host - 1);
-  host[std::min<std::size_t>(std::strcspn(host, "."), 40)] = '\0';
-  return stringf("%s:%d", host, static_cast<int>(getpid()));
-}
 
 // Signals are the application's: its handlers never run on a thread of ours.
 class SignalsBlocked {

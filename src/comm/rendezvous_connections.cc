@@ -33,13 +33,16 @@ void RendezvousService::acceptAll() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     const int fd = accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        if (errno == EMFILE && raiseDescriptorLimit()) continue;
-        log(LogLevel::warn, {}, "the rendezvous cannot accept connections: %s",
-            std::strerror(errno));
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      if (errno == EMFILE && raiseDescriptorLimit()) continue;
+      if (!strangers_.empty()) {
         dropOldestStranger();
-        pauseAccepting();
+        sweep();
+        continue;
       }
+      log(LogLevel::warn, {}, "the rendezvous cannot accept a connection: %s",
+          std::strerror(errno));
+      pauseAccepting();
       return;
     }
     const Id id = nextId_++;
@@ -60,7 +63,7 @@ void RendezvousService::pauseAccepting() {
   epoll_event event{};
   event.data.u64 = kListener;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
-  acceptAgain_ = afterMs(100);
+  acceptAgain_ = afterMs(250);
 }
 
 void RendezvousService::resumeAccepting() {

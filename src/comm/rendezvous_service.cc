@@ -193,8 +193,7 @@ void RendezvousService::onPart(int rank) {
   const std::shared_ptr<const Bytes> all = std::move(round_.all);
   round_ = {};
   deadline_ = kNever;
-  for (Id id : member_)
-    if (id != 0) send(id, connections_.at(id), all);
+  tellAll(all);
 }
 
 // Harmless unless somebody needs that rank: for all to arrive, or for a part that it has not given.
@@ -211,8 +210,15 @@ void RendezvousService::onDeparture(int rank) {
 void RendezvousService::startExchanging() {
   phase_ = Phase::exchanging;
   deadline_ = kNever;
-  const auto welcome = message(MessageKind::welcome, moecclSuccess, "");
-  for (Id id : member_) send(id, connections_.at(id), welcome);
+  tellAll(message(MessageKind::welcome, moecclSuccess, ""));
+}
+
+// Ranks of this process last: what they hear may make them end it, and this service with it.
+void RendezvousService::tellAll(const std::shared_ptr<const Bytes>& bytes) {
+  for (const bool own : {false, true})
+    for (int rank = 0; rank < ranks_; ++rank)
+      if (member_[rank] != 0 && (process_ == arrivals_[rank].name) == own)
+        send(member_[rank], connections_.at(member_[rank]), bytes);
 }
 
 void RendezvousService::fail(moecclResult_t result, const std::string& text) {
@@ -228,8 +234,7 @@ void RendezvousService::fail(moecclResult_t result, const std::string& text) {
   round_ = {};
   failure_ =
       message(MessageKind::failure, result, std::string_view(text).substr(0, kMaxFailureBytes));
-  for (Id id : member_)
-    if (id != 0) send(id, connections_.at(id), failure_);
+  tellAll(failure_);
 }
 
 // A rank waits for the others, for as long as its own timeout.

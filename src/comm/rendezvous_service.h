@@ -21,6 +21,7 @@
 #include "src/comm/rendezvous.h"
 #include "src/comm/rendezvous_wire.h"
 #include "src/comm/socket.h"
+#include "src/log.h"
 
 namespace moeccl {
 
@@ -93,6 +94,7 @@ class RendezvousService {
 
   // The whole.
   void startExchanging();
+  void tellAll(const std::shared_ptr<const Bytes>& bytes);
   void fail(moecclResult_t result, const std::string& text);
   void boundWait(int rank);
   void expire();
@@ -102,6 +104,7 @@ class RendezvousService {
   std::string nameOf(int rank) const;
   std::string haveNot(const std::vector<bool>& done, const char* what) const;
 
+  const std::string process_ = processName();
   Socket listener_;
   FileDescriptor epoll_;
   Secret secret_;

@@ -55,15 +55,15 @@ struct Arrival {
   std::int32_t ranks;
   std::int32_t rank;
   std::int64_t timeoutMs;  // from now for all to arrive, then per all-gather; negative: for ever
-  char name[64];           // "host:pid", for people
+  char name[80];           // "host:pid", for people
 };
-static_assert(sizeof(Arrival) == 80);
+static_assert(sizeof(Arrival) == 96);
 
 struct Join {
   Arrival arrival;
   Digest proof;
 };
-static_assert(sizeof(Join) == 112);
+static_assert(sizeof(Join) == 128);
 
 enum class MessageKind : std::uint32_t { heard = 1, welcome = 2, part = 3, whole = 4, failure = 5 };
 

@@ -1,6 +1,7 @@
 // Ranks as processes: the launcher-free start, and who shares a host and a process.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 
 #include "src/comm/host.h"
 #include "src/comm/rendezvous.h"
+#include "src/comm/rendezvous_id.h"
+#include "src/comm/socket.h"
 #include "tests/comm/support.h"
 
 namespace moeccl {
@@ -188,6 +191,30 @@ TEST_F(Processes, ExitWhileServicesWaitIsClean) {
     });
     EXPECT_EQ(child.outcome().result, moecclSuccess);
   }
+}
+
+TEST_F(Processes, StrangersDoNotUseUpTheDescriptors) {
+  Pipe toParent, toChild;
+  Child service([&] {
+    rlimit few{};
+    few.rlim_cur = few.rlim_max = 40;
+    check(setrlimit(RLIMIT_NOFILE, &few) == 0, "setrlimit");
+    const moecclUniqueId id = makeUniqueId();
+    check(write(toParent.ends[1], &id, sizeof id) == sizeof id, "pipe");
+    char byte;
+    check(read(toChild.ends[0], &byte, 1) == 1, "pipe");
+  });
+  moecclUniqueId id;
+  ASSERT_EQ(read(toParent.ends[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
+  std::vector<Socket> crowd(100);
+  for (Socket& socket : crowd)
+    ASSERT_EQ(startConnect({AF_INET, {127, 0, 0, 1}}, decodeId(id).port, &socket), 0);
+  const auto start = std::chrono::steady_clock::now();
+  test::expectSuccess(
+      test::runThreads(5, [&](int rank) { exchangeValue(*join(id, 5, rank, kLong), rank); }));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  ASSERT_EQ(write(toChild.ends[1], "e", 1), 1);
+  EXPECT_EQ(service.outcome().text, "");
 }
 
 TEST_F(Processes, ThreadsShareAProcess) {
