@@ -1,0 +1,160 @@
+#include "options.h"
+
+#include <getopt.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+
+namespace quickstart {
+namespace {
+
+struct Option {
+  const char* name;
+  const char* argument;  // nullptr: takes none
+  const char* help;
+  std::function<void(const std::string&)> set;
+};
+
+[[noreturn]] void wrong(const char* name, const std::string& text, const std::string& right) {
+  throw std::invalid_argument(std::string("--") + name + " is \"" + text + "\"; it must be " +
+                              right);
+}
+
+template <typename Number>
+std::function<void(const std::string&)> whole(const char* name, Number& target, Number least) {
+  return [=, &target](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, target);
+    if (error != std::errc() || stop != end || target < least)
+      wrong(name, text,
+            "a whole number from " + std::to_string(least) + " to " +
+                std::to_string(std::numeric_limits<Number>::max()));
+  };
+}
+
+std::function<void(const std::string&)> real(const char* name, double& target, bool zeroToo) {
+  return [=, &target](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, target);
+    if (error != std::errc() || stop != end || !std::isfinite(target) || target < 0 ||
+        (target == 0 && !zeroToo))
+      wrong(name, text, zeroToo ? "a number from 0 on" : "a number above 0");
+  };
+}
+
+std::vector<std::string> commaSeparated(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (char c : text)
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+// The units of moeccl-lab's --uplink.
+double bitsPerSecond(const std::string& text) {
+  if (text == "none") return 0;
+  double rate = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, rate);
+  std::string unit(stop, end);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  double factor = 1;
+  for (const char* name : {"bit", "kbit", "mbit", "gbit", "tbit"}) {
+    if (error == std::errc() && unit == name && rate > 0) return rate * factor;
+    factor *= 1000;
+  }
+  wrong("uplink", text, "a rate with its unit, as in 100mbit or 1gbit, or none");
+}
+
+std::vector<Option> optionsOf(Options& options) {
+  return {
+      {"tokens", "N", "tokens per MP group (512)",
+       whole<std::int64_t>("tokens", options.tokens, 1)},
+      {"embedding", "N", "elements of a token (128)",
+       whole<std::int64_t>("embedding", options.embedding, 1)},
+      {"hidden", "N", "hidden units of an expert, a multiple of --esp (256)",
+       whole<std::int64_t>("hidden", options.hidden, 1)},
+      {"experts", "N", "experts, a multiple of --ep (twice --ep)",
+       whole<std::int64_t>("experts", options.experts, 1)},
+      {"top-k", "N", "experts per token (2)", whole<std::int64_t>("top-k", options.topK, 1)},
+      {"capacity-factor", "F",
+       "places per expert, as a multiple of what even routing would need (1.25)",
+       real("capacity-factor", options.capacityFactor, false)},
+      {"mp", "N", "ranks per MP group (2, or 1 if the number of ranks is odd)",
+       whole("mp", options.nMp, 1)},
+      {"ep", "N", "ranks per EP group (number of ranks / --esp)", whole("ep", options.nEp, 1)},
+      {"esp", "N", "ranks per ESP group (number of ranks / --ep, or as --mp)",
+       whole("esp", options.nEsp, 1)},
+      {"text", "FILE", "English to take words from, may be given more than once",
+       [&](const std::string& text) { options.texts.push_back(text); }},
+      {"algorithms", "A,B", "all-to-all algorithms to compare (linear,hierarchical)",
+       [&](const std::string& text) { options.algorithms = commaSeparated(text); }},
+      {"iterations", "N", "timed forward passes of each row (5)",
+       whole<std::int64_t>("iterations", options.iterations, 1)},
+      {"warm-up", "N", "forward passes before them (2)",
+       whole<std::int64_t>("warm-up", options.warmUp, 0)},
+      {"tolerance", "X", "largest error allowed, relative to the largest output (1e-5)",
+       real("tolerance", options.tolerance, true)},
+      {"seed", "N", "of the weights and of what words are embedded as (1)",
+       whole<std::uint64_t>("seed", options.seed, 0)},
+      {"uplink", "RATE", "what the nodes' uplinks carry, as in 100mbit, for the column \"uplink\"",
+       [&](const std::string& text) { options.uplinkRate = bitsPerSecond(text); }},
+      {"uplink-counter", "FILE", "holds the bytes that this rank's node has sent",
+       [&](const std::string& text) { options.uplinkCounter = text; }},
+      {"check", nullptr, "check these options, and do nothing else",
+       [&](const std::string&) { options.checkOnly = true; }},
+      {"help", nullptr, "show this help", [&](const std::string&) { options.help = true; }},
+  };
+}
+
+}  // namespace
+
+Options parseOptions(int count, char** arguments) {
+  Options options;
+  const std::vector<Option> known = optionsOf(options);
+  std::vector<option> forGetopt;
+  for (const Option& each : known)
+    forGetopt.push_back({each.name, each.argument ? required_argument : no_argument, nullptr, 0});
+  forGetopt.push_back({nullptr, 0, nullptr, 0});
+
+  opterr = 0;
+  for (;;) {
+    const int current = optind;
+    int index = -1;
+    // The colon at the beginning tells a missing value (':') from an unknown option ('?').
+    const int found = getopt_long(count, arguments, ":", forGetopt.data(), &index);
+    if (found == -1) break;
+    if (found == ':')
+      throw std::invalid_argument(std::string(arguments[current]) + " needs a value");
+    if (found != 0)
+      throw std::invalid_argument("there is no option " + std::string(arguments[current]));
+    known[static_cast<std::size_t>(index)].set(optarg ? optarg : "");
+  }
+  if (optind < count)
+    throw std::invalid_argument("\"" + std::string(arguments[optind]) + "\" is no option");
+  if (options.texts.empty() && !options.help)
+    throw std::invalid_argument("--text is missing; name a file of English");
+  return options;
+}
+
+std::string usage() {
+  Options options;
+  std::string text =
+      "usage: quickstart --text FILE [OPTION...], started once for each rank by moeccl-lab run\n\n";
+  for (const Option& each : optionsOf(options)) {
+    std::string left = std::string("  --") + each.name;
+    if (each.argument) left += std::string(" ") + each.argument;
+    left.resize(std::max<std::size_t>(left.size() + 1, 24), ' ');
+    text += left + each.help + "\n";
+  }
+  return text;
+}
+
+}  // namespace quickstart

@@ -1,0 +1,25 @@
+// What a forward pass must send between nodes, by arithmetic: to hold the counters against.
+#pragma once
+
+#include <moeccl/moe.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace quickstart {
+
+struct Topology {
+  std::vector<int> nodeOfRank;
+  int nodes = 1;
+
+  int ranks() const { return static_cast<int>(nodeOfRank.size()); }
+};
+
+// Payload bytes that leave each node in one forward pass, whichever all-to-all algorithm carries
+// them. `capacity` is moecclMoeShapes_t's. All-gathers are counted as the algorithm "linear" sends
+// them, and grids as ordered by moecclOrderEspEp.
+std::vector<std::int64_t> payloadLeaving(const Topology& topology, const moecclGridShape_t& grid,
+                                         const moecclMoeConfig_t& config, std::int64_t capacity,
+                                         moecclSchedule_t schedule);
+
+}  // namespace quickstart
