@@ -5,7 +5,7 @@
 # To build the library and the tools.
 build_packages=(
   build-essential meson ninja-build pkg-config python3
-  libhwloc-dev libmd-dev libopenblas-dev libucx-dev
+  libcli11-dev libhwloc-dev libmd-dev libopenblas-dev libucx-dev nlohmann-json3-dev
 )
 # To run moeccl-lab.
 lab_packages=(iproute2 python3)

@@ -1,0 +1,113 @@
+#include "perf/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+#include "perf/pattern.h"
+#include "perf/statistics.h"
+
+namespace moeccl::perf {
+namespace {
+
+std::span<std::byte> blockAt(std::byte* buffer, int block, std::size_t bytes) {
+  return {buffer + static_cast<std::size_t>(block) * bytes, bytes};
+}
+
+// The fastest MPI contender if there is one, else the first contender; in the same place.
+void chooseReferences(std::vector<Result>& results) {
+  for (Result& result : results) {
+    std::size_t best = results.size();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i].inPlace != result.inPlace) continue;
+      if (best == results.size() ||
+          (results[i].contender->isMpi() &&
+           (!results[best].contender->isMpi() ||
+            spreadOf(results[i].times).median < spreadOf(results[best].times).median)))
+        best = i;
+    }
+    result.reference = best;
+  }
+}
+
+}  // namespace
+
+std::byte* Measurement::sendBuffer(bool inPlace, std::size_t block) {
+  if (!inPlace) return send_.data();
+  return blockAt(recv_.data(), options_.collective->inPlaceBlock(job_.rank()), block).data();
+}
+
+std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t count,
+                                const DataType& type) {
+  const Collective& collective = *options_.collective;
+  const std::size_t block = count * type.bytes;
+  std::byte* const send = sendBuffer(inPlace, block);
+  std::int64_t wrong = 0;
+  for (int i = 0; i < options_.checkIterations; ++i, ++checks_) {
+    for (int b = 0; b < collective.recvBlocks(job_.ranks()); ++b)
+      poisonBlock(blockAt(recv_.data(), b, block), collective.received(job_.rank(), b), checks_);
+    for (int b = 0; b < collective.sendBlocks(job_.ranks()); ++b)
+      fillBlock(blockAt(send, b, block), collective.sent(job_.rank(), b), checks_);
+    contender.exchange(send, recv_.data(), count, type);
+    for (int b = 0; b < collective.recvBlocks(job_.ranks()); ++b)
+      wrong += countWrong(blockAt(recv_.data(), b, block), type.bytes,
+                          collective.received(job_.rank(), b), checks_);
+  }
+  return job_.sum(wrong);
+}
+
+double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
+                         const DataType& type) {
+  const void* const send = sendBuffer(inPlace, count * type.bytes);
+  contender.barrier();
+  for (int i = 0; i < options_.warmupIterations; ++i)
+    contender.exchange(send, recv_.data(), count, type);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv_.data(), count, type);
+  const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
+  return passed.count() / options_.iterations;
+}
+
+std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
+  const Collective& collective = *options_.collective;
+  const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(job_.ranks()));
+  const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(job_.ranks()));
+  const std::size_t blocks = std::max(sendBlocks, recvBlocks);
+  const std::size_t count = size / type.bytes / (options_.sizesOfBlocks ? 1 : blocks);
+  std::size_t block = 0, total = 0;
+  if (__builtin_mul_overflow(count, type.bytes, &block) ||
+      __builtin_mul_overflow(block, blocks, &total) || total > send_.max_size())
+    throw std::runtime_error("blocks of " + std::to_string(size) +
+                             " bytes for all ranks are more than there are addresses");
+  send_.resize(std::max(send_.size(), block * sendBlocks));
+  recv_.resize(std::max(recv_.size(), block * recvBlocks));
+
+  std::vector<Result> results;
+  for (const auto& contender : contenders_)
+    for (const bool inPlace : {false, true})
+      if (!inPlace || collective.inPlaceBlock != nullptr)
+        results.push_back(
+            {total, block, count, type.name, contender.get(), inPlace, {}, -1, 0, 0, 0});
+
+  if (options_.checkIterations > 0)
+    for (Result& result : results)
+      result.wrong = check(*result.contender, result.inPlace, count, type);
+
+  std::vector<double> mine;
+  for (int i = 0; i < options_.repetitions; ++i)
+    for (const Result& result : results)
+      mine.push_back(time(*result.contender, result.inPlace, count, type));
+  const std::vector<double> times = overRanks(job_.gather(mine), mine.size(), options_.average);
+
+  for (std::size_t i = 0; i < times.size(); ++i)
+    results[i % results.size()].times.push_back(times[i]);
+  for (Result& result : results) {
+    const double seconds = spreadOf(result.times).median * 1e-6;
+    result.algorithmBandwidth = static_cast<double>(total) / 1e9 / seconds;
+    result.busBandwidth = result.algorithmBandwidth * collective.busFactor(job_.ranks());
+  }
+  chooseReferences(results);
+  return results;
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,51 @@
+// One size, all contenders in turns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "perf/contender.h"
+#include "perf/job.h"
+
+namespace moeccl::perf {
+
+struct Result {
+  std::size_t size;   // bytes of the larger buffer of a rank
+  std::size_t block;  // bytes
+  std::size_t count;  // elements of a block
+  const char* type;
+  Contender* contender;
+  bool inPlace;
+  std::vector<double> times;  // microseconds per call, one for each repetition
+  std::int64_t wrong;         // elements, on all ranks and in all checked calls; -1: not checked
+  std::size_t reference;      // index of the result that this one is compared with; maybe its own
+  double algorithmBandwidth;  // GB/s, of the median time
+  double busBandwidth;
+};
+
+// Buffers for one size after the other.
+class Measurement {
+ public:
+  Measurement(const Options& options, const Job& job,
+              const std::vector<std::unique_ptr<Contender>>& contenders)
+      : options_(options), job_(job), contenders_(contenders) {}
+
+  // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
+  // place, the same on all ranks. Collective. Throws std::runtime_error.
+  std::vector<Result> measure(std::uint64_t size, const DataType& type);
+
+ private:
+  std::byte* sendBuffer(bool inPlace, std::size_t block);
+  std::int64_t check(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+  // Microseconds per call, on this rank.
+  double time(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+
+  const Options& options_;
+  const Job& job_;
+  const std::vector<std::unique_ptr<Contender>>& contenders_;
+  std::vector<std::byte> send_, recv_;
+  std::uint64_t checks_ = 0;
+};
+
+}  // namespace moeccl::perf

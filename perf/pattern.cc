@@ -1,0 +1,58 @@
+#include "perf/pattern.h"
+
+#include <algorithm>
+
+namespace moeccl::perf {
+namespace {
+
+// splitmix64's finaliser: neighbouring inputs give unrelated bytes.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// The stream of bytes of one block in one iteration.
+class Bytes {
+ public:
+  Bytes(Payload payload, std::uint64_t iteration)
+      : seed_(mix(mix(iteration + 1) + (static_cast<std::uint64_t>(payload.source) << 32) +
+                  static_cast<std::uint64_t>(payload.destination))) {}
+
+  std::byte next() {
+    if (position_ % sizeof word_ == 0) word_ = mix(seed_ + position_);
+    return static_cast<std::byte>(word_ >> (8 * (position_++ % sizeof word_)));
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t position_ = 0;
+  std::uint64_t word_ = 0;
+};
+
+}  // namespace
+
+void fillBlock(std::span<std::byte> block, Payload payload, std::uint64_t iteration) {
+  Bytes bytes(payload, iteration);
+  for (std::byte& place : block) place = bytes.next();
+}
+
+void poisonBlock(std::span<std::byte> block, Payload payload, std::uint64_t iteration) {
+  Bytes bytes(payload, iteration);
+  for (std::byte& place : block) place = ~bytes.next();
+}
+
+std::int64_t countWrong(std::span<const std::byte> block, std::size_t elementBytes, Payload payload,
+                        std::uint64_t iteration) {
+  Bytes bytes(payload, iteration);
+  std::int64_t wrong = 0;
+  for (std::size_t at = 0; at < block.size(); at += elementBytes) {
+    bool differs = false;
+    for (std::size_t i = at; i < std::min(at + elementBytes, block.size()); ++i)
+      differs |= block[i] != bytes.next();
+    wrong += differs;
+  }
+  return wrong;
+}
+
+}  // namespace moeccl::perf
