@@ -40,8 +40,9 @@ void fill(uint64_t* words, size_t count, int from, int to) {
 
 void expectWords(const uint64_t* words, size_t count, int from, int to) {
   for (size_t at = 0; at < count; ++at)
-    checkThat(words[at] == wordOf(from, to, at),
-              "word " + std::to_string(at) + " from rank " + std::to_string(from) + " is wrong");
+    if (words[at] != wordOf(from, to, at))
+      throw std::runtime_error("word " + std::to_string(at) + " from rank " + std::to_string(from) +
+                               " is wrong");
 }
 
 bool enoughMemory() {
