@@ -3,6 +3,7 @@
 //   ucx_transport.cc  life, data path, waiting
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
 //   ucx_control.cc    notices and goodbyes, as active messages beside the data
+//   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
 //
 // Data are tagged messages; the tag holds the source, so the whole tag is matched and every receive
@@ -12,7 +13,8 @@
 // How the end of a peer is noticed, for whichever peer this rank has ever sent to or awaited
 // something from (each of which gets an endpoint, receive-only ones too):
 //   - a process of this machine: by the kernel, at once (ProcessWatch);
-//   - elsewhere: by its connection breaking, or by UCX's keepalive;
+//   - elsewhere: by its connection breaking, or by UCX's keepalive (which, in 1.13, overlooks a
+//     shared-memory peer that ended before its first answer);
 //   - a transport closed abruptly in a process that lives on: by its goodbye.
 // A host that vanishes without a word while data are under way to it is found by TCP's own
 // retransmission limit only (minutes); callers that cannot wait that long have timeouts.
@@ -134,12 +136,19 @@ class UcxTransport final : public Transport {
   Control& newControl(Control::Kind kind, int round);
   void post(Control& control, Peer& to);
   static void release(Control& control);
+
+  // ucx_close.cc
   template <typename Condition>
   bool progressUntil(Condition condition, Clock::time_point deadline);
   void sayGoodbye(Clock::time_point deadline);
-  static void choreDone(void* request, UcxTransport& transport);
-  void flush(Clock::time_point deadline);
-  void dropUnexpected(Clock::time_point deadline);
+  // Chores are requests of UCX that close() waits for.
+  template <typename Start>
+  void startChore(Start start);
+  static void choreDone(void* request, void* transport);
+  bool awaitChores(Clock::time_point deadline);
+  void flushEndpoints();
+  void flushWorker();
+  void dropUnexpected();
 
   const int rank_, ranks_;
   const bool watchProcesses_;

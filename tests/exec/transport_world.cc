@@ -111,20 +111,20 @@ std::string runProcesses(const Kind& kind, int ranks, const std::function<void(M
     }
     children.push_back(child);
   }
-  // In the order of ranks: one that died is not reaped while a lower one lives.
+  // In the order of ranks, so one that dies stays a zombie while a lower one lives.
   const auto deadline = Clock::now() + kPatience;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < children.size(); ++rank) {
     int status = 0;
-    while (waitpid(children[rank], &status, WNOHANG) == 0) {
-      if (Clock::now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        continue;
-      }
+    pid_t ended = 0;
+    while (ended == 0 && Clock::now() < deadline) {
+      ended = waitpid(children[rank], &status, WNOHANG);
+      if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    if (ended == 0) {
       ADD_FAILURE() << "rank " << rank << " hangs";
       kill(children[rank], SIGKILL);
       waitpid(children[rank], &status, 0);
-      status = 0;
-      break;
+      continue;
     }
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0))

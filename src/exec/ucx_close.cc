@@ -1,0 +1,137 @@
+// The end of a UCX transport.
+#include <algorithm>
+
+#include "src/exec/ucx_transport.h"
+
+namespace moeccl {
+namespace {
+
+// An abrupt close tells those it is connected to, as far as that needs no waiting.
+constexpr std::chrono::milliseconds kFarewell{10};
+// What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
+constexpr std::chrono::milliseconds kSettling{500};
+
+}  // namespace
+
+template <typename Condition>
+bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline) {
+  while (!condition()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    if (!progress()) sleep(static_cast<int>(left));
+  }
+  return true;
+}
+
+// A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
+// below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
+// A rank that is gone, or has left because its own time had passed, is not waited for.
+void UcxTransport::sayGoodbye(Clock::time_point deadline) {
+  for (int round = 0, distance = 1; distance < ranks_; ++round, distance *= 2) {
+    Peer& above = peer((rank_ + distance) % ranks_);
+    Peer& below = peer((rank_ - distance + ranks_) % ranks_);
+    Control& control = newControl(Control::Kind::goodbye, round);
+    post(control, above);
+    release(control);
+    reach(below);
+    const auto heard = [&] {
+      return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone;
+    };
+    if (!progressUntil(heard, deadline)) return;
+  }
+}
+
+template <typename Start>
+void UcxTransport::startChore(Start start) {
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.user_data = this;
+  ++chores_;
+  // The callback may come before the call returns.
+  if (!UCS_PTR_IS_PTR(start(&param))) --chores_;
+}
+
+void UcxTransport::choreDone(void* request, void* transport) {
+  ucp_request_free(request);
+  --static_cast<UcxTransport*>(transport)->chores_;
+}
+
+bool UcxTransport::awaitChores(Clock::time_point deadline) {
+  return progressUntil([this] { return chores_ == 0 && controls_.empty(); }, deadline);
+}
+
+// Hands over to the peers what has been sent.
+void UcxTransport::flushEndpoints() {
+  for (Peer& peer : peers_) {
+    if (!peer.endpoint) continue;
+    startChore([&](ucp_request_param_t* param) {
+      param->cb.send = [](void* request, ucs_status_t, void* self) { choreDone(request, self); };
+      return ucp_ep_flush_nbx(peer.endpoint.get(), param);
+    });
+  }
+}
+
+// Completes once closed endpoints have given back what they had.
+void UcxTransport::flushWorker() {
+  startChore([&](ucp_request_param_t* param) {
+    param->cb.send = [](void* request, ucs_status_t, void* self) { choreDone(request, self); };
+    return ucp_worker_flush_nbx(worker_.get(), param);
+  });
+}
+
+// Messages that nobody received (after a failure) would be reported as leaks. A receive without
+// room ends them, for their senders too.
+void UcxTransport::dropUnexpected() {
+  ucp_tag_recv_info_t info;
+  while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
+    startChore([&](ucp_request_param_t* param) {
+      param->cb.recv = [](void* request, ucs_status_t, const ucp_tag_recv_info_t*, void* self) {
+        choreDone(request, self);
+      };
+      return ucp_tag_msg_recv_nbx(worker_.get(), nullptr, 0, message, param);
+    });
+  }
+}
+
+void UcxTransport::close(bool abrupt, int milliseconds) {
+  if (closed_) return;
+  const auto now = Clock::now();
+  const auto deadline = now + std::chrono::milliseconds(milliseconds);
+  if (abrupt) {
+    Control& control = newControl(Control::Kind::gone, 0);
+    for (Peer& peer : peers_)
+      if (peer.endpoint && peer.rank != rank_) post(control, peer);
+    release(control);
+    progressUntil([this] { return controls_.empty(); }, std::max(deadline, now + kFarewell));
+  } else {
+    progressUntil([this] { return sendsInFlight_ == 0; }, deadline);
+    if (!peers_.empty()) sayGoodbye(deadline);
+    dropUnexpected();
+    flushEndpoints();
+    awaitChores(deadline);
+  }
+
+  for (Peer& peer : peers_) {
+    for (Transfer* transfer = peer.pending.front(); transfer;
+         transfer = peer.pending.after(transfer))
+      transfer->flight.cancelled = true;
+    lose(peer, "closed");
+  }
+  const auto last = Clock::now() + kSettling;
+  progressUntil([this] { return inFlight_ == 0; }, last);
+  dropUnexpected();
+  flushWorker();
+  const bool settled = awaitChores(last);
+  closed_ = true;
+  if (settled) {
+    worker_.reset();
+    context_.reset();
+  } else {
+    // To destroy a worker while closed endpoints are still at work is an abort() inside UCX. Better
+    // to lose the memory, on what can only be a failing path.
+    static_cast<void>(worker_.release());
+    static_cast<void>(context_.release());
+  }
+}
+
+}  // namespace moeccl

@@ -1,0 +1,69 @@
+// Once warm, a message costs no allocation of ours. (UCX's own pools do not use operator new.)
+#include <cstdlib>
+#include <new>
+
+#include "tests/exec/transport_contract.h"
+
+namespace {
+
+thread_local std::int64_t allocations = 0;
+
+void* counted(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace moeccl::test {
+namespace {
+
+constexpr std::size_t kSizes[] = {0, 100, 4000, 10000, 300000};
+
+TEST_P(TransportContract, NoAllocationPerMessage) {
+  run(2, [](Member& me) {
+    std::vector<std::uint8_t> data(300000);
+    const auto round = [&](std::uint32_t call, bool expected) {
+      Probe probes[std::size(kSizes)];
+      const auto start = [&] {
+        for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+          const Tag tag = tagOf(0, call + static_cast<std::uint32_t>(i));
+          if (me.rank() == 0)
+            me.transport.send(1, tag, data.data(), kSizes[i], &probes[i]);
+          else
+            me.transport.recv(0, tag, data.data(), kSizes[i], &probes[i]);
+        }
+      };
+      const bool first = expected == (me.rank() == 1);
+      if (first) start();
+      me.meet();
+      if (!first) start();
+      for (const Probe& probe : probes)
+        while (probe.completions == 0)
+          if (!me.transport.progress()) me.transport.wait(100);
+      me.meet();
+    };
+    std::uint32_t call = 0;
+    const auto rounds = [&](int count) {
+      for (int i = 0; i < count; ++i, call += 10) round(call, i % 2 == 0);
+    };
+    rounds(4);
+    const std::int64_t before = allocations;
+    rounds(50);
+    EXPECT_EQ(allocations, before) << "rank " << me.rank();
+    // The counter counts.
+    data = std::vector<std::uint8_t>(10);
+    EXPECT_GT(allocations, before);
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test
