@@ -188,11 +188,8 @@ class Quickstart {
   std::int64_t needed_ = 0;
 };
 
-// What is wrong with the options is the same on all ranks; the first one says it.
 int complain(const std::exception& error) {
-  const char* const rank = std::getenv("MOECCL_RANK");
-  if (rank == nullptr || std::string(rank) == "0")
-    std::fprintf(stderr, "quickstart: %s\n", error.what());
+  std::fprintf(stderr, "quickstart: %s\n", error.what());
   return 2;
 }
 
@@ -213,7 +210,11 @@ int main(int count, char** arguments) {
   try {
     result = Quickstart(world, options).run();
   } catch (const std::exception& error) {
-    result = complain(error);
+    // The same on all ranks, and none leaves before the others: one voice is enough.
+    int rank = 0;
+    moecclCommUserRank(world, &rank);
+    if (rank == 0) complain(error);
+    result = 2;
   }
   if (moecclCommDestroy(world) != moecclSuccess) fail("leaving", nullptr);
   return result;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <stdexcept>
 
 namespace quickstart {
 namespace {
@@ -54,8 +55,10 @@ class RunningLayer {
     const std::string algorithms = "alltoall=" + algorithm + ";allgather=linear";
     moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
     config.algorithms = algorithms.c_str();
-    if (moecclCommSplit(world, 0, rank, &comm_, &config) != moecclSuccess)
-      fail("setting " + algorithms, world);
+    const moecclResult_t result = moecclCommSplit(world, 0, rank, &comm_, &config);
+    if (result == moecclInvalidArgument)
+      throw std::invalid_argument("--algorithms: " + std::string(moecclGetLastError(world)));
+    if (result != moecclSuccess) fail("setting " + algorithms, world);
     if (moecclGridCreate(comm_, problem.grid, &grid_) != moecclSuccess)
       fail("making the grid", comm_);
     moecclMoeConfig_t layerConfig = problem.layer.config;

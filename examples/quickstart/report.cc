@@ -122,14 +122,16 @@ void printSchedules(const Report& report) {
   };
   const double predicted =
       largest(payload(report, moecclScheduleS1)) / largest(payload(report, moecclScheduleBaseline));
-  if (!report.options.uplinkCounter.empty() && std::isfinite(predicted))
+  const bool counted = !report.options.uplinkCounter.empty() && std::isfinite(predicted);
+  const int nMp = report.problem.grid.nMp;
+  if (counted)
     std::printf("Schedules: S1 sends %.2f times the baseline's bytes (predicted: %.2f).\n",
                 busiest(report, *s1) / busiest(report, *baseline), predicted);
-  std::printf(
-      "           Under S1 each token is computed once, under the baseline %d times, once for "
-      "each\n"
-      "           rank of its MP group.\n",
-      report.problem.grid.nMp);
+  if (nMp > 1)
+    std::printf(
+        "%s Under S1 each token is computed once, under the baseline %d times, once for each\n"
+        "           rank of its MP group.\n",
+        counted ? "          " : "Schedules:", nMp);
 }
 
 void printAlgorithms(const Report& report) {
