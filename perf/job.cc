@@ -1,10 +1,10 @@
-// Asks for POSIX before any header has decided.
-#include "examples/common/launch.h"
-// The rest.
+#include "perf/job.h"
+
+#include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 
-#include "perf/job.h"
+#include "examples/common/launch.h"
 
 namespace moeccl::perf {
 

@@ -14,7 +14,8 @@ namespace {
 constexpr int kWrongData = 1;
 constexpr int kWrongArguments = 2;
 
-// Every rank finds the same mistakes in the arguments; one of them says so.
+// Help is for everybody. Not so for mistakes in the arguments: whoever ends first with one may have
+// its launcher end the others.
 bool speaksForAll() {
   for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
     if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
@@ -49,9 +50,8 @@ std::int64_t run(const Options& options, const Job& job) {
 int main(int argc, char** argv) {
   const Parsed parsed = parseOptions(argc, argv);
   if (!parsed.error.empty()) {
-    if (speaksForAll())
-      std::fprintf(stderr, "moeccl-perf: %s\nmoeccl-perf --help lists all options.\n",
-                   parsed.error.c_str());
+    std::fprintf(stderr, "moeccl-perf: %s\nmoeccl-perf --help lists all options.\n",
+                 parsed.error.c_str());
     return kWrongArguments;
   }
   if (!parsed.text.empty()) {

@@ -49,6 +49,12 @@ void chooseDataTypes(const std::string& name, Options& options) {
                                "\"" + name + "\" is none; there are all, " + namesOf(kDataTypes));
 }
 
+// Replaces "1K" by "1024". CLI11 would take "-8" for 2^64 - 8.
+std::string readSize(std::string& text) {
+  if (text.starts_with('-')) return "a size is 0 or more, not " + text;
+  return CLI::AsSizeValue(false)(text);
+}
+
 void checkNames(const char* option, const std::vector<std::string>& names) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -100,7 +106,7 @@ Parsed parseOptions(int argc, const char* const* argv) {
       "MOECCL_ID_FILE, or from mpirun. perf/README.md describes columns and JSON.",
       "moeccl-perf");
   app.add_option("COLLECTIVE", collective, namesOf(collectives()))->required();
-  const CLI::AsSizeValue bytes(false);
+  const CLI::Validator bytes(readSize, "SIZE");
   app.add_option("-b,--minbytes", options.minBytes, "smallest size, as in 1024, 1K, 1M")
       ->transform(bytes)
       ->capture_default_str();

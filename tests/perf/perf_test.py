@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Tests moeccl-perf as a user starts it: perf_test.py --perf COMMAND --lab COMMAND [--mpi]"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+OPTIONS = None  # set in main
+QUICK = ("-n", "2", "-w", "1", "-r", "3")
+
+
+def execute(*command, **environment):
+    return subprocess.run(list(command), capture_output=True, text=True, timeout=100,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def ranks(nodes, *arguments):
+    return execute(OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", OPTIONS.perf, *arguments)
+
+
+class Perf(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.json = os.path.join(folder.name, "out.json")
+
+    def measured(self, process):
+        """The JSON of a run that must have gone well."""
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertIn("# Out of bounds values : 0 OK", process.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf", 1))
+        for result in report["results"]:
+            self.assertEqual(result["wrong"], 0)
+            self.assertEqual(len(result["timesUs"]), report["repetitions"])
+            self.assertTrue(all(time > 0 for time in result["timesUs"]))
+            spread = result["timeUs"]
+            self.assertLessEqual(spread["min"], spread["median"])
+            self.assertLessEqual(spread["median"], spread["max"])
+            self.assertAlmostEqual(result["algbwGBs"] * spread["median"] * 1e3, result["size"], delta=1e-6)
+            self.assertAlmostEqual(result["busbwGBs"] * report["ranks"],
+                                   result["algbwGBs"] * (report["ranks"] - 1))
+        return report
+
+    def test_one_rank_without_launcher(self):
+        report = self.measured(execute(OPTIONS.perf, "alltoall", *QUICK, "-b", "0", "-e", "64", "-i", "32",
+                                       "--json", self.json))
+        self.assertEqual((report["ranks"], report["ranksPerNode"]), (1, [1]))
+        self.assertEqual([result["size"] for result in report["results"]], [0, 32, 64])
+
+    def test_all_to_all(self):
+        report = self.measured(ranks("2x2", "alltoall", *QUICK, "-b", "64", "-e", "4K", "-f", "64", "--blocks",
+                                     "-c", "2", "--algorithms", "linear,pairwise,hierarchical",
+                                     "--json", self.json))
+        self.assertEqual((report["ranks"], report["ranksPerNode"]), (4, [2, 2]))
+        self.assertEqual([(r["block"], r["algorithm"]) for r in report["results"]],
+                         [(block, name) for block in (64, 4096)
+                          for name in ("linear", "pairwise", "hierarchical")])
+        for result in report["results"]:
+            self.assertEqual(result["size"], 4 * result["block"])
+            self.assertEqual(result["count"] * 4, result["block"])
+            self.assertEqual((result["reference"], result["inPlace"]), ("linear", False))
+
+    def test_all_gather_in_and_out_of_place(self):
+        report = self.measured(ranks("3,1", "allgather", *QUICK, "-b", "1003", "-e", "1003", "-d", "int8",
+                                     "--algorithms", "ring,linear", "--json", self.json))
+        self.assertEqual([(r["algorithm"], r["inPlace"], r["count"], r["size"]) for r in report["results"]],
+                         [(name, place, 250, 1000) for name in ("ring", "linear") for place in (False, True)])
+
+    def test_every_data_type(self):
+        report = self.measured(ranks("2x1", "alltoall", "-n", "1", "-w", "0", "-r", "1", "-b", "96", "-e", "96",
+                                     "-d", "all", "--json", self.json))
+        self.assertEqual(len({result["type"] for result in report["results"]}), 12)
+        self.assertEqual({result["size"] for result in report["results"]}, {96})
+
+    def test_unchecked(self):
+        process = execute(OPTIONS.perf, "alltoall", *QUICK, "-b", "8", "-e", "8", "-c", "0", "--json", self.json)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertNotIn("Out of bounds", process.stdout)
+        self.assertIn("N/A", process.stdout.splitlines()[-2])
+        with open(self.json, encoding="utf-8") as file:
+            self.assertIsNone(json.load(file)["results"][0]["wrong"])
+
+    def test_wrong_arguments(self):
+        process = ranks("2x2", "alltoall", "-d", "float31")
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("float31", process.stderr)
+
+    def test_unknown_algorithm(self):
+        process = ranks("2x1", "alltoall", "-b", "64", "-e", "64", "--algorithms", "linear,magic")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("magic", process.stderr)
+
+    def test_unwritable_json(self):
+        process = execute(OPTIONS.perf, "alltoall", "-b", "64", "-e", "64", "--json", "/nowhere/out.json")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("/nowhere/out.json", process.stderr)
+
+    def test_comparing_takes_mpi(self):
+        process = execute(OPTIONS.perf, "alltoall", "--compare", "mpi")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("mpirun" if OPTIONS.mpi else "built without MPI", process.stderr)
+
+    def mpirun(self, *arguments):
+        if not OPTIONS.mpi or not shutil.which("mpirun"):
+            self.skipTest("without MPI")
+        return execute("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                       "--mca", "btl", "self,vader", "-np", "3", OPTIONS.perf, *arguments,
+                       OMPI_MCA_mpi_yield_when_idle="1")
+
+    def test_beside_mpi(self):
+        names = ["linear", "mpi:default", "mpi:linear", "mpi:modified_bruck"]
+        report = self.measured(self.mpirun("alltoall", *QUICK, "-b", "64", "-e", "64", "--blocks",
+                                           "--algorithms", "linear", "--compare", "mpi", "--mpi-algorithms",
+                                           "default,linear,modified_bruck", "--json", self.json))
+        self.assertEqual([result["algorithm"] for result in report["results"]], names)
+        self.assertIn("MPI", report["mpiVersion"])
+        references = {result["reference"] for result in report["results"]}
+        self.assertEqual(len(references), 1)
+        self.assertTrue(references.pop().startswith("mpi:"))
+
+    def test_all_gather_beside_mpi_in_place(self):
+        report = self.measured(self.mpirun("allgather", *QUICK, "-b", "96", "-e", "96", "--compare", "mpi",
+                                           "--json", self.json))
+        self.assertEqual([(r["algorithm"], r["inPlace"]) for r in report["results"]],
+                         [(name, place) for name in ("auto", "mpi:default") for place in (False, True)])
+
+    def test_unknown_mpi_algorithm(self):
+        process = self.mpirun("alltoall", "--compare", "mpi", "--mpi-algorithms", "magic")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn('has no "magic"; there are default, ', process.stderr)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--perf", required=True)
+    parser.add_argument("--lab", required=True)
+    parser.add_argument("--mpi", action="store_true", help="moeccl-perf was built with MPI")
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
