@@ -50,8 +50,9 @@ void launch(const Call& call, Communicator& communicator, moecclStream_t stream)
 
 moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                               moecclDataType_t datatype, moecclComm_t comm, moecclStream_t stream) {
-  return moeccl::boundary("moecclAllToAll", moeccl::lastErrorOf(comm), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllToAll", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     const moeccl::Bytes bytes = moeccl::bytesOf(count, "count", datatype, communicator.ranks());
     moeccl::requireBuffers(sendbuff, recvbuff, count);
     moeccl::require(!moeccl::overlap(sendbuff, bytes.buffer, recvbuff, bytes.buffer),
@@ -64,8 +65,9 @@ moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count
 moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t sendCount,
                                moecclDataType_t datatype, moecclComm_t comm,
                                moecclStream_t stream) {
-  return moeccl::boundary("moecclAllGather", moeccl::lastErrorOf(comm), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllGather", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     const moeccl::Bytes bytes =
         moeccl::bytesOf(sendCount, "sendCount", datatype, communicator.ranks());
     moeccl::requireBuffers(sendbuff, recvbuff, sendCount);

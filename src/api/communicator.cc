@@ -23,7 +23,8 @@ void requireRank(int nRanks, int rank) {
 }
 
 moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator) {
-  return new moecclComm{std::move(communicator), {}};
+  return new moecclComm{
+      std::make_shared<moeccl::CommState>(moeccl::CommState{std::move(communicator), {}})};
 }
 
 }  // namespace
@@ -63,8 +64,9 @@ moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const
 
 moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm_t* newComm,
                                const moecclConfig_t* config) {
-  return boundary("moecclCommSplit", lastErrorOf(comm), [&] {
-    moeccl::Communicator& parent = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommSplit", lastErrorOf(state), [&] {
+    moeccl::Communicator& parent = communicatorOf(state);
     require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
     if (color < MOECCL_SPLIT_NOCOLOR)
       throw moeccl::Error(
@@ -78,59 +80,60 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
 
 moecclResult_t moecclCommDestroy(moecclComm_t comm) {
   if (comm == nullptr) return moecclSuccess;
-  const moecclResult_t result = boundary("moecclCommDestroy", nullptr, [&] {
-    comm->communicator->destroy();
-    comm->communicator.reset();
-  });
+  const moecclResult_t result =
+      boundary("moecclCommDestroy", nullptr, [&] { comm->state->communicator->destroy(); });
   delete comm;
   return result;
 }
 
 moecclResult_t moecclCommAbort(moecclComm_t comm) {
   if (comm == nullptr) return moecclSuccess;
-  const moecclResult_t result = boundary("moecclCommAbort", nullptr, [&] {
-    comm->communicator->abort();
-    comm->communicator.reset();
-  });
+  const moecclResult_t result =
+      boundary("moecclCommAbort", nullptr, [&] { comm->state->communicator->abort(); });
   delete comm;
   return result;
 }
 
 moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError) {
-  return boundary("moecclCommGetAsyncError", lastErrorOf(comm), [&] {
-    moeccl::Communicator& communicator = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommGetAsyncError", lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = communicatorOf(state);
     require(asyncError != nullptr, "asyncError is NULL; pass where to store it");
     *asyncError = communicator.asyncFailure();
   });
 }
 
 moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks) {
-  return boundary("moecclCommCount", lastErrorOf(comm), [&] {
-    const moeccl::Communicator& communicator = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommCount", lastErrorOf(state), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(state);
     require(nRanks != nullptr, "nRanks is NULL; pass where to store it");
     *nRanks = communicator.ranks();
   });
 }
 
 moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank) {
-  return boundary("moecclCommUserRank", lastErrorOf(comm), [&] {
-    const moeccl::Communicator& communicator = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommUserRank", lastErrorOf(state), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(state);
     require(rank != nullptr, "rank is NULL; pass where to store it");
     *rank = communicator.rank();
   });
 }
 
 moecclResult_t moecclCommNodeCount(moecclComm_t comm, int* nNodes) {
-  return boundary("moecclCommNodeCount", lastErrorOf(comm), [&] {
-    const moeccl::Communicator& communicator = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommNodeCount", lastErrorOf(state), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(state);
     require(nNodes != nullptr, "nNodes is NULL; pass where to store it");
     *nNodes = communicator.topology().nodes();
   });
 }
 
 moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int* node) {
-  return boundary("moecclCommNodeOfRank", lastErrorOf(comm), [&] {
-    const moeccl::Communicator& communicator = communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommNodeOfRank", lastErrorOf(state), [&] {
+    const moeccl::Communicator& communicator = communicatorOf(state);
     require(node != nullptr, "node is NULL; pass where to store it");
     requireRank(communicator.ranks(), rank);
     *node = communicator.topology().nodeOf(rank);

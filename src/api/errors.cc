@@ -53,5 +53,5 @@ const char* moecclGetErrorString(moecclResult_t result) {
 }
 
 const char* moecclGetLastError(moecclComm_t comm) {
-  return comm == nullptr ? moeccl::threadError().c_str() : comm->lastError.c_str();
+  return comm == nullptr ? moeccl::threadError().c_str() : comm->state->lastError.c_str();
 }

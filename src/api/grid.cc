@@ -70,8 +70,9 @@ const moecclGrid& gridOf(moecclGrid_t grid) {
 }  // namespace
 
 moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moecclGrid_t* grid) {
-  return moeccl::boundary("moecclGridCreate", moeccl::lastErrorOf(comm), [&] {
-    moeccl::Communicator& world = moeccl::communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return moeccl::boundary("moecclGridCreate", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& world = moeccl::communicatorOf(state);
     moeccl::require(grid != nullptr, "grid is NULL; pass where to store the grid");
     // Ranks whose shape is wrong by itself still take part, so that nobody waits for them.
     requireSameShape(world, shape);

@@ -9,20 +9,33 @@
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
 
-struct moecclComm {
-  std::unique_ptr<moeccl::Communicator> communicator;
+namespace moeccl {
+
+struct CommState {
+  std::unique_ptr<Communicator> communicator;
   std::string lastError;
+};
+
+}  // namespace moeccl
+
+struct moecclComm {
+  std::shared_ptr<moeccl::CommState> state;
 };
 
 namespace moeccl {
 
-inline Communicator& communicatorOf(moecclComm_t comm) {
-  require(comm != nullptr, "comm is NULL; pass a communicator made by moecclCommInit... or Split");
-  return *comm->communicator;
+// A function holds the state while it runs: another thread may abort the communicator meanwhile.
+inline std::shared_ptr<CommState> hold(moecclComm_t comm) {
+  return comm == nullptr ? nullptr : comm->state;
 }
 
-inline std::string* lastErrorOf(moecclComm_t comm) {
-  return comm == nullptr ? nullptr : &comm->lastError;
+inline Communicator& communicatorOf(const std::shared_ptr<CommState>& state) {
+  require(state != nullptr, "comm is NULL; pass a communicator made by moecclCommInit... or Split");
+  return *state->communicator;
+}
+
+inline std::string* lastErrorOf(const std::shared_ptr<CommState>& state) {
+  return state == nullptr ? nullptr : &state->lastError;
 }
 
 inline Stream* streamOf(moecclStream_t stream) { return static_cast<Stream*>(stream); }

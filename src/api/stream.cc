@@ -6,8 +6,9 @@ using moeccl::require;
 using moeccl::streamOf;
 
 moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
-  return boundary("moecclStreamCreate", moeccl::lastErrorOf(comm), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(comm);
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclStreamCreate", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     require(stream != nullptr, "stream is NULL; pass where to store the stream");
     *stream = new moeccl::Stream(communicator.sharedDomain());
   });

@@ -12,6 +12,8 @@ namespace {
 
 // How long a failed call waits for its transfers to end before it leaves them to the domain.
 constexpr std::chrono::milliseconds kGrace{500};
+// How long a notice may take to leave when its sender leaves too.
+constexpr std::chrono::milliseconds kFarewell{1000};
 
 std::string listOf(std::span<const int> ranks) {
   constexpr std::size_t kShown = 16;
@@ -128,7 +130,7 @@ void Communicator::throwIfFailed() const {
 
 moecclResult_t Communicator::asyncFailure() {
   Domain::Lock lock(*domain_);
-  if (!domain_->hasProgressThread()) domain_->poll();
+  domain_->poll();
   return failure_;
 }
 
@@ -219,8 +221,9 @@ void Communicator::destroy() {
   };
   domain_->wait(lock, [&] { return !isUsed(); });
   for (Stream* stream : domain_->streams()) stream->forget(*this);
+  if (failure_ != moecclSuccess) return domain_->remove(*this, true, kFarewell);
   const std::chrono::milliseconds forever{1000LL * 1000 * 1000};
-  domain_->remove(*this, failure_ != moecclSuccess, timeout().count() < 0 ? forever : timeout());
+  domain_->remove(*this, false, timeout().count() < 0 ? forever : timeout());
 }
 
 void Communicator::abort() {
@@ -228,7 +231,7 @@ void Communicator::abort() {
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);
   for (Stream* stream : domain_->streams()) stream->forget(*this);
-  domain_->remove(*this, true, std::chrono::milliseconds(0));
+  domain_->remove(*this, true, kFarewell);
 }
 
 }  // namespace moeccl

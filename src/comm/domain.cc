@@ -17,6 +17,8 @@ constexpr int kSpins = 32;
 constexpr int kYields = 64;
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
+// Polls between two looks at the clock.
+constexpr unsigned kPollsPerLook = 1 << 14;
 // Notices kept for communicators to come. More than a few mean that the job is over anyway.
 constexpr std::size_t kEarlyNotices = 16;
 
@@ -44,7 +46,7 @@ Domain::Domain(std::unique_ptr<Transport> transport, bool progressThread)
 }
 
 Domain::~Domain() {
-  if (!hasProgressThread()) return;
+  if (!progressThread_.joinable()) return;
   {
     Lock lock(*this);
     stop_ = true;
@@ -54,36 +56,25 @@ Domain::~Domain() {
 
 void Domain::progressLoop() {
   Lock lock(*this);
-  int idle = 0;
-  while (!stop_) {
-    const bool anything = poll();
-    if (anything) {
-      {
-        const std::lock_guard advanced(advancedMutex_);
-        ++advances_;
-      }
-      advanced_.notify_all();
-    }
-    idle = anything ? 0 : idleOnce(lock, idle);
-  }
+  wait(lock, [this] { return stop_; });
 }
 
 int Domain::waitOnce(Lock& lock, int idle) {
-  if (hasProgressThread() && std::this_thread::get_id() != progressThread_.get_id()) {
-    {
-      std::unique_lock advanced(advancedMutex_);
-      const std::uint64_t seen = advances_;
-      lock.lock_.unlock();
-      advanced_.wait_for(advanced, std::chrono::milliseconds(kSleepMilliseconds),
-                         [&] { return advances_ != seen; });
-    }
-    lock.acquire();
+  if (leading_) {
+    follow(lock);
     return 0;
   }
-  return poll() ? 0 : idleOnce(lock, idle);
+  leading_ = true;
+  const int next = lead(lock, idle);
+  leading_ = false;
+  return next;
 }
 
-int Domain::idleOnce(Lock& lock, int idle) {
+int Domain::lead(Lock& lock, int idle) {
+  if (poll()) {
+    announce();
+    return 0;
+  }
   if (lock.yield()) return 0;
   if (idle < kSpins) return idle + 1;
   if (idle < kSpins + kYields) {
@@ -95,7 +86,31 @@ int Domain::idleOnce(Lock& lock, int idle) {
   return idle;
 }
 
+void Domain::follow(Lock& lock) {
+  ++followers_;
+  {
+    std::unique_lock advanced(advancedMutex_);
+    const std::uint64_t seen = advances_;
+    lock.lock_.unlock();
+    advanced_.wait_for(advanced, std::chrono::milliseconds(kSleepMilliseconds),
+                       [&] { return advances_ != seen; });
+  }
+  lock.acquire();
+  --followers_;
+}
+
+void Domain::announce() {
+  if (followers_ == 0) return;
+  {
+    const std::lock_guard advanced(advancedMutex_);
+    ++advances_;
+  }
+  advanced_.notify_all();
+}
+
 bool Domain::poll() {
+  // Also while other work advances all the time.
+  if (++polls_ % kPollsPerLook == 0) checkTimeouts();
   bool anything = transport_->progress();
   anything |= hear();
   for (Stream* stream : streams_) anything |= stream->advance();
@@ -154,7 +169,9 @@ void Domain::remove(Communicator& communicator, bool abrupt, std::chrono::millis
   std::erase(communicators_, &communicator);
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });
-  if (communicators_.empty()) transport_->close(abrupt, static_cast<int>(limit.count()));
+  if (!communicators_.empty()) return;
+  transport_->close(abrupt, static_cast<int>(limit.count()));
+  stop_ = true;
 }
 
 void Domain::add(Stream& stream) { streams_.push_back(&stream); }

@@ -3,8 +3,9 @@
 //
 // Threads. Communicators of one domain may be used by different threads, and a domain may have a
 // progress thread of its own. The transport allows one thread at a time, so a Domain::Lock is held
-// while it is used. A thread that waits inside the lock gives it up as soon as another one asks
-// (contenders_), and is woken for that when it sleeps.
+// while it is used. Of the threads that wait, one leads: it polls, and sleeps in the transport, all
+// inside the lock, but lets in whoever asks for the lock (contenders_), who wakes it for that. The
+// others follow: they sleep outside the lock until the leader has advanced something, or leaves.
 #pragma once
 
 #include <atomic>
@@ -62,12 +63,14 @@ class Domain {
   template <typename Done>
   void wait(Lock& lock, Done done) {
     for (int idle = 0; !done();) idle = waitOnce(lock, idle);
+    announce();
   }
   // Like wait, for `limit` at most; returns done().
   template <typename Done>
   bool waitFor(Lock& lock, std::chrono::milliseconds limit, Done done) {
     const auto end = Clock::now() + limit;
     for (int idle = 0; !done() && Clock::now() < end;) idle = waitOnce(lock, idle);
+    announce();
     return done();
   }
 
@@ -87,7 +90,6 @@ class Domain {
 
   // The smallest communicator number that no communicator of this rank has had.
   std::uint32_t nextCommunicator() const { return nextCommunicator_; }
-  bool hasProgressThread() const { return progressThread_.joinable(); }
   const std::vector<Stream*>& streams() const { return streams_; }
 
  private:
@@ -102,7 +104,10 @@ class Domain {
 
   // One round of waiting; `idle` counts rounds without progress: spin, then yield, then sleep.
   int waitOnce(Lock& lock, int idle);
-  int idleOnce(Lock& lock, int idle);
+  int lead(Lock& lock, int idle);
+  void follow(Lock& lock);
+  // Wakes the followers.
+  void announce();
   void deliver(const Notice& notice);
   void progressLoop();
 
@@ -118,8 +123,11 @@ class Domain {
   std::uint32_t nextCommunicator_ = 0;
   std::thread progressThread_;
   bool stop_ = false;
-  // For those who wait while the progress thread works. Apart from mutex_, which the progress thread
-  // keeps while it sleeps: a waiter must get it the way all others do.
+  bool leading_ = false;  // somebody leads; seen only by those whom the leader lets in
+  int followers_ = 0;
+  unsigned polls_ = 0;
+  // What followers sleep on. Not mutex_: a follower must get that the way all others do, or the leader
+  // would not hear of it.
   std::mutex advancedMutex_;
   std::condition_variable advanced_;
   std::uint64_t advances_ = 0;

@@ -57,7 +57,7 @@ bool Stream::advance() {
 
 bool Stream::query() {
   Domain::Lock lock(*domain_);
-  if (!domain_->hasProgressThread() && !domain_->poll()) domain_->checkTimeouts();
+  if (!domain_->poll()) domain_->checkTimeouts();
   throwIfFailed();
   return empty();
 }

@@ -45,6 +45,8 @@ void runRank(const Job& job, int rank, Board& board, const RankFunction& functio
   } catch (const Aborts&) {
     check(moecclCommAbort(comm));
     return;
+  } catch (const Aborted&) {
+    return;
   } catch (...) {
     moecclCommAbort(comm);
     throw;

@@ -30,6 +30,8 @@ using RankFunction = std::function<void(moecclComm_t comm, int rank)>;
 
 // Thrown by a rank that wants its communicator aborted; no failure of the test.
 struct Aborts {};
+// Thrown by a rank that has aborted it already.
+struct Aborted {};
 
 // Makes a communicator on every rank, calls the function, destroys the communicator.
 void runJob(const Job& job, const RankFunction& function);
