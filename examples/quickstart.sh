@@ -132,17 +132,22 @@ counter=/sys/class/net/eth0/statistics/tx_bytes # a node's own end of its uplink
 options+=(--uplink-counter "$counter")
 run_ranks --name "$name" -- "$program"
 
-# The program has read its nodes' ends of the uplinks; the lab's counters are the switch's.
-"$lab" counters --name "$name" --json >"$log"
-for ((node = 0; node < nodes; ++node)); do
-  "$lab" exec --name "$name" "$node" -- cat "$counter"
-done | python3 -c '
+# The program has read its nodes' ends of the uplinks; the lab's counters are the switch's. Connections may
+# take a moment to close.
+for ((try = 0; try < 20; ++try)); do
+  ends=$(for ((node = 0; node < nodes; ++node)); do
+    "$lab" exec --name "$name" "$node" -- cat "$counter"
+  done)
+  switch=$("$lab" counters --name "$name" --json | python3 -c '
 import json, sys
-with open(sys.argv[1]) as file:
-    nodes = json.load(file)["nodes"]
-ends = [int(line) for line in sys.stdin]
-switch = [node["sent_bytes"] for node in nodes]
-if ends != switch:
-    sys.exit(f"The nodes have counted {ends} bytes sent, the switch of the lab {switch}.")
-print(f"Counters: both ends of the uplinks agree on {sum(ends) / 1e6:.1f} MB, start-up included.")
-' "$log"
+for node in json.load(sys.stdin)["nodes"]:
+    print(node["sent_bytes"])')
+  if [[ $ends == "$switch" ]]; then
+    echo "Counters: nodes and switch agree on what crossed the uplinks in all, in bytes: ${ends//$'\n'/, }"
+    exit 0
+  fi
+  sleep 0.1
+done
+echo "The nodes have counted these bytes as sent: ${ends//$'\n'/, }" >&2
+echo "and the switch of the lab these: ${switch//$'\n'/, }" >&2
+exit 1

@@ -133,6 +133,24 @@ class Program(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertIn(variable + " is set", done.stderr)
 
+    def test_script_without_an_emulated_cluster(self):
+        # The repository as the script sees it, with a lab that cannot be brought up.
+        with tempfile.TemporaryDirectory() as root:
+            for folder in ("examples", "perf"):
+                os.mkdir(os.path.join(root, folder))
+            real = os.path.dirname(os.path.dirname(GIVEN.script))
+            os.symlink(GIVEN.script, os.path.join(root, "examples", "quickstart.sh"))
+            os.symlink(os.path.join(real, "tests"), os.path.join(root, "tests"))
+            with open(os.path.join(root, "perf", "moeccl-lab"), "w") as file:
+                file.write(f'#!/bin/sh\n[ "$1" = up ] && exit 3\nexec {GIVEN.lab} "$@"\n')
+                os.fchmod(file.fileno(), 0o755)
+            done = command(os.path.join(root, "examples", "quickstart.sh"), "--build", GIVEN.build, *SMALL)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("No emulated cluster here", done.stdout)
+        self.assertEqual(names(done.stdout), NAMES)
+        for row in rows(done.stdout):
+            self.assertEqual(row["sent"].split(), ["-", "-"])
+
 
 class Script(unittest.TestCase):
     """All of it, in a lab. Nothing is left behind."""
@@ -153,7 +171,7 @@ class Script(unittest.TestCase):
                 # Headers and acknowledgements are some per cent of messages this small.
                 self.assertTrue(payload < float(sent) < 1.1 * payload, row[0])
             self.assertRegex(row["uplink"], "%")
-        self.assertIn("both ends of the uplinks agree", done.stdout)
+        self.assertIn("nodes and switch agree", done.stdout)
 
     def test_wrong_results_are_the_scripts_exit_code(self):
         done = command(*self.script("--tokens", "16", "--iterations", "1", "--tolerance", "0"))
