@@ -2,17 +2,18 @@
  *
  * Conventions, the same for every function:
  *  1. Every function returns moecclResult_t, but for moecclGetErrorString and moecclGetLastError.
- * On failure moecclGetLastError says which argument, rank, peer and phase, and what would be right.
+ *     On failure moecclGetLastError says which argument, rank, peer and phase, and what would be
+ *     right.
  *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
- * work, its splits may outlive it.
+ *     work, its splits may outlive it.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
  *  4. Ranks of a communicator call the same collectives in the same order. Calls on one
- * communicator come from one thread at a time.
+ *     communicator come from one thread at a time.
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
- * later call on that communicator returns the same error; only Abort and Destroy remain.
+ *     later call on that communicator returns the same error; only Abort and Destroy remain.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
  */
 #ifndef MOECCL_MOECCL_H_
@@ -103,8 +104,7 @@ typedef struct {
 #define MOECCL_CONFIG_INITIALIZER \
   { sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, 0, NULL, NULL }
 
-/* ---------------------------------------------------------------------------------- errors
- * -------- */
+/* -------------------------------------------------------------------------------------- errors */
 
 /* *version: MOECCL_VERSION of the library that is linked. */
 MOECCL_API moecclResult_t moecclGetVersion(int* version);
@@ -115,8 +115,7 @@ MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
  * `comm`, or on this thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
-/* -------------------------------------------------------------------------- communicators --------
- */
+/* ------------------------------------------------------------------------------- communicators */
 
 /* Makes an id and opens the rendezvous that it names in the calling process, which must be one of
  * the ranks (or stay alive until all have joined). Hand the 128 bytes to every rank by any means.
@@ -172,8 +171,7 @@ MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);
 MOECCL_API moecclResult_t moecclCommNodeCount(moecclComm_t comm, int* nNodes);
 MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int* node);
 
-/* -------------------------------------------------------------------------------- streams --------
- */
+/* ------------------------------------------------------------------------------------- streams */
 
 /* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
  * that were split from it). Work on one stream runs in order, work on several streams at once. */
@@ -186,8 +184,7 @@ MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
 /* Synchronises, then frees. NULL is allowed. */
 MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
 
-/* ----------------------------------------------------------------------------- collectives
- * -------- */
+/* --------------------------------------------------------------------------------- collectives */
 
 /* All-to-all: element block j of `sendbuff` ([P][count]) goes to rank j; block i of `recvbuff`
  * ([P][count]) comes from rank i. Arguments and meaning are ncclAlltoAll's. The buffers must not
@@ -206,8 +203,7 @@ MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, 
                                           moecclDataType_t datatype, moecclComm_t comm,
                                           moecclStream_t stream);
 
-/* ------------------------------------------------------------------------------------ grids
- * -------- */
+/* --------------------------------------------------------------------------------------- grids */
 
 /* Which ranks are neighbours in the grid; MP groups are always consecutive ranks. */
 typedef enum {

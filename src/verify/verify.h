@@ -19,12 +19,10 @@
 //   Shape     Every op names ranks, blocks, lanes and earlier ops that exist; a receive depends on
 //             nothing; a dependency inside a lane points to an earlier step.
 //   Matching  The n-th send from a to b on a lane meets the n-th receive, none is left over, and
-//   both
-//             carry equally many blocks. Their steps never decrease with n, so that matching by the
-//             order of ops and matching by the order of steps are the same.
+//             both carry equally many blocks. Their steps never decrease with n, so that matching
+//             by the order of ops and matching by the order of steps are the same.
 //   Order     Every block is written at most once, and whoever reads a block of the output or of
-//   the
-//             scratch depends on its writer, directly or through other ops of the same rank. (A
+//             the scratch depends on its writer, directly or through other ops of the same rank. (A
 //             detour through another rank could order them too; plans must not rely on it, and so
 //             reads can be judged rank by rank.) So a reader sees the one value that the block ever
 //             has, in every interleaving; nothing overwrites a block that a send still reads; and
