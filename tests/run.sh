@@ -10,7 +10,8 @@ Installs the Debian packages that are missing (as root or with sudo), builds in 
 tests but those of the suites slow and gpu. Suites: style, unit, lab, slow, gpu.
 
   --sanitize address   build in build-address/ with GCC's address and undefined-behaviour sanitizers
-  --sanitize thread    build in build-thread/ with Clang's thread sanitizer
+  --sanitize thread    build in build-thread/ with Clang's thread sanitizer, and leave out what uses
+                       UCX or starts no threads
                        either way the suite unit is run, unless suites are named
   --build DIR          build there instead
 
@@ -49,7 +50,7 @@ source "$root/tests/packages.sh"
 
 packages=("${test_packages[@]}")
 # Nothing that is meant to be tested is left out because it was not found.
-options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled)
+options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled -Dperf=enabled)
 compilers=()
 meson_test=(meson test -C "$build" --no-rebuild --print-errorlogs)
 case $sanitize in
@@ -62,7 +63,7 @@ case $sanitize in
     packages+=("${clang_packages[@]}")
     options+=(-Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false)
     compilers=(CC=clang CXX=clang++)
-    meson_test+=(--no-suite ucx)
+    meson_test+=(--no-suite ucx --no-suite sequential)
     ;;
   *) wrong "--sanitize $sanitize: there are address and thread" ;;
 esac

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Shows that the other checks of this folder notice what they are there to notice."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, HERE)
+import exports  # noqa: E402
+import headers  # noqa: E402
+import readme  # noqa: E402
+
+HEADER = """#define MOECCL_MAJOR 3
+#define MOECCL_API __attribute__((visibility("default")))
+/* MOECCL_API int moecclCommented(void); */
+MOECCL_API int
+moecclOne(int a);
+MOECCL_API const char* moecclTwo(void);
+"""
+
+README = """
+## Environment
+
+| variable | meaning |
+|---|---|
+| `MOECCL_A`, `MOECCL_B` | as `MOECCL_C` |
+
+## Errors
+
+| result | meaning |
+|---|---|
+| `moecclSuccess` | not `moecclOther` |
+
+```c
+  f();
+```
+[a](src/a.cc), `src/`, `build/src/a.cc`, [b](https://example.com)
+"""
+
+TREE = {
+    "README.md": README,
+    "include/moeccl/moeccl.h": "typedef enum {\n  moecclSuccess = 0, /* x */\n  moecclNumResults = 1\n"
+                               "} moecclResult_t;\n",
+    "src/a.cc": 'a(getenv("MOECCL_A")); // "MOECCL_D"\nb("MOECCL_B is", "MOECCL_X_INITIALIZER");\n',
+    "src/b.h": 'auto c = value("MOECCL_B");\n',
+    "examples/x/main.c": "int main(void) {\n  f();\n}\n",
+}
+
+
+class Exports(unittest.TestCase):
+    def test_declared(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".h") as file:
+            file.write(HEADER)
+            file.flush()
+            self.assertEqual(exports.declared([file.name]), ({"moecclOne", "moecclTwo"}, "3"))
+
+    def test_problems(self):
+        right = {("moecclOne", "MOECCL_3"), ("moecclTwo", "MOECCL_3")}
+        names = {"moecclOne", "moecclTwo"}
+        self.assertEqual(exports.problems(names, "3", right, "libmoeccl.so.3"), [])
+        for symbols, soname, said in (
+                (right - {("moecclTwo", "MOECCL_3")}, "libmoeccl.so.3", "moecclTwo is declared but not"),
+                (right | {("_ZN6moeccl1fEv", "")}, "libmoeccl.so.3", "_ZN6moeccl1fEv is exported but no"),
+                ({("moecclOne", ""), ("moecclTwo", "MOECCL_3")}, "libmoeccl.so.3", "has version none"),
+                (right, "libmoeccl.so", "SONAME is libmoeccl.so instead"), (right, None, "SONAME is None")):
+            found = exports.problems(names, "3", symbols, soname)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
+
+
+class Headers(unittest.TestCase):
+    def check(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "moeccl"))
+            path = os.path.join(folder, "moeccl", "a.h")
+            with open(path, "w") as file:
+                file.write(text)
+            return subprocess.run([sys.executable, headers.__file__, path, "--include", folder, "--cc", "cc",
+                                   "--cxx", "c++"], capture_output=True).returncode
+
+    def test_headers(self):
+        struct = "#include <stddef.h>\ntypedef struct { size_t size; int a; } moecclAnyThing_t;\n"
+        macro = "#define MOECCL_ANY_THING_INITIALIZER { sizeof(moecclAnyThing_t), %s }\n"
+        guarded = "#ifndef A_H\n#define A_H\n%s#endif\n"
+        self.assertEqual(self.check(guarded % (struct + macro % "0")), 0)
+        for wrong in (struct, guarded % (struct + macro % ""), guarded % struct.replace("<stddef.h>", "<a>"),
+                      guarded % "size_t f(void);\n", guarded % "int f();\n", guarded % "int class;\n",
+                      guarded % "bool f(void);\n"):
+            self.assertEqual(self.check(wrong), 1, wrong)
+
+
+class Readme(unittest.TestCase):
+    def problems(self, **changes):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in {**TREE, **changes}.items():
+                path = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w") as file:
+                    file.write(text)
+            return list(readme.problems(folder))
+
+    def test_problems(self):
+        self.assertEqual(self.problems(), [])
+        for changes, said in (
+                ({"src/c.cc": 'getenv("MOECCL_C");'}, "variable MOECCL_C is missing"),
+                ({"src/b.h": ""}, "there is no variable MOECCL_B"),
+                ({"include/moeccl/moeccl.h": TREE["include/moeccl/moeccl.h"].replace(
+                    "moecclNum", "moecclOther = 1,\n  moecclNum")}, "result moecclOther is missing"),
+                ({"examples/x/main.c": "g();\n"}, "no example has this code"),
+                ({"README.md": README + "[c](src/c.cc)"}, "src/c.cc does not exist"),
+                ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
+                ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist")):
+            found = self.problems(**changes)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Holds what the documentation says against the code.
+
+    readme.py ROOT
+
+README.md lists every environment variable that the code reads and every result code, and nothing else;
+its C code stands word for word in an example; and every file that a Markdown link, or a path in
+backquotes, names is there.
+"""
+import os
+import posixpath
+import re
+import sys
+
+from source_files import CodeFile, repository_files
+
+READERS = re.compile(r"(src|perf|examples)/.*\.(c|cc|h)")
+ROOTS = ("include/", "algorithms/", "kernels/", "src/", "perf/", "tests/", "examples/", ".ci/")
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def variables_read(root, files):
+    """Variables named by a whole string literal in code that calls for the environment."""
+    found = set()
+    for path in files:
+        if READERS.fullmatch(path):
+            found |= {text for _, text in CodeFile(read(root, path)).strings
+                      if re.fullmatch(r"MOECCL_(?!\w*_INITIALIZER$)[A-Z_]+", text)}
+    return found
+
+
+def table_names(text, heading, pattern):
+    """Names in backquotes in the first column of the table below a heading."""
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| *(`[^|]*) *\|", section, re.MULTILINE)
+    return set(re.findall(rf"`({pattern})`", " ".join(cells)))
+
+
+def result_codes(root):
+    text = read(root, "include/moeccl/moeccl.h")
+    names = re.search(r"typedef enum \{([^}]*)\} moecclResult_t;", text)[1]
+    return set(re.findall(r"\b(moeccl\w+) = ", names)) - {"moecclNumResults"}
+
+
+def compare(what, documented, real):
+    for name in sorted(real - documented):
+        yield f"README.md: {what} {name} is missing"
+    for name in sorted(documented - real):
+        yield f"README.md: there is no {what} {name}"
+
+
+def check_code(root, files):
+    examples = [read(root, path) for path in files if re.fullmatch(r"examples/.*\.c", path)]
+    blocks = re.findall(r"^```c\n(.*?)^```$", read(root, "README.md"), re.MULTILINE | re.DOTALL)
+    if not blocks:
+        yield "README.md: shows no C code"
+    for block in blocks:
+        if not any(block in example for example in examples):
+            yield f"README.md: no example has this code:\n{block}"
+
+
+def check_paths(root, path):
+    text = read(root, path)
+    named = [(posixpath.normpath(posixpath.join(posixpath.dirname(path), link)), link)
+             for link in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"\w+:", link)]
+    named += [(quoted.rstrip("/"), quoted) for quoted in re.findall(r"`([\w./-]+)`", text)
+              if quoted.startswith(ROOTS)]
+    for target, written in named:
+        if not os.path.exists(os.path.join(root, target)):
+            yield f"{path}: {written} does not exist"
+
+
+def problems(root):
+    files = repository_files(root)
+    text = read(root, "README.md")
+    yield from compare("variable", table_names(text, "Environment", r"MOECCL_\w+"),
+                       variables_read(root, files))
+    yield from compare("result", table_names(text, "Errors", r"moeccl\w+"), result_codes(root))
+    yield from check_code(root, files)
+    for path in files:
+        if path.endswith(".md"):
+            yield from check_paths(root, path)
+
+
+def main():
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    found = list(problems(sys.argv[1]))
+    print("\n".join(found) or "what the documentation names is there")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
