@@ -144,7 +144,7 @@ void printAlgorithms(const Report& report) {
       "%lld\n"
       "           messages out of node0 (linear, pairwise) or %lld larger ones (hierarchical), "
       "which\n"
-      "           costs one more copy inside the node, and pays when messages are small.\n",
+      "           takes one more step inside the node, and is meant for small messages.\n",
       static_cast<long long>(here * others), static_cast<long long>(others));
 }
 
