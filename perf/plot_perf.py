@@ -5,7 +5,8 @@
     plot_perf.py --table JSON...                           a Markdown table of times, and nothing else
     plot_perf.py --table --against linear JSON...          of how many times faster than one algorithm
 
-Several files are rows of the picture, or tables one after the other. Ratios compare calls of the same
+Several files are rows of the picture, or tables one after the other; files joined by commas are one, as
+when sizes were measured with different -n. Ratios compare calls of the same
 repetition: median, in brackets the smallest and the largest. --against best-mpi (the default for
 pictures where MPI was measured) is the fastest of MPI's algorithms at each size, by median.
 """
@@ -15,12 +16,21 @@ import os
 import statistics
 
 
-def load(path):
-    with open(path, encoding="utf-8") as file:
-        report = json.load(file)
-    if report.get("schema") != "moeccl-perf" or report.get("schemaVersion") != 1:
-        raise SystemExit(f"{path} is no JSON of this version of moeccl-perf")
-    return report
+def load(paths):
+    """One report of all of `paths`, which commas separate."""
+    joined = None
+    for path in paths.split(","):
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        if report.get("schema") != "moeccl-perf" or report.get("schemaVersion") != 1:
+            raise SystemExit(f"{path} is no JSON of this version of moeccl-perf")
+        if joined is None:
+            joined = report
+        elif any(joined[key] != report[key] for key in ("collective", "ranksPerNode", "mpiVersion", "average")):
+            raise SystemExit(f"{path} is about something else than {paths.split(',')[0]}")
+        else:
+            joined["results"] += report["results"]
+    return joined
 
 
 def cells(report):
@@ -99,7 +109,7 @@ def plot(reports, against, output):
             axis.set_xticks([], minor=True)
             axis.grid(alpha=0.3)
             axis.set_title(f"{report['collective']}, {'+'.join(map(str, report['ranksPerNode']))} ranks: "
-                           f"{os.path.splitext(os.path.basename(path))[0]}", fontsize=9)
+                           f"{os.path.splitext(os.path.basename(path.split(',')[0]))[0]}", fontsize=9)
         left.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(output, dpi=80)
