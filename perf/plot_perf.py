@@ -82,6 +82,12 @@ def print_table(report, against):
         print(f"| {size_text(block)} | " + " | ".join(row) + " |")
 
 
+def title(paths):
+    """What the names of joined files have in common."""
+    names = [os.path.splitext(os.path.basename(path))[0] for path in paths.split(",")]
+    return os.path.commonprefix(names).rstrip("-")
+
+
 def plot(reports, against, output):
     import matplotlib
     matplotlib.use("Agg")
@@ -109,7 +115,9 @@ def plot(reports, against, output):
             axis.set_xticks([], minor=True)
             axis.grid(alpha=0.3)
             axis.set_title(f"{report['collective']}, {'+'.join(map(str, report['ranksPerNode']))} ranks: "
-                           f"{os.path.splitext(os.path.basename(path.split(',')[0]))[0]}", fontsize=9)
+                           f"{title(path)}", fontsize=9)
+        right.set_yticks(ticks := [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8], [f"{tick:g}" for tick in ticks])
+        right.set_yticks([], minor=True)
         left.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(output, dpi=80)
