@@ -3,10 +3,11 @@
 
     tally.py LOGS_FOLDER
 
-Prints "N passed, N failed, N skipped" and exits with 1 when anything failed or nothing ran. Cases of
-GoogleTest and TAP count one by one, any other test as one. Meson's result of a test has the last word:
-one that fails although each of its cases passed (a crash at exit, a leak, a timeout) counts as one more
-failure, and so does a GoogleTest program that ran no case, unless a filter was set: then it was skipped.
+Names what failed or was skipped, prints "N passed, N failed, N skipped", and exits with 1 when anything
+failed or nothing ran. Cases of GoogleTest and TAP count one by one, any other test as one. Meson's result
+of a test has the last word: one that fails although each of its cases passed (a crash at exit, a leak, a
+timeout) counts as one more failure, and so does a GoogleTest program that ran no case, unless a filter was
+set: then it was skipped.
 """
 import collections
 import glob
@@ -28,37 +29,43 @@ def newest(folder, ending):
 
 
 def outcome(case):
-    if case.find("failure") is not None or case.find("error") is not None:
-        return FAILED
-    if case.find("skipped") is not None or case.get("status") == "notrun":
-        return SKIPPED
-    return PASSED
+    """(how a JUnit case ended, its name, why)"""
+    for tag, result in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
+        found = case.find(tag)
+        if found is not None:
+            # GoogleTest's message begins with file:line, on a line of its own.
+            why = (found.get("message") or "").strip().splitlines()
+            return result, case.get("name"), why[-1] if why and result == SKIPPED else ""
+    return SKIPPED if case.get("status") == "notrun" else PASSED, case.get("name"), ""
 
 
 def cases_by_suite(junit):
-    """Name of each JUnit suite -> how its cases ended."""
-    suites = collections.defaultdict(collections.Counter)
+    """Name of each JUnit suite -> the outcomes of its cases."""
+    suites = collections.defaultdict(list)
     for suite in xml.etree.ElementTree.parse(junit).iter("testsuite"):
-        suites[suite.get("name")].update(outcome(case) for case in suite.iter("testcase"))
+        suites[suite.get("name")] += [outcome(case) for case in suite.iter("testcase")]
     return suites
 
 
-def tally_test(test, suites):
-    """How the cases of one of Meson's tests ended."""
+def outcomes_of(test, suites):
+    """The outcomes of the cases of one of Meson's tests."""
     # Meson calls a TAP test's suite project.test, and those of a GoogleTest program project.test.suite.
     def belongs(suite):
         name = suite.partition(".")[2]
         return name == test["name"] or name.rpartition(".")[0] == test["name"]
 
-    cases = sum((counts for suite, counts in suites.items() if belongs(suite)), collections.Counter())
-    googletest = any(argument.startswith("--gtest_output") for argument in test["command"])
-    if test["result"] not in GOOD | NEUTRAL:
-        cases[FAILED] = max(cases[FAILED], 1)
+    cases = [case for suite, its in suites.items() if belongs(suite) for case in its]
+    good, skipped = test["result"] in GOOD, test["result"] in NEUTRAL
+    if not good and not skipped:
+        if not any(result == FAILED for result, _, _ in cases):
+            cases.append((FAILED, "", test["result"]))
     elif not cases:
-        if googletest and test["result"] in GOOD:
-            cases[SKIPPED if "GTEST_FILTER" in test["env"] else FAILED] = 1
-        else:
-            cases[PASSED if test["result"] in GOOD else SKIPPED] = 1
+        googletest = any(argument.startswith("--gtest_output") for argument in test["command"])
+        if googletest and good and "GTEST_FILTER" in test["env"]:
+            return [(SKIPPED, "", "no case is left by GTEST_FILTER")]
+        if googletest and good:
+            return [(FAILED, "", "no case ran")]
+        return [(SKIPPED if skipped else PASSED, "", "")]
     return cases
 
 
@@ -68,7 +75,12 @@ def main():
     with open(newest(sys.argv[1], ".json"), encoding="utf-8") as file:
         tests = [json.loads(line) for line in file]
     suites = cases_by_suite(newest(sys.argv[1], ".junit.xml"))
-    total = sum((tally_test(test, suites) for test in tests), collections.Counter())
+    total = collections.Counter()
+    for test in tests:
+        for result, case, why in outcomes_of(test, suites):
+            total[result] += 1
+            if result != PASSED:
+                print(": ".join(part for part in (result, test["name"], case, why) if part))
     print(f"{total[PASSED]} passed, {total[FAILED]} failed, {total[SKIPPED]} skipped")
     sys.exit(0 if total[PASSED] and not total[FAILED] else 1)
 

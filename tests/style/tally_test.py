@@ -25,7 +25,9 @@ def tally(tests, suites, env={}):
         with open(os.path.join(folder, "testlog-default.junit.xml"), "w") as file:
             file.write("<testsuites>" + "".join(SUITE.format(*suite) for suite in suites) + "</testsuites>")
         run = subprocess.run([sys.executable, TALLY, folder], capture_output=True, text=True)
-        return run.stdout.strip(), run.returncode
+        *named, counts = run.stdout.splitlines()
+        assert len(named) == sum(int(word) for word in counts.split()[2::2]), run.stdout
+        return counts, run.returncode
 
 
 class TallyTest(unittest.TestCase):
