@@ -34,7 +34,7 @@ ensure_packages() {
     return 0
   fi
   local missing become=()
-  mapfile -t missing < <(missing_packages "$@")
+  mapfile -t missing < <(missing_packages "$@" | sort -u)
   ((${#missing[@]})) || return 0
   if ((EUID != 0)); then
     # Without a terminal nobody could type sudo's password.
