@@ -27,9 +27,10 @@ std::shared_ptr<std::vector<std::byte>> bytesOf(const T& value) {
 
 std::shared_ptr<std::vector<std::byte>> message(MessageKind kind, moecclResult_t result,
                                                 std::string_view text) {
-  auto bytes = bytesOf(MessageHeader{kind, result, text.size()});
-  const std::span payload = std::as_bytes(std::span(text));
-  bytes->insert(bytes->end(), payload.begin(), payload.end());
+  const MessageHeader header{kind, result, text.size()};
+  auto bytes = std::make_shared<std::vector<std::byte>>(sizeof header + text.size());
+  const auto payload = std::ranges::copy(std::as_bytes(std::span(&header, 1)), bytes->begin()).out;
+  std::ranges::copy(std::as_bytes(std::span(text)), payload);
   return bytes;
 }
 
