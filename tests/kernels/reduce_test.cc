@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -34,7 +35,7 @@ void sumsSmallIntegers(moecclDataType_t type, Encode encode) {
       }
       for (const auto& source : sources) pointers.push_back(source.data() + 1);
       reduceSum(type, sum.data() + 1, pointers.data(), 1, terms, count * size);
-      EXPECT_EQ(std::memcmp(sum.data() + 1, expected.data(), count * size), 0)
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), sum.begin() + 1))
           << "type " << type << ", " << terms << " terms, " << count;
     }
 }
