@@ -12,6 +12,7 @@
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
+ *     At most 4096 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
  *     later call on that communicator returns the same error; only Abort and Destroy remain.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.

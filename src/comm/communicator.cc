@@ -99,10 +99,23 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
         number_, number, nameOf(entry).c_str(), call.blockBytes);
   domain_->watch(*this, run);
   run.start(route, operands);
-  return {&run, index};
+  return {&run, index, number};
+}
+
+std::uint32_t Communicator::nextCall(Domain::Lock& lock) {
+  domain_->wait(
+      lock, [this] { return !pending_[calls_ % pending_.size()] || failure_ != moecclSuccess; });
+  throwIfFailed();
+  pending_[calls_ % pending_.size()] = true;
+  return calls_++;
+}
+
+void Communicator::abandon(const std::string& why) {
+  fail(moecclRemoteError, -1, "a call queued on a stream was dropped: " + why, true);
 }
 
 void Communicator::end(const Active& active) {
+  release(active.number);
   domain_->unwatch(*active.run);
   Entry& entry = entries_[active.entry];
   if (active.run->failed()) {
@@ -117,7 +130,15 @@ void Communicator::end(const Active& active) {
 
 void Communicator::run(const Call& call) {
   Domain::Lock lock(*domain_);
-  const Active active = begin(call, nextCall());
+  throwIfFailed();
+  const std::uint32_t number = nextCall(lock);
+  Active active;
+  try {
+    active = begin(call, number);
+  } catch (...) {
+    release(number);
+    throw;
+  }
   HostRun& run = *active.run;
   domain_->wait(lock, [&] { return run.idle() || run.failed(); });
   if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });

@@ -13,6 +13,7 @@
 #include "src/comm/domain.h"
 #include "src/comm/settings.h"
 #include "src/error.h"
+#include "src/exec/tag.h"
 
 namespace moeccl {
 
@@ -50,9 +51,13 @@ class Communicator {
   struct Active {
     HostRun* run;
     int entry;
+    std::uint32_t number;
   };
-  // Every call takes a number when it is made, not when it starts.
-  std::uint32_t nextCall() { return calls_++; }
+  // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
+  // this waits while the call that would share its tags is not over.
+  std::uint32_t nextCall(Domain::Lock& lock);
+  // For a call that will never begin: peers would wait for it, so the communicator has failed.
+  void abandon(const std::string& why);
   Active begin(const Call& call, std::uint32_t number);
   void end(const Active& active);
   // Throws the error that this communicator has failed with, if it has.
@@ -90,6 +95,7 @@ class Communicator {
                std::vector<int> transportRanks, Settings settings);
 
   int entryFor(Collective collective);
+  void release(std::uint32_t number) { pending_[number % pending_.size()] = false; }
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
   void failFrom(const HostRun& run, const Entry& entry);
@@ -103,6 +109,7 @@ class Communicator {
   Settings settings_;
   std::vector<Entry> entries_;
   std::uint32_t calls_ = 0;
+  std::vector<bool> pending_ = std::vector<bool>(1 << kCallBits);  // by number modulo its size
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool heard_ = false;  // the failure is another rank's

@@ -27,7 +27,7 @@ void Stream::enqueue(Communicator& communicator, const Call& call) {
   Domain::Lock lock(*domain_);
   throwIfFailed();
   communicator.throwIfFailed();
-  queue_.push_back({&communicator, call, communicator.nextCall()});
+  queue_.push_back({&communicator, call, communicator.nextCall(lock)});
   advance();
 }
 
@@ -41,15 +41,14 @@ bool Stream::advance() {
         anything = true;
       }
       if (!active_.run->idle() && !active_.run->failed()) return anything;
-      const Communicator::Active done = std::exchange(active_, {nullptr, -1});
+      const Communicator::Active done = std::exchange(active_, {});
       anything = true;
       item.communicator->end(done);
       queue_.pop_front();
     } catch (const Error& e) {
-      active_ = {nullptr, -1};
       failure_ = e.result();
       failureText_ = e.what();
-      queue_.clear();
+      drop();
     }
   }
   return anything;
@@ -80,7 +79,12 @@ void Stream::forget(const Communicator& communicator) {
     failureText_ = "the communicator of queued work was aborted or had failed";
     if (communicator.failure() != moecclSuccess) failure_ = communicator.failure();
   }
-  active_ = {nullptr, -1};
+  drop();
+}
+
+void Stream::drop() {
+  active_ = {};
+  for (const Item& item : queue_) item.communicator->abandon(failureText_);
   queue_.clear();
 }
 

@@ -36,12 +36,14 @@ class Stream {
     std::uint32_t number;
   };
 
+  // Forgets all that is queued.
+  void drop();
   bool empty() const { return queue_.empty(); }
   void throwIfFailed() const;
 
   std::shared_ptr<Domain> domain_;
   std::deque<Item> queue_;  // the front one is running when active_.run is set
-  Communicator::Active active_ = {nullptr, -1};
+  Communicator::Active active_ = {};
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };

@@ -7,8 +7,8 @@
 //
 // comm      communicator, unique among those that any two ranks share
 // kind      which collective: ranks that call different ones never match, and time out by name
-// call      number of the collective call on that communicator, modulo 2^12: nobody finishes a call
-//           that another rank has not begun, so a rank is never 2^12 calls ahead
+// call      number of the collective call on that communicator, modulo 2^12; a call waits while the one
+//           2^12 before it is not over (Communicator::nextCall)
 // lane, sequence  the n-th message of this pair on that lane within the call
 // source    sender's rank in the root communicator (the transport's numbering)
 // control   1: not a message of a plan (abort notices, goodbyes)

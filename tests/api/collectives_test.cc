@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -183,6 +184,42 @@ TEST_P(Streams, RunInOrderAndAtOnce) {
       check(moecclCommDestroy(half));
     });
   }
+}
+
+// Tags count calls modulo 4096. A call that cannot start on rank 0 must not get the data of the one
+// 4096 later, which has the same tags: that one waits, here until the time is up.
+TEST_P(Streams, QueuedCallNeverMeetsALaterOne) {
+  Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
+  job.processes = GetParam().processes;
+  job.ucx = GetParam().ucx;
+  job.timeoutMs = 1000;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclComm_t other = nullptr;
+    moecclStream_t held = nullptr, stream = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &other, nullptr), comm);
+    check(moecclStreamCreate(comm, &held), comm);
+    check(moecclStreamCreate(comm, &stream), comm);
+    constexpr int kCalls = 4100;
+    std::vector<std::array<int, 2>> in(kCalls), out(kCalls, {-1, -1});
+    for (int call = 0; call < kCalls; ++call) in[call] = {call, call};
+    int never[2] = {}, neverOut[2] = {};
+    // Only rank 0 makes the call at the head of its queue.
+    if (rank == 0) check(moecclAllToAll(never, neverOut, 1, moecclInt32, other, held), other);
+    moecclResult_t result = moecclSuccess;
+    for (int call = 0; call < kCalls && result == moecclSuccess; ++call)
+      result = moecclAllToAll(in[call].data(), out[call].data(), 1, moecclInt32, comm,
+                              call == 0 ? held : stream);
+    if (result == moecclSuccess) result = moecclStreamSynchronize(held);
+    checkThat(result == moecclTimeout || result == moecclRemoteError,
+              "a call that one rank never starts ended with " + std::to_string(result));
+    for (int call = 0; call < kCalls; ++call)
+      for (int value : out[call])
+        checkThat(value == call || value == -1,
+                  "call " + std::to_string(call) + " received " + std::to_string(value));
+    moecclStreamDestroy(stream);
+    moecclStreamDestroy(held);
+    moecclCommDestroy(other);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Streams, testing::ValuesIn(kBackends),
