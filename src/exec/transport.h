@@ -90,9 +90,9 @@ class Transport {
   virtual void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) = 0;
   virtual void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) = 0;
   // Ends a transfer early; `done` is called with `cancelled` (or with its real outcome), now or in
-  // a later progress(). What UCX can no longer take back, a send or a receive that is partly here,
-  // costs the whole connection: the two ranks are `unreachable` to each other from then on. So
-  // cancel only where the peer is given up, or what is known not to have begun.
+  // a later progress(). Over UCX a message that is already under way ends with the peer's help: a
+  // peer that does not progress for a second loses the connection, and the two ranks are
+  // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 
   // Calls `done` for what has completed; returns whether anything happened.

@@ -30,7 +30,8 @@ void UcxTransport::sayGoodbye(Clock::time_point deadline) {
   for (int round = 0, distance = 1; distance < ranks_; ++round, distance *= 2) {
     Peer& above = peer((rank_ + distance) % ranks_);
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
-    Control& control = newControl(Control::Kind::goodbye, round);
+    Control& control = newControl(Control::Kind::goodbye);
+    control.message.round = round;
     post(control, above);
     release(control);
     reach(below);
@@ -79,18 +80,25 @@ void UcxTransport::flushWorker() {
   });
 }
 
-// Messages that nobody received (after a failure) would be reported as leaks. A receive without
-// room ends them, for their senders too.
-void UcxTransport::dropUnexpected() {
+// Ends a message that nobody will receive, for its sender too: by a receive without room.
+void UcxTransport::drop(ucp_tag_message_h message) {
+  startChore([&](ucp_request_param_t* param) {
+    param->cb.recv = [](void* request, ucs_status_t, const ucp_tag_recv_info_t*, void* self) {
+      choreDone(request, self);
+    };
+    return ucp_tag_msg_recv_nbx(worker_.get(), nullptr, 0, message, param);
+  });
+}
+
+// Messages that nobody received (after a failure) would be reported as leaks.
+bool UcxTransport::dropUnexpected() {
+  bool anything = false;
   ucp_tag_recv_info_t info;
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
-    startChore([&](ucp_request_param_t* param) {
-      param->cb.recv = [](void* request, ucs_status_t, const ucp_tag_recv_info_t*, void* self) {
-        choreDone(request, self);
-      };
-      return ucp_tag_msg_recv_nbx(worker_.get(), nullptr, 0, message, param);
-    });
+    drop(message);
+    anything = true;
   }
+  return anything;
 }
 
 void UcxTransport::close(bool abrupt, int milliseconds) {
@@ -98,7 +106,7 @@ void UcxTransport::close(bool abrupt, int milliseconds) {
   const auto now = Clock::now();
   const auto deadline = now + std::chrono::milliseconds(milliseconds);
   if (abrupt) {
-    Control& control = newControl(Control::Kind::gone, 0);
+    Control& control = newControl(Control::Kind::gone);
     for (Peer& peer : peers_)
       if (peer.endpoint && peer.rank != rank_) post(control, peer);
     release(control);
@@ -119,9 +127,9 @@ void UcxTransport::close(bool abrupt, int milliseconds) {
   }
   const auto last = Clock::now() + kSettling;
   progressUntil([this] { return inFlight_ == 0; }, last);
-  dropUnexpected();
   flushWorker();
-  const bool settled = awaitChores(last);
+  bool settled = awaitChores(last);
+  while (settled && dropUnexpected()) settled = awaitChores(last);
   closed_ = true;
   if (settled) {
     worker_.reset();

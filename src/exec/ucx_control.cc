@@ -38,16 +38,19 @@ ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::siz
       self.goodbyes_.set(static_cast<std::size_t>(message.round));
       break;
     case Control::Kind::gone:
-      self.losses_.push_back({message.source, "it has given up the connection", false});
+      self.losses_.push_back({message.source, "it has given up the connection"});
+      break;
+    case Control::Kind::refuse:
+      self.refused_.push_back(message.tag);
       break;
   }
   return UCS_OK;
 }
 
-UcxTransport::Control& UcxTransport::newControl(Control::Kind kind, int round) {
+UcxTransport::Control& UcxTransport::newControl(Control::Kind kind) {
   controls_.emplace_front();
   Control& control = controls_.front();
-  control.message = {kind, rank_, round, {}};
+  control.message = {.kind = kind, .source = rank_};
   control.transport = this;
   control.unsent = 1;  // until release()
   control.self = controls_.begin();
@@ -81,7 +84,7 @@ void UcxTransport::controlSent(void* request, ucs_status_t, void* control) {
 
 void UcxTransport::notify(const Notice& notice) {
   if (closed_) return;
-  Control& control = newControl(Control::Kind::notice, 0);
+  Control& control = newControl(Control::Kind::notice);
   control.message.notice = notice;
   for (Peer& peer : peers_)
     if (peer.rank != rank_) post(control, peer);

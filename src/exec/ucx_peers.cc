@@ -37,16 +37,17 @@ ucp_ep_h UcxTransport::reach(Peer& peer) {
 
 void UcxTransport::endpointFailed(void* peer, ucp_ep_h, ucs_status_t status) {
   Peer& failed = *static_cast<Peer*>(peer);
-  failed.transport->losses_.push_back({failed.rank, ucs_status_string(status), false});
+  failed.transport->losses_.push_back({failed.rank, ucs_status_string(status)});
 }
 
 void UcxTransport::lookAfterProcesses() {
   for (int rank; (rank = processes_.next()) >= 0;)
-    losses_.push_back({rank, "the process has ended", false});
+    losses_.push_back({rank, "the process has ended"});
 }
 
-bool UcxTransport::settleLosses() {
+bool UcxTransport::settle() {
   bool anything = false;
+  for (; !refused_.empty(); refused_.pop_back()) refuse(refused_.back());
   if (!losses_.empty()) {
     // What a peer sent before its end may be here already.
     for (int i = 0; i < kLastRounds && ucp_worker_progress(worker_.get()) != 0; ++i) {
@@ -54,20 +55,20 @@ bool UcxTransport::settleLosses() {
     while (!losses_.empty()) {
       const Loss loss = std::move(losses_.back());
       losses_.pop_back();
-      Peer& lost = peer(loss.rank);
-      if (loss.ours && !lost.gone) {
-        Control& control = newControl(Control::Kind::gone, 0);
-        post(control, lost);
-        release(control);
-      }
-      lose(lost, loss.why);
+      lose(peer(loss.rank), loss.why);
     }
     anything = true;
   }
-  if (!dooming_.empty() && Clock::now() >= doom_) {
-    const std::vector<int> ranks = std::exchange(dooming_, {});
-    for (int rank : ranks) giveUpDoomed(peer(rank));
-    anything = true;
+  if (!dooming_.empty()) {
+    const Clock::time_point now = Clock::now();
+    for (int rank : std::exchange(dooming_, {})) {
+      Peer& with = peer(rank);
+      if (with.doomed.empty()) continue;
+      dooming_.push_back(rank);
+      if (now < with.patience) continue;
+      giveUpDoomed(with);
+      anything = true;
+    }
   }
   return anything;
 }
@@ -76,35 +77,44 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   if (peer.gone) return;
   peer.gone = true;
   peer.whyGone = why;
+  peer.patience = Clock::now() + kGivingBack;
   peer.endpoint.reset();
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
 }
 
 void UcxTransport::doom(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);
+  if (with.doomed.empty()) with.patience = Clock::now() + (with.gone ? kGivingBack : kTakingBack);
   TransferList::remove(transfer);
   with.doomed.pushBack(transfer);
-  void* const request = transfer->flight.request;
   // A receive without a message yet comes back from inside this call.
-  if (!transfer->flight.isSend) ucp_request_cancel(worker_.get(), request);
-  if (with.doomed.empty()) return;
-  if (std::ranges::find(dooming_, with.rank) == dooming_.end()) dooming_.push_back(with.rank);
-  doom_ = Clock::now() + kDoomed;
+  if (!transfer->flight.isSend) ucp_request_cancel(worker_.get(), transfer->flight.request);
+  if (!with.doomed.empty() && std::ranges::find(dooming_, with.rank) == dooming_.end())
+    dooming_.push_back(with.rank);
 }
 
 void UcxTransport::giveUpDoomed(Peer& peer) {
-  if (peer.doomed.empty()) return;
   if (!peer.gone) {
-    // A cancelled receive, of which a part has arrived and more may: not before that is impossible.
-    losses_.push_back({peer.rank, "a receive from it was cancelled", true});
-    dooming_.push_back(peer.rank);
-    doom_ = Clock::now() + kDoomed;
+    if (peer.endpoint) {
+      Control& control = newControl(Control::Kind::gone);
+      post(control, peer);
+      release(control);
+    }
+    lose(peer, "a cancelled transfer could not be taken back");
     return;
   }
   while (Transfer* transfer = peer.doomed.popFront()) {
     static_cast<RequestSpace*>(transfer->flight.request)->transfer = nullptr;
     finish(transfer, UCS_ERR_UNREACHABLE, 0);
   }
+}
+
+// The sender has cancelled this message. If no receive has taken it, one without room ends it on
+// both sides; else it goes its way.
+void UcxTransport::refuse(Tag tag) {
+  ucp_tag_recv_info_t info;
+  if (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, ~Tag{0}, 1, &info))
+    drop(message);
 }
 
 std::string UcxTransport::describeConnection(int rank) {

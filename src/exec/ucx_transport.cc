@@ -211,7 +211,9 @@ void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t b
   flight.inFlight = false;
   --inFlight_;
   if (flight.isSend) --sendsInFlight_;
-  if (status == UCS_OK) return transfer->done(transfer, TransferStatus::ok, bytes);
+  // A cancelled send may have been refused, which looks like success.
+  if (status == UCS_OK && !(flight.isSend && flight.cancelled))
+    return transfer->done(transfer, TransferStatus::ok, bytes);
   if (status == UCS_ERR_MESSAGE_TRUNCATED)
     return transfer->done(transfer, TransferStatus::truncated, flight.bytes);
   transfer->done(transfer, judge(transfer, status), 0);
@@ -236,19 +238,22 @@ void UcxTransport::cancel(Transfer* transfer) {
   Transfer::Flight& flight = transfer->flight;
   if (!flight.inFlight || flight.cancelled) return;
   flight.cancelled = true;
-  if (flight.isSend) {
-    // UCX gives back a send only with its endpoint.
-    losses_.push_back({flight.peer, "a send to it was cancelled", true});
-  } else {
-    doom(transfer);
+  Peer& with = peer(flight.peer);
+  if (flight.isSend && with.endpoint) {
+    // UCX takes back no send. It ends when the peer refuses it, or together with the connection.
+    Control& control = newControl(Control::Kind::refuse);
+    control.message.tag = flight.tag;
+    post(control, with);
+    release(control);
   }
+  doom(transfer);
 }
 
 bool UcxTransport::progress() {
   if (closed_) return false;
   bool anything = ucp_worker_progress(worker_.get()) != 0;
   if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
-  if (!losses_.empty() || !dooming_.empty()) anything |= settleLosses();
+  if (!losses_.empty() || !dooming_.empty() || !refused_.empty()) anything |= settle();
   return anything;
 }
 
@@ -258,7 +263,7 @@ void UcxTransport::wait(int milliseconds) {
 }
 
 void UcxTransport::sleep(int milliseconds) {
-  if (closed_ || !losses_.empty()) return;
+  if (closed_ || !losses_.empty() || !refused_.empty()) return;
   if (!dooming_.empty()) milliseconds = std::min(milliseconds, 1);
   // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
   // included, so the sleep needs no other bound. Busy: something is there to be progressed.

@@ -16,8 +16,9 @@
 //   - elsewhere: by its connection breaking, or by UCX's keepalive (which, in 1.13, overlooks a
 //     shared-memory peer that ended before its first answer);
 //   - a transport closed abruptly in a process that lives on: by its goodbye.
-// A host that vanishes without a word while data are under way to it is found by TCP's own
-// retransmission limit only (minutes); callers that cannot wait that long have timeouts.
+// Two limits. A host that vanishes without a word while data are under way to it is found by TCP's
+// own retransmission limit only (minutes); callers that cannot wait that long have timeouts. And
+// UCX (1.13) over TCP may abort() when a peer ends while the two are still connecting.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -62,10 +63,13 @@ class UcxTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // How long a cancelled transfer may take to end by itself before the connection is closed for it.
+  // The peer must get to its progress() meanwhile.
+  static constexpr std::chrono::milliseconds kTakingBack{1000};
   // UCX gives back the sends of a closed endpoint within a few rounds of progress. It does not give
   // back a receive of which only a part has arrived; after this long the caller gets it back from
   // here.
-  static constexpr std::chrono::milliseconds kDoomed{100};
+  static constexpr std::chrono::milliseconds kGivingBack{100};
 
   struct Peer {
     UcxTransport* transport = nullptr;
@@ -76,22 +80,28 @@ class UcxTransport final : public Transport {
     UcxEndpoint endpoint;
     bool gone = false;
     std::string whyGone;
-    TransferList pending;  // in flight
-    TransferList doomed;   // in flight, given up, not yet given back by UCX
+    TransferList pending;          // in flight
+    TransferList doomed;           // in flight, cancelled or lost, not yet given back by UCX
+    Clock::time_point patience{};  // when the doomed have had time enough
   };
   struct Loss {
     int rank;
     std::string why;
-    bool ours;  // this rank gives the peer up, which should be told
   };
   // A control message, to one peer or several.
   struct Control {
-    enum class Kind : std::uint32_t { notice, goodbye, gone };
+    enum class Kind : std::uint32_t {
+      notice,
+      goodbye,  // of a round of the closing barrier
+      gone,     // the sender gives up the connection
+      refuse,   // the sender has cancelled a message
+    };
     struct Message {
       Kind kind;
       std::int32_t source;
-      std::int32_t round;
-      Notice notice;
+      std::int32_t round = 0;
+      Tag tag = 0;
+      Notice notice = {};
     } message;
     UcxTransport* transport = nullptr;
     int unsent = 0;
@@ -122,10 +132,11 @@ class UcxTransport final : public Transport {
   ucp_ep_h reach(Peer& peer);
   static void endpointFailed(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void lookAfterProcesses();
-  bool settleLosses();
+  bool settle();
   void lose(Peer& peer, const std::string& why);
   void doom(Transfer* transfer);
   void giveUpDoomed(Peer& peer);
+  void refuse(Tag tag);
 
   // ucx_control.cc
   void setControlHandler();
@@ -133,7 +144,7 @@ class UcxTransport final : public Transport {
                                      void* data, std::size_t bytes,
                                      const ucp_am_recv_param_t* param);
   static void controlSent(void* request, ucs_status_t status, void* control);
-  Control& newControl(Control::Kind kind, int round);
+  Control& newControl(Control::Kind kind);
   void post(Control& control, Peer& to);
   static void release(Control& control);
 
@@ -148,7 +159,8 @@ class UcxTransport final : public Transport {
   bool awaitChores(Clock::time_point deadline);
   void flushEndpoints();
   void flushWorker();
-  void dropUnexpected();
+  void drop(ucp_tag_message_h message);
+  bool dropUnexpected();
 
   const int rank_, ranks_;
   const bool watchProcesses_;
@@ -160,9 +172,11 @@ class UcxTransport final : public Transport {
   std::vector<Peer> peers_;  // by rank; empty until connected
   std::list<Control> controls_;
   std::deque<Notice> notices_;
-  std::vector<Loss> losses_;  // to be settled by the next progress()
+  // For the next progress() to settle:
+  std::vector<Loss> losses_;
+  std::vector<Tag> refused_;
   std::vector<int> dooming_;  // ranks with doomed transfers
-  Clock::time_point doom_{};  // when UCX has had time enough to give them back
+
   std::bitset<64> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;
   unsigned rounds_ = 0;  // of progress

@@ -317,6 +317,71 @@ TEST_P(TransportContract, APeerThatDiesWhileDataFlow) {
   });
 }
 
+// All exchange with all when one dies; each survivor gives up as an executor does.
+TEST_P(TransportContract, ADeathAmongMany) {
+  runDeadly(5, [](Member& me) {
+    constexpr int kMessages = 8;
+    struct Pair {
+      Probe send[kMessages], recv[kMessages];
+      std::vector<std::uint8_t> out, in[kMessages];
+    };
+    const auto bytesOf = [](int i) { return i % 2 == 0 ? std::size_t{2000} : kMiB / 2; };
+    bool failed = false;
+    for (std::uint32_t round = 0; !failed; ++round) {
+      ASSERT_LT(round, 200u);
+      if (me.rank() == 3 && round == 2) me.die();
+      std::vector<Pair> pairs(me.ranks());
+      const auto each = [&](auto&& function) {
+        for (int peer = 0; peer < me.ranks(); ++peer)
+          for (int i = 0; i < kMessages; ++i)
+            if (peer != me.rank()) function(pairs[peer], peer, i);
+      };
+      each([&](Pair& pair, int peer, int i) {
+        pair.in[i].resize(bytesOf(i));
+        me.transport.recv(peer, tagOf(peer, round * kMessages + i), pair.in[i].data(), bytesOf(i),
+                          &pair.recv[i]);
+      });
+      each([&](Pair& pair, int peer, int i) {
+        pair.out.resize(kMiB / 2);
+        me.transport.send(peer, tagOf(me.rank(), round * kMessages + i), pair.out.data(),
+                          bytesOf(i), &pair.send[i]);
+      });
+      bool idle = false;
+      Notice notice;
+      ASSERT_TRUE(progressUntil(
+          me.transport,
+          [&] {
+            bool failsNow = me.transport.nextNotice(&notice);
+            idle = true;
+            each([&](Pair& pair, int, int i) {
+              for (const Probe* probe : {&pair.send[i], &pair.recv[i]}) {
+                if (probe->completions == 0)
+                  idle = false;
+                else if (probe->status != TransferStatus::ok)
+                  failsNow = true;
+              }
+            });
+            if (failsNow && !failed) {
+              failed = true;
+              me.transport.notify(Notice{});
+              each([&](Pair& pair, int, int i) {
+                me.transport.cancel(&pair.send[i]);
+                me.transport.cancel(&pair.recv[i]);
+              });
+            }
+            return idle;
+          },
+          kNoticed))
+          << "rank " << me.rank() << " round " << round;
+      each([&](Pair& pair, int, int i) {
+        EXPECT_EQ(pair.send[i].completions, 1);
+        EXPECT_EQ(pair.recv[i].completions, 1);
+      });
+    }
+    me.transport.close(true, 500);
+  });
+}
+
 void expectRefused(Transport& transport, std::span<const Transport::Address> addresses,
                    const char* why) {
   try {

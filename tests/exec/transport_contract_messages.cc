@@ -264,39 +264,60 @@ TEST_P(TransportContract, CancelledReceive) {
   });
 }
 
-// The peer never asks for it, and the two ranks may lose each other over it; others do not.
-TEST_P(TransportContract, CancelledSend) {
-  runDeadly(3, [](Member& me) {
-    if (me.rank() == 0) {
-      const std::vector<std::uint8_t> out = pattern(1, 8 * kMiB);
-      Probe send;
-      me.transport.send(1, tagOf(0, 1), out.data(), out.size(), &send);
-      progressUntil(
-          me.transport, [] { return false; }, 20);
-      me.transport.cancel(&send);
-      me.transport.cancel(&send);
-      ASSERT_TRUE(finish(me.transport, {&send}, 5000));
-      EXPECT_EQ(send.completions, 1);
-      EXPECT_TRUE(send.status == TransferStatus::cancelled || send.status == TransferStatus::ok);
-    }
-    if (me.rank() < 2) {
-      Probe send, recv;
-      std::uint32_t out = 5, in = 0;
-      me.transport.send(2, tagOf(me.rank(), 2), &out, sizeof out, &send);
-      me.transport.recv(2, tagOf(2, 2), &in, sizeof in, &recv);
-      ASSERT_TRUE(finish(me.transport, {&send, &recv}));
-      EXPECT_EQ(in, 6u);
-    } else {
-      for (int peer : {0, 1}) {
-        Probe send, recv;
-        std::uint32_t value = 0;
-        me.transport.recv(peer, tagOf(peer, 2), &value, sizeof value, &recv);
-        ASSERT_TRUE(finish(me.transport, {&recv}));
-        ++value;
-        me.transport.send(peer, tagOf(2, 2), &value, sizeof value, &send);
-        ASSERT_TRUE(finish(me.transport, {&send}));
+// A cancelled message that its receiver never asks for, and one that it has asked for: neither
+// hangs, and nobody loses anybody over it.
+TEST_P(TransportContract, CancelledSends) {
+  run(2, [](Member& me) {
+    for (std::uint32_t call = 0; call < 20; call += 10) {
+      const bool asked = call == 10;
+      std::vector<std::uint8_t> data(8 * kMiB);
+      Probe large, out, in;
+      std::uint32_t hello = 5 + call, heard = 0;
+      const int peer = 1 - me.rank();
+      if (me.rank() == 1 && asked)
+        me.transport.recv(0, tagOf(0, call), data.data(), data.size(), &large);
+      me.meet();
+      if (me.rank() == 0) {
+        me.transport.send(1, tagOf(0, call), data.data(), data.size(), &large);
+        progressUntil(
+            me.transport, [] { return false; }, 20);
+        me.transport.cancel(&large);
+        me.transport.cancel(&large);
+        ASSERT_TRUE(finish(me.transport, {&large}, 10000));
+        EXPECT_EQ(large.completions, 1);
+        EXPECT_TRUE(large.status == TransferStatus::cancelled ||
+                    large.status == TransferStatus::ok);
       }
+      me.transport.recv(peer, tagOf(peer, call + 1), &heard, sizeof heard, &in);
+      me.transport.send(peer, tagOf(me.rank(), call + 1), &hello, sizeof hello, &out);
+      ASSERT_TRUE(finish(me.transport, {&out, &in}));
+      EXPECT_EQ(in.status, TransferStatus::ok);
+      EXPECT_EQ(heard, hello);
+      if (me.rank() == 1 && asked) {
+        me.transport.cancel(&large);
+        ASSERT_TRUE(finish(me.transport, {&large}, 10000));
+      }
+      me.meet();
     }
+  });
+}
+
+// A receiver that never gets to its progress() cannot keep the sender from taking its memory back.
+// (It dies here, since UCX 1.13 over TCP may abort() a rank whose very first connection is cut.)
+TEST_P(TransportContract, CancelledSendToASilentPeer) {
+  runDeadly(2, [](Member& me) {
+    if (me.rank() == 1) {
+      me.meet();
+      me.die();
+    }
+    const std::vector<std::uint8_t> data(8 * kMiB);
+    Probe send;
+    me.transport.send(1, tagOf(0, 1), data.data(), data.size(), &send);
+    me.transport.cancel(&send);
+    ASSERT_TRUE(finish(me.transport, {&send}, 10000));
+    EXPECT_EQ(send.completions, 1);
+    EXPECT_TRUE(send.status == TransferStatus::cancelled || send.status == TransferStatus::ok);
+    me.meet();
   });
 }
 
