@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "src/comm/stream.h"
@@ -97,8 +98,18 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
         number_, number, nameOf(entry).c_str(), call.blockBytes);
+  try {
+    run.start(route, operands);
+  } catch (const std::bad_alloc&) {
+    // Peers are in this call already.
+    entry.idle.push_back(&run);
+    fail(moecclSystemError, rank_,
+         nameOf(entry) + ": rank " + std::to_string(rank_) + " has no memory for " +
+             std::to_string(operands.scratchBytes) + " bytes of scratch and its messages",
+         true);
+    throwIfFailed();
+  }
   domain_->watch(*this, run);
-  run.start(route, operands);
   return {&run, index, number};
 }
 

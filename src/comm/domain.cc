@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "src/comm/communicator.h"
@@ -64,10 +65,13 @@ int Domain::waitOnce(Lock& lock, int idle) {
     follow(lock);
     return 0;
   }
-  leading_ = true;
-  const int next = lead(lock, idle);
-  leading_ = false;
-  return next;
+  // Whatever is thrown while leading, the others must not follow a leader who is gone.
+  struct Leadership {
+    bool& leading;
+    explicit Leadership(bool& flag) : leading(flag) { leading = true; }
+    ~Leadership() { leading = false; }
+  } const leadership(leading_);
+  return lead(lock, idle);
 }
 
 int Domain::lead(Lock& lock, int idle) {
@@ -170,7 +174,8 @@ void Domain::remove(Communicator& communicator, bool abrupt, std::chrono::millis
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });
   if (!communicators_.empty()) return;
-  transport_->close(abrupt, static_cast<int>(limit.count()));
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
   stop_ = true;
 }
 

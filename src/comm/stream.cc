@@ -49,6 +49,10 @@ bool Stream::advance() {
       failure_ = e.result();
       failureText_ = e.what();
       drop();
+    } catch (const std::exception& e) {
+      failure_ = moecclInternalError;
+      failureText_ = e.what();
+      drop();
     }
   }
   return anything;
