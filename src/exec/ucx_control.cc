@@ -1,5 +1,5 @@
-#include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "src/exec/ucx_transport.h"
 #include "src/text.h"
@@ -30,12 +30,14 @@ ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::siz
   Control::Message message;
   if (bytes != sizeof message) return UCS_OK;
   std::memcpy(&message, data, sizeof message);
+  if (message.source < 0 || message.source >= self.ranks_) return UCS_OK;
   switch (message.kind) {
     case Control::Kind::notice:
       self.notices_.push_back(message.notice);
       break;
     case Control::Kind::goodbye:
-      self.goodbyes_.set(static_cast<std::size_t>(message.round));
+      if (message.round >= 0 && message.round < kGoodbyeRounds)
+        self.goodbyes_.set(static_cast<std::size_t>(message.round));
       break;
     case Control::Kind::gone:
       self.losses_.push_back({message.source, "it has given up the connection"});

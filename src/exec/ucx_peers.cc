@@ -46,6 +46,7 @@ void UcxTransport::lookAfterProcesses() {
 }
 
 bool UcxTransport::settle() {
+  if (peers_.empty()) return false;  // not connected yet; news of peers can wait
   bool anything = false;
   for (; !refused_.empty(); refused_.pop_back()) refuse(refused_.back());
   if (!losses_.empty()) {

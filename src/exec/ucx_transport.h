@@ -71,6 +71,8 @@ class UcxTransport final : public Transport {
   // here.
   static constexpr std::chrono::milliseconds kGivingBack{100};
 
+  static constexpr int kGoodbyeRounds = kSourceBits;  // each doubles the ranks heard of
+
   struct Peer {
     UcxTransport* transport = nullptr;
     int rank = -1;
@@ -177,7 +179,7 @@ class UcxTransport final : public Transport {
   std::vector<Tag> refused_;
   std::vector<int> dooming_;  // ranks with doomed transfers
 
-  std::bitset<64> goodbyes_;  // rounds of the closing barrier that have come in
+  std::bitset<kGoodbyeRounds> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;
   unsigned rounds_ = 0;  // of progress
   bool closed_ = false;
