@@ -120,8 +120,9 @@ MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* Makes an id and opens the rendezvous that it names in the calling process, which must be one of
  * the ranks (or stay alive until all have joined). Hand the 128 bytes to every rank by any means.
- * An id serves one communicator. Only a process that holds the id is let in. Errors:
- * InvalidArgument (uniqueId NULL), SystemError (no socket could be opened). */
+ * An id serves one communicator; joining with it again is a SystemError, or InvalidUsage while the
+ * first is still being made. Only a process that holds the id is let in. Errors: InvalidArgument
+ * (uniqueId NULL), SystemError (no socket could be opened). */
 MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
 
 /* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
@@ -152,13 +153,16 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
 #define MOECCL_SPLIT_NOCOLOR (-1)
 /* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
  * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
- * NULL: the parent's (nodeId and progressThread are always the parent's). Errors: InvalidArgument
- * (comm or newComm NULL, color < -1). */
+ * NULL: the parent's (nodeId and progressThread are always the parent's). A communicator made by
+ * CommInit, and all that come from it, can be split 32767 times. Errors: InvalidArgument (comm or
+ * newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the config; too many
+ * splits), and those of moecclAllGather, by which the ranks agree. */
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
-/* Frees a communicator; NULL is allowed. Collective: waits (up to the timeout) for what is queued
- * on its streams and until no rank needs this one any more. */
+/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
+ * (up to the timeout) until no rank needs this one any more. It is freed whatever the result.
+ * Errors: Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
 /* Frees a communicator at once, from any state, without waiting for peers; their pending and later
  * calls return moecclRemoteError. NULL is allowed. */
@@ -231,7 +235,8 @@ typedef enum {
 
 /* Splits `comm` into the groups of a grid. Collective. `comm` must outlive the grid.
  * Errors: InvalidArgument (sizes that do not multiply or divide as above), InvalidUsage (ranks came
- * with different shapes). */
+ * with different shapes), and those of moecclCommSplit. The ranks compare their shapes first, so a
+ * wrong shape is found only when all have called. */
 MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape,
                                            moecclGrid_t* grid);
 /* Collective, as moecclCommDestroy; NULL is allowed. */

@@ -27,6 +27,17 @@ moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator) {
       std::make_shared<moeccl::CommState>(moeccl::CommState{std::move(communicator), {}})};
 }
 
+moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
+                        const moecclUniqueId& id, int rank, const moecclConfig_t* config) {
+  return boundary(function, nullptr, [&] {
+    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
+    requireRank(nRanks, rank);
+    const moeccl::Settings settings = moeccl::readSettings(config);
+    const auto oob = moeccl::join(id, nRanks, rank, settings.timeoutMs);
+    *comm = adopt(moeccl::Communicator::create(*oob, settings));
+  });
+}
+
 }  // namespace
 
 moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId) {
@@ -37,18 +48,12 @@ moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId) {
 }
 
 moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id, int rank) {
-  return moecclCommInitRankConfig(comm, nRanks, id, rank, nullptr);
+  return initRank("moecclCommInitRank", comm, nRanks, id, rank, nullptr);
 }
 
 moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks, moecclUniqueId id, int rank,
                                         const moecclConfig_t* config) {
-  return boundary("moecclCommInitRank", nullptr, [&] {
-    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
-    requireRank(nRanks, rank);
-    const moeccl::Settings settings = moeccl::readSettings(config);
-    const auto oob = moeccl::join(id, nRanks, rank, settings.timeoutMs);
-    *comm = adopt(moeccl::Communicator::create(*oob, settings));
-  });
+  return initRank("moecclCommInitRankConfig", comm, nRanks, id, rank, config);
 }
 
 moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const moecclOob_t* oob,

@@ -1,4 +1,5 @@
 #include <array>
+#include <utility>
 
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
@@ -7,6 +8,17 @@
 struct moecclGrid {
   moecclGridShape_t shape;
   std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
+
+  ~moecclGrid() { destroyGroups(); }
+  // Returns the first error.
+  moecclResult_t destroyGroups() {
+    moecclResult_t result = moecclSuccess;
+    for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+      const moecclResult_t one = moecclCommDestroy(std::exchange(comms[group], nullptr));
+      if (result == moecclSuccess) result = one;
+    }
+    return result;
+  }
 };
 
 namespace {
@@ -93,11 +105,7 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
 
 moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
   if (grid == nullptr) return moecclSuccess;
-  moecclResult_t result = moecclSuccess;
-  for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
-    const moecclResult_t one = moecclCommDestroy(grid->comms[group]);
-    if (result == moecclSuccess) result = one;
-  }
+  const moecclResult_t result = grid->destroyGroups();
   delete grid;
   return result;
 }

@@ -212,13 +212,12 @@ void Communicator::failFrom(const HostRun& run, const Entry& entry) {
                       std::to_string(rank_),
                   true);
     case TransferStatus::unreachable:
-      return fail(moecclRemoteError, failure.peer,
-                  what + peer + " is gone: " + domain_->transport().lastError(), true);
+      return fail(moecclRemoteError, failure.peer, what + peer + " is gone: " + failure.details,
+                  true);
     case TransferStatus::cancelled:
     case TransferStatus::failed:
       return fail(moecclSystemError, failure.peer,
-                  what + "a transfer with " + peer + " failed: " + domain_->transport().lastError(),
-                  true);
+                  what + "a transfer with " + peer + " failed: " + failure.details, true);
   }
 }
 
@@ -253,9 +252,16 @@ void Communicator::destroy() {
   };
   domain_->wait(lock, [&] { return !isUsed(); });
   for (Stream* stream : domain_->streams()) stream->forget(*this);
-  if (failure_ != moecclSuccess) return domain_->remove(*this, true, kFarewell);
+  if (failure_ != moecclSuccess) {
+    domain_->remove(*this, true, kFarewell);
+    return;
+  }
   const std::chrono::milliseconds forever{1000LL * 1000 * 1000};
-  domain_->remove(*this, false, timeout().count() < 0 ? forever : timeout());
+  if (!domain_->remove(*this, false, timeout().count() < 0 ? forever : timeout()))
+    throw Error(moecclTimeout, "rank " + std::to_string(rank_) + " waited " +
+                                   std::to_string(settings_.timeoutMs) +
+                                   " ms for all ranks to destroy their communicators, in vain; its "
+                                   "own is freed");
 }
 
 void Communicator::abort() {

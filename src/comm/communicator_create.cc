@@ -51,8 +51,46 @@ std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
 
 struct SplitRequest {
   std::int32_t color, key;
-  std::uint32_t nextCommunicator;
 };
+
+// A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
+// communicator; collective. Another thread of a rank may be doing the same for another parent, and
+// each may have reserved on some ranks what the other wants: then both let go and try again, from
+// places that differ by `parent`, so that they do not meet for ever.
+int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
+  constexpr int kNumbers = 1 << kCommBits;
+  int from = 0;
+  for (int tried = 0; tried < 2 * kNumbers;) {
+    int proposal = -1;
+    {
+      Domain::Lock lock(domain);
+      proposal = domain.firstFreeNumber(from);
+    }
+    int distance = 0;
+    for (int free : exchangeValue(oob, proposal)) {
+      if (free < 0) distance = 2 * kNumbers;
+      distance = std::max(distance, (free - from + kNumbers) % kNumbers);
+    }
+    if (distance == 2 * kNumbers) break;
+    const int number = (from + distance) % kNumbers;
+    bool mine = true;
+    if (take) {
+      Domain::Lock lock(domain);
+      mine = domain.reserve(number);
+    }
+    const std::vector<char> reserved = exchangeValue<char>(oob, mine);
+    if (std::ranges::count(reserved, 0) == 0) return number;
+    if (take && mine) {
+      Domain::Lock lock(domain);
+      domain.unreserve(number);
+    }
+    const int step = distance + 1 + parent % 61;
+    from = (from + step) % kNumbers;
+    tried += step;
+  }
+  throw Error(moecclInvalidUsage, "this communicator and its relatives have been split " +
+                                      std::to_string(kNumbers) + " times; no more is possible");
+}
 
 }  // namespace
 
@@ -80,26 +118,14 @@ std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& set
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, const Settings& settings) {
   CommunicatorOob oob(*this);
-  std::uint32_t next;
-  {
-    Domain::Lock lock(*domain_);
-    next = domain_->nextCommunicator();
-  }
-  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key, next});
-
+  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key});
   std::vector<int> members;
-  for (int rank = 0; rank < ranks(); ++rank) {
-    next = std::max(next, requests[rank].nextCommunicator);
+  for (int rank = 0; rank < ranks(); ++rank)
     if (color != MOECCL_SPLIT_NOCOLOR && requests[rank].color == color) members.push_back(rank);
-  }
   std::ranges::stable_sort(members, {}, [&](int rank) { return requests[rank].key; });
 
   const std::vector<std::string> records =
       exchangeText(oob, comparable(settings, static_cast<int>(members.size())));
-  if (color == MOECCL_SPLIT_NOCOLOR) return nullptr;
-  if (next >= 1u << kCommBits)
-    throw Error(moecclInvalidUsage, "more than " + std::to_string(1 << kCommBits) +
-                                        " communicators were made one after another");
   std::vector<std::string> ours;
   std::vector<int> nodes, transportRanks;
   for (int rank : members) {
@@ -107,11 +133,16 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, const Sett
     nodes.push_back(topology_.nodeOf(rank));
     transportRanks.push_back(transportRanks_[rank]);
   }
-  if (const std::string text = disagreement(ours); !text.empty())
-    throw Error(moecclInvalidUsage, text);
+  // Only now, and by all, also where this group cannot be: other colors share the number.
+  const std::string text = disagreement(ours);
+  const bool take = color != MOECCL_SPLIT_NOCOLOR && text.empty();
+  const int number = agreeOnNumber(oob, *domain_, take, static_cast<int>(number_));
+  if (!text.empty()) throw Error(moecclInvalidUsage, text);
+  if (!take) return nullptr;
   const auto mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
-  return std::unique_ptr<Communicator>(
-      new Communicator(domain_, next, mine, Topology(nodes), std::move(transportRanks), settings));
+  return std::unique_ptr<Communicator>(new Communicator(domain_, static_cast<std::uint32_t>(number),
+                                                        mine, Topology(nodes),
+                                                        std::move(transportRanks), settings));
 }
 
 }  // namespace moeccl

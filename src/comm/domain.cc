@@ -20,7 +20,7 @@ constexpr int kYields = 64;
 constexpr int kSleepMilliseconds = 100;
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
-// Notices kept for communicators to come. More than a few mean that the job is over anyway.
+// The latest notices kept for communicators to come. Most are of groups that this rank is not in.
 constexpr std::size_t kEarlyNotices = 16;
 
 }  // namespace
@@ -159,24 +159,44 @@ void Domain::checkTimeouts() {
 void Domain::deliver(const Notice& notice) {
   for (Communicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->hears(notice)) return;
-  if (early_.size() < kEarlyNotices) early_.push_back(notice);
+  if (numbers_[notice.comm] == NumberState::used) return;
+  if (early_.size() == kEarlyNotices) early_.pop_front();
+  early_.push_back(notice);
+}
+
+int Domain::firstFreeNumber(int from) const {
+  const auto start = numbers_.begin() + from;
+  auto free = std::find(start, numbers_.end(), NumberState::free);
+  if (free == numbers_.end()) {
+    free = std::find(numbers_.begin(), start, NumberState::free);
+    if (free == start) return -1;
+  }
+  return static_cast<int>(free - numbers_.begin());
+}
+
+bool Domain::reserve(int number) {
+  NumberState& state = numbers_[static_cast<std::size_t>(number)];
+  if (state != NumberState::free) return false;
+  state = NumberState::reserved;
+  return true;
 }
 
 void Domain::add(Communicator& communicator) {
   communicators_.push_back(&communicator);
-  nextCommunicator_ = std::max(nextCommunicator_, communicator.number() + 1);
-  for (const Notice& notice : early_)
-    if (communicator.number() == notice.comm) communicator.hears(notice);
+  numbers_[communicator.number()] = NumberState::used;
+  std::erase_if(early_, [&](const Notice& notice) {
+    return communicator.number() == notice.comm && communicator.hears(notice);
+  });
 }
 
-void Domain::remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
+bool Domain::remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });
-  if (!communicators_.empty()) return;
+  if (!communicators_.empty()) return true;
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
   stop_ = true;
+  return transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
 }
 
 void Domain::add(Stream& stream) { streams_.push_back(&stream); }

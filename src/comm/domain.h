@@ -81,15 +81,23 @@ class Domain {
   void unwatch(HostRun& run);
 
   void add(Communicator& communicator);
-  // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`.
-  void remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit);
+  // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
+  // whether all ranks came to close it.
+  bool remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit);
   // Takes a run whose transfers would not end; it lives until the transport is closed.
   void keep(std::unique_ptr<HostRun> run) { kept_.push_back(std::move(run)); }
   void add(Stream& stream);
   void remove(Stream& stream);
 
-  // The smallest communicator number that no communicator of this rank has had.
-  std::uint32_t nextCommunicator() const { return nextCommunicator_; }
+  // Communicator numbers, which are part of all tags. One that has been in use is never used again:
+  // messages of a communicator that failed may still arrive. Ranks agree on the number of a new one
+  // while other threads may be agreeing on that of another, so they reserve it first.
+  //
+  // The first free number from `from` on, continuing at 0 after the last; -1 when none is free.
+  int firstFreeNumber(int from) const;
+  // Returns false when it is not free.
+  bool reserve(int number);
+  void unreserve(int number) { numbers_[static_cast<std::size_t>(number)] = NumberState::free; }
   const std::vector<Stream*>& streams() const { return streams_; }
 
  private:
@@ -111,6 +119,8 @@ class Domain {
   void deliver(const Notice& notice);
   void progressLoop();
 
+  enum class NumberState : std::uint8_t { free, reserved, used };
+
   std::vector<std::unique_ptr<HostRun>> kept_;
   std::unique_ptr<Transport> transport_;
   std::mutex mutex_;
@@ -118,9 +128,10 @@ class Domain {
   std::vector<Communicator*> communicators_;
   std::vector<Stream*> streams_;
   std::vector<Watched> watched_;
-  std::deque<Notice> early_;  // notices for communicators that this rank has not made yet
+  std::deque<Notice> early_;  // notices for communicators that this rank may still make
   Clock::time_point lastLook_ = Clock::now();
-  std::uint32_t nextCommunicator_ = 0;
+  std::vector<NumberState> numbers_ =
+      std::vector<NumberState>(std::size_t{1} << kCommBits, NumberState::free);
   std::thread progressThread_;
   bool stop_ = false;
   bool leading_ = false;  // somebody leads; seen only by those whom the leader lets in

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -85,7 +86,9 @@ std::string algorithmNames(Collective collective) {
 
 std::int64_t normalTimeout(std::int64_t milliseconds) {
   if (milliseconds == 0) return kDefaultTimeoutMs;
-  return milliseconds < 0 ? kForever : milliseconds;
+  // Three weeks and a half are for ever too; what waits for less need not fear an overflow.
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
+  return milliseconds < 0 || milliseconds > kLongest ? kForever : milliseconds;
 }
 
 const char* valueOf(const Environment& environment, const char* name) {

@@ -252,7 +252,10 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   const Op& op = run.plan_->plan().ops[transfer->op];
   const bool isRecv = op.kind == OpKind::recv;
   if (status != TransferStatus::ok || (isRecv && bytes != transfer->bytes)) {
-    run.fail({status, transfer->op, op.peer, transfer->bytes, bytes});
+    const bool explained =
+        status == TransferStatus::unreachable || status == TransferStatus::failed;
+    run.fail({status, transfer->op, op.peer, transfer->bytes, bytes,
+              explained ? run.route_.transport->lastError() : std::string()});
     return;
   }
   if (isRecv && transfer->staged) run.unpack(run.data(*transfer), run.plan_->plan().dst(op));

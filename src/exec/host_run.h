@@ -45,6 +45,7 @@ struct RunFailure {
   int op = -1;
   int peer = -1;  // rank of the plan
   std::size_t expected = 0, arrived = 0;
+  std::string details;  // the transport's
 };
 
 class HostRun {

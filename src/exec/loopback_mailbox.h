@@ -40,6 +40,7 @@ struct Mailbox {
   TransferList completed;    // the owner's, for its progress()
   std::deque<Notice> notices;
   bool woken = false;
+  bool closing = false;  // the owner posts no receive any more
 
   // Lets the owner's progress() look without the mutex.
   std::atomic<bool> anyCompleted = false;

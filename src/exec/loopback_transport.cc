@@ -29,6 +29,12 @@ Transfer* takeByTag(TransferList& list, Tag tag) {
   return nullptr;
 }
 
+// Ends the sends of `sender` that wait for a receive; both mailboxes are locked.
+void refuse(Mailbox::Sender& sender, Mailbox& senders) {
+  while (Transfer* message = sender.arrived.popFront())
+    if (!message->flight.buffered) senders.complete(message, TransferStatus::unreachable);
+}
+
 // Copies a message into its receive, whose size becomes that of what arrived.
 TransferStatus copyMessage(Transfer* receive, const std::byte* data, std::size_t bytes) {
   const bool truncated = bytes > receive->flight.bytes;
@@ -54,7 +60,7 @@ class LoopbackTransport final : public Transport {
   void wake() override;
   void notify(const Notice& notice) override;
   bool nextNotice(Notice* notice) override;
-  void close(bool abrupt, int milliseconds) override;
+  bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 
  private:
@@ -66,8 +72,9 @@ class LoopbackTransport final : public Transport {
   // `transfer` ends: with what its flight says.
   void finish(Transfer* transfer, TransferStatus status);
   template <typename Condition>
-  void progressUntil(Condition condition, Clock::time_point deadline);
+  bool progressUntil(Condition condition, Clock::time_point deadline);
   bool everyoneSaidGoodbye();
+  void refuseArrived(int peer);
   void leave(int peer);
 
   const int rank_, ranks_;
@@ -133,8 +140,7 @@ void LoopbackTransport::finish(Transfer* transfer, TransferStatus status) {
   flight.inFlight = false;
   if (flight.isSend) --sendsInFlight_;
   if (status == TransferStatus::unreachable)
-    lastError_ = stringf("rank %d: %s rank %d: it has left", rank_,
-                         flight.isSend ? "send to" : "receive from", flight.peer);
+    lastError_ = stringf("%s a thread that has left", flight.isSend ? "send to" : "receive from");
   transfer->done(transfer, status, flight.bytes);
 }
 
@@ -158,6 +164,8 @@ void LoopbackTransport::send(int peer, Tag tag, const void* data, std::size_t by
       status = TransferStatus::unreachable;
     } else if (Transfer* receive = takeByTag(me.posted, tag)) {
       theirs.complete(receive, copyMessage(receive, transfer->flight.from, bytes));
+    } else if (theirs.closing) {
+      status = TransferStatus::unreachable;
     } else if (bytes < eagerBelow_) {
       me.arrived.pushBack(theirs.buffer(tag, transfer->flight.from, bytes));
     } else {
@@ -249,10 +257,10 @@ bool LoopbackTransport::nextNotice(Notice* notice) {
 }
 
 template <typename Condition>
-void LoopbackTransport::progressUntil(Condition condition, Clock::time_point deadline) {
+bool LoopbackTransport::progressUntil(Condition condition, Clock::time_point deadline) {
   while (!condition()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return;
+    if (left <= 0) return false;
     if (progress()) continue;
     {
       const std::lock_guard lock(own_->mutex);
@@ -260,12 +268,19 @@ void LoopbackTransport::progressUntil(Condition condition, Clock::time_point dea
     }
     wait(static_cast<int>(left));
   }
+  return true;
 }
 
 bool LoopbackTransport::everyoneSaidGoodbye() {
   const std::lock_guard lock(own_->mutex);
   return std::ranges::all_of(
       own_->from, [](const Mailbox::Sender& sender) { return sender.goodbye || sender.gone; });
+}
+
+void LoopbackTransport::refuseArrived(int peer) {
+  Mailbox& theirs = mailbox(peer);
+  const PairLock lock(*own_, theirs);
+  refuse(sender(*own_, peer), theirs);
 }
 
 void LoopbackTransport::leave(int peer) {
@@ -283,30 +298,39 @@ void LoopbackTransport::leave(int peer) {
   }
   while (Transfer* receive = them.posted.popFront())
     own_->complete(receive, TransferStatus::cancelled);
-  while (Transfer* message = them.arrived.popFront())
-    if (!message->flight.buffered) theirs.complete(message, TransferStatus::unreachable);
+  refuse(them, theirs);
   while (Transfer* receive = me.posted.popFront())
     theirs.complete(receive, TransferStatus::unreachable);
   me.gone = true;
   theirs.wake();
 }
 
-void LoopbackTransport::close(bool abrupt, int milliseconds) {
-  if (closed_) return;
+bool LoopbackTransport::close(bool abrupt, int milliseconds) {
+  if (closed_) return true;
+  bool inOrder = true;
   if (!abrupt) {
     const auto deadline = Clock::now() + std::chrono::milliseconds(milliseconds);
-    progressUntil([this] { return sendsInFlight_ == 0; }, deadline);
+    // What is here without a receive, or comes from now on, belongs to calls that failed; its sender may
+    // be closing too, and waits for it to end.
+    {
+      const std::lock_guard lock(own_->mutex);
+      own_->closing = true;
+    }
+    for (int peer = 0; peer < static_cast<int>(mailboxes_.size()); ++peer) refuseArrived(peer);
+    inOrder = progressUntil([this] { return sendsInFlight_ == 0; }, deadline);
     for (const std::shared_ptr<Mailbox>& mailbox : mailboxes_) {
       const std::lock_guard lock(mailbox->mutex);
       sender(*mailbox, rank_).goodbye = true;
       mailbox->wake();
     }
-    if (!mailboxes_.empty()) progressUntil([this] { return everyoneSaidGoodbye(); }, deadline);
+    if (!mailboxes_.empty())
+      inOrder &= progressUntil([this] { return everyoneSaidGoodbye(); }, deadline);
   }
   closed_ = true;
   unregisterMailbox(number_);
   for (int peer = 0; peer < static_cast<int>(mailboxes_.size()); ++peer) leave(peer);
   progress();
+  return inOrder;
 }
 
 }  // namespace

@@ -110,11 +110,12 @@ class Transport {
   // Ends the connection; collective unless `abrupt`. Transfers still in flight at the end are
   // `cancelled`; nothing may be started afterwards. Destruction without it closes abruptly.
   //   in order   returns when everything sent has been handed over and every rank that lives has
-  //              called close too, or when `milliseconds` have passed
+  //              called close too, or, with `false`, when `milliseconds` have passed
   //   abrupt     waits for nobody; `milliseconds` are for notices that have not left yet
-  virtual void close(bool abrupt, int milliseconds) = 0;
+  virtual bool close(bool abrupt, int milliseconds) = 0;
 
-  // Details of the last failed or unreachable transfer, for people.
+  // Details of the last failed or unreachable transfer, for people. It names hosts and processes, not
+  // ranks: the caller's numbering is another.
   virtual std::string lastError() const = 0;
 };
 

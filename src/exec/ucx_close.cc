@@ -26,7 +26,7 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
 // A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
 // A rank that is gone, or has left because its own time had passed, is not waited for.
-void UcxTransport::sayGoodbye(Clock::time_point deadline) {
+bool UcxTransport::sayGoodbye(Clock::time_point deadline) {
   for (int round = 0, distance = 1; distance < ranks_; ++round, distance *= 2) {
     Peer& above = peer((rank_ + distance) % ranks_);
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
@@ -36,10 +36,12 @@ void UcxTransport::sayGoodbye(Clock::time_point deadline) {
     release(control);
     reach(below);
     const auto heard = [&] {
+      dropUnexpected();
       return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone;
     };
-    if (!progressUntil(heard, deadline)) return;
+    if (!progressUntil(heard, deadline)) return false;
   }
+  return true;
 }
 
 template <typename Start>
@@ -101,8 +103,9 @@ bool UcxTransport::dropUnexpected() {
   return anything;
 }
 
-void UcxTransport::close(bool abrupt, int milliseconds) {
-  if (closed_) return;
+bool UcxTransport::close(bool abrupt, int milliseconds) {
+  if (closed_) return true;
+  bool inOrder = true;
   const auto now = Clock::now();
   const auto deadline = now + std::chrono::milliseconds(milliseconds);
   if (abrupt) {
@@ -112,9 +115,14 @@ void UcxTransport::close(bool abrupt, int milliseconds) {
     release(control);
     progressUntil([this] { return controls_.empty(); }, std::max(deadline, now + kFarewell));
   } else {
-    progressUntil([this] { return sendsInFlight_ == 0; }, deadline);
-    if (!peers_.empty()) sayGoodbye(deadline);
-    dropUnexpected();
+    // What comes from now on belongs to calls that failed: nobody will receive it, and its sender, who
+    // may be closing too, waits for it to end.
+    const auto sent = [this] {
+      dropUnexpected();
+      return sendsInFlight_ == 0;
+    };
+    inOrder = progressUntil(sent, deadline);
+    if (!peers_.empty()) inOrder &= sayGoodbye(deadline);
     flushEndpoints();
     awaitChores(deadline);
   }
@@ -140,6 +148,7 @@ void UcxTransport::close(bool abrupt, int milliseconds) {
     static_cast<void>(worker_.release());
     static_cast<void>(context_.release());
   }
+  return inOrder;
 }
 
 }  // namespace moeccl

@@ -122,8 +122,8 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     peer.rank = rank;
     peer.address.assign(bytes.begin() + sizeof header, bytes.end());
     peer.process = header.process;
-    peer.name = stringf("rank %d (process %lld on %.63s)", rank,
-                        static_cast<long long>(header.process.pid), header.host);
+    peer.name =
+        stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }
   peers_ = std::move(peers);
 }
@@ -227,10 +227,9 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
                            status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
                            status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED ||
                            status == UCS_ERR_IO_ERROR;
-  lastError_ =
-      stringf("rank %d: %s of %zu bytes %s %s: %s", rank_, flight.isSend ? "send" : "receive",
-              flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),
-              with.gone ? with.whyGone.c_str() : ucs_status_string(status));
+  lastError_ = stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive",
+                       flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),
+                       with.gone ? with.whyGone.c_str() : ucs_status_string(status));
   return unreachable ? TransferStatus::unreachable : TransferStatus::failed;
 }
 

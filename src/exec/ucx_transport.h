@@ -54,7 +54,7 @@ class UcxTransport final : public Transport {
   void wake() override;
   void notify(const Notice& notice) override;
   bool nextNotice(Notice* notice) override;
-  void close(bool abrupt, int milliseconds) override;
+  bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 
   // UCX's description of the connection to a peer, for people and tests.
@@ -78,7 +78,7 @@ class UcxTransport final : public Transport {
     int rank = -1;
     Address address;  // UCX's
     ProcessIdentity process;
-    std::string name;  // "rank 3 (process 71 on host)"
+    std::string name;  // "process 71 on host"
     UcxEndpoint endpoint;
     bool gone = false;
     std::string whyGone;
@@ -153,7 +153,7 @@ class UcxTransport final : public Transport {
   // ucx_close.cc
   template <typename Condition>
   bool progressUntil(Condition condition, Clock::time_point deadline);
-  void sayGoodbye(Clock::time_point deadline);
+  bool sayGoodbye(Clock::time_point deadline);
   // Chores are requests of UCX that close() waits for.
   template <typename Start>
   void startChore(Start start);

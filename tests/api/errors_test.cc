@@ -327,6 +327,44 @@ TEST_P(Disagreement, StreamWork) {
   });
 }
 
+// A call that is right, but for which no machine has the memory, fails on all ranks and sends nothing.
+TEST_P(Disagreement, NoMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the process instead";
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "sanitizers end the process instead";
+#endif
+#endif
+  for (bool progressThread : {false, true})
+    for (bool onStream : {false, true}) {
+      Job wanted = job(4);
+      wanted.nodes = {2, 2};
+      wanted.algorithms = "alltoall=hierarchical";
+      wanted.progressThread = progressThread;
+      runJob(wanted, [&](moecclComm_t comm, int) {
+        // Nothing is read or written there.
+        constexpr size_t kBytes = size_t{1} << 56;
+        const auto* in = reinterpret_cast<const void*>(size_t{4096});
+        auto* out = reinterpret_cast<void*>(4 * kBytes + 8192);
+        moecclStream_t stream = nullptr;
+        if (onStream) check(moecclStreamCreate(comm, &stream), comm);
+        moecclResult_t result = moecclAllToAll(in, out, kBytes, moecclUint8, comm, stream);
+        const bool queued = result == moecclSuccess;  // else it has heard of another rank's failure
+        if (queued) result = moecclStreamSynchronize(stream);
+        checkThat(result == moecclSystemError || result == moecclRemoteError,
+                  "result " + std::to_string(result));
+        checkError(result, result, queued ? nullptr : comm, {"has no memory for"});
+        if (onStream)
+          checkThat(moecclStreamDestroy(stream) == (queued ? result : moecclSuccess),
+                    "destroy does not tell what became of the stream");
+        moecclResult_t state = moecclSuccess;
+        check(moecclCommGetAsyncError(comm, &state), comm);
+        checkThat(state == result, "state " + std::to_string(state));
+      });
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Disagreement,
                          testing::Values(Backend{"loopback", false, false},
                                          Backend{"ucxThreads", false, true},

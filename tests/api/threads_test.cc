@@ -2,7 +2,10 @@
 // that waits.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -33,6 +36,22 @@ void exchangeMany(moecclComm_t comm, int calls, int salt) {
   }
 }
 
+// Runs function(0) to function(count - 1) at once, and throws what one of them has thrown.
+void runAtOnce(int count, const std::function<void(int)>& function) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        function(i);
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) checkThat(error.empty(), error);
+}
+
 TEST_P(Threads, RelativesInDifferentThreads) {
   for (bool progressThread : {false, true}) {
     Job job{.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"};
@@ -42,21 +61,73 @@ TEST_P(Threads, RelativesInDifferentThreads) {
       std::vector<moecclComm_t> relatives(3);
       for (moecclComm_t& relative : relatives)
         check(moecclCommSplit(comm, 0, rank, &relative, nullptr), comm);
-      std::vector<std::thread> threads;
-      std::vector<std::string> errors(relatives.size());
-      for (size_t i = 0; i < relatives.size(); ++i)
-        threads.emplace_back([&, i] {
-          try {
-            exchangeMany(relatives[i], 40, static_cast<int>(i) * 1000000);
-          } catch (const std::exception& e) {
-            errors[i] = e.what();
-          }
-        });
-      for (std::thread& thread : threads) thread.join();
-      for (const std::string& error : errors) checkThat(error.empty(), error);
+      runAtOnce(3, [&](int i) { exchangeMany(relatives[i], 40, i * 1000000); });
       for (moecclComm_t relative : relatives) check(moecclCommDestroy(relative));
     });
   }
+}
+
+// Communicators that are made at once by several threads must not be taken for one another.
+TEST_P(Threads, SplitsInDifferentThreads) {
+  Job job{.ranks = 3, .nodes = {}, .algorithms = {}};
+  job.ucx = GetParam().second;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    std::vector<moecclComm_t> parents(3);
+    for (moecclComm_t& parent : parents)
+      check(moecclCommSplit(comm, 0, rank, &parent, nullptr), comm);
+    runAtOnce(3, [&](int i) {
+      for (int round = 0; round < 20; ++round) {
+        moecclComm_t child = nullptr;
+        check(moecclCommSplit(parents[i], 0, rank, &child, nullptr), parents[i]);
+        exchangeMany(child, 5, (i * 20 + round) * 1000000);
+        check(moecclCommDestroy(child));
+      }
+    });
+    for (moecclComm_t parent : parents) check(moecclCommDestroy(parent));
+  });
+}
+
+// What is left of a call that failed must not keep relatives from leaving in order: Destroy would
+// return moecclTimeout. The messages are of a size that waits for its receive.
+TEST_P(Threads, AbortOfASplitLeavesItsRelatives) {
+  Job job{.ranks = 4, .nodes = {}, .algorithms = {}};
+  job.ucx = GetParam().second;
+  job.timeoutMs = 20000;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclComm_t part = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &part, nullptr), comm);
+    exchangeMany(part, 5, 0);
+    exchangeMany(comm, 1, 0);  // until it is over for all
+    constexpr size_t kCount = 5000;
+    std::vector<int> in(kCount * 4), out(kCount * 4);
+    if (rank == 1) {
+      check(moecclCommAbort(part));
+    } else {
+      const moecclResult_t result =
+          moecclAllToAll(in.data(), out.data(), kCount, moecclInt32, part, nullptr);
+      checkError(result, moecclRemoteError, part, {"abort"});
+      check(moecclCommDestroy(part));
+    }
+    exchangeMany(comm, 5, 1000000);
+  });
+}
+
+TEST_P(Threads, DestroySaysThatNotAllCame) {
+  Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
+  job.ucx = GetParam().second;
+  job.timeoutMs = 300;
+  std::atomic<bool> over = false;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    exchangeMany(comm, 1, 0);
+    if (rank == 0) {
+      const moecclResult_t result = moecclCommDestroy(comm);
+      over = true;
+      checkError(result, moecclTimeout, nullptr, {"moecclCommDestroy", "rank 0", "300 ms"});
+      throw Aborted();
+    }
+    while (!over) std::this_thread::yield();
+    throw Aborts();
+  });
 }
 
 // Rank 1 never calls. Rank 0 waits in a call until another of its threads aborts.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "tests/comm/support.h"
@@ -53,6 +54,8 @@ TEST(Settings, TakesTheConfig) {
   EXPECT_EQ(algorithmOf(settings, Collective::allGather), "ring");
   EXPECT_EQ(settings.nodeId, "rack 7");
   config.timeoutMs = -5;
+  EXPECT_EQ(readSettings(&config, kNothing).timeoutMs, kForever);
+  config.timeoutMs = std::numeric_limits<int64_t>::max() - 1;
   EXPECT_EQ(readSettings(&config, kNothing).timeoutMs, kForever);
 }
 

@@ -44,7 +44,7 @@ class CountingTransport : public Transport {
   void wake() override { inner_->wake(); }
   void notify(const Notice& notice) override { inner_->notify(notice); }
   bool nextNotice(Notice* notice) override { return inner_->nextNotice(notice); }
-  void close(bool abrupt, int milliseconds) override { inner_->close(abrupt, milliseconds); }
+  bool close(bool abrupt, int milliseconds) override { return inner_->close(abrupt, milliseconds); }
   std::string lastError() const override { return inner_->lastError(); }
 
  private:
