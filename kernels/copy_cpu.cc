@@ -1,3 +1,4 @@
+#include <bit>
 #include <cstring>
 
 #include "kernels/copy.h"
@@ -5,12 +6,29 @@
 namespace moeccl {
 namespace {
 
-// With the size known, the compiler turns each block into a few register moves.
+// Blocks of kBytes and of up to twice as many. With the size known, the compiler turns each block
+// into a few register moves; sizes between two powers of two are as many bytes from the block's
+// begin and from its end, which overlap.
 template <std::size_t kBytes>
-void copyFixed(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
-               std::ptrdiff_t srcStride, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i)
+void copySmall(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
+               std::ptrdiff_t srcStride, std::size_t bytes, std::int64_t count) {
+  if (bytes == kBytes) {
+    for (std::int64_t i = 0; i < count; ++i)
+      std::memcpy(dst + i * dstStride, src + i * srcStride, kBytes);
+    return;
+  }
+  const std::size_t rest = bytes - kBytes;
+  for (std::int64_t i = 0; i < count; ++i) {
     std::memcpy(dst + i * dstStride, src + i * srcStride, kBytes);
+    std::memcpy(dst + i * dstStride + rest, src + i * srcStride + rest, kBytes);
+  }
+}
+
+// What libc does in one call per block, of any size.
+void copyLarge(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
+               std::ptrdiff_t srcStride, std::size_t bytes, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memcpy(dst + i * dstStride, src + i * srcStride, bytes);
 }
 
 }  // namespace
@@ -23,26 +41,24 @@ void copyBlocks(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
     std::memcpy(dst, src, bytes * static_cast<std::size_t>(count));
     return;
   }
-  switch (bytes) {
+  const auto copy = [&](auto function) { function(dst, dstStride, src, srcStride, bytes, count); };
+  if (bytes > 64) return copy(copyLarge);
+  switch (std::bit_floor(bytes)) {
     case 1:
-      return copyFixed<1>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<1>);
     case 2:
-      return copyFixed<2>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<2>);
     case 4:
-      return copyFixed<4>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<4>);
     case 8:
-      return copyFixed<8>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<8>);
     case 16:
-      return copyFixed<16>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<16>);
     case 32:
-      return copyFixed<32>(dst, dstStride, src, srcStride, count);
-    case 64:
-      return copyFixed<64>(dst, dstStride, src, srcStride, count);
+      return copy(copySmall<32>);
     default:
-      break;
+      return copy(copySmall<64>);
   }
-  for (std::int64_t i = 0; i < count; ++i)
-    std::memcpy(dst + i * dstStride, src + i * srcStride, bytes);
 }
 
 }  // namespace moeccl
