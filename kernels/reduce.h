@@ -1,4 +1,5 @@
-// Sums of several arrays, in a fixed order, so that results do not depend on who computes them.
+// Reductions of several arrays to one, in a fixed order, so that results do not depend on who
+// computes them.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +12,15 @@ namespace moeccl {
 // Bytes per element; 0 for an unknown type.
 std::size_t sizeOf(moecclDataType_t datatype);
 
-// dst = sources[0] + sources[stride] + sources[2 stride] + ..., `count` terms added in this order,
-// elementwise over `bytes` bytes. 16-bit and 8-bit floats are summed in float32 and rounded once
-// (to nearest, ties to even; fp8 saturates to its largest finite value, as training expects);
-// integers wrap around. dst may be one of the sources.
-void reduceSum(moecclDataType_t datatype, std::byte* dst, const std::byte* const* sources,
-               std::size_t stride, std::size_t count, std::size_t bytes);
+// dst = sources[0] op sources[stride] op sources[2 stride] ..., `count` terms taken in this order,
+// elementwise over `bytes` bytes, whole elements at any address. dst may be one of the sources, but
+// not overlap one otherwise. Unknown types and operators do nothing.
+//
+// 16-bit and 8-bit floats are decoded to float32 and encoded once, at the end: rounded to nearest,
+// ties to even; fp8 saturates to its largest finite value, as training expects. Integer sums wrap
+// around. The largest or smallest of floats is NaN if any of them is, and of +0 and -0 the later.
+void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+            const std::byte* const* sources, std::size_t stride, std::size_t count,
+            std::size_t bytes);
 
 }  // namespace moeccl

@@ -69,6 +69,10 @@ typedef enum {
   moecclNumTypes = 12
 } moecclDataType_t;
 
+/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not
+ * offered. */
+typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } moecclRedOp_t;
+
 typedef struct moecclComm* moecclComm_t;
 typedef struct moecclGrid* moecclGrid_t;
 /* On a host communicator: made by moecclStreamCreate, or NULL. */

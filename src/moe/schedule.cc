@@ -69,8 +69,8 @@ void Schedule::runExperts(const LayerWeights& weights, std::int64_t rowsPerExper
 void Schedule::sumShards(const float* from, std::int64_t stride, std::int64_t count, float* to) {
   for (std::size_t shard = 0; shard < shards_.size(); ++shard)
     shards_[shard] = bytes(from + static_cast<std::int64_t>(shard) * stride);
-  reduceSum(moecclFloat32, bytes(to), shards_.data(), 1, shards_.size(),
-            static_cast<std::size_t>(count) * sizeof(float));
+  reduce(moecclSum, moecclFloat32, bytes(to), shards_.data(), 1, shards_.size(),
+         static_cast<std::size_t>(count) * sizeof(float));
 }
 
 }  // namespace moeccl

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/small_float.h"
@@ -34,13 +36,13 @@ void sumsSmallIntegers(moecclDataType_t type, Encode encode) {
         std::memcpy(expected.data() + i * size, &bits, size);
       }
       for (const auto& source : sources) pointers.push_back(source.data() + 1);
-      reduceSum(type, sum.data() + 1, pointers.data(), 1, terms, count * size);
+      reduce(moecclSum, type, sum.data() + 1, pointers.data(), 1, terms, count * size);
       EXPECT_TRUE(std::equal(expected.begin(), expected.end(), sum.begin() + 1))
           << "type " << type << ", " << terms << " terms, " << count;
     }
 }
 
-TEST(ReduceSum, EveryType) {
+TEST(Reduce, SumsOfEveryType) {
   const auto plain = []<typename T>(T) { return [](int value) { return static_cast<T>(value); }; };
   sumsSmallIntegers(moecclInt8, plain(std::int8_t{}));
   sumsSmallIntegers(moecclUint8, plain(std::uint8_t{}));
@@ -58,22 +60,94 @@ TEST(ReduceSum, EveryType) {
                     [](int v) { return Float8e5m2::encode(static_cast<float>(v)); });
 }
 
-TEST(ReduceSum, IntegersWrapAndStrideSelectsTerms) {
+TEST(Reduce, IntegersWrapAndStrideSelectsTerms) {
   const std::int32_t a = 0x7fffffff, b = 1, unrelated = 5;
   const std::byte* sources[] = {
       reinterpret_cast<const std::byte*>(&a), reinterpret_cast<const std::byte*>(&unrelated),
       reinterpret_cast<const std::byte*>(&b), reinterpret_cast<const std::byte*>(&unrelated)};
   std::int32_t sum = 0;
-  reduceSum(moecclInt32, reinterpret_cast<std::byte*>(&sum), sources, 2, 2, sizeof(sum));
+  reduce(moecclSum, moecclInt32, reinterpret_cast<std::byte*>(&sum), sources, 2, 2, sizeof(sum));
   EXPECT_EQ(sum, std::numeric_limits<std::int32_t>::min());
 }
 
-TEST(ReduceSum, IntoOneOfItsSources) {
-  float a[3] = {1, 2, 3}, b[3] = {10, 20, 30};
-  const std::byte* sources[] = {reinterpret_cast<std::byte*>(a), reinterpret_cast<std::byte*>(b)};
-  reduceSum(moecclFloat32, reinterpret_cast<std::byte*>(b), sources, 1, 2, sizeof(b));
-  EXPECT_EQ(b[0], 11);
-  EXPECT_EQ(b[2], 33);
+// Longer than what the kernel takes at once, into each source.
+TEST(Reduce, IntoOneOfItsSources) {
+  constexpr std::size_t kCount = 3001;
+  for (std::size_t into : {0, 1, 2}) {
+    std::vector<float> data[3];
+    const std::byte* sources[3];
+    for (std::size_t t = 0; t < 3; ++t) {
+      data[t].assign(kCount, 0);
+      for (std::size_t i = 0; i < kCount; ++i) data[t][i] = static_cast<float>(i << (4 * t));
+      sources[t] = reinterpret_cast<const std::byte*>(data[t].data());
+    }
+    reduce(moecclSum, moecclFloat32, reinterpret_cast<std::byte*>(data[into].data()), sources, 1, 3,
+           kCount * sizeof(float));
+    for (std::size_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(data[into][i], static_cast<float>(i * 0x111)) << i << " into " << into;
+  }
+}
+
+template <typename T>
+T reduced(moecclRedOp_t op, moecclDataType_t datatype, const std::vector<T>& terms) {
+  std::vector<const std::byte*> sources;
+  for (const T& term : terms) sources.push_back(reinterpret_cast<const std::byte*>(&term));
+  T result{};
+  reduce(op, datatype, reinterpret_cast<std::byte*>(&result), sources.data(), 1, sources.size(),
+         sizeof(T));
+  return result;
+}
+
+TEST(Reduce, LargestAndSmallest) {
+  EXPECT_EQ(reduced<std::int8_t>(moecclMax, moecclInt8, {-3, 5, -128}), 5);
+  EXPECT_EQ(reduced<std::int8_t>(moecclMin, moecclInt8, {-3, 5, -128}), -128);
+  EXPECT_EQ(reduced<std::uint8_t>(moecclMax, moecclUint8, {3, 200, 5}), 200);
+  EXPECT_EQ(reduced<std::uint64_t>(moecclMin, moecclUint64, {1ull << 63, 7, 9}), 7u);
+  EXPECT_EQ(reduced<double>(moecclMax, moecclFloat64, {-1, -HUGE_VAL, -2}), -1);
+  EXPECT_EQ(reduced<float>(moecclMin, moecclFloat32, {1, HUGE_VALF, 2}), 1);
+  const auto e5m2 = [](float value) { return Float8e5m2::encode(value); };
+  EXPECT_EQ(reduced<std::uint8_t>(moecclMax, moecclFloat8e5m2, {e5m2(-1), e5m2(-4), e5m2(-2)}),
+            e5m2(-1));
+}
+
+// Wherever the NaN stands among the terms.
+template <typename T, typename Encode, typename Decode>
+void keepsNan(moecclDataType_t datatype, Encode encode, Decode decode) {
+  for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin})
+    for (std::size_t place : {0, 1, 2}) {
+      std::vector<T> terms = {encode(1), encode(-2), encode(3)};
+      terms[place] = encode(std::numeric_limits<float>::quiet_NaN());
+      EXPECT_TRUE(std::isnan(decode(reduced<T>(op, datatype, terms))))
+          << "type " << datatype << ", operator " << op << ", NaN at " << place;
+    }
+}
+
+template <typename Small>
+void keepsSmallNan(moecclDataType_t datatype) {
+  keepsNan<typename Small::Bits>(datatype, Small::encode, Small::decode);
+}
+
+TEST(Reduce, NanWhereAnyTermIs) {
+  const auto same = [](auto value) { return value; };
+  keepsNan<float>(moecclFloat32, same, same);
+  keepsNan<double>(moecclFloat64, same, same);
+  keepsSmallNan<Float16>(moecclFloat16);
+  keepsSmallNan<Bfloat16>(moecclBfloat16);
+  keepsSmallNan<Float8e4m3>(moecclFloat8e4m3);
+  keepsSmallNan<Float8e5m2>(moecclFloat8e5m2);
+}
+
+TEST(Reduce, OfOppositeZerosTheLater) {
+  for (moecclRedOp_t op : {moecclMax, moecclMin}) {
+    EXPECT_TRUE(std::signbit(reduced<float>(op, moecclFloat32, {0.0f, -0.0f})));
+    EXPECT_FALSE(std::signbit(reduced<float>(op, moecclFloat32, {-0.0f, 0.0f})));
+  }
+}
+
+TEST(Reduce, UnknownOperatorsAndTypesDoNothing) {
+  for (int op : {-1, 1, 4})
+    EXPECT_EQ(reduced<int>(static_cast<moecclRedOp_t>(op), moecclInt32, {3, 4}), 0);
+  EXPECT_EQ(reduced<int>(moecclSum, moecclNumTypes, {3, 4}), 0);
 }
 
 TEST(SizeOf, EveryType) {

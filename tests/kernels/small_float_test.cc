@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstring>
+#include <cmath>
+#include <limits>
 #include <random>
+
+#include "tests/kernels/plain.h"
 
 namespace moeccl {
 namespace {
@@ -51,19 +54,41 @@ TEST(SmallFloat, KnownValues) {
   EXPECT_EQ(Float16::encode(-0.0f), 0x8000);
 }
 
-// Against the compiler's own float16, on bits of all kinds.
-TEST(SmallFloat, Float16LikeTheCompilers) {
-  std::mt19937 random(1);
-  for (int i = 0; i < 200000; ++i) {
-    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
-    const float scaled =
-        i % 2 == 0 ? value : std::ldexp(std::fmod(value, 2.0f), -static_cast<int>(random() % 26));
-    if (std::isnan(scaled)) continue;
-    const auto expected = static_cast<_Float16>(scaled);
-    std::uint16_t bits;
-    std::memcpy(&bits, &expected, sizeof(bits));
-    ASSERT_EQ(Float16::encode(scaled), bits) << scaled;
+// Decodes all values, and encodes those around every value and around every border between two.
+template <typename Small>
+void likeThePlainLoops(moecclDataType_t datatype) {
+  const NarrowFormat format = *narrowFormat(datatype);
+  const auto same = [&](float value) {
+    ASSERT_EQ(Small::encode(value), plainEncode(format, value)) << value;
+  };
+  const auto around = [&](float value) {
+    for (float sign : {1.0f, -1.0f}) {
+      same(sign * value);
+      same(sign * std::nextafter(value, std::numeric_limits<float>::infinity()));
+      same(sign * std::nextafter(value, -std::numeric_limits<float>::infinity()));
+    }
+  };
+  float before = 0;
+  for (unsigned bits = 0; bits < 1u << (8 * sizeof(typename Small::Bits)); ++bits) {
+    const float value = plainDecode(format, bits);
+    const float decoded = Small::decode(static_cast<typename Small::Bits>(bits));
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(decoded), std::bit_cast<std::uint32_t>(value)) << bits;
+    around(value);
+    around(before + (value - before) / 2);
+    before = value;
   }
+  // Infinity, the NaNs next to it and the last, of both signs.
+  for (std::uint32_t bits : {0x7f800000u, 0x7f800001u, 0x7fc00000u, 0x7fffffffu})
+    for (std::uint32_t sign : {0u, 1u << 31}) same(std::bit_cast<float>(sign | bits));
+  std::mt19937 random(3);
+  for (int i = 0; i < 200000; ++i) same(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
+}
+
+TEST(SmallFloat, LikeThePlainLoops) {
+  likeThePlainLoops<Float16>(moecclFloat16);
+  likeThePlainLoops<Bfloat16>(moecclBfloat16);
+  likeThePlainLoops<Float8e4m3>(moecclFloat8e4m3);
+  likeThePlainLoops<Float8e5m2>(moecclFloat8e5m2);
 }
 
 // Bfloat16 is float32 without its lower half, rounded to nearest even.
