@@ -4,8 +4,12 @@
 
 namespace moeccl {
 namespace {
-constexpr std::array<std::string_view, kCollectives> kNames = {"alltoall", "allgather"};
-}
+
+constexpr std::array<std::string_view, kCollectives> kNames = {
+    "alltoall",   "alltoallv", "allgather", "reducescatter",    "allreduce",
+    "tpalltoall", "dispatch",  "combine",   "combineallgather", "splitdispatch"};
+
+}  // namespace
 
 std::string_view nameOf(Collective collective) { return kNames[static_cast<size_t>(collective)]; }
 
@@ -15,18 +19,102 @@ std::optional<Collective> collectiveNamed(std::string_view name) {
   return std::nullopt;
 }
 
-int Contract::inputBlocks(int) const { return collective == Collective::allToAll ? ranks : 1; }
+bool needsGrid(Collective collective) { return collective >= Collective::tpAllToAll; }
 
-int Contract::outputBlocks(int) const { return ranks; }
-
-std::vector<Payload> Contract::expected(int rank, int outputBlock) const {
+int Contract::inputBlocks(int) const {
   switch (collective) {
     case Collective::allToAll:
+    case Collective::allToAllv:
+    case Collective::reduceScatter:
+      return ranks;
+    case Collective::allGather:
+    case Collective::allReduce:
+      return 1;
+    case Collective::tpAllToAll:
+      return grid.mpGroups();
+    case Collective::dispatch:
+      return grid.ep * experts;
+    case Collective::combine:
+    case Collective::combineAllGather:
+      return experts * ranks;
+    case Collective::splitDispatch:
+      return grid.ep * experts * grid.mp;
+  }
+  return 0;
+}
+
+int Contract::outputBlocks(int) const {
+  switch (collective) {
+    case Collective::allToAll:
+    case Collective::allToAllv:
+    case Collective::allGather:
+      return ranks;
+    case Collective::reduceScatter:
+    case Collective::allReduce:
+      return 1;
+    case Collective::tpAllToAll:
+      return grid.mpGroups();
+    case Collective::dispatch:
+    case Collective::splitDispatch:
+      return experts * ranks;
+    case Collective::combine:
+      return grid.ep * experts;
+    case Collective::combineAllGather:
+      return grid.ep * experts * grid.mp;
+  }
+  return 0;
+}
+
+std::vector<Payload> Contract::expected(int rank, int outputBlock) const {
+  std::vector<Payload> sum;
+  // What the shards of an expert have for a rank.
+  const auto addShards = [&](int expert, int owner) {
+    for (int shard = 0; shard < grid.esp; ++shard)
+      sum.push_back({grid.rankOf(expert / experts, shard), expert % experts * ranks + owner});
+  };
+  const int mine = grid.positionOf(rank) * experts;  // my first expert
+  switch (collective) {
+    case Collective::allToAll:
+    case Collective::allToAllv:
       return {{outputBlock, rank}};
     case Collective::allGather:
       return {{outputBlock, 0}};
+    case Collective::reduceScatter:
+      for (int source = 0; source < ranks; ++source) sum.push_back({source, rank});
+      return sum;
+    case Collective::allReduce:
+      for (int source = 0; source < ranks; ++source) sum.push_back({source, 0});
+      return sum;
+    case Collective::tpAllToAll:
+      return {{grid.mpRank(outputBlock, 0), grid.mpGroupOf(rank)}};
+    case Collective::dispatch:
+      return {{outputBlock % ranks, mine + outputBlock / ranks}};
+    case Collective::splitDispatch: {
+      const int source = outputBlock % ranks, expert = mine + outputBlock / ranks;
+      return {identity({source, expert * grid.mp + grid.mpIndexOf(source)})};
+    }
+    case Collective::combine:
+      addShards(outputBlock, rank);
+      return sum;
+    case Collective::combineAllGather:
+      addShards(outputBlock / grid.mp, grid.mpRank(grid.mpGroupOf(rank), outputBlock % grid.mp));
+      return sum;
   }
-  return {};
+  return sum;
+}
+
+Payload Contract::identity(Payload payload) const {
+  if (collective != Collective::tpAllToAll && collective != Collective::splitDispatch)
+    return payload;
+  return {grid.mpRank(grid.mpGroupOf(payload.rank), 0), payload.block};
+}
+
+bool Contract::ordered() const {
+  return collective == Collective::combine || collective == Collective::combineAllGather;
+}
+
+bool Contract::reducesInPlace() const {
+  return collective == Collective::reduceScatter || collective == Collective::allReduce;
 }
 
 }  // namespace moeccl

@@ -2,10 +2,10 @@
 // serves every size; alltoall and alltoallv differ in their extents alone.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
+#include <span>
 
 namespace moeccl {
 
@@ -16,24 +16,44 @@ struct Extent {
   std::size_t end() const { return offset + bytes; }
 };
 
+// Piece `piece` of `pieces` of a block: whole units, the first pieces one more where they do not divide.
+inline Extent pieceOf(Extent block, int piece, int pieces, std::size_t unit) {
+  const std::size_t units = block.bytes / unit, count = static_cast<std::size_t>(pieces);
+  const std::size_t share = units / count, longer = units % count;
+  const auto index = static_cast<std::size_t>(piece);
+  return {block.offset + (index * share + std::min(index, longer)) * unit,
+          (share + (index < longer ? 1 : 0)) * unit};
+}
+
 class Extents {
  public:
   // Blocks of equal size, one after another.
-  static Extents uniform(std::size_t bytes) { return Extents(bytes, {}); }
-  static Extents table(std::vector<Extent> extents) { return Extents(0, std::move(extents)); }
+  static Extents uniform(std::size_t bytes) { return Extents(bytes, 1, 1, {}); }
+  // The same, each cut into pieces; block b of the plan is piece b modulo `pieces`.
+  static Extents cut(std::size_t bytes, int pieces, std::size_t unit) {
+    const auto count = static_cast<std::size_t>(pieces);
+    if (bytes % (count * unit) == 0) return uniform(bytes / count);
+    return Extents(bytes, pieces, unit, {});
+  }
+  // `extents` must outlive this.
+  static Extents table(std::span<const Extent> extents) { return Extents(0, 1, 1, extents); }
 
   Extent operator[](std::int32_t block) const {
     if (!table_.empty()) return table_[static_cast<std::size_t>(block)];
-    return {static_cast<std::size_t>(block) * uniform_, uniform_};
+    if (pieces_ == 1) return {static_cast<std::size_t>(block) * uniform_, uniform_};
+    const Extent whole{static_cast<std::size_t>(block / pieces_) * uniform_, uniform_};
+    return pieceOf(whole, block % pieces_, pieces_, unit_);
   }
-  bool isUniform() const { return table_.empty(); }
+  bool isUniform() const { return table_.empty() && pieces_ == 1; }
 
  private:
-  Extents(std::size_t uniform, std::vector<Extent> table)
-      : uniform_(uniform), table_(std::move(table)) {}
+  Extents(std::size_t uniform, int pieces, std::size_t unit, std::span<const Extent> table)
+      : uniform_(uniform), pieces_(pieces), unit_(unit), table_(table) {}
 
   std::size_t uniform_;
-  std::vector<Extent> table_;  // empty: uniform
+  int pieces_;
+  std::size_t unit_;
+  std::span<const Extent> table_;  // empty: uniform, or cut
 };
 
 }  // namespace moeccl

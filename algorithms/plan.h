@@ -12,6 +12,8 @@
 //
 // Every block of the output and of the scratch is written at most once, so nothing that a receive
 // overwrites is ever needed: receives depend on nothing and may be posted before anything else.
+// Where the output may be a part of the input (reductions in place), only one op may read an input
+// block: then the result that overwrites it, in whose sum it is, cannot come before it was read.
 //
 // Matching. Messages from rank a to rank b on one lane match in the order of their ops in the plans
 // of a and b. The i-th block of a send arrives in the i-th block of its receive.
@@ -59,6 +61,9 @@ class BlockList {
     for (Blocks blocks : lists) append(blocks);
   }
   void append(Blocks blocks);
+  void append(const BlockList& list) {
+    for (Blocks blocks : list.runs_) append(blocks);
+  }
   bool empty() const { return runs_.empty(); }
   std::span<const Blocks> runs() const { return runs_; }
 
@@ -120,6 +125,12 @@ struct Plan {
   // Scratch block i is as large as payload scratch[i].
   std::vector<Payload> scratch;
   int lanes = 1;
+  // Every block of the collective is cut into so many pieces, as equal as whole elements allow; what
+  // the plan calls block b * pieces + i is piece i of the collective's block b. The same on all ranks.
+  int pieces = 1;
+  // Some rank, perhaps another, keeps others' blocks in scratch, and must be told how large they are
+  // where they differ. The same on all ranks.
+  bool relays = false;
 
   std::span<const Blocks> src(const Op& op) const { return slice(blockPool, op.src); }
   std::span<const Blocks> dst(const Op& op) const { return slice(blockPool, op.dst); }
@@ -146,7 +157,12 @@ struct At {
 // Builds a plan op by op. Each function returns the op's index, to be named in later deps.
 class PlanBuilder {
  public:
-  using Deps = std::initializer_list<OpRange>;
+  // Ranges of no ops are left out.
+  class Deps : public std::span<const OpRange> {
+   public:
+    Deps(std::initializer_list<OpRange> list) : span(list.begin(), list.size()) {}
+    Deps(const std::vector<OpRange>& list) : span(list) {}
+  };
 
   int send(At at, int peer, const BlockList& src, Deps deps = {});
   int recv(At at, int peer, const BlockList& dst);
@@ -154,6 +170,11 @@ class PlanBuilder {
   int reduce(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
   // A new scratch block of the payload's size; returns its index.
   int scratch(Payload payload);
+
+  // See Plan::relays.
+  void relay() { plan_.relays = true; }
+  // The collective's blocks are cut into so many pieces.
+  void cut(int pieces) { plan_.pieces = pieces; }
 
   int opCount() const { return static_cast<int>(plan_.ops.size()); }
   // All ops from index `first` on.

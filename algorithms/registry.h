@@ -13,8 +13,18 @@ namespace moeccl {
 
 // What an algorithm may be told besides the topology. All ranks of a call pass the same values.
 struct Parameters {
-  // Sends that linear algorithms keep in flight at once.
+  // Sends that linear algorithms keep in flight at once; 0 or less: all.
   int window = 16;
+  // Bruck's: a rank number has log_radix(P) digits, and a round radix - 1 messages per digit.
+  int radix = 2;
+  // Ranks of a node that talk to other nodes for all of it, in the hierarchical all-to-all; 0 or less:
+  // every rank.
+  int leaders = 0;
+  // Parts that a pipelined algorithm cuts its work into.
+  int chunks = 4;
+  // What the caller's grid is, and how many experts a rank holds, where the collective has them.
+  Grid grid = {};
+  int experts = 1;
 
   bool operator==(const Parameters&) const = default;
 };
@@ -27,6 +37,14 @@ struct Algorithm {
   std::string_view name;         // "hierarchical"
   std::string_view description;  // one line
   AlgorithmFunction plan;
+};
+
+// How a collective is to be done. All ranks choose the same.
+struct AlgorithmChoice {
+  const Algorithm* algorithm = nullptr;
+  Parameters parameters = {};
+
+  bool operator==(const AlgorithmChoice&) const = default;
 };
 
 std::span<const Algorithm> algorithms();

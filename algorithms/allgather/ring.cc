@@ -7,11 +7,11 @@
 // on each uplink.
 #include <algorithm>
 
-#include "algorithms/registry.h"
+#include "algorithms/allgather/steps.h"
 
 namespace moeccl::allgather {
 
-Plan ring(const Topology& topology, const Parameters&, int rank) {
+void ringSteps(PlanBuilder& plan, const Topology& topology, int rank, const Own& own) {
   const int ranks = topology.ranks();
   if (ranks - 1 > kMaxMessagesPerLane)
     throw NotOffered("ring sends " + std::to_string(ranks - 1) + " messages to one rank; at most " +
@@ -19,13 +19,18 @@ Plan ring(const Topology& topology, const Parameters&, int rank) {
   const std::span<const int> order = topology.nodeByNode();
   const int position = static_cast<int>(std::ranges::find(order, rank) - order.begin());
   const auto at = [&](int steps) { return order[(position + steps + ranks) % ranks]; };
+  OpRange arrived = own.ready;
+  for (int i = 0; i < ranks - 1; ++i) {
+    const At step{.step = own.step + i};
+    plan.send(step, at(1), i == 0 ? own.block : output(at(-i)), {arrived});
+    arrived = {plan.recv(step, at(-1), output(at(-i - 1))), 1};
+  }
+}
+
+Plan ring(const Topology& topology, const Parameters&, int rank) {
   PlanBuilder plan;
   plan.copy({}, input(0), output(rank));
-  OpRange arrived{0, 0};
-  for (int i = 0; i < ranks - 1; ++i) {
-    plan.send({.step = i}, at(1), i == 0 ? input(0) : output(at(-i)), {arrived});
-    arrived = {plan.recv({.step = i}, at(-1), output(at(-i - 1))), 1};
-  }
+  ringSteps(plan, topology, rank, {input(0)});
   return plan.build();
 }
 

@@ -1,79 +1,195 @@
-// Hierarchical all-to-all (DeepSpeed-MoE 5.3, figure 8), for nodes of any sizes.
+// Hierarchical all-to-all (DeepSpeed-MoE 5.3, figure 8), for nodes of any sizes. Some ranks of each
+// node, its leaders, talk to the other nodes for all of it.
 //
-//   step 0, in the node:        s ──────────────▶ relay       all blocks of s that the relay is to
-//                                                             carry, and the one for itself
-//   step 1, between the nodes:  relay ──────────▶ d           the blocks of the whole node for d
+//   step 0, in the node:        s ──────▶ leader         all blocks of s that the leader is to carry
+//   step 1, between the nodes:  leader ──▶ leader there  what the node has for those whom that one serves
+//   step 2, in the node:        leader ──▶ d             everything for d
 //
-// The relay in node A of blocks for rank d is the rank of A whose local number is d's, modulo the
-// size of A: with equal nodes the exchange between nodes is among equal local ranks. A message
-// carries one block per (node, rank) pair that it serves; gathering and scattering those blocks are
-// the two data-layout transforms of the paper.
+// The leader for rank d, in whichever node, is the one whose number is d's local number modulo the
+// number of leaders there. With all ranks as leaders (the paper's way) every rank is its own leader:
+// between equal nodes the exchange is among equal local ranks, and there is no step 2. A message
+// carries one block per (source, destination) that it serves; gathering and scattering those blocks
+// are the two data-layout transforms of the paper.
 //
-// With N nodes of G ranks: messages G - 1 in the node and N - 1 between nodes, O(G + P/G) per rank
-// instead of P - 1; bytes between nodes as in linear; every block for another node crosses its own
-// node once more. Between nodes A and B go |B| messages, each of |A| blocks.
+// With N nodes of G ranks: all ranks as leaders, G - 1 messages in the node and N - 1 between nodes,
+// O(G + P/G) per rank instead of P - 1; with one leader 2 (G - 1) messages in the node and N - 1 from it,
+// but all its bytes pass through one rank. Bytes between nodes as in linear.
+#include <algorithm>
+
 #include "algorithms/registry.h"
 
 namespace moeccl::alltoall {
+namespace {
 
-Plan hierarchical(const Topology& topology, const Parameters&, int rank) {
-  const int node = topology.nodeOf(rank), local = topology.localOf(rank);
-  const int nodeSize = topology.nodeSize(node);
-  const std::span<const int> neighbours = topology.ranksOn(node);
-  PlanBuilder plan;
-  plan.copy({}, input(rank), output(rank));
+// Who leads for whom.
+class Leadership {
+ public:
+  Leadership(const Topology& topology, int leaders) : topology_(topology), leaders_(leaders) {}
 
-  // Who relays for whom: carried[l] are the ranks of other nodes that local rank l sends to.
-  std::vector<BlockList> carried(nodeSize);
-  std::vector<int> mine;
-  for (int other = 0; other < topology.nodes(); ++other) {
-    if (other == node) continue;
-    for (int rankThere : topology.ranksOn(other)) {
-      const int relay = topology.localOf(rankThere) % nodeSize;
-      carried[relay].append(input(rankThere));
-      if (relay == local) mine.push_back(rankThere);
+  int count(int node) const {
+    const int size = topology_.nodeSize(node);
+    return leaders_ > 0 ? std::min(leaders_, size) : size;
+  }
+  int leaderFor(int node, int destination) const {
+    return topology_.ranksOn(node)[topology_.localOf(destination) % count(node)];
+  }
+  // The ranks of `there` that `leader`, of its own node, carries blocks for, and that `leaderThere`
+  // serves.
+  std::vector<int> served(int leader, int there, int leaderThere) const {
+    std::vector<int> destinations;
+    for (int destination : topology_.ranksOn(there))
+      if (leaderFor(topology_.nodeOf(leader), destination) == leader &&
+          leaderFor(there, destination) == leaderThere)
+        destinations.push_back(destination);
+    return destinations;
+  }
+
+ private:
+  const Topology& topology_;
+  const int leaders_;
+};
+
+class Hierarchical {
+ public:
+  Hierarchical(const Topology& topology, int leaders, int rank)
+      : topology_(topology),
+        leads_(topology, leaders),
+        rank_(rank),
+        node_(topology.nodeOf(rank)),
+        neighbours_(topology.ranksOn(node_)),
+        at_(static_cast<size_t>(topology.ranks()), {Buffer::scratch, -1, 0}) {}
+
+  Plan build() {
+    plan_.relay();
+    plan_.copy({}, input(rank_), output(rank_));
+    gather();
+    exchange();
+    scatter();
+    return plan_.build();
+  }
+
+ private:
+  // What the ranks of this node have for `destination`, for whom I lead.
+  Blocks gathered(int destination) const { return at_[static_cast<size_t>(destination)]; }
+
+  // Step 0. Both ends of a message go through the destinations in the same order.
+  void gather() {
+    const int size = topology_.nodeSize(node_), local = topology_.localOf(rank_);
+    std::vector<BlockList> leaving(static_cast<size_t>(size)), arriving(leaving);  // by local rank
+    BlockList own, ownPlaces;
+    for (int destination : topology_.nodeByNode()) {
+      const int leader = leads_.leaderFor(node_, destination);
+      if (destination != rank_ && leader != rank_)
+        leaving[topology_.localOf(leader)].append(input(destination));
+      if (leader != rank_) continue;
+      for (int source : neighbours_) {
+        if (source == destination) continue;
+        Blocks place = output(source);
+        if (destination != rank_ && size == 1) place = input(destination);
+        if (destination != rank_ && size > 1) place = scratch(plan_.scratch({source, destination}));
+        Blocks& all = at_[static_cast<size_t>(destination)];
+        if (destination != rank_ && all.count++ == 0) all = place;
+        if (source != rank_) {
+          arriving[topology_.localOf(source)].append(place);
+        } else if (size > 1) {
+          own.append(input(destination));
+          ownPlaces.append(place);
+        }
+      }
+    }
+    const int first = plan_.opCount();
+    if (!own.empty()) plan_.copy({}, own, ownPlaces);
+    for (int i = 1; i < size; ++i) {
+      const int from = (local - i + size) % size;
+      if (!arriving[from].empty()) plan_.recv({}, neighbours_[from], arriving[from]);
+    }
+    ready_.push_back(plan_.since(first));
+    for (int i = 1; i < size; ++i) {
+      const int to = (local + i) % size;
+      if (!leaving[to].empty()) plan_.send({}, neighbours_[to], leaving[to]);
     }
   }
-  // Scratch [destination of mine][rank of this node]: one destination's message is contiguous.
-  if (nodeSize > 1)
-    for (int destination : mine)
-      for (int neighbour : neighbours) plan.scratch({neighbour, destination});
-  const int destinations = static_cast<int>(mine.size());
 
-  const int gathering = plan.opCount();
-  if (nodeSize > 1 && destinations > 0)
-    plan.copy({}, carried[local], scratch(local, destinations, nodeSize));
-  for (int i = 1; i < nodeSize; ++i) {
-    const int from = (local - i + nodeSize) % nodeSize;
-    BlockList arriving = output(neighbours[from]);
-    arriving.append(scratch(from, destinations, nodeSize));
-    plan.recv({}, neighbours[from], arriving);
-  }
-  const OpRange gathered = plan.since(gathering);
-  for (int i = 1; i < nodeSize; ++i) {
-    const int to = (local + i) % nodeSize;
-    BlockList leaving = input(neighbours[to]);
-    for (Blocks blocks : carried[to].runs()) leaving.append(blocks);
-    plan.send({}, neighbours[to], leaving);
+  // Step 1. It starts with the next node, so that no node is everybody's first target.
+  void exchange() {
+    const int nodes = topology_.nodes();
+    const int first = plan_.opCount();
+    for (int i = 1; i < nodes; ++i) {
+      const int from = (node_ - i + nodes) % nodes;
+      for (int l = 0; l < leads_.count(from); ++l) {
+        const int leader = topology_.ranksOn(from)[l];
+        BlockList arriving;
+        for (int destination : leads_.served(leader, node_, rank_))
+          for (int source : topology_.ranksOn(from)) {
+            Blocks place = output(source);
+            if (destination != rank_) {
+              place = scratch(plan_.scratch({source, destination}));
+              relayed_.push_back({destination, source, place});
+            }
+            arriving.append(place);
+          }
+        if (!arriving.empty()) plan_.recv({.step = 1}, leader, arriving);
+      }
+    }
+    const OpRange arrived = plan_.since(first);
+    for (int i = 1; i < nodes; ++i) {
+      const int to = (node_ + i) % nodes;
+      for (int l = 0; l < leads_.count(to); ++l) {
+        const int leader = topology_.ranksOn(to)[l];
+        BlockList leaving;
+        for (int destination : leads_.served(rank_, to, leader))
+          leaving.append(gathered(destination));
+        if (!leaving.empty()) plan_.send({.step = 1}, leader, leaving, ready_);
+      }
+    }
+    ready_.push_back(arrived);
   }
 
-  for (int i = 1; i < topology.nodes(); ++i) {
-    const int other = (node - i + topology.nodes()) % topology.nodes();
-    const std::span<const int> there = topology.ranksOn(other);
-    BlockList arriving;
-    for (int source : there) arriving.append(output(source));
-    plan.recv({.step = 1}, there[local % there.size()], arriving);
+  // Step 2. Sources in order, those of the node first, then as they came.
+  void scatter() {
+    const int leader = leads_.leaderFor(node_, rank_);
+    if (leader != rank_) {
+      BlockList arriving;
+      for (int source : neighbours_)
+        if (source != rank_) arriving.append(output(source));
+      for (int i = 1; i < topology_.nodes(); ++i) {
+        const int from = (node_ - i + topology_.nodes()) % topology_.nodes();
+        for (int l = 0; l < leads_.count(from); ++l) {
+          const int there = topology_.ranksOn(from)[l];
+          if (leads_.leaderFor(from, rank_) != there) continue;
+          for (int source : topology_.ranksOn(from)) arriving.append(output(source));
+        }
+      }
+      plan_.recv({.step = 2}, leader, arriving);
+    }
+    for (int destination : neighbours_) {
+      if (destination == rank_ || leads_.leaderFor(node_, destination) != rank_) continue;
+      BlockList leaving = gathered(destination);
+      for (const Relayed& block : relayed_)
+        if (block.destination == destination) leaving.append(block.place);
+      plan_.send({.step = 2}, destination, leaving, ready_);
+    }
   }
-  // Start with the next node, so that no node is everybody's first target.
-  int next = 0;
-  while (next < destinations && topology.nodeOf(mine[next]) < node) ++next;
-  for (int i = 0; i < destinations; ++i) {
-    const int which = (next + i) % destinations;
-    const BlockList leaving = nodeSize > 1 ? BlockList(scratch(which * nodeSize, nodeSize))
-                                           : BlockList(input(mine[which]));
-    plan.send({.step = 1}, mine[which], leaving, {gathered});
-  }
-  return plan.build();
+
+  struct Relayed {
+    int destination, source;
+    Blocks place;
+  };
+
+  const Topology& topology_;
+  const Leadership leads_;
+  const int rank_, node_;
+  const std::span<const int> neighbours_;
+  PlanBuilder plan_;
+  std::vector<Blocks> at_;        // by destination: see gathered()
+  std::vector<Relayed> relayed_;  // from other nodes, for those whom I serve
+  std::vector<OpRange> ready_;    // what sends of the next step wait for
+};
+
+}  // namespace
+
+Plan hierarchical(const Topology& topology, const Parameters& parameters, int rank) {
+  return Hierarchical(topology, parameters.leaders, rank).build();
 }
 
 }  // namespace moeccl::alltoall

@@ -69,8 +69,8 @@ typedef enum {
   moecclNumTypes = 12
 } moecclDataType_t;
 
-/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not
- * offered. */
+/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not offered. The
+ * maximum or minimum of numbers and a NaN is NaN. */
 typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } moecclRedOp_t;
 
 typedef struct moecclComm* moecclComm_t;
@@ -198,19 +198,51 @@ MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
 /* All-to-all: element block j of `sendbuff` ([P][count]) goes to rank j; block i of `recvbuff`
  * ([P][count]) comes from rank i. Arguments and meaning are ncclAlltoAll's. The buffers must not
  * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
- * Algorithms: linear, pairwise, hierarchical (DeepSpeed-MoE 5.3).
+ * Algorithms: linear, pairwise, bruck, hierarchical (DeepSpeed-MoE 5.3).
  * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
  * address space), RemoteError (a rank called with another count), Timeout. */
 MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                          moecclDataType_t datatype, moecclComm_t comm,
                                          moecclStream_t stream);
 
+/* All-to-all of unequal parts, with the arguments of MPI_Alltoallv: sendCounts[j] elements at
+ * sendbuff + sendDispls[j] go to rank j; recvCounts[i] elements from rank i arrive at recvbuff +
+ * recvDispls[i]. Counts and displacements, [P] each, are in elements; they are read before the call
+ * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap each
+ * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear,
+ * pairwise, hierarchical (which exchanges the counts that it relays, within the call).
+ * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part beyond
+ * the address space), RemoteError (a rank sends another count than its peer expects), Timeout. */
+MOECCL_API moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
+                                          const size_t* sendDispls, void* recvbuff,
+                                          const size_t* recvCounts, const size_t* recvDispls,
+                                          moecclDataType_t datatype, moecclComm_t comm,
+                                          moecclStream_t stream);
+
 /* All-gather: `sendbuff` ([sendCount]) of rank i arrives at recvbuff + i * sendCount
  * ([P][sendCount]) on every rank. In place when sendbuff == recvbuff + rank * sendCount, as with
- * NCCL; any other overlap is an error. Algorithms: linear, ring. Errors as moecclAllToAll. */
+ * NCCL; any other overlap is an error. Algorithms: linear, ring, recursive_doubling, hierarchical.
+ * Errors as moecclAllToAll. */
 MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t sendCount,
                                           moecclDataType_t datatype, moecclComm_t comm,
                                           moecclStream_t stream);
+
+/* Reduce-scatter: block r ([recvCount]) of the elementwise reduction of all ranks' `sendbuff`
+ * ([P][recvCount]) arrives in `recvbuff` of rank r. In place when recvbuff == sendbuff + rank *
+ * recvCount. 16- and 8-bit floats are reduced in float32 and rounded when a partial result is stored.
+ * Algorithms: linear (each result is rounded once, terms in rank order), ring, hierarchical. Errors as
+ * moecclAllToAll, and InvalidArgument for an unknown op. */
+MOECCL_API moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbuff,
+                                              size_t recvCount, moecclDataType_t datatype,
+                                              moecclRedOp_t op, moecclComm_t comm,
+                                              moecclStream_t stream);
+
+/* All-reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff`
+ * ([count]) of every rank, with the same bits on all. In place when sendbuff == recvbuff. Algorithms:
+ * linear, ring, halving_doubling, hierarchical. Rounding and errors as moecclReduceScatter. */
+MOECCL_API moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                                          moecclDataType_t datatype, moecclRedOp_t op,
+                                          moecclComm_t comm, moecclStream_t stream);
 
 /* --------------------------------------------------------------------------------------- grids */
 
@@ -249,6 +281,54 @@ MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_
 /* The communicator of the caller's group; it belongs to the grid. */
 MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,
                                             moecclComm_t* comm);
+
+/* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and last
+ * error text they have; streams are those of that communicator. In-place is not possible. Errors: as
+ * moecclAllToAll. Notation: an expert e of the E = nEp * nExpertsPerRank experts lives on EP position
+ * j = e / nExpertsPerRank, cut into nEsp shards, one on each rank (j, 0), ..., (j, nEsp - 1). */
+
+/* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp model-parallel
+ * groups, whose ranks hold the same data: `sendbuff` ([D][count], the same on all ranks of a group) and
+ * `recvbuff` ([D][count]): block g goes to all ranks of group g; block s comes from group s.
+ * Algorithms: direct (whole blocks), sliced (each rank sends its share, then an all-gather in the
+ * group; 1 / nMp of the bytes between groups). */
+MOECCL_API moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff, size_t count,
+                                           moecclDataType_t datatype, moecclGrid_t grid,
+                                           moecclStream_t stream);
+
+/* EP&ESP dispatch (Parm III-C): the tokens for each expert go to all of its shards. `sendbuff`
+ * ([nEp * nExpertsPerRank][count]), count = capacity per rank x embedding size elements for each
+ * expert; `recvbuff` ([nExpertsPerRank][P][count]): for each local expert what every rank has for it.
+ * Algorithms: flat (each block crosses the network once per shard), dedup (once, where the shards share
+ * a node). Its gradient is moecclCombine. */
+MOECCL_API moecclResult_t moecclDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                                         int nExpertsPerRank, moecclDataType_t datatype,
+                                         moecclGrid_t grid, moecclStream_t stream);
+
+/* EP&ESP combine (Parm III-C): what the shards of an expert computed for a rank's tokens returns to
+ * it, summed. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
+ * ([nEp * nExpertsPerRank][count]). The sum is taken in shard order and rounded once (in float32 for 16-
+ * and 8-bit floats), so results do not depend on the algorithm. Algorithms: flat, dedup. Its gradient
+ * is moecclDispatch. */
+MOECCL_API moecclResult_t moecclCombine(const void* sendbuff, void* recvbuff, size_t count,
+                                        int nExpertsPerRank, moecclDataType_t datatype,
+                                        moecclGrid_t grid, moecclStream_t stream);
+
+/* SAA, simultaneous AlltoAll and AllGather (Parm III-D): moecclCombine, and an all-gather of its
+ * result over the MP group. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
+ * ([nEp * nExpertsPerRank][nMp][count]): for each expert the results of all ranks of the MP group, the
+ * same on each. Algorithms: pipelined (what has been summed is gathered while the rest is under way),
+ * sequential. Its gradient, of equal gradients on the ranks of an MP group, is moecclSplitDispatch. */
+MOECCL_API moecclResult_t moecclCombineAllGather(const void* sendbuff, void* recvbuff, size_t count,
+                                                 int nExpertsPerRank, moecclDataType_t datatype,
+                                                 moecclGrid_t grid, moecclStream_t stream);
+
+/* The mirror of moecclCombineAllGather: each rank takes its own share of what its MP group has in
+ * common and dispatches that. `sendbuff` ([nEp * nExpertsPerRank][nMp][count]) and `recvbuff`
+ * ([nExpertsPerRank][P][count]). Algorithms: flat, dedup. Its gradient is moecclCombineAllGather. */
+MOECCL_API moecclResult_t moecclSplitDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                                              int nExpertsPerRank, moecclDataType_t datatype,
+                                              moecclGrid_t grid, moecclStream_t stream);
 
 #ifdef __cplusplus
 }

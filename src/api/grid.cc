@@ -4,23 +4,6 @@
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
 
-// All groups are communicators of the public kind: a grid is a convenience over moecclCommSplit.
-struct moecclGrid {
-  moecclGridShape_t shape;
-  std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
-
-  ~moecclGrid() { destroyGroups(); }
-  // Returns the first error.
-  moecclResult_t destroyGroups() {
-    moecclResult_t result = moecclSuccess;
-    for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
-      const moecclResult_t one = moecclCommDestroy(std::exchange(comms[group], nullptr));
-      if (result == moecclSuccess) result = one;
-    }
-    return result;
-  }
-};
-
 namespace {
 
 using moeccl::Error;
@@ -53,8 +36,10 @@ void check(const moecclGridShape_t& shape, int ranks) {
 void requireSameShape(moeccl::Communicator& communicator, const moecclGridShape_t& shape) {
   const std::array<std::int32_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
   std::vector<std::array<std::int32_t, 4>> all(static_cast<std::size_t>(communicator.ranks()));
-  communicator.run(
-      {moeccl::Collective::allGather, mine.data(), all.data(), sizeof(mine), moecclUint8});
+  communicator.run({{&moeccl::firstAlgorithm(moeccl::Collective::allGather)},
+                    mine.data(),
+                    all.data(),
+                    sizeof(mine)});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank] != all[0]) {
       const auto text = [&](const auto& s) {
@@ -74,12 +59,16 @@ moecclComm_t split(moecclComm_t comm, int color, int key) {
   return group;
 }
 
-const moecclGrid& gridOf(moecclGrid_t grid) {
-  moeccl::require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
-  return *grid;
-}
-
 }  // namespace
+
+moecclResult_t moecclGrid::destroyGroups() {
+  moecclResult_t result = moecclSuccess;
+  for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+    const moecclResult_t one = moecclCommDestroy(std::exchange(comms[group], nullptr));
+    if (result == moecclSuccess) result = one;
+  }
+  return result;
+}
 
 moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moecclGrid_t* grid) {
   const auto state = moeccl::hold(comm);
@@ -112,7 +101,7 @@ moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
 
 moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape) {
   return moeccl::boundary("moecclGridGetShape", nullptr, [&] {
-    const moecclGrid& it = gridOf(grid);
+    const moecclGrid& it = moeccl::gridOf(grid);
     moeccl::require(shape != nullptr, "shape is NULL; pass where to store it");
     *shape = it.shape;
   });
@@ -120,7 +109,7 @@ moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape) {
 
 moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group, moecclComm_t* comm) {
   return moeccl::boundary("moecclGridGetComm", nullptr, [&] {
-    const moecclGrid& it = gridOf(grid);
+    const moecclGrid& it = moeccl::gridOf(grid);
     moeccl::require(comm != nullptr, "comm is NULL; pass where to store it");
     if (group < 0 || group >= moecclNumGroups)
       throw Error(moecclInvalidArgument, "group is " + std::to_string(static_cast<int>(group)) +

@@ -1,6 +1,7 @@
 // What the opaque handles of the C API point to.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,16 @@ struct moecclComm {
   std::shared_ptr<moeccl::CommState> state;
 };
 
+// All groups are communicators of the public kind: a grid is a convenience over moecclCommSplit.
+struct moecclGrid {
+  moecclGridShape_t shape;
+  std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
+
+  ~moecclGrid() { destroyGroups(); }
+  // Returns the first error.
+  moecclResult_t destroyGroups();
+};
+
 namespace moeccl {
 
 // A function holds the state while it runs: another thread may abort the communicator meanwhile.
@@ -36,6 +47,11 @@ inline Communicator& communicatorOf(const std::shared_ptr<CommState>& state) {
 
 inline std::string* lastErrorOf(const std::shared_ptr<CommState>& state) {
   return state == nullptr ? nullptr : &state->lastError;
+}
+
+inline const moecclGrid& gridOf(moecclGrid_t grid) {
+  require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
+  return *grid;
 }
 
 inline Stream* streamOf(moecclStream_t stream) { return static_cast<Stream*>(stream); }

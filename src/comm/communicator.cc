@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <utility>
 
+#include "kernels/reduce.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
 
@@ -25,6 +27,62 @@ std::string listOf(std::span<const int> ranks) {
   return text;
 }
 
+std::string nameOf(const CachedPlan& plan) {
+  const Algorithm& algorithm = *plan.choice.algorithm;
+  return std::string(nameOf(algorithm.collective)) + " (" + std::string(algorithm.name) + ")";
+}
+
+// What crosses where sizes are told: one number for each block, by the same plan.
+Operands operandsOfCounts(const Call& call, RunSlot* slot) {
+  slot->sendBytes.clear();
+  for (const Extent& extent : call.inputTable) slot->sendBytes.push_back(extent.bytes);
+  slot->recvBytes.assign(call.outputTable.size(), 0);
+  constexpr std::size_t kBytes = sizeof(std::uint64_t);
+  Operands operands;
+  operands.input = reinterpret_cast<const std::byte*>(slot->sendBytes.data());
+  operands.output = reinterpret_cast<std::byte*>(slot->recvBytes.data());
+  operands.inputExtents = operands.outputExtents = operands.scratchExtents =
+      Extents::uniform(kBytes);
+  operands.scratchBytes = kBytes * slot->run.prepared().plan().scratch.size();
+  return operands;
+}
+
+Operands operandsOf(const Call& call, const Plan& plan, RunSlot* slot) {
+  Operands operands;
+  operands.input = static_cast<const std::byte*>(call.input);
+  operands.output = static_cast<std::byte*>(call.output);
+  operands.datatype = call.datatype;
+  operands.op = call.op;
+  const auto scratchOf = [&](auto bytesOf) {
+    slot->scratch.clear();
+    for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
+      slot->scratch.push_back({operands.scratchBytes, bytesOf(i)});
+      operands.scratchBytes += slot->scratch.back().bytes;
+    }
+    operands.scratchExtents = Extents::table(slot->scratch);
+  };
+  if (call.collective() == Collective::allToAllv) {
+    operands.inputExtents = Extents::table(call.inputTable);
+    operands.outputExtents = Extents::table(call.outputTable);
+    // Told by the first part, which has left the numbers where the data will be.
+    const std::byte* const told = slot->run.scratch();
+    scratchOf([&](std::size_t i) {
+      std::uint64_t bytes;
+      std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);
+      return static_cast<std::size_t>(bytes);
+    });
+    return operands;
+  }
+  const Extents extents = Extents::cut(call.blockBytes, plan.pieces, sizeOf(call.datatype));
+  operands.inputExtents = operands.outputExtents = operands.scratchExtents = extents;
+  if (extents.isUniform()) {
+    operands.scratchBytes = extents[0].bytes * plan.scratch.size();
+  } else {
+    scratchOf([&](std::size_t i) { return extents[plan.scratch[i].block % plan.pieces].bytes; });
+  }
+  return operands;
+}
+
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
@@ -41,76 +99,73 @@ Communicator::Communicator(std::shared_ptr<Domain> domain, std::uint32_t number,
 
 Communicator::~Communicator() {
   Domain::Lock lock(*domain_);
-  for (Entry& entry : entries_)
-    for (std::unique_ptr<HostRun>& run : entry.runs)
-      if (!run->idle()) domain_->keep(std::move(run));
-}
-
-int Communicator::entryFor(Collective collective) {
-  const Algorithm* fixed = settings_.algorithmFor(collective);
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].collective == collective &&
-        (fixed == nullptr || entries_[i].algorithm == fixed))
-      return static_cast<int>(i);
-  const Algorithm* algorithm = fixed != nullptr ? fixed : &firstAlgorithm(collective);
-  try {
-    auto plan = std::make_shared<PreparedPlan>(algorithm->plan(topology_, Parameters{}, rank_));
-    entries_.push_back({collective, algorithm, std::move(plan), {}, {}});
-    log(LogLevel::info, {rank_, ranks()}, "communicator %u: %s (%s), %d ops, %zu scratch blocks",
-        number_, nameOf(entries_.back()).c_str(),
-        fixed != nullptr ? "as configured" : "the default", entries_.back().plan->ops(),
-        entries_.back().plan->plan().scratch.size());
-  } catch (const NotOffered& e) {
-    throw Error(moecclInvalidUsage, std::string(moeccl::nameOf(collective)) + "=" +
-                                        std::string(algorithm->name) +
-                                        " is not offered here: " + e.what());
-  }
-  return static_cast<int>(entries_.size()) - 1;
+  for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
+    for (std::unique_ptr<RunSlot>& slot : plan->slots)
+      if (!slot->run.idle()) domain_->keep(std::move(slot));
 }
 
 Communicator::Active Communicator::begin(const Call& call, std::uint32_t number) {
   throwIfFailed();
-  const int index = entryFor(call.collective);
-  Entry& entry = entries_[index];
-  if (entry.idle.empty()) {
-    entry.runs.push_back(std::make_unique<HostRun>(entry.plan));
-    entry.idle.reserve(entry.runs.size());
-    entry.idle.push_back(entry.runs.back().get());
-  }
-  HostRun& run = *entry.idle.back();
-  entry.idle.pop_back();
-
-  Operands operands;
-  operands.input = static_cast<const std::byte*>(call.input);
-  operands.output = static_cast<std::byte*>(call.output);
-  operands.inputExtents = Extents::uniform(call.blockBytes);
-  operands.outputExtents = Extents::uniform(call.blockBytes);
-  operands.scratchExtents = Extents::uniform(call.blockBytes);
-  operands.scratchBytes = call.blockBytes * entry.plan->plan().scratch.size();
-  operands.datatype = call.datatype;
-  Route route;
-  route.transport = &domain_->transport();
-  route.transportRank = transportRanks_;
-  route.tag.comm = number_;
-  route.tag.kind = static_cast<std::uint32_t>(call.collective);
-  route.tag.call = number;
-  route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
+  CachedPlan& plan = plans_.get(call.choice, topology_, rank_);
+  Active active{&plan.take(), &plan, number};
+  active.counting = call.collective() == Collective::allToAllv && plan.plan->plan().relays;
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
-        number_, number, nameOf(entry).c_str(), call.blockBytes);
+        number_, number, nameOf(plan).c_str(), call.blockBytes);
+  start(call, active);
+  domain_->watch(*this, active.run());
+  return active;
+}
+
+bool Communicator::proceed(const Call& call, Active* active) {
+  if (!active->counting || active->run().failed()) return false;
+  domain_->unwatch(active->run());
+  checkCounts(call, *active);
+  active->counting = false;
+  start(call, *active);
+  domain_->watch(*this, active->run());
+  return true;
+}
+
+void Communicator::start(const Call& call, const Active& active) {
+  const PreparedPlan& plan = *active.plan->plan;
+  Operands operands;
   try {
-    run.start(route, operands);
+    operands = active.counting ? operandsOfCounts(call, active.slot)
+                               : operandsOf(call, plan.plan(), active.slot);
+    Route route;
+    route.transport = &domain_->transport();
+    route.transportRank = transportRanks_;
+    route.tag.comm = number_;
+    route.tag.kind = active.counting ? kCountsKind : static_cast<std::uint32_t>(call.collective());
+    route.tag.call = active.number;
+    route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
+    active.run().start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.
-    entry.idle.push_back(&run);
+    active.plan->giveBack(*active.slot);
     fail(moecclSystemError, rank_,
-         nameOf(entry) + ": rank " + std::to_string(rank_) + " has no memory for " +
+         nameOf(*active.plan) + ": rank " + std::to_string(rank_) + " has no memory for " +
              std::to_string(operands.scratchBytes) + " bytes of scratch and its messages",
          true);
     throwIfFailed();
   }
-  domain_->watch(*this, run);
-  return {&run, index, number};
+}
+
+// What peers send is known before it comes: the first of them that disagrees is named.
+void Communicator::checkCounts(const Call& call, const Active& active) {
+  for (int source = 0; source < ranks(); ++source) {
+    const std::uint64_t sends = active.slot->recvBytes[source];
+    const std::size_t expects = call.outputTable[source].bytes;
+    if (sends == expects) continue;
+    active.plan->giveBack(*active.slot);
+    fail(moecclRemoteError, source,
+         nameOf(*active.plan) + ": rank " + std::to_string(source) + " sends " +
+             std::to_string(sends) + " bytes where rank " + std::to_string(rank_) + " expects " +
+             std::to_string(expects),
+         true);
+    throwIfFailed();
+  }
 }
 
 std::uint32_t Communicator::nextCall(Domain::Lock& lock) {
@@ -127,16 +182,16 @@ void Communicator::abandon(const std::string& why) {
 
 void Communicator::end(const Active& active) {
   release(active.number);
-  domain_->unwatch(*active.run);
-  Entry& entry = entries_[active.entry];
-  if (active.run->failed()) {
+  const HostRun& run = active.run();
+  domain_->unwatch(run);
+  if (run.failed()) {
     // A rank that gave up says why before it leaves: its reason beats "rank 3 is gone".
     domain_->hear();
-    failFrom(*active.run, entry);
+    failFrom(run, *active.plan);
   }
-  if (active.run->idle()) entry.idle.push_back(active.run);
+  if (run.idle()) active.plan->giveBack(*active.slot);
   if (failure_ != moecclSuccess)
-    throw Error(failure_, heard_ ? nameOf(entry) + ": " + failureText_ : failureText_);
+    throw Error(failure_, heard_ ? nameOf(*active.plan) + ": " + failureText_ : failureText_);
 }
 
 void Communicator::run(const Call& call) {
@@ -150,8 +205,15 @@ void Communicator::run(const Call& call) {
     release(number);
     throw;
   }
-  HostRun& run = *active.run;
-  domain_->wait(lock, [&] { return run.idle() || run.failed(); });
+  const HostRun& run = active.run();
+  try {
+    do {
+      domain_->wait(lock, [&] { return active.over(); });
+    } while (proceed(call, &active));
+  } catch (...) {
+    release(number);
+    throw;
+  }
   if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
   end(active);
 }
@@ -164,11 +226,6 @@ moecclResult_t Communicator::asyncFailure() {
   Domain::Lock lock(*domain_);
   domain_->poll();
   return failure_;
-}
-
-std::string Communicator::nameOf(const Entry& entry) const {
-  return std::string(moeccl::nameOf(entry.collective)) + " (" + std::string(entry.algorithm->name) +
-         ")";
 }
 
 void Communicator::fail(moecclResult_t result, int culprit, const std::string& text,
@@ -187,15 +244,15 @@ void Communicator::fail(moecclResult_t result, int culprit, const std::string& t
     std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
     domain_->transport().notify(notice);
   }
-  for (Entry& entry : entries_)
-    for (const std::unique_ptr<HostRun>& run : entry.runs)
-      if (!run->idle()) run->cancel();
+  for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
+    for (const std::unique_ptr<RunSlot>& slot : plan->slots)
+      if (!slot->run.idle()) slot->run.cancel();
 }
 
-void Communicator::failFrom(const HostRun& run, const Entry& entry) {
+void Communicator::failFrom(const HostRun& run, const CachedPlan& plan) {
   const RunFailure& failure = run.failure();
   const std::string peer = "rank " + std::to_string(failure.peer);
-  const std::string what = nameOf(entry) + ": ";
+  const std::string what = nameOf(plan) + ": ";
   switch (failure.status) {
     case TransferStatus::ok:
       return fail(moecclRemoteError, failure.peer,
@@ -222,12 +279,12 @@ void Communicator::failFrom(const HostRun& run, const Entry& entry) {
 }
 
 void Communicator::timedOut(HostRun& run) {
-  const auto owner = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return std::ranges::any_of(entry.runs, [&](const auto& own) { return own.get() == &run; });
+  const auto owner = std::ranges::find_if(plans_.all(), [&](const auto& plan) {
+    return std::ranges::any_of(plan->slots, [&](const auto& slot) { return &slot->run == &run; });
   });
   const std::vector<int> awaited = run.awaitedPeers();
   std::string text =
-      nameOf(*owner) + ": no progress for " + std::to_string(settings_.timeoutMs) + " ms";
+      nameOf(**owner) + ": no progress for " + std::to_string(settings_.timeoutMs) + " ms";
   if (awaited.empty())
     text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
   else

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "src/comm/call.h"
 #include "src/comm/domain.h"
 #include "src/comm/settings.h"
 #include "src/error.h"
@@ -18,15 +19,6 @@
 namespace moeccl {
 
 class Oob;
-
-// One call of a collective, as the caller made it. A value; it may wait in a stream.
-struct Call {
-  Collective collective;
-  const void* input;
-  void* output;
-  std::size_t blockBytes;
-  moecclDataType_t datatype;
-};
 
 class Communicator {
  public:
@@ -46,12 +38,17 @@ class Communicator {
   // Makes the call and waits for it. Throws Error.
   void run(const Call& call);
 
-  // For streams; the domain's lock is held. begin() starts a call; the run is over when it is idle,
-  // and must then be handed to end(), which throws Error if it failed.
+  // For streams; the domain's lock is held. begin() starts a call; while proceed() says so, it has
+  // another part. The call is over when it has none and its run is idle, or when its run failed; it must
+  // then be handed to end(), which throws Error if it failed.
   struct Active {
-    HostRun* run;
-    int entry;
-    std::uint32_t number;
+    RunSlot* slot = nullptr;
+    CachedPlan* plan = nullptr;
+    std::uint32_t number = 0;
+    bool counting = false;  // a first part, which tells relays what they will carry
+
+    HostRun& run() const { return slot->run; }
+    bool over() const { return run().idle() || run().failed(); }
   };
   // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
   // this waits while the call that would share its tags is not over.
@@ -59,6 +56,8 @@ class Communicator {
   // For a call that will never begin: peers would wait for it, so the communicator has failed.
   void abandon(const std::string& why);
   Active begin(const Call& call, std::uint32_t number);
+  // Starts the next part of a call whose part is over; returns whether there was one.
+  bool proceed(const Call& call, Active* active);
   void end(const Active& active);
   // Throws the error that this communicator has failed with, if it has.
   void throwIfFailed() const;
@@ -82,24 +81,16 @@ class Communicator {
   void abort();
 
  private:
-  // A plan and its runs; several run at once when streams do.
-  struct Entry {
-    Collective collective;
-    const Algorithm* algorithm;
-    std::shared_ptr<const PreparedPlan> plan;
-    std::vector<std::unique_ptr<HostRun>> runs;
-    std::vector<HostRun*> idle;
-  };
-
   Communicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank, Topology topology,
                std::vector<int> transportRanks, Settings settings);
 
-  int entryFor(Collective collective);
+  // Hands `active` to the transport; `counting`: only the sizes of its blocks.
+  void start(const Call& call, const Active& active);
+  void checkCounts(const Call& call, const Active& active);
   void release(std::uint32_t number) { pending_[number % pending_.size()] = false; }
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
-  void failFrom(const HostRun& run, const Entry& entry);
-  std::string nameOf(const Entry& entry) const;
+  void failFrom(const HostRun& run, const CachedPlan& plan);
 
   std::shared_ptr<Domain> domain_;
   std::uint32_t number_;
@@ -107,7 +98,7 @@ class Communicator {
   Topology topology_;
   std::vector<int> transportRanks_;  // by rank
   Settings settings_;
-  std::vector<Entry> entries_;
+  PlanCache plans_;
   std::uint32_t calls_ = 0;
   std::vector<bool> pending_ = std::vector<bool>(1 << kCallBits);  // by number modulo its size
   moecclResult_t failure_ = moecclSuccess;

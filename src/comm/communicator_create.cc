@@ -20,7 +20,7 @@ class CommunicatorOob : public Oob {
   int rank() const override { return communicator_.rank(); }
   int ranks() const override { return communicator_.ranks(); }
   void allgather(const void* send, void* recv, std::size_t bytes) override {
-    communicator_.run({Collective::allGather, send, recv, bytes, moecclUint8});
+    communicator_.run({{&firstAlgorithm(Collective::allGather)}, send, recv, bytes});
   }
 
  private:

@@ -131,7 +131,7 @@ void Domain::watch(Communicator& communicator, HostRun& run) {
   watched_.push_back({&communicator, &run, run.unfinished(), {}});
 }
 
-void Domain::unwatch(HostRun& run) {
+void Domain::unwatch(const HostRun& run) {
   std::erase_if(watched_, [&](const Watched& watched) { return watched.run == &run; });
 }
 

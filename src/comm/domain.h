@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/exec/host_run.h"
+#include "src/comm/plan_cache.h"
 #include "src/exec/transport.h"
 
 namespace moeccl {
@@ -78,14 +78,14 @@ class Domain {
   void checkTimeouts();
   // A run that the domain watches for its communicator's timeout, until it is idle.
   void watch(Communicator& communicator, HostRun& run);
-  void unwatch(HostRun& run);
+  void unwatch(const HostRun& run);
 
   void add(Communicator& communicator);
   // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
   // whether all ranks came to close it.
   bool remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit);
   // Takes a run whose transfers would not end; it lives until the transport is closed.
-  void keep(std::unique_ptr<HostRun> run) { kept_.push_back(std::move(run)); }
+  void keep(std::unique_ptr<RunSlot> slot) { kept_.push_back(std::move(slot)); }
   void add(Stream& stream);
   void remove(Stream& stream);
 
@@ -121,7 +121,7 @@ class Domain {
 
   enum class NumberState : std::uint8_t { free, reserved, used };
 
-  std::vector<std::unique_ptr<HostRun>> kept_;
+  std::vector<std::unique_ptr<RunSlot>> kept_;
   std::unique_ptr<Transport> transport_;
   std::mutex mutex_;
   std::atomic<int> contenders_ = 0;

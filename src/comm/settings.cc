@@ -84,6 +84,47 @@ std::string algorithmNames(Collective collective) {
   return names;
 }
 
+struct NamedParameter {
+  std::string_view name;
+  int Parameters::*value;
+};
+constexpr NamedParameter kParameters[] = {{"window", &Parameters::window},
+                                          {"radix", &Parameters::radix},
+                                          {"leaders", &Parameters::leaders},
+                                          {"chunks", &Parameters::chunks}};
+
+// "radix=4,window=2"
+void parseParameters(std::string_view text, const std::string& where, Parameters* parameters) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view entry = trimmed(text.substr(begin, end - begin));
+    begin = end + 1;
+    const std::size_t equals = std::min(entry.find('='), entry.size());
+    const std::string_view name = trimmed(entry.substr(0, equals));
+    const auto known = std::ranges::find(kParameters, name, &NamedParameter::name);
+    if (known == std::end(kParameters))
+      invalid(where + "there is no parameter " + quoted(name) +
+              "; there are: window, radix, leaders, chunks");
+    const std::string_view number = trimmed(entry.substr(std::min(equals + 1, entry.size())));
+    const auto [rest, error] =
+        std::from_chars(number.data(), number.data() + number.size(), parameters->*known->value);
+    if (error != std::errc() || rest != number.data() + number.size())
+      invalid(where + quoted(entry) + ": " + std::string(name) + " must be a whole number");
+  }
+}
+
+std::string describe(const AlgorithmChoice& choice) {
+  if (choice.algorithm == nullptr) return "auto";
+  std::string text(choice.algorithm->name);
+  for (const NamedParameter& parameter : kParameters) {
+    const int value = choice.parameters.*parameter.value;
+    if (value == Parameters{}.*parameter.value) continue;
+    text += text.find(':') == text.npos ? ":" : ",";
+    text += std::string(parameter.name) + "=" + std::to_string(value);
+  }
+  return text;
+}
+
 std::int64_t normalTimeout(std::int64_t milliseconds) {
   if (milliseconds == 0) return kDefaultTimeoutMs;
   // Three weeks and a half are for ever too; what waits for less need not fear an overflow.
@@ -180,7 +221,7 @@ Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
 }
 
 void parseAlgorithms(std::string_view text, std::string_view source,
-                     std::array<const Algorithm*, kCollectives>* into) {
+                     std::array<AlgorithmChoice, kCollectives>* into) {
   const std::string where = std::string(source) + " = " + quoted(text) + ": ";
   std::array<bool, kCollectives> seen{};
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -193,7 +234,8 @@ void parseAlgorithms(std::string_view text, std::string_view source,
       invalid(where + quoted(entry) +
               " is not of the form collective=algorithm, as in \"alltoall=linear;allgather=ring\"");
     const std::string_view left = trimmed(entry.substr(0, equals));
-    const std::string_view right = trimmed(entry.substr(equals + 1));
+    const std::size_t colon = std::min(entry.find(':', equals), entry.size());
+    const std::string_view right = trimmed(entry.substr(equals + 1, colon - equals - 1));
     const std::optional<Collective> collective = collectiveNamed(left);
     if (!collective)
       invalid(where + "there is no collective " + quoted(left) +
@@ -205,7 +247,9 @@ void parseAlgorithms(std::string_view text, std::string_view source,
     if (algorithm == nullptr && right != "auto")
       invalid(where + std::string(left) + " has no algorithm " + quoted(right) +
               "; it has: " + algorithmNames(*collective));
-    (*into)[index] = algorithm;
+    (*into)[index] = {algorithm, {}};
+    if (colon < entry.size())
+      parseParameters(entry.substr(colon + 1), where, &(*into)[index].parameters);
   }
 }
 
@@ -216,9 +260,8 @@ std::string comparable(const Settings& settings, int ranks) {
   text += "timeoutMs=" +
           (settings.timeoutMs == kForever ? "for ever" : std::to_string(settings.timeoutMs)) + '\n';
   for (int i = 0; i < kCollectives; ++i) {
-    const Algorithm* algorithm = settings.algorithms[static_cast<std::size_t>(i)];
     text += "the algorithm of " + std::string(nameOf(static_cast<Collective>(i))) + '=' +
-            std::string(algorithm != nullptr ? algorithm->name : "auto") + '\n';
+            describe(settings.algorithms[static_cast<std::size_t>(i)]) + '\n';
   }
   return text;
 }

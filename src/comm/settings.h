@@ -1,7 +1,7 @@
 // How a communicator behaves: moecclConfig_t and the environment, checked and made one value.
 //
 //   MOECCL_TIMEOUT    milliseconds, over config.timeoutMs; the same meaning of 0 and of negatives
-//   MOECCL_ALGO       "collective=algorithm;...", over config.algorithms, per collective
+//   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per collective
 //   MOECCL_NODE_ID    over config.nodeId
 //   MOECCL_TRANSPORT  auto | loopback | ucx
 //
@@ -27,12 +27,12 @@ inline constexpr std::int64_t kForever = -1;
 
 struct Settings {
   bool progressThread = false;
-  std::int64_t timeoutMs = kDefaultTimeoutMs;               // or kForever, never 0
-  std::array<const Algorithm*, kCollectives> algorithms{};  // by collective; nullptr: automatic
-  std::string nodeId;                                       // empty: found out from the host
+  std::int64_t timeoutMs = kDefaultTimeoutMs;              // or kForever, never 0
+  std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
+  std::string nodeId;                                      // empty: found out from the host
   TransportChoice transport = TransportChoice::automatic;
 
-  const Algorithm* algorithmFor(Collective collective) const {
+  const AlgorithmChoice& choiceFor(Collective collective) const {
     return algorithms[static_cast<std::size_t>(collective)];
   }
 };
@@ -50,10 +50,10 @@ Settings readSettings(const moecclConfig_t* config,
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
                            const Environment& environment = processEnvironment());
 
-// "alltoall=hierarchical;allgather=ring" -> entries of `into`; "alltoall=auto" clears one. `source`
-// names the string in errors.
+// "alltoall=hierarchical:leaders=1;allgather=ring" -> entries of `into`; "alltoall=auto" clears one.
+// `source` names the string in errors.
 void parseAlgorithms(std::string_view text, std::string_view source,
-                     std::array<const Algorithm*, kCollectives>* into);
+                     std::array<AlgorithmChoice, kCollectives>* into);
 
 // Ranks must agree on some settings. Each hands the others comparable(); disagreement() then says
 // which rank has what in the first setting that differs, or "" when all agree.

@@ -19,7 +19,7 @@ void Stream::throwIfFailed() const {
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
-void Stream::enqueue(Communicator& communicator, const Call& call) {
+void Stream::enqueue(Communicator& communicator, Call call) {
   if (&communicator.domain() != domain_.get())
     throw Error(moecclInvalidArgument,
                 "stream belongs to a communicator that is no relative of comm; make one with "
@@ -27,7 +27,8 @@ void Stream::enqueue(Communicator& communicator, const Call& call) {
   Domain::Lock lock(*domain_);
   throwIfFailed();
   communicator.throwIfFailed();
-  queue_.push_back({&communicator, call, communicator.nextCall(lock)});
+  const std::uint32_t number = communicator.nextCall(lock);
+  queue_.push_back({&communicator, std::move(call), number});
   advance();
 }
 
@@ -36,11 +37,12 @@ bool Stream::advance() {
   while (!queue_.empty() && failure_ == moecclSuccess) {
     Item& item = queue_.front();
     try {
-      if (active_.run == nullptr) {
+      if (active_.slot == nullptr) {
         active_ = item.communicator->begin(item.call, item.number);
         anything = true;
       }
-      if (!active_.run->idle() && !active_.run->failed()) return anything;
+      if (!active_.over()) return anything;
+      if (item.communicator->proceed(item.call, &active_)) continue;
       const Communicator::Active done = std::exchange(active_, {});
       anything = true;
       item.communicator->end(done);

@@ -17,7 +17,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Adds a call; throws Error when the communicator is of another domain or has failed.
-  void enqueue(Communicator& communicator, const Call& call);
+  void enqueue(Communicator& communicator, Call call);
   // Whether all work is complete. Throws the error that stopped it, again and again.
   bool query();
   void synchronize();
@@ -42,7 +42,7 @@ class Stream {
   void throwIfFailed() const;
 
   std::shared_ptr<Domain> domain_;
-  std::deque<Item> queue_;  // the front one is running when active_.run is set
+  std::deque<Item> queue_;  // the front one is running when active_.slot is set
   Communicator::Active active_ = {};
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;

@@ -162,7 +162,7 @@ void HostRun::reduce(const Op& op) {
   for (const Blocks& run : to)
     for (int i = 0; i < run.count; ++i, ++block) {
       const Extent target = extents(run.buffer)[run[i]];
-      moeccl::reduce(moecclSum, operands_.datatype, base(run.buffer) + target.offset,
+      moeccl::reduce(operands_.op, operands_.datatype, base(run.buffer) + target.offset,
                      sources_.data() + block, blocks, sources_.size() / blocks, target.bytes);
     }
 }

@@ -29,6 +29,7 @@ struct Operands {
   Extents scratchExtents = Extents::uniform(0);
   std::size_t scratchBytes = 0;
   moecclDataType_t datatype = moecclUint8;  // for reductions
+  moecclRedOp_t op = moecclSum;
 };
 
 // Where messages go: the plan's ranks in the transport's numbering, and the common part of their
@@ -66,6 +67,8 @@ class HostRun {
   // taking one back could cost other communicators the connection; one that its peer never receives
   // keeps the run from becoming idle until the transport is closed.
   void cancel();
+  // What the plan's scratch blocks hold, when the run is over.
+  const std::byte* scratch() const { return arena_.get(); }
   // Ranks of the plan that unfinished receives wait for.
   std::vector<int> awaitedPeers() const;
 

@@ -20,6 +20,9 @@ namespace moeccl {
 
 using Tag = std::uint64_t;
 
+// The kind of messages that tell relays how much they will carry; others are numbers of collectives.
+inline constexpr std::uint32_t kCountsKind = 15;
+
 inline constexpr int kCommBits = 15, kKindBits = 4, kCallBits = 12, kLaneBits = 4,
                      kSequenceBits = 12, kSourceBits = 16;
 

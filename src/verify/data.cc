@@ -58,12 +58,17 @@ void DataFlow::reduce(int rank, int op) {
   std::vector<std::vector<Payload>> sums(static_cast<size_t>(blockCount(dst)));
   size_t j = 0;
   for (Walk src(plan.src(plan.ops[op])); !src.done(); src.next(), j = (j + 1) % sums.size()) {
-    const std::vector<Payload>& more = payloads(read({rank, src.buffer(), src.block()}));
+    const Content term = read({rank, src.buffer(), src.block()});
+    const std::vector<Payload>& more = payloads(term);
+    if (job_.promise.ordered && (term & kSum) != 0)
+      job_.report(rank, op,
+                  "adds " + contentName(more) + " in " + blockName(src.buffer(), src.block()) +
+                      " to others; how such a sum is rounded depends on the algorithm");
     sums[j].insert(sums[j].end(), more.begin(), more.end());
   }
   Walk to(dst);
   for (std::vector<Payload>& sum : sums) {
-    std::ranges::sort(sum);
+    if (!job_.promise.ordered) std::ranges::sort(sum);
     Content content = sum.size() == 1 ? encode(sum[0]) : kSum | sums_.size();
     if (sum.size() > 1) sums_.push_back(std::move(sum));
     write(op, {rank, to.buffer(), to.block()}, content);
@@ -72,7 +77,7 @@ void DataFlow::reduce(int rank, int op) {
 }
 
 DataFlow::Content DataFlow::read(const Place& place) const {
-  if (place.buffer == Buffer::input) return encode({place.rank, place.block});
+  if (place.buffer == Buffer::input) return encode(job_.identity({place.rank, place.block}));
   return cells_[cell(place)];
 }
 
@@ -88,9 +93,8 @@ void DataFlow::write(int op, const Place& place, Content content) {
 }
 
 void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload>& held) {
-  expected_.clear();
-  job_.promise.expected(place.rank, place.block, expected_);
-  std::ranges::sort(expected_);
+  job_.expected(place.rank, place.block, expected_);
+  if (!job_.promise.ordered) std::ranges::sort(expected_);
   if (held == expected_) return;
   job_.report(place.rank, op,
               "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +
@@ -98,7 +102,7 @@ void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload
 }
 
 void DataFlow::checkScratch(int op, const Place& place, const std::vector<Payload>& held) {
-  const Payload size = job_.plans[place.rank].scratch[place.block];
+  const Payload size = job_.identity(job_.plans[place.rank].scratch[place.block]);
   for (Payload payload : held) {
     if (payload.block == size.block && (payload.rank == size.rank || job_.promise.sums)) continue;
     job_.report(place.rank, op,

@@ -18,6 +18,7 @@ struct Job {
   const Promise& promise;
   std::span<const Plan> plans;
   const VerifyLimits& limits;
+  const int pieces;                  // of the collective's blocks; the counts below are of pieces
   std::vector<int> inputs, outputs;  // number of blocks, by rank
 
   // Ops of all ranks are numbered through: op i of rank r is firstOp[r] + i.
@@ -37,6 +38,10 @@ struct Job {
   const Op& at(std::int64_t op) const { return plans[rankOf[op]].ops[indexOf(op)]; }
   // The other end of a send or a receive.
   std::int64_t partnerOf(std::int64_t op) const { return firstOp[at(op).peer] + partner[op]; }
+
+  // The promise, for pieces. Replaces what is in `payloads`.
+  void expected(int rank, int outputBlock, std::vector<Payload>& payloads) const;
+  Payload identity(Payload payload) const;
 
   bool full() const { return static_cast<int>(violations.size()) >= limits.violations; }
   // "rank 3 op 5 (send in[1] to rank 2) <what>"; just "rank 3 <what>" where op is -1.

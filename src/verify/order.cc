@@ -20,6 +20,7 @@ class OrderCheck {
     findWriters();
     for (int block = 0; block < job_.outputs[rank] && !job_.full(); ++block) checkWritten(block);
     ancestorsOf_ = -1;
+    reader_.assign(static_cast<size_t>(job_.inputs[rank]), kNobody);
     for (size_t i = 0; i < plan_->ops.size() && !job_.full(); ++i) checkReads(static_cast<int>(i));
   }
 
@@ -54,8 +55,7 @@ class OrderCheck {
   void checkWritten(int block) {
     const std::int32_t writer = writer_[cell(Buffer::output, block)];
     if (writer != kNobody) return;
-    expected_.clear();
-    job_.promise.expected(rank_, block, expected_);
+    job_.expected(rank_, block, expected_);
     if (expected_.empty()) return;
     job_.report(rank_, -1,
                 "never writes " + blockName(Buffer::output, block) + ", which must hold " +
@@ -64,7 +64,10 @@ class OrderCheck {
 
   void checkReads(int op) {
     for (const Blocks& run : plan_->src(plan_->ops[op])) {
-      if (run.buffer == Buffer::input) continue;
+      if (run.buffer == Buffer::input) {
+        if (job_.promise.readOnce) checkReadOnce(op, run);
+        continue;
+      }
       if (run.buffer == Buffer::output) job_.readsOutputs[rank_] = true;
       // A run may name one block over and over; once is enough to judge it.
       const int different = run.stride == 0 ? 1 : run.count;
@@ -78,6 +81,19 @@ class OrderCheck {
                                                  ", which writes it"));
         return;
       }
+    }
+  }
+
+  void checkReadOnce(int op, const Blocks& run) {
+    for (int i = 0; i < run.count; ++i) {
+      std::int32_t& reader = reader_[static_cast<size_t>(run[i])];
+      if (reader != kNobody) {
+        job_.report(rank_, op,
+                    "reads " + blockName(Buffer::input, run[i]) + ", which " + alsoNames(reader) +
+                        " reads too; a result in place may overwrite it after the first read");
+        return;
+      }
+      reader = op;
     }
   }
 
@@ -109,6 +125,7 @@ class OrderCheck {
   int rank_ = 0;
   const Plan* plan_ = nullptr;
   std::vector<std::int32_t> writer_;  // by block: outputs, then scratch
+  std::vector<std::int32_t> reader_;  // by input block
   std::vector<Payload> expected_;
   int ancestorsOf_ = -1;
   std::vector<bool> isAncestor_;

@@ -17,6 +17,20 @@ class ShapeCheck {
   ShapeCheck(Job& job, int rank) : job_(job), rank_(rank), plan_(job.plans[rank]) {}
 
   void run() {
+    if (plan_.pieces < 1 || plan_.pieces != job_.pieces) {
+      job_.report(rank_, -1,
+                  "cuts blocks into " + std::to_string(plan_.pieces) + " pieces, rank 0 into " +
+                      std::to_string(job_.pieces));
+      return;
+    }
+    if (job_.promise.sized &&
+        (plan_.relays != job_.plans[0].relays || (!plan_.relays && !plan_.scratch.empty()))) {
+      job_.report(rank_, -1,
+                  plan_.scratch.empty()
+                      ? "does not say, as rank 0 does, whether blocks are kept in scratch"
+                      : "has scratch but does not say that blocks are kept there");
+      return;
+    }
     if (plan_.lanes < 1 || plan_.lanes > job_.limits.lanes)
       job_.report(rank_, -1,
                   "has " + std::to_string(plan_.lanes) + " lanes; there must be 1 to " +

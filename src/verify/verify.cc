@@ -9,15 +9,27 @@ namespace moeccl {
 namespace verification {
 
 Job::Job(const Promise& promise, std::span<const Plan> plans, const VerifyLimits& limits)
-    : promise(promise), plans(plans), limits(limits) {
+    : promise(promise), plans(plans), limits(limits), pieces(plans[0].pieces) {
   firstOp.reserve(plans.size() + 1);
   firstOp.push_back(0);
   for (int rank = 0; rank < ranks(); ++rank) {
-    inputs.push_back(promise.inputBlocks(rank));
-    outputs.push_back(promise.outputBlocks(rank));
+    inputs.push_back(promise.inputBlocks(rank) * pieces);
+    outputs.push_back(promise.outputBlocks(rank) * pieces);
     firstOp.push_back(firstOp.back() + static_cast<std::int64_t>(plans[rank].ops.size()));
     rankOf.insert(rankOf.end(), plans[rank].ops.size(), rank);
   }
+}
+
+void Job::expected(int rank, int outputBlock, std::vector<Payload>& payloads) const {
+  payloads.clear();
+  promise.expected(rank, outputBlock / pieces, payloads);
+  for (Payload& payload : payloads) payload.block = payload.block * pieces + outputBlock % pieces;
+}
+
+Payload Job::identity(Payload payload) const {
+  if (!promise.identity) return payload;
+  const Payload whole = promise.identity({payload.rank, payload.block / pieces});
+  return {whole.rank, whole.block * pieces + payload.block % pieces};
 }
 
 std::string Job::name(int rank, int op) const {
@@ -52,6 +64,10 @@ Promise promiseOf(const Contract& contract) {
             payloads.insert(payloads.end(), expected.begin(), expected.end());
           },
       .sums = contract.outputBlocks(0) > 0 && contract.expected(0, 0).size() > 1,
+      .sized = contract.collective == Collective::allToAllv,
+      .ordered = contract.ordered(),
+      .readOnce = contract.reducesInPlace(),
+      .identity = [contract](Payload payload) { return contract.identity(payload); },
   };
 }
 

@@ -16,7 +16,8 @@
 //
 // What is checked, and why it suffices:
 //
-//   Shape     Every op names ranks, blocks, lanes and earlier ops that exist; a receive depends on
+//   Shape     All plans cut blocks into equally many pieces, and say alike whether anybody keeps
+//             blocks whose size he must be told. Every op names ranks, blocks, lanes and earlier ops that exist; a receive depends on
 //             nothing; a dependency inside a lane points to an earlier step.
 //   Matching  The n-th send from a to b on a lane meets the n-th receive, none is left over, and
 //             both carry equally many blocks. Their steps never decrease with n, so that matching
@@ -28,8 +29,9 @@
 //             has, in every interleaving; nothing overwrites a block that a send still reads; and
 //             the result cannot depend on timing. One interleaving then stands for all:
 //   Data      In one order that the dependencies and the messages allow, what each block holds is
-//             followed from the inputs to the outputs, sums as multisets. Every output block must
-//             end up with the promised payloads, each exactly once. Every block that is moved must
+//             followed from the inputs to the outputs, sums as multisets, or as lists where the
+//             promise is ordered. Every output block must end up with the promised payloads, each
+//             exactly once. Every block that is moved must
 //             come from and go to a block of its own size, whatever the caller's sizes are.
 //   Deadlock  On either machine the waits form a graph. Since every wait is for all of its
 //             predecessors, ops get stuck exactly if that graph has a cycle; the cycle is reported.
@@ -68,6 +70,14 @@ struct Promise {
   // Contributions to one sum are equally large: payload (r, j) is as large as (s, j). Where nothing
   // is summed, no two payloads can be taken to be equally large.
   bool sums;
+  // Blocks differ in size, and only their senders and receivers know how much.
+  bool sized = false;
+  // Sums must be taken at once, in the order of `expected`, never of partial sums.
+  bool ordered = false;
+  // A result may overwrite the input: only one op may read an input block.
+  bool readOnce = false;
+  // Inputs that hold the same have one name; empty: all differ.
+  std::function<Payload(Payload)> identity = {};
 };
 
 Promise promiseOf(const Contract& contract);

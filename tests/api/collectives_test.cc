@@ -9,6 +9,7 @@
 
 #include "algorithms/registry.h"
 #include "kernels/reduce.h"
+#include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
 
 namespace moeccl::test {
@@ -52,19 +53,6 @@ void allToAll(moecclComm_t comm, int ranks, int rank, size_t count, moecclDataTy
   checkThat(send == before, "wrote to sendbuff");
 }
 
-void allGather(moecclComm_t comm, int ranks, int rank, size_t count, moecclDataType_t type,
-               unsigned salt, bool inPlace) {
-  const size_t bytes = count * sizeOf(type);
-  std::vector<unsigned char> send(bytes), recv(bytes * ranks + kGuard, kPoison);
-  unsigned char* own = inPlace ? recv.data() + rank * bytes : send.data();
-  fill(own, bytes, rank, -1, salt);
-  check(moecclAllGather(own, recv.data(), count, type, comm, nullptr), comm);
-  for (int from = 0; from < ranks; ++from)
-    expectBlock(recv.data() + from * bytes, bytes, from, -1, salt);
-  for (size_t i = 0; i < kGuard; ++i)
-    checkThat(recv[bytes * ranks + i] == kPoison, "wrote past the end of recvbuff");
-}
-
 std::vector<std::vector<int>> placements(int ranks) {
   std::vector<std::vector<int>> all = {{}};
   if (ranks > 1) all.push_back(std::vector<int>(ranks, 1));
@@ -74,30 +62,56 @@ std::vector<std::vector<int>> placements(int ranks) {
   return all;
 }
 
-void everyTypeAndSize(Job job, const Algorithm& algorithm) {
-  job.algorithms = std::string(nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
-  runJob(job, [&](moecclComm_t comm, int rank) {
-    unsigned salt = 0;
-    const auto call = [&](size_t count, moecclDataType_t type) {
-      ++salt;
-      if (algorithm.collective == Collective::allToAll) {
-        allToAll(comm, job.ranks, rank, count, type, salt);
-      } else {
-        allGather(comm, job.ranks, rank, count, type, salt, false);
-        allGather(comm, job.ranks, rank, count, type, salt + 1000, true);
-      }
-    };
-    for (int type = 0; type < moecclNumTypes; ++type)
-      for (size_t count : {0, 1, 7, 333}) call(count, static_cast<moecclDataType_t>(type));
-    call((1 << 16) + 3, moecclInt8);
-    // Large jobs meet large blocks once per algorithm: with two nodes.
-    if (job.ranks <= 5 || job.nodes.size() == 2) {
-      call(1 << 20, moecclUint8);
-      call((1 << 20) / 4, moecclFloat32);
+// Every type, every operator, and sizes from nothing to a megabyte.
+void everyTypeAndSize(const Job& job, const Algorithm& algorithm, moecclComm_t comm) {
+  const bool sums = reduces(algorithm.collective);
+  Exercise what{.collective = algorithm.collective};
+  const auto call = [&](size_t count, moecclDataType_t type, moecclRedOp_t op = moecclSum) {
+    what.count = count;
+    what.datatype = type;
+    what.op = op;
+    for (bool inPlace : {false, true}) {
+      if (inPlace && !worksInPlace(algorithm.collective)) break;
+      what.inPlace = inPlace;
+      ++what.salt;
+      exercise(what, comm, nullptr, nullptr);
     }
-    // A count of zero between others, and a small one behind a large one.
-    call(0, moecclFloat64);
-    call(1, moecclBfloat16);
+  };
+  for (int type = 0; type < moecclNumTypes; ++type) {
+    call(7, static_cast<moecclDataType_t>(type));
+    if (!sums) continue;
+    call(333, static_cast<moecclDataType_t>(type), moecclMax);
+    call(333, static_cast<moecclDataType_t>(type), moecclMin);
+  }
+  for (size_t count : {0, 1, 2, 333, 1021}) call(count, moecclFloat16);
+  call((1 << 13) + 3, moecclInt8);
+  // Large jobs meet large blocks once per algorithm: with two nodes. To check sums is expensive.
+  if (job.ranks <= 5 || job.nodes.size() == 2)
+    call((1 << 20) / (sums && job.ranks > 5 ? 64 : 4), moecclFloat32);
+  // A count of zero between others, and a small one behind a large one.
+  call(0, moecclFloat64);
+  call(1, moecclBfloat16);
+}
+
+// Each algorithm on a communicator of its own; they share the connections.
+void everyAlgorithm(const Job& job) {
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    for (const Algorithm& algorithm : algorithms()) {
+      if (needsGrid(algorithm.collective)) continue;
+      const std::string name =
+          std::string(nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
+      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+      config.algorithms = name.c_str();
+      config.timeoutMs = job.timeoutMs;
+      moecclComm_t own = nullptr;
+      check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
+      try {
+        everyTypeAndSize(job, algorithm, own);
+      } catch (const std::exception& e) {
+        throw std::runtime_error(name + ": " + e.what());
+      }
+      check(moecclCommDestroy(own));
+    }
   });
 }
 
@@ -112,18 +126,35 @@ class Product : public testing::TestWithParam<std::tuple<Backend, int>> {};
 
 TEST_P(Product, EveryAlgorithmTypeAndSize) {
   const auto& [backend, ranks] = GetParam();
-  for (const Algorithm& algorithm : algorithms())
-    for (const std::vector<int>& nodes : placements(ranks)) {
-      // Large jobs over UCX on few cores: two placements tell what five would.
-      if (backend.ucx && ranks > 5 && !nodes.empty() && nodes.size() != 2) continue;
-      everyTypeAndSize({.ranks = ranks,
-                        .nodes = nodes,
-                        .algorithms = {},
-                        .processes = backend.processes,
-                        .ucx = backend.ucx},
-                       algorithm);
-      if (HasFatalFailure() || HasFailure()) return;
-    }
+  for (const std::vector<int>& nodes : placements(ranks)) {
+    // Large jobs over UCX on few cores: two placements tell what five would.
+    if (backend.ucx && ranks > 5 && !nodes.empty() && nodes.size() != 2) continue;
+    everyAlgorithm({.ranks = ranks,
+                    .nodes = nodes,
+                    .algorithms = {},
+                    .processes = backend.processes,
+                    .ucx = backend.ucx});
+    if (HasFailure()) return;
+  }
+}
+
+// What else an algorithm can be told.
+TEST(Parameters, AreObeyed) {
+  for (const char* algorithms :
+       {"alltoall=hierarchical:leaders=1;alltoallv=hierarchical:leaders=2",
+        "alltoall=bruck:radix=3;alltoallv=bruck:radix=4",
+        "alltoall=linear:window=1;alltoallv=linear:window=3", "alltoall=hierarchical:leaders=2"}) {
+    Job job{.ranks = 7, .nodes = {3, 1, 3}, .algorithms = algorithms};
+    runJob(job, [](moecclComm_t comm, int) {
+      Exercise what;
+      for (what.salt = 1; what.salt < 7; ++what.salt)
+        for (Collective collective : {Collective::allToAll, Collective::allToAllv}) {
+          what.collective = collective;
+          what.count = what.salt * 50;
+          exercise(what, comm, nullptr, nullptr);
+        }
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Product,

@@ -77,21 +77,24 @@ void complete(Transport& transport, HostRun& run) {
     if (!transport.progress()) transport.wait(10);
 }
 
-// Sizes of payloads, the same on every rank: what alltoallv's counts would say.
+// Sizes of payloads, the same on every rank: what alltoallv's counts would say. Contributions to one sum
+// are equally large.
 class Sizes {
  public:
-  Sizes(const Contract& contract, unsigned seed) {
-    std::mt19937 random(seed);
-    for (int rank = 0; rank < contract.ranks; ++rank) {
-      sizes_.emplace_back();
-      for (int block = 0; block < contract.inputBlocks(rank); ++block)
-        sizes_.back().push_back(random() % 4 == 0 ? 0 : random() % 300);
-    }
+  Sizes(const Contract& contract, unsigned seed)
+      : contract_(contract), sums_(contract.expected(0, 0).size() > 1), seed_(seed) {}
+
+  std::size_t of(Payload payload) const {
+    const Payload name = contract_.identity(payload);
+    std::seed_seq seeds{static_cast<int>(seed_), sums_ ? 0 : name.rank + 1, name.block};
+    std::mt19937 random(seeds);
+    return random() % 4 == 0 ? 0 : random() % 300;
   }
-  std::size_t of(Payload payload) const { return sizes_[payload.rank][payload.block]; }
 
  private:
-  std::vector<std::vector<std::size_t>> sizes_;
+  const Contract contract_;
+  const bool sums_;
+  const unsigned seed_;
 };
 
 // A buffer of blocks of given sizes, with gaps between them that nobody may write.
@@ -106,6 +109,13 @@ struct Spread {
     memory.resize(memory.size() + gap + bytes, kPoison);
   }
   std::byte* at(std::size_t block) { return memory.data() + extents[block].offset; }
+  // As the plan knows them.
+  std::vector<Extent> cut(int pieces) const {
+    std::vector<Extent> all;
+    for (const Extent& extent : extents)
+      for (int i = 0; i < pieces; ++i) all.push_back(pieceOf(extent, i, pieces, 1));
+    return all;
+  }
 };
 
 std::byte byteOf(Payload payload, std::size_t at) {
@@ -114,11 +124,20 @@ std::byte byteOf(Payload payload, std::size_t at) {
 }
 
 void runWithRandomExtents(const Algorithm& algorithm, const Topology& topology, unsigned seed) {
-  const Contract contract{algorithm.collective, topology.ranks()};
+  Parameters parameters;
+  if (needsGrid(algorithm.collective)) {
+    const int ranks = topology.ranks();
+    const int esp = ranks % 2 == 0 ? 2 : ranks % 3 == 0 ? 3 : 1;
+    parameters.grid = {ranks % 3 == 0 ? 3 : 1, ranks / esp, esp, seed % 2 == 0};
+    parameters.experts = 1 + static_cast<int>(seed);
+  }
+  const Contract contract{algorithm.collective, topology.ranks(), parameters.grid,
+                          parameters.experts};
   const Sizes sizes(contract, seed);
   runRanks(topology.ranks(), [&](CountingTransport& transport) {
     const int rank = transport.rank();
-    auto plan = std::make_shared<PreparedPlan>(algorithm.plan(topology, Parameters{}, rank));
+    auto plan = std::make_shared<PreparedPlan>(algorithm.plan(topology, parameters, rank));
+    const int pieces = plan->plan().pieces;
     HostRun run(plan);
     std::vector<int> ranks(topology.ranks());
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -127,21 +146,23 @@ void runWithRandomExtents(const Algorithm& algorithm, const Topology& topology, 
       for (int block = 0; block < contract.inputBlocks(rank); ++block) {
         in.add(sizes.of({rank, block}));
         for (std::size_t at = 0; at < in.extents.back().bytes; ++at)
-          in.at(block)[at] = byteOf({rank, block}, at);
+          in.at(block)[at] = byteOf(contract.identity({rank, block}), at);
       }
       for (int block = 0; block < contract.outputBlocks(rank); ++block)
         out.add(sizes.of(contract.expected(rank, block)[0]));
       std::vector<Extent> scratch;
       std::size_t scratchBytes = 0;
       for (Payload payload : plan->plan().scratch) {
-        scratch.push_back({scratchBytes, sizes.of(payload)});
-        scratchBytes += sizes.of(payload);
+        const Extent whole{0, sizes.of({payload.rank, payload.block / pieces})};
+        scratch.push_back({scratchBytes, pieceOf(whole, payload.block % pieces, pieces, 1).bytes});
+        scratchBytes += scratch.back().bytes;
       }
+      const std::vector<Extent> inPieces = in.cut(pieces), outPieces = out.cut(pieces);
       Operands operands;
       operands.input = in.memory.data();
       operands.output = out.memory.data();
-      operands.inputExtents = Extents::table(in.extents);
-      operands.outputExtents = Extents::table(out.extents);
+      operands.inputExtents = Extents::table(inPieces);
+      operands.outputExtents = Extents::table(outPieces);
       operands.scratchExtents = Extents::table(scratch);
       operands.scratchBytes = scratchBytes;
       Route route{&transport, ranks, {}};
@@ -154,8 +175,12 @@ void runWithRandomExtents(const Algorithm& algorithm, const Topology& topology, 
       ASSERT_EQ(run.unfinished(), 0);
       std::vector<std::byte> expected = before;
       for (int block = 0; block < contract.outputBlocks(rank); ++block)
-        for (std::size_t at = 0; at < out.extents[block].bytes; ++at)
-          expected[out.extents[block].offset + at] = byteOf(contract.expected(rank, block)[0], at);
+        for (std::size_t at = 0; at < out.extents[block].bytes; ++at) {
+          unsigned sum = 0;
+          for (Payload payload : contract.expected(rank, block))
+            sum += static_cast<unsigned>(byteOf(payload, at));
+          expected[out.extents[block].offset + at] = static_cast<std::byte>(sum);
+        }
       ASSERT_EQ(out.memory, expected) << algorithm.name << " rank " << rank;
     }
   });

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <initializer_list>
 #include <iostream>
+#include <optional>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "tests/plans/support.h"
 
@@ -43,29 +47,54 @@ class Algorithms : public ::testing::TestWithParam<Algorithm> {
       return;
     }
     const auto built = Clock::now();
-    const auto violations = verify({GetParam().collective, topology.ranks()}, *plans);
+    const auto violations = verify(contractOf(GetParam().collective, topology, parameters), *plans);
     building_ += built - start;
     verifying_ += Clock::now() - built;
     ++verified_;
     for (const Plan& plan : *plans) ops_ += plan.ops.size();
     ASSERT_TRUE(violations.empty())
-        << "nodes of the ranks: " << nameOf(topology) << ", window " << parameters.window << "\n"
+        << "nodes of the ranks: " << nameOf(topology) << "; " << nameOf(parameters) << "\n"
         << text(violations);
   }
 
-  // With the usual window and with others; where these make no difference, once is enough.
-  void checkWindows(const Topology& topology,
-                    std::initializer_list<int> windows = {-1, 0, 1, 2, 3, 7, 1 << 30}) {
-    const auto usual = plansOf(GetParam(), topology);
-    check(topology);
-    for (int window : windows)
-      if (plansOf(GetParam(), topology, {.window = window}) != usual)
-        check(topology, {.window = window});
+  // With the usual parameters and with others; where these make no difference, once is enough.
+  void checkVariants(const Topology& topology, const Parameters& usual,
+                     std::initializer_list<int> values = {-1, 0, 1, 2, 3, 7, 1 << 30}) {
+    check(topology, usual);
+    // What makes no difference to one rank makes none to the others.
+    const auto planOf = [&](const Parameters& parameters) -> std::optional<Plan> {
+      try {
+        return GetParam().plan(topology, parameters, 0);
+      } catch (const NotOffered&) {
+        return std::nullopt;
+      }
+    };
+    std::vector<std::optional<Plan>> seen{planOf(usual)};
+    for (int Parameters::*parameter :
+         {&Parameters::window, &Parameters::radix, &Parameters::leaders, &Parameters::chunks})
+      for (int value : values) {
+        if (parameter == &Parameters::chunks && value > 7) continue;
+        Parameters other = usual;
+        other.*parameter = value;
+        const std::optional<Plan> plan = planOf(other);
+        if (std::ranges::find(seen, plan) != seen.end()) continue;
+        seen.push_back(plan);
+        check(topology, other);
+      }
+  }
+  void checkVariants(const Topology& topology,
+                     std::initializer_list<int> values = {-1, 0, 1, 2, 3, 7, 1 << 30}) {
+    checkVariants(topology, drawGrid(topology.ranks()), values);
+  }
+
+  Parameters drawGrid(int ranks) {
+    return needsGrid(GetParam().collective) ? randomGrid(random_, ranks) : Parameters{};
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   std::chrono::duration<double> building_{0}, verifying_{0};
+  std::mt19937 random_{20240301};
   int verified_ = 0, notOffered_ = 0;
   std::size_t ops_ = 0;
 };

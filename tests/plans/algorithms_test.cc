@@ -7,26 +7,61 @@ namespace moeccl::testing {
 namespace {
 
 TEST_P(Algorithms, InOneNode) {
-  for (int ranks = 1; ranks <= 33; ++ranks) checkWindows(Topology::even(1, ranks));
+  for (int ranks = 1; ranks <= 33; ++ranks) checkVariants(Topology::even(1, ranks));
 }
 
 TEST_P(Algorithms, OnOneRankNodes) {
-  for (int ranks = 1; ranks <= 33; ++ranks) checkWindows(Topology::even(ranks, 1));
+  for (int ranks = 1; ranks <= 33; ++ranks) checkVariants(Topology::even(ranks, 1));
 }
 
 TEST_P(Algorithms, OnEveryCutOfUpTo12Ranks) {
-  for (int ranks = 1; ranks <= 12; ++ranks)
-    for (const Topology& topology : compositions(ranks)) checkWindows(topology, {3});
+  for (int ranks = 1; ranks <= (kSanitized ? 8 : 12); ++ranks)
+    for (const Topology& topology : compositions(ranks)) checkVariants(topology, {3});
 }
 
 TEST_P(Algorithms, OnRoundRobinPlacements) {
   for (int ranks = 1; ranks <= 24; ++ranks)
-    for (int nodes = 1; nodes <= ranks; ++nodes) checkWindows(roundRobin(ranks, nodes));
+    for (int nodes = 1; nodes <= ranks; ++nodes) checkVariants(roundRobin(ranks, nodes));
 }
 
 TEST_P(Algorithms, OnRandomUnevenNodes) {
   std::mt19937 random(20240229);
-  for (int i = 0; i < 64; ++i) check(randomTopology(random, 256), {.window = 1 + i % 20});
+  for (int i = 0; i < 64; ++i) {
+    const Topology topology = randomTopology(random, kSanitized ? 64 : 256);
+    Parameters parameters = drawGrid(topology.ranks());
+    parameters.window = 1 + i % 20;
+    parameters.radix = 2 + i % 7;
+    parameters.leaders = i % 4;
+    check(topology, parameters);
+  }
+}
+
+// Groups of 1, 2, 3, 4 and 8 ranks in all combinations and both orders; on one node, on nodes that hold
+// whole groups of either kind, on nodes that cut through all groups, and on uneven ones.
+TEST_P(Algorithms, OnGrids) {
+  if (!needsGrid(GetParam().collective)) GTEST_SKIP() << "no collective of a grid";
+  std::mt19937 random(7);
+  for (int mp : {1, 2, 3, 4, 8})
+    for (int ep : {1, 2, 3, 4, 8})
+      for (int esp : {1, 2, 3, 4, 8})
+        for (bool espConsecutive : {true, false}) {
+          const int ranks = ep * esp;
+          if (ranks % mp != 0) continue;
+          Parameters parameters;
+          parameters.grid = {mp, ep, esp, espConsecutive};
+          parameters.experts = 1 + ranks % 3;
+          for (const Topology& topology :
+               {Topology::even(1, ranks), Topology::even(ep, esp), Topology::even(esp, ep),
+                roundRobin(ranks, std::min(ranks, 3)), roundRobin(ranks, ranks),
+                compositions(std::min(ranks, 10))[random() % (1u << (std::min(ranks, 10) - 1))]}) {
+            if (topology.ranks() == ranks) check(topology, parameters);
+          }
+          std::vector<int> node(static_cast<size_t>(ranks));
+          if (kSanitized && ranks > 16) continue;
+          for (int rank = 1; rank < ranks; ++rank)
+            node[rank] = node[rank - 1] + (random() % 3 == 0 ? 1 : 0);
+          checkVariants(Topology(node), parameters, {1, 3});
+        }
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(algorithms()),

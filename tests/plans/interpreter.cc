@@ -18,17 +18,16 @@ struct Value {
   std::uint64_t size;
 };
 
-Value valueOf(Payload payload) {
-  const auto rank = static_cast<std::uint64_t>(payload.rank);
-  const auto block = static_cast<std::uint64_t>(payload.block);
-  return {(rank * 1000003 + block + 1) * 0x9e3779b97f4a7c15u, rank * 1000 + block};
-}
-
 class Interpreter {
  public:
   Interpreter(const Contract& contract, std::span<const Plan> plans, Machine machine,
               std::mt19937& random)
-      : contract_(contract), plans_(plans), machine_(machine), random_(random) {
+      : contract_(contract),
+        plans_(plans),
+        machine_(machine),
+        random_(random),
+        pieces_(plans[0].pieces),
+        sums_(contract.expected(0, 0).size() > 1) {
     for (int rank = 0; rank < contract.ranks; ++rank) {
       fill(rank);
       group(rank);
@@ -74,16 +73,30 @@ class Interpreter {
            describe(plans_[ops_[op].rank], ops_[op].op) + ")";
   }
 
+  // Of a piece. Where payloads are summed, those of one number are equally large.
+  Value valueOf(Payload piece) const {
+    const Payload whole = contract_.identity({piece.rank, piece.block / pieces_});
+    const auto rank = static_cast<std::uint64_t>(whole.rank);
+    const auto block = static_cast<std::uint64_t>(whole.block * pieces_ + piece.block % pieces_);
+    return {(rank * 1000003 + block + 1) * 0x9e3779b97f4a7c15u,
+            (sums_ ? 0 : rank * 100000) + block};
+  }
+
+  std::vector<Payload> expected(int rank, int block) const {
+    std::vector<Payload> payloads = contract_.expected(rank, block / pieces_);
+    for (Payload& payload : payloads) payload.block = payload.block * pieces_ + block % pieces_;
+    return payloads;
+  }
+
   // Blocks begin with their sizes and rubbish.
   void fill(int rank) {
     const auto rubbish = [&](std::uint64_t size) {
       return Value{random_() * 0x100000001u | 1u, size};
     };
-    for (int block = 0; block < contract_.inputBlocks(rank); ++block)
+    for (int block = 0; block < contract_.inputBlocks(rank) * pieces_; ++block)
       memory_[{rank, Buffer::input, block}] = valueOf({rank, block});
-    for (int block = 0; block < contract_.outputBlocks(rank); ++block)
-      memory_[{rank, Buffer::output, block}] =
-          rubbish(valueOf(contract_.expected(rank, block)[0]).size);
+    for (int block = 0; block < contract_.outputBlocks(rank) * pieces_; ++block)
+      memory_[{rank, Buffer::output, block}] = rubbish(valueOf(expected(rank, block)[0]).size);
     for (size_t block = 0; block < plans_[rank].scratch.size(); ++block)
       memory_[{rank, Buffer::scratch, static_cast<int>(block)}] =
           rubbish(valueOf(plans_[rank].scratch[block]).size);
@@ -200,9 +213,9 @@ class Interpreter {
 
   std::string compare() const {
     for (int rank = 0; rank < contract_.ranks; ++rank)
-      for (int block = 0; block < contract_.outputBlocks(rank); ++block) {
+      for (int block = 0; block < contract_.outputBlocks(rank) * pieces_; ++block) {
         std::uint64_t sum = 0;
-        for (Payload payload : contract_.expected(rank, block)) sum += valueOf(payload).bits;
+        for (Payload payload : expected(rank, block)) sum += valueOf(payload).bits;
         if (memory_.at({rank, Buffer::output, block}).bits != sum)
           return "rank " + std::to_string(rank) + " ends with a wrong " + describe(output(block));
       }
@@ -213,6 +226,8 @@ class Interpreter {
   const std::span<const Plan> plans_;
   const Machine machine_;
   std::mt19937& random_;
+  const int pieces_;
+  const bool sums_;
   std::vector<OpState> ops_;
   std::vector<Group> groups_;
   std::map<Place, Value> memory_;

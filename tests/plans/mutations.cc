@@ -95,8 +95,8 @@ class Mutations {
   }
 
   int blocksIn(Buffer buffer) const {
-    if (buffer == Buffer::input) return contract_.inputBlocks(rank_);
-    if (buffer == Buffer::output) return contract_.outputBlocks(rank_);
+    if (buffer == Buffer::input) return contract_.inputBlocks(rank_) * plan_.pieces;
+    if (buffer == Buffer::output) return contract_.outputBlocks(rank_) * plan_.pieces;
     return static_cast<int>(plan_.scratch.size());
   }
 
@@ -157,7 +157,7 @@ class Mutations {
   void resizeScratch() {
     for (size_t i = 0; i < plan_.scratch.size(); ++i)
       for (int source = 0; source < contract_.ranks; ++source)
-        for (int block = 0; block < contract_.inputBlocks(source); ++block) {
+        for (int block = 0; block < contract_.inputBlocks(source) * plan_.pieces; ++block) {
           const Payload size{source, block};
           if (size == plan_.scratch[i]) continue;
           Plan plan = plan_;

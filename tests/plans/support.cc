@@ -17,6 +17,36 @@ std::optional<std::vector<Plan>> plansOf(const Algorithm& algorithm, const Topol
   return plans;
 }
 
+Contract contractOf(Collective collective, const Topology& topology, const Parameters& parameters) {
+  return {collective, topology.ranks(), parameters.grid, parameters.experts};
+}
+
+std::vector<Grid> gridsOf(int ranks, int most) {
+  std::vector<Grid> grids;
+  for (int mp = 1; mp <= most; ++mp)
+    for (int esp = 1; esp <= most; ++esp)
+      for (bool espConsecutive : {true, false})
+        if (ranks % mp == 0 && ranks % esp == 0 && (espConsecutive || (esp > 1 && esp < ranks)))
+          grids.push_back({mp, ranks / esp, esp, espConsecutive});
+  return grids;
+}
+
+Parameters randomGrid(std::mt19937& random, int ranks) {
+  const std::vector<Grid> grids = gridsOf(ranks, 8);
+  Parameters parameters;
+  parameters.grid = grids[random() % grids.size()];
+  parameters.experts = 1 + static_cast<int>(random() % 3);
+  return parameters;
+}
+
+std::string nameOf(const Parameters& p) {
+  return "window " + std::to_string(p.window) + ", radix " + std::to_string(p.radix) +
+         ", leaders " + std::to_string(p.leaders) + ", chunks " + std::to_string(p.chunks) +
+         ", mp " + std::to_string(p.grid.mp) + ", ep " + std::to_string(p.grid.ep) + ", esp " +
+         std::to_string(p.grid.esp) + (p.grid.espConsecutive ? "" : " (ep consecutive)") +
+         ", experts " + std::to_string(p.experts);
+}
+
 std::string nameOf(const Algorithm& algorithm) {
   return std::string(moeccl::nameOf(algorithm.collective)) + "_" + std::string(algorithm.name);
 }

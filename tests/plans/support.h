@@ -12,6 +12,21 @@
 
 namespace moeccl::testing {
 
+// Sanitizers make proofs many times slower and see the same code in fewer of them.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+Contract contractOf(Collective collective, const Topology& topology, const Parameters& parameters);
+
+// A grid, and experts, for collectives that need them; what others ignore.
+Parameters randomGrid(std::mt19937& random, int ranks);
+// Every grid of `ranks` ranks with at most `most` ranks to a group, in both orders.
+std::vector<Grid> gridsOf(int ranks, int most);
+std::string nameOf(const Parameters& parameters);
+
 // The plans of all ranks, or nothing where the algorithm is not offered.
 std::optional<std::vector<Plan>> plansOf(const Algorithm& algorithm, const Topology& topology,
                                          const Parameters& parameters = {});

@@ -1,0 +1,70 @@
+// What dispatch, combine and their relatives share: tokens of a rank on one side, its experts on the
+// other, and the exchange between the two in either direction (Parm III-C).
+//
+//   token side    [E][tokenSlots] blocks, E = ep x experts: what a rank has for, or gets from, expert e.
+//                 tokenSlots is 1, or mp where the whole MP group's tokens are kept together; a rank
+//                 exchanges only its own of them
+//   expert side   [experts][P] blocks: what an expert's shard gets from, or has for, each rank
+//
+// A block goes whole, or, in the exchange without duplicates, cut into one slice per shard: where the
+// ranks of an ESP group share a node, a block crosses to or from that node once, each slice by way of
+// one shard, and the shards share it out (or sum it up) among themselves.
+#pragma once
+
+#include <vector>
+
+#include "algorithms/registry.h"
+
+namespace moeccl {
+
+// Pieces [first, first + count) of every block.
+struct PieceRange {
+  int first = 0;
+  int count = 1;
+};
+
+class ExpertExchange {
+ public:
+  // `pieces`: of every block. With `dedup`, a range that is exchanged has one piece for each shard.
+  ExpertExchange(const Topology& topology, const Parameters& parameters, int rank, int tokenSlots,
+                 int pieces, bool dedup);
+
+  // Both append ops on lanes 0 and 1 to `plan` and return those that write the output.
+  //
+  // dispatch: from the input's token side to the output's expert side.
+  std::vector<OpRange> dispatch(PlanBuilder& plan, PieceRange range) const;
+  // combine: from the input's expert side to the output's token side, summed in shard order. It takes
+  // steps() steps from `step` on. Nothing is sent before `throttle`; *sent is what is.
+  std::vector<OpRange> combine(PlanBuilder& plan, PieceRange range, int step, OpRange throttle,
+                               OpRange* sent) const;
+  int steps() const { return 2 * topology_.nodes(); }
+
+  // The token side's blocks of the experts at an EP position.
+  BlockList tokens(Buffer buffer, int position, int slot, PieceRange range) const;
+  int ownSlot() const { return tokenSlots_ == 1 ? 0 : grid_.mpIndexOf(rank_); }
+
+ private:
+  // The expert side's blocks of one rank, and of those of a node.
+  BlockList ofRank(Buffer buffer, int peer, PieceRange range) const;
+  BlockList ofNode(Buffer buffer, int node, PieceRange range) const;
+  // New scratch for what `from` has, on the expert side, for the ranks.
+  Blocks scratchFor(PlanBuilder& plan, int from, std::span<const int> ranks,
+                    PieceRange range) const;
+  // Whether blocks between `rank` and the experts at `position` go in slices.
+  bool sliced(int rank, int position) const;
+  PieceRange sliceOf(PieceRange range, int shard) const { return {range.first + shard, 1}; }
+  int nodeAt(int distance) const {
+    return (node_ + distance + topology_.nodes()) % topology_.nodes();
+  }
+  int distanceFrom(int rank) const {
+    return (node_ - topology_.nodeOf(rank) + topology_.nodes()) % topology_.nodes();
+  }
+
+  const Topology& topology_;
+  const Grid grid_;
+  const int experts_, rank_, tokenSlots_, pieces_;
+  const bool dedup_;
+  const int node_, position_, shard_;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,92 @@
+// The collectives of a grid: calls on its communicator.
+#include "moeccl/moeccl.h"
+#include "src/api/launch.h"
+
+namespace moeccl {
+namespace {
+
+Grid shapeOf(const moecclGrid& grid) {
+  const moecclGridShape_t& shape = grid.shape;
+  return {shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
+}
+
+struct Problem {
+  Collective collective;
+  moecclGrid_t grid;
+  int experts;
+  size_t count;
+  moecclDataType_t datatype;
+};
+
+moecclResult_t run(const char* function, const Problem& problem, const void* sendbuff,
+                   void* recvbuff, moecclStream_t stream) {
+  const auto state =
+      hold(problem.grid == nullptr ? nullptr : problem.grid->comms[moecclGroupWorld]);
+  return boundary(function, lastErrorOf(state), [&] {
+    const Grid grid = shapeOf(gridOf(problem.grid));
+    Communicator& communicator = communicatorOf(state);
+    if (problem.experts < 1)
+      throw Error(moecclInvalidArgument, "nExpertsPerRank is " + std::to_string(problem.experts) +
+                                             "; it must be at least 1");
+    constexpr int kMostBlocks = 1 << 30;
+    if (problem.experts > kMostBlocks / communicator.ranks() / grid.mp)
+      throw Error(moecclInvalidArgument,
+                  "nExpertsPerRank is " + std::to_string(problem.experts) + "; with " +
+                      std::to_string(communicator.ranks()) + " ranks at most " +
+                      std::to_string(kMostBlocks / communicator.ranks() / grid.mp) +
+                      " are possible");
+    const Contract contract{problem.collective, communicator.ranks(), grid, problem.experts};
+    const int rank = communicator.rank();
+    const Bytes in = bytesOf(problem.count, "count", problem.datatype, contract.inputBlocks(rank));
+    const Bytes out =
+        bytesOf(problem.count, "count", problem.datatype, contract.outputBlocks(rank));
+    requireBuffers(sendbuff, recvbuff, problem.count);
+    require(!overlap(sendbuff, in.buffer, recvbuff, out.buffer),
+            "sendbuff and recvbuff overlap; it does not work in place");
+    launch({choose(communicator, problem.collective, grid, problem.experts), sendbuff, recvbuff,
+            in.block, problem.datatype},
+           communicator, stream);
+  });
+}
+
+}  // namespace
+}  // namespace moeccl
+
+moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff, size_t count,
+                                moecclDataType_t datatype, moecclGrid_t grid,
+                                moecclStream_t stream) {
+  return moeccl::run("moecclTpAllToAll", {moeccl::Collective::tpAllToAll, grid, 1, count, datatype},
+                     sendbuff, recvbuff, stream);
+}
+
+moecclResult_t moecclDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                              int nExpertsPerRank, moecclDataType_t datatype, moecclGrid_t grid,
+                              moecclStream_t stream) {
+  return moeccl::run("moecclDispatch",
+                     {moeccl::Collective::dispatch, grid, nExpertsPerRank, count, datatype},
+                     sendbuff, recvbuff, stream);
+}
+
+moecclResult_t moecclCombine(const void* sendbuff, void* recvbuff, size_t count,
+                             int nExpertsPerRank, moecclDataType_t datatype, moecclGrid_t grid,
+                             moecclStream_t stream) {
+  return moeccl::run("moecclCombine",
+                     {moeccl::Collective::combine, grid, nExpertsPerRank, count, datatype},
+                     sendbuff, recvbuff, stream);
+}
+
+moecclResult_t moecclCombineAllGather(const void* sendbuff, void* recvbuff, size_t count,
+                                      int nExpertsPerRank, moecclDataType_t datatype,
+                                      moecclGrid_t grid, moecclStream_t stream) {
+  return moeccl::run("moecclCombineAllGather",
+                     {moeccl::Collective::combineAllGather, grid, nExpertsPerRank, count, datatype},
+                     sendbuff, recvbuff, stream);
+}
+
+moecclResult_t moecclSplitDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                                   int nExpertsPerRank, moecclDataType_t datatype,
+                                   moecclGrid_t grid, moecclStream_t stream) {
+  return moeccl::run("moecclSplitDispatch",
+                     {moeccl::Collective::splitDispatch, grid, nExpertsPerRank, count, datatype},
+                     sendbuff, recvbuff, stream);
+}

@@ -1,0 +1,64 @@
+#include "src/api/launch.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "kernels/reduce.h"
+
+namespace moeccl {
+
+std::size_t elementBytes(moecclDataType_t datatype) {
+  const std::size_t size = sizeOf(datatype);
+  if (size == 0)
+    throw Error(moecclInvalidArgument, "datatype is " + std::to_string(static_cast<int>(datatype)) +
+                                           "; it must be one of moecclDataType_t");
+  return size;
+}
+
+void requireOp(moecclRedOp_t op) {
+  if (op != moecclSum && op != moecclMax && op != moecclMin)
+    throw Error(moecclInvalidArgument, "op is " + std::to_string(static_cast<int>(op)) +
+                                           "; it must be moecclSum, moecclMax or moecclMin");
+}
+
+Bytes bytesOf(std::size_t count, const char* countName, moecclDataType_t datatype,
+              long long blocks) {
+  const std::size_t size = elementBytes(datatype), parts = static_cast<std::size_t>(blocks);
+  const std::size_t most =
+      static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) / size / parts;
+  if (count > most)
+    throw Error(moecclInvalidArgument, std::string(countName) + " is " + std::to_string(count) +
+                                           "; " + std::to_string(blocks) +
+                                           " blocks of it exceed the address space");
+  return {count * size, count * size * parts};
+}
+
+bool overlap(const void* a, std::size_t aBytes, const void* b, std::size_t bBytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
+  return x < y + bBytes && y < x + aBytes;
+}
+
+void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count) {
+  if (count == 0) return;
+  require(sendbuff != nullptr, "sendbuff is NULL while there is something to send");
+  require(recvbuff != nullptr, "recvbuff is NULL while there is something to receive");
+}
+
+AlgorithmChoice choose(const Communicator& communicator, Collective collective, const Grid& grid,
+                       int experts) {
+  AlgorithmChoice choice = communicator.settings().choiceFor(collective);
+  if (choice.algorithm == nullptr) choice.algorithm = &firstAlgorithm(collective);
+  choice.parameters.grid = grid;
+  choice.parameters.experts = experts;
+  return choice;
+}
+
+void launch(Call call, Communicator& communicator, moecclStream_t stream) {
+  if (stream == nullptr)
+    communicator.run(call);
+  else
+    streamOf(stream)->enqueue(communicator, std::move(call));
+}
+
+}  // namespace moeccl

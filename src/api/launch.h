@@ -1,0 +1,34 @@
+// From the arguments of a collective's public function to a call: checks that they share.
+#pragma once
+
+#include <cstddef>
+
+#include "src/api/handles.h"
+
+namespace moeccl {
+
+// The size of an element; throws Error for no datatype.
+std::size_t elementBytes(moecclDataType_t datatype);
+void requireOp(moecclRedOp_t op);
+
+// `blocks` blocks of `count` elements.
+struct Bytes {
+  std::size_t block;
+  std::size_t buffer;
+};
+// Throws Error where that exceeds the address space.
+Bytes bytesOf(std::size_t count, const char* countName, moecclDataType_t datatype,
+              long long blocks);
+
+bool overlap(const void* a, std::size_t aBytes, const void* b, std::size_t bBytes);
+// Both are there unless `count` is 0.
+void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count);
+
+// How `collective` is to be done on a communicator.
+AlgorithmChoice choose(const Communicator& communicator, Collective collective,
+                       const Grid& grid = {}, int experts = 1);
+
+// Makes the call: at once when there is no stream.
+void launch(Call call, Communicator& communicator, moecclStream_t stream);
+
+}  // namespace moeccl

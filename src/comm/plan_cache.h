@@ -1,0 +1,47 @@
+// The plans that a communicator has used, each ready to run, with the runs that use it: calls on
+// several streams run at once. Calls after the first of a kind allocate nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "algorithms/extents.h"
+#include "algorithms/registry.h"
+#include "src/exec/host_run.h"
+
+namespace moeccl {
+
+// A run, and what its operands refer to.
+struct RunSlot {
+  explicit RunSlot(std::shared_ptr<const PreparedPlan> plan) : run(std::move(plan)) {}
+
+  HostRun run;
+  std::vector<Extent> scratch;
+  // By rank, in bytes: of a call that tells its relays first how much they will carry.
+  std::vector<std::uint64_t> sendBytes, recvBytes;
+};
+
+struct CachedPlan {
+  AlgorithmChoice choice;
+  std::shared_ptr<const PreparedPlan> plan;
+  std::vector<std::unique_ptr<RunSlot>> slots;
+  std::vector<RunSlot*> idle;
+
+  RunSlot& take();
+  void giveBack(RunSlot& slot) { idle.push_back(&slot); }
+};
+
+class PlanCache {
+ public:
+  // Builds the plan at its first use; throws Error with moecclInvalidUsage where the algorithm is not
+  // offered. The reference stays valid.
+  CachedPlan& get(const AlgorithmChoice& choice, const Topology& topology, int rank);
+  std::span<const std::unique_ptr<CachedPlan>> all() const { return plans_; }
+
+ private:
+  std::vector<std::unique_ptr<CachedPlan>> plans_;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,29 @@
+// One call of any collective through the public API, on data of which every element is known, checked
+// against the collective's contract.
+#pragma once
+
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "moeccl/moeccl.h"
+
+namespace moeccl::test {
+
+struct Exercise {
+  Collective collective = Collective::allToAll;
+  std::size_t count = 1;  // elements of a block; of allToAllv: of the largest
+  moecclDataType_t datatype = moecclFloat32;
+  moecclRedOp_t op = moecclSum;
+  bool inPlace = false;
+  int experts = 1;
+  unsigned salt = 0;
+};
+
+// `grid`: only collectives of a grid use it, others use `comm`. Throws what went wrong.
+void exercise(const Exercise& what, moecclComm_t comm, moecclGrid_t grid, moecclStream_t stream);
+
+// Whether the collective can be used in place.
+bool worksInPlace(Collective collective);
+bool reduces(Collective collective);
+
+}  // namespace moeccl::test
