@@ -10,27 +10,55 @@
 
 namespace moeccl::perf {
 
-// Which data a block holds: what `source` has for `destination`. Collectives in which everybody gets
-// the same have destination 0.
+// The ranks of a call.
+struct World {
+  int ranks = 1;
+  moecclGridShape_t grid = {1, 1, 1, moecclOrderEspEp};  // of collectives of a grid
+  int experts = 1;                                       // per rank
+
+  // The rank that holds shard `shard` of the experts at `position`, and the reverse.
+  int rankOf(int position, int shard) const;
+  int positionOf(int rank) const;
+  int shardOf(int rank) const;
+};
+
+// Which data a block holds: what `source` has for `destination`, whatever these number in a collective;
+// two that everybody may take for one another have the same numbers. Of a sum a rank has one of `terms`
+// terms: its elements at the places that are its own, and zeros.
 struct Payload {
   int source;
   int destination;
+  int term = 0;
+  int terms = 1;
+};
+
+struct Call {
+  const void* send;
+  void* recv;
+  std::size_t count;
+  moecclDataType_t type;
+  moecclComm_t comm;
+  moecclGrid_t grid;  // NULL where none is used
+  const World& world;
 };
 
 struct Collective {
   std::string_view name;  // as in the config's `algorithms`
   std::string_view description;
+  bool usesGrid;
   // Numbers of blocks of `count` elements in the buffers.
-  int (*sendBlocks)(int ranks);
-  int (*recvBlocks)(int ranks);
-  Payload (*sent)(int rank, int block);
-  Payload (*received)(int rank, int block);
-  // In place, the send buffer begins at this block of the receive buffer; nullptr: not in place.
+  int (*sendBlocks)(const World& world);
+  int (*recvBlocks)(const World& world);
+  Payload (*sent)(const World& world, int rank, int block);
+  // Of a sum: all of it.
+  Payload (*received)(const World& world, int rank, int block);
+  bool sums;
+  // In place, the smaller buffer begins at this block of the larger one; nullptr: not in place.
   int (*inPlaceBlock)(int rank);
-  // nccl-tests' formula: bus bandwidth over algorithm bandwidth.
-  double (*busFactor)(int ranks);
-  moecclResult_t (*call)(const void* send, void* recv, std::size_t count, moecclDataType_t type,
-                         moecclComm_t comm, moecclStream_t stream);
+  // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what leaves a
+  // rank over what is in its larger buffer.
+  double (*busFactor)(const World& world);
+  moecclResult_t (*call)(const Call& call);
 };
 
 std::span<const Collective> collectives();

@@ -8,15 +8,20 @@ namespace {
 
 class MoecclContender : public Contender {
  public:
-  MoecclContender(std::string name, const Collective& collective, Comm comm)
-      : Contender(std::move(name), false), collective_(collective), comm_(std::move(comm)) {
-    int ranks = 0;
-    require(moecclCommCount(comm_.get(), &ranks), "count the ranks", comm_.get());
-    barrier_.resize(static_cast<std::size_t>(ranks) + 1);
+  MoecclContender(std::string name, const Collective& collective, const World& world, Comm comm)
+      : Contender(std::move(name), false),
+        collective_(collective),
+        world_(world),
+        comm_(std::move(comm)),
+        barrier_(static_cast<std::size_t>(world.ranks) + 1) {
+    if (!collective.usesGrid) return;
+    moecclGrid_t grid = nullptr;
+    require(moecclGridCreate(comm_.get(), world.grid, &grid), "make the grid", comm_.get());
+    grid_.reset(grid);
   }
 
   void exchange(const void* send, void* recv, std::size_t count, const DataType& type) override {
-    require(collective_.call(send, recv, count, type.value, comm_.get(), nullptr),
+    require(collective_.call({send, recv, count, type.value, comm_.get(), grid_.get(), world_}),
             collective_.name.data(), comm_.get());
   }
 
@@ -27,7 +32,9 @@ class MoecclContender : public Contender {
 
  private:
   const Collective& collective_;
+  const World& world_;
   Comm comm_;
+  Grid grid_;
   std::vector<signed char> barrier_;  // a byte from each rank, and the own one
 };
 
@@ -40,16 +47,16 @@ void require(moecclResult_t result, const char* what, moecclComm_t comm) {
   throw std::runtime_error(std::string(what) + ": " + text);
 }
 
-std::unique_ptr<Contender> makeContender(const Collective& collective, const std::string& algorithm,
-                                         moecclComm_t world) {
+std::unique_ptr<Contender> makeContender(const Collective& collective, const World& world,
+                                         const std::string& algorithm, moecclComm_t comm) {
   const std::string setting = std::string(collective.name) + "=" + algorithm;
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   if (algorithm != "auto") config.algorithms = setting.c_str();
   int rank = 0;
-  require(moecclCommUserRank(world, &rank), "ask for the rank", world);
-  moecclComm_t comm = nullptr;
-  require(moecclCommSplit(world, 0, rank, &comm, &config), setting.c_str(), world);
-  return std::make_unique<MoecclContender>(algorithm, collective, Comm(comm));
+  require(moecclCommUserRank(comm, &rank), "ask for the rank", comm);
+  moecclComm_t own = nullptr;
+  require(moecclCommSplit(comm, 0, rank, &own, &config), setting.c_str(), comm);
+  return std::make_unique<MoecclContender>(algorithm, collective, world, Comm(own));
 }
 
 }  // namespace moeccl::perf

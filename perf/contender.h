@@ -38,8 +38,13 @@ struct DestroyComm {
 };
 using Comm = std::unique_ptr<moecclComm, DestroyComm>;
 
-// On a communicator of its own, split from `world`. Collective over it.
-std::unique_ptr<Contender> makeContender(const Collective& collective, const std::string& algorithm,
-                                         moecclComm_t world);
+struct DestroyGrid {
+  void operator()(moecclGrid_t grid) const { moecclGridDestroy(grid); }
+};
+using Grid = std::unique_ptr<moecclGrid, DestroyGrid>;
+
+// On a communicator of its own, split from `comm`. Collective over it. `world` must outlive it.
+std::unique_ptr<Contender> makeContender(const Collective& collective, const World& world,
+                                         const std::string& algorithm, moecclComm_t comm);
 
 }  // namespace moeccl::perf

@@ -32,46 +32,52 @@ void chooseReferences(std::vector<Result>& results) {
 
 }  // namespace
 
-std::byte* Measurement::sendBuffer(bool inPlace, std::size_t block) {
-  if (!inPlace) return send_.data();
-  return blockAt(recv_.data(), options_.collective->inPlaceBlock(job_.rank()), block).data();
+Measurement::Buffers Measurement::buffers(bool inPlace, std::size_t block) {
+  const Collective& collective = *options_.collective;
+  if (!inPlace) return {send_.data(), recv_.data()};
+  const int own = collective.inPlaceBlock(job_.rank());
+  if (collective.sendBlocks(world_) > collective.recvBlocks(world_))
+    return {send_.data(), blockAt(send_.data(), own, block).data()};
+  return {blockAt(recv_.data(), own, block).data(), recv_.data()};
 }
 
 std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t count,
                                 const DataType& type) {
   const Collective& collective = *options_.collective;
   const std::size_t block = count * type.bytes;
-  std::byte* const send = sendBuffer(inPlace, block);
+  const Elements elements{type.bytes, collective.sums};
+  const auto [send, recv] = buffers(inPlace, block);
   std::int64_t wrong = 0;
   for (int i = 0; i < options_.checkIterations; ++i, ++checks_) {
-    for (int b = 0; b < collective.recvBlocks(job_.ranks()); ++b)
-      poisonBlock(blockAt(recv_.data(), b, block), collective.received(job_.rank(), b), checks_);
-    for (int b = 0; b < collective.sendBlocks(job_.ranks()); ++b)
-      fillBlock(blockAt(send, b, block), collective.sent(job_.rank(), b), checks_);
-    contender.exchange(send, recv_.data(), count, type);
-    for (int b = 0; b < collective.recvBlocks(job_.ranks()); ++b)
-      wrong += countWrong(blockAt(recv_.data(), b, block), type.bytes,
-                          collective.received(job_.rank(), b), checks_);
+    for (int b = 0; b < collective.recvBlocks(world_); ++b)
+      poisonBlock(blockAt(recv, b, block), elements, collective.received(world_, job_.rank(), b),
+                  checks_);
+    for (int b = 0; b < collective.sendBlocks(world_); ++b)
+      fillBlock(blockAt(send, b, block), elements, collective.sent(world_, job_.rank(), b),
+                checks_);
+    contender.exchange(send, recv, count, type);
+    for (int b = 0; b < collective.recvBlocks(world_); ++b)
+      wrong += countWrong(blockAt(recv, b, block), elements,
+                          collective.received(world_, job_.rank(), b), checks_);
   }
   return job_.sum(wrong);
 }
 
 double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
                          const DataType& type) {
-  const void* const send = sendBuffer(inPlace, count * type.bytes);
+  const auto [send, recv] = buffers(inPlace, count * type.bytes);
   contender.barrier();
-  for (int i = 0; i < options_.warmupIterations; ++i)
-    contender.exchange(send, recv_.data(), count, type);
+  for (int i = 0; i < options_.warmupIterations; ++i) contender.exchange(send, recv, count, type);
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv_.data(), count, type);
+  for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv, count, type);
   const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / options_.iterations;
 }
 
 std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
   const Collective& collective = *options_.collective;
-  const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(job_.ranks()));
-  const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(job_.ranks()));
+  const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(world_));
+  const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(world_));
   const std::size_t blocks = std::max(sendBlocks, recvBlocks);
   const std::size_t count = size / type.bytes / (options_.sizesOfBlocks ? 1 : blocks);
   std::size_t block = 0, total = 0;
@@ -104,7 +110,7 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
   for (Result& result : results) {
     const double seconds = spreadOf(result.times).median * 1e-6;
     result.algorithmBandwidth = static_cast<double>(total) / 1e9 / seconds;
-    result.busBandwidth = result.algorithmBandwidth * collective.busFactor(job_.ranks());
+    result.busBandwidth = result.algorithmBandwidth * collective.busFactor(world_);
   }
   chooseReferences(results);
   return results;

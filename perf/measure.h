@@ -27,22 +27,26 @@ struct Result {
 // Buffers for one size after the other.
 class Measurement {
  public:
-  Measurement(const Options& options, const Job& job,
+  Measurement(const Options& options, const Job& job, const World& world,
               const std::vector<std::unique_ptr<Contender>>& contenders)
-      : options_(options), job_(job), contenders_(contenders) {}
+      : options_(options), job_(job), world_(world), contenders_(contenders) {}
 
   // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
   // place, the same on all ranks. Collective. Throws std::runtime_error.
   std::vector<Result> measure(std::uint64_t size, const DataType& type);
 
  private:
-  std::byte* sendBuffer(bool inPlace, std::size_t block);
+  struct Buffers {
+    std::byte *send, *recv;
+  };
+  Buffers buffers(bool inPlace, std::size_t block);
   std::int64_t check(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
   // Microseconds per call, on this rank.
   double time(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
 
   const Options& options_;
   const Job& job_;
+  const World& world_;
   const std::vector<std::unique_ptr<Contender>>& contenders_;
   std::vector<std::byte> send_, recv_;
   std::uint64_t checks_ = 0;

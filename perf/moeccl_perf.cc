@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <set>
 
 #include "perf/job.h"
 #include "perf/measure.h"
@@ -22,18 +23,30 @@ bool speaksForAll() {
   return true;
 }
 
+// Where no grid is asked for: shards and MP groups are the nodes, if these are equally large.
+World worldOf(const Options& options, const Job& job) {
+  World world{job.ranks(), options.grid, options.experts};
+  if (!options.collective->usesGrid || world.grid.nMp > 0) return world;
+  const std::vector<int> ranksPerNode = job.ranksPerNode();
+  const bool even = std::set<int>(ranksPerNode.begin(), ranksPerNode.end()).size() == 1;
+  const int size = even ? ranksPerNode[0] : 1;
+  world.grid = {size, job.ranks() / size, size, moecclOrderEspEp};
+  return world;
+}
+
 // Returns the number of wrong elements.
 std::int64_t run(const Options& options, const Job& job) {
   std::vector<std::unique_ptr<Contender>> contenders;
+  const World world = worldOf(options, job);
   for (const std::string& algorithm : options.algorithms)
-    contenders.push_back(makeContender(*options.collective, algorithm, job.comm()));
+    contenders.push_back(makeContender(*options.collective, world, algorithm, job.comm()));
   for (const std::string& algorithm : options.mpiAlgorithms)
     contenders.push_back(job.mpi()->contender(*options.collective, algorithm));
 
   const std::vector<int> ranksPerNode = job.ranksPerNode();
   std::optional<Report> report;
-  if (job.rank() == 0) report.emplace(options, job, ranksPerNode);
-  Measurement measurement(options, job, contenders);
+  if (job.rank() == 0) report.emplace(options, job, world, ranksPerNode);
+  Measurement measurement(options, job, world, contenders);
   std::int64_t wrong = 0;
   for (const DataType& type : options.dataTypes) {
     for (const std::uint64_t size : options.sizes()) {

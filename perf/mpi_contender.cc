@@ -6,7 +6,9 @@
 #include <array>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
+#include <vector>
 
 namespace moeccl::perf {
 namespace {
@@ -14,17 +16,36 @@ namespace {
 struct MpiCollective {
   std::string_view name;
   const char* control;  // Open MPI's variable that fixes the algorithm of communicators to come
-  int (*call)(const void* send, void* recv, int bytes, MPI_Comm comm);
+  int (*call)(const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm);
 };
 
 constexpr std::array kMpiCollectives = {
     MpiCollective{"alltoall", "coll_tuned_alltoall_algorithm",
-                  [](const void* send, void* recv, int bytes, MPI_Comm comm) {
-                    return MPI_Alltoall(send, bytes, MPI_BYTE, recv, bytes, MPI_BYTE, comm);
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Alltoall(send, count, type, recv, count, type, comm);
+                  }},
+    MpiCollective{"alltoallv", "coll_tuned_alltoallv_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    int ranks = 0;
+                    MPI_Comm_size(comm, &ranks);
+                    static std::vector<int> counts, displs;
+                    counts.assign(static_cast<std::size_t>(ranks), count);
+                    displs.resize(static_cast<std::size_t>(ranks));
+                    for (int i = 0; i < ranks; ++i) displs[static_cast<std::size_t>(i)] = i * count;
+                    return MPI_Alltoallv(send, counts.data(), displs.data(), type, recv,
+                                         counts.data(), displs.data(), type, comm);
                   }},
     MpiCollective{"allgather", "coll_tuned_allgather_algorithm",
-                  [](const void* send, void* recv, int bytes, MPI_Comm comm) {
-                    return MPI_Allgather(send, bytes, MPI_BYTE, recv, bytes, MPI_BYTE, comm);
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Allgather(send, count, type, recv, count, type, comm);
+                  }},
+    MpiCollective{"reducescatter", "coll_tuned_reduce_scatter_block_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Reduce_scatter_block(send, recv, count, type, MPI_SUM, comm);
+                  }},
+    MpiCollective{"allreduce", "coll_tuned_allreduce_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Allreduce(send, recv, count, type, MPI_SUM, comm);
                   }},
 };
 
@@ -40,6 +61,31 @@ void requireMpi(int result, const char* what) {
     throw std::runtime_error(std::string(what) + ": MPI error " + std::to_string(result));
 }
 
+// For sums; what MPI has no type for can only be moved.
+MPI_Datatype mpiTypeOf(const DataType& type, bool sums) {
+  switch (type.value) {
+    case moecclInt8:
+      return MPI_INT8_T;
+    case moecclUint8:
+      return MPI_UINT8_T;
+    case moecclInt32:
+      return MPI_INT32_T;
+    case moecclUint32:
+      return MPI_UINT32_T;
+    case moecclInt64:
+      return MPI_INT64_T;
+    case moecclUint64:
+      return MPI_UINT64_T;
+    case moecclFloat32:
+      return MPI_FLOAT;
+    case moecclFloat64:
+      return MPI_DOUBLE;
+    default:
+      if (sums) throw std::runtime_error("MPI has no type for sums of " + std::string(type.name));
+      return type.bytes == 2 ? MPI_UINT16_T : MPI_UINT8_T;
+  }
+}
+
 class MpiContender : public Contender {
  public:
   MpiContender(std::string name, const Collective& collective)
@@ -50,14 +96,25 @@ class MpiContender : public Contender {
   ~MpiContender() override { MPI_Comm_free(&comm_); }
 
   void exchange(const void* send, void* recv, std::size_t count, const DataType& type) override {
-    const std::size_t bytes = count * type.bytes;
-    if (bytes > INT_MAX) throw std::runtime_error("MPI takes blocks of less than 2^31 bytes");
-    const bool inPlace =
-        collective_.inPlaceBlock != nullptr &&
-        send == static_cast<std::byte*>(recv) +
-                    bytes * static_cast<std::size_t>(collective_.inPlaceBlock(rank_));
-    requireMpi(mpi_.call(inPlace ? MPI_IN_PLACE : send, recv, static_cast<int>(bytes), comm_),
-               collective_.name.data());
+    if (count > INT_MAX) throw std::runtime_error("MPI takes blocks of less than 2^31 elements");
+    const void* from = send;
+    void* to = recv;
+    if (collective_.inPlaceBlock != nullptr) {
+      const std::size_t own =
+          count * type.bytes * static_cast<std::size_t>(collective_.inPlaceBlock(rank_));
+      const auto *begin = static_cast<const std::byte*>(send), *end = static_cast<std::byte*>(recv);
+      if (begin == end + own) {
+        from = MPI_IN_PLACE;
+      } else if (end == begin + own) {
+        from = MPI_IN_PLACE;
+        to = const_cast<std::byte*>(begin);
+      }
+    }
+    requireMpi(
+        mpi_.call(from, to, static_cast<int>(count), mpiTypeOf(type, collective_.sums), comm_),
+        collective_.name.data());
+    // MPI leaves a part of the input's place at its begin.
+    if (to != recv) std::memcpy(recv, to, count * type.bytes);
   }
 
   void barrier() override { requireMpi(MPI_Barrier(comm_), "MPI_Barrier"); }

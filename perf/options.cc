@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <set>
 
@@ -58,12 +59,31 @@ std::string readSize(std::string& text) {
 void checkNames(const char* option, const std::vector<std::string>& names) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    // Anything else would read as a second setting in the communicator's config.
-    if (name.empty() || name.find_first_of("=; ") != std::string::npos)
+    // Anything else would read as a second setting in the communicator's config. A parameter may follow
+    // a colon, as in bruck:radix=4.
+    const std::string algorithm = name.substr(0, name.find(':'));
+    if (algorithm.empty() || algorithm.find('=') != std::string::npos ||
+        name.find_first_of("; ") != std::string::npos)
       throw CLI::ValidationError(option, "\"" + name + "\" is no algorithm's name");
     if (!seen.insert(name).second)
       throw CLI::ValidationError(option, "\"" + name + "\" is named twice");
   }
+}
+
+// "2x4x2" or "2x4x2:ep": ranks of an MP, an EP and an ESP group.
+void chooseGrid(const std::string& text, Options& options) {
+  if (text.empty()) return;
+  moecclGridShape_t& grid = options.grid;
+  int end = 0;
+  const int read = std::sscanf(text.c_str(), "%dx%dx%d%n", &grid.nMp, &grid.nEp, &grid.nEsp, &end);
+  const std::string rest = text.substr(static_cast<std::size_t>(end));
+  if (read != 3 || grid.nMp < 1 || grid.nEp < 1 || grid.nEsp < 1 || (rest != "" && rest != ":ep"))
+    throw CLI::ValidationError(
+        "--grid",
+        "\"" + text +
+            "\" is none; give the ranks of an MP, an EP and an ESP group, as in 2x4x2, and "
+            "append :ep where EP groups are consecutive ranks");
+  grid.order = rest.empty() ? moecclOrderEspEp : moecclOrderEpEsp;
 }
 
 void checkTogether(const Options& options, bool algorithmsGiven) {
@@ -96,7 +116,7 @@ Parsed parseOptions(int argc, const char* const* argv) {
   Parsed parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
-  std::string collective, dataType = "float", compare;
+  std::string collective, dataType = "float", compare, grid;
   int average = static_cast<int>(Average::kMean);
 
   CLI::App app(
@@ -141,6 +161,13 @@ Parsed parseOptions(int argc, const char* const* argv) {
   app.add_option("--algorithms", options.algorithms,
                  "comma-separated names, or auto for the library's choice (the default)")
       ->delimiter(',');
+  app.add_option(
+      "--grid", grid,
+      "MPxEPxESP: ranks per group, of collectives of a grid, as in 2x4x2 or, where EP groups "
+      "are\nconsecutive, 2x4x2:ep (default: MP and ESP groups are the nodes)");
+  app.add_option("--experts", options.experts, "experts per rank, of collectives of a grid")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   auto* compareOption =
       app.add_option("--compare", compare, "mpi: let MPI's collective take turns with moeccl's")
           ->check(CLI::IsMember({"mpi"}));
@@ -156,6 +183,7 @@ Parsed parseOptions(int argc, const char* const* argv) {
     app.parse(argc, argv);
     chooseCollective(collective, options);
     chooseDataTypes(dataType, options);
+    chooseGrid(grid, options);
     options.average = static_cast<Average>(average);
     checkTogether(options, !options.algorithms.empty());
     if (options.algorithms.empty()) options.algorithms = {"auto"};

@@ -28,6 +28,8 @@ struct Options {
   std::uint64_t stepBytes = 1u << 20;
   std::uint64_t stepFactor = 1;  // 1: stepBytes counts
   bool sizesOfBlocks = false;    // sizes are those of one block, not of the whole buffer
+  moecclGridShape_t grid = {0, 0, 0, moecclOrderEspEp};  // zeros: by the nodes
+  int experts = 1;                                       // per rank
   int iterations = 20;
   int warmupIterations = 5;
   int checkIterations = 1;

@@ -37,6 +37,15 @@ ordered_json toJson(const Result& result, const Result& reference) {
   };
 }
 
+ordered_json gridToJson(const Options& options, const World& world) {
+  if (!options.collective->usesGrid) return {};
+  return {{"nMp", world.grid.nMp},
+          {"nEp", world.grid.nEp},
+          {"nEsp", world.grid.nEsp},
+          {"order", world.grid.order == moecclOrderEspEp ? "EspEp" : "EpEsp"},
+          {"experts", world.experts}};
+}
+
 void printResult(const Result& result, const Result& reference) {
   const Spread time = spreadOf(result.times);
   const Spread ratio = ratioOf(reference.times, result.times);
@@ -48,7 +57,8 @@ void printResult(const Result& result, const Result& reference) {
 
 }  // namespace
 
-Report::Report(const Options& options, const Job& job, const std::vector<int>& ranksPerNode)
+Report::Report(const Options& options, const Job& job, const World& world,
+               const std::vector<int>& ranksPerNode)
     : options_(options) {
   if (!options.jsonFile.empty()) {
     file_.open(options.jsonFile);
@@ -68,6 +78,7 @@ Report::Report(const Options& options, const Job& job, const std::vector<int>& r
        options.mpiAlgorithms.empty() ? ordered_json() : ordered_json(job.mpi()->version())},
       {"ranks", job.ranks()},
       {"ranksPerNode", ranksPerNode},
+      {"grid", gridToJson(options, world)},
       {"iterations", options.iterations},
       {"warmupIterations", options.warmupIterations},
       {"checkIterations", options.checkIterations},
@@ -82,6 +93,12 @@ Report::Report(const Options& options, const Job& job, const std::vector<int>& r
               version % 100, options.collective->name.data(),
               options.collective->description.data());
   std::printf("# %d ranks, by node:%s\n", job.ranks(), nodes.c_str());
+  if (options.collective->usesGrid)
+    std::printf(
+        "# grid: MP groups of %d, EP of %d, ESP of %d ranks, %s consecutive; experts per rank: "
+        "%d\n",
+        world.grid.nMp, world.grid.nEp, world.grid.nEsp,
+        world.grid.order == moecclOrderEspEp ? "those of ESP" : "those of EP", world.experts);
   if (!options.mpiAlgorithms.empty()) std::printf("# %s\n", job.mpi()->version().c_str());
   std::printf(
       "# %d repetitions of %d + %d calls each, in turns; time: median, min, max of the "

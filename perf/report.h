@@ -15,7 +15,8 @@ class Report {
  public:
   // Opens the JSON file, so that a wrong name is found before anything is measured, and prints the
   // head. `ranksPerNode` as from Job. Throws std::runtime_error.
-  Report(const Options& options, const Job& job, const std::vector<int>& ranksPerNode);
+  Report(const Options& options, const Job& job, const World& world,
+         const std::vector<int>& ranksPerNode);
 
   // All results of one size.
   void add(const std::vector<Result>& results);

@@ -198,6 +198,99 @@ TEST_F(OneRank, Collectives) {
   EXPECT_EQ(moecclAllGather(in, in, 2, moecclInt32, comm, nullptr), moecclSuccess);
 }
 
+TEST_F(OneRank, AllToAllv) {
+  int in[4] = {}, out[4] = {};
+  const size_t huge = std::numeric_limits<size_t>::max() / 8, one = 1, two = 2, zero = 0;
+  const auto call = [&](const void* send, const size_t* sendCounts, const size_t* sendDispls,
+                        void* recv, const size_t* recvCounts, const size_t* recvDispls,
+                        moecclDataType_t type = moecclInt32) {
+    return moecclAllToAllv(send, sendCounts, sendDispls, recv, recvCounts, recvDispls, type, comm,
+                           nullptr);
+  };
+  wrongHere(moecclAllToAllv(in, &one, &zero, out, &one, &zero, moecclInt32, nullptr, nullptr),
+            {"moecclAllToAllv", "comm is NULL"});
+  wrong(call(in, nullptr, &zero, out, &one, &zero), {"sendCounts is NULL", "1 ranks"});
+  wrong(call(in, &one, nullptr, out, &one, &zero), {"sendDispls is NULL"});
+  wrong(call(in, &one, &zero, out, nullptr, &zero), {"recvCounts is NULL"});
+  wrong(call(in, &one, &zero, out, &one, nullptr), {"recvDispls is NULL"});
+  wrong(call(nullptr, &one, &zero, out, &one, &zero), {"sendbuff is NULL", "sendCounts[0] is 1"});
+  wrong(call(in, &one, &zero, nullptr, &one, &zero), {"recvbuff is NULL", "recvCounts[0] is 1"});
+  wrong(call(in, &huge, &zero, out, &huge, &zero, moecclInt64),
+        {"sendCounts[0] is", "address space"});
+  wrong(call(in, &one, &huge, out, &one, &zero, moecclInt64),
+        {"sendDispls[0] is", "address space"});
+  wrong(call(in, &one, &zero, out, &two, &zero), {"sendCounts[0] is 1, recvCounts[0] is 2"});
+  wrong(call(in, &two, &zero, in, &two, &one), {"overlaps", "in place"});
+  wrong(call(in, &one, &zero, out, &one, &zero, static_cast<moecclDataType_t>(99)),
+        {"datatype is 99"});
+  EXPECT_EQ(call(nullptr, &zero, &one, nullptr, &zero, &one), moecclSuccess);
+  // Apart within one array.
+  EXPECT_EQ(call(in, &two, &zero, in, &two, &two), moecclSuccess);
+}
+
+TEST_F(OneRank, Reductions) {
+  int in[4] = {}, out[4] = {};
+  const size_t huge = std::numeric_limits<size_t>::max() / 8;
+  const auto noType = static_cast<moecclDataType_t>(99);
+  using Function = moecclResult_t (*)(const void*, void*, size_t, moecclDataType_t, moecclRedOp_t,
+                                      moecclComm_t, moecclStream_t);
+  for (const auto& [function, name, count] :
+       {std::tuple<Function, const char*, const char*>{moecclReduceScatter, "moecclReduceScatter",
+                                                       "recvCount is"},
+        {moecclAllReduce, "moecclAllReduce", "count is"}}) {
+    wrongHere(function(in, out, 1, moecclInt32, moecclSum, nullptr, nullptr),
+              {name, "comm is NULL"});
+    wrong(function(nullptr, out, 1, moecclInt32, moecclSum, comm, nullptr),
+          {name, "sendbuff is NULL"});
+    wrong(function(in, nullptr, 1, moecclInt32, moecclSum, comm, nullptr), {"recvbuff is NULL"});
+    wrong(function(in, out, 1, noType, moecclSum, comm, nullptr), {"datatype is 99"});
+    wrong(function(in, out, huge, moecclInt64, moecclSum, comm, nullptr), {count, "address space"});
+    wrong(function(in, out, 1, moecclInt32, static_cast<moecclRedOp_t>(1), comm, nullptr),
+          {"op is 1", "moecclSum, moecclMax or moecclMin"});
+    wrong(function(in, in + 1, 2, moecclInt32, moecclSum, comm, nullptr), {"overlap", "in place"});
+    EXPECT_EQ(function(nullptr, nullptr, 0, moecclInt32, moecclSum, comm, nullptr), moecclSuccess);
+    EXPECT_EQ(function(in, in, 2, moecclInt32, moecclMax, comm, nullptr), moecclSuccess);
+  }
+}
+
+TEST_F(OneRank, GridCollectives) {
+  int in[4] = {}, out[4] = {};
+  const size_t huge = std::numeric_limits<size_t>::max() / 8;
+  const auto noType = static_cast<moecclDataType_t>(99);
+  moecclGrid_t grid = nullptr;
+  ASSERT_EQ(moecclGridCreate(comm, {1, 1, 1, moecclOrderEspEp}, &grid), moecclSuccess);
+  using Function = moecclResult_t (*)(const void*, void*, size_t, int, moecclDataType_t,
+                                      moecclGrid_t, moecclStream_t);
+  // No experts.
+  const Function tpAllToAll = [](const void* send, void* recv, size_t count, int,
+                                 moecclDataType_t type, moecclGrid_t grid, moecclStream_t stream) {
+    return moecclTpAllToAll(send, recv, count, type, grid, stream);
+  };
+  for (const auto& [function, name] :
+       {std::pair<Function, const char*>{tpAllToAll, "moecclTpAllToAll"},
+        {moecclDispatch, "moecclDispatch"},
+        {moecclCombine, "moecclCombine"},
+        {moecclCombineAllGather, "moecclCombineAllGather"},
+        {moecclSplitDispatch, "moecclSplitDispatch"}}) {
+    wrongHere(function(in, out, 1, 1, moecclInt32, nullptr, nullptr), {name, "grid is NULL"});
+    wrong(function(nullptr, out, 1, 1, moecclInt32, grid, nullptr), {name, "sendbuff is NULL"});
+    wrong(function(in, nullptr, 1, 1, moecclInt32, grid, nullptr), {"recvbuff is NULL"});
+    wrong(function(in, out, 1, 1, noType, grid, nullptr), {"datatype is 99"});
+    wrong(function(in, out, huge, 1, moecclInt64, grid, nullptr), {"count is", "address space"});
+    wrong(function(in, in, 1, 1, moecclInt32, grid, nullptr), {"overlap", "in place"});
+    if (function != tpAllToAll) {
+      wrong(function(in, out, 1, 0, moecclInt32, grid, nullptr), {"nExpertsPerRank is 0"});
+      wrong(function(in, out, 1, std::numeric_limits<int>::max(), moecclInt32, grid, nullptr),
+            {"nExpertsPerRank is 2147483647", "at most"});
+    }
+    EXPECT_EQ(function(nullptr, nullptr, 0, 1, moecclInt32, grid, nullptr), moecclSuccess);
+    in[0] = 5;
+    EXPECT_EQ(function(in, out, 1, 1, moecclInt32, grid, nullptr), moecclSuccess);
+    EXPECT_EQ(out[0], 5) << name;
+  }
+  EXPECT_EQ(moecclGridDestroy(grid), moecclSuccess);
+}
+
 TEST_F(OneRank, Grids) {
   moecclGrid_t grid = nullptr;
   moecclGridShape_t shape = {1, 1, 1, moecclOrderEspEp};
@@ -262,6 +355,28 @@ TEST_P(Disagreement, AnotherCount) {
         moecclResult_t state = moecclSuccess;
         check(moecclCommGetAsyncError(comm, &state), comm);
         checkThat(state == moecclRemoteError, "GetAsyncError does not tell");
+      });
+    }
+}
+
+// All-to-all-v: whoever expects something else says so, whether or not others relay.
+TEST_P(Disagreement, AnotherCountForOne) {
+  for (const char* algorithm : {"alltoallv=linear", "alltoallv=pairwise", "alltoallv=bruck",
+                                "alltoallv=hierarchical", "alltoallv=hierarchical:leaders=1"})
+    for (size_t odd : {0, 1, 3, 5000}) {
+      Job wanted = job(4);
+      wanted.nodes = {2, 2};
+      wanted.algorithms = algorithm;
+      runJob(wanted, [&](moecclComm_t comm, int rank) {
+        std::vector<int> in(4 * 5000), out(4 * 5000);
+        std::vector<size_t> sends(4, 2), recvs(4, 2), displs = {0, 5000, 10000, 15000};
+        if (rank == 1) sends[2] = odd;
+        const moecclResult_t result =
+            moecclAllToAllv(in.data(), sends.data(), displs.data(), out.data(), recvs.data(),
+                            displs.data(), moecclInt32, comm, nullptr);
+        // A rank that has nothing to do with it may be done before it hears.
+        if (result == moecclSuccess && rank != 2) return;
+        checkError(result, moecclRemoteError, comm, {"rank 1", "alltoallv"});
       });
     }
 }

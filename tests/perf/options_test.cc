@@ -63,8 +63,12 @@ TEST(PerfOptions, MistakesAreNamed) {
     std::vector<const char*> said;
   } mistakes[] = {
       {{}, {"COLLECTIVE"}},
-      {{"alltoal"}, {"alltoal", "alltoall or allgather"}},
+      {{"alltoal"}, {"alltoal", "alltoall, alltoallv, allgather, "}},
       {{"alltoall", "-b", "many"}, {"many"}},
+      {{"dispatch", "--grid", "2x0x2"}, {"2x0x2", "as in 2x4x2"}},
+      {{"dispatch", "--grid", "2x4"}, {"2x4"}},
+      {{"dispatch", "--grid", "2x4x2:esp"}, {"2x4x2:esp"}},
+      {{"dispatch", "--experts", "0"}, {"--experts"}},
       {{"alltoall", "-b", "-8"}, {"-8"}},
       {{"alltoall", "-b", "2K", "-e", "1K"}, {"--minbytes", "2048", "1024"}},
       {{"alltoall", "-i", "0"}, {"--stepbytes"}},

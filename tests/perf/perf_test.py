@@ -53,6 +53,27 @@ class Perf(unittest.TestCase):
         self.assertEqual((report["ranks"], report["ranksPerNode"]), (1, [1]))
         self.assertEqual([result["size"] for result in report["results"]], [0, 32, 64])
 
+    def test_collectives_of_a_grid(self):
+        for collective, algorithms in (("tpalltoall", "direct,sliced"), ("dispatch", "flat,dedup"),
+                                       ("combine", "flat,dedup"), ("splitdispatch", "flat,dedup"),
+                                       ("combineallgather", "sequential,pipelined")):
+            with self.subTest(collective):
+                process = ranks("2x2", collective, *QUICK, "-b", "1000", "-e", "1000", "--blocks", "-d", "all",
+                                "--experts", "2", "--algorithms", algorithms, "--json", self.json)
+                self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+                self.assertIn("# Out of bounds values : 0 OK", process.stdout)
+                with open(self.json, encoding="utf-8") as file:
+                    report = json.load(file)
+                self.assertEqual(report["grid"], {"nMp": 2, "nEp": 2, "nEsp": 2, "order": "EspEp", "experts": 2})
+
+    def test_reductions(self):
+        for collective in ("reducescatter", "allreduce"):
+            with self.subTest(collective):
+                process = ranks("1x3", collective, *QUICK, "-b", "3000", "-e", "3000", "-d", "all",
+                                "--algorithms", "linear,ring,hierarchical")
+                self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+                self.assertIn("# Out of bounds values : 0 OK", process.stdout)
+
     def test_all_to_all(self):
         report = self.measured(ranks("2x2", "alltoall", *QUICK, "-b", "64", "-e", "4K", "-f", "64", "--blocks",
                                      "-c", "2", "--algorithms", "linear,pairwise,hierarchical",
