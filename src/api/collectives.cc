@@ -95,8 +95,8 @@ moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count
     moeccl::requireBuffers(sendbuff, recvbuff, count);
     moeccl::require(!moeccl::overlap(sendbuff, bytes.buffer, recvbuff, bytes.buffer),
                     "sendbuff and recvbuff overlap; all-to-all does not work in place");
-    moeccl::launch({moeccl::choose(communicator, moeccl::Collective::allToAll), sendbuff, recvbuff,
-                    bytes.block, datatype},
+    moeccl::launch({moeccl::choose(*state, moeccl::Collective::allToAll, bytes.block), sendbuff,
+                    recvbuff, bytes.block, datatype},
                    communicator, stream);
   });
 }
@@ -109,7 +109,7 @@ moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
   return moeccl::boundary("moecclAllToAllv", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     const std::size_t element = moeccl::elementBytes(datatype);
-    moeccl::Call call{moeccl::choose(communicator, moeccl::Collective::allToAllv), sendbuff,
+    moeccl::Call call{moeccl::chooseForAnySize(*state, moeccl::Collective::allToAllv), sendbuff,
                       recvbuff, 0, datatype};
     call.inputTable = moeccl::partsOf(sendbuff, "sendbuff", sendCounts, "sendCounts", sendDispls,
                                       "sendDispls", element, communicator.ranks());
@@ -140,8 +140,8 @@ moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t send
         sendbuff, bytes.block, recvbuff, bytes.buffer,
         moeccl::at(recvbuff, bytes.block, communicator.rank()),
         "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff + rank * sendCount");
-    moeccl::launch({moeccl::choose(communicator, moeccl::Collective::allGather), sendbuff, recvbuff,
-                    bytes.block, datatype},
+    moeccl::launch({moeccl::choose(*state, moeccl::Collective::allGather, bytes.block), sendbuff,
+                    recvbuff, bytes.block, datatype},
                    communicator, stream);
   });
 }
@@ -160,8 +160,8 @@ moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbuff, size_t 
         recvbuff, bytes.block, sendbuff, bytes.buffer,
         moeccl::at(sendbuff, bytes.block, communicator.rank()),
         "sendbuff and recvbuff overlap; in place means recvbuff == sendbuff + rank * recvCount");
-    moeccl::launch({moeccl::choose(communicator, moeccl::Collective::reduceScatter), sendbuff,
-                    recvbuff, bytes.block, datatype, op},
+    moeccl::launch({moeccl::choose(*state, moeccl::Collective::reduceScatter, bytes.block),
+                    sendbuff, recvbuff, bytes.block, datatype, op},
                    communicator, stream);
   });
 }
@@ -177,8 +177,8 @@ moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, size_t coun
     moeccl::requireBuffers(sendbuff, recvbuff, count);
     moeccl::requireApart(sendbuff, bytes.block, recvbuff, bytes.block, recvbuff,
                          "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff");
-    moeccl::launch({moeccl::choose(communicator, moeccl::Collective::allReduce), sendbuff, recvbuff,
-                    bytes.block, datatype, op},
+    moeccl::launch({moeccl::choose(*state, moeccl::Collective::allReduce, bytes.block), sendbuff,
+                    recvbuff, bytes.block, datatype, op},
                    communicator, stream);
   });
 }

@@ -24,7 +24,7 @@ void requireRank(int nRanks, int rank) {
 
 moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator) {
   return new moecclComm{
-      std::make_shared<moeccl::CommState>(moeccl::CommState{std::move(communicator), {}})};
+      std::make_shared<moeccl::CommState>(moeccl::CommState{std::move(communicator), {}, {}})};
 }
 
 moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,

@@ -43,7 +43,7 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
     requireBuffers(sendbuff, recvbuff, problem.count);
     require(!overlap(sendbuff, in.buffer, recvbuff, out.buffer),
             "sendbuff and recvbuff overlap; it does not work in place");
-    launch({choose(communicator, problem.collective, grid, problem.experts), sendbuff, recvbuff,
+    launch({choose(*state, problem.collective, in.block, grid, problem.experts), sendbuff, recvbuff,
             in.block, problem.datatype},
            communicator, stream);
   });

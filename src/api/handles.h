@@ -9,12 +9,14 @@
 #include "src/api/boundary.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
+#include "src/select/automatic.h"
 
 namespace moeccl {
 
 struct CommState {
   std::unique_ptr<Communicator> communicator;
   std::string lastError;
+  ChoiceCache choices;
 };
 
 }  // namespace moeccl

@@ -45,12 +45,19 @@ void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t coun
   require(recvbuff != nullptr, "recvbuff is NULL while there is something to receive");
 }
 
-AlgorithmChoice choose(const Communicator& communicator, Collective collective, const Grid& grid,
-                       int experts) {
+AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
+                       const Grid& grid, int experts) {
+  const Communicator& communicator = *state.communicator;
   AlgorithmChoice choice = communicator.settings().choiceFor(collective);
-  if (choice.algorithm == nullptr) choice.algorithm = &firstAlgorithm(collective);
   choice.parameters.grid = grid;
   choice.parameters.experts = experts;
+  if (choice.algorithm != nullptr) return choice;
+  return state.choices.get(collective, communicator.topology(), choice.parameters, blockBytes);
+}
+
+AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) {
+  AlgorithmChoice choice = state.communicator->settings().choiceFor(collective);
+  if (choice.algorithm == nullptr) choice.algorithm = &firstAlgorithm(collective);
   return choice;
 }
 

@@ -24,9 +24,11 @@ bool overlap(const void* a, std::size_t aBytes, const void* b, std::size_t bByte
 // Both are there unless `count` is 0.
 void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count);
 
-// How `collective` is to be done on a communicator.
-AlgorithmChoice choose(const Communicator& communicator, Collective collective,
+// How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes.
+AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
                        const Grid& grid = {}, int experts = 1);
+// The same where only sender and receiver know how large a block is: all ranks must choose alike.
+AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
 
 // Makes the call: at once when there is no stream.
 void launch(Call call, Communicator& communicator, moecclStream_t stream);

@@ -15,6 +15,8 @@ namespace {
 
 // How long a failed call waits for its transfers to end before it leaves them to the domain.
 constexpr std::chrono::milliseconds kGrace{500};
+// How long a lost peer's call waits for a notice that says why.
+constexpr std::chrono::milliseconds kHearing{200};
 // How long a notice may take to leave when its sender leaves too.
 constexpr std::chrono::milliseconds kFarewell{1000};
 
@@ -214,7 +216,12 @@ void Communicator::run(const Call& call) {
     release(number);
     throw;
   }
-  if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
+  if (run.failed()) {
+    domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
+    // A peer that left because it has heard of a failure may be faster than the one that failed first.
+    if (run.failure().status == TransferStatus::unreachable)
+      domain_->waitFor(lock, kHearing, [&] { return failure_ != moecclSuccess; });
+  }
   end(active);
 }
 
