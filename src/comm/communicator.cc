@@ -142,6 +142,8 @@ void Communicator::start(const Call& call, const Active& active) {
     route.tag.kind = active.counting ? kCountsKind : static_cast<std::uint32_t>(call.collective());
     route.tag.call = active.number;
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
+    route.trace = domain_->trace();
+    if (route.trace != nullptr) route.traceLabel = route.trace->label(nameOf(*active.plan));
     active.run().start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.

@@ -111,7 +111,12 @@ std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& set
 
   std::vector<int> transportRanks(hosts.size());
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
-  auto domain = std::make_shared<Domain>(std::move(transport), settings.progressThread);
+  std::unique_ptr<Trace> trace;
+  if (!settings.trace.empty())
+    trace = std::make_unique<Trace>(settings.trace + "." + std::to_string(oob.rank()) + ".json",
+                                    oob.rank());
+  auto domain =
+      std::make_shared<Domain>(std::move(transport), std::move(trace), settings.progressThread);
   return std::unique_ptr<Communicator>(new Communicator(
       std::move(domain), 0, oob.rank(), buildTopology(hosts), std::move(transportRanks), settings));
 }

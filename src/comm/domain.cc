@@ -3,11 +3,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
+#include "src/log.h"
 
 namespace moeccl {
 namespace {
@@ -41,8 +44,9 @@ bool Domain::Lock::yield() {
   return true;
 }
 
-Domain::Domain(std::unique_ptr<Transport> transport, bool progressThread)
-    : transport_(std::move(transport)) {
+Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Trace> trace,
+               bool progressThread)
+    : transport_(std::move(transport)), trace_(std::move(trace)) {
   if (progressThread) progressThread_ = std::thread([this] { progressLoop(); });
 }
 
@@ -196,6 +200,9 @@ bool Domain::remove(Communicator& communicator, bool abrupt, std::chrono::millis
   if (!communicators_.empty()) return true;
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   stop_ = true;
+  if (trace_ != nullptr && !trace_->write())
+    log(LogLevel::warn, {}, "MOECCL_TRACE: cannot write %s: %s", trace_->path().c_str(),
+        std::strerror(errno));
   return transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
 }
 

@@ -29,7 +29,8 @@ class Stream;
 
 class Domain {
  public:
-  Domain(std::unique_ptr<Transport> transport, bool progressThread);
+  // `trace`: nullptr for none. It is written when the last communicator has left.
+  Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Trace> trace, bool progressThread);
   ~Domain();
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
@@ -51,6 +52,7 @@ class Domain {
   };
 
   Transport& transport() { return *transport_; }
+  Trace* trace() { return trace_.get(); }
 
   // The functions below want the lock to be held.
 
@@ -123,6 +125,7 @@ class Domain {
 
   std::vector<std::unique_ptr<RunSlot>> kept_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Trace> trace_;
   std::mutex mutex_;
   std::atomic<int> contenders_ = 0;
   std::vector<Communicator*> communicators_;

@@ -206,6 +206,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   }
   applyEnvironment(environment, &settings);
   if (const char* value = valueOf(environment, "MOECCL_NODE_ID")) settings.nodeId = value;
+  if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
   return settings;

@@ -4,6 +4,7 @@
 //   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per collective
 //   MOECCL_NODE_ID    over config.nodeId
 //   MOECCL_TRANSPORT  auto | loopback | ucx
+//   MOECCL_TRACE      begin of the names of the files that traces are written to
 //
 // A variable that is empty counts as not set.
 #pragma once
@@ -31,6 +32,7 @@ struct Settings {
   std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
   std::string nodeId;                                      // empty: found out from the host
   TransportChoice transport = TransportChoice::automatic;
+  std::string trace;  // empty: none
 
   const AlgorithmChoice& choiceFor(Collective collective) const {
     return algorithms[static_cast<std::size_t>(collective)];

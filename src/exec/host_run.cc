@@ -197,6 +197,7 @@ void HostRun::start(const Route& route, const Operands& operands) {
     arenaBytes_ = arena;
   }
 
+  if (route.trace != nullptr) began_.resize(plan.ops.size());
   unfinished_ = plan_->ops();
   inFlight_ = 0;
   std::copy(plan_->waitsFor().begin(), plan_->waitsFor().end(), waitsFor_.begin());
@@ -215,6 +216,7 @@ void HostRun::start(const Route& route, const Operands& operands) {
 void HostRun::execute(int op) {
   const Op& what = plan_->plan().ops[op];
   OpTransfer& transfer = transfers_[op];
+  if (route_.trace != nullptr) began_[op] = Trace::Clock::now();
   switch (what.kind) {
     case OpKind::copy:
       copy(what);
@@ -263,8 +265,17 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   run.drain();
 }
 
+void HostRun::record(int op) const {
+  const Plan& plan = plan_->plan();
+  const Op& what = plan.ops[op];
+  const std::span<const Blocks> blocks = plan.src(what).empty() ? plan.dst(what) : plan.src(what);
+  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op, bytesIn(blocks),
+                    began_[op], Trace::Clock::now());
+}
+
 void HostRun::completed(int op) {
   --unfinished_;
+  if (route_.trace != nullptr) record(op);
   for (int next : plan_->successors(op))
     if (--waitsFor_[next] == 0) ready_.push_back(next);
 }

@@ -16,6 +16,7 @@
 #include "algorithms/extents.h"
 #include "moeccl/moeccl.h"
 #include "src/exec/prepared_plan.h"
+#include "src/exec/trace.h"
 #include "src/exec/transport.h"
 
 namespace moeccl {
@@ -38,6 +39,8 @@ struct Route {
   Transport* transport = nullptr;
   std::span<const int> transportRank;  // by rank of the plan; must outlive the run
   TagFields tag;                       // comm, kind, call, source
+  Trace* trace = nullptr;              // none: nothing is recorded
+  std::uint32_t traceLabel = 0;
 };
 
 // Why a run failed.
@@ -101,6 +104,7 @@ class HostRun {
   void reduce(const Op& op);
 
   void execute(int op);
+  void record(int op) const;
   void completed(int op);
   void drain();
   void fail(const RunFailure& failure);
@@ -108,7 +112,8 @@ class HostRun {
   std::shared_ptr<const PreparedPlan> plan_;
   Route route_;
   Operands operands_;
-  std::vector<OpTransfer> transfers_;  // by op; used by sends and receives
+  std::vector<OpTransfer> transfers_;            // by op; used by sends and receives
+  std::vector<Trace::Clock::time_point> began_;  // by op; only while there is a trace
   std::vector<std::int32_t> waitsFor_;
   std::vector<std::int32_t> ready_;        // ops to execute; a queue from readyHead_
   std::vector<const std::byte*> sources_;  // of the reduction at hand

@@ -1,0 +1,62 @@
+// MOECCL_TRACE: a file per rank that says what every op of every call did.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+TEST(Trace, HasEveryOpOfEveryCall) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("moeccl-trace-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  setenv("MOECCL_TRACE", (folder / "t").c_str(), 1);
+  constexpr int kRanks = 4, kCalls = 3;
+  Job job{.ranks = kRanks, .nodes = {2, 2}, .algorithms = "alltoall=pairwise"};
+  runJob(job, [](moecclComm_t comm, int) {
+    float in[5 * kRanks] = {}, out[5 * kRanks];
+    for (int call = 0; call < kCalls; ++call)
+      check(moecclAllToAll(in, out, 5, moecclFloat32, comm, nullptr), comm);
+  });
+  unsetenv("MOECCL_TRACE");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::ifstream file(folder / ("t." + std::to_string(rank) + ".json"));
+    ASSERT_TRUE(file.good());
+    int sends = 0, receives = 0, copies = 0;
+    for (const nlohmann::json& event : nlohmann::json::parse(file)) {
+      EXPECT_EQ(event["pid"], rank);
+      if (event["ph"] != "X") continue;
+      EXPECT_EQ(event["cat"], "alltoall (pairwise)");
+      EXPECT_EQ(event["args"]["bytes"], 20);
+      EXPECT_GE(event["dur"], 0.0);
+      const std::string name = event["name"];
+      sends += name.starts_with("send to ");
+      receives += name.starts_with("receive from ");
+      copies += name == "copy";
+    }
+    EXPECT_EQ(sends, (kRanks - 1) * kCalls);
+    EXPECT_EQ(receives, (kRanks - 1) * kCalls);
+    EXPECT_EQ(copies, kCalls);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// A place that cannot be written to costs a warning, not the job.
+TEST(Trace, OfNowhereIsNoError) {
+  setenv("MOECCL_TRACE", "/nowhere/at/all/t", 1);
+  runJob({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    int in[2] = {}, out[2];
+    check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+  });
+  unsetenv("MOECCL_TRACE");
+}
+
+}  // namespace
+}  // namespace moeccl::test
