@@ -120,7 +120,7 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
 }
 
 bool Communicator::proceed(const Call& call, Active* active) {
-  if (!active->counting || active->run().failed()) return false;
+  if (!active->counting || active->run().failed() || failure_ != moecclSuccess) return false;
   domain_->unwatch(active->run());
   checkCounts(call, *active);
   active->counting = false;
