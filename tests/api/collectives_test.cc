@@ -11,6 +11,7 @@
 #include "kernels/reduce.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -85,6 +86,7 @@ void everyTypeAndSize(const Job& job, const Algorithm& algorithm, moecclComm_t c
   }
   for (size_t count : {0, 1, 2, 333, 1021}) call(count, moecclFloat16);
   call((1 << 13) + 3, moecclInt8);
+  if (kSanitized) return;
   // Large jobs meet large blocks once per algorithm: with two nodes. To check sums is expensive.
   if (job.ranks <= 5 || job.nodes.size() == 2)
     call((1 << 20) / (sums && job.ranks > 5 ? 64 : 4), moecclFloat32);
@@ -126,6 +128,7 @@ class Product : public testing::TestWithParam<std::tuple<Backend, int>> {};
 
 TEST_P(Product, EveryAlgorithmTypeAndSize) {
   const auto& [backend, ranks] = GetParam();
+  if (kSanitized && ranks > 8) GTEST_SKIP() << "8 ranks are enough for sanitizers";
   for (const std::vector<int>& nodes : placements(ranks)) {
     // Large jobs over UCX on few cores: two placements tell what five would.
     if (backend.ucx && ranks > 5 && !nodes.empty() && nodes.size() != 2) continue;

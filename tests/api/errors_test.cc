@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/api/ranks.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -445,13 +446,7 @@ TEST_P(Disagreement, StreamWork) {
 
 // A call that is right, but for which no machine has the memory, fails on all ranks and sends nothing.
 TEST_P(Disagreement, NoMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers end the process instead";
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  GTEST_SKIP() << "sanitizers end the process instead";
-#endif
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers end the process instead";
   for (bool progressThread : {false, true})
     for (bool onStream : {false, true}) {
       Job wanted = job(4);

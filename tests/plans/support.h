@@ -9,15 +9,9 @@
 #include "algorithms/registry.h"
 #include "algorithms/topology.h"
 #include "src/verify/verify.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::testing {
-
-// Sanitizers make proofs many times slower and see the same code in fewer of them.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 Contract contractOf(Collective collective, const Topology& topology, const Parameters& parameters);
 
