@@ -110,7 +110,7 @@ TEST_P(GridBackends, EveryTypeAndSize) {
             .algorithms = {},
             .processes = GetParam().processes,
             .ucx = GetParam().ucx};
-    runJob(job, [&](moecclComm_t comm, int) { exerciseGrid(comm, shape, true); });
+    runJob(job, [&shape = shape](moecclComm_t comm, int) { exerciseGrid(comm, shape, true); });
     if (HasFailure()) return;
   }
 }
