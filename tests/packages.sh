@@ -14,7 +14,7 @@ test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
   binutils clang-format git libgtest-dev libopenmpi-dev openmpi-bin shellcheck
 )
-# To build with the thread sanitizer.
+# To build with the sanitizers.
 clang_packages=(clang libclang-rt-dev)
 
 # missing_packages PACKAGE...: prints those that are not installed.

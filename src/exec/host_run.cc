@@ -56,6 +56,11 @@ std::byte* HostRun::base(Buffer buffer) const {
   }
 }
 
+// A buffer of nothing but empty blocks may be null, whatever their offsets.
+std::byte* HostRun::at(Buffer buffer, Extent where) const {
+  return base(buffer) + (where.bytes == 0 ? 0 : where.offset);
+}
+
 std::size_t HostRun::bytesIn(std::span<const Blocks> runs) const {
   std::size_t bytes = 0;
   for (const Blocks& run : runs) {
@@ -97,14 +102,14 @@ void HostRun::pack(std::byte* to, std::span<const Blocks> runs) const {
     const Extents& where = extents(run.buffer);
     if (where.isUniform()) {
       const std::size_t bytes = where[0].bytes;
-      copyBlocks(to, static_cast<std::ptrdiff_t>(bytes), base(run.buffer) + where[run.first].offset,
+      copyBlocks(to, static_cast<std::ptrdiff_t>(bytes), at(run.buffer, where[run.first]),
                  static_cast<std::ptrdiff_t>(bytes) * run.stride, bytes, run.count);
       to += bytes * static_cast<std::size_t>(run.count);
       continue;
     }
     for (int i = 0; i < run.count; ++i) {
       const Extent extent = where[run[i]];
-      copyBlocks(to, 0, base(run.buffer) + extent.offset, 0, extent.bytes, 1);
+      copyBlocks(to, 0, at(run.buffer, extent), 0, extent.bytes, 1);
       to += extent.bytes;
     }
   }
@@ -115,15 +120,14 @@ void HostRun::unpack(const std::byte* from, std::span<const Blocks> runs) const 
     const Extents& where = extents(run.buffer);
     if (where.isUniform()) {
       const std::size_t bytes = where[0].bytes;
-      copyBlocks(base(run.buffer) + where[run.first].offset,
-                 static_cast<std::ptrdiff_t>(bytes) * run.stride, from,
-                 static_cast<std::ptrdiff_t>(bytes), bytes, run.count);
+      copyBlocks(at(run.buffer, where[run.first]), static_cast<std::ptrdiff_t>(bytes) * run.stride,
+                 from, static_cast<std::ptrdiff_t>(bytes), bytes, run.count);
       from += bytes * static_cast<std::size_t>(run.count);
       continue;
     }
     for (int i = 0; i < run.count; ++i) {
       const Extent extent = where[run[i]];
-      copyBlocks(base(run.buffer) + extent.offset, 0, from, 0, extent.bytes, 1);
+      copyBlocks(at(run.buffer, extent), 0, from, 0, extent.bytes, 1);
       from += extent.bytes;
     }
   }
@@ -142,9 +146,8 @@ void HostRun::copy(const Op& op) const {
       const Extent source = fromWhere[from[f][fromUsed + i]];
       const Extent target = toWhere[to[t][toUsed + i]];
       const auto bytes = static_cast<std::ptrdiff_t>(source.bytes);
-      copyBlocks(base(to[t].buffer) + target.offset, bytes * to[t].stride,
-                 base(from[f].buffer) + source.offset, bytes * from[f].stride, source.bytes,
-                 uniform ? count : 1);
+      copyBlocks(at(to[t].buffer, target), bytes * to[t].stride, at(from[f].buffer, source),
+                 bytes * from[f].stride, source.bytes, uniform ? count : 1);
     }
     if ((fromUsed += count) == from[f].count) ++f, fromUsed = 0;
     if ((toUsed += count) == to[t].count) ++t, toUsed = 0;
@@ -156,13 +159,13 @@ void HostRun::reduce(const Op& op) {
   sources_.clear();
   for (const Blocks& run : from)
     for (int i = 0; i < run.count; ++i)
-      sources_.push_back(base(run.buffer) + extents(run.buffer)[run[i]].offset);
+      sources_.push_back(at(run.buffer, extents(run.buffer)[run[i]]));
   const auto blocks = static_cast<std::size_t>(blockCount(to));
   std::size_t block = 0;
   for (const Blocks& run : to)
     for (int i = 0; i < run.count; ++i, ++block) {
       const Extent target = extents(run.buffer)[run[i]];
-      moeccl::reduce(operands_.op, operands_.datatype, base(run.buffer) + target.offset,
+      moeccl::reduce(operands_.op, operands_.datatype, at(run.buffer, target),
                      sources_.data() + block, blocks, sources_.size() / blocks, target.bytes);
     }
 }

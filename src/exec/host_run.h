@@ -93,6 +93,7 @@ class HostRun {
 
   const Extents& extents(Buffer buffer) const;
   std::byte* base(Buffer buffer) const;
+  std::byte* at(Buffer buffer, Extent where) const;
   // Decides where the message of an op lies; takes what it needs of the arena from *arena on.
   void layOut(OpTransfer& transfer, std::span<const Blocks> runs, std::size_t* arena) const;
   bool contiguous(std::span<const Blocks> runs) const;

@@ -21,7 +21,7 @@ constexpr int kInterpretations = 8;
 
 // Even, uneven, one rank per node, prime, scattered.
 std::vector<Topology> topologies() {
-  if (kSanitized) return {Topology::even(2, 2), Topology::uneven(std::vector{3, 1})};
+  if (kSanitized) return {Topology::uneven(std::vector{3, 1})};
   return {Topology::even(1, 1),
           Topology::even(1, 2),
           Topology::even(2, 2),
@@ -243,7 +243,7 @@ TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
       auto plans = plansOf(algorithm, topology, parameters);
       if (!plans) continue;
       const Contract contract = contractOf(algorithm.collective, topology, parameters);
-      for (int turn = 0; turn < 60; ++turn) {
+      for (int turn = 0; turn < (kSanitized ? 10 : 60); ++turn) {
         const auto rank = static_cast<int>(any(plans->size()));
         std::vector<Plan> mutants;
         forEachMutant(contract, rank, (*plans)[rank], [&](const Mutant& mutant) {
