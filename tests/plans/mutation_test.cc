@@ -243,7 +243,7 @@ TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
       auto plans = plansOf(algorithm, topology, parameters);
       if (!plans) continue;
       const Contract contract = contractOf(algorithm.collective, topology, parameters);
-      for (int turn = 0; turn < (kSanitized ? 10 : 60); ++turn) {
+      for (int turn = 0; turn < (kSanitized ? 40 : 60); ++turn) {
         const auto rank = static_cast<int>(any(plans->size()));
         std::vector<Plan> mutants;
         forEachMutant(contract, rank, (*plans)[rank], [&](const Mutant& mutant) {
