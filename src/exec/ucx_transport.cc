@@ -103,6 +103,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     throw std::runtime_error(
         stringf("rank %d: connect got %zu addresses, expected one for each of %d ranks", rank_,
                 addresses.size(), ranks_));
+  const ProcessIdentity self = ProcessIdentity::self();
   std::vector<Peer> peers(addresses.size());
   for (int rank = 0; rank < ranks_; ++rank) {
     const Address& bytes = addresses[static_cast<std::size_t>(rank)];
@@ -122,6 +123,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     peer.rank = rank;
     peer.address.assign(bytes.begin() + sizeof header, bytes.end());
     peer.process = header.process;
+    peer.elsewhere = header.process.kernel != self.kernel;
     peer.name =
         stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }
@@ -135,12 +137,15 @@ void UcxTransport::initRequest(void* request) {
 void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
   transfer->flight = {.bytes = bytes, .tag = tag, .peer = to, .isSend = true, .inFlight = true};
   ++sendsInFlight_, ++inFlight_;
-  const ucp_ep_h endpoint = closed_ ? nullptr : reach(peer(to));
+  Peer& receiver = peer(to);
+  const ucp_ep_h endpoint = closed_ ? nullptr : reach(receiver);
   if (!endpoint) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
 
   ucp_request_param_t param;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  // Which selects RNDV_SEND_NBR_THRESH (ucx_settings.cc).
+  if (receiver.elsewhere) param.op_attr_mask |= UCP_OP_ATTR_FLAG_FAST_CMPL;
   param.cb.send = &UcxTransport::sendDone;
   param.user_data = transfer;
   param.memory_type = UCS_MEMORY_TYPE_HOST;

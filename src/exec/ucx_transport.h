@@ -78,7 +78,8 @@ class UcxTransport final : public Transport {
     int rank = -1;
     Address address;  // UCX's
     ProcessIdentity process;
-    std::string name;  // "process 71 on host"
+    bool elsewhere = false;  // on another machine
+    std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;
     bool gone = false;
     std::string whyGone;
