@@ -7,7 +7,7 @@ usage() {
 usage: examples/quickstart.sh [OPTION...]
 
 Installs what is missing (as root or with sudo), builds moeccl, brings up an emulated cluster, runs a
-Mixture-of-Experts layer over English text under both schedules and two all-to-all algorithms, checks
+Mixture-of-Experts layer over English text under both schedules and two algorithms of each, checks
 every output on every rank against a single-process reference, prints one table, and takes the cluster
 down again. The exit code is 0 only if everything was right.
 
@@ -23,7 +23,7 @@ and the program's:
 
   --tokens N, --embedding N, --hidden N, --experts N, --top-k N, --capacity-factor F   the layer
   --mp N, --ep N, --esp N                                                              the grid
-  --algorithms A,B  --iterations N  --warm-up N  --tolerance X  --seed N
+  --alltoall A,B  --dispatch A,B  --iterations N  --warm-up N  --tolerance X  --seed N
 
 which DIR/examples/quickstart/quickstart --help explains.
 END

@@ -1,5 +1,5 @@
-// Runs one MoE layer over English text on all ranks, under both schedules and several all-to-all
-// algorithms, checks every result against a single-process reference, and prints one table.
+// Runs one MoE layer over English text on all ranks, under both schedules and several
+// algorithms of each, checks every result against a single-process reference, and prints one table.
 #include "../common/launch.h"
 
 // launch.h comes first, as it asks for.
@@ -137,7 +137,8 @@ class Quickstart {
 
     std::vector<Row> rows;
     for (const moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1})
-      for (const std::string& algorithm : options_.algorithms) {
+      for (const std::string& algorithm :
+           schedule == moecclScheduleBaseline ? options_.allToAll : options_.dispatch) {
         say("Running %s with %s: %lld passes, the last %lld of them timed ...\n", nameOf(schedule),
             algorithm.c_str(), static_cast<long long>(options_.warmUp + options_.iterations),
             static_cast<long long>(options_.iterations));

@@ -52,12 +52,16 @@ class RunningLayer {
                const std::string& algorithm) {
     int rank = 0;
     moecclCommUserRank(world, &rank);
-    const std::string algorithms = "alltoall=" + algorithm + ";allgather=linear";
+    const bool baseline = schedule == moecclScheduleBaseline;
+    const std::string algorithms =
+        (baseline ? "alltoall=" + algorithm : "dispatch=" + algorithm + ";combine=" + algorithm) +
+        ";allgather=linear;allreduce=linear";
     moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
     config.algorithms = algorithms.c_str();
     const moecclResult_t result = moecclCommSplit(world, 0, rank, &comm_, &config);
     if (result == moecclInvalidArgument)
-      throw std::invalid_argument("--algorithms: " + std::string(moecclGetLastError(world)));
+      throw std::invalid_argument(std::string(baseline ? "--alltoall: " : "--dispatch: ") +
+                                  moecclGetLastError(world));
     if (result != moecclSuccess) fail("setting " + algorithms, world);
     if (moecclGridCreate(comm_, problem.grid, &grid_) != moecclSuccess)
       fail("making the grid", comm_);

@@ -1,4 +1,5 @@
-// One row of the table: a layer under one schedule and one all-to-all algorithm, run, timed, counted
+// One row of the table: a layer under one schedule and one algorithm of its
+// exchanges, run, timed, counted
 // and checked.
 #pragma once
 

@@ -15,7 +15,8 @@ struct Options {
   int nMp = 0, nEp = 0, nEsp = 0;
 
   std::vector<std::string> texts;  // files of English
-  std::vector<std::string> algorithms = {"linear", "hierarchical"};
+  // Of the baseline's all-to-all, and of S1's dispatch and combine.
+  std::vector<std::string> allToAll = {"linear", "hierarchical"}, dispatch = {"flat", "dedup"};
   std::int64_t iterations = 5, warmUp = 2;
   double tolerance = 1e-5;  // of the largest output
   std::uint64_t seed = 1;

@@ -25,9 +25,9 @@ std::string format(const char* how, Values... values) {
   return text;
 }
 
-std::vector<std::int64_t> payload(const Report& report, moecclSchedule_t schedule) {
+std::vector<std::int64_t> payload(const Report& report, const Row& row) {
   return payloadLeaving(report.topology, report.problem.grid, report.problem.layer.config,
-                        report.problem.expected.capacity, schedule);
+                        report.problem.expected.capacity, row.schedule, row.algorithm);
 }
 
 // Bytes per pass that each node has sent, as its first rank has counted them.
@@ -44,7 +44,7 @@ double busiest(const Report& report, const Row& row) {
 }
 
 std::vector<std::string> header(const Report& report) {
-  std::vector<std::string> cells = {"schedule", "all-to-all", "ms per layer", "(least to most)"};
+  std::vector<std::string> cells = {"schedule", "algorithm", "ms per layer", "(least to most)"};
   if (report.topology.nodes > kColumns)
     cells.insert(cells.end(), {"node sent least", "node sent most"});
   else
@@ -69,7 +69,7 @@ std::vector<std::string> cellsOf(const Report& report, const Row& row) {
     sent = {sent.front(), sent.back()};
   }
   for (double bytes : sent) cells.push_back(megabytes(bytes));
-  const std::vector<std::int64_t> predicted = payload(report, row.schedule);
+  const std::vector<std::int64_t> predicted = payload(report, row);
   cells.push_back(
       format("%.3f MB",
              static_cast<double>(*std::max_element(predicted.begin(), predicted.end())) / kMega));
@@ -79,12 +79,6 @@ std::vector<std::string> cellsOf(const Report& report, const Row& row) {
                       : std::string("-"));
   cells.push_back(format("%.1e", row.largestError) + (row.wrong.empty() ? "" : "  WRONG"));
   return cells;
-}
-
-const Row* find(const Report& report, moecclSchedule_t schedule, const std::string& algorithm) {
-  for (const Row& row : report.rows)
-    if (row.schedule == schedule && row.algorithm == algorithm) return &row;
-  return nullptr;
 }
 
 void printText(const Report& report) {
@@ -113,25 +107,36 @@ void printFastest(const Report& report) {
               slowest->algorithm.c_str());
 }
 
+// The first row of a schedule, whose algorithm every other is compared with.
+const Row* firstOf(const Report& report, moecclSchedule_t schedule) {
+  for (const Row& row : report.rows)
+    if (row.schedule == schedule) return &row;
+  return nullptr;
+}
+
+double largestPayload(const Report& report, const Row& row) {
+  const std::vector<std::int64_t> bytes = payload(report, row);
+  return static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
+}
+
 void printSchedules(const Report& report) {
-  const std::string& algorithm = report.options.algorithms.front();
-  const Row* const baseline = find(report, moecclScheduleBaseline, algorithm);
-  const Row* const s1 = find(report, moecclScheduleS1, algorithm);
-  const auto largest = [](const std::vector<std::int64_t>& values) {
-    return static_cast<double>(*std::max_element(values.begin(), values.end()));
-  };
-  const double predicted =
-      largest(payload(report, moecclScheduleS1)) / largest(payload(report, moecclScheduleBaseline));
-  const bool counted = !report.options.uplinkCounter.empty() && std::isfinite(predicted);
-  const int nMp = report.problem.grid.nMp;
-  if (counted)
-    std::printf("Schedules: S1 sends %.2f times the baseline's bytes (predicted: %.2f).\n",
-                busiest(report, *s1) / busiest(report, *baseline), predicted);
-  if (nMp > 1)
+  const Row* const baseline = firstOf(report, moecclScheduleBaseline);
+  bool counted = false;
+  if (baseline != nullptr && !report.options.uplinkCounter.empty() &&
+      largestPayload(report, *baseline) > 0)
+    for (const Row& row : report.rows) {
+      if (row.schedule != moecclScheduleS1) continue;
+      std::printf("%s S1 with %s sends %.2f times the baseline's bytes (predicted: %.2f).\n",
+                  counted ? "          " : "Schedules:", row.algorithm.c_str(),
+                  busiest(report, row) / busiest(report, *baseline),
+                  largestPayload(report, row) / largestPayload(report, *baseline));
+      counted = true;
+    }
+  if (report.problem.grid.nMp > 1)
     std::printf(
         "%s Under S1 each token is computed once, under the baseline %d times, once for each\n"
         "           rank of its MP group.\n",
-        counted ? "          " : "Schedules:", nMp);
+        counted ? "          " : "Schedules:", report.problem.grid.nMp);
 }
 
 void printAlgorithms(const Report& report) {
@@ -140,12 +145,18 @@ void printAlgorithms(const Report& report) {
   const auto here = std::count(topology.nodeOfRank.begin(), topology.nodeOfRank.end(), 0);
   const auto others = topology.ranks() - here;
   std::printf(
-      "Algorithms: all send the same payload between nodes, in one all-to-all of all ranks as "
-      "%lld\n"
-      "           messages out of node0 (linear, pairwise) or %lld larger ones (hierarchical), "
+      "Algorithms: the baseline's all send the same payload between nodes: an all-to-all of all "
+      "ranks "
+      "as\n"
+      "           %lld messages out of node0 (linear, pairwise) or %lld larger ones "
+      "(hierarchical), "
       "which\n"
-      "           takes one more step inside the node, and is meant for small messages.\n",
-      static_cast<long long>(here * others), static_cast<long long>(others));
+      "           takes one more step inside the node, and is meant for small messages. S1's flat "
+      "sends "
+      "a\n"
+      "           token once to each of the %d shards of its expert, dedup once to their node.\n",
+      static_cast<long long>(here * others), static_cast<long long>(others),
+      report.problem.grid.nEsp);
 }
 
 }  // namespace

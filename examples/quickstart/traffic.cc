@@ -18,12 +18,18 @@ void addExchange(const Topology& topology, const InOneGroup& inOneGroup, std::in
         leaving[topology.nodeOfRank[from]] += block;
 }
 
+bool espInOneNode(const Topology& topology, const moecclGridShape_t& grid, int rank) {
+  const int first = rank / grid.nEsp * grid.nEsp;
+  for (int other = first; other < first + grid.nEsp; ++other)
+    if (topology.nodeOfRank[other] != topology.nodeOfRank[first]) return false;
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> payloadLeaving(const Topology& topology, const moecclGridShape_t& grid,
                                          const moecclMoeConfig_t& config, std::int64_t capacity,
-                                         moecclSchedule_t schedule) {
-  const InOneGroup world = [](int, int) { return true; };
+                                         moecclSchedule_t schedule, const std::string& algorithm) {
   const InOneGroup mp = [&](int a, int b) { return a / grid.nMp == b / grid.nMp; };
   const InOneGroup esp = [&](int a, int b) { return a / grid.nEsp == b / grid.nEsp; };
   const InOneGroup ep = [&](int a, int b) { return a % grid.nEsp == b % grid.nEsp; };
@@ -43,8 +49,19 @@ std::vector<std::int64_t> payloadLeaving(const Topology& topology, const moecclG
     const std::int64_t groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
     const std::int64_t unit = std::lcm(groups, static_cast<std::int64_t>(grid.nMp));
     const std::int64_t part = (config.tokens + unit - 1) / unit * unit / grid.nMp;
-    add(world, 2 * localExperts * (capacity / grid.nMp) * row);  // EP&ESP-AlltoAll, there and back
-    add(mp, part * row);                                         // MP-AllGather
+    const std::int64_t block = localExperts * (capacity / grid.nMp) * row;
+    // Dispatch and combine, each from ranks to shards or back: without duplicates the shards of an
+    // expert that share a node pass on to each other what crosses but once.
+    for (int rank = 0; rank < topology.ranks(); ++rank)
+      for (int shard = 0; shard < topology.ranks(); ++shard) {
+        const int here = topology.nodeOfRank[rank], there = topology.nodeOfRank[shard];
+        if (here == there) continue;
+        const int shards =
+            algorithm == "dedup" && espInOneNode(topology, grid, shard) ? grid.nEsp : 1;
+        leaving[here] += block / shards;
+        leaving[there] += block / shards;
+      }
+    add(mp, part * row);                                                      // MP-AllGather
     add(mp, 4 * config.experts * static_cast<std::int64_t>(sizeof(double)));  // the gate's sums
   }
   return leaving;

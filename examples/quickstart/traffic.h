@@ -4,6 +4,7 @@
 #include <moeccl/moe.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace quickstart {
@@ -15,11 +16,12 @@ struct Topology {
   int ranks() const { return static_cast<int>(nodeOfRank.size()); }
 };
 
-// Payload bytes that leave each node in one forward pass, whichever all-to-all algorithm carries
-// them. `capacity` is moecclMoeShapes_t's. All-gathers are counted as the algorithm "linear" sends
-// them, and grids as ordered by moecclOrderEspEp.
+// Payload bytes that leave each node in one forward pass. `algorithm`: of dispatch and combine under
+// S1, "flat" or "dedup"; all-to-all algorithms all send the same. `capacity` is moecclMoeShapes_t's.
+// All-gathers and all-reduces are counted as the algorithm "linear" sends them, and grids as ordered by
+// moecclOrderEspEp.
 std::vector<std::int64_t> payloadLeaving(const Topology& topology, const moecclGridShape_t& grid,
                                          const moecclMoeConfig_t& config, std::int64_t capacity,
-                                         moecclSchedule_t schedule);
+                                         moecclSchedule_t schedule, const std::string& algorithm);
 
 }  // namespace quickstart

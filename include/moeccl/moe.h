@@ -53,9 +53,8 @@ typedef enum {
   moecclScheduleBaseline = 1, /* ESP-AllGather, gate, EP-AlltoAll, experts, ESP-AllReduce,
                                  ESP-Split, EP-AlltoAll: every rank of an MP group computes all of
                                  the group's tokens */
-  moecclScheduleS1 = 2,       /* MP-Split of the tokens, gate, EP&ESP-AlltoAll, experts,
-                                 EP&ESP-AlltoAll, MP-AllGather. capacityGroups must be a multiple of
-                                 N_MP */
+  moecclScheduleS1 = 2,       /* MP-Split of the tokens, gate, dispatch, experts, combine,
+                                 MP-AllGather. capacityGroups must be a multiple of N_MP */
   moecclNumSchedules = 3
 } moecclSchedule_t;
 

@@ -21,6 +21,7 @@ Group groupOf(moecclGrid_t grid, moecclGroup_t which) {
 
 Groups groupsOf(moecclGrid_t grid) {
   Groups groups{};
+  groups.grid = grid;
   check(moecclGridGetShape(grid, &groups.shape));
   groups.world = groupOf(grid, moecclGroupWorld);
   groups.mp = groupOf(grid, moecclGroupMp);

@@ -1,4 +1,4 @@
-// The groups of a grid as a layer sees them: communicators of the public API, and its place in
+// A grid and its groups as a layer sees them: communicators of the public API, and its place in
 // each.
 #pragma once
 
@@ -13,14 +13,9 @@ struct Group {
 };
 
 struct Groups {
+  moecclGrid_t grid;
   moecclGridShape_t shape;
   Group world, mp, ep, esp;
-
-  // The world's rank that holds shard `espRank` of the experts of `epRank`.
-  int worldRank(int epRank, int espRank) const {
-    return shape.order == moecclOrderEspEp ? epRank * shape.nEsp + espRank
-                                           : espRank * shape.nEp + epRank;
-  }
 };
 
 // Throws Error.

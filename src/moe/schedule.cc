@@ -3,12 +3,10 @@
 #include <cstddef>
 
 #include "kernels/copy.h"
-#include "kernels/reduce.h"
 
 namespace moeccl {
 namespace {
 
-const std::byte* bytes(const float* values) { return reinterpret_cast<const std::byte*>(values); }
 std::byte* bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
 
 }  // namespace
@@ -18,8 +16,7 @@ Schedule::Schedule(const LayerShape& shape, const Groups& groups, std::int64_t r
       groups_(groups),
       rows_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
       spare_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
-      hidden_(static_cast<std::size_t>(expertWorkspace(shape.localHidden))),
-      shards_(static_cast<std::size_t>(shape.grid.nEsp)) {}
+      hidden_(static_cast<std::size_t>(expertWorkspace(shape.localHidden))) {}
 
 moecclResult_t Schedule::noted(const char* phase, moecclResult_t result) {
   if (result != moecclSuccess) failedPhase_ = phase;
@@ -32,6 +29,28 @@ moecclResult_t Schedule::allToAllRows(const char* phase, const Group& group, std
                                                moecclFloat32, group.comm, nullptr);
   swap();
   return noted(phase, result);
+}
+
+moecclResult_t Schedule::allReduceRows(const char* phase, const Group& group, std::int64_t count) {
+  if (group.ranks == 1) return moecclSuccess;
+  return noted(phase, moecclAllReduce(rows(), rows(), static_cast<std::size_t>(count),
+                                      moecclFloat32, moecclSum, group.comm, nullptr));
+}
+
+moecclResult_t Schedule::dispatchRows(std::int64_t slots) {
+  const moecclResult_t result =
+      moecclDispatch(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
+                     static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
+  swap();
+  return noted("dispatch", result);
+}
+
+moecclResult_t Schedule::combineRows(std::int64_t slots) {
+  const moecclResult_t result =
+      moecclCombine(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
+                    static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
+  swap();
+  return noted("combine", result);
 }
 
 moecclResult_t Schedule::allGatherInPlace(const char* phase, const Group& group, float* buffer,
@@ -64,13 +83,6 @@ void Schedule::runExperts(const LayerWeights& weights, std::int64_t rowsPerExper
     expertForward(shape_.activation, own, embedding, hidden, tokens, rowsPerExpert, hidden_,
                   tokens);
   }
-}
-
-void Schedule::sumShards(const float* from, std::int64_t stride, std::int64_t count, float* to) {
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard)
-    shards_[shard] = bytes(from + static_cast<std::int64_t>(shard) * stride);
-  reduce(moecclSum, moecclFloat32, bytes(to), shards_.data(), 1, shards_.size(),
-         static_cast<std::size_t>(count) * sizeof(float));
 }
 
 }  // namespace moeccl

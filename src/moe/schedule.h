@@ -44,6 +44,11 @@ class Schedule {
 
   // rows() = all-to-all of rows(), `count` floats per rank.
   moecclResult_t allToAllRows(const char* phase, const Group& group, std::int64_t count);
+  // rows() = their sum over the group, `count` floats.
+  moecclResult_t allReduceRows(const char* phase, const Group& group, std::int64_t count);
+  // rows() [E][slots][embedding] -> [localExperts][P][slots][embedding], and back, summed.
+  moecclResult_t dispatchRows(std::int64_t slots);
+  moecclResult_t combineRows(std::int64_t slots);
   // In place: the caller's part lies at buffer + group.rank * count.
   moecclResult_t allGatherInPlace(const char* phase, const Group& group, float* buffer,
                                   std::int64_t count);
@@ -54,9 +59,6 @@ class Schedule {
   void transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
   // rows() [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
   void runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert);
-  // to [count] = from [shards][...], shard s at from + s * stride, added in the order of the
-  // shards.
-  void sumShards(const float* from, std::int64_t stride, std::int64_t count, float* to);
 
   const LayerShape shape_;
   const Groups groups_;
@@ -64,7 +66,6 @@ class Schedule {
  private:
   std::unique_ptr<float[]> rows_, spare_;
   std::vector<float> hidden_;
-  std::vector<const std::byte*> shards_;
   const char* failedPhase_ = "";
 };
 

@@ -11,7 +11,7 @@
 //     | transpose
 //                    [E_local][N_EP][N_ESP][C]
 //     | experts: partial sums, of the caller's hidden units
-//     | ESP-AllReduce: all-to-all of slices, sum in shard order, all-gather
+//     | ESP-AllReduce
 //     | ESP-Split: the caller's own batch of the N_ESP
 //                    [N_EP][E_local][C]
 //     | EP-AlltoAll
@@ -71,7 +71,8 @@ class Baseline final : public Schedule {
     if (result != moecclSuccess) return result;
     transposeRows(groups_.ep.ranks, shape_.localExperts, perSource);
     runExperts(weights, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
-    if ((result = allReduceShards()) != moecclSuccess) return result;
+    result = allReduceRows("ESP-AllReduce", groups_.esp, shape_.experts * perSource);
+    if (result != moecclSuccess) return result;
     splitShards(places);
     result = allToAllRows("second EP-AlltoAll", groups_.ep, shape_.localExperts * places);
     if (result != moecclSuccess) return result;
@@ -80,16 +81,6 @@ class Baseline final : public Schedule {
   }
 
  private:
-  moecclResult_t allReduceShards() {
-    if (groups_.esp.ranks == 1) return moecclSuccess;
-    const std::int64_t slice = shape_.experts * shape_.capacity() * shape_.embedding;
-    const moecclResult_t result = allToAllRows("ESP-AllReduce (reduction)", groups_.esp, slice);
-    if (result != moecclSuccess) return result;
-    sumShards(rows(), slice, slice, spare() + groups_.esp.rank * slice);
-    swap();
-    return allGatherInPlace("ESP-AllReduce (all-gather)", groups_.esp, rows(), slice);
-  }
-
   // rows() [E_local][N_EP][N_ESP][places] -> the caller's [N_EP][E_local][places].
   void splitShards(std::int64_t places) {
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;

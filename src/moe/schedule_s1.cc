@@ -6,18 +6,11 @@
 //   part             [padded tokens / N_MP]               the caller's
 //     | gate
 //   rows             [E][C]
-//     | dump: the block of an EP rank's experts, once for each shard
-//                    [P][E_local][C]                      by the rank it goes to
-//     | EP&ESP-AlltoAll
-//                    [P][E_local][C]                      by the rank it came from
-//     | transpose
-//                    [E_local][P][C]
+//     | dispatch
+//                    [E_local][P][C]                      by the rank it came from
 //     | experts: partial sums, of the caller's hidden units
-//     | transpose
-//                    [P][E_local][C]
-//     | EP&ESP-AlltoAll
-//                    [P][E_local][C]                      by the shard that computed it
-//     | sum over shards, in shard order
+//                    [E_local][P][C]
+//     | combine: sums over the shards
 //                    [E][C]
 //     | un-permute, weighted
 //   part             [padded tokens / N_MP]
@@ -26,11 +19,10 @@
 //
 // The gate's sums over the parts are gathered too, since the loss is that of the whole batch.
 //
-// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (1 - 1 / P) y / N_MP in each
-// EP&ESP-AlltoAll, (1 - 1 / N_MP) x in the MP-AllGather.
+// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (1 - 1 / P) y / N_MP in dispatch and
+// in combine when every shard gets a copy of its own (flat), (1 - 1 / N_MP) x in the MP-AllGather.
 #include <algorithm>
 
-#include "kernels/copy.h"
 #include "src/moe/schedule.h"
 
 namespace moeccl {
@@ -57,17 +49,11 @@ class S1 final : public Schedule {
     router_.route(weights.gate, tokens, part, 1, sums);
     router_.scatter(tokens, slots_, rows());
 
-    const std::int64_t block = shape_.localExperts * slots_ * shape_.embedding;
-    const std::int64_t perExpert = slots_ * shape_.embedding;
-    dump(block);
-    moecclResult_t result = allToAllRows("first EP&ESP-AlltoAll", groups_.world, block);
+    moecclResult_t result = dispatchRows(slots_);
     if (result != moecclSuccess) return result;
-    transposeRows(groups_.world.ranks, shape_.localExperts, perExpert);
     runExperts(weights, groups_.world.ranks * slots_);
-    transposeRows(shape_.localExperts, groups_.world.ranks, perExpert);
-    result = allToAllRows("second EP&ESP-AlltoAll", groups_.world, block);
+    result = combineRows(slots_);
     if (result != moecclSuccess) return result;
-    sumOverShards(block);
 
     // From here on `input` is not needed, so output may be the same.
     float* const gathered = padded_.empty() ? output : padded_.data();
@@ -80,24 +66,6 @@ class S1 final : public Schedule {
   }
 
  private:
-  // rows() [N_EP][block] -> [P][block], the blocks of an EP rank at each of its shards' ranks.
-  void dump(std::int64_t block) {
-    if (groups_.esp.ranks == 1) return;
-    for (int ep = 0; ep < groups_.ep.ranks; ++ep)
-      for (int shard = 0; shard < groups_.esp.ranks; ++shard)
-        std::copy_n(rows() + ep * block, block, spare() + groups_.worldRank(ep, shard) * block);
-    swap();
-  }
-
-  // rows() [P][block] -> [N_EP][block].
-  void sumOverShards(std::int64_t block) {
-    if (groups_.esp.ranks == 1) return;
-    const std::int64_t stride = (groups_.worldRank(0, 1) - groups_.worldRank(0, 0)) * block;
-    for (int ep = 0; ep < groups_.ep.ranks; ++ep)
-      sumShards(rows() + groups_.worldRank(ep, 0) * block, stride, block, spare() + ep * block);
-    swap();
-  }
-
   moecclResult_t gatherSums(BatchSums& sums) {
     if (groups_.mp.ranks == 1) return moecclSuccess;
     return noted("MP-AllGather of the gate's sums",
