@@ -31,7 +31,7 @@ ucp_ep_h UcxTransport::reach(Peer& peer) {
     return nullptr;
   }
   peer.endpoint.reset(endpoint);
-  if (watchProcesses_ && peer.rank != rank_) processes_.add(peer.rank, peer.process);
+  if (!peer.elsewhere && peer.rank != rank_) processes_.add(peer.rank, peer.process);
   return endpoint;
 }
 

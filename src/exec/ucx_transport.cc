@@ -42,10 +42,10 @@ void addToEpoll(int epoll, int fd) {
 
 }  // namespace
 
-UcxTransport::UcxTransport(int rank, int ranks, bool watchProcesses)
+UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
     : rank_(rank),
       ranks_(ranks),
-      watchProcesses_(watchProcesses),
+      allElsewhere_(allElsewhere),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       events_(epoll_create1(EPOLL_CLOEXEC)) {
   ucp_params_t params{};
@@ -123,7 +123,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     peer.rank = rank;
     peer.address.assign(bytes.begin() + sizeof header, bytes.end());
     peer.process = header.process;
-    peer.elsewhere = header.process.kernel != self.kernel;
+    peer.elsewhere = allElsewhere_ || header.process.kernel != self.kernel;
     peer.name =
         stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }

@@ -38,8 +38,9 @@ namespace moeccl {
 
 class UcxTransport final : public Transport {
  public:
-  // `watchProcesses`: false leaves the discovery of dead peers to UCX; for tests.
-  UcxTransport(int rank, int ranks, bool watchProcesses = true);
+  // `allElsewhere`: treats peers of this machine as those of others: large messages are sent eagerly,
+  // and the discovery of dead peers is left to UCX. For tests.
+  UcxTransport(int rank, int ranks, bool allElsewhere = false);
   ~UcxTransport() override;
 
   int rank() const override { return rank_; }
@@ -166,7 +167,7 @@ class UcxTransport final : public Transport {
   bool dropUnexpected();
 
   const int rank_, ranks_;
-  const bool watchProcesses_;
+  const bool allElsewhere_;
   UcxContext context_;
   FileDescriptor woken_;   // an eventfd
   FileDescriptor events_;  // an epoll of the worker, woken_ and processes_
