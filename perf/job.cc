@@ -13,7 +13,7 @@ Job::Job(const Options& options) {
   moecclComm_t comm = nullptr;
   if (compare || (std::getenv("MOECCL_RANK") == nullptr && startedByMpi())) {
     const bool choose = options.mpiAlgorithms != std::vector<std::string>{"default"};
-    mpi_ = startMpi(compare && choose);
+    mpi_ = startMpi(compare && choose, options.mpiEnvironment);
     require(mpi_->join(&comm), "join", nullptr);
   } else if (launchComm(&comm, nullptr) != moecclSuccess) {
     throw std::runtime_error("this rank could not join the others");

@@ -7,7 +7,9 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace moeccl::perf {
@@ -210,6 +212,31 @@ class MpiPresent : public Mpi {
   }
 };
 
+class VariablesForAWhile {
+ public:
+  explicit VariablesForAWhile(const std::vector<std::string>& variables) {
+    for (const std::string& variable : variables) {
+      const std::string name = variable.substr(0, variable.find('='));
+      const char* const before = std::getenv(name.c_str());
+      before_.emplace_back(name, before ? std::optional<std::string>(before) : std::nullopt);
+      setenv(name.c_str(), variable.c_str() + name.size() + 1, 1);
+    }
+  }
+  ~VariablesForAWhile() {
+    for (auto it = before_.rbegin(); it != before_.rend(); ++it) {
+      if (it->second)
+        setenv(it->first.c_str(), it->second->c_str(), 1);
+      else
+        unsetenv(it->first.c_str());
+    }
+  }
+  VariablesForAWhile(const VariablesForAWhile&) = delete;
+  VariablesForAWhile& operator=(const VariablesForAWhile&) = delete;
+
+ private:
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
 }  // namespace
 
 bool startedByMpi() {
@@ -218,12 +245,13 @@ bool startedByMpi() {
   return false;
 }
 
-std::unique_ptr<Mpi> startMpi(bool chooseAlgorithms) {
+std::unique_ptr<Mpi> startMpi(bool chooseAlgorithms, const std::vector<std::string>& environment) {
   if (!startedByMpi())
     throw std::runtime_error(
         "comparing with MPI takes mpirun, as in: moeccl-lab mpirun -- moeccl-perf ...");
   // Open MPI looks at the control variables of single algorithms only if this is set.
   if (chooseAlgorithms) setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
+  const VariablesForAWhile variables(environment);
   return std::make_unique<MpiPresent>();
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "perf/contender.h"
 
@@ -27,7 +28,8 @@ class Mpi {
 // Whether a launcher of MPI has started this process.
 bool startedByMpi();
 // Initialises MPI; the end of the object finalises it. `chooseAlgorithms`: contenders with an
-// algorithm of their own will come. Throws std::runtime_error in a build without MPI.
-std::unique_ptr<Mpi> startMpi(bool chooseAlgorithms);
+// algorithm of their own will come. `environment`: NAME=VALUE, set only while MPI starts, which is
+// when it and what it stands on read theirs. Throws std::runtime_error in a build without MPI.
+std::unique_ptr<Mpi> startMpi(bool chooseAlgorithms, const std::vector<std::string>& environment);
 
 }  // namespace moeccl::perf

@@ -6,7 +6,7 @@ namespace moeccl::perf {
 
 bool startedByMpi() { return false; }
 
-std::unique_ptr<Mpi> startMpi(bool) {
+std::unique_ptr<Mpi> startMpi(bool, const std::vector<std::string>&) {
   throw std::runtime_error(
       "this moeccl-perf was built without MPI: install libopenmpi-dev and configure with "
       "-Dmpi=enabled");

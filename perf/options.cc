@@ -87,6 +87,9 @@ void chooseGrid(const std::string& text, Options& options) {
 }
 
 void checkTogether(const Options& options, bool algorithmsGiven) {
+  for (const std::string& variable : options.mpiEnvironment)
+    if (variable.find('=') == std::string::npos || variable.front() == '=')
+      throw CLI::ValidationError("--mpi-env", "\"" + variable + "\" is not NAME=VALUE");
   if (options.minBytes > options.maxBytes)
     throw CLI::ValidationError(
         "--minbytes", "the smallest size, " + std::to_string(options.minBytes) +
@@ -176,6 +179,11 @@ Parsed parseOptions(int argc, const char* const* argv) {
          "comma-separated names of Open MPI's \"tuned\" component, as in linear,pairwise, or\n"
          "default for MPI's choice (the default)")
       ->delimiter(',')
+      ->needs(compareOption);
+  app.add_option(
+         "--mpi-env", options.mpiEnvironment,
+         "NAME=VALUE: a variable that MPI alone gets to see, as UCX_RNDV_THRESH=inf; may be "
+         "given\nmore than once")
       ->needs(compareOption);
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
 

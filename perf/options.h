@@ -36,9 +36,10 @@ struct Options {
   int repetitions = 5;
   Average average = Average::kMean;
   std::vector<DataType> dataTypes;
-  std::vector<std::string> algorithms;     // "auto": the library's choice
-  std::vector<std::string> mpiAlgorithms;  // empty: no comparison; "default": MPI's choice
-  std::string jsonFile;                    // empty: none
+  std::vector<std::string> algorithms;      // "auto": the library's choice
+  std::vector<std::string> mpiAlgorithms;   // empty: no comparison; "default": MPI's choice
+  std::vector<std::string> mpiEnvironment;  // NAME=VALUE, for MPI alone
+  std::string jsonFile;                     // empty: none
   std::vector<std::string> commandLine;
 
   // The sizes to measure, in bytes and ascending, as minBytes, maxBytes and the steps say.

@@ -24,6 +24,9 @@ class Communicator {
  public:
   // Both are collective; they throw Error.
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
+  // The second half of create(): of all ranks of a transport that is connected.
+  static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport, Topology topology,
+                                            const Settings& settings);
   // nullptr for ranks with MOECCL_SPLIT_NOCOLOR.
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings);
   ~Communicator();

@@ -108,17 +108,21 @@ std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& set
         loopback ? "the loopback" : "UCX", oob.ranks(), topology.nodes(),
         topology.localOf(oob.rank()), topology.nodeOf(oob.rank()), hosts[oob.rank()].name,
         describeHardware().summary.c_str());
+  return over(std::move(transport), std::move(topology), settings);
+}
 
-  std::vector<int> transportRanks(hosts.size());
+std::unique_ptr<Communicator> Communicator::over(std::unique_ptr<Transport> transport,
+                                                 Topology topology, const Settings& settings) {
+  const int rank = transport->rank();
+  std::vector<int> transportRanks(static_cast<std::size_t>(transport->ranks()));
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
   std::unique_ptr<Trace> trace;
   if (!settings.trace.empty())
-    trace = std::make_unique<Trace>(settings.trace + "." + std::to_string(oob.rank()) + ".json",
-                                    oob.rank());
+    trace = std::make_unique<Trace>(settings.trace + "." + std::to_string(rank) + ".json", rank);
   auto domain =
       std::make_shared<Domain>(std::move(transport), std::move(trace), settings.progressThread);
   return std::unique_ptr<Communicator>(new Communicator(
-      std::move(domain), 0, oob.rank(), buildTopology(hosts), std::move(transportRanks), settings));
+      std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, const Settings& settings) {

@@ -57,6 +57,16 @@ TEST(PerfOptions, Lists) {
   EXPECT_EQ(parsed.options.dataTypes.size(), std::size_t{moecclNumTypes});
 }
 
+TEST(PerfOptions, VariablesOfMpi) {
+  const Parsed parsed = parse(
+      {"alltoall", "--compare", "mpi", "--mpi-env", "UCX_RNDV_THRESH=inf", "--mpi-env", "A="});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.mpiEnvironment, (std::vector<std::string>{"UCX_RNDV_THRESH=inf", "A="}));
+  EXPECT_NE(
+      parse({"alltoall", "--compare", "mpi", "--mpi-env", "A"}).error.find("\"A\" is not NAME"),
+      std::string::npos);
+}
+
 TEST(PerfOptions, MistakesAreNamed) {
   const struct {
     std::vector<const char*> arguments;

@@ -1,6 +1,10 @@
 // Every registered algorithm keeps its collective's promise, on every kind of topology.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 #include "tests/plans/algorithms_fixture.h"
 
 namespace moeccl::testing {
@@ -38,10 +42,11 @@ TEST_P(Algorithms, OnRandomUnevenNodes) {
   }
 }
 
+class AlgorithmsOfGrids : public Algorithms {};
+
 // Groups of 1, 2, 3, 4 and 8 ranks in all combinations and both orders; on one node, on nodes that hold
 // whole groups of either kind, on nodes that cut through all groups, and on uneven ones.
-TEST_P(Algorithms, OnGrids) {
-  if (!needsGrid(GetParam().collective)) GTEST_SKIP() << "no collective of a grid";
+TEST_P(AlgorithmsOfGrids, InEveryPlacement) {
   std::mt19937 random(7);
   for (int mp : {1, 2, 3, 4, 8})
     for (int ep : {1, 2, 3, 4, 8})
@@ -66,6 +71,15 @@ TEST_P(Algorithms, OnGrids) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(algorithms()),
+                         Algorithms::nameOfTest);
+
+std::vector<Algorithm> algorithmsOfGrids() {
+  std::vector<Algorithm> some;
+  std::ranges::copy_if(algorithms(), std::back_inserter(some), needsGrid, &Algorithm::collective);
+  return some;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, AlgorithmsOfGrids, ::testing::ValuesIn(algorithmsOfGrids()),
                          Algorithms::nameOfTest);
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Plans of many ranks: still right, still small, still quick to build.
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "tests/plans/algorithms_fixture.h"
@@ -25,41 +26,52 @@ bool isOffered(const Algorithm& algorithm, const Topology& topology) {
   }
 }
 
-class Scale : public Algorithms {
- protected:
-  // To follow all terms of all sums takes time that grows with the third power of the ranks.
-  static bool sums() {
-    const Topology topology = Topology::even(2, 8);
-    return contractOf(GetParam().collective, topology, gridOf8(16)).expected(0, 0).size() > 1;
-  }
-  // Only algorithms with fewer ops than ranks are meant for thousands of ranks.
-  static bool meantFor(const Topology& topology) {
-    return !sums() && isOffered(GetParam(), topology) &&
-           GetParam().plan(topology, gridOf8(topology.ranks()), 0).ops.size() <
-               static_cast<size_t>(topology.ranks());
-  }
-};
+// To follow all terms of all sums takes time that grows with the third power of the ranks.
+bool sums(const Algorithm& algorithm) {
+  const Contract contract = contractOf(algorithm.collective, Topology::even(2, 8), gridOf8(16));
+  return contract.expected(0, 0).size() > 1;
+}
+
+// Only algorithms with fewer ops than ranks are meant for thousands of ranks.
+std::vector<Algorithm> forThousands() {
+  std::vector<Algorithm> some;
+  const Topology topology = Topology::even(512, 8);
+  for (const Algorithm& algorithm : algorithms())
+    if (!sums(algorithm) && isOffered(algorithm, topology) &&
+        algorithm.plan(topology, gridOf8(4096), 0).ops.size() < 4096)
+      some.push_back(algorithm);
+  return some;
+}
+
+class Scale : public Algorithms {};
 
 TEST_P(Scale, AtManyRanks) {
-  const int ranks = sums() ? 256 : 1024;
+  const int ranks = sums(GetParam()) ? 256 : 1024;
   check(Topology::even(ranks / 8, 8), gridOf8(ranks));
 }
 
-TEST_P(Scale, At2048RanksOnUnevenNodes) {
+class Thousands : public Algorithms {};
+
+TEST_P(Thousands, OnUnevenNodes) {
   std::mt19937 random(2048);
   std::vector<int> node(2048);
   for (int& name : node) name = static_cast<int>(random() % 250);
-  if (!meantFor(Topology(node))) GTEST_SKIP() << "not meant for so many ranks";
   check(Topology(node), gridOf8(2048));
 }
 
-TEST_P(Scale, At4096Ranks) {
-  const Topology topology = Topology::even(512, 8);
-  if (!meantFor(topology)) GTEST_SKIP() << "not meant for so many ranks";
-  check(topology, gridOf8(4096));
-}
+TEST_P(Thousands, OnEvenNodes) { check(Topology::even(512, 8), gridOf8(4096)); }
 
 INSTANTIATE_TEST_SUITE_P(Registry, Scale, ::testing::ValuesIn(algorithms()), Scale::nameOfTest);
+INSTANTIATE_TEST_SUITE_P(Registry, Thousands, ::testing::ValuesIn(forThousands()),
+                         Thousands::nameOfTest);
+
+TEST(PlanSize, HierarchicalIsForThousandsOfRanks) {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : forThousands()) names.push_back(nameOf(algorithm));
+  for (const char* name :
+       {"alltoall_hierarchical", "alltoallv_hierarchical", "allgather_hierarchical"})
+    EXPECT_NE(std::ranges::find(names, name), names.end()) << name;
+}
 
 // The design asks for O(P) ops and well under a millisecond; the bound on time leaves room for slow
 // builds and busy machines.

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""All-to-all beside Open MPI's, in emulated clusters of several shapes and uplinks.
+
+    compare_mpi.py run FOLDER              measures what FOLDER has no file for yet, about 40 minutes in all
+    compare_mpi.py table FOLDER            Markdown: how many times faster than the best of Open MPI's
+    compare_mpi.py plot FOLDER FILE.png    the same as a picture; takes matplotlib
+
+run takes moeccl-lab and moeccl-perf from the PATH, or --lab and --perf, and a quiet machine. Open MPI's best is
+the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; the
+ratio is that of the same repetitions of the same run.
+"""
+import argparse
+import collections
+import glob
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+
+SHAPES = ("2x4", "4x2", "4x4")
+UPLINKS = ("none", "1gbit", "100mbit")
+UCX = ("--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any")
+# Name: arguments of mpirun, arguments of moeccl-perf.
+TRANSPORTS = {
+    "ob1": (("--mca", "pml", "ob1"), ()),
+    "ob1-eager": (("--mca", "pml", "ob1", "--mca", "btl_tcp_eager_limit", str(1 << 26),
+                   "--mca", "btl_tcp_rndv_eager_limit", str(1 << 26)), ()),
+    "ucx": (UCX, ()),
+    "ucx-eager": (UCX, ("--mpi-env", "UCX_RNDV_THRESH=inf")),
+}
+# Name: sizes of blocks, and the largest number of calls in a turn; large ones take less on slow uplinks.
+SIZES = {
+    "small": (("-b", "16", "-e", "256", "-f", "4"), 60),
+    "middle": (("-b", "1K", "-e", "4K", "-f", "4"), 30),
+    "large": (("-b", "16K", "-e", "64K", "-f", "4"), 8),
+    "huge": (("-b", "256K", "-e", "1M", "-f", "4"), 1),
+}
+OURS = {"small": "auto,linear,hierarchical,bruck", "middle": "auto,linear,hierarchical,bruck",
+        "large": "auto,linear,pairwise", "huge": "auto,linear,pairwise"}
+THEIRS = {"small": "default,linear,pairwise,modified_bruck,linear_sync",
+          "middle": "default,linear,pairwise,modified_bruck,linear_sync",
+          "large": "default,linear,pairwise,modified_bruck,linear_sync",
+          "huge": "default,linear,pairwise,linear_sync"}
+
+
+def measure(options):
+    os.makedirs(options.folder, exist_ok=True)
+    settings = list(itertools.product(options.shapes or SHAPES, options.uplinks or UPLINKS))
+    for number, (shape, uplink) in enumerate(settings):
+        missing = [(transport, sizes) for transport, sizes in itertools.product(TRANSPORTS, SIZES)
+                   if not os.path.exists(path_of(options, shape, uplink, transport, sizes))
+                   # Small messages are eager anyway.
+                   and not (transport.endswith("-eager") and sizes in ("small", "middle"))]
+        if not missing:
+            continue
+        nodes, ranks = map(int, shape.split("x"))
+        name = f"compare-{os.getpid()}"
+        subprocess.run([options.lab, "up", "--name", name, "--nodes", str(nodes), "--ranks-per-node", str(ranks),
+                        "--uplink", uplink], check=True, stdout=subprocess.DEVNULL)
+        try:
+            for transport, sizes in missing:
+                print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
+                run(options, name, nodes * ranks, path_of(options, shape, uplink, transport, sizes), transport, sizes)
+        finally:
+            subprocess.run([options.lab, "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
+
+
+def path_of(options, shape, uplink, transport, sizes):
+    return os.path.join(options.folder, f"{shape}-{uplink}-{transport}-{sizes}.json")
+
+
+def run(options, lab, ranks, path, transport, sizes):
+    mpirun, perf = TRANSPORTS[transport]
+    blocks, calls = SIZES[sizes]
+    unfinished = os.path.abspath(path + ".part")
+    subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
+                    "--blocks", *blocks, "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", "5",
+                    "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
+                    "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
+    os.rename(unfinished, path)
+
+
+def load(folder):
+    """(shape, uplink) -> block -> list of (transport, {algorithm: times})."""
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+        shape, uplink, *transport = os.path.basename(path)[:-len(".json")].split("-")
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        cells = collections.defaultdict(dict)
+        for result in report["results"]:
+            if result["wrong"]:
+                sys.exit(f"{path}: {result['algorithm']} was wrong")
+            cells[result["block"]][result["algorithm"]] = result["timesUs"]
+        for block, times in cells.items():
+            found[shape, uplink][block].append(("-".join(transport[:-1]), times))
+    return found
+
+
+def best_of_mpi(runs):
+    """(transport, algorithm, times of the run it is from)."""
+    candidates = [(statistics.median(values), transport, name, times)
+                  for transport, times in runs for name, values in times.items() if name.startswith("mpi:")]
+    return min(candidates, key=lambda candidate: candidate[0])[1:]
+
+
+def ratios(runs, ours):
+    """Times faster than Open MPI's best, by repetition. `ours`: an algorithm, or best: of all of moeccl's."""
+    _, name, times = best_of_mpi(runs)
+    if ours == "best":
+        ours = min((own for own in times if not own.startswith("mpi:")), key=lambda own: statistics.median(times[own]))
+    return [theirs / own for theirs, own in zip(times[name], times[ours])]
+
+
+def size_text(size):
+    for unit, text in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit} {text}"
+    return f"{size} B"
+
+
+def settings_of(found):
+    return [key for key in itertools.product(SHAPES, UPLINKS) if key in found]
+
+
+def print_tables(options):
+    found = load(options.folder)
+    blocks = sorted({block for runs in found.values() for block in runs})
+    for ours, text in (("auto", "The library's choice"), ("best", "The best of moeccl's algorithms")):
+        print(f"{text}, times faster than the best of Open MPI's:\n")
+        print("| nodes x ranks, uplink | " + " | ".join(map(size_text, blocks)) + " |")
+        print("|---|" + "---:|" * len(blocks))
+        means = collections.defaultdict(list)
+        for shape, uplink in settings_of(found):
+            row = []
+            for block in blocks:
+                values = ratios(found[shape, uplink][block], ours)
+                middle = statistics.median(values)
+                means[block].append(middle)
+                row.append(f"{middle:.2f} [{min(values):.2f}, {max(values):.2f}]")
+            print(f"| {shape}, {'unshaped' if uplink == 'none' else uplink} | " + " | ".join(row) + " |")
+        print("| geometric mean | " + " | ".join(f"**{geometric(means[block]):.2f}**" for block in blocks) + " |")
+        print("| smallest | " + " | ".join(f"{min(means[block]):.2f}" for block in blocks) + " |\n")
+        small = [value for block in blocks if block <= 256 for value in means[block]]
+        print(f"Up to 256 B, geometric mean: {geometric(small):.2f}\n")
+    print("Milliseconds of the library's choice and of Open MPI's best, and which that is:\n")
+    print("| nodes x ranks, uplink | " + " | ".join(map(size_text, blocks)) + " |")
+    print("|---|" + "---:|" * len(blocks))
+    for shape, uplink in settings_of(found):
+        row = []
+        for block in blocks:
+            transport, name, times = best_of_mpi(found[shape, uplink][block])
+            row.append(f"{milliseconds(times['auto'])} : {milliseconds(times[name])} {name[4:]}, {transport}")
+        print(f"| {shape}, {'unshaped' if uplink == 'none' else uplink} | " + " | ".join(row) + " |")
+
+
+def milliseconds(times):
+    return f"{statistics.median(times) / 1e3:.3g}"
+
+
+def geometric(values):
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def plot(options):
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = load(options.folder)
+    figure, axes = pyplot.subplots(len(SHAPES), len(UPLINKS), figsize=(12, 9), sharex=True, sharey=True)
+    for (shape, uplink), axis in zip(itertools.product(SHAPES, UPLINKS), axes.flat):
+        runs = found.get((shape, uplink), {})
+        blocks = sorted(runs)
+        for ours, label, style in (("auto", "the library's choice", "o-"), ("best", "best of moeccl's", "x:")):
+            values = [ratios(runs[block], ours) for block in blocks]
+            middle = [statistics.median(row) for row in values]
+            axis.errorbar(blocks, middle, fmt=style, label=label, capsize=3, markersize=4,
+                          yerr=[[m - min(row) for m, row in zip(middle, values)],
+                                [max(row) - m for m, row in zip(middle, values)]])
+        axis.axhline(1, color="gray", linewidth=0.8)
+        axis.set(xscale="log", yscale="log", title=f"{shape}, {'unshaped' if uplink == 'none' else uplink}")
+        axis.set_xticks(blocks, [size_text(block) for block in blocks], rotation=45, fontsize=8)
+        axis.set_xticks([], minor=True)
+        axis.set_yticks(ticks := [0.5, 0.7, 1, 1.4, 2, 3, 4], [f"{tick:g}" for tick in ticks])
+        axis.set_yticks([], minor=True)
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8)
+    figure.supylabel("times faster than the best of Open MPI's")
+    figure.supxlabel("bytes per block")
+    figure.tight_layout()
+    figure.savefig(options.picture, dpi=80)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("run")
+    command.add_argument("folder")
+    command.add_argument("--lab", default="moeccl-lab")
+    command.add_argument("--perf", default="moeccl-perf")
+    command.add_argument("--shapes", nargs="+", choices=SHAPES)
+    command.add_argument("--uplinks", nargs="+", choices=UPLINKS)
+    command.set_defaults(call=measure)
+    command = commands.add_parser("table")
+    command.add_argument("folder")
+    command.set_defaults(call=print_tables)
+    command = commands.add_parser("plot")
+    command.add_argument("folder")
+    command.add_argument("picture")
+    command.set_defaults(call=plot)
+    options = parser.parse_args()
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+// What a call costs beside its sends and receives: once a plan is cached, over a transport that moves
+// nothing and completes at once.
+//
+//     call_bench
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/api/handles.h"
+
+namespace moeccl {
+namespace {
+
+// Rank 0. Not inlined anywhere, as no real transport's functions are.
+class InstantTransport final : public Transport {
+ public:
+  explicit InstantTransport(int ranks) : ranks_(ranks) {}
+  int rank() const override { return 0; }
+  int ranks() const override { return ranks_; }
+  Address address() override { return {}; }
+  void connect(std::span<const Address>) override {}
+  void send(int, Tag, const void*, std::size_t bytes, Transfer* transfer) override {
+    transfer->done(transfer, TransferStatus::ok, bytes);
+  }
+  void recv(int, Tag, void*, std::size_t bytes, Transfer* transfer) override {
+    transfer->done(transfer, TransferStatus::ok, bytes);
+  }
+  void cancel(Transfer*) override {}
+  bool progress() override { return true; }
+  void wait(int) override {}
+  void wake() override {}
+  void notify(const Notice&) override {}
+  bool nextNotice(Notice*) override { return false; }
+  bool close(bool, int) override { return true; }
+  std::string lastError() const override { return {}; }
+
+ private:
+  int ranks_;
+};
+
+// Median of batches, in nanoseconds: what a call costs where nothing disturbs it.
+double nanosecondsPerCall(const std::function<void()>& call) {
+  constexpr int kBatches = 101, kCalls = 1000;
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> batches;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < kCalls; ++i) call();
+    batches.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() /
+                      kCalls);
+  }
+  std::nth_element(batches.begin(), batches.begin() + kBatches / 2, batches.end());
+  return batches[kBatches / 2];
+}
+
+// The least that an all-to-all can be: a receive and a send for each other rank, and a copy.
+double bySendsAlone(int ranks, std::size_t block, const std::byte* in, std::byte* out) {
+  const std::unique_ptr<Transport> transport = std::make_unique<InstantTransport>(ranks);
+  std::vector<Transfer> transfers(static_cast<std::size_t>(2 * ranks));
+  for (Transfer& transfer : transfers)
+    transfer.done = [](Transfer* self, TransferStatus, std::size_t) { self->flight.peer = 0; };
+  Transport* volatile hidden = transport.get();
+  return nanosecondsPerCall([&] {
+    Transport& over = *hidden;
+    for (int peer = 1; peer < ranks; ++peer)
+      over.recv(peer, 1, out + block * peer, block, &transfers[peer]);
+    for (int peer = 1; peer < ranks; ++peer)
+      over.send(peer, 1, in + block * peer, block, &transfers[ranks + peer]);
+    std::memcpy(out, in, block);
+  });
+}
+
+void printCall(const std::vector<int>& nodes, const std::string& algorithm, std::size_t block) {
+  int ranks = 0;
+  std::string name;
+  for (int size : nodes) {
+    if (ranks > 0) name += "+";
+    name += std::to_string(size);
+    ranks += size;
+  }
+  Settings settings;
+  if (algorithm != "auto")
+    parseAlgorithms("alltoall=" + algorithm, "call_bench", &settings.algorithms);
+  moecclComm comm;
+  comm.state = std::make_shared<CommState>();
+  comm.state->communicator = Communicator::over(std::make_unique<InstantTransport>(ranks),
+                                                Topology::uneven(nodes), settings);
+  std::vector<std::byte> in(block * ranks), out(block * ranks);
+  const auto call = [&] {
+    if (moecclAllToAll(in.data(), out.data(), block, moecclUint8, &comm, nullptr) != moecclSuccess)
+      throw Error(moecclInternalError, comm.state->lastError);
+  };
+  call();  // makes the plan
+  const double whole = nanosecondsPerCall(call);
+  const double alone = bySendsAlone(ranks, block, in.data(), out.data());
+  std::printf("%-6s %6d  %-14s %8zu %10.3f %12.3f %10.3f\n", name.c_str(), ranks, algorithm.c_str(),
+              block, whole * 1e-3, alone * 1e-3, (whole - alone) * 1e-3);
+  comm.state->communicator->destroy();
+}
+
+}  // namespace
+}  // namespace moeccl
+
+int main() {
+  std::printf("All-to-all, a cached call of one rank. Microseconds.\n\n");
+  std::printf("%-6s %6s  %-14s %8s %10s %12s %10s\n", "nodes", "ranks", "algorithm", "block",
+              "call", "sends alone", "overhead");
+  for (const std::vector<int>& nodes : {std::vector<int>{8}, {4, 4}, {8, 8, 8, 8}})
+    for (const char* algorithm : {"linear", "auto", "pairwise", "hierarchical", "bruck"})
+      for (const std::size_t block : {std::size_t{64}, std::size_t{4096}})
+        moeccl::printCall(nodes, algorithm, block);
+}
