@@ -31,15 +31,15 @@ TRANSPORTS = {
     "ucx": (UCX, ()),
     "ucx-eager": (UCX, ("--mpi-env", "UCX_RNDV_THRESH=inf")),
 }
-# Name: sizes of blocks, and the largest number of calls in a turn; large ones take less on slow uplinks.
+# Name: sizes of blocks and the calls of a turn. One call of the largest takes seconds on the slowest uplinks.
 SIZES = {
-    "small": (("-b", "16", "-e", "256", "-f", "4"), 60),
-    "middle": (("-b", "1K", "-e", "4K", "-f", "4"), 30),
-    "large": (("-b", "16K", "-e", "64K", "-f", "4"), 8),
-    "huge": (("-b", "256K", "-e", "1M", "-f", "4"), 1),
+    "small": ("-b", "16", "-e", "256", "-f", "4", "-n", "60", "-w", "6"),
+    "middle": ("-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "-w", "3"),
+    "large": ("-b", "16K", "-e", "64K", "-f", "4", "-n", "3", "-w", "1"),
+    "huge": ("-b", "256K", "-e", "1M", "-f", "4", "-n", "1", "-w", "0", "-c", "0"),
 }
 OURS = {"small": "auto,linear,hierarchical,bruck", "middle": "auto,linear,hierarchical,bruck",
-        "large": "auto,linear,pairwise", "huge": "auto,linear,pairwise"}
+        "large": "auto,pairwise,hierarchical", "huge": "auto,pairwise"}
 THEIRS = {"small": "default,linear,pairwise,modified_bruck,linear_sync",
           "middle": "default,linear,pairwise,modified_bruck,linear_sync",
           "large": "default,linear,pairwise,modified_bruck,linear_sync",
@@ -74,10 +74,9 @@ def path_of(options, shape, uplink, transport, sizes):
 
 def run(options, lab, ranks, path, transport, sizes):
     mpirun, perf = TRANSPORTS[transport]
-    blocks, calls = SIZES[sizes]
     unfinished = os.path.abspath(path + ".part")
     subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
-                    "--blocks", *blocks, "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", "5",
+                    "--blocks", *SIZES[sizes], "-r", "5",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
     os.rename(unfinished, path)

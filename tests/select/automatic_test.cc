@@ -19,25 +19,40 @@ std::vector<Plan> plansOf(Collective collective, std::string_view name, const To
 }
 
 // By hand: 4 ranks on 2 nodes, linear. A rank sends one block in the node and two to the other node, all
-// in one step, and copies its own; the uplink carries the two ranks' four blocks.
+// in one step, whose latency is the longer of both, and copies its own; the uplink carries the two ranks' four blocks.
 TEST(Price, IsThatOfTheModel) {
-  const Links links{
-      .alphaInNode = 1, .betaInNode = 2, .alphaBetween = 10, .betaBetween = 3, .betaMemory = 0.5};
+  const Links links{.overheadInNode = 1,
+                    .latencyInNode = 1000,
+                    .betaInNode = 2,
+                    .overheadBetween = 10,
+                    .latencyBetween = 2000,
+                    .gapUplink = 7,
+                    .betaUplink = 3,
+                    .betaMemory = 0.5};
   const Topology topology = Topology::even(2, 2);
   const double bytes = 100;
   EXPECT_DOUBLE_EQ(
       price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 100, links),
-      0.5 * bytes + (1 + 2 * bytes) + 2 * 10 + 4 * 3 * bytes);
+      2000 + 0.5 * bytes + (1 + 2 * bytes) + 2 * 10 + 4 * 3 * bytes);
+  // An empty message takes its time too.
+  EXPECT_DOUBLE_EQ(price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 0, links),
+                   2000 + 1 + 2 * 10 + 4 * 7);
 }
 
 // Pairwise has a step for each partner: the sum of three steps.
 TEST(Price, AddsStepsUp) {
-  const Links links{
-      .alphaInNode = 1, .betaInNode = 0, .alphaBetween = 10, .betaBetween = 1, .betaMemory = 0};
+  const Links links{.overheadInNode = 1,
+                    .latencyInNode = 100,
+                    .betaInNode = 0,
+                    .overheadBetween = 10,
+                    .latencyBetween = 200,
+                    .gapUplink = 0,
+                    .betaUplink = 1,
+                    .betaMemory = 0};
   const Topology topology = Topology::even(2, 2);
   EXPECT_DOUBLE_EQ(
       price(topology, 0, plansOf(Collective::allToAll, "pairwise", topology), 5, links),
-      1 + 2 * (10 + 2 * 5));
+      100 + 1 + 2 * (200 + 10 + 2 * 5));
 }
 
 // Lanes run beside each other: what the pipeline hides is not added.
