@@ -31,12 +31,19 @@ TRANSPORTS = {
     "ucx": (UCX, ()),
     "ucx-eager": (UCX, ("--mpi-env", "UCX_RNDV_THRESH=inf")),
 }
-# Name: sizes of blocks and the calls of a turn. One call of the largest takes seconds on the slowest uplinks.
+# Name: sizes of blocks.
 SIZES = {
-    "small": ("-b", "16", "-e", "256", "-f", "4", "-n", "60", "-w", "6"),
-    "middle": ("-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "-w", "3"),
-    "large": ("-b", "16K", "-e", "64K", "-f", "4", "-n", "3", "-w", "1"),
-    "huge": ("-b", "256K", "-e", "1M", "-f", "4", "-n", "1", "-w", "0", "-c", "0"),
+    "small": ("-b", "16", "-e", "256", "-f", "4"),
+    "middle": ("-b", "1K", "-e", "4K", "-f", "4"),
+    "large": ("-b", "16K", "-e", "64K", "-f", "4"),
+    "huge": ("-b", "256K", "-e", "1M", "-f", "4", "-c", "0"),
+}
+# How many calls a turn has, by uplink; before them a tenth of that. On the slowest, one call of the largest takes
+# seconds.
+CALLS = {
+    "none": {"small": 100, "middle": 50, "large": 20, "huge": 8},
+    "1gbit": {"small": 100, "middle": 50, "large": 10, "huge": 2},
+    "100mbit": {"small": 60, "middle": 30, "large": 3, "huge": 1},
 }
 OURS = {"small": "auto,linear,hierarchical,bruck", "middle": "auto,linear,hierarchical,bruck",
         "large": "auto,pairwise,hierarchical", "huge": "auto,pairwise"}
@@ -63,7 +70,8 @@ def measure(options):
         try:
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
-                run(options, name, nodes * ranks, path_of(options, shape, uplink, transport, sizes), transport, sizes)
+                run(options, name, nodes * ranks, path_of(options, shape, uplink, transport, sizes), transport, sizes,
+                    CALLS[uplink][sizes])
         finally:
             subprocess.run([options.lab, "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
 
@@ -72,11 +80,11 @@ def path_of(options, shape, uplink, transport, sizes):
     return os.path.join(options.folder, f"{shape}-{uplink}-{transport}-{sizes}.json")
 
 
-def run(options, lab, ranks, path, transport, sizes):
+def run(options, lab, ranks, path, transport, sizes, calls):
     mpirun, perf = TRANSPORTS[transport]
     unfinished = os.path.abspath(path + ".part")
     subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
-                    "--blocks", *SIZES[sizes], "-r", "5",
+                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(calls // 10), "-r", "5",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
     os.rename(unfinished, path)

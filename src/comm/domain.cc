@@ -15,10 +15,9 @@
 namespace moeccl {
 namespace {
 
-// Rounds without progress before a waiting thread yields its core, and before it sleeps. Ranks may
-// outnumber cores, and a poll of a socket is a system call: spinning helps only for moments.
-constexpr int kSpins = 32;
-constexpr int kYields = 64;
+// Rounds without progress before a waiting thread sleeps. In each it yields its core: ranks may
+// outnumber cores, and where they do not, that costs no more than the poll of a socket.
+constexpr int kYields = 200;
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
 // Polls between two looks at the clock.
@@ -84,8 +83,7 @@ int Domain::lead(Lock& lock, int idle) {
     return 0;
   }
   if (lock.yield()) return 0;
-  if (idle < kSpins) return idle + 1;
-  if (idle < kSpins + kYields) {
+  if (idle < kYields) {
     sched_yield();
     return idle + 1;
   }

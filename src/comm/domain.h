@@ -112,7 +112,7 @@ class Domain {
     Clock::duration still;  // how long it has not advanced while somebody looked
   };
 
-  // One round of waiting; `idle` counts rounds without progress: spin, then yield, then sleep.
+  // One round of waiting; `idle` counts rounds without progress: yield, then sleep.
   int waitOnce(Lock& lock, int idle);
   int lead(Lock& lock, int idle);
   void follow(Lock& lock);

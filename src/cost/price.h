@@ -13,12 +13,12 @@ namespace moeccl {
 // Seconds, in the manner of LogGP. A message takes its sender `overhead`, and arrives `latency` after it
 // was sent; latencies of messages that are under way together pass together. beta is per byte.
 struct Links {
-  double overheadInNode = 1e-6, latencyInNode = 1e-6, betaInNode = 0.2e-9;  // shared memory
-  double overheadBetween = 5e-6, latencyBetween = 15e-6;                    // between nodes
+  double overheadInNode = 0.3e-6, latencyInNode = 0.5e-6, betaInNode = 0.2e-9;  // shared memory
+  double overheadBetween = 5e-6, latencyBetween = 15e-6;                        // between nodes
   // Of a node's uplink, which its ranks share: the least that a message takes, and per byte.
-  double gapUplink = 1e-6, betaUplink = 0.8e-9;
-  double betaMemory =
-      0.1e-9;  // copies, also to gather what is sent, and reductions, by what they read
+  double gapUplink = 2e-6, betaUplink = 0.8e-9;
+  // Copies, also to gather what is sent, and reductions, by what they read.
+  double betaMemory = 0.1e-9;
 };
 
 // Seconds that the ranks of `node` take; plans[i] is that of its i-th rank. Blocks of `blockBytes` bytes.

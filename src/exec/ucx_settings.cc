@@ -40,12 +40,12 @@ const Setting kSettings[] = {
     {"MEMORY_INVALIDATE", "y", {"UCX_CMA_MEMORY_INVALIDATE"}, {"cma/"}},
     // No sends straight from the user's memory over TCP, neither eager nor rendezvous: when a
     // connection breaks in the middle of one, UCX (1.13) completes it twice and abort()s. Copying
-    // by 64 KiB instead of 8 KiB makes up for it: over loopback, a message of 64 KiB takes a fifth
-    // less time than by default, and the bandwidth of large ones is the same within what the
-    // machine varies. The threshold is all transports', so RDMA networks keep theirs.
+    // by 128 KiB instead of 8 KiB makes up for it. The threshold is all transports', so RDMA networks
+    // keep theirs.
     {"ZCOPY_THRESH", "inf", {"UCX_ZCOPY_THRESH"}, {"tcp/"}, {"rc_", "dc_", "ud_"}},
     {"PUT_ENABLE", "n", {"UCX_TCP_PUT_ENABLE"}, {"tcp/"}},
-    {"TX_SEG_SIZE", "64k", {"UCX_TCP_TX_SEG_SIZE"}, {"tcp/"}},
+    {"TX_SEG_SIZE", "128k", {"UCX_TCP_TX_SEG_SIZE"}, {"tcp/"}},
+    {"RX_SEG_SIZE", "128k", {"UCX_TCP_RX_SEG_SIZE"}, {"tcp/"}},
     // Sends with UCP_OP_ATTR_FLAG_FAST_CMPL, which are those to other nodes (ucx_transport.cc), are
     // eager whatever their size: the round trip of a rendezvous waits in the queue of a slow link
     // behind other messages' data, and leaves the wire idle meanwhile. It costs the receiver a copy,
