@@ -1,6 +1,8 @@
 #include "algorithms/expert_exchange.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 
 namespace moeccl {
 namespace {
@@ -22,7 +24,13 @@ ExpertExchange::ExpertExchange(const Topology& topology, const Parameters& param
       dedup_(dedup),
       node_(topology.nodeOf(rank)),
       position_(grid_.positionOf(rank)),
-      shard_(grid_.shardOf(rank)) {}
+      shard_(grid_.shardOf(rank)) {
+  const std::int64_t chunks = dedup ? pieces / grid_.esp : pieces;
+  if (chunks * topology.nodes() > kMaxMessagesPerLane)
+    throw NotOffered(std::to_string(chunks) + " parts between " + std::to_string(topology.nodes()) +
+                     " nodes make more messages than the " + std::to_string(kMaxMessagesPerLane) +
+                     " that can be told apart");
+}
 
 BlockList ExpertExchange::tokens(Buffer buffer, int position, int slot, PieceRange range) const {
   BlockList list;

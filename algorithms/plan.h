@@ -116,7 +116,7 @@ struct Op {
 
 // What a plan may ask of an executor: so many lanes, and so many messages from one rank to another
 // on each.
-inline constexpr int kMaxLanes = 16, kMaxMessagesPerLane = 4096;
+inline constexpr int kMaxLanes = 4, kMaxMessagesPerLane = 4096;
 
 struct Plan {
   std::vector<Op> ops;

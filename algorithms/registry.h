@@ -11,6 +11,8 @@
 
 namespace moeccl {
 
+inline constexpr int kMaxChunks = 32;
+
 // What an algorithm may be told besides the topology. All ranks of a call pass the same values.
 struct Parameters {
   // Sends that linear algorithms keep in flight at once; 0 or less: all.
@@ -20,7 +22,7 @@ struct Parameters {
   // Ranks of a node that talk to other nodes for all of it, in the hierarchical all-to-all; 0 or less:
   // every rank.
   int leaders = 0;
-  // Parts that a pipelined algorithm cuts its work into.
+  // Parts that a pipelined algorithm cuts its work into, kMaxChunks at most.
   int chunks = 4;
   // What the caller's grid is, and how many experts a rank holds, where the collective has them.
   Grid grid = {};
@@ -43,9 +45,15 @@ struct Algorithm {
 struct AlgorithmChoice {
   const Algorithm* algorithm = nullptr;
   Parameters parameters = {};
+  // Which of the parameters tried this is, where nobody has fixed an algorithm.
+  int variation = 0;
 
   bool operator==(const AlgorithmChoice&) const = default;
 };
+
+// Tells the choices that ranks of one call may make without having agreed on them apart: the algorithm's
+// place among those of its collective, and the variation; both below 8.
+unsigned markOf(const AlgorithmChoice& choice);
 
 std::span<const Algorithm> algorithms();
 // nullptr where there is none of that name.

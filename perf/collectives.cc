@@ -47,6 +47,12 @@ double shardsShare(const World& world) {
          std::max(tokenBlocks(world), expertBlocks(world));
 }
 
+// And each result for the rest of the MP group.
+double shardsAndGroupsShare(const World& world) {
+  const double larger = std::max(sharedTokenBlocks(world), expertBlocks(world));
+  return (othersShare(world) * world.grid.nEsp + world.grid.nMp - 1) * tokenBlocks(world) / larger;
+}
+
 constexpr std::array kCollectives = {
     Collective{
         .name = "alltoall",
@@ -222,7 +228,7 @@ constexpr std::array kCollectives = {
         .received = sharedTokens,
         .sums = true,
         .inPlaceBlock = nullptr,
-        .busFactor = shardsShare,
+        .busFactor = shardsAndGroupsShare,
         .call =
             [](const Call& c) {
               return moecclCombineAllGather(c.send, c.recv, c.count, c.world.experts, c.type,

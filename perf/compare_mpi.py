@@ -6,8 +6,8 @@
     compare_mpi.py plot FOLDER FILE.png    the same as a picture; takes matplotlib
 
 run takes moeccl-lab and moeccl-perf from the PATH, or --lab and --perf, and a quiet machine. Open MPI's best is
-the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; the
-ratio is that of the same repetitions of the same run.
+the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; a
+time is that of the slowest rank, a ratio that of the same repetitions of the same run.
 """
 import argparse
 import collections
@@ -19,6 +19,8 @@ import os
 import statistics
 import subprocess
 import sys
+
+from plot_perf import size_text
 
 SHAPES = ("2x4", "4x2", "4x4")
 UPLINKS = ("none", "1gbit", "100mbit")
@@ -84,7 +86,7 @@ def run(options, lab, ranks, path, transport, sizes, calls):
     mpirun, perf = TRANSPORTS[transport]
     unfinished = os.path.abspath(path + ".part")
     subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
-                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(calls // 10), "-r", "5",
+                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(calls // 10), "-r", "5", "-a", "3",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
     os.rename(unfinished, path)
@@ -107,6 +109,11 @@ def load(folder):
     return found
 
 
+def blocks_of(found):
+    """Those that were measured in all the settings."""
+    return sorted(set.intersection(*(set(runs) for runs in found.values()))) if found else []
+
+
 def best_of_mpi(runs):
     """(transport, algorithm, times of the run it is from)."""
     candidates = [(statistics.median(values), transport, name, times)
@@ -122,20 +129,13 @@ def ratios(runs, ours):
     return [theirs / own for theirs, own in zip(times[name], times[ours])]
 
 
-def size_text(size):
-    for unit, text in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size % unit == 0:
-            return f"{size // unit} {text}"
-    return f"{size} B"
-
-
 def settings_of(found):
     return [key for key in itertools.product(SHAPES, UPLINKS) if key in found]
 
 
 def print_tables(options):
     found = load(options.folder)
-    blocks = sorted({block for runs in found.values() for block in runs})
+    blocks = blocks_of(found)
     for ours, text in (("auto", "The library's choice"), ("best", "The best of moeccl's algorithms")):
         print(f"{text}, times faster than the best of Open MPI's:\n")
         print("| nodes x ranks, uplink | " + " | ".join(map(size_text, blocks)) + " |")

@@ -119,6 +119,21 @@ std::vector<Option> optionsOf(Options& options) {
 
 }  // namespace
 
+namespace {
+
+// Only what traffic.cc can predict the bytes of.
+void requireOneOf(const char* option, const std::vector<std::string>& names,
+                  const std::vector<std::string>& known) {
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string text;
+      for (const std::string& each : known) text += (text.empty() ? "" : ", ") + each;
+      throw std::invalid_argument(std::string(option) + ": \"" + name + "\" is none of " + text);
+    }
+}
+
+}  // namespace
+
 Options parseOptions(int count, char** arguments) {
   Options options;
   const std::vector<Option> known = optionsOf(options);
@@ -144,6 +159,8 @@ Options parseOptions(int count, char** arguments) {
     throw std::invalid_argument("\"" + std::string(arguments[optind]) + "\" is no option");
   if (options.texts.empty() && !options.help)
     throw std::invalid_argument("--text is missing; name a file of English");
+  requireOneOf("--alltoall", options.allToAll, {"linear", "pairwise", "hierarchical"});
+  requireOneOf("--dispatch", options.dispatch, {"flat", "dedup"});
   return options;
 }
 

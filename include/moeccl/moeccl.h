@@ -12,9 +12,12 @@
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
- *     At most 4096 calls of a communicator can be unfinished; one more waits for the oldest.
+ *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
- *     later call on that communicator returns the same error; only Abort and Destroy remain.
+ *     later call on that communicator returns the same error; only Abort and Destroy remain. The
+ *     failing call returns when the library has done with its buffers. What was on its way to or from a
+ *     rank that does not answer within two seconds can be taken back only with the connection: the
+ *     relatives of this communicator lose that rank too.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
  */
 #ifndef MOECCL_MOECCL_H_
@@ -47,7 +50,7 @@ typedef enum {
   moecclInvalidArgument = 4, /* one argument is wrong by itself */
   moecclInvalidUsage = 5,    /* arguments are right, but not here, or not the same on all ranks */
   moecclRemoteError = 6,     /* another rank failed, aborted, or called with other arguments */
-  moecclInProgress = 7, /* not complete yet; from moecclStreamQuery and moecclCommGetAsyncError */
+  moecclInProgress = 7, /* not complete yet; from moecclStreamQuery */
   moecclTimeout = 8,    /* peers did not do their part within config.timeoutMs */
   moecclNumResults = 9
 } moecclResult_t;
@@ -165,10 +168,11 @@ MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
 /* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
- * (up to the timeout) until no rank needs this one any more. It is freed whatever the result.
- * Errors: Timeout (a rank did not come). */
+ * (up to the timeout), where it is the last that this rank has of a communicator and its splits, until
+ * all ranks have destroyed their last: they share connections. It is freed whatever the result. Errors:
+ * Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
-/* Frees a communicator at once, from any state, without waiting for peers; their pending and later
+/* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending and later
  * calls return moecclRemoteError. NULL is allowed. */
 MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
 /* *asyncError: the error of work on streams, moecclSuccess while there is none. */
@@ -188,7 +192,8 @@ MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* 
 /* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
  * not, or the error that stopped it. Never waits. */
 MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
-/* Waits until all work is complete. */
+/* Waits until all work is complete, or has failed. Errors of streams are told by moecclGetLastError(NULL);
+ * work that other communicators have queued behind what failed is lost, and they have failed too. */
 MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
 /* Synchronises, then frees. NULL is allowed. */
 MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
@@ -200,7 +205,8 @@ MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
  * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
  * Algorithms: linear, pairwise, bruck, hierarchical (DeepSpeed-MoE 5.3).
  * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
- * address space), RemoteError (a rank called with another count), Timeout. */
+ * address space), RemoteError (a rank called with another count), Timeout (the same, where the counts are so
+ * different that the library has chosen different algorithms for them). */
 MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                          moecclDataType_t datatype, moecclComm_t comm,
                                          moecclStream_t stream);
@@ -209,8 +215,9 @@ MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, s
  * sendbuff + sendDispls[j] go to rank j; recvCounts[i] elements from rank i arrive at recvbuff +
  * recvDispls[i]. Counts and displacements, [P] each, are in elements; they are read before the call
  * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap each
- * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear,
- * pairwise, hierarchical (which exchanges the counts that it relays, within the call).
+ * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear
+ * (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts that they
+ * relay within the call.
  * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part beyond
  * the address space), RemoteError (a rank sends another count than its peer expects), Timeout. */
 MOECCL_API moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,

@@ -1,4 +1,6 @@
 // The collectives of a grid: calls on its communicator.
+#include <limits>
+
 #include "moeccl/moeccl.h"
 #include "src/api/launch.h"
 
@@ -28,13 +30,14 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
     if (problem.experts < 1)
       throw Error(moecclInvalidArgument, "nExpertsPerRank is " + std::to_string(problem.experts) +
                                              "; it must be at least 1");
-    constexpr int kMostBlocks = 1 << 30;
-    if (problem.experts > kMostBlocks / communicator.ranks() / grid.mp)
-      throw Error(moecclInvalidArgument,
-                  "nExpertsPerRank is " + std::to_string(problem.experts) + "; with " +
-                      std::to_string(communicator.ranks()) + " ranks at most " +
-                      std::to_string(kMostBlocks / communicator.ranks() / grid.mp) +
-                      " are possible");
+    // Plans number the pieces of all blocks: a slice for each shard of each chunk.
+    const int most =
+        std::numeric_limits<int>::max() / communicator.ranks() / grid.mp / grid.esp / kMaxChunks;
+    if (problem.experts > most)
+      throw Error(moecclInvalidArgument, "nExpertsPerRank is " + std::to_string(problem.experts) +
+                                             "; with " + std::to_string(communicator.ranks()) +
+                                             " ranks at most " + std::to_string(most) +
+                                             " are possible");
     const Contract contract{problem.collective, communicator.ranks(), grid, problem.experts};
     const int rank = communicator.rank();
     const Bytes in = bytesOf(problem.count, "count", problem.datatype, contract.inputBlocks(rank));

@@ -13,8 +13,9 @@
 namespace moeccl {
 namespace {
 
-// How long a failed call waits for its transfers to end before it leaves them to the domain.
-constexpr std::chrono::milliseconds kGrace{500};
+// How long a failed call waits for its transfers to end: the caller may free its buffers then. Longer
+// than any transport takes; what is left is the domain's.
+constexpr std::chrono::milliseconds kGrace{3000};
 // How long a lost peer's call waits for a notice that says why.
 constexpr std::chrono::milliseconds kHearing{200};
 // How long a notice may take to leave when its sender leaves too.
@@ -140,6 +141,7 @@ void Communicator::start(const Call& call, const Active& active) {
     route.transportRank = transportRanks_;
     route.tag.comm = number_;
     route.tag.kind = active.counting ? kCountsKind : static_cast<std::uint32_t>(call.collective());
+    route.tag.plan = active.plan->mark;
     route.tag.call = active.number;
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
@@ -319,6 +321,7 @@ void Communicator::destroy() {
   domain_->wait(lock, [&] { return !isUsed(); });
   for (Stream* stream : domain_->streams()) stream->forget(*this);
   if (failure_ != moecclSuccess) {
+    awaitTransfers(lock);
     domain_->remove(*this, true, kFarewell);
     return;
   }
@@ -335,7 +338,16 @@ void Communicator::abort() {
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);
   for (Stream* stream : domain_->streams()) stream->forget(*this);
+  awaitTransfers(lock);
   domain_->remove(*this, true, kFarewell);
+}
+
+void Communicator::awaitTransfers(Domain::Lock& lock) {
+  domain_->waitFor(lock, kGrace, [this] {
+    return std::ranges::all_of(plans_.all(), [](const std::unique_ptr<CachedPlan>& plan) {
+      return std::ranges::all_of(plan->slots, [](const auto& slot) { return slot->run.idle(); });
+    });
+  });
 }
 
 }  // namespace moeccl

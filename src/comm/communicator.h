@@ -80,7 +80,7 @@ class Communicator {
 
   // Waits for queued work of streams, then leaves the domain. The object is of no use afterwards.
   void destroy();
-  // Tells the others and leaves at once.
+  // Tells the others and leaves, without waiting for them.
   void abort();
 
  private:
@@ -91,6 +91,9 @@ class Communicator {
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
   void release(std::uint32_t number) { pending_[number % pending_.size()] = false; }
+  // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its callers'
+  // buffers.
+  void awaitTransfers(Domain::Lock& lock);
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
   void failFrom(const HostRun& run, const CachedPlan& plan);

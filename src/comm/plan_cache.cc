@@ -24,6 +24,7 @@ CachedPlan& PlanCache::get(const AlgorithmChoice& choice, const Topology& topolo
   const Algorithm& algorithm = *choice.algorithm;
   auto cached = std::make_unique<CachedPlan>();
   cached->choice = choice;
+  cached->mark = markOf(choice);
   try {
     cached->plan =
         std::make_shared<PreparedPlan>(algorithm.plan(topology, choice.parameters, rank));

@@ -1,5 +1,5 @@
 // The plans that a communicator has used, each ready to run, with the runs that use it: calls on
-// several streams run at once. Calls after the first of a kind allocate nothing.
+// several streams run at once. Calls after the first of a kind allocate nothing but all-to-all-v's tables.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct RunSlot {
 
 struct CachedPlan {
   AlgorithmChoice choice;
+  std::uint32_t mark = 0;  // in the tags
   std::shared_ptr<const PreparedPlan> plan;
   std::vector<std::unique_ptr<RunSlot>> slots;
   std::vector<RunSlot*> idle;

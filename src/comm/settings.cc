@@ -110,6 +110,9 @@ void parseParameters(std::string_view text, const std::string& where, Parameters
         std::from_chars(number.data(), number.data() + number.size(), parameters->*known->value);
     if (error != std::errc() || rest != number.data() + number.size())
       invalid(where + quoted(entry) + ": " + std::string(name) + " must be a whole number");
+    if (parameters->chunks > kMaxChunks)
+      invalid(where + quoted(entry) + ": at most " + std::to_string(kMaxChunks) +
+              " chunks are possible");
   }
 }
 

@@ -1,9 +1,16 @@
 #include "src/comm/stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace moeccl {
+namespace {
+
+// As in communicator.cc: how long a failed call's transfers may take to end.
+constexpr std::chrono::milliseconds kGrace{3000};
+
+}  // namespace
 
 Stream::Stream(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {
   Domain::Lock lock(*domain_);
@@ -28,6 +35,10 @@ void Stream::enqueue(Communicator& communicator, Call call) {
   throwIfFailed();
   communicator.throwIfFailed();
   const std::uint32_t number = communicator.nextCall(lock);
+  if (failure_ != moecclSuccess) {  // while that waited
+    communicator.abandon(failureText_);
+    throwIfFailed();
+  }
   queue_.push_back({&communicator, std::move(call), number});
   advance();
 }
@@ -43,9 +54,9 @@ bool Stream::advance() {
       }
       if (!active_.over()) return anything;
       if (item.communicator->proceed(item.call, &active_)) continue;
-      const Communicator::Active done = std::exchange(active_, {});
       anything = true;
-      item.communicator->end(done);
+      item.communicator->end(active_);
+      active_ = {};
       queue_.pop_front();
     } catch (const Error& e) {
       failure_ = e.result();
@@ -69,7 +80,9 @@ bool Stream::query() {
 
 void Stream::synchronize() {
   Domain::Lock lock(*domain_);
-  domain_->wait(lock, [&] { return empty(); });
+  domain_->wait(lock, [&] { return empty() || failure_ != moecclSuccess; });
+  if (failure_ != moecclSuccess)
+    domain_->waitFor(lock, kGrace, [&] { return leaving_ == nullptr || leaving_->run.idle(); });
   throwIfFailed();
 }
 
@@ -79,6 +92,7 @@ bool Stream::uses(const Communicator& communicator) const {
 }
 
 void Stream::forget(const Communicator& communicator) {
+  if (leavingFrom_ == &communicator) leaving_ = nullptr;
   if (!uses(communicator)) return;
   if (failure_ == moecclSuccess) {
     failure_ = moecclInvalidUsage;
@@ -89,6 +103,8 @@ void Stream::forget(const Communicator& communicator) {
 }
 
 void Stream::drop() {
+  leaving_ = active_.slot;
+  leavingFrom_ = queue_.empty() ? nullptr : queue_.front().communicator;
   active_ = {};
   for (const Item& item : queue_) item.communicator->abandon(failureText_);
   queue_.clear();

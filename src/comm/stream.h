@@ -44,6 +44,9 @@ class Stream {
   std::shared_ptr<Domain> domain_;
   std::deque<Item> queue_;  // the front one is running when active_.slot is set
   Communicator::Active active_ = {};
+  // Of the call that failed: it may not have ended yet.
+  RunSlot* leaving_ = nullptr;
+  const Communicator* leavingFrom_ = nullptr;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };

@@ -15,6 +15,7 @@ struct Work {
   double own = 0;      // seconds of this rank alone
   double latency = 0;  // the longest of its messages
   double uplink = 0;   // of the node's uplink
+  int crowd = 0;       // messages that share it
   std::vector<Step> after;
 };
 
@@ -47,6 +48,7 @@ Schedule scheduleOf(const Topology& topology, int node, const Plan& plan, std::s
       work.latency = std::max(work.latency, between ? links.latencyBetween : links.latencyInNode);
       if (op.kind == OpKind::send && between) {
         work.own += links.overheadBetween;
+        ++work.crowd;
         work.uplink += std::max(links.gapUplink, bytes * links.betaUplink);
       } else if (op.kind == OpKind::send) {
         work.own += links.overheadInNode + bytes * links.betaInNode;
@@ -98,7 +100,8 @@ double price(const Topology& topology, int node, std::span<const Plan> plans,
   std::map<Step, double> uplink;
   for (const Plan& plan : plans) {
     schedules.push_back(scheduleOf(topology, node, plan, blockBytes, links));
-    for (const auto& [step, work] : schedules.back()) uplink[step] += work.uplink;
+    for (const auto& [step, work] : schedules.back())
+      uplink[step] += work.uplink * (1 + links.crowding * std::max(0, work.crowd - links.alone));
   }
   double slowest = 0;
   for (const Schedule& schedule : schedules)

@@ -17,6 +17,10 @@ struct Links {
   double overheadBetween = 5e-6, latencyBetween = 15e-6;                        // between nodes
   // Of a node's uplink, which its ranks share: the least that a message takes, and per byte.
   double gapUplink = 2e-6, betaUplink = 0.8e-9;
+  // By how much more than `alone` messages of a rank at once slow each other's bytes down: a part of
+  // their time for each of the others.
+  double crowding = 0.01;
+  int alone = 4;
   // Copies, also to gather what is sent, and reductions, by what they read.
   double betaMemory = 0.1e-9;
 };

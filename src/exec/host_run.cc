@@ -297,8 +297,8 @@ void HostRun::fail(const RunFailure& failure) {
 
 void HostRun::cancel() {
   failed_ = true;
-  for (int op : plan_->receives())
-    if (transfers_[op].active) route_.transport->cancel(&transfers_[op]);
+  for (OpTransfer& transfer : transfers_)
+    if (transfer.active) route_.transport->cancel(&transfer);
 }
 
 std::vector<int> HostRun::awaitedPeers() const {

@@ -38,7 +38,7 @@ struct Operands {
 struct Route {
   Transport* transport = nullptr;
   std::span<const int> transportRank;  // by rank of the plan; must outlive the run
-  TagFields tag;                       // comm, kind, call, source
+  TagFields tag;                       // comm, kind, plan, call, source
   Trace* trace = nullptr;              // none: nothing is recorded
   std::uint32_t traceLabel = 0;
 };
@@ -66,9 +66,8 @@ class HostRun {
   const RunFailure& failure() const { return failure_; }
   // Ops that have not completed; it shrinks whenever the run advances.
   int unfinished() const { return unfinished_; }
-  // Gives up: nothing new starts and receives are cancelled. Sends are left to end by themselves, for
-  // taking one back could cost other communicators the connection; one that its peer never receives
-  // keeps the run from becoming idle until the transport is closed.
+  // Gives up: nothing new starts, and what is in flight is cancelled. Once the run is idle, the
+  // transport has done with the operands.
   void cancel();
   // What the plan's scratch blocks hold, when the run is over.
   const std::byte* scratch() const { return arena_.get(); }

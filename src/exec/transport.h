@@ -91,7 +91,7 @@ class Transport {
   virtual void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) = 0;
   // Ends a transfer early; `done` is called with `cancelled` (or with its real outcome), now or in
   // a later progress(). Over UCX a message that is already under way ends with the peer's help: a
-  // peer that does not progress for a second loses the connection, and the two ranks are
+  // peer with which that takes longer than two seconds loses the connection, and the two ranks are
   // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 

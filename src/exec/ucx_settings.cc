@@ -46,11 +46,11 @@ const Setting kSettings[] = {
     {"PUT_ENABLE", "n", {"UCX_TCP_PUT_ENABLE"}, {"tcp/"}},
     {"TX_SEG_SIZE", "128k", {"UCX_TCP_TX_SEG_SIZE"}, {"tcp/"}},
     {"RX_SEG_SIZE", "128k", {"UCX_TCP_RX_SEG_SIZE"}, {"tcp/"}},
-    // Sends with UCP_OP_ATTR_FLAG_FAST_CMPL, which are those to other nodes (ucx_transport.cc), are
+    // Sends with UCP_OP_ATTR_FLAG_FAST_CMPL, which are those to other machines (ucx_transport.cc), are
     // eager whatever their size: the round trip of a rendezvous waits in the queue of a slow link
     // behind other messages' data, and leaves the wire idle meanwhile. It costs the receiver a copy,
     // at the network's pace, and memory where it has not yet called what the message belongs to. In
-    // the node, rendezvous stays: it saves a copy at memory's pace. RDMA networks keep theirs, too.
+    // a machine, rendezvous stays: it saves a copy at memory's pace. RDMA networks keep theirs, too.
     {"RNDV_SEND_NBR_THRESH",
      "inf",
      {"UCX_RNDV_SEND_NBR_THRESH", "UCX_RNDV_THRESH"},

@@ -228,10 +228,11 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
   const Transfer::Flight& flight = transfer->flight;
   if (flight.cancelled || closed_) return TransferStatus::cancelled;
   const Peer& with = peer(flight.peer);
-  const bool unreachable = with.gone || status == UCS_ERR_CONNECTION_RESET ||
-                           status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
-                           status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED ||
-                           status == UCS_ERR_IO_ERROR;
+  // What UCX cancels by itself was on an endpoint that has failed, which it may tell only afterwards.
+  const bool unreachable =
+      with.gone || status == UCS_ERR_CANCELED || status == UCS_ERR_CONNECTION_RESET ||
+      status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
+      status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED || status == UCS_ERR_IO_ERROR;
   lastError_ = stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive",
                        flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),
                        with.gone ? with.whyGone.c_str() : ucs_status_string(status));

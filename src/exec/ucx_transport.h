@@ -66,7 +66,7 @@ class UcxTransport final : public Transport {
 
   // How long a cancelled transfer may take to end by itself before the connection is closed for it.
   // The peer must get to its progress() meanwhile.
-  static constexpr std::chrono::milliseconds kTakingBack{1000};
+  static constexpr std::chrono::milliseconds kTakingBack{2000};
   // UCX gives back the sends of a closed endpoint within a few rounds of progress. It does not give
   // back a receive of which only a part has arrived; after this long the caller gets it back from
   // here.

@@ -19,6 +19,8 @@ std::vector<Parameters> variations(const Parameters& usual) {
   }
   all.push_back(usual);
   all.back().leaders = 1;
+  all.push_back(usual);
+  all.back().window = 4;
   return all;
 }
 
@@ -48,13 +50,15 @@ AlgorithmChoice chooseAutomatically(Collective collective, const Topology& topol
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective != collective) continue;
     std::optional<std::vector<Plan>> usual;
+    int variation = -1;
     for (const Parameters& parameters : variations(problem)) {
+      ++variation;
       auto plans = plansOfNode(algorithm, topology, parameters, node);
       if (!plans || plans == usual) continue;
       const double seconds = price(topology, node, *plans, blockBytes);
       if (!lowest || seconds < *lowest) {
         lowest = seconds;
-        best = {&algorithm, parameters};
+        best = {&algorithm, parameters, variation};
       }
       if (!usual) usual = std::move(plans);
     }

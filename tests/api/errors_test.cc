@@ -1,11 +1,14 @@
 // Every wrong argument of every public function: its result code, and a text that names the argument
 // and what would be right. Nothing is sent, and the communicator works afterwards.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/api/ranks.h"
@@ -358,6 +361,44 @@ TEST_P(Disagreement, AnotherCount) {
         checkThat(state == moecclRemoteError, "GetAsyncError does not tell");
       });
     }
+}
+
+// The library chooses by the count: Bruck's messages for one, of four blocks each, are as large as
+// linear's for the other. Nobody takes the one for the other.
+TEST_P(Disagreement, AnotherCountAndSoAnotherAlgorithm) {
+  Job wanted = job(16);
+  wanted.timeoutMs = 1000;
+  runJob(wanted, [&](moecclComm_t comm, int rank) {
+    std::vector<int> in(16 * 64, rank), out(16 * 64);
+    const moecclResult_t result =
+        moecclAllToAll(in.data(), out.data(), rank == 3 ? 64 : 16, moecclInt32, comm, nullptr);
+    checkThat(result == moecclTimeout || result == moecclRemoteError,
+              "ended with " + std::to_string(result));
+  });
+}
+
+// A call that failed has done with its buffers, whatever its peers do later.
+TEST_P(Disagreement, BuffersAreTheCallersAgain) {
+  Job wanted = job(2);
+  wanted.timeoutMs = 300;
+  runJob(wanted, [&](moecclComm_t comm, int rank) {
+    constexpr size_t kCount = 1 << 20;
+    const size_t bytes = 2 * kCount * sizeof(int);
+    // The other rank comes when this one has given up.
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    void* const in =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const out =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const moecclResult_t result = moecclAllToAll(in, out, kCount, moecclInt32, comm, nullptr);
+    // Whoever touches them now dies.
+    munmap(in, bytes);
+    munmap(out, bytes);
+    checkThat(result == moecclTimeout || result == moecclRemoteError,
+              "ended with " + std::to_string(result));
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    throw Aborts{};
+  });
 }
 
 // All-to-all-v: whoever expects something else says so, whether or not others relay.

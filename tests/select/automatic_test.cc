@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/cost/price.h"
+#include "src/exec/tag.h"
 
 namespace moeccl {
 namespace {
@@ -55,6 +56,23 @@ TEST(Price, AddsStepsUp) {
       100 + 1 + 2 * (200 + 10 + 2 * 5));
 }
 
+// What a crowd of messages costs: of 12 at once, 8 more than go alone.
+TEST(Price, KnowsThatMessagesGetInEachOthersWay) {
+  const Links links{.overheadInNode = 0,
+                    .latencyInNode = 0,
+                    .betaInNode = 0,
+                    .overheadBetween = 0,
+                    .latencyBetween = 0,
+                    .gapUplink = 0,
+                    .betaUplink = 1,
+                    .crowding = 0.5,
+                    .alone = 4,
+                    .betaMemory = 0};
+  const Topology topology = Topology::even(13, 1);
+  EXPECT_DOUBLE_EQ(price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 10, links),
+                   12 * 10 * (1 + 0.5 * 8));
+}
+
 // Lanes run beside each other: what the pipeline hides is not added.
 TEST(Price, LetsLanesOverlap) {
   const Topology topology = Topology::even(2, 4);
@@ -82,6 +100,24 @@ TEST(Automatic, FewMessagesForSmallBlocksFewBytesForLarge) {
   };
   EXPECT_LE(between(64), 4 * 4 * 3);
   EXPECT_EQ(between(1 << 22), 16 * 12);
+}
+
+// Ranks that come with different counts may choose differently; their messages must not match.
+TEST(Automatic, ChoicesCanBeToldApart) {
+  for (const Algorithm& algorithm : algorithms())
+    for (const Topology& topology : {Topology::even(1, 16), Topology::even(4, 4)}) {
+      Parameters problem;
+      problem.grid = {2, topology.ranks() / 2, 2, true};
+      std::vector<AlgorithmChoice> seen;
+      for (std::size_t bytes = 1; bytes < std::size_t{1} << 30; bytes *= 2) {
+        const AlgorithmChoice choice =
+            chooseAutomatically(algorithm.collective, topology, problem, bytes);
+        EXPECT_LT(markOf(choice), 1u << kPlanBits);
+        for (const AlgorithmChoice& other : seen)
+          EXPECT_EQ(other == choice, markOf(other) == markOf(choice)) << bytes;
+        seen.push_back(choice);
+      }
+    }
 }
 
 TEST(Automatic, NeverWorseThanAnyOther) {
