@@ -3,8 +3,8 @@
 
     tally.py LOGS_FOLDER
 
-Names what failed or was skipped, prints "N passed, N failed, N skipped", and exits with 1 when anything
-failed or nothing ran. Cases of GoogleTest and TAP count one by one, any other test as one. Meson's result
+Names what failed, with the end of what it said, or was skipped, prints "N passed, N failed, N skipped",
+and exits with 1 when anything failed or nothing ran. Cases of GoogleTest and TAP count one by one, any other test as one. Meson's result
 of a test has the last word: one that fails although each of its cases passed (a crash at exit, a leak, a
 timeout) counts as one more failure, and so does a GoogleTest program that ran no case, unless a filter was
 set: then it was skipped.
@@ -17,6 +17,7 @@ import sys
 import xml.etree.ElementTree
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+SHOWN_LINES = 12  # of what a failure said
 GOOD = {"OK", "EXPECTEDFAIL"}
 NEUTRAL = {"SKIP"}
 
@@ -29,14 +30,14 @@ def newest(folder, ending):
 
 
 def outcome(case):
-    """(how a JUnit case ended, its name, why)"""
+    """(how a JUnit case ended, its name, the lines that say why)"""
     for tag, result in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
         found = case.find(tag)
         if found is not None:
+            why = (found.get("message") or found.text or "").strip().splitlines()
             # GoogleTest's message begins with file:line, on a line of its own.
-            why = (found.get("message") or "").strip().splitlines()
-            return result, case.get("name"), why[-1] if why and result == SKIPPED else ""
-    return SKIPPED if case.get("status") == "notrun" else PASSED, case.get("name"), ""
+            return result, case.get("name"), why[-1:] if result == SKIPPED else why
+    return SKIPPED if case.get("status") == "notrun" else PASSED, case.get("name"), []
 
 
 def cases_by_suite(junit):
@@ -58,14 +59,15 @@ def outcomes_of(test, suites):
     good, skipped = test["result"] in GOOD, test["result"] in NEUTRAL
     if not good and not skipped:
         if not any(result == FAILED for result, _, _ in cases):
-            cases.append((FAILED, "", test["result"]))
+            printed = (test.get("stdout", "") + test.get("stderr", "")).splitlines()
+            cases.append((FAILED, "", [test["result"], *printed]))
     elif not cases:
         googletest = any(argument.startswith("--gtest_output") for argument in test["command"])
         if googletest and good and "GTEST_FILTER" in test["env"]:
-            return [(SKIPPED, "", "no case is left by GTEST_FILTER")]
+            return [(SKIPPED, "", ["no case is left by GTEST_FILTER"])]
         if googletest and good:
-            return [(FAILED, "", "no case ran")]
-        return [(SKIPPED if skipped else PASSED, "", "")]
+            return [(FAILED, "", ["no case ran"])]
+        return [(SKIPPED if skipped else PASSED, "", [])]
     return cases
 
 
@@ -80,7 +82,9 @@ def main():
         for result, case, why in outcomes_of(test, suites):
             total[result] += 1
             if result != PASSED:
-                print(": ".join(part for part in (result, test["name"], case, why) if part))
+                print(": ".join(part for part in (result, test["name"], case, *why[:1]) if part))
+                for line in why[1:][-SHOWN_LINES:]:
+                    print("  " + line)
     print(f"{total[PASSED]} passed, {total[FAILED]} failed, {total[SKIPPED]} skipped")
     sys.exit(0 if total[PASSED] and not total[FAILED] else 1)
 

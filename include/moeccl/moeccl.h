@@ -50,8 +50,8 @@ typedef enum {
   moecclInvalidArgument = 4, /* one argument is wrong by itself */
   moecclInvalidUsage = 5,    /* arguments are right, but not here, or not the same on all ranks */
   moecclRemoteError = 6,     /* another rank failed, aborted, or called with other arguments */
-  moecclInProgress = 7, /* not complete yet; from moecclStreamQuery */
-  moecclTimeout = 8,    /* peers did not do their part within config.timeoutMs */
+  moecclInProgress = 7,      /* not complete yet; from moecclStreamQuery */
+  moecclTimeout = 8,         /* peers did not do their part within config.timeoutMs */
   moecclNumResults = 9
 } moecclResult_t;
 

@@ -183,7 +183,10 @@ std::vector<std::uint8_t> pattern(std::uint64_t seed, std::size_t bytes) {
 }
 
 Tag tagOf(int source, std::uint32_t call) {
-  return makeTag({.comm = 1, .call = call, .sequence = call >> kCallBits, .source = static_cast<std::uint32_t>(source)});
+  return makeTag({.comm = 1,
+                  .call = call,
+                  .sequence = call >> kCallBits,
+                  .source = static_cast<std::uint32_t>(source)});
 }
 
 }  // namespace moeccl::test
