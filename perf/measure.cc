@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <random>
 #include <stdexcept>
 
 #include "perf/pattern.h"
@@ -99,10 +101,18 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
     for (Result& result : results)
       result.wrong = check(*result.contender, result.inPlace, count, type);
 
+  // What came before, another library's turn above all, slows some down: nobody always follows the same one.
+  std::vector<std::size_t> order(results.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random;  // every rank's draws are the same
   std::vector<double> mine;
-  for (int i = 0; i < options_.repetitions; ++i)
-    for (const Result& result : results)
-      mine.push_back(time(*result.contender, result.inPlace, count, type));
+  for (int i = 0; i < options_.repetitions; ++i) {
+    const std::size_t first = mine.size();
+    mine.resize(first + order.size());
+    std::ranges::shuffle(order, random);
+    for (const std::size_t turn : order)
+      mine[first + turn] = time(*results[turn].contender, results[turn].inPlace, count, type);
+  }
   const std::vector<double> times = overRanks(job_.gather(mine), mine.size(), options_.average);
 
   for (std::size_t i = 0; i < times.size(); ++i)

@@ -96,9 +96,10 @@ typedef struct {
   /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
    * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
   int progressThread;
-  /* How long a rank waits without any progress before it gives up with moecclTimeout; also the time
-   * that all ranks have to arrive in CommInit. 0: 300000. Negative: wait for ever.
-   * MOECCL_TIMEOUT (milliseconds) overrides it. */
+  /* How long a rank waits in a call without any of its messages coming or leaving whole before it gives
+   * up with moecclTimeout: longer than the largest message takes. Also the time that all ranks have to
+   * arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT (milliseconds) overrides it.
+   */
   int64_t timeoutMs;
   /* Fixed algorithms, for instance "alltoall=hierarchical;allgather=ring"; NULL or "": automatic.
    * MOECCL_ALGO overrides it, per collective. */

@@ -1,6 +1,7 @@
 #include "src/comm/communicator.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -59,8 +60,11 @@ Operands operandsOf(const Call& call, const Plan& plan, RunSlot* slot) {
   const auto scratchOf = [&](auto bytesOf) {
     slot->scratch.clear();
     for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
-      slot->scratch.push_back({operands.scratchBytes, bytesOf(i)});
-      operands.scratchBytes += slot->scratch.back().bytes;
+      const std::size_t bytes = bytesOf(i);
+      // Others may tell any sizes.
+      if (bytes > SIZE_MAX - operands.scratchBytes) throw std::bad_alloc();
+      slot->scratch.push_back({operands.scratchBytes, bytes});
+      operands.scratchBytes += bytes;
     }
     operands.scratchExtents = Extents::table(slot->scratch);
   };
