@@ -3,16 +3,12 @@
 #include <new>
 
 #include "tests/exec/transport_contract.h"
+#include "tests/sanitized.h"
 
 // Sanitizers bring operators of their own.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#ifdef MOECCL_SANITIZED
 #define MOECCL_OWN_OPERATORS 0
-#endif
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MOECCL_OWN_OPERATORS 0
-#endif
-#ifndef MOECCL_OWN_OPERATORS
+#else
 #define MOECCL_OWN_OPERATORS 1
 #endif
 
