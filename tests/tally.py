@@ -4,10 +4,10 @@
     tally.py LOGS_FOLDER
 
 Names what failed, with the end of what it said, or was skipped, prints "N passed, N failed, N skipped",
-and exits with 1 when anything failed or nothing ran. Cases of GoogleTest and TAP count one by one, any other test as one. Meson's result
-of a test has the last word: one that fails although each of its cases passed (a crash at exit, a leak, a
-timeout) counts as one more failure, and so does a GoogleTest program that ran no case, unless a filter was
-set: then it was skipped.
+and exits with 1 when anything failed or nothing ran. Cases of GoogleTest and TAP count one by one, any
+other test as one. Meson's result of a test has the last word: one that fails although each of its cases
+passed (a crash at exit, a leak, a timeout) counts as one more failure, and so does a GoogleTest program
+that ran no case, unless a filter was set: then it was skipped.
 """
 import collections
 import glob
