@@ -1,0 +1,196 @@
+/* What collectives and Mixture-of-Experts layers cost, and which way of doing them is the fastest: the
+ * profile of a cluster, the algorithm of a collective, the schedule of a layer (Parm V). Conventions as
+ * in moeccl.h; the text of an error is found with moecclGetLastError(NULL). Nothing here communicates
+ * but moecclProfileCreate and moecclCommSetProfile.
+ *
+ * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them and
+ * the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective,
+ * algorithm and group, with a second line where one does not fit; the local work of a layer is a sum of
+ * terms for the gate, the experts' products and what is moved. What a profile has no samples for, and
+ * everything where there is no profile, is priced from the plans and the costs of links.
+ */
+#ifndef MOECCL_MODEL_H_
+#define MOECCL_MODEL_H_
+
+#include <moeccl/moe.h>
+#include <moeccl/moeccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------ profiles */
+
+typedef struct moecclProfile* moecclProfile_t;
+
+/* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node, processors,
+ * transport, library. Collective. Errors: InvalidArgument, those of moecclAllGather. */
+MOECCL_API moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile);
+/* Reads a profile. Local. Errors: InvalidArgument (not a profile, or not one that this library reads: the
+ * text says what is wrong, and where), SystemError (the file cannot be read). */
+MOECCL_API moecclResult_t moecclProfileLoad(const char* path, moecclProfile_t* profile);
+/* Writes a profile; an old file is replaced once the new one is complete. Local. Errors: InvalidArgument,
+ * SystemError (the file cannot be written). */
+MOECCL_API moecclResult_t moecclProfileSave(moecclProfile_t profile, const char* path);
+/* Frees a profile; NULL is allowed. Communicators that use it keep what they need. */
+MOECCL_API moecclResult_t moecclProfileDestroy(moecclProfile_t profile);
+
+/* From now on `comm`, and what is split from it afterwards, chooses by `profile`; NULL: by the costs of
+ * typical links, as without any. Collective; all ranks pass the same profile. MOECCL_PROFILE, the path
+ * of a profile, does this for every communicator made by moecclCommInit....
+ * Errors: InvalidArgument, InvalidUsage (the profile is of another cluster, the text says what differs;
+ * or ranks came with different profiles), those of moecclAllGather. */
+MOECCL_API moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile);
+
+/* One measured point of a collective: the median time of calls while all groups like `comm` of the
+ * cluster make the same call. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const char* collective; /* "alltoall", ..., as in MOECCL_ALGO */
+  const char* algorithm;  /* "bruck:radix=4", ..., as in MOECCL_ALGO */
+  moecclComm_t comm;      /* the group; of a collective of a grid NULL, and: */
+  moecclGrid_t grid;
+  size_t bytes;   /* of one rank's sendbuff */
+  double seconds; /* median, on the slowest rank; above 0 */
+  double spread;  /* (third quartile - first) / median; 0: unknown */
+} moecclCollectiveSample_t;
+
+#define MOECCL_COLLECTIVE_SAMPLE_MAGIC 0x6d6f6373u
+#define MOECCL_COLLECTIVE_SAMPLE_INITIALIZER                                                      \
+  {                                                                                               \
+    sizeof(moecclCollectiveSample_t), MOECCL_COLLECTIVE_SAMPLE_MAGIC, MOECCL_VERSION, NULL, NULL, \
+        NULL, NULL, 0, 0.0, 0.0                                                                   \
+  }
+
+/* A pass of a layer. Values can be added. */
+typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
+
+/* One measured layer on a grid of one rank, while all ranks of the machine compute such a layer: the
+ * local work, without exchanges. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  moecclMoeLayer_t layer;
+  moecclPass_t pass; /* forward or backward */
+  double seconds;    /* median; above 0 */
+  double spread;     /* as above */
+} moecclLayerSample_t;
+
+#define MOECCL_LAYER_SAMPLE_MAGIC 0x6d6f6c73u
+#define MOECCL_LAYER_SAMPLE_INITIALIZER                                           \
+  {                                                                               \
+    sizeof(moecclLayerSample_t), MOECCL_LAYER_SAMPLE_MAGIC, MOECCL_VERSION, NULL, \
+        moecclPassForward, 0.0, 0.0                                               \
+  }
+
+/* Adds a sample; fits are made by moecclProfileFit. Local. Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
+                                                     const moecclCollectiveSample_t* sample);
+MOECCL_API moecclResult_t moecclProfileAddLayer(moecclProfile_t profile,
+                                                const moecclLayerSample_t* sample);
+/* Fits anew all that has samples, by least squares of relative errors. Local. */
+MOECCL_API moecclResult_t moecclProfileFit(moecclProfile_t profile);
+
+/* ------------------------------------------------------------------------------------- clusters */
+
+/* What a question is about: the ranks and links of a communicator or grid that exists, or those of a
+ * cluster that does not. Begin with MOECCL_CLUSTER_INITIALIZER and set either `grid`, or `comm`, or the
+ * rest. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  moecclGrid_t grid;       /* with its communicator's profile and fixed algorithms */
+  moecclComm_t comm;       /* the same, of a collective that needs no grid */
+  int nNodes;              /* ranks are numbered node by node */
+  const int* ranksPerNode; /* [nNodes] */
+  moecclGridShape_t shape; /* where a grid is needed */
+  moecclProfile_t profile; /* NULL: typical links */
+} moecclCluster_t;
+
+#define MOECCL_CLUSTER_MAGIC 0x6d6f636cu
+#define MOECCL_CLUSTER_INITIALIZER                                                      \
+  {                                                                                     \
+    sizeof(moecclCluster_t), MOECCL_CLUSTER_MAGIC, MOECCL_VERSION, NULL, NULL, 0, NULL, \
+        {1, 1, 1, moecclOrderEspEp}, NULL                                               \
+  }
+
+/* ----------------------------------------------------------------------------------- algorithms */
+
+#define MOECCL_ALGORITHM_NAME_BYTES 48
+typedef struct {
+  char algorithm[MOECCL_ALGORITHM_NAME_BYTES]; /* as in MOECCL_ALGO: "bruck:radix=4" */
+  double seconds;                              /* predicted */
+  int measured; /* 1: by a fit of this collective, 0: priced from links */
+} moecclAlgorithmChoice_t;
+
+/* Ways to do a collective, the fastest predicted first; where the cluster's communicator has a fixed
+ * algorithm, that one alone. `bytes`: of one rank's sendbuff. nExpertsPerRank counts for dispatch,
+ * combine, their mirrors and SAA. *nChoices: in: room in `choices`, out: how many there are; the first of
+ * them are stored. Local. Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster,
+                                                const char* collective, size_t bytes,
+                                                int nExpertsPerRank,
+                                                moecclAlgorithmChoice_t* choices, int* nChoices);
+
+/* ------------------------------------------------------------------------------------ schedules */
+
+/* By what a schedule is chosen. */
+typedef enum {
+  moecclRuleModel = 0, /* every schedule, every collective by its fastest algorithm, local work */
+  moecclRuleParm = 1, /* Parm's Algorithm 1 as published: S1 or S2 by their exchanges, lines through
+                              all sizes; with k f B L M / E as T and the whole y in the overlapped
+                              AlltoAll */
+  moecclRuleCorrected = 2, /* the same as design and equation (7) have it: T without M, y / N_MP */
+  moecclNumRules = 3
+} moecclSelectionRule_t;
+
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const moecclCluster_t* cluster;
+  const moecclMoeConfig_t*
+      layer; /* its schedule and MOECCL_SCHEDULE, unless auto, leave no choice */
+  moecclPass_t pass;
+  moecclSelectionRule_t rule;
+} moecclScheduleQuery_t;
+
+#define MOECCL_SCHEDULE_QUERY_MAGIC 0x6d6f7371u
+#define MOECCL_SCHEDULE_QUERY_INITIALIZER                                                   \
+  {                                                                                         \
+    sizeof(moecclScheduleQuery_t), MOECCL_SCHEDULE_QUERY_MAGIC, MOECCL_VERSION, NULL, NULL, \
+        moecclPassForward, moecclRuleModel                                                  \
+  }
+
+#define MOECCL_EXCHANGES_BYTES 256
+typedef struct {
+  moecclSchedule_t schedule;
+  double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
+  double communication; /* of these: in collectives */
+  int measured;         /* 1: all by fits, 0: some priced from links */
+  /* The schedule's exchanges in their order, each with its fastest algorithm, of the forward pass unless
+   * `pass` is backward alone: "dispatch: dedup, combine: flat, MP-AllGather: ring". */
+  char exchanges[MOECCL_EXCHANGES_BYTES];
+} moecclScheduleChoice_t;
+
+/* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic
+ * choice is the first. *nChoices as above. Local; repeated questions about one grid are answered from
+ * memory. Parm V-B. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the config. */
+MOECCL_API moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
+                                               moecclScheduleChoice_t* choices, int* nChoices);
+
+/* Why: a table of every schedule's terms and of every algorithm's time for them, in lines of text. `text`
+ * has room for *bytes, which becomes what the whole text takes with its final zero; what does not fit is
+ * cut. Local. Errors as moecclSelectSchedule. */
+MOECCL_API moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* text,
+                                                size_t* bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MOECCL_MODEL_H_ */
