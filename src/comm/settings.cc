@@ -7,9 +7,11 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "algorithms/choice.h"
 #include "src/error.h"
 #include "src/text.h"
 
@@ -84,15 +86,6 @@ std::string algorithmNames(Collective collective) {
   return names;
 }
 
-struct NamedParameter {
-  std::string_view name;
-  int Parameters::*value;
-};
-constexpr NamedParameter kParameters[] = {{"window", &Parameters::window},
-                                          {"radix", &Parameters::radix},
-                                          {"leaders", &Parameters::leaders},
-                                          {"chunks", &Parameters::chunks}};
-
 // "radix=4,window=2"
 void parseParameters(std::string_view text, const std::string& where, Parameters* parameters) {
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -101,8 +94,9 @@ void parseParameters(std::string_view text, const std::string& where, Parameters
     begin = end + 1;
     const std::size_t equals = std::min(entry.find('='), entry.size());
     const std::string_view name = trimmed(entry.substr(0, equals));
-    const auto known = std::ranges::find(kParameters, name, &NamedParameter::name);
-    if (known == std::end(kParameters))
+    const std::span<const NamedParameter> all = namedParameters();
+    const auto known = std::ranges::find(all, name, &NamedParameter::name);
+    if (known == all.end())
       invalid(where + "there is no parameter " + quoted(name) +
               "; there are: window, radix, leaders, chunks");
     const std::string_view number = trimmed(entry.substr(std::min(equals + 1, entry.size())));
@@ -114,18 +108,6 @@ void parseParameters(std::string_view text, const std::string& where, Parameters
       invalid(where + quoted(entry) + ": at most " + std::to_string(kMaxChunks) +
               " chunks are possible");
   }
-}
-
-std::string describe(const AlgorithmChoice& choice) {
-  if (choice.algorithm == nullptr) return "auto";
-  std::string text(choice.algorithm->name);
-  for (const NamedParameter& parameter : kParameters) {
-    const int value = choice.parameters.*parameter.value;
-    if (value == Parameters{}.*parameter.value) continue;
-    text += text.find(':') == text.npos ? ":" : ",";
-    text += std::string(parameter.name) + "=" + std::to_string(value);
-  }
-  return text;
 }
 
 std::int64_t normalTimeout(std::int64_t milliseconds) {
@@ -265,7 +247,7 @@ std::string comparable(const Settings& settings, int ranks) {
           (settings.timeoutMs == kForever ? "for ever" : std::to_string(settings.timeoutMs)) + '\n';
   for (int i = 0; i < kCollectives; ++i) {
     text += "the algorithm of " + std::string(nameOf(static_cast<Collective>(i))) + '=' +
-            describe(settings.algorithms[static_cast<std::size_t>(i)]) + '\n';
+            textOf(settings.algorithms[static_cast<std::size_t>(i)]) + '\n';
   }
   return text;
 }

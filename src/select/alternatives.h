@@ -1,0 +1,22 @@
+// The ways to do a collective that nobody has fixed: every algorithm, with its usual parameters and with
+// some others. The same on all ranks, in the same order.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "algorithms/registry.h"
+
+namespace moeccl {
+
+// `problem`: the grid and the experts, where the collective has them. Whether they are offered is not
+// looked at, nor whether their plans differ.
+std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameters& problem);
+
+// The node with most ranks, which has most to do.
+int largestNode(const Topology& topology);
+// The plans of its ranks, or nothing where the algorithm is not offered.
+std::optional<std::vector<Plan>> plansOf(const AlgorithmChoice& choice, const Topology& topology,
+                                         int node);
+
+}  // namespace moeccl

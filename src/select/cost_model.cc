@@ -1,0 +1,129 @@
+#include "src/select/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "algorithms/choice.h"
+#include "src/select/alternatives.h"
+#include "src/select/group_text.h"
+
+namespace moeccl {
+
+CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile)
+    : topology_(std::move(topology)), profile_(std::move(profile)), where_(textOf(topology_)) {}
+
+CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
+  const Parameters& problem = given.parameters;
+  const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
+  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
+  const std::vector<AlgorithmChoice> all = given.algorithm != nullptr
+                                               ? std::vector{given}
+                                               : alternatives(collective, problem);
+  if (profile_ != nullptr) {
+    const std::string where =
+        needsGrid(collective) ? textOf(problem.grid, topology_) : where_;
+    for (const AlgorithmChoice& choice : all)
+      if (const Curve* curve = profile_->find(nameOf(collective), textOf(choice), where))
+        found.ways.push_back({choice, curve});
+  }
+  found.measured = !found.ways.empty();
+  if (found.measured) return found;
+
+  const int node = largestNode(topology_);
+  std::optional<std::vector<Plan>> usual;
+  for (const AlgorithmChoice& choice : all) {
+    if (choice.variation == 0) usual.reset();
+    auto plans = plansOf(choice, topology_, node);
+    if (!plans || plans == usual) continue;
+    found.ways.push_back({choice, nullptr});
+    if (choice.variation == 0) usual = std::move(plans);
+  }
+  return found;
+}
+
+CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice& given) {
+  const auto known = std::ranges::find_if(known_, [&](const Ways& ways) {
+    return ways.collective == collective && ways.given == given;
+  });
+  if (known == known_.end())
+    known_.push_front(find(collective, given));
+  else if (known != known_.begin())
+    std::iter_swap(known_.begin(), known);
+  return known_.front();
+}
+
+double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const {
+  if (topology_.ranks() == 1) return 0;
+  if (way.curve != nullptr) return way.curve->fit.at(bytes);
+  const int node = largestNode(topology_);
+  const auto plans = plansOf(way.choice, topology_, node);
+  const auto blockBytes = static_cast<std::size_t>(std::ceil(bytes / std::max(1.0, ways.blocks)));
+  return price(topology_, node, *plans, blockBytes, links_);
+}
+
+std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {
+  std::size_t best = 0;
+  double lowest = 0;
+  for (std::size_t i = 0; i < ways.ways.size(); ++i) {
+    const double it = seconds(ways, ways.ways[i], bytes);
+    if (i == 0 || it < lowest) {
+      best = i;
+      lowest = it;
+    }
+  }
+  return best;
+}
+
+std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
+                                                      const AlgorithmChoice& given, double bytes) {
+  const Ways& ways = waysOf(collective, given);
+  std::vector<Estimate> all;
+  for (const Way& way : ways.ways)
+    all.push_back({way.choice, seconds(ways, way, bytes), ways.measured});
+  std::ranges::stable_sort(all, {}, &Estimate::seconds);
+  return all;
+}
+
+CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmChoice& given,
+                                       double bytes) {
+  const Ways& ways = waysOf(collective, given);
+  if (ways.ways.empty()) return {given, 0, false};
+  const Way& way = ways.ways[indexOfFastest(ways, bytes)];
+  return {way.choice, seconds(ways, way, bytes), ways.measured};
+}
+
+AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,
+                                  std::size_t blockBytes) {
+  if (topology_.ranks() == 1) return {&firstAlgorithm(collective), problem};
+  Ways& ways = waysOf(collective, {nullptr, problem});
+  if (ways.ways.empty()) return {&firstAlgorithm(collective), problem};
+  if (ways.measured)
+    return ways.ways[indexOfFastest(ways, static_cast<double>(blockBytes) * ways.blocks)].choice;
+
+  const int sizeClass = std::bit_width(blockBytes);
+  for (const auto& [known, index] : ways.chosen)
+    if (known == sizeClass) return ways.ways[static_cast<std::size_t>(index)].choice;
+  const std::size_t typical = sizeClass == 0 ? 0 : std::size_t{3} << sizeClass >> 2;
+  const std::size_t index = indexOfFastest(ways, static_cast<double>(typical) * ways.blocks);
+  ways.chosen.emplace_back(sizeClass, static_cast<int>(index));
+  return ways.ways[index].choice;
+}
+
+Segment CostModel::line(Collective collective, const AlgorithmChoice& way) {
+  if (topology_.ranks() == 1) return {};
+  const Ways& ways = waysOf(collective, way);
+  std::vector<FeaturePoint> points;
+  if (ways.measured)
+    for (const Point& sample : ways.ways[0].curve->samples)
+      points.push_back({{1, sample.x}, sample.seconds, sample.spread});
+  else if (!ways.ways.empty())
+    for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
+      points.push_back({{1, bytes}, seconds(ways, ways.ways[0], bytes), 0});
+  if (points.empty()) return {};
+  const FeatureFit fit = fitFeatures(points);
+  return {0, fit.coefficients[0], fit.coefficients[1]};
+}
+
+}  // namespace moeccl

@@ -1,0 +1,70 @@
+// What a collective costs on one group of ranks, by each way of doing it: by the cluster's profile where
+// that has it measured, else by the price of the plans. The two are never compared with each other.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "src/cost/price.h"
+#include "src/select/profile.h"
+
+namespace moeccl {
+
+class CostModel {
+ public:
+  // No profile: typical links. The same on all ranks of the group.
+  explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr);
+
+  struct Estimate {
+    AlgorithmChoice choice;
+    double seconds;
+    bool measured;
+  };
+  // Of every way, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
+  // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
+  // where nothing is offered.
+  std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
+                                  double bytes);
+  // The fastest of them; measured ways take no memory and well under a microsecond.
+  Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
+  // The one that is taken for blocks of about `blockBytes` bytes where nobody has fixed any. Prices are
+  // those of a typical size within a factor of two, so that few are ever computed.
+  AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
+
+  // The straight line through what was measured, or is priced, of one way: seconds = alpha + beta bytes.
+  Segment line(Collective collective, const AlgorithmChoice& way);
+
+  const Topology& topology() const { return topology_; }
+  const std::shared_ptr<const Profile>& profile() const { return profile_; }
+
+ private:
+  struct Way {
+    AlgorithmChoice choice;
+    const Curve* curve;  // null: priced
+  };
+  // The ways to do a collective that differ.
+  struct Ways {
+    Collective collective;
+    AlgorithmChoice given;
+    double blocks;  // of a rank's send buffer
+    std::vector<Way> ways;
+    bool measured;
+    std::vector<std::pair<int, int>> chosen;  // class of sizes -> index of the lowest price
+  };
+  Ways& waysOf(Collective collective, const AlgorithmChoice& given);
+  Ways find(Collective collective, const AlgorithmChoice& given) const;
+  double seconds(const Ways& ways, const Way& way, double bytes) const;
+  std::size_t indexOfFastest(const Ways& ways, double bytes) const;
+
+  Topology topology_;
+  std::shared_ptr<const Profile> profile_;
+  std::string where_;
+  Links links_;
+  std::deque<Ways> known_;  // the one last asked for first
+};
+
+}  // namespace moeccl

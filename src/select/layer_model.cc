@@ -1,0 +1,137 @@
+#include "src/select/layer_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "algorithms/choice.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
+constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 5e-9, 1e-9};
+
+// The group of a kind that each rank belongs to.
+int groupOf(const Grid& grid, GroupKind kind, int rank) {
+  switch (kind) {
+    case GroupKind::world:
+      return 0;
+    case GroupKind::mp:
+      return grid.mpGroupOf(rank);
+    case GroupKind::ep:
+      return grid.shardOf(rank);
+    case GroupKind::esp:
+      return grid.positionOf(rank);
+  }
+  return 0;
+}
+
+std::vector<Topology> differentGroups(const Topology& world, const Grid& grid, GroupKind kind) {
+  if (kind == GroupKind::world) return {world};
+  std::vector<std::vector<int>> nodes;
+  for (int rank = 0; rank < world.ranks(); ++rank) {
+    const auto group = static_cast<std::size_t>(groupOf(grid, kind, rank));
+    if (nodes.size() <= group) nodes.resize(group + 1);
+    nodes[group].push_back(world.nodeOf(rank));
+  }
+  std::vector<Topology> different;
+  for (const std::vector<int>& group : nodes)
+    if (Topology topology(group); !std::ranges::count(different, topology))
+      different.push_back(std::move(topology));
+  return different;
+}
+
+}  // namespace
+
+const char* nameOf(moecclSchedule_t schedule) {
+  constexpr std::array<const char*, moecclNumSchedules> kNames = {"auto", "baseline", "S1", "S2",
+                                                                  "PPMoE"};
+  return kNames[static_cast<std::size_t>(schedule)];
+}
+
+LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
+                       std::shared_ptr<const Profile> profile)
+    : fixed_(fixed), profile_(std::move(profile)) {
+  for (int kind = 0; kind < kGroupKinds; ++kind)
+    for (Topology& topology : differentGroups(world, grid, static_cast<GroupKind>(kind)))
+      groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_);
+}
+
+AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& sizes) const {
+  AlgorithmChoice choice = fixed_[static_cast<std::size_t>(exchange.collective)];
+  if (needsGrid(exchange.collective)) {
+    choice.parameters.grid = sizes.grid;
+    choice.parameters.experts = static_cast<int>(sizes.localExperts());
+  }
+  return choice;
+}
+
+double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms) const {
+  if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
+    return local->fit.at(terms.local);
+  double seconds = 0;
+  for (std::size_t i = 0; i < kLocalFeatures; ++i) seconds += kTypicalLocal[i] * terms.local[i];
+  // Each product has two gradients.
+  return pass == Pass::forward ? seconds : 2 * seconds;
+}
+
+std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSchedule_t> offered,
+                                                        std::span<const Pass> passes,
+                                                        const LayerSizes& sizes) {
+  std::vector<Estimate> all;
+  for (const moecclSchedule_t schedule : offered) {
+    Estimate estimate{schedule, 0, 0, profile_ != nullptr, {}};
+    for (const Pass pass : passes) {
+      const ScheduleTerms terms = termsOf(schedule, pass, sizes);
+      for (const Exchange& exchange : terms.exchanges) {
+        CostModel::Estimate slowest{};
+        for (CostModel& group : groups(exchange.group))
+          if (const auto one =
+                  group.fastest(exchange.collective, given(exchange, sizes), exchange.bytes);
+              slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds)
+            slowest = one;
+        estimate.communication += slowest.seconds;
+        estimate.measured &= slowest.measured;
+        if (pass != passes[0]) continue;
+        if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
+        ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
+      }
+      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr;
+      estimate.seconds += localSeconds(pass, terms);
+    }
+    estimate.seconds += estimate.communication;
+    all.push_back(std::move(estimate));
+  }
+  std::ranges::stable_sort(all, {}, &Estimate::seconds);
+  return all;
+}
+
+std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
+                                std::span<const Pass> passes, const LayerSizes& sizes) {
+  std::string text;
+  for (const Estimate& estimate : estimates(offered, passes, sizes)) {
+    text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(estimate.schedule),
+                    estimate.seconds * 1e3, estimate.communication * 1e3,
+                    estimate.measured ? "" : " (not all of it measured)");
+    for (const Pass pass : passes) {
+      const ScheduleTerms terms = termsOf(estimate.schedule, pass, sizes);
+      text += stringf("    %s\n", pass == Pass::forward ? "forward" : "backward");
+      text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
+                      localSeconds(pass, terms) * 1e3);
+      for (const Exchange& exchange : terms.exchanges)
+        for (CostModel& group : groups(exchange.group)) {
+          const auto ways =
+              group.estimates(exchange.collective, given(exchange, sizes), exchange.bytes);
+          text += stringf("      %-32s %10.0f B", exchange.name, exchange.bytes);
+          for (const CostModel::Estimate& way : ways)
+            text += stringf("%s %.3f ms %s", &way == ways.data() ? "" : ",", way.seconds * 1e3,
+                            textOf(way.choice).c_str());
+          text += !ways.empty() && ways[0].measured ? "\n" : " (priced)\n";
+        }
+    }
+  }
+  return text;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,53 @@
+// What a layer costs on a grid under each schedule: its exchanges by their fastest algorithms, and its
+// local work.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/select/cost_model.h"
+#include "src/select/schedule_terms.h"
+
+namespace moeccl {
+
+using FixedAlgorithms = std::array<AlgorithmChoice, kCollectives>;  // no algorithm: free
+
+class LayerModel {
+ public:
+  // `fixed` holds for the grid's communicator and its groups. The same on all ranks of the grid.
+  LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
+             std::shared_ptr<const Profile> profile);
+
+  struct Estimate {
+    moecclSchedule_t schedule;
+    double seconds;
+    double communication;
+    bool measured;          // all of it
+    std::string exchanges;  // "dispatch: dedup, combine: flat"; of the first pass
+  };
+  // Of the schedules in `offered`, the fastest first.
+  std::vector<Estimate> estimates(std::span<const moecclSchedule_t> offered,
+                                  std::span<const Pass> passes, const LayerSizes& sizes);
+  // The same with every term and every algorithm, for people.
+  std::string explain(std::span<const moecclSchedule_t> offered, std::span<const Pass> passes,
+                      const LayerSizes& sizes);
+
+  // Groups of one kind may lie differently on the nodes: these are the different ones. A call of all of
+  // them takes as long as the slowest.
+  std::span<CostModel> groups(GroupKind kind) { return groups_[static_cast<std::size_t>(kind)]; }
+  AlgorithmChoice given(const Exchange& exchange, const LayerSizes& sizes) const;
+
+ private:
+  double localSeconds(Pass pass, const ScheduleTerms& terms) const;
+
+  FixedAlgorithms fixed_;
+  std::shared_ptr<const Profile> profile_;
+  std::array<std::vector<CostModel>, kGroupKinds> groups_;
+};
+
+const char* nameOf(moecclSchedule_t schedule);
+
+}  // namespace moeccl

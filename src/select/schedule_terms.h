@@ -1,0 +1,50 @@
+// What each schedule of a Mixture-of-Experts layer does: its exchanges and its local work, as src/moe
+// orders them. tests/select/schedule_terms_test.cc holds this against the calls that a layer makes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "algorithms/collective.h"
+#include "moeccl/moe.h"
+#include "src/select/profile.h"
+
+namespace moeccl {
+
+// The numbers of a layer that costs depend on; its elements are float32.
+struct LayerSizes {
+  Grid grid;
+  std::int64_t tokens;     // of one MP group, B L
+  std::int64_t embedding;  // M
+  std::int64_t localHidden;
+  std::int64_t experts;  // E
+  std::int64_t choices;  // k
+  double capacityFactor;
+  std::int64_t capacity;    // T
+  std::int64_t partTokens;  // of one rank of the MP group under S1
+
+  std::int64_t localExperts() const { return experts / grid.ep; }
+  bool operator==(const LayerSizes&) const = default;
+};
+
+enum class GroupKind { world, mp, ep, esp };
+inline constexpr int kGroupKinds = 4;
+
+// A call that every rank of every group of a kind makes.
+struct Exchange {
+  const char* name;  // the phase, as in the layer's errors
+  Collective collective;
+  GroupKind group;
+  double bytes;  // of a rank's send buffer
+};
+
+struct ScheduleTerms {
+  std::vector<Exchange> exchanges;
+  std::array<double, kLocalFeatures> local{};  // as featuresOf(LocalWork)
+};
+
+// Whether the grid and the layer allow it is not looked at.
+ScheduleTerms termsOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes);
+
+}  // namespace moeccl
