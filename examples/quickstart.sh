@@ -7,7 +7,7 @@ usage() {
 usage: examples/quickstart.sh [OPTION...]
 
 Installs what is missing (as root or with sudo), builds moeccl, brings up an emulated cluster, runs a
-Mixture-of-Experts layer over English text under both schedules and two algorithms of each, checks
+Mixture-of-Experts layer over English text under two schedules and two algorithms of each, checks
 every output on every rank against a single-process reference, prints one table, and takes the cluster
 down again. The exit code is 0 only if everything was right.
 

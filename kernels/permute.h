@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace moeccl {
 
@@ -29,5 +30,19 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
 // dropped choice adds nothing.
 void combineTokens(const Choices& choices, const float* rows, std::int64_t embedding,
                    std::int64_t expertStride, float* output);
+
+// Without places between: the choices that have one, expert by expert, each choice by its index in
+// [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`, which
+// has room for all choices.
+void listByExpert(const Choices& choices, std::int32_t experts, std::int64_t* begins,
+                  std::int64_t* listed);
+
+// rows [listed][embedding]: each choice's token of input [tokens][embedding].
+void gatherListed(const Choices& choices, std::span<const std::int64_t> listed, const float* input,
+                  std::int64_t embedding, float* rows);
+
+// Adds weight * row to each choice's token of output [tokens][embedding].
+void addListed(const Choices& choices, std::span<const std::int64_t> listed, const float* rows,
+               std::int64_t embedding, float* output);
 
 }  // namespace moeccl

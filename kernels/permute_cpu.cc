@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/permute.h"
 
@@ -39,6 +40,38 @@ void combineTokens(const Choices& choices, const float* rows, std::int64_t embed
           rows + (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
       for (std::int64_t m = 0; m < embedding; ++m) sum[m] += weight * row[m];
     }
+  }
+}
+
+void listByExpert(const Choices& choices, std::int32_t experts, std::int64_t* begins,
+                  std::int64_t* listed) {
+  const std::int64_t count = choices.tokens * choices.choices;
+  // Counts, one place late, become the places to write to, one expert late: begins[e + 1] ends where
+  // expert e does.
+  std::fill_n(begins, experts + 1, 0);
+  for (std::int64_t at = 0; at < count; ++at)
+    if (choices.slots[at] >= 0 && choices.experts[at] + 1 < experts)
+      ++begins[choices.experts[at] + 2];
+  std::partial_sum(begins, begins + experts + 1, begins);
+  for (std::int64_t at = 0; at < count; ++at)
+    if (choices.slots[at] >= 0) listed[begins[choices.experts[at] + 1]++] = at;
+}
+
+void gatherListed(const Choices& choices, std::span<const std::int64_t> listed, const float* input,
+                  std::int64_t embedding, float* rows) {
+  for (std::int64_t at : listed) {
+    std::copy_n(input + at / choices.choices * embedding, embedding, rows);
+    rows += embedding;
+  }
+}
+
+void addListed(const Choices& choices, std::span<const std::int64_t> listed, const float* rows,
+               std::int64_t embedding, float* output) {
+  for (std::int64_t at : listed) {
+    const float weight = choices.weights[at];
+    float* const sum = output + at / choices.choices * embedding;
+    for (std::int64_t m = 0; m < embedding; ++m) sum[m] += weight * rows[m];
+    rows += embedding;
   }
 }
 

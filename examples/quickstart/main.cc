@@ -1,4 +1,4 @@
-// Runs one MoE layer over English text on all ranks, under both schedules and several
+// Runs one MoE layer over English text on all ranks, under two schedules and several
 // algorithms of each, checks every result against a single-process reference, and prints one table.
 #include "../common/launch.h"
 

@@ -47,15 +47,20 @@ typedef enum {
   moecclMoeNumActivations = 2
 } moecclMoeActivation_t;
 
-/* The order of collectives and computation in one layer (Parm III-B, figure 3). */
+/* The order of collectives and computation in one layer (Parm III-B, figure 3; PPMoE 3.3). */
 typedef enum {
-  moecclScheduleAuto = 0,     /* S1 where it is offered, else baseline */
+  moecclScheduleAuto = 0,     /* S1 where it is offered, else S2 */
   moecclScheduleBaseline = 1, /* ESP-AllGather, gate, EP-AlltoAll, experts, ESP-AllReduce,
                                  ESP-Split, EP-AlltoAll: every rank of an MP group computes all of
                                  the group's tokens */
   moecclScheduleS1 = 2,       /* MP-Split of the tokens, gate, dispatch, experts, combine,
                                  MP-AllGather. capacityGroups must be a multiple of N_MP */
-  moecclNumSchedules = 3
+  moecclScheduleS2 = 3,       /* gate, MP-Split of the capacity, dispatch, experts, combine and
+                                 MP-AllGather at once (SAA) */
+  moecclSchedulePpMoe = 4,    /* gate, own experts' tokens by index, experts one after another,
+                                 AllReduce (PPMoE 3.3). N_MP must be P: the MP group holds all
+                                 experts */
+  moecclNumSchedules = 5
 } moecclSchedule_t;
 
 /* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
@@ -73,7 +78,8 @@ typedef struct {
   int64_t capacityGroups;           /* g; 0: N_MP */
   moecclMoeActivation_t activation; /* of the experts */
   moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 */
-  moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1) overrides it */
+  moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
+                                       PPMoE) overrides it */
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
@@ -170,9 +176,9 @@ MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
  * On host memory the caller's own thread computes between the collectives: Forward first waits for
  * the stream's earlier work, and is complete when it returns, with a stream as without.
- * Parm figures 3(a) (baseline) and 3(b) (S1).
+ * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
  * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
- * weights yet), and those of moecclAllToAll and moecclAllGather. */
+ * weights yet), and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 

@@ -2,6 +2,7 @@
 
 #include <strings.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -13,6 +14,10 @@ namespace moeccl {
 namespace {
 
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
+
+// By moecclSchedule_t.
+constexpr std::array<const char*, moecclNumSchedules> kScheduleNames = {"auto", "baseline", "S1",
+                                                                        "S2", "PPMoE"};
 
 template <typename Value>
 [[noreturn]] void refuse(const char* field, Value value, const std::string& right) {
@@ -64,12 +69,18 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-moecclSchedule_t chosenSchedule(moecclSchedule_t requested, std::int64_t groups, int nMp) {
-  const bool s1Offered = groups % nMp == 0;
-  if (requested == moecclScheduleAuto) return s1Offered ? moecclScheduleS1 : moecclScheduleBaseline;
+moecclSchedule_t chosenSchedule(moecclSchedule_t requested, std::int64_t groups,
+                                const moecclGridShape_t& grid) {
+  const bool s1Offered = groups % grid.nMp == 0;
+  if (requested == moecclScheduleAuto) return s1Offered ? moecclScheduleS1 : moecclScheduleS2;
   if (requested == moecclScheduleS1 && !s1Offered)
     refuse("capacityGroups", groups,
-           "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(nMp));
+           "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
+  const std::int64_t ranks = std::int64_t{grid.nEp} * grid.nEsp;
+  if (requested == moecclSchedulePpMoe && grid.nMp != ranks)
+    refuse("schedule", static_cast<int>(requested),
+           "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
+               std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
   return requested;
 }
 
@@ -77,15 +88,15 @@ moecclSchedule_t chosenSchedule(moecclSchedule_t requested, std::int64_t groups,
 
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment) {
   if (environment != nullptr && *environment != '\0') {
-    if (strcasecmp(environment, "auto") == 0) return moecclScheduleAuto;
-    if (strcasecmp(environment, "baseline") == 0) return moecclScheduleBaseline;
-    if (strcasecmp(environment, "s1") == 0) return moecclScheduleS1;
+    for (std::size_t schedule = 0; schedule < kScheduleNames.size(); ++schedule)
+      if (strcasecmp(environment, kScheduleNames[schedule]) == 0)
+        return static_cast<moecclSchedule_t>(schedule);
     throw Error(moecclInvalidArgument, std::string("MOECCL_SCHEDULE is \"") + environment +
-                                           "\"; it must be auto, baseline or S1");
+                                           "\"; it must be auto, baseline, S1, S2 or PPMoE");
   }
   if (config.schedule < 0 || config.schedule >= moecclNumSchedules)
     refuse("schedule", static_cast<int>(config.schedule),
-           "it must be moecclScheduleAuto, moecclScheduleBaseline or moecclScheduleS1");
+           "it must be moecclScheduleAuto, Baseline, S1, S2 or PpMoe");
   return config.schedule;
 }
 
@@ -102,7 +113,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requeste
   shape.localExperts = config.experts / grid.nEp;
   shape.localHidden = config.hidden / grid.nEsp;
   shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
-  shape.schedule = chosenSchedule(requested, shape.groups, grid.nMp);
+  shape.schedule = chosenSchedule(requested, shape.groups, grid);
 
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)

@@ -56,13 +56,27 @@ Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const 
   return groups;
 }
 
+std::unique_ptr<Schedule> scheduleOf(const LayerShape& shape, const Groups& groups) {
+  switch (shape.schedule) {
+    case moecclScheduleBaseline:
+      return baselineSchedule(shape, groups);
+    case moecclScheduleS1:
+      return s1Schedule(shape, groups);
+    case moecclScheduleS2:
+      return s2Schedule(shape, groups);
+    case moecclSchedulePpMoe:
+      return ppMoeSchedule(shape, groups);
+    default:
+      throw Error(moecclInternalError, "no such schedule");
+  }
+}
+
 }  // namespace
 
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
     : groups_(comparedGroups(grid, config, environment)),
       shape_(layerShape(config, requestedSchedule(config, environment), groups_.shape)),
-      schedule_(shape_.schedule == moecclScheduleS1 ? s1Schedule(shape_, groups_)
-                                                    : baselineSchedule(shape_, groups_)),
+      schedule_(scheduleOf(shape_, groups_)),
       sums_(shape_) {
   stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));
   stats_.kept.resize(static_cast<std::size_t>(shape_.experts));

@@ -49,11 +49,12 @@ class Router {
   void scatter(const float* input, std::int64_t expertStride, float* rows) const;
   void combine(const float* rows, std::int64_t expertStride, float* output) const;
 
- private:
+  // For kernels that take them as they are.
   Choices choices() const {
     return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
   }
 
+ private:
   LayerShape shape_;
   std::int64_t tokens_ = 0, groups_ = 0;
   std::vector<std::int32_t> chosen_;  // [tokens][choices], as are weights and slots

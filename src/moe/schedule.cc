@@ -37,20 +37,28 @@ moecclResult_t Schedule::allReduceRows(const char* phase, const Group& group, st
                                       moecclFloat32, moecclSum, group.comm, nullptr));
 }
 
-moecclResult_t Schedule::dispatchRows(std::int64_t slots) {
+moecclResult_t Schedule::exchangeRows(const char* phase, Exchange& exchange, std::int64_t slots) {
   const moecclResult_t result =
-      moecclDispatch(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
-                     static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
+      exchange(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
+               static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
   swap();
-  return noted("dispatch", result);
+  return noted(phase, result);
+}
+
+moecclResult_t Schedule::dispatchRows(std::int64_t slots) {
+  return exchangeRows("dispatch", moecclDispatch, slots);
+}
+
+moecclResult_t Schedule::splitDispatchRows(std::int64_t slots) {
+  return exchangeRows("MP-Split and dispatch", moecclSplitDispatch, slots);
 }
 
 moecclResult_t Schedule::combineRows(std::int64_t slots) {
-  const moecclResult_t result =
-      moecclCombine(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
-                    static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
-  swap();
-  return noted("combine", result);
+  return exchangeRows("combine", moecclCombine, slots);
+}
+
+moecclResult_t Schedule::combineAllGatherRows(std::int64_t slots) {
+  return exchangeRows("combine and MP-AllGather", moecclCombineAllGather, slots);
 }
 
 moecclResult_t Schedule::allGatherInPlace(const char* phase, const Group& group, float* buffer,
@@ -71,18 +79,20 @@ void Schedule::transposeRows(std::int64_t outer, std::int64_t inner, std::int64_
 }
 
 void Schedule::runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert) {
+  for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
+    runExpert(weights, expert, rowsPerExpert, rows() + expert * rowsPerExpert * shape_.embedding);
+}
+
+void Schedule::runExpert(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
+                         float* tokens) {
   const std::int64_t embedding = shape_.embedding, hidden = shape_.localHidden;
-  for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-    ExpertWeights own{};
-    own.w1 = weights.w1 + expert * embedding * hidden;
-    own.w2 = weights.w2 + expert * hidden * embedding;
-    if (weights.b1 != nullptr) own.b1 = weights.b1 + expert * hidden;
-    // One of the summands brings the second bias.
-    if (weights.b2 != nullptr && groups_.esp.rank == 0) own.b2 = weights.b2 + expert * embedding;
-    float* const tokens = rows() + expert * rowsPerExpert * embedding;
-    expertForward(shape_.activation, own, embedding, hidden, tokens, rowsPerExpert, hidden_,
-                  tokens);
-  }
+  ExpertWeights own{};
+  own.w1 = weights.w1 + expert * embedding * hidden;
+  own.w2 = weights.w2 + expert * hidden * embedding;
+  if (weights.b1 != nullptr) own.b1 = weights.b1 + expert * hidden;
+  // One of the summands brings the second bias.
+  if (weights.b2 != nullptr && groups_.esp.rank == 0) own.b2 = weights.b2 + expert * embedding;
+  expertForward(shape_.activation, own, embedding, hidden, tokens, count, hidden_, tokens);
 }
 
 }  // namespace moeccl

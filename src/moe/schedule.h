@@ -46,9 +46,15 @@ class Schedule {
   moecclResult_t allToAllRows(const char* phase, const Group& group, std::int64_t count);
   // rows() = their sum over the group, `count` floats.
   moecclResult_t allReduceRows(const char* phase, const Group& group, std::int64_t count);
-  // rows() [E][slots][embedding] -> [localExperts][P][slots][embedding], and back, summed.
+  // moecclDispatch and its kin: rows() = what comes of them. With `slots` places per expert on each
+  // rank, a whole batch has [E][N_MP][slots], a rank's part [E][slots], and experts have
+  // [localExperts][P][slots], each followed by [embedding].
+  //     dispatch       part -> experts        combine           experts -> part, summed over shards
+  //     splitDispatch  batch -> experts       combineAllGather  experts -> batch, the same
   moecclResult_t dispatchRows(std::int64_t slots);
+  moecclResult_t splitDispatchRows(std::int64_t slots);
   moecclResult_t combineRows(std::int64_t slots);
+  moecclResult_t combineAllGatherRows(std::int64_t slots);
   // In place: the caller's part lies at buffer + group.rank * count.
   moecclResult_t allGatherInPlace(const char* phase, const Group& group, float* buffer,
                                   std::int64_t count);
@@ -59,11 +65,17 @@ class Schedule {
   void transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
   // rows() [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
   void runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert);
+  // tokens [count][embedding] through the caller's shard of its `expert`, from 0, in place.
+  void runExpert(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
+                 float* tokens);
 
   const LayerShape shape_;
   const Groups groups_;
 
  private:
+  using Exchange = decltype(moecclDispatch);
+  moecclResult_t exchangeRows(const char* phase, Exchange& exchange, std::int64_t slots);
+
   std::unique_ptr<float[]> rows_, spare_;
   std::vector<float> hidden_;
   const char* failedPhase_ = "";
@@ -71,5 +83,7 @@ class Schedule {
 
 std::unique_ptr<Schedule> baselineSchedule(const LayerShape& shape, const Groups& groups);
 std::unique_ptr<Schedule> s1Schedule(const LayerShape& shape, const Groups& groups);
+std::unique_ptr<Schedule> s2Schedule(const LayerShape& shape, const Groups& groups);
+std::unique_ptr<Schedule> ppMoeSchedule(const LayerShape& shape, const Groups& groups);
 
 }  // namespace moeccl

@@ -36,10 +36,11 @@ namespace {
 constexpr int kForwards = 400;
 
 TEST(Allocation, NoneOnceTheLayerHasRun) {
-  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
+  for (moecclSchedule_t schedule :
+       {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
     Problem problem;
     problem.name = "allocation";
-    problem.grid = {2, 2, 2, moecclOrderEspEp};
+    problem.grid = {schedule == moecclSchedulePpMoe ? 4 : 2, 2, 2, moecclOrderEspEp};
     problem.tokens = 41;
     const Solved solved = solve(problem);
     allocations = 0;

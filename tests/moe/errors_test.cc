@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "moeccl/moe.h"
 #include "tests/api/ranks.h"
@@ -80,7 +81,9 @@ TEST(MoeErrors, FieldsOfTheConfig) {
     expectRefused(grid, [](auto& c) { c.datatype = moecclFloat16; },
                   {"config.datatype is 6", "moecclFloat32"});
     expectRefused(grid, [](auto& c) { c.schedule = moecclNumSchedules; },
-                  {"config.schedule is 3", "moecclScheduleS1"});
+                  {"config.schedule is 5", "S2 or PpMoe"});
+    expectRefused(grid, [](auto& c) { c.schedule = moecclSchedulePpMoe; },
+                  {"config.schedule is 4", "PPMoE", "nMp is 2", "nEp * nEsp, 4"});
     expectRefused(grid, [](auto& c) { c.magic = 0; },
                   {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
     expectRefused(grid, [](auto& c) { c.size = 8; }, {"config was not initialised"});
@@ -124,10 +127,11 @@ TEST(MoeErrors, ConfigsThatDiffer) {
 TEST(MoeErrors, Environment) {
   setenv("MOECCL_SCHEDULE", "fastest", 1);
   onGrid([](moecclGrid_t grid, int) {
-    expectRefused(grid, [](auto&) {}, {"MOECCL_SCHEDULE is \"fastest\"", "baseline or S1"});
+    expectRefused(grid, [](auto&) {}, {"MOECCL_SCHEDULE is \"fastest\"", "S1, S2 or PPMoE"});
   });
   for (const auto& [name, schedule] : {std::pair{"baseline", moecclScheduleBaseline},
                                        {"S1", moecclScheduleS1},
+                                       {"s2", moecclScheduleS2},
                                        {"auto", moecclScheduleS1},
                                        {"", moecclScheduleBaseline}}) {
     setenv("MOECCL_SCHEDULE", name, 1);
@@ -145,7 +149,7 @@ TEST(MoeErrors, Environment) {
   unsetenv("MOECCL_SCHEDULE");
 }
 
-TEST(MoeErrors, AutoIsTheBaselineWhereGroupsCrossParts) {
+TEST(MoeErrors, AutoIsS2WhereGroupsCrossParts) {
   onGrid([](moecclGrid_t grid, int) {
     moecclMoeConfig_t config = rightConfig();
     config.capacityGroups = 3;
@@ -153,7 +157,7 @@ TEST(MoeErrors, AutoIsTheBaselineWhereGroupsCrossParts) {
     check(moecclMoeLayerCreate(grid, &config, &layer));
     moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
     check(moecclMoeLayerGetShapes(layer, &shapes));
-    checkThat(shapes.schedule == moecclScheduleBaseline, "not the baseline");
+    checkThat(shapes.schedule == moecclScheduleS2, "not S2");
     check(moecclMoeLayerDestroy(layer));
   });
 }
@@ -212,14 +216,22 @@ TEST(MoeErrors, ArgumentsOfEveryFunction) {
 
 // A rank that has gone: the others' forward names the phase, and ends.
 TEST(MoeErrors, APeerThatLeaves) {
-  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
+  const std::map<moecclSchedule_t, Parts> phases = {
+      // Rank 3 gets as far as to await something from rank 0, which has failed.
+      {moecclScheduleBaseline, {"ESP-AllGather: ", "first EP-AlltoAll: "}},
+      {moecclScheduleS1, {"dispatch: "}},
+      {moecclScheduleS2, {"MP-Split and dispatch: "}},
+      {moecclSchedulePpMoe, {"AllReduce: "}},
+  };
+  for (const auto& [schedule, phasesOfIt] : phases) {
+    const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
     Job job;
     job.ranks = 4;
     job.timeoutMs = 3000;
     std::barrier allReady(job.ranks);
-    runJob(job, [&](moecclComm_t comm, int rank) {
+    runJob(job, [&, schedule = schedule, &expected = phasesOfIt](moecclComm_t comm, int rank) {
       moecclGrid_t grid = nullptr;
-      check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid));
+      check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
       moecclMoeConfig_t config = rightConfig();
       config.schedule = schedule;
       moecclMoeLayer_t layer = nullptr;
@@ -234,15 +246,10 @@ TEST(MoeErrors, APeerThatLeaves) {
         const std::string text = moecclGetLastError(nullptr);
         checkThat(result == moecclRemoteError || result == moecclTimeout,
                   "result " + std::to_string(result) + ": " + text);
-        // Rank 3 gets as far as to await something from rank 0, which has failed.
-        const std::string function = "moecclMoeForward: ";
-        const std::vector<std::string> phases =
-            schedule == moecclScheduleBaseline
-                ? std::vector<std::string>{"ESP-AllGather: ", "first EP-AlltoAll: "}
-                : std::vector<std::string>{"dispatch: "};
-        checkThat(std::ranges::any_of(
-                      phases,
-                      [&](const std::string& phase) { return text.starts_with(function + phase); }),
+        checkThat(std::ranges::any_of(expected,
+                                      [&](const std::string& phase) {
+                                        return text.starts_with("moecclMoeForward: " + phase);
+                                      }),
                   text);
       }
       check(moecclMoeLayerDestroy(layer));

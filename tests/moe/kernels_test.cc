@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "kernels/expert.h"
@@ -114,7 +115,7 @@ TEST(Gate, EqualLogitsGoToTheLowerExpert) {
   for (float weight : gated.weights) EXPECT_EQ(weight, 0.25f);
 }
 
-// What S1 and the baseline rely on: a token's routing has the same bits in whatever batch it comes.
+// What schedules rely on that gate parts apart: a token's routing has the same bits in whatever batch it comes.
 TEST(Gate, ATokenDoesNotFeelItsNeighbours) {
   Random random(2);
   for (std::int32_t experts : {3, 8, 30}) {
@@ -214,6 +215,48 @@ TEST(Permute, ScatterThenCombineGivesBackTheTokens) {
         EXPECT_NEAR(output[t * embedding + m], sum, 1e-6);
       }
   }
+}
+
+TEST(Permute, ListsKeptChoicesByExpert) {
+  Random random(5);
+  for (std::int32_t experts : {1, 2, 5})
+    for (std::int64_t tokens : {0, 1, 30}) {
+      const std::int32_t choices = std::min(experts, 2);
+      const std::int64_t embedding = 3;
+      std::uniform_int_distribution<std::int32_t> expert(0, experts - 1);
+      std::vector<std::int32_t> chosen;
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int32_t c = 0; c < choices; ++c)
+          chosen.push_back(c == 0 ? expert(random) : (chosen.back() + 1) % experts);
+      const std::vector<float> weights = uniform(random, tokens * choices);
+      const std::vector<float> input = uniform(random, tokens * embedding);
+      std::vector<std::int64_t> slots(tokens * choices), used(experts);
+      assignSlots({experts, choices, std::max<std::int64_t>(tokens, 1), 6}, chosen.data(), tokens,
+                  1, used.data(), slots.data());
+      const Choices all{chosen.data(), slots.data(), weights.data(), tokens, choices};
+      std::vector<std::int64_t> begins(experts + 1, 99), listed(tokens * choices, 99);
+      listByExpert(all, experts, begins.data(), listed.data());
+
+      std::vector<float> output(tokens * embedding), expected = output;
+      ASSERT_EQ(begins[0], 0);
+      for (std::int32_t e = 0; e < experts; ++e) {
+        std::vector<std::int64_t> kept;
+        for (std::int64_t at = 0; at < tokens * choices; ++at)
+          if (chosen[at] == e && slots[at] >= 0) kept.push_back(at);
+        const std::span<const std::int64_t> mine{listed.data() + begins[e],
+                                                 listed.data() + begins[e + 1]};
+        ASSERT_EQ(kept, std::vector(mine.begin(), mine.end())) << "expert " << e;
+        std::vector<float> rows(kept.size() * embedding);
+        gatherListed(all, mine, input.data(), embedding, rows.data());
+        addListed(all, mine, rows.data(), embedding, output.data());
+        for (std::int64_t at : kept)
+          for (std::int64_t m = 0; m < embedding; ++m) {
+            const std::int64_t element = at / choices * embedding + m;
+            expected[element] += weights[at] * input[element];
+          }
+      }
+      EXPECT_EQ(output, expected);
+    }
 }
 
 TEST(Expert, MatchesLoops) {

@@ -11,9 +11,9 @@ namespace {
 
 constexpr moecclGridOrder_t kOrders[] = {moecclOrderEspEp, moecclOrderEpEsp};
 
-// Every grid with groups of 1 to 4 ranks, in both orders; what else a layer has changes from grid to
-// grid.
-TEST(Grids, BothSchedulesComputeTheReference) {
+// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders; what
+// else a layer has changes from grid to grid.
+TEST(Grids, AllSchedulesComputeTheReference) {
   std::mt19937 random(7);
   const auto oneOf = [&](auto... values) {
     const std::array all{values...};
@@ -21,9 +21,9 @@ TEST(Grids, BothSchedulesComputeTheReference) {
   };
   for (int nEp = 1; nEp <= 4; ++nEp)
     for (int nEsp = 1; nEsp <= 4; ++nEsp)
-      for (int nMp = 1; nMp <= 4; ++nMp)
+      for (int nMp : {1, 2, 3, 4, 6, 8, 9, 12, 16})
         for (moecclGridOrder_t order : kOrders) {
-          if (nEp * nEsp % nMp != 0) continue;
+          if (nEp * nEsp % nMp != 0 || (nMp > 4 && nMp != nEp * nEsp)) continue;
           Problem problem;
           problem.name = "grid";
           problem.grid = {nMp, nEp, nEsp, order};
@@ -35,7 +35,7 @@ TEST(Grids, BothSchedulesComputeTheReference) {
           problem.activation = oneOf(moecclMoeGelu, moecclMoeRelu);
           problem.data = oneOf(Tokens::random, Tokens::repeated, Tokens::tied);
           problem.biases = oneOf(true, true, false);
-          expectBothSchedules(problem);
+          expectAllSchedules(problem);
           if (HasFailure()) return;
         }
 }
@@ -50,16 +50,23 @@ Problem six(const std::string& name) {
   return problem;
 }
 
+// There, and with an MP group of all six, where PPMoE is offered.
+void expectOnBothGrids(Problem problem) {
+  expectAllSchedules(problem);
+  problem.grid.nMp = problem.ranks();
+  expectAllSchedules(problem);
+}
+
 TEST(Capacity, NoPlacesToSpeakOf) {
   Problem problem = six("tiny factor");
   problem.capacityFactor = 1e-6;  // one place per group
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
 }
 
 TEST(Capacity, PlacesForAll) {
   Problem problem = six("huge factor");
   problem.capacityFactor = 1e300;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
   for (const auto& expected : solve(problem).expected) {
     EXPECT_TRUE(expected.placeless.empty());
     EXPECT_EQ(expected.capacity, problem.tokens);
@@ -69,7 +76,7 @@ TEST(Capacity, PlacesForAll) {
 TEST(Capacity, OneHotExpert) {
   Problem problem = six("hot expert");
   problem.hotGate = 3;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
   EXPECT_FALSE(solve(problem).expected[0].placeless.empty());
   EXPECT_EQ(solve(problem).expected[0].assigned[1], problem.tokens);
 }
@@ -79,14 +86,14 @@ TEST(Capacity, ExpertsWithoutTokens) {
   problem.hotGate = 3;
   problem.choices = 1;
   problem.capacityFactor = 6;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
   EXPECT_EQ(solve(problem).expected[0].assigned[0], 0);
 }
 
 TEST(Capacity, EveryExpertChosen) {
   Problem problem = six("k = E");
   problem.choices = problem.experts;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
   EXPECT_TRUE(solve(problem).expected[0].placeless.empty());
 }
 
@@ -94,14 +101,14 @@ TEST(Capacity, GroupsOfOneTokenAndEmptyOnes) {
   Problem problem = six("more groups than tokens");
   problem.tokens = 7;
   problem.capacityGroups = 16;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
 }
 
-TEST(Capacity, OneGroupIsTheBaselinesAlone) {
+TEST(Capacity, OneGroupThatPartsCut) {
   Problem problem = six("one group");
   problem.capacityGroups = 1;
   problem.capacityFactor = 0.6;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
 }
 
 // The output shows each choice's place, so kept and dropped choices are compared one by one.
@@ -116,7 +123,7 @@ TEST(Capacity, TheSameChoicesAreDropped) {
         problem.probe = true;
         problem.choices = 3;
         problem.capacityGroups = 4;
-        expectBothSchedules(problem);
+        expectOnBothGrids(problem);
         if (HasFailure()) return;
       }
 }
@@ -125,12 +132,13 @@ TEST(Tokens, NoneAndOne) {
   for (std::int64_t tokens : {0, 1})
     for (moecclGridShape_t grid : {moecclGridShape_t{1, 1, 1, moecclOrderEspEp},
                                    moecclGridShape_t{2, 2, 2, moecclOrderEspEp},
-                                   moecclGridShape_t{3, 3, 1, moecclOrderEpEsp}}) {
+                                   moecclGridShape_t{3, 3, 1, moecclOrderEpEsp},
+                                   moecclGridShape_t{4, 2, 2, moecclOrderEspEp}}) {
       Problem problem;
       problem.name = "few tokens";
       problem.tokens = tokens;
       problem.grid = grid;
-      expectBothSchedules(problem);
+      expectAllSchedules(problem);
     }
 }
 
@@ -138,32 +146,39 @@ TEST(Tokens, MoreRowsThanAnExpertTakesAtOnce) {
   Problem problem = six("many tokens");
   problem.tokens = 601;
   problem.experts = 2;
-  expectBothSchedules(problem);
+  expectOnBothGrids(problem);
 }
 
-TEST(Forward, ThroughEveryAllToAll) {
-  for (const char* algorithms : {"alltoall=linear;allgather=ring",
-                                 "alltoall=pairwise;allgather=linear", "alltoall=hierarchical"})
-    for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
-      const Problem problem = six(algorithms);
+TEST(Forward, ThroughEveryAlgorithm) {
+  for (const char* algorithms :
+       {"alltoall=linear;allgather=ring;combineallgather=pipelined;splitdispatch=flat",
+        "alltoall=pairwise;allgather=linear;combineallgather=sequential;splitdispatch=dedup",
+        "alltoall=hierarchical;allreduce=hierarchical"})
+    for (int nMp : {2, 6}) {
+      Problem problem = six(algorithms);
+      problem.grid.nMp = nMp;
       const Solved solved = solve(problem);
-      runLayer(problem, solved, {.schedule = schedule, .algorithms = algorithms});
+      for (moecclSchedule_t schedule : schedulesOf(problem))
+        runLayer(problem, solved, {.schedule = schedule, .algorithms = algorithms});
     }
 }
 
 TEST(Forward, InPlaceAndOnAStream) {
-  for (bool padded : {false, true})
-    for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
+  for (std::int64_t tokens : {24, 21})
+    for (int nMp : {2, 6}) {
       Problem problem = six("in place");
-      problem.tokens = padded ? 21 : 20;
+      problem.tokens = tokens;
+      problem.grid.nMp = nMp;
       const Solved solved = solve(problem);
-      runLayer(problem, solved, {.schedule = schedule, .ownStream = true, .inPlace = true});
+      for (moecclSchedule_t schedule : schedulesOf(problem))
+        runLayer(problem, solved, {.schedule = schedule, .ownStream = true, .inPlace = true});
     }
 }
 
 TEST(Forward, TheSameTwice) {
-  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1}) {
-    const Problem problem = six("repeated");
+  Problem problem = six("repeated");
+  problem.grid.nMp = problem.ranks();
+  for (moecclSchedule_t schedule : schedulesOf(problem)) {
     const Solved solved = solve(problem);
     const auto once = runLayer(problem, solved, {.schedule = schedule, .forwards = 1});
     const auto often = runLayer(problem, solved, {.schedule = schedule, .forwards = 5});

@@ -115,7 +115,8 @@ void expectSolved(const Problem& problem, const Solved& solved, int rank, const 
 }
 
 const char* nameOf(moecclSchedule_t schedule) {
-  return schedule == moecclScheduleS1 ? "S1" : schedule == moecclScheduleAuto ? "auto" : "baseline";
+  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+  return kNames[schedule];
 }
 
 }  // namespace
@@ -198,13 +199,23 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
   return outcomes;
 }
 
-void expectBothSchedules(const Problem& problem) {
+std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {
+  std::vector<moecclSchedule_t> schedules{moecclScheduleBaseline, moecclScheduleS2};
+  if (problem.capacityGroups % problem.grid.nMp == 0) schedules.push_back(moecclScheduleS1);
+  if (problem.grid.nMp == problem.ranks()) schedules.push_back(moecclSchedulePpMoe);
+  return schedules;
+}
+
+void expectAllSchedules(const Problem& problem) {
   const Solved solved = solve(problem);
-  const auto baseline = runLayer(problem, solved, {.schedule = moecclScheduleBaseline});
-  if (problem.capacityGroups % problem.grid.nMp != 0) return;
-  const auto s1 = runLayer(problem, solved, {.schedule = moecclScheduleS1});
-  for (int rank = 0; rank < problem.ranks(); ++rank)
-    EXPECT_EQ(s1[rank].auxiliaryLoss, baseline[rank].auxiliaryLoss) << problem.text();
+  std::vector<Outcome> first;
+  for (moecclSchedule_t schedule : schedulesOf(problem)) {
+    const auto outcomes = runLayer(problem, solved, {.schedule = schedule});
+    if (first.empty()) first = outcomes;
+    for (int rank = 0; rank < problem.ranks(); ++rank)
+      EXPECT_EQ(outcomes[rank].auxiliaryLoss, first[rank].auxiliaryLoss)
+          << problem.text() << ", " << nameOf(schedule);
+  }
 }
 
 }  // namespace moeccl::test

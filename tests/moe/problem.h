@@ -70,8 +70,10 @@ Job jobOf(const Problem& problem);
 // outcomes by rank; of processes none come back.
 std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
 
-// Both schedules (S1 where it is offered) against the reference, and their statistics against each
-// other to the last bit.
-void expectBothSchedules(const Problem& problem);
+// The schedules that are offered for the problem's grid and capacity groups.
+std::vector<moecclSchedule_t> schedulesOf(const Problem& problem);
+
+// All of them against the reference, and their statistics against each other to the last bit.
+void expectAllSchedules(const Problem& problem);
 
 }  // namespace moeccl::test

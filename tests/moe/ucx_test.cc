@@ -6,18 +6,18 @@
 namespace moeccl::test {
 namespace {
 
-TEST(Ucx, BothSchedules) {
-  for (moecclGridOrder_t order : {moecclOrderEspEp, moecclOrderEpEsp}) {
+TEST(Ucx, AllSchedules) {
+  for (const auto& [nMp, order] : {std::pair{2, moecclOrderEspEp}, {6, moecclOrderEpEsp}}) {
     Problem problem;
     problem.name = "over UCX";
-    problem.grid = {2, 2, 3, order};
+    problem.grid = {nMp, 2, 3, order};
     problem.experts = 6;
     problem.tokens = 301;
     problem.embedding = 64;
     problem.hidden = 96;
     problem.data = Tokens::repeated;
     const Solved solved = solve(problem);
-    for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1})
+    for (moecclSchedule_t schedule : schedulesOf(problem))
       for (bool processes : {false, true})
         runLayer(problem, solved, {.schedule = schedule, .ucx = true, .processes = processes});
   }
