@@ -1,5 +1,6 @@
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
+#include "src/api/profile_handle.h"
 #include "src/comm/rendezvous.h"
 
 using moeccl::boundary;
@@ -22,9 +23,28 @@ void requireRank(int nRanks, int rank) {
                                                    ", outside [0, " + std::to_string(nRanks) + ")");
 }
 
-moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator) {
-  return new moecclComm{
-      std::make_shared<moeccl::CommState>(moeccl::CommState{std::move(communicator), {}, {}})};
+moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator,
+                   std::shared_ptr<const moeccl::Profile> profile) {
+  auto state = std::make_shared<moeccl::CommState>();
+  state->communicator = std::move(communicator);
+  state->model =
+      std::make_unique<moeccl::CostModel>(state->communicator->topology(), std::move(profile));
+  return new moecclComm{std::move(state)};
+}
+
+// A new communicator, with the profile that MOECCL_PROFILE names. Ranks agree on whether it does.
+moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
+  std::unique_ptr<moecclComm> comm(adopt(moeccl::Communicator::create(oob, settings), nullptr));
+  if (settings.profile.empty()) return comm.release();
+  try {
+    moeccl::adoptProfile(*comm->state, [&] {
+      return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(settings.profile));
+    });
+  } catch (...) {
+    comm->state->communicator->destroy();
+    throw;
+  }
+  return comm.release();
 }
 
 moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
@@ -34,7 +54,7 @@ moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
     requireRank(nRanks, rank);
     const moeccl::Settings settings = moeccl::readSettings(config);
     const auto oob = moeccl::join(id, nRanks, rank, settings.timeoutMs);
-    *comm = adopt(moeccl::Communicator::create(*oob, settings));
+    *comm = create(*oob, settings);
   });
 }
 
@@ -63,7 +83,7 @@ moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const
     require(oob != nullptr, "oob is NULL; pass the launcher's all-gather");
     requireRank(nRanks, rank);
     moeccl::CallbackOob callback(*oob, nRanks, rank);
-    *comm = adopt(moeccl::Communicator::create(callback, moeccl::readSettings(config)));
+    *comm = create(callback, moeccl::readSettings(config));
   });
 }
 
@@ -79,7 +99,8 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
           "color is " + std::to_string(color) + "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
     auto communicator =
         parent.split(color, key, moeccl::readSplitSettings(parent.settings(), config));
-    *newComm = communicator == nullptr ? nullptr : adopt(std::move(communicator));
+    *newComm =
+        communicator == nullptr ? nullptr : adopt(std::move(communicator), state->model->profile());
   });
 }
 

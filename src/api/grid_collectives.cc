@@ -7,11 +7,6 @@
 namespace moeccl {
 namespace {
 
-Grid shapeOf(const moecclGrid& grid) {
-  const moecclGridShape_t& shape = grid.shape;
-  return {shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
-}
-
 struct Problem {
   Collective collective;
   moecclGrid_t grid;
@@ -25,7 +20,7 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
   const auto state =
       hold(problem.grid == nullptr ? nullptr : problem.grid->comms[moecclGroupWorld]);
   return boundary(function, lastErrorOf(state), [&] {
-    const Grid grid = shapeOf(gridOf(problem.grid));
+    const Grid grid = asGrid(gridOf(problem.grid).shape);
     Communicator& communicator = communicatorOf(state);
     if (problem.experts < 1)
       throw Error(moecclInvalidArgument, "nExpertsPerRank is " + std::to_string(problem.experts) +

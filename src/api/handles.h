@@ -7,16 +7,17 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/boundary.h"
+#include "src/api/questions.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
-#include "src/select/automatic.h"
+#include "src/select/cost_model.h"
 
 namespace moeccl {
 
 struct CommState {
   std::unique_ptr<Communicator> communicator;
   std::string lastError;
-  ChoiceCache choices;
+  std::unique_ptr<CostModel> model;  // of the choices that nobody has fixed
 };
 
 }  // namespace moeccl
@@ -29,6 +30,7 @@ struct moecclComm {
 struct moecclGrid {
   moecclGridShape_t shape;
   std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
+  moeccl::LayerQuestions questions;
 
   ~moecclGrid() { destroyGroups(); }
   // Returns the first error.
@@ -54,6 +56,10 @@ inline std::string* lastErrorOf(const std::shared_ptr<CommState>& state) {
 inline const moecclGrid& gridOf(moecclGrid_t grid) {
   require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
   return *grid;
+}
+
+inline Grid asGrid(const moecclGridShape_t& shape) {
+  return {shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
 }
 
 inline Stream* streamOf(moecclStream_t stream) { return static_cast<Stream*>(stream); }

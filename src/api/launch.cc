@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "kernels/reduce.h"
+#include "src/text.h"
 
 namespace moeccl {
 
@@ -14,6 +16,15 @@ std::size_t elementBytes(moecclDataType_t datatype) {
     throw Error(moecclInvalidArgument, "datatype is " + std::to_string(static_cast<int>(datatype)) +
                                            "; it must be one of moecclDataType_t");
   return size;
+}
+
+Collective collectiveOf(const char* name) {
+  if (const std::optional<Collective> known = collectiveNamed(name)) return *known;
+  std::string names;
+  for (int i = 0; i < kCollectives; ++i)
+    names += (i > 0 ? ", " : "") + std::string(nameOf(static_cast<Collective>(i)));
+  throw Error(moecclInvalidArgument,
+              stringf("there is no collective \"%.64s\"; there are: %s", name, names.c_str()));
 }
 
 void requireOp(moecclRedOp_t op) {
@@ -52,7 +63,7 @@ AlgorithmChoice choose(CommState& state, Collective collective, std::size_t bloc
   choice.parameters.grid = grid;
   choice.parameters.experts = experts;
   if (choice.algorithm != nullptr) return choice;
-  return state.choices.get(collective, communicator.topology(), choice.parameters, blockBytes);
+  return state.model->choose(collective, choice.parameters, blockBytes);
 }
 
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) {

@@ -9,6 +9,8 @@ namespace moeccl {
 
 // The size of an element; throws Error for no datatype.
 std::size_t elementBytes(moecclDataType_t datatype);
+// Throws Error for none.
+Collective collectiveOf(const char* name);
 void requireOp(moecclRedOp_t op);
 
 // `blocks` blocks of `count` elements.

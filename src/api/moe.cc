@@ -1,18 +1,12 @@
 #include "moeccl/moe.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 
 #include "src/api/boundary.h"
-#include "src/moe/moe_layer.h"
+#include "src/api/moe_handle.h"
 #include "src/text.h"
-
-struct moecclMoeLayer {
-  moeccl::MoeLayer layer;
-};
 
 namespace {
 
@@ -21,52 +15,17 @@ using moeccl::Error;
 using moeccl::require;
 using moeccl::stringf;
 
-// How each struct of moe.h is called where it is wrong.
-template <typename Struct>
-struct Kind {
-  const char* argument;
-  const char* initialiser;
-  unsigned magic;
-};
-constexpr Kind<moecclMoeConfig_t> kConfig = {"config", "MOECCL_MOE_CONFIG_INITIALIZER",
-                                             MOECCL_MOE_CONFIG_MAGIC};
-constexpr Kind<moecclMoeShapes_t> kShapes = {"shapes", "MOECCL_MOE_SHAPES_INITIALIZER",
-                                             MOECCL_MOE_SHAPES_MAGIC};
-constexpr Kind<moecclMoeWeights_t> kWeights = {"weights", "MOECCL_MOE_WEIGHTS_INITIALIZER",
-                                               MOECCL_MOE_WEIGHTS_MAGIC};
-constexpr Kind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
-                                           MOECCL_MOE_STATS_MAGIC};
+using moeccl::kMoeConfig;
+using moeccl::readStruct;
+using moeccl::requireInitialised;
+using moeccl::StructKind;
 
-// Structs only grow: one from an older header is shorter than ours (never shorter than the first,
-// which is today's), one from a newer header longer, by at most a page.
-template <typename Struct>
-void requireInitialised(const Kind<Struct>& kind, const Struct* theirs) {
-  constexpr std::size_t kLongest = 4096;
-  if (theirs == nullptr)
-    throw Error(moecclInvalidArgument,
-                stringf("%s is NULL; begin with %s", kind.argument, kind.initialiser));
-  if (theirs->magic != kind.magic || theirs->size < sizeof(Struct) || theirs->size > kLongest ||
-      theirs->version == 0)
-    throw Error(moecclInvalidArgument,
-                stringf("%s was not initialised; begin with %s, and leave size, magic and version "
-                        "alone",
-                        kind.argument, kind.initialiser));
-  if (theirs->version / 10000 != MOECCL_MAJOR)
-    throw Error(moecclInvalidArgument,
-                stringf("%s comes from moe.h of major version %u, this library is %d",
-                        kind.argument, theirs->version / 10000, MOECCL_MAJOR));
-}
-
-// The fields that this library knows; others must be zero, which is their default.
-template <typename Struct>
-Struct read(const Kind<Struct>& kind, const Struct* theirs) {
-  requireInitialised(kind, theirs);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(theirs);
-  if (std::any_of(bytes + sizeof(Struct), bytes + theirs->size, [](unsigned char b) { return b; }))
-    throw Error(moecclInvalidArgument,
-                stringf("%s sets a field that this library does not know", kind.argument));
-  return *theirs;
-}
+constexpr StructKind<moecclMoeShapes_t> kShapes = {"shapes", "MOECCL_MOE_SHAPES_INITIALIZER",
+                                                   MOECCL_MOE_SHAPES_MAGIC};
+constexpr StructKind<moecclMoeWeights_t> kWeights = {"weights", "MOECCL_MOE_WEIGHTS_INITIALIZER",
+                                                     MOECCL_MOE_WEIGHTS_MAGIC};
+constexpr StructKind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
+                                                 MOECCL_MOE_STATS_MAGIC};
 
 moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
   require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
@@ -86,7 +45,7 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
     require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
     require(layer != nullptr, "layer is NULL; pass where to store the layer");
     *layer = new moecclMoeLayer{
-        moeccl::MoeLayer(grid, read(kConfig, config), std::getenv("MOECCL_SCHEDULE"))};
+        moeccl::MoeLayer(grid, readStruct(kMoeConfig, config), std::getenv("MOECCL_SCHEDULE"))};
   });
 }
 
@@ -113,7 +72,7 @@ moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t
 moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeWeights_t* weights) {
   return boundary("moecclMoeLayerSetWeights", nullptr, [&] {
     moeccl::MoeLayer& it = layerOf(layer);
-    const moecclMoeWeights_t theirs = read(kWeights, weights);
+    const moecclMoeWeights_t theirs = readStruct(kWeights, weights);
     moeccl::LayerWeights ours;
     ours.gate = weight(theirs.gate, "weights.gate is NULL; it must hold [M][E]");
     ours.w1 = weight(theirs.w1, "weights.w1 is NULL; it must hold [localExperts][M][localHidden]");

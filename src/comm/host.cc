@@ -138,6 +138,11 @@ Hardware describeHardware() {
                      counted(topology.get(), HWLOC_OBJ_NUMANODE, "NUMA node") +
                      stringf(", %.0f GiB", bytes / (1 << 30));
 
+  hardware.processors = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PU);
+  if (const hwloc_obj_t package = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_PACKAGE, 0))
+    if (const char* model = hwloc_obj_get_info_by_name(package, "CPUModel"))
+      hardware.processor = model;
+
   const HwlocBitmap cores(hwloc_bitmap_alloc()), memories(hwloc_bitmap_alloc());
   // A thread without a binding may run anywhere.
   if (hwloc_get_cpubind(topology.get(), cores.get(), HWLOC_CPUBIND_THREAD) != 0)

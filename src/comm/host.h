@@ -33,7 +33,9 @@ bool shareProcess(std::span<const HostIdentity> byRank);
 
 // What hwloc sees of this machine, within what this process may use.
 struct Hardware {
-  std::string summary;  // "1 package, 2 cores, 2 PUs, 1 NUMA node, 24 GiB"
+  std::string summary;    // "1 package, 2 cores, 2 PUs, 1 NUMA node, 24 GiB"
+  std::string processor;  // its model; "" where hwloc does not know
+  int processors = 0;     // PUs
   // OS numbers of the NUMA nodes whose cores the calling thread may run on, ascending.
   std::vector<int> numaNodes;
 };

@@ -192,6 +192,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   applyEnvironment(environment, &settings);
   if (const char* value = valueOf(environment, "MOECCL_NODE_ID")) settings.nodeId = value;
   if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
+  if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
   return settings;
@@ -243,6 +244,8 @@ std::string comparable(const Settings& settings, int ranks) {
   std::string text = stringf("nRanks=%d\n", ranks);
   text += "the version of moeccl=" + versionText(MOECCL_VERSION) + '\n';
   text += std::string("MOECCL_TRANSPORT=") + nameOfTransport(settings.transport) + '\n';
+  // Paths may differ from node to node; the profiles themselves are compared when they are read.
+  text += std::string("MOECCL_PROFILE=") + (settings.profile.empty() ? "nothing" : "a path") + '\n';
   text += "timeoutMs=" +
           (settings.timeoutMs == kForever ? "for ever" : std::to_string(settings.timeoutMs)) + '\n';
   for (int i = 0; i < kCollectives; ++i) {

@@ -5,6 +5,7 @@
 //   MOECCL_NODE_ID    over config.nodeId
 //   MOECCL_TRANSPORT  auto | loopback | ucx
 //   MOECCL_TRACE      begin of the names of the files that traces are written to
+//   MOECCL_PROFILE    path of the cluster's profile
 //
 // A variable that is empty counts as not set.
 #pragma once
@@ -32,7 +33,8 @@ struct Settings {
   std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
   std::string nodeId;                                      // empty: found out from the host
   TransportChoice transport = TransportChoice::automatic;
-  std::string trace;  // empty: none
+  std::string trace;    // empty: none
+  std::string profile;  // empty: none
 
   const AlgorithmChoice& choiceFor(Collective collective) const {
     return algorithms[static_cast<std::size_t>(collective)];

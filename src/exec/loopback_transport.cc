@@ -50,6 +50,7 @@ class LoopbackTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
+  std::string name() const override { return "loopback"; }
   Address address() override;
   void connect(std::span<const Address> addresses) override;
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;

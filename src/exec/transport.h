@@ -73,6 +73,8 @@ class Transport {
 
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
+  // What moves the bytes, with its version where it is a library: "UCX 1.13.1".
+  virtual std::string name() const = 0;
 
   // A life begins with an exchange: each rank hands out address(), and gives connect() those of all
   // ranks, its own included. Both throw std::runtime_error.

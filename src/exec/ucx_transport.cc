@@ -81,6 +81,12 @@ UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
 
 UcxTransport::~UcxTransport() { close(true, 0); }
 
+std::string UcxTransport::name() const {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  return stringf("UCX %u.%u.%u", major, minor, release);
+}
+
 Transport::Address UcxTransport::address() {
   AddressHeader header;
   header.rank = rank_;

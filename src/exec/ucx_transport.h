@@ -45,6 +45,7 @@ class UcxTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
+  std::string name() const override;
   Address address() override;
   void connect(std::span<const Address> addresses) override;
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;

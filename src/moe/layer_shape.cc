@@ -69,22 +69,24 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-moecclSchedule_t chosenSchedule(moecclSchedule_t requested, std::int64_t groups,
-                                const moecclGridShape_t& grid) {
-  const bool s1Offered = groups % grid.nMp == 0;
-  if (requested == moecclScheduleAuto) return s1Offered ? moecclScheduleS1 : moecclScheduleS2;
-  if (requested == moecclScheduleS1 && !s1Offered)
+void requireOffered(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid) {
+  if (offers(schedule, groups, grid)) return;
+  if (schedule == moecclScheduleS1)
     refuse("capacityGroups", groups,
            "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
   const std::int64_t ranks = std::int64_t{grid.nEp} * grid.nEsp;
-  if (requested == moecclSchedulePpMoe && grid.nMp != ranks)
-    refuse("schedule", static_cast<int>(requested),
-           "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
-               std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
-  return requested;
+  refuse("schedule", static_cast<int>(schedule),
+         "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
+             std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
 }
 
 }  // namespace
+
+bool offers(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid) {
+  if (schedule == moecclScheduleS1) return groups % grid.nMp == 0;
+  if (schedule == moecclSchedulePpMoe) return grid.nMp == std::int64_t{grid.nEp} * grid.nEsp;
+  return true;
+}
 
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment) {
   if (environment != nullptr && *environment != '\0') {
@@ -100,7 +102,7 @@ moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* 
   return config.schedule;
 }
 
-LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requested,
+LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid) {
   check(config, grid);
   LayerShape shape{};
@@ -113,7 +115,8 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requeste
   shape.localExperts = config.experts / grid.nEp;
   shape.localHidden = config.hidden / grid.nEsp;
   shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
-  shape.schedule = chosenSchedule(requested, shape.groups, grid);
+  shape.schedule = schedule;
+  requireOffered(schedule, shape.groups, grid);
 
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)

@@ -40,8 +40,12 @@ struct LayerShape {
 // Throws Error (InvalidArgument).
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment);
 
-// Throws Error (InvalidArgument), which names the field, its value and what would be right.
-LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t requested,
+// Whether a layer of so many capacity groups on a grid can follow a schedule. Auto is always offered.
+bool offers(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid);
+
+// `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the field, its
+// value and what would be right.
+LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid);
 
 // The product of sizes, none negative. Throws Error (InvalidArgument) when so many elements, of up

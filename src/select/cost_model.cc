@@ -18,12 +18,10 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
   Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
-  const std::vector<AlgorithmChoice> all = given.algorithm != nullptr
-                                               ? std::vector{given}
-                                               : alternatives(collective, problem);
+  const std::vector<AlgorithmChoice> all =
+      given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem);
   if (profile_ != nullptr) {
-    const std::string where =
-        needsGrid(collective) ? textOf(problem.grid, topology_) : where_;
+    const std::string where = needsGrid(collective) ? textOf(problem.grid, topology_) : where_;
     for (const AlgorithmChoice& choice : all)
       if (const Curve* curve = profile_->find(nameOf(collective), textOf(choice), where))
         found.ways.push_back({choice, curve});

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/text.h"
+
 namespace moeccl {
 namespace {
 
@@ -19,9 +21,11 @@ double lineAt(LayerModel& model, const LayerSizes& sizes, Collective collective,
   return slowest;
 }
 
-}  // namespace
+struct ParmTerms {
+  double gather, exchange, overlapped;
+};
 
-ParmTimes parmTimes(LayerModel& model, const LayerSizes& sizes, bool published) {
+ParmTerms termsOf(LayerModel& model, const LayerSizes& sizes, bool published) {
   const double mp = sizes.grid.mp, esp = sizes.grid.esp;
   const double x = static_cast<double>(sizes.tokens) * static_cast<double>(sizes.embedding);
   // Parm's y = E T M N_ESP, with E T = k f B L.
@@ -30,13 +34,34 @@ ParmTimes parmTimes(LayerModel& model, const LayerSizes& sizes, bool published) 
 
   // Our lines are over what a rank puts in: a part of x, y / N_MP without the shards' copies, and what
   // is combined.
-  const double gather =
-      lineAt(model, sizes, Collective::allGather, GroupKind::mp, x / mp * kBytes);
-  const double exchange =
-      lineAt(model, sizes, Collective::dispatch, GroupKind::world, y / mp / esp * kBytes);
-  const double overlapped = lineAt(model, sizes, Collective::combineAllGather, GroupKind::world,
-                                   (published ? y : y / mp) * kBytes);
-  return {2 * exchange + gather, exchange + overlapped};
+  return {
+      lineAt(model, sizes, Collective::allGather, GroupKind::mp, x / mp * kBytes),
+      lineAt(model, sizes, Collective::dispatch, GroupKind::world, y / mp / esp * kBytes),
+      lineAt(model, sizes, Collective::combineAllGather, GroupKind::world,
+             (published ? y : y / mp) * kBytes),
+  };
+}
+
+ParmTimes timesOf(const ParmTerms& terms) {
+  return {2 * terms.exchange + terms.gather, terms.exchange + terms.overlapped};
+}
+
+}  // namespace
+
+ParmTimes parmTimes(LayerModel& model, const LayerSizes& sizes, bool published) {
+  return timesOf(termsOf(model, sizes, published));
+}
+
+std::string explainParm(LayerModel& model, const LayerSizes& sizes, bool published) {
+  const ParmTerms terms = termsOf(model, sizes, published);
+  const ParmTimes times = timesOf(terms);
+  return stringf(
+      "Parm's Algorithm 1%s\n"
+      "    MP-AllGather %.3f ms, AlltoAll %.3f ms, overlapped AlltoAll %.3f ms\n"
+      "    S1: 2 AlltoAll + MP-AllGather = %.3f ms\n"
+      "    S2: AlltoAll + overlapped AlltoAll = %.3f ms\n",
+      published ? ", as published" : ", corrected", terms.gather * 1e3, terms.exchange * 1e3,
+      terms.overlapped * 1e3, times.s1 * 1e3, times.s2 * 1e3);
 }
 
 }  // namespace moeccl

@@ -14,5 +14,6 @@ struct ParmTimes {
 // with the whole y. Else with T = k f B L / E, and y / N_MP as in equation 7. Each collective goes by the
 // line of the algorithm that is the fastest for it.
 ParmTimes parmTimes(LayerModel& model, const LayerSizes& sizes, bool published);
+std::string explainParm(LayerModel& model, const LayerSizes& sizes, bool published);
 
 }  // namespace moeccl

@@ -24,7 +24,7 @@ struct Volumes {
   double batch, part, places, hidden;
 };
 
-constexpr double kBytes = 4;       // of an element
+constexpr double kBytes = 4;         // of an element
 constexpr double kSumBytes = 4 * 8;  // of a part's gate sums, per expert
 
 std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gated, double products,

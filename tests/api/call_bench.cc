@@ -21,6 +21,7 @@ class InstantTransport final : public Transport {
   explicit InstantTransport(int ranks) : ranks_(ranks) {}
   int rank() const override { return 0; }
   int ranks() const override { return ranks_; }
+  std::string name() const override { return "none"; }
   Address address() override { return {}; }
   void connect(std::span<const Address>) override {}
   void send(int, Tag, const void*, std::size_t bytes, Transfer* transfer) override {

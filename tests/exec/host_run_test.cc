@@ -28,6 +28,7 @@ class CountingTransport : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int ranks() const override { return inner_->ranks(); }
+  std::string name() const override { return inner_->name(); }
   Address address() override { return inner_->address(); }
   void connect(std::span<const Address> all) override { inner_->connect(all); }
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override {

@@ -1,0 +1,16 @@
+// What moecclMoeLayer_t points to, and the config that it was made from.
+#pragma once
+
+#include "src/api/structs.h"
+#include "src/moe/moe_layer.h"
+
+struct moecclMoeLayer {
+  moeccl::MoeLayer layer;
+};
+
+namespace moeccl {
+
+inline constexpr StructKind<moecclMoeConfig_t> kMoeConfig = {
+    "config", "MOECCL_MOE_CONFIG_INITIALIZER", MOECCL_MOE_CONFIG_MAGIC};
+
+}  // namespace moeccl

@@ -1,0 +1,219 @@
+// Profiles: made, filled, fitted, stored, and given to communicators.
+#include <utility>
+
+#include "src/api/launch.h"
+#include "src/api/moe_handle.h"
+#include "src/api/profile_handle.h"
+#include "src/api/structs.h"
+#include "src/comm/digest.h"
+#include "src/comm/host.h"
+#include "src/select/group_text.h"
+
+namespace moeccl {
+namespace {
+
+constexpr StructKind<moecclCollectiveSample_t> kCollectiveSample = {
+    "sample", "MOECCL_COLLECTIVE_SAMPLE_INITIALIZER", MOECCL_COLLECTIVE_SAMPLE_MAGIC};
+constexpr StructKind<moecclLayerSample_t> kLayerSample = {
+    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC};
+
+moecclProfile& profileOf(moecclProfile_t profile) {
+  require(profile != nullptr,
+          "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
+  return *profile;
+}
+
+// A profile that is open for more samples.
+std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
+  auto handle = std::make_unique<moecclProfile>();
+  for (const Curve& curve : fitted.curves())
+    handle->curves.push_back({curve.key, curve.samples, {}});
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    if (const Local* local = fitted.local(pass))
+      handle->local[static_cast<std::size_t>(pass)] = local->samples;
+  handle->profile = std::make_shared<const Profile>(std::move(fitted));
+  return handle;
+}
+
+void requireTimes(double seconds, double spread) {
+  if (!(seconds >= kMinSeconds && seconds <= kMaxSeconds))
+    throw Error(moecclInvalidArgument, stringf("sample.seconds is %g; it must be from %g to %g",
+                                               seconds, kMinSeconds, kMaxSeconds));
+  if (!(spread >= 0 && spread <= kMaxSpread))
+    throw Error(moecclInvalidArgument,
+                stringf("sample.spread is %g; it must be from 0 to %g", spread, kMaxSpread));
+}
+
+// What each rank says of its profile.
+struct Record {
+  Digest digest;
+  char problem[224];  // empty: none
+};
+
+Record recordOf(const Fingerprint& mine, const ProfileSource& source,
+                std::shared_ptr<const Profile>& profile) {
+  Record record{};
+  std::string problem;
+  try {
+    profile = source();
+    if (profile != nullptr) {
+      problem = differences(mine, profile->fingerprint);
+      const std::string text = printProfile(*profile);
+      record.digest = sha256({std::as_bytes(std::span(text))});
+    }
+  } catch (const std::exception& e) {
+    problem = e.what();
+  }
+  problem.copy(record.problem, sizeof record.problem - 1);
+  return record;
+}
+
+}  // namespace
+
+Fingerprint fingerprintOf(Communicator& communicator) {
+  const Topology& topology = communicator.topology();
+  Fingerprint mine;
+  for (int node = 0; node < topology.nodes(); ++node)
+    mine.ranksPerNode.push_back(topology.nodeSize(node));
+  const Hardware hardware = describeHardware();
+  mine.processor = hardware.processor;
+  mine.processorsPerNode = hardware.processors;
+  mine.transport = communicator.domain().transport().name();
+  mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
+  return mine;
+}
+
+void adoptProfile(CommState& state, const ProfileSource& source) {
+  Communicator& communicator = *state.communicator;
+  std::shared_ptr<const Profile> profile;
+  const Record mine = recordOf(fingerprintOf(communicator), source, profile);
+  std::vector<Record> all(static_cast<std::size_t>(communicator.ranks()));
+  communicator.run({{&firstAlgorithm(Collective::allGather)}, &mine, all.data(), sizeof mine});
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].problem[0] != '\0')
+      throw Error(moecclInvalidUsage,
+                  stringf("the profile cannot be used on rank %zu: %s", rank, all[rank].problem));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank].digest != all[0].digest)
+      throw Error(
+          moecclInvalidUsage,
+          stringf("ranks came with different profiles: rank %zu with another than rank 0", rank));
+  state.model = std::make_unique<CostModel>(communicator.topology(), std::move(profile));
+}
+
+}  // namespace moeccl
+
+using moeccl::boundary;
+using moeccl::Error;
+using moeccl::profileOf;
+using moeccl::require;
+
+moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclProfileCreate", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+    require(profile != nullptr, "profile is NULL; pass where to store the profile");
+    moeccl::Profile empty;
+    empty.fingerprint = moeccl::fingerprintOf(communicator);
+    *profile = moeccl::opened(std::move(empty)).release();
+  });
+}
+
+moecclResult_t moecclProfileLoad(const char* path, moecclProfile_t* profile) {
+  return boundary("moecclProfileLoad", nullptr, [&] {
+    require(path != nullptr, "path is NULL; pass the name of a file");
+    require(profile != nullptr, "profile is NULL; pass where to store the profile");
+    *profile = moeccl::opened(moeccl::loadProfile(path)).release();
+  });
+}
+
+moecclResult_t moecclProfileSave(moecclProfile_t profile, const char* path) {
+  return boundary("moecclProfileSave", nullptr, [&] {
+    const moecclProfile& it = profileOf(profile);
+    require(path != nullptr, "path is NULL; pass the name of a file");
+    moeccl::saveProfile(*it.profile, path);
+  });
+}
+
+moecclResult_t moecclProfileDestroy(moecclProfile_t profile) {
+  delete profile;
+  return moecclSuccess;
+}
+
+moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommSetProfile", moeccl::lastErrorOf(state), [&] {
+    moeccl::communicatorOf(state);
+    moeccl::adoptProfile(*state, [&] {
+      return profile == nullptr ? std::shared_ptr<const moeccl::Profile>() : profile->profile;
+    });
+  });
+}
+
+moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
+                                          const moecclCollectiveSample_t* sample) {
+  return boundary("moecclProfileAddCollective", nullptr, [&] {
+    moecclProfile& it = profileOf(profile);
+    const auto theirs = moeccl::readStruct(moeccl::kCollectiveSample, sample);
+    require(theirs.collective != nullptr, "sample.collective is NULL; it must name a collective");
+    require(theirs.algorithm != nullptr, "sample.algorithm is NULL; it must name an algorithm");
+    moeccl::requireTimes(theirs.seconds, theirs.spread);
+    const moeccl::Collective collective = moeccl::collectiveOf(theirs.collective);
+    moeccl::CurveKey key{theirs.collective, theirs.algorithm, {}};
+    if (moeccl::needsGrid(collective)) {
+      const moecclGrid& grid = moeccl::gridOf(theirs.grid);
+      key.where = textOf(moeccl::asGrid(grid.shape),
+                         moeccl::hold(grid.comms[moecclGroupWorld])->communicator->topology());
+    } else {
+      const auto group = moeccl::hold(theirs.comm);
+      key.where = textOf(moeccl::communicatorOf(group).topology());
+    }
+    const moeccl::Point point{static_cast<double>(theirs.bytes), theirs.seconds, theirs.spread};
+    for (moeccl::Curve& curve : it.curves)
+      if (curve.key == key) {
+        curve.samples.push_back(point);
+        return;
+      }
+    it.curves.push_back({std::move(key), {point}, {}});
+  });
+}
+
+moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerSample_t* sample) {
+  return boundary("moecclProfileAddLayer", nullptr, [&] {
+    moecclProfile& it = profileOf(profile);
+    const auto theirs = moeccl::readStruct(moeccl::kLayerSample, sample);
+    require(theirs.layer != nullptr,
+            "sample.layer is NULL; it must be the layer that was measured");
+    require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
+            "sample.pass must be moecclPassForward or moecclPassBackward");
+    moeccl::requireTimes(theirs.seconds, theirs.spread);
+    const moeccl::LayerShape& shape = theirs.layer->layer.shape();
+    if (shape.grid.nEp != 1 || shape.grid.nEsp != 1)
+      throw Error(moecclInvalidArgument,
+                  "sample.layer has exchanges; it must be one on a grid of one rank");
+    moeccl::LocalWork work;
+    work.tokens = static_cast<double>(shape.tokens);
+    work.embedding = static_cast<double>(shape.embedding);
+    work.hidden = static_cast<double>(shape.localHidden);
+    work.experts = static_cast<double>(shape.experts);
+    work.choices = static_cast<double>(shape.choices);
+    work.rows = static_cast<double>(shape.experts * shape.capacity());
+    it.local[theirs.pass == moecclPassForward ? 0 : 1].push_back(
+        {work, theirs.seconds, theirs.spread});
+  });
+}
+
+moecclResult_t moecclProfileFit(moecclProfile_t profile) {
+  return boundary("moecclProfileFit", nullptr, [&] {
+    moecclProfile& it = profileOf(profile);
+    moeccl::Profile fitted;
+    fitted.fingerprint = it.profile->fingerprint;
+    fitted.date = it.profile->date;
+    fitted.command = it.profile->command;
+    for (const moeccl::Curve& curve : it.curves) fitted.add(curve.key, curve.samples);
+    for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
+      if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())
+        fitted.setLocal(pass, samples);
+    it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
+  });
+}

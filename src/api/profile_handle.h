@@ -1,0 +1,28 @@
+// What moecclProfile_t points to, and how communicators come to use a profile.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "moeccl/model.h"
+#include "src/api/handles.h"
+#include "src/select/profile.h"
+
+// Samples are collected here, and are part of the profile once they are fitted.
+struct moecclProfile {
+  std::shared_ptr<const moeccl::Profile> profile;
+  std::vector<moeccl::Curve> curves;  // without fits
+  std::array<std::vector<moeccl::LocalSample>, 2> local;
+};
+
+namespace moeccl {
+
+using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
+// The ranks of `state` take the profile that `source` gives on each of them, or all of them fail, whatever
+// went wrong on whichever. Collective. Throws Error.
+void adoptProfile(CommState& state, const ProfileSource& source);
+
+Fingerprint fingerprintOf(Communicator& communicator);
+
+}  // namespace moeccl

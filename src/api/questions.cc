@@ -1,0 +1,54 @@
+#include "src/api/questions.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moeccl {
+namespace {
+
+constexpr std::size_t kMost = 64;  // as many as a model has different layers, and more
+
+bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
+  return a.tokens == b.tokens && a.embedding == b.embedding && a.hidden == b.hidden &&
+         a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
+         a.capacityGroups == b.capacityGroups && a.activation == b.activation &&
+         a.datatype == b.datatype;
+}
+
+bool same(const LayerQuestion& a, const LayerQuestion& b) {
+  return a.pass == b.pass && a.rule == b.rule && a.requested == b.requested &&
+         same(a.layer, b.layer);
+}
+
+}  // namespace
+
+const std::vector<moecclScheduleChoice_t>* LayerQuestions::find(
+    const LayerQuestion& question) const {
+  const auto known = std::ranges::find_if(
+      answers_, [&](const Answer& answer) { return same(answer.question, question); });
+  return known == answers_.end() ? nullptr : &known->choices;
+}
+
+void LayerQuestions::remember(const LayerQuestion& question,
+                              std::vector<moecclScheduleChoice_t> choices) {
+  if (answers_.size() < kMost) {
+    answers_.push_back({question, std::move(choices)});
+    return;
+  }
+  answers_[next_] = {question, std::move(choices)};
+  next_ = (next_ + 1) % kMost;
+}
+
+LayerModel& LayerQuestions::modelFor(const Topology& world, const Grid& grid,
+                                     const FixedAlgorithms& fixed,
+                                     const std::shared_ptr<const Profile>& profile) {
+  if (!isFor(profile)) {
+    model_ = std::make_unique<LayerModel>(world, grid, fixed, profile);
+    profile_ = profile;
+    answers_.clear();
+    next_ = 0;
+  }
+  return *model_;
+}
+
+}  // namespace moeccl

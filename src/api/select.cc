@@ -1,0 +1,264 @@
+// Questions of users: which algorithm, which schedule.
+#include <cstdlib>
+#include <optional>
+
+#include "algorithms/choice.h"
+#include "src/api/launch.h"
+#include "src/api/moe_handle.h"
+#include "src/api/profile_handle.h"
+#include "src/api/structs.h"
+#include "src/select/parm.h"
+
+namespace moeccl {
+namespace {
+
+constexpr StructKind<moecclCluster_t> kCluster = {"cluster", "MOECCL_CLUSTER_INITIALIZER",
+                                                  MOECCL_CLUSTER_MAGIC};
+constexpr StructKind<moecclScheduleQuery_t> kQuery = {"query", "MOECCL_SCHEDULE_QUERY_INITIALIZER",
+                                                      MOECCL_SCHEDULE_QUERY_MAGIC};
+
+template <std::size_t size>
+void store(char (&to)[size], const std::string& text) {
+  to[text.copy(to, size - 1)] = '\0';
+}
+
+// Ranks on nodes, and what is known of their links.
+struct Cluster {
+  Topology topology;
+  moecclGridShape_t shape;
+  FixedAlgorithms fixed;
+  std::shared_ptr<const Profile> profile;
+};
+
+void requireShape(const moecclGridShape_t& shape, int ranks) {
+  if (shape.nMp >= 1 && shape.nEp >= 1 && shape.nEsp >= 1 &&
+      static_cast<long long>(shape.nEp) * shape.nEsp == ranks && ranks % shape.nMp == 0 &&
+      shape.order >= 0 && shape.order < moecclNumOrders)
+    return;
+  throw Error(
+      moecclInvalidArgument,
+      stringf("cluster.shape is {nMp %d, nEp %d, nEsp %d, order %d}; nEp * nEsp must be the "
+              "number of ranks, %d, and nMp divide it",
+              shape.nMp, shape.nEp, shape.nEsp, static_cast<int>(shape.order), ranks));
+}
+
+Cluster imagined(const moecclCluster_t& cluster) {
+  require(cluster.nNodes > 0, "cluster has neither grid nor comm; then nNodes must be above 0");
+  require(cluster.ranksPerNode != nullptr, "cluster.ranksPerNode is NULL; pass [nNodes] numbers");
+  constexpr long long kMostRanks = 1 << 16;
+  long long ranks = 0;
+  for (int node = 0; node < cluster.nNodes; ++node) {
+    const int here = cluster.ranksPerNode[node];
+    if (here < 1 || (ranks += here) > kMostRanks)
+      throw Error(moecclInvalidArgument,
+                  stringf("cluster.ranksPerNode[%d] is %d; each node has at least one rank, all "
+                          "together at most %lld",
+                          node, here, kMostRanks));
+  }
+  return {Topology::uneven({cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes)}),
+          cluster.shape,
+          {},
+          cluster.profile == nullptr ? nullptr : cluster.profile->profile};
+}
+
+Cluster clusterOf(const moecclCluster_t& cluster) {
+  if (cluster.grid == nullptr && cluster.comm == nullptr) return imagined(cluster);
+  const auto state =
+      hold(cluster.grid == nullptr ? cluster.comm : cluster.grid->comms[moecclGroupWorld]);
+  const Communicator& communicator = communicatorOf(state);
+  return {
+      communicator.topology(),
+      cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
+      communicator.settings().algorithms, state->model->profile()};
+}
+
+LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
+  LayerSizes sizes{};
+  sizes.grid = asGrid(shape.grid);
+  sizes.tokens = shape.tokens;
+  sizes.embedding = shape.embedding;
+  sizes.localHidden = shape.localHidden;
+  sizes.experts = shape.experts;
+  sizes.choices = shape.choices;
+  sizes.capacityFactor = capacityFactor;
+  sizes.capacity = shape.capacity();
+  sizes.partTokens = shape.partTokens;
+  return sizes;
+}
+
+LayerQuestion questionOf(const moecclScheduleQuery_t& query) {
+  require(query.layer != nullptr, "query.layer is NULL; it must be the layer's config");
+  if (query.rule < 0 || query.rule >= moecclNumRules)
+    throw Error(moecclInvalidArgument,
+                stringf("query.rule is %d; it must be moecclRuleModel, moecclRuleParm or "
+                        "moecclRuleCorrected",
+                        static_cast<int>(query.rule)));
+  if (query.pass < moecclPassForward || query.pass > moecclPassBoth)
+    throw Error(moecclInvalidArgument,
+                stringf("query.pass is %d; it must be moecclPassForward, Backward or Both",
+                        static_cast<int>(query.pass)));
+  const moecclMoeConfig_t layer = readStruct(kMoeConfig, query.layer);
+  return {layer, query.pass, query.rule, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))};
+}
+
+// What follows from a question on a grid.
+struct Subject {
+  LayerSizes sizes;
+  std::vector<moecclSchedule_t> offered;
+  std::vector<Pass> passes;
+};
+
+Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
+  const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
+  Subject subject{sizesOf(shape, question.layer.capacityFactor), {}, {}};
+  if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
+  if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
+  for (const auto schedule :
+       {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
+    const bool known = question.rule == moecclRuleModel || schedule == moecclScheduleS1 ||
+                       schedule == moecclScheduleS2;
+    const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
+    if (known && wanted && offers(schedule, shape.groups, grid))
+      subject.offered.push_back(schedule);
+  }
+  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
+  return subject;
+}
+
+std::vector<moecclScheduleChoice_t> answer(LayerModel& model, const Subject& subject,
+                                           moecclSelectionRule_t rule) {
+  std::vector<moecclScheduleChoice_t> choices;
+  for (const LayerModel::Estimate& estimate :
+       model.estimates(subject.offered, subject.passes, subject.sizes)) {
+    moecclScheduleChoice_t choice{};
+    choice.schedule = estimate.schedule;
+    choice.seconds = estimate.seconds;
+    choice.communication = estimate.communication;
+    choice.measured = estimate.measured;
+    store(choice.exchanges, estimate.exchanges);
+    choices.push_back(choice);
+  }
+  if (rule == moecclRuleModel) return choices;
+  const ParmTimes times = parmTimes(model, subject.sizes, rule == moecclRuleParm);
+  for (moecclScheduleChoice_t& choice : choices)
+    choice.seconds = choice.communication =
+        choice.schedule == moecclScheduleS1 ? times.s1 : times.s2;
+  // Of equal ones S1, as there.
+  std::ranges::sort(choices, {}, &moecclScheduleChoice_t::schedule);
+  std::ranges::stable_sort(choices, {}, &moecclScheduleChoice_t::seconds);
+  return choices;
+}
+
+// The model of a cluster's layers: the grid's own, or one made in `imagined`.
+LayerModel& modelOf(moecclGrid_t grid, const Cluster& cluster,
+                    std::optional<LayerModel>& imagined) {
+  const Grid shape = asGrid(cluster.shape);
+  if (grid != nullptr)
+    return grid->questions.modelFor(cluster.topology, shape, cluster.fixed, cluster.profile);
+  return imagined.emplace(cluster.topology, shape, cluster.fixed, cluster.profile);
+}
+
+// The answer that the grid remembers, or nullptr.
+const std::vector<moecclScheduleChoice_t>* remembered(moecclGrid_t grid,
+                                                      const LayerQuestion& question) {
+  if (grid == nullptr) return nullptr;
+  const auto world = hold(grid->comms[moecclGroupWorld]);
+  return grid->questions.isFor(world->model->profile()) ? grid->questions.find(question) : nullptr;
+}
+
+template <typename Choice>
+void hand(const std::vector<Choice>& all, Choice* choices, int* nChoices) {
+  const auto room = static_cast<std::size_t>(std::max(0, *nChoices));
+  std::copy_n(all.begin(), std::min(room, all.size()), choices);
+  *nChoices = static_cast<int>(all.size());
+}
+
+void requireRoom(const void* choices, const int* nChoices) {
+  require(nChoices != nullptr, "nChoices is NULL; pass how many choices there is room for");
+  require(*nChoices >= 0, "nChoices is negative; pass how many choices there is room for");
+  require(choices != nullptr || *nChoices == 0, "choices is NULL while nChoices is above 0");
+}
+
+}  // namespace
+}  // namespace moeccl
+
+using moeccl::boundary;
+using moeccl::Error;
+using moeccl::require;
+
+moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char* collective,
+                                     size_t bytes, int nExpertsPerRank,
+                                     moecclAlgorithmChoice_t* choices, int* nChoices) {
+  return boundary("moecclSelectAlgorithm", nullptr, [&] {
+    const moecclCluster_t theirs = moeccl::readStruct(moeccl::kCluster, cluster);
+    require(collective != nullptr, "collective is NULL; it must name a collective");
+    moeccl::requireRoom(choices, nChoices);
+    const moeccl::Collective which = moeccl::collectiveOf(collective);
+    const moeccl::Cluster ranks = moeccl::clusterOf(theirs);
+    moeccl::AlgorithmChoice given = ranks.fixed[static_cast<std::size_t>(which)];
+    if (moeccl::needsGrid(which)) {
+      require(theirs.comm == nullptr, "cluster.comm has no grid, and the collective needs one");
+      moeccl::requireShape(ranks.shape, ranks.topology.ranks());
+      if (nExpertsPerRank < 1)
+        throw Error(
+            moecclInvalidArgument,
+            moeccl::stringf("nExpertsPerRank is %d; it must be at least 1", nExpertsPerRank));
+      given.parameters.grid = moeccl::asGrid(ranks.shape);
+      given.parameters.experts = nExpertsPerRank;
+    }
+    moeccl::CostModel model(ranks.topology, ranks.profile);
+    std::vector<moecclAlgorithmChoice_t> all;
+    for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
+      moecclAlgorithmChoice_t choice{};
+      moeccl::store(choice.algorithm, textOf(estimate.choice));
+      choice.seconds = estimate.seconds;
+      choice.measured = estimate.measured;
+      all.push_back(choice);
+    }
+    moeccl::hand(all, choices, nChoices);
+  });
+}
+
+moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
+                                    moecclScheduleChoice_t* choices, int* nChoices) {
+  return boundary("moecclSelectSchedule", nullptr, [&] {
+    moeccl::requireRoom(choices, nChoices);
+    const moecclScheduleQuery_t theirs = moeccl::readStruct(moeccl::kQuery, query);
+    const moecclCluster_t where = moeccl::readStruct(moeccl::kCluster, theirs.cluster);
+    const moeccl::LayerQuestion question = moeccl::questionOf(theirs);
+    if (const auto* known = moeccl::remembered(where.grid, question)) {
+      moeccl::hand(*known, choices, nChoices);
+      return;
+    }
+    const moeccl::Cluster cluster = moeccl::clusterOf(where);
+    moeccl::requireShape(cluster.shape, cluster.topology.ranks());
+    const moeccl::Subject subject = moeccl::subjectOf(question, cluster.shape);
+    std::optional<moeccl::LayerModel> imagined;
+    auto all =
+        moeccl::answer(moeccl::modelOf(where.grid, cluster, imagined), subject, question.rule);
+    moeccl::hand(all, choices, nChoices);
+    if (where.grid != nullptr) where.grid->questions.remember(question, std::move(all));
+  });
+}
+
+moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* text,
+                                     size_t* bytes) {
+  return boundary("moecclExplainSchedule", nullptr, [&] {
+    require(bytes != nullptr, "bytes is NULL; pass how much room text has");
+    require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
+    const moecclScheduleQuery_t theirs = moeccl::readStruct(moeccl::kQuery, query);
+    const moecclCluster_t where = moeccl::readStruct(moeccl::kCluster, theirs.cluster);
+    const moeccl::LayerQuestion question = moeccl::questionOf(theirs);
+    const moeccl::Cluster cluster = moeccl::clusterOf(where);
+    moeccl::requireShape(cluster.shape, cluster.topology.ranks());
+    const moeccl::Subject subject = moeccl::subjectOf(question, cluster.shape);
+    std::optional<moeccl::LayerModel> imagined;
+    moeccl::LayerModel& model = moeccl::modelOf(where.grid, cluster, imagined);
+    const std::string all =
+        question.rule == moecclRuleModel
+            ? model.explain(subject.offered, subject.passes, subject.sizes)
+            : explainParm(model, subject.sizes, question.rule == moecclRuleParm);
+    if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
+    *bytes = all.size() + 1;
+  });
+}
