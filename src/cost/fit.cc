@@ -1,0 +1,233 @@
+#include "src/cost/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <numeric>
+#include <optional>
+
+#include "src/cost/least_squares.h"
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// Relative errors that samples have besides their spread, since no model is exact.
+constexpr double kModelError = 0.02;
+// Errors of a line below this need no second one.
+constexpr double kGoodEnough = 0.01;
+// By how much the criterion must fall for a knee; tests/select/fit_test.cc counts the false ones.
+constexpr double kMargin = 7;
+constexpr std::size_t kSizesPerSegment = 3;
+
+void require(bool holds, std::size_t index, const char* what, double value, const char* right) {
+  if (!holds)
+    throw Error(moecclInvalidArgument,
+                stringf("sample %zu: %s is %g; it must be %s", index, what, value, right));
+}
+
+void check(std::size_t index, double seconds, double spread) {
+  require(seconds >= kMinSeconds && seconds <= kMaxSeconds, index, "seconds", seconds,
+          "between 1e-12 and 1e12");
+  require(spread >= 0 && spread <= kMaxSpread, index, "spread", spread, "between 0 and 1e6");
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  if (values.size() % 2 == 1) return *middle;
+  return (*std::max_element(values.begin(), middle) + *middle) / 2;
+}
+
+// What the squared relative error of each sample counts, 1 on average.
+template <typename Sample>
+std::vector<double> weightsOf(std::span<const Sample> samples) {
+  std::vector<double> known;
+  for (const Sample& sample : samples)
+    if (sample.spread > 0) known.push_back(sample.spread);
+  const double typical = known.empty() ? 0 : median(known);
+  std::vector<double> weights;
+  for (const Sample& sample : samples) {
+    const double spread = sample.spread > 0 ? sample.spread : typical;
+    weights.push_back(1 / (kModelError * kModelError + spread * spread));
+  }
+  const double mean =
+      std::accumulate(weights.begin(), weights.end(), 0.0) / static_cast<double>(weights.size());
+  for (double& weight : weights) weight /= mean;
+  return weights;
+}
+
+// Least squares of relative errors: rows divided by what was measured, so that the target is 1.
+template <typename Sample, typename FeatureOf>
+std::vector<double> solve(std::span<const Sample> samples, std::span<const double> weights,
+                          std::size_t features, FeatureOf featureOf) {
+  std::vector<std::vector<double>> columns(features);
+  std::vector<double> target;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double weight = std::sqrt(weights[i]);
+    for (std::size_t f = 0; f < features; ++f)
+      columns[f].push_back(weight * featureOf(samples[i], f) / samples[i].seconds);
+    target.push_back(weight);
+  }
+  return nonNegativeLeastSquares(columns, target);
+}
+
+template <typename Sample, typename Predict>
+double squaredError(std::span<const Sample> samples, std::span<const double> weights,
+                    Predict predict) {
+  double sum = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double error = predict(samples[i]) / samples[i].seconds - 1;
+    sum += weights[i] * error * error;
+  }
+  return sum;
+}
+
+template <typename Sample, typename Predict>
+Agreement agreementOf(std::span<const Sample> samples, std::span<const double> weights,
+                      Predict predict) {
+  Agreement agreement;
+  std::vector<double> errors;
+  for (const Sample& sample : samples)
+    errors.push_back(std::abs(predict(sample) / sample.seconds - 1));
+  agreement.worstError = std::ranges::max(errors);
+  agreement.medianError = median(std::move(errors));
+  const double constant =
+      solve(samples, weights, 1, [](const Sample&, std::size_t) { return 1.0; })[0];
+  const double total = squaredError(samples, weights, [&](const Sample&) { return constant; });
+  const double left = squaredError(samples, weights, predict);
+  // Samples that are all the same, but for rounding, leave nothing to explain.
+  agreement.r2 = total <= 1e-20 * static_cast<double>(samples.size()) ? 1 : 1 - left / total;
+  return agreement;
+}
+
+// Samples by size, with their weights.
+struct Samples {
+  std::span<const Point> points;
+  std::span<const double> weights;
+
+  Samples part(std::size_t begin, std::size_t end) const {
+    return {points.subspan(begin, end - begin), weights.subspan(begin, end - begin)};
+  }
+  std::size_t size() const { return points.size(); }
+};
+
+Segment lineThrough(const Samples& samples) {
+  const bool oneSize = samples.points.front().x == samples.points.back().x;
+  const std::vector<double> line =
+      solve(samples.points, samples.weights, oneSize ? 1 : 2,
+            [](const Point& point, std::size_t feature) { return feature == 0 ? 1.0 : point.x; });
+  return {0, line[0], oneSize ? 0 : line[1]};
+}
+
+double squaredError(const Samples& samples, const Fit& fit) {
+  return squaredError(samples.points, samples.weights,
+                      [&](const Point& point) { return fit.at(point.x); });
+}
+
+// Akaike's criterion with the correction for few samples; the variance of the errors is a parameter too.
+double criterion(double error, std::size_t samples, std::size_t parameters) {
+  const double n = static_cast<double>(samples), k = static_cast<double>(parameters) + 1;
+  return n * std::log(error / n + kGoodEnough * kGoodEnough) + 2 * k +
+         2 * k * (k + 1) / (n - k - 1);
+}
+
+// Where to go over from one line to the other, so that predictions do not fall: where they meet between
+// the samples at `below` and `above` or later, else, when the second lies higher, at `above`.
+std::optional<double> kneeOf(const Segment& first, const Segment& second, double below,
+                             double above) {
+  if (second.at(below) > first.at(below))
+    return second.at(above) >= first.at(above) ? std::optional(above) : std::nullopt;
+  if (second.beta <= first.beta) return std::nullopt;
+  const double knee = (first.alpha - second.alpha) / (second.beta - first.beta);
+  return std::max(knee, below);
+}
+
+// The best pair of lines; nothing where there are too few sizes.
+std::optional<Fit> fitPair(const Samples& samples) {
+  std::vector<std::size_t> starts;  // of each size
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    if (i == 0 || samples.points[i].x != samples.points[i - 1].x) starts.push_back(i);
+  std::optional<Fit> best;
+  double least = 0;
+  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); ++s) {
+    const std::size_t boundary = starts[s];
+    const Segment first = lineThrough(samples.part(0, boundary));
+    Segment second = lineThrough(samples.part(boundary, samples.size()));
+    const auto knee =
+        kneeOf(first, second, samples.points[boundary - 1].x, samples.points[boundary].x);
+    if (!knee || *knee > samples.points.back().x) continue;
+    second.from = *knee;
+    Fit pair{{first, second}, {}};
+    const double error = squaredError(samples, pair);
+    if (!best || error < least) {
+      least = error;
+      best = std::move(pair);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+double Fit::at(double x) const {
+  const Segment* segment = segments.data();
+  for (const Segment& later : std::span(segments).subspan(1))
+    if (x >= later.from) segment = &later;
+  return segment->at(x);
+}
+
+Fit fitLine(std::span<const Point> points) {
+  if (points.empty()) throw Error(moecclInvalidArgument, "there are no samples to fit a line to");
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    require(points[i].x >= 0 && points[i].x <= kMaxSize, i, "the size", points[i].x,
+            "between 0 and 1e19");
+    check(i, points[i].seconds, points[i].spread);
+  }
+  std::vector<Point> sorted(points.begin(), points.end());
+  std::ranges::stable_sort(sorted, {}, &Point::x);
+  const std::vector<double> weights = weightsOf(std::span<const Point>(sorted));
+  const Samples samples{sorted, weights};
+
+  Fit fit{{lineThrough(samples)}, {}};
+  constexpr std::size_t kLine = 2, kPair = 5;
+  if (samples.size() > kPair + 2) {
+    const double line = criterion(squaredError(samples, fit), samples.size(), kLine);
+    const std::optional<Fit> pair = fitPair(samples);
+    if (pair && criterion(squaredError(samples, *pair), samples.size(), kPair) + kMargin < line)
+      fit = *pair;
+  }
+  fit.agreement = agreementOf(samples.points, samples.weights,
+                              [&](const Point& point) { return fit.at(point.x); });
+  return fit;
+}
+
+double FeatureFit::at(std::span<const double> features) const {
+  return std::inner_product(coefficients.begin(), coefficients.end(), features.begin(), 0.0);
+}
+
+FeatureFit fitFeatures(std::span<const FeaturePoint> points) {
+  if (points.empty()) throw Error(moecclInvalidArgument, "there are no samples to fit features to");
+  const std::size_t count = points[0].features.size();
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (points[i].features.size() != count)
+      throw Error(moecclInvalidArgument, stringf("sample %zu has %zu features, the first has %zu",
+                                                 i, points[i].features.size(), count));
+    for (double feature : points[i].features)
+      require(feature >= 0 && feature <= kMaxFeature, i, "a feature", feature,
+              "between 0 and 1e100");
+    check(i, points[i].seconds, points[i].spread);
+  }
+  const std::vector<double> weights = weightsOf(points);
+  FeatureFit fit;
+  fit.coefficients = solve(points, weights, count, [](const FeaturePoint& point, std::size_t f) {
+    return point.features[f];
+  });
+  fit.agreement = agreementOf(points, weights,
+                              [&](const FeaturePoint& point) { return fit.at(point.features); });
+  return fit;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,46 @@
+// Reads data from a JSON tree; whatever is not as it must be is an InvalidArgument that names its place.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace moeccl {
+
+// A value of the tree, and where it is. Refers to the one that it was got from, which must outlive it.
+class JsonReader {
+ public:
+  explicit JsonReader(const nlohmann::json& root) : value_(root) {}
+
+  // A member that must be there, or (has) may be; of an object.
+  JsonReader operator[](const char* key) const;
+  bool has(const char* key) const;
+  // Of an array of between `least` and `most`.
+  std::size_t size(std::size_t least, std::size_t most) const;
+  JsonReader operator[](std::size_t index) const;
+
+  double number(double least, double most) const;
+  // Whole.
+  int integer(int least, int most) const;
+  const std::string& text() const;
+
+  // "curves[3].samples[2].seconds"
+  std::string place() const;
+  [[noreturn]] void fail(const std::string& what) const;  // "PLACE WHAT"
+
+ private:
+  JsonReader(const nlohmann::json& value, const JsonReader* parent, const char* key,
+             std::size_t index)
+      : value_(value), parent_(parent), key_(key), index_(index) {}
+
+  // What is there, short: "-1", "\"abc\"", "an array".
+  std::string shown() const;
+
+  const nlohmann::json& value_;
+  const JsonReader* parent_ = nullptr;
+  const char* key_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,138 @@
+#include "src/select/profile.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// "2 nodes of 4 ranks", "3 nodes of 3, 1, 2 ranks".
+std::string describe(const std::vector<int>& ranksPerNode) {
+  constexpr std::size_t kMost = 16;
+  const std::size_t nodes = ranksPerNode.size();
+  std::string text = stringf("%zu %s of ", nodes, nodes == 1 ? "node" : "nodes");
+  const bool even =
+      std::ranges::adjacent_find(ranksPerNode, std::not_equal_to()) == ranksPerNode.end();
+  const std::size_t shown = even ? std::min<std::size_t>(nodes, 1) : std::min(nodes, kMost);
+  for (std::size_t node = 0; node < shown; ++node)
+    text += (node ? ", " : "") + std::to_string(ranksPerNode[node]);
+  if (!even && shown < nodes) text += ", ...";
+  return text + (shown == 1 && ranksPerNode[0] == 1 ? " rank" : " ranks");
+}
+
+// "0.1" of "0.1.3".
+std::string_view release(std::string_view version) {
+  return version.substr(0, std::min(version.rfind('.'), version.size()));
+}
+
+using Order = std::tuple<std::string_view, std::string_view, std::string_view>;
+
+Order orderOf(const Curve& curve) {
+  return {curve.key.collective, curve.key.where, curve.key.algorithm};
+}
+
+std::vector<FeaturePoint> featurePoints(const std::vector<LocalSample>& samples) {
+  std::vector<FeaturePoint> points;
+  for (const LocalSample& sample : samples) {
+    const auto features = featuresOf(sample.work);
+    points.push_back({{features.begin(), features.end()}, sample.seconds, sample.spread});
+  }
+  return points;
+}
+
+[[noreturn]] void twice(const CurveKey& key) {
+  throw Error(moecclInvalidArgument,
+              stringf("the profile has two curves of %s, algorithm %s, group %s",
+                      key.collective.c_str(), key.algorithm.c_str(), key.where.c_str()));
+}
+
+}  // namespace
+
+std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
+  std::string text;
+  const auto differ = [&](const std::string& there, const char* is, const std::string& here) {
+    text += (text.empty() ? "it was made for " : "; for ") + there + ", here " + is + " " + here;
+  };
+  if (mine.ranksPerNode != theirs.ranksPerNode)
+    differ(describe(theirs.ranksPerNode), mine.ranksPerNode.size() == 1 ? "is" : "are",
+           describe(mine.ranksPerNode));
+  if (mine.processor != theirs.processor)
+    differ("processors \"" + theirs.processor + '"', "are", '"' + mine.processor + '"');
+  if (mine.processorsPerNode != theirs.processorsPerNode)
+    differ(stringf("%d processors per node", theirs.processorsPerNode), "are",
+           std::to_string(mine.processorsPerNode));
+  if (mine.transport != theirs.transport)
+    differ("transport \"" + theirs.transport + '"', "is", '"' + mine.transport + '"');
+  if (release(mine.library) != release(theirs.library))
+    differ("moeccl " + theirs.library, "is", mine.library);
+  return text;
+}
+
+std::array<double, kLocalFeatures> featuresOf(const LocalWork& work) {
+  return {1, work.tokens * work.embedding * work.experts, work.rows * work.embedding * work.hidden,
+          work.rows * work.hidden,
+          work.rows * work.embedding + work.tokens * work.embedding * work.choices};
+}
+
+std::span<const Curve> Profile::curves(std::string_view collective, std::string_view where) const {
+  const auto found =
+      std::ranges::equal_range(curves_, std::pair(collective, where), {}, [](const Curve& curve) {
+        return std::pair<std::string_view, std::string_view>(curve.key.collective, curve.key.where);
+      });
+  return {found.begin(), found.end()};
+}
+
+const Curve* Profile::find(std::string_view collective, std::string_view algorithm,
+                           std::string_view where) const {
+  const Order wanted{collective, where, algorithm};
+  const auto found = std::ranges::lower_bound(curves_, wanted, {}, orderOf);
+  return found != curves_.end() && orderOf(*found) == wanted ? &*found : nullptr;
+}
+
+std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,
+                                       std::string_view where, double bytes) const {
+  const Curve* curve = find(collective, algorithm, where);
+  return curve ? std::optional(curve->fit.at(bytes)) : std::nullopt;
+}
+
+const Local* Profile::local(Pass pass) const {
+  const auto& local = local_[static_cast<std::size_t>(pass)];
+  return local ? &*local : nullptr;
+}
+
+void Profile::add(CurveKey key, std::vector<Point> samples) {
+  if (find(key.collective, key.algorithm, key.where)) twice(key);
+  std::ranges::stable_sort(samples, {}, &Point::x);
+  Curve curve{std::move(key), std::move(samples), {}};
+  curve.fit = fitLine(curve.samples);
+  curves_.insert(std::ranges::lower_bound(curves_, orderOf(curve), {}, orderOf), std::move(curve));
+}
+
+void Profile::setCurves(std::vector<Curve> curves) {
+  std::ranges::sort(curves, {}, orderOf);
+  const auto same = std::ranges::adjacent_find(curves, {}, orderOf);
+  if (same != curves.end()) twice(same->key);
+  curves_ = std::move(curves);
+}
+
+void Profile::setLocal(Pass pass, std::vector<LocalSample> samples) {
+  FeatureFit fit = fitFeatures(featurePoints(samples));
+  setLocal(pass, Local{std::move(samples), std::move(fit)});
+}
+
+void Profile::setLocal(Pass pass, Local local) {
+  local_[static_cast<std::size_t>(pass)] = std::move(local);
+}
+
+void Profile::refit() {
+  for (Curve& curve : curves_) curve.fit = fitLine(curve.samples);
+  for (auto& local : local_)
+    if (local) local->fit = fitFeatures(featurePoints(local->samples));
+}
+
+}  // namespace moeccl

@@ -1,0 +1,97 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "src/error.h"
+#include "src/select/profile.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+struct Close {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  const int error = errno;
+  throw Error(moecclSystemError,
+              stringf("cannot %s the profile %s: %s", what, path.c_str(), std::strerror(error)));
+}
+
+// At most one byte more than parseProfile takes, so that it can say that it is too much.
+std::string readAll(std::FILE* file, const std::string& path) {
+  std::string text;
+  char part[1 << 16];
+  while (const std::size_t got = std::fread(part, 1, sizeof part, file)) {
+    text.append(part, got);
+    if (text.size() > kMaxProfileBytes) break;
+  }
+  if (std::ferror(file)) fail("read", path);
+  return text;
+}
+
+// A file beside `path` until keep() puts it in its place.
+class Replacement {
+ public:
+  explicit Replacement(const std::string& path)
+      : path_(path), temporary_(stringf("%s.%ld.new", path.c_str(), static_cast<long>(getpid()))) {
+    const int fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) fail("write", path_);
+    file_.reset(::fdopen(fd, "w"));
+  }
+  ~Replacement() {
+    if (!kept_) ::unlink(temporary_.c_str());
+  }
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+
+  void write(const std::string& text) {
+    if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() ||
+        std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0)
+      fail("write", path_);
+  }
+  void keep() {
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write", path_);
+    kept_ = true;
+  }
+
+ private:
+  const std::string path_, temporary_;
+  File file_;
+  bool kept_ = false;
+};
+
+}  // namespace
+
+Profile loadProfile(const std::string& path) {
+  // Not blocking: a pipe without a writer would wait for one.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail("read", path);
+  const File file(::fdopen(fd, "r"));
+  struct stat status;
+  if (::fstat(fd, &status) != 0) fail("read", path);
+  if (!S_ISREG(status.st_mode))
+    throw Error(moecclInvalidArgument, "the profile " + path + " is no regular file");
+  const std::string text = readAll(file.get(), path);
+  try {
+    return parseProfile(text);
+  } catch (const Error& error) {
+    throw Error(error.result(), "the profile " + path + ": " + error.what());
+  }
+}
+
+void saveProfile(const Profile& profile, const std::string& path) {
+  const std::string text = printProfile(profile);
+  Replacement file(path);
+  file.write(text);
+  file.keep();
+}
+
+}  // namespace moeccl
