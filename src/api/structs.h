@@ -46,7 +46,9 @@ Struct readStruct(const StructKind<Struct>& kind, const Struct* theirs) {
   if (std::any_of(bytes + sizeof(Struct), bytes + theirs->size, [](unsigned char b) { return b; }))
     throw Error(moecclInvalidArgument,
                 stringf("%s sets a field that this library does not know", kind.argument));
-  return *theirs;
+  Struct ours = *theirs;
+  ours.size = sizeof ours;
+  return ours;
 }
 
 }  // namespace moeccl

@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "moeccl/model.h"
 #include "src/error.h"
 
 namespace moeccl {
@@ -71,11 +72,29 @@ std::unique_ptr<Schedule> scheduleOf(const LayerShape& shape, const Groups& grou
   }
 }
 
+// The requested schedule, or the one that the library predicts to be the fastest.
+moecclSchedule_t chosenSchedule(const Groups& groups, const moecclMoeConfig_t& config,
+                                const char* environment) {
+  const moecclSchedule_t requested = requestedSchedule(config, environment);
+  if (requested != moecclScheduleAuto) return requested;
+  layerShape(config, requested, groups.shape);  // what is wrong with the config is ours to say
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = groups.grid;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  moecclScheduleChoice_t first;
+  int room = 1;
+  const moecclResult_t result = moecclSelectSchedule(&query, &first, &room);
+  if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
+  return first.schedule;
+}
+
 }  // namespace
 
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
     : groups_(comparedGroups(grid, config, environment)),
-      shape_(layerShape(config, requestedSchedule(config, environment), groups_.shape)),
+      shape_(layerShape(config, chosenSchedule(groups_, config, environment), groups_.shape)),
       schedule_(scheduleOf(shape_, groups_)),
       sums_(shape_) {
   stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));

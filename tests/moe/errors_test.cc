@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "moeccl/model.h"
 #include "moeccl/moe.h"
 #include "tests/api/ranks.h"
 
@@ -132,7 +133,7 @@ TEST(MoeErrors, Environment) {
   for (const auto& [name, schedule] : {std::pair{"baseline", moecclScheduleBaseline},
                                        {"S1", moecclScheduleS1},
                                        {"s2", moecclScheduleS2},
-                                       {"auto", moecclScheduleS1},
+                                       {"auto", moecclScheduleAuto},
                                        {"", moecclScheduleBaseline}}) {
     setenv("MOECCL_SCHEDULE", name, 1);
     onGrid([&, schedule = schedule](moecclGrid_t grid, int) {
@@ -142,14 +143,25 @@ TEST(MoeErrors, Environment) {
       check(moecclMoeLayerCreate(grid, &config, &layer));
       moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
       check(moecclMoeLayerGetShapes(layer, &shapes));
-      checkThat(shapes.schedule == schedule, "schedule " + std::to_string(shapes.schedule));
+      // Auto is what the library says it would take, whatever the config says.
+      config.schedule = moecclScheduleAuto;
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.grid = grid;
+      moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+      query.cluster = &cluster;
+      query.layer = &config;
+      moecclScheduleChoice_t first;
+      int room = 1;
+      check(moecclSelectSchedule(&query, &first, &room));
+      const moecclSchedule_t expected = schedule == moecclScheduleAuto ? first.schedule : schedule;
+      checkThat(shapes.schedule == expected, "schedule " + std::to_string(shapes.schedule));
       check(moecclMoeLayerDestroy(layer));
     });
   }
   unsetenv("MOECCL_SCHEDULE");
 }
 
-TEST(MoeErrors, AutoIsS2WhereGroupsCrossParts) {
+TEST(MoeErrors, AutoIsNotS1WhereGroupsCrossParts) {
   onGrid([](moecclGrid_t grid, int) {
     moecclMoeConfig_t config = rightConfig();
     config.capacityGroups = 3;
@@ -157,7 +169,7 @@ TEST(MoeErrors, AutoIsS2WhereGroupsCrossParts) {
     check(moecclMoeLayerCreate(grid, &config, &layer));
     moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
     check(moecclMoeLayerGetShapes(layer, &shapes));
-    checkThat(shapes.schedule == moecclScheduleS2, "not S2");
+    checkThat(shapes.schedule != moecclScheduleS1, "S1");
     check(moecclMoeLayerDestroy(layer));
   });
 }

@@ -1,5 +1,6 @@
-// What is chosen where nobody has: properties that any sensible price has, and that all ranks agree on.
-#include "src/select/automatic.h"
+// What collectives cost, and what is chosen where nobody has: properties that any sensible price has, that
+// all ranks agree on, and what a profile makes of them.
+#include "src/select/cost_model.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 
 #include "src/cost/price.h"
 #include "src/exec/tag.h"
+#include "src/select/group_text.h"
 
 namespace moeccl {
 namespace {
@@ -88,10 +90,10 @@ TEST(Price, LetsLanesOverlap) {
   EXPECT_LT(seconds("pipelined"), seconds("sequential"));
 }
 
-TEST(Automatic, FewMessagesForSmallBlocksFewBytesForLarge) {
+TEST(CostModel, FewMessagesForSmallBlocksFewBytesForLarge) {
   const Topology topology = Topology::even(4, 4);
   const auto between = [&](std::size_t bytes) {
-    const AlgorithmChoice choice = chooseAutomatically(Collective::allToAll, topology, {}, bytes);
+    const AlgorithmChoice choice = CostModel(topology).choose(Collective::allToAll, {}, bytes);
     int messages = 0;
     for (int rank = 0; rank < topology.ranks(); ++rank)
       for (const Op& op : choice.algorithm->plan(topology, choice.parameters, rank).ops)
@@ -103,7 +105,7 @@ TEST(Automatic, FewMessagesForSmallBlocksFewBytesForLarge) {
 }
 
 // Ranks that come with different counts may choose differently; their messages must not match.
-TEST(Automatic, ChoicesCanBeToldApart) {
+TEST(CostModel, ChoicesCanBeToldApart) {
   for (const Algorithm& algorithm : algorithms())
     for (const Topology& topology : {Topology::even(1, 16), Topology::even(4, 4)}) {
       Parameters problem;
@@ -111,7 +113,7 @@ TEST(Automatic, ChoicesCanBeToldApart) {
       std::vector<AlgorithmChoice> seen;
       for (std::size_t bytes = 1; bytes < std::size_t{1} << 30; bytes *= 2) {
         const AlgorithmChoice choice =
-            chooseAutomatically(algorithm.collective, topology, problem, bytes);
+            CostModel(topology).choose(algorithm.collective, problem, bytes);
         EXPECT_LT(markOf(choice), 1u << kPlanBits);
         for (const AlgorithmChoice& other : seen)
           EXPECT_EQ(other == choice, markOf(other) == markOf(choice)) << bytes;
@@ -120,15 +122,19 @@ TEST(Automatic, ChoicesCanBeToldApart) {
     }
 }
 
-TEST(Automatic, NeverWorseThanAnyOther) {
+TEST(CostModel, NeverWorseThanAnyOther) {
   for (const Topology& topology : {Topology::even(1, 8), Topology::even(8, 1), Topology::even(2, 4),
                                    Topology::uneven(std::vector{3, 1, 2})})
     for (const Algorithm& algorithm : algorithms())
       for (std::size_t bytes : {std::size_t{8}, std::size_t{1} << 12, std::size_t{1} << 20}) {
         Parameters problem;
         problem.grid = {1, topology.ranks(), 1, true};
+        const Contract contract{algorithm.collective, topology.ranks(), problem.grid, 1};
         const AlgorithmChoice choice =
-            chooseAutomatically(algorithm.collective, topology, problem, bytes);
+            CostModel(topology)
+                .fastest(algorithm.collective, {nullptr, problem},
+                         static_cast<double>(bytes) * contract.inputBlocks(0))
+                .choice;
         ASSERT_EQ(choice.algorithm->collective, algorithm.collective);
         // On the node that has most to do.
         const auto priceOf = [&](const Algorithm& some, const Parameters& parameters) {
@@ -142,16 +148,78 @@ TEST(Automatic, NeverWorseThanAnyOther) {
       }
 }
 
-TEST(ChoiceCache, AnswersAsTheFunctionAndRemembers) {
+TEST(CostModel, SizesOfOneClassShareAnAnswer) {
+  CostModel model(Topology::even(2, 4)), fresh(Topology::even(2, 4));
+  const AlgorithmChoice first = model.choose(Collective::allToAll, {}, 100);
+  EXPECT_EQ(first, fresh.choose(Collective::allToAll, {}, 96));
+  model.choose(Collective::allToAll, {}, 1 << 20);
+  model.choose(Collective::allGather, {}, 100);
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 127), first);
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 0).algorithm->collective, Collective::allToAll);
+}
+
+// alpha + beta bytes, as a profile would have it.
+void addLine(Profile& profile, const char* collective, const char* algorithm, const char* where,
+             double alpha, double beta) {
+  std::vector<Point> points;
+  for (double bytes = 256; bytes <= 1 << 20; bytes *= 4)
+    points.push_back({bytes, alpha + beta * bytes, 0});
+  profile.add({collective, algorithm, where}, points);
+}
+
+std::shared_ptr<const Profile> twoLines(const char* where) {
+  auto profile = std::make_shared<Profile>();
+  addLine(*profile, "alltoall", "linear", where, 1e-3, 1e-9);
+  addLine(*profile, "alltoall", "bruck:radix=4", where, 1e-4, 1e-8);
+  return profile;
+}
+
+// The lines cross at 100 kB of a rank's send buffer.
+TEST(CostModel, MeasuredWaysAreTakenByTheirLines) {
   const Topology topology = Topology::even(2, 4);
-  ChoiceCache cache;
-  const AlgorithmChoice first = cache.get(Collective::allToAll, topology, {}, 100);
-  EXPECT_EQ(first, chooseAutomatically(Collective::allToAll, topology, {}, 96));
-  cache.get(Collective::allToAll, topology, {}, 1 << 20);
-  cache.get(Collective::allGather, topology, {}, 100);
-  EXPECT_EQ(cache.get(Collective::allToAll, topology, {}, 127), first);
-  EXPECT_EQ(cache.get(Collective::allToAll, topology, {}, 0).algorithm->collective,
-            Collective::allToAll);
+  CostModel model(topology, twoLines("2x4"));
+  const auto all = model.estimates(Collective::allToAll, {}, 8000);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].choice.algorithm->name, "bruck");
+  EXPECT_EQ(all[0].choice.parameters.radix, 4);
+  EXPECT_TRUE(all[0].measured);
+  EXPECT_NEAR(all[0].seconds, 1e-4 + 8e-5, 1e-9);
+  EXPECT_NEAR(all[1].seconds, 1e-3 + 8e-6, 1e-9);
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 99'000 / 8).algorithm->name, "bruck");
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 101'000 / 8).algorithm->name, "linear");
+  // What is not measured is priced.
+  EXPECT_FALSE(model.fastest(Collective::allGather, {}, 8000).measured);
+}
+
+TEST(CostModel, AnotherGroupsLinesAreNotTaken) {
+  CostModel model(Topology::even(4, 2), twoLines("2x4"));
+  EXPECT_FALSE(model.fastest(Collective::allToAll, {}, 8000).measured);
+}
+
+TEST(CostModel, AFixedAlgorithmLeavesNoChoice) {
+  CostModel model(Topology::even(2, 4), twoLines("2x4"));
+  const AlgorithmChoice fixed{findAlgorithm(Collective::allToAll, "linear"), {}};
+  const auto all = model.estimates(Collective::allToAll, fixed, 8);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].choice, fixed);
+  EXPECT_TRUE(all[0].measured);
+}
+
+TEST(CostModel, LinesGoThroughWhatWasMeasured) {
+  CostModel model(Topology::even(2, 4), twoLines("2x4"));
+  const Segment line =
+      model.line(Collective::allToAll, {findAlgorithm(Collective::allToAll, "linear"), {}});
+  EXPECT_NEAR(line.alpha, 1e-3, 1e-9);
+  EXPECT_NEAR(line.beta, 1e-9, 1e-15);
+}
+
+TEST(GroupText, NamesGroupsByTheirNodes) {
+  EXPECT_EQ(textOf(Topology::even(2, 4)), "2x4");
+  EXPECT_EQ(textOf(Topology::even(1, 1)), "1x1");
+  EXPECT_EQ(textOf(Topology::uneven(std::vector{4, 4, 3, 4})), "2x4+1x3+1x4");
+  EXPECT_EQ(textOf(Topology(std::vector{0, 1, 0, 1})), "1@0+1@1+1@0+1@1");
+  EXPECT_EQ(textOf(Grid{2, 4, 2, true}, Topology::even(2, 4)), "mp2,ep4,esp2 on 2x4");
+  EXPECT_EQ(textOf(Grid{2, 4, 2, false}, Topology::even(2, 4)), "mp2,ep4-first,esp2 on 2x4");
 }
 
 }  // namespace

@@ -1,0 +1,212 @@
+// What src/select believes that a layer's schedules do, against the calls that layers make: the functions
+// below stand before the library's own, write down what they are asked for, and hand it on.
+#include "src/select/schedule_terms.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "moeccl/moe.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+struct Made {
+  Collective collective;
+  int ranks;
+  std::size_t bytes;  // of the send buffer
+
+  bool operator==(const Made&) const = default;
+};
+
+std::string textOf(const std::vector<Made>& calls) {
+  std::string text;
+  for (const Made& call : calls)
+    text += std::string(nameOf(call.collective)) + " of " + std::to_string(call.bytes) +
+            " bytes among " + std::to_string(call.ranks) + "; ";
+  return text;
+}
+
+thread_local std::vector<Made>* recorder = nullptr;
+
+std::size_t sizeOf(moecclDataType_t type) { return type == moecclFloat64 ? 8 : 4; }
+
+int ranksOf(moecclComm_t comm) {
+  int ranks = 0;
+  moecclCommCount(comm, &ranks);
+  return ranks;
+}
+
+int ranksOf(moecclGrid_t grid) {
+  moecclComm_t world = nullptr;
+  moecclGridGetComm(grid, moecclGroupWorld, &world);
+  return ranksOf(world);
+}
+
+moecclGridShape_t shapeOf(moecclGrid_t grid) {
+  moecclGridShape_t shape{};
+  moecclGridGetShape(grid, &shape);
+  return shape;
+}
+
+void record(Collective collective, int ranks, std::size_t elements, moecclDataType_t type) {
+  if (recorder != nullptr) recorder->push_back({collective, ranks, elements * sizeOf(type)});
+}
+
+template <typename Function>
+Function* real(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+}  // namespace moeccl::test
+
+using moeccl::Collective;
+using moeccl::test::ranksOf;
+using moeccl::test::real;
+using moeccl::test::record;
+
+#define FORWARD(function, ...) return real<decltype(function)>(#function)(__VA_ARGS__)
+
+moecclResult_t moecclAllToAll(const void* in, void* out, size_t count, moecclDataType_t type,
+                              moecclComm_t comm, moecclStream_t stream) {
+  record(Collective::allToAll, ranksOf(comm), count * static_cast<size_t>(ranksOf(comm)), type);
+  FORWARD(moecclAllToAll, in, out, count, type, comm, stream);
+}
+
+moecclResult_t moecclAllGather(const void* in, void* out, size_t count, moecclDataType_t type,
+                               moecclComm_t comm, moecclStream_t stream) {
+  record(Collective::allGather, ranksOf(comm), count, type);
+  FORWARD(moecclAllGather, in, out, count, type, comm, stream);
+}
+
+moecclResult_t moecclAllReduce(const void* in, void* out, size_t count, moecclDataType_t type,
+                               moecclRedOp_t op, moecclComm_t comm, moecclStream_t stream) {
+  record(Collective::allReduce, ranksOf(comm), count, type);
+  FORWARD(moecclAllReduce, in, out, count, type, op, comm, stream);
+}
+
+moecclResult_t moecclDispatch(const void* in, void* out, size_t count, int experts,
+                              moecclDataType_t type, moecclGrid_t grid, moecclStream_t stream) {
+  const auto all = static_cast<size_t>(moeccl::test::shapeOf(grid).nEp * experts);
+  record(Collective::dispatch, ranksOf(grid), count * all, type);
+  FORWARD(moecclDispatch, in, out, count, experts, type, grid, stream);
+}
+
+moecclResult_t moecclSplitDispatch(const void* in, void* out, size_t count, int experts,
+                                   moecclDataType_t type, moecclGrid_t grid,
+                                   moecclStream_t stream) {
+  const moecclGridShape_t shape = moeccl::test::shapeOf(grid);
+  record(Collective::splitDispatch, ranksOf(grid),
+         count * static_cast<size_t>(shape.nEp * shape.nMp * experts), type);
+  FORWARD(moecclSplitDispatch, in, out, count, experts, type, grid, stream);
+}
+
+moecclResult_t moecclCombine(const void* in, void* out, size_t count, int experts,
+                             moecclDataType_t type, moecclGrid_t grid, moecclStream_t stream) {
+  record(Collective::combine, ranksOf(grid), count * static_cast<size_t>(experts * ranksOf(grid)),
+         type);
+  FORWARD(moecclCombine, in, out, count, experts, type, grid, stream);
+}
+
+moecclResult_t moecclCombineAllGather(const void* in, void* out, size_t count, int experts,
+                                      moecclDataType_t type, moecclGrid_t grid,
+                                      moecclStream_t stream) {
+  record(Collective::combineAllGather, ranksOf(grid),
+         count * static_cast<size_t>(experts * ranksOf(grid)), type);
+  FORWARD(moecclCombineAllGather, in, out, count, experts, type, grid, stream);
+}
+
+namespace moeccl::test {
+namespace {
+
+LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& grid,
+                   const moecclMoeShapes_t& shapes) {
+  LayerSizes sizes{};
+  sizes.grid = {grid.nMp, grid.nEp, grid.nEsp, grid.order == moecclOrderEspEp};
+  sizes.tokens = config.tokens;
+  sizes.embedding = config.embedding;
+  sizes.localHidden = shapes.localHidden;
+  sizes.experts = config.experts;
+  sizes.choices = config.topK;
+  sizes.capacityFactor = config.capacityFactor;
+  sizes.capacity = shapes.capacity;
+  const std::int64_t unit = std::lcm(shapes.capacityGroups, std::int64_t{grid.nMp});
+  sizes.partTokens = (config.tokens + unit - 1) / unit * unit / grid.nMp;
+  return sizes;
+}
+
+std::vector<Made> expectedOf(const ScheduleTerms& terms, const Grid& grid) {
+  std::vector<Made> calls;
+  for (const Exchange& exchange : terms.exchanges) {
+    const int ranks = exchange.group == GroupKind::world ? grid.ranks()
+                      : exchange.group == GroupKind::mp  ? grid.mp
+                      : exchange.group == GroupKind::ep  ? grid.ep
+                                                         : grid.esp;
+    calls.push_back({exchange.collective, ranks, static_cast<std::size_t>(exchange.bytes)});
+  }
+  return calls;
+}
+
+void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule) {
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = 19;
+  config.embedding = 6;
+  config.hidden = 8;
+  config.experts = 2 * shape.nEp;
+  config.topK = 2;
+  config.capacityFactor = 1.25;
+  config.schedule = schedule;
+  moecclMoeLayer_t layer = nullptr;
+  check(moecclMoeLayerCreate(grid, &config, &layer));
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  check(moecclMoeLayerGetShapes(layer, &shapes));
+  const auto floats = [](std::int64_t count) {
+    return std::vector<float>(static_cast<std::size_t>(count), 0.5f);
+  };
+  const std::vector<float> gate = floats(config.embedding * config.experts),
+                           matrix =
+                               floats(shapes.localExperts * config.embedding * shapes.localHidden);
+  moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+  weights.gate = gate.data();
+  weights.w1 = weights.w2 = matrix.data();
+  check(moecclMoeLayerSetWeights(layer, &weights));
+  std::vector<float> tokens = floats(config.tokens * config.embedding);
+
+  std::vector<Made> made;
+  recorder = &made;
+  const moecclResult_t result = moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr);
+  recorder = nullptr;
+  check(result);
+  const LayerSizes sizes = sizesOf(config, shape, shapes);
+  const std::vector<Made> expected =
+      expectedOf(termsOf(schedule, Pass::forward, sizes), sizes.grid);
+  checkThat(made == expected, "it made: " + textOf(made) + "expected: " + textOf(expected));
+  check(moecclMoeLayerDestroy(layer));
+  check(moecclGridDestroy(grid));
+}
+
+TEST(ScheduleTerms, AreTheCallsOfALayer) {
+  for (const moecclGridShape_t& shape : {moecclGridShape_t{2, 4, 2, moecclOrderEspEp},
+                                         {4, 2, 4, moecclOrderEpEsp},
+                                         {1, 8, 1, moecclOrderEspEp},
+                                         {2, 1, 8, moecclOrderEspEp},
+                                         {8, 4, 2, moecclOrderEspEp}})
+    for (const auto schedule :
+         {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
+      if (schedule == moecclSchedulePpMoe && shape.nMp != 8) continue;
+      SCOPED_TRACE("N_MP " + std::to_string(shape.nMp) + " N_ESP " + std::to_string(shape.nEsp) +
+                   " schedule " + std::to_string(schedule));
+      runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}},
+             [&](moecclComm_t comm, int) { expectTerms(comm, shape, schedule); });
+    }
+}
+
+}  // namespace
+}  // namespace moeccl::test
