@@ -1,0 +1,383 @@
+// Profiles, and what is chosen by them, through the public API.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "moeccl/model.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+const Job kJob{.ranks = 4, .nodes = {2, 2}, .algorithms = {}};
+constexpr moecclGridShape_t kShape = {2, 2, 2, moecclOrderEspEp};
+
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() / ("moeccl-" + std::to_string(getpid()))) {
+    std::filesystem::create_directory(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file(const char* name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+moecclGrid_t gridOn(moecclComm_t comm, moecclGridShape_t shape = kShape) {
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  return grid;
+}
+
+moecclMoeConfig_t layerConfig() {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = 64;
+  config.embedding = 16;
+  config.hidden = 32;
+  config.experts = 4;
+  config.topK = 2;
+  config.capacityFactor = 1.0;
+  return config;
+}
+
+struct Line {
+  const char* collective;
+  const char* algorithm;
+  double alpha, beta;
+};
+
+// Samples on the line for one group.
+void addLine(moecclProfile_t profile, const Line& line, moecclComm_t comm, moecclGrid_t grid) {
+  for (std::size_t bytes = 64; bytes <= std::size_t{1} << 20; bytes *= 4) {
+    moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+    sample.collective = line.collective;
+    sample.algorithm = line.algorithm;
+    sample.comm = comm;
+    sample.grid = grid;
+    sample.bytes = bytes;
+    sample.seconds = line.alpha + line.beta * static_cast<double>(bytes);
+    check(moecclProfileAddCollective(profile, &sample));
+  }
+}
+
+// Everything that S1 and S2 need on the grid, so that S1 is `ratio` times as fast as S2.
+moecclProfile_t profileOn(moecclComm_t comm, moecclGrid_t grid, double ratio) {
+  moecclProfile_t profile = nullptr;
+  check(moecclProfileCreate(comm, &profile), comm);
+  moecclComm_t mp = nullptr;
+  check(moecclGridGetComm(grid, moecclGroupMp, &mp));
+  addLine(profile, {"allgather", "ring", 1.0, 0}, mp, nullptr);
+  addLine(profile, {"dispatch", "flat", 1.0, 0}, nullptr, grid);
+  addLine(profile, {"dispatch", "dedup", 2.0, 0}, nullptr, grid);
+  addLine(profile, {"combine", "dedup", 1.0, 0}, nullptr, grid);
+  addLine(profile, {"splitdispatch", "flat", 1.0, 0}, nullptr, grid);
+  // S1: dispatch, combine, two all-gathers: 4 seconds.
+  addLine(profile, {"combineallgather", "sequential", 4.0 * ratio - 1, 0}, nullptr, grid);
+  check(moecclProfileFit(profile));
+  return profile;
+}
+
+std::vector<moecclScheduleChoice_t> schedules(moecclGrid_t grid, const moecclMoeConfig_t& layer,
+                                              moecclSelectionRule_t rule = moecclRuleModel) {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = grid;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.rule = rule;
+  std::vector<moecclScheduleChoice_t> choices(moecclNumSchedules);
+  int count = static_cast<int>(choices.size());
+  check(moecclSelectSchedule(&query, choices.data(), &count));
+  choices.resize(static_cast<std::size_t>(count));
+  return choices;
+}
+
+moecclScheduleChoice_t choiceOf(const std::vector<moecclScheduleChoice_t>& choices,
+                                moecclSchedule_t schedule) {
+  for (const auto& choice : choices)
+    if (choice.schedule == schedule) return choice;
+  checkThat(false, "schedule " + std::to_string(schedule) + " is missing");
+  return {};
+}
+
+TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = profileOn(comm, grid, 1.5);
+    check(moecclCommSetProfile(comm, profile), comm);
+    const auto choices = schedules(grid, layerConfig());
+    checkThat(choices.size() == 3, "PPMoE has an MP group that does not hold all experts");
+    const auto s1 = choiceOf(choices, moecclScheduleS1), s2 = choiceOf(choices, moecclScheduleS2);
+    checkThat(std::abs(s1.communication - 4.0) < 1e-6, "S1 " + std::to_string(s1.communication));
+    checkThat(std::abs(s2.communication - 6.0) < 1e-6, "S2 " + std::to_string(s2.communication));
+    checkThat(s1.seconds > s1.communication, "no local work");
+    checkThat(std::string(s1.exchanges) ==
+                  "dispatch: flat, combine: dedup, MP-AllGather: ring, MP-AllGather of the gate's "
+                  "sums: ring",
+              s1.exchanges);
+    // The baseline is priced, in microseconds; what is measured by hand is not.
+    checkThat(choices[0].schedule == moecclScheduleBaseline && !choices[0].measured, "baseline");
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, LayersFollowTheProfile) {
+  for (const double ratio : {0.6, 1.5})
+    runJob(kJob, [&](moecclComm_t comm, int) {
+      moecclGrid_t grid = gridOn(comm);
+      moecclProfile_t profile = profileOn(comm, grid, ratio);
+      moecclComm_t ep = nullptr, esp = nullptr;
+      check(moecclGridGetComm(grid, moecclGroupEp, &ep));
+      check(moecclGridGetComm(grid, moecclGroupEsp, &esp));
+      addLine(profile, {"alltoall", "linear", 100, 0}, ep, nullptr);
+      addLine(profile, {"allreduce", "ring", 100, 0}, esp, nullptr);
+      check(moecclProfileFit(profile));
+      check(moecclCommSetProfile(comm, profile), comm);
+      const moecclMoeConfig_t config = layerConfig();
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      checkThat(shapes.schedule == (ratio < 1 ? moecclScheduleS2 : moecclScheduleS1),
+                "schedule " + std::to_string(shapes.schedule));
+      check(moecclMoeLayerDestroy(layer));
+      check(moecclProfileDestroy(profile));
+      check(moecclGridDestroy(grid));
+    });
+}
+
+// Each rank asks for itself; they must agree, whatever the groups they are in.
+TEST(Select, AllRanksAnswerAlike) {
+  runJob({.ranks = 6, .nodes = {4, 2}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm, {2, 2, 3, moecclOrderEpEsp});
+    moecclMoeConfig_t layer = layerConfig();
+    layer.hidden = 36;
+    for (layer.tokens = 1; layer.tokens < 100000; layer.tokens *= 7) {
+      const auto mine = schedules(grid, layer);
+      std::vector<moecclScheduleChoice_t> all(mine.size() * 6);
+      check(moecclAllGather(mine.data(), all.data(), mine.size() * sizeof mine[0], moecclUint8,
+                            comm, nullptr));
+      for (std::size_t i = 0; i < all.size(); ++i)
+        checkThat(std::memcmp(&all[i], &mine[i % mine.size()], sizeof mine[0]) == 0, "differ");
+    }
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, ParmsRules) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    moecclComm_t mp = nullptr;
+    check(moecclGridGetComm(grid, moecclGroupMp, &mp));
+    addLine(profile, {"allgather", "ring", 3, 1e-3}, mp, nullptr);
+    addLine(profile, {"dispatch", "flat", 5, 2e-3}, nullptr, grid);
+    addLine(profile, {"combineallgather", "sequential", 7, 4e-3}, nullptr, grid);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    // x = 64 * 16 elements; y = k f x N_ESP = 4096. N_MP = N_ESP = 2.
+    const double gather = 3 + 1e-3 * 512 * 4, exchange = 5 + 2e-3 * 1024 * 4;
+    const auto near = [](double a, double b) {
+      checkThat(std::abs(a - b) < 1e-5 * b, std::to_string(a) + " not " + std::to_string(b));
+    };
+    const auto corrected = schedules(grid, layerConfig(), moecclRuleCorrected);
+    checkThat(corrected.size() == 2, "S1 and S2");
+    near(choiceOf(corrected, moecclScheduleS1).seconds, 2 * exchange + gather);
+    near(choiceOf(corrected, moecclScheduleS2).seconds, exchange + 7 + 4e-3 * 2048 * 4);
+    // As published, y is M = 16 times as large, and all of it is in the overlapped AlltoAll.
+    const auto published = schedules(grid, layerConfig(), moecclRuleParm);
+    const double large = 5 + 2e-3 * 1024 * 16 * 4;
+    near(choiceOf(published, moecclScheduleS1).seconds, 2 * large + gather);
+    near(choiceOf(published, moecclScheduleS2).seconds, large + 7 + 4e-3 * 4096 * 16 * 4);
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, CollectivesFollowTheProfileAndSplitsInheritIt) {
+  runJob(kJob, [](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"alltoall", "bruck:radix=4", 1e-3, 0}, comm, nullptr);
+    addLine(profile, {"alltoall", "linear", 2e-3, 0}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+    moecclComm_t same = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &same, nullptr), comm);
+    for (moecclComm_t one : {comm, same}) {
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.comm = one;
+      moecclAlgorithmChoice_t choices[8];
+      int count = 8;
+      check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, choices, &count));
+      checkThat(count == 2, std::to_string(count) + " choices");
+      checkThat(std::string(choices[0].algorithm) == "bruck:radix=4", choices[0].algorithm);
+      checkThat(choices[0].measured == 1 && std::abs(choices[0].seconds - 1e-3) < 1e-9, "time");
+      std::vector<int> in(4 * 256, rank), out(4 * 256);
+      check(moecclAllToAll(in.data(), out.data(), 256, moecclInt32, one, nullptr), one);
+      for (int i = 0; i < 4 * 256; ++i)
+        checkThat(out[static_cast<std::size_t>(i)] == i / 256, "data");
+    }
+    check(moecclCommDestroy(same));
+    check(moecclCommSetProfile(comm, nullptr), comm);
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    int count = 0;
+    check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, nullptr, &count));
+    checkThat(count > 4, "without a profile all algorithms are priced");
+  });
+}
+
+TEST(Select, ClustersThatDoNotExist) {
+  const int nodes[] = {8, 8, 8, 4};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = 4;
+  cluster.ranksPerNode = nodes;
+  cluster.shape = {4, 7, 4, moecclOrderEspEp};
+  moecclMoeConfig_t layer = layerConfig();
+  layer.tokens = 4096;
+  layer.embedding = 1024;
+  layer.hidden = 4096;
+  layer.experts = 7;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+  moecclScheduleChoice_t choices[4];
+  int count = 4;
+  check(moecclSelectSchedule(&query, choices, &count));
+  EXPECT_EQ(count, 3);
+  EXPECT_NE(choices[0].schedule, moecclScheduleBaseline);
+  EXPECT_EQ(choices[2].schedule, moecclScheduleBaseline);
+
+  size_t bytes = 0;
+  check(moecclExplainSchedule(&query, nullptr, &bytes));
+  std::string text(bytes, '\0');
+  check(moecclExplainSchedule(&query, text.data(), &bytes));
+  for (const char* part : {"baseline", "S1", "S2", "MP-AllGather", "dedup", "ms", "priced"})
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in:\n" << text;
+  char cut[10];
+  bytes = sizeof cut;
+  check(moecclExplainSchedule(&query, cut, &bytes));
+  EXPECT_EQ(std::strlen(cut), 9u);
+  EXPECT_EQ(bytes, text.size());
+}
+
+TEST(Profile, IsWhatWasStored) {
+  const Folder folder;
+  const std::string path = folder.file("profile.json");
+  runJob(kJob, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = profileOn(comm, grid, 1.5), again = nullptr;
+    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
+    char byte = 0, bytes[4];
+    check(moecclAllGather(&byte, bytes, 1, moecclInt8, comm, nullptr), comm);
+    check(moecclProfileLoad(path.c_str(), &again));
+    check(moecclCommSetProfile(comm, profile), comm);
+    const auto before = schedules(grid, layerConfig());
+    check(moecclCommSetProfile(comm, again), comm);
+    const auto after = schedules(grid, layerConfig());
+    for (std::size_t i = 0; i < before.size(); ++i)
+      checkThat(before[i].seconds == after[i].seconds, "another time");
+    check(moecclProfileDestroy(again));
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+  // MOECCL_PROFILE is the same for a whole job.
+  setenv("MOECCL_PROFILE", path.c_str(), 1);
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    checkThat(choiceOf(schedules(grid, layerConfig()), moecclScheduleS1).communication > 3.9,
+              "the profile is not used");
+    check(moecclGridDestroy(grid));
+  });
+  unsetenv("MOECCL_PROFILE");
+}
+
+TEST(Profile, OfAnotherClusterIsRefused) {
+  const Folder folder;
+  const std::string path = folder.file("profile.json");
+  runJob({.ranks = 4, .nodes = {4}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
+    check(moecclProfileDestroy(profile));
+  });
+  runJob(kJob, [&](moecclComm_t comm, int) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileLoad(path.c_str(), &profile));
+    checkError(moecclCommSetProfile(comm, profile), moecclInvalidUsage, comm,
+               {"on rank 0", "1 node of 4 ranks", "2 nodes of 2 ranks"});
+    check(moecclProfileDestroy(profile));
+    // The communicator is as good as before.
+    int in[4] = {}, out[4];
+    check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+  });
+}
+
+TEST(Profile, RanksMustHaveTheSame) {
+  runJob(kJob, [](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"allgather", "ring", rank == 2 ? 1.0 : 2.0, 0}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    checkError(moecclCommSetProfile(comm, profile), moecclInvalidUsage, comm,
+               {"rank 2 with another than rank 0"});
+    checkError(moecclCommSetProfile(comm, rank == 3 ? nullptr : profile), moecclInvalidUsage, comm,
+               {"rank 2 with another than rank 0"});
+    check(moecclProfileDestroy(profile));
+  });
+}
+
+TEST(Profile, BadFilesAreNamed) {
+  const Folder folder;
+  moecclProfile_t profile = nullptr;
+  checkError(moecclProfileLoad("/nowhere/profile.json", &profile), moecclSystemError, nullptr,
+             {"/nowhere/profile.json", "No such file"});
+  const std::string path = folder.file("broken.json");
+  std::ofstream(path) << "{\"schema\": 1, ";
+  checkError(moecclProfileLoad(path.c_str(), &profile), moecclInvalidArgument, nullptr, {path});
+}
+
+TEST(Profile, BadSamplesAreNamed) {
+  runJob({.ranks = 1, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    const auto refused = [&](auto change, const std::vector<std::string>& parts) {
+      moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+      sample.collective = "allgather";
+      sample.algorithm = "ring";
+      sample.comm = comm;
+      sample.bytes = 8;
+      sample.seconds = 1;
+      change(sample);
+      checkError(moecclProfileAddCollective(profile, &sample), moecclInvalidArgument, nullptr,
+                 parts);
+    };
+    refused([](auto& s) { s.collective = "gather"; }, {"\"gather\"", "allgather"});
+    refused([](auto& s) { s.collective = nullptr; }, {"sample.collective is NULL"});
+    refused([](auto& s) { s.algorithm = nullptr; }, {"sample.algorithm is NULL"});
+    refused([](auto& s) { s.seconds = 0; }, {"sample.seconds is 0"});
+    refused([](auto& s) { s.seconds = std::numeric_limits<double>::quiet_NaN(); }, {"seconds is"});
+    refused([](auto& s) { s.spread = -1; }, {"sample.spread is -1"});
+    refused([](auto& s) { s.comm = nullptr; }, {"comm is NULL"});
+    refused([](auto& s) { s.collective = "dispatch"; }, {"grid is NULL"});
+    refused([](auto& s) { s.magic = 0; }, {"MOECCL_COLLECTIVE_SAMPLE_INITIALIZER"});
+    check(moecclProfileDestroy(profile));
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test
