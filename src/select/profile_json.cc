@@ -15,7 +15,7 @@
 //                                       "choices": 2, "rows": 256, "seconds": 0.01, "spread": 0}]},
 //              "backward": {...}}}
 //
-// Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
+// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
 // those who change samples by hand call for new ones (Profile::refit). "local" and its passes may be missing.
 #include <algorithm>
 #include <limits>
