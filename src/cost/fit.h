@@ -17,13 +17,14 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// seconds = alpha + beta x, from x = `from` on.
+// seconds = alpha + beta (x - from), for x >= from. So alpha is what `from` takes, and of a first segment, from
+// 0 on, what nothing takes.
 struct Segment {
   double from = 0;
   double alpha = 0;
   double beta = 0;
 
-  double at(double x) const { return alpha + beta * x; }
+  double at(double x) const { return alpha + beta * (x - from); }
   bool operator==(const Segment&) const = default;
 };
 
@@ -56,10 +57,10 @@ struct Fit {
 
 // alpha, beta >= 0. Samples of one size only give a constant: they tell no slope.
 //
-// A second segment has to earn its three parameters: the corrected Akaike criterion must fall by more than
-// searching for the best knee among all boundaries between samples would make it fall by chance, in all but
-// about 1 of 100 straight lines. Each segment has samples of at least three sizes; there is no knee in what one
-// line predicts within 1 %. A curve that falls somewhere is fitted by what does not.
+// A second segment, from eight samples on, has to earn its three parameters: an F test that allows for the best
+// knee having been searched among all boundaries between samples gives one straight line in 100 a knee by
+// chance. Each segment has samples of at least three sizes, and what one line predicts within 1 % has no knee. A
+// curve that falls at a knee is fitted by what does not.
 //
 // Throws InvalidArgument for no samples, and for one that is out of the bounds above.
 Fit fitLine(std::span<const Point> points);

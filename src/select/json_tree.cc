@@ -67,10 +67,12 @@ class TreeBuilder : public nlohmann::json_sax<json> {
 
   [[noreturn]] void fail(const std::string& what) const {
     std::string place;
-    for (const Open& open : open_)
-      place += open.value->is_array() ? stringf("[%zu]", open.value->size())
-               : open.key.empty()     ? ""
-                                      : (place.empty() ? "" : ".") + open.key;
+    for (const Open& open : open_) {
+      if (open.value->is_array())  // what is in the innermost is not there yet
+        place += stringf("[%zu]", open.value->size() - (&open != &open_.back()));
+      else if (!open.key.empty())
+        place += (place.empty() ? "" : ".") + open.key;
+    }
     throw Error(moecclInvalidArgument, what + (place.empty() ? "" : ", at or after " + place));
   }
 
@@ -121,6 +123,9 @@ json parseJson(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
     throw Error(moecclInvalidArgument,
                 stringf("there are %zu bytes; at most %zu are allowed", text.size(), limits.bytes));
+  // The parser takes it for the end.
+  if (const std::size_t zero = text.find('\0'); zero != text.npos)
+    throw Error(moecclInvalidArgument, stringf("this is no JSON: byte %zu is 0", zero));
   TreeBuilder builder(limits);
   json::sax_parse(text, &builder);
   return builder.take();

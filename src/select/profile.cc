@@ -80,11 +80,13 @@ std::array<double, kLocalFeatures> featuresOf(const LocalWork& work) {
 }
 
 std::span<const Curve> Profile::curves(std::string_view collective, std::string_view where) const {
-  const auto found =
-      std::ranges::equal_range(curves_, std::pair(collective, where), {}, [](const Curve& curve) {
-        return std::pair<std::string_view, std::string_view>(curve.key.collective, curve.key.where);
-      });
-  return {found.begin(), found.end()};
+  using Group = std::pair<std::string_view, std::string_view>;
+  const auto groupOf = [](const Curve& curve) {
+    return Group(curve.key.collective, curve.key.where);
+  };
+  const Group wanted(collective, where);
+  return {std::ranges::lower_bound(curves_, wanted, {}, groupOf),
+          std::ranges::upper_bound(curves_, wanted, {}, groupOf)};
 }
 
 const Curve* Profile::find(std::string_view collective, std::string_view algorithm,

@@ -25,14 +25,18 @@ using File = std::unique_ptr<std::FILE, Close>;
               stringf("cannot %s the profile %s: %s", what, path.c_str(), std::strerror(error)));
 }
 
-// At most one byte more than parseProfile takes, so that it can say that it is too much.
+// Only what parseProfile would take: sizes are known before anything is read, and files may grow.
 std::string readAll(std::FILE* file, const std::string& path) {
-  std::string text;
-  char part[1 << 16];
-  while (const std::size_t got = std::fread(part, 1, sizeof part, file)) {
-    text.append(part, got);
-    if (text.size() > kMaxProfileBytes) break;
-  }
+  struct stat status;
+  if (::fstat(::fileno(file), &status) != 0) fail("read", path);
+  if (!S_ISREG(status.st_mode))
+    throw Error(moecclInvalidArgument, "the profile " + path + " is no regular file");
+  if (status.st_size > static_cast<off_t>(kMaxProfileBytes))
+    throw Error(moecclInvalidArgument,
+                stringf("the profile %s: there are %lld bytes; at most %zu are allowed",
+                        path.c_str(), static_cast<long long>(status.st_size), kMaxProfileBytes));
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
   if (std::ferror(file)) fail("read", path);
   return text;
 }
@@ -75,10 +79,6 @@ Profile loadProfile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("read", path);
   const File file(::fdopen(fd, "r"));
-  struct stat status;
-  if (::fstat(fd, &status) != 0) fail("read", path);
-  if (!S_ISREG(status.st_mode))
-    throw Error(moecclInvalidArgument, "the profile " + path + " is no regular file");
   const std::string text = readAll(file.get(), path);
   try {
     return parseProfile(text);

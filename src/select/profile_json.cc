@@ -15,9 +15,9 @@
 //                                       "choices": 2, "rows": 256, "seconds": 0.01, "spread": 0}]},
 //              "backward": {...}}}
 //
-// Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
+// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
 // those who change samples by hand call for new ones (Profile::refit). "local" and its passes may be missing.
-#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -35,7 +35,7 @@ using nlohmann::json;
 constexpr const char* kSchema = "moeccl-profile";
 constexpr int kSchemaVersion = 1;
 constexpr JsonLimits kLimits = {
-    .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{4} << 20, .textBytes = 4096};
+    .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 4096};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
 constexpr std::size_t kMaxSegments = 16;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
@@ -63,9 +63,16 @@ Fit readFit(const JsonReader& from) {
   for (std::size_t i = 0; i < count; ++i) {
     const JsonReader segment = segments[i];
     const double least = i == 0 ? 0 : fit.segments.back().from;
-    fit.segments.push_back({segment["from"].number(least, i == 0 ? 0 : kMaxSize),
-                            segment["alpha"].number(0, kMaxCoefficient),
-                            segment["beta"].number(0, kMaxCoefficient)});
+    const Segment read{segment["from"].number(least, i == 0 ? 0 : kMaxSize),
+                       segment["alpha"].number(0, kMaxCoefficient),
+                       segment["beta"].number(0, kMaxCoefficient)};
+    const double before = i == 0 ? 0 : fit.segments.back().at(read.from);
+    if (read.alpha < before * (1 - 1e-9))
+      segment["alpha"].fail(
+          stringf("is %g; it must not be less than the %g that the segment before "
+                  "predicts there",
+                  read.alpha, before));
+    fit.segments.push_back(read);
   }
   fit.agreement = readAgreement(from);
   return fit;
@@ -136,8 +143,12 @@ void checkSchema(const JsonReader& root) {
 
 // ---------------------------------------------------------------------------------------- writing
 
-// The shortest digits that mean the same double.
-std::string shown(double value) { return json(value).dump(); }
+// Digits that mean the same double; of whole numbers without ".0".
+std::string shown(double value) {
+  if (value > 0 && value < 1e15 && value == std::floor(value))
+    return std::to_string(static_cast<long long>(value));
+  return value == 0 && !std::signbit(value) ? "0" : json(value).dump();
+}
 std::string shown(const std::string& text) { return json(text).dump(); }
 
 std::string printAgreement(const Agreement& agreement) {
