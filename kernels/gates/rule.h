@@ -1,4 +1,9 @@
-// What sets one gate apart from the others. One file per gate has its rule, all in double.
+// What sets one gate apart from the others. One file per gate has its rule, all in double: nothing
+// but what happens to one token, and the loss.
+//
+// To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a file with its
+// rule, which is made below and in gate.cc's ruleOf, and plain loops in tests/kernels/gates_plain.cc,
+// by which all tests know it.
 #pragma once
 
 #include <cstdint>
