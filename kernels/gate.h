@@ -1,9 +1,11 @@
-// The gate of a Mixture-of-Experts layer: which experts a token goes to, with what weight, and on
-// which of their places. All matrices are row-major.
+// The gate of a Mixture-of-Experts layer: which experts a token goes to, and with what weight. All
+// matrices are row-major.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include "kernels/capacity.h"
 
 namespace moeccl {
 
@@ -36,19 +38,5 @@ std::int64_t gateWorkspace(const GateShape& shape);
 void chooseExperts(const GateShape& shape, const float* input, const float* gate,
                    std::int64_t tokens, std::span<double> workspace, std::int32_t* chosen,
                    float* weights, const GateSums& sums);
-
-struct CapacityShape {
-  std::int32_t experts;
-  std::int32_t choices;
-  std::int64_t groupTokens;  // tokens per capacity group; the last groups may have fewer
-  std::int64_t groupSlots;   // places per expert and capacity group
-};
-
-// Gives places to the choices of consecutive capacity groups: within a group to first choices
-// before second ones, in token order, as long as there are any. slots [tokens][choices]: the place
-// within the expert, group * groupSlots + 0, 1, ..., or -1 for a choice without a place. used
-// [groups][experts]: places given; set, not added to. tokens <= groups * groupTokens.
-void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::int64_t tokens,
-                 std::int64_t groups, std::int64_t* used, std::int64_t* slots);
 
 }  // namespace moeccl
