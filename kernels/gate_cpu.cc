@@ -56,7 +56,7 @@ std::int64_t gateWorkspace(const GateShape& shape) {
 
 void chooseExperts(const GateShape& shape, const float* input, const float* gate,
                    std::int64_t tokens, std::span<double> workspace, std::int32_t* chosen,
-                   float* weights, const GateSums& sums) {
+                   float* weights, float* kept, const GateSums& sums) {
   const std::int64_t experts = shape.experts;
   double* const probabilities = workspace.data() + kTokens * experts;
   for (std::int64_t block = 0; block < tokens; block += kTokens) {
@@ -80,6 +80,7 @@ void chooseExperts(const GateShape& shape, const float* input, const float* gate
         probabilities[e] /= total;
         sums.probability[e] += probabilities[e];
         if (std::isnan(logits[e])) logits[e] = -std::numeric_limits<double>::infinity();
+        if (kept != nullptr) kept[(block + t) * experts + e] = static_cast<float>(probabilities[e]);
       }
 
       largest(logits, shape.experts, shape.choices, picks);

@@ -9,9 +9,9 @@
 namespace moeccl {
 namespace {
 
-constexpr std::array<const char*, 10> kFields = {
-    "tokens",         "embedding",      "hidden",     "experts",  "topK",
-    "capacityFactor", "capacityGroups", "activation", "datatype", "schedule",
+constexpr std::array<const char*, 11> kFields = {
+    "tokens",         "embedding",  "hidden",   "experts",  "topK",     "capacityFactor",
+    "capacityGroups", "activation", "datatype", "schedule", "training",
 };
 using Fields = std::array<std::int64_t, kFields.size()>;
 
@@ -26,7 +26,8 @@ Fields fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
           config.hidden,         config.experts,
           config.topK,           std::bit_cast<std::int64_t>(config.capacityFactor),
           config.capacityGroups, config.activation,
-          config.datatype,       schedule};
+          config.datatype,       schedule,
+          config.training};
 }
 
 std::string textOf(std::size_t field, std::int64_t value) {
@@ -78,8 +79,10 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const cha
       shape_(layerShape(config, requestedSchedule(config, environment), groups_.shape)),
       schedule_(scheduleOf(shape_, groups_)),
       sums_(shape_) {
+  stats_.first.resize(static_cast<std::size_t>(shape_.experts));
   stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));
   stats_.kept.resize(static_cast<std::size_t>(shape_.experts));
+  probabilityGradients_.resize(static_cast<std::size_t>(shape_.experts));
 }
 
 moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream_t stream) {
@@ -93,6 +96,18 @@ moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream
   summarise(shape_, sums_, &stats_);
   hasStats_ = true;
   return moecclSuccess;
+}
+
+moecclResult_t MoeLayer::backward(const float* outputGradient, double auxiliaryLossScale,
+                                  float* inputGradient, moecclStream_t stream) {
+  failedPhase_ = "the stream's earlier work";
+  moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess) return result;
+  auxiliaryLossBackward(shape_, stats_, auxiliaryLossScale, probabilityGradients_.data());
+  result = schedule_->backward(weights_, outputGradient, probabilityGradients_.data(), gradients_,
+                               inputGradient);
+  failedPhase_ = schedule_->failedPhase();
+  return result;
 }
 
 }  // namespace moeccl
