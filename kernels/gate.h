@@ -28,7 +28,8 @@ std::int64_t gateWorkspace(const GateShape& shape);
 // For each token of input [tokens][embedding]: logits = token x gate [embedding][experts], and from
 // their softmax chosen [tokens][choices], the experts of the largest logits in falling order, equal
 // ones by rising number, and weights [tokens][choices]: with one choice its probability, with
-// several their probabilities divided by their sum. Adds to `sums`. NaN logits count as the
+// several their probabilities divided by their sum. Adds to `sums`. probabilities [tokens][experts] is
+// for softmaxTopKBackward; null: not kept. NaN logits count as the
 // smallest; their token's weights are NaN.
 //
 // A token's results depend on that token and the gate alone, to the last bit, and not on the tokens
@@ -37,6 +38,6 @@ std::int64_t gateWorkspace(const GateShape& shape);
 // different parts of a batch agree on every choice.
 void chooseExperts(const GateShape& shape, const float* input, const float* gate,
                    std::int64_t tokens, std::span<double> workspace, std::int32_t* chosen,
-                   float* weights, const GateSums& sums);
+                   float* weights, float* probabilities, const GateSums& sums);
 
 }  // namespace moeccl

@@ -13,7 +13,7 @@ std::int64_t gateWorkspace(const GateShape& shape) {
 
 void chooseExperts(const GateShape& shape, const float* input, const float* gate,
                    std::int64_t tokens, std::span<double> workspace, std::int32_t* chosen,
-                   float* weights, const GateSums& sums) {
+                   float* weights, float* kept, const GateSums& sums) {
   constexpr int kTokens = gates::kTileTokens;
   const std::int64_t experts = shape.experts;
   double* const probabilities = workspace.data() + kTokens * experts;
@@ -41,6 +41,7 @@ void chooseExperts(const GateShape& shape, const float* input, const float* gate
         probabilities[e] /= total;
         sums.probability[e] += probabilities[e];
         if (std::isnan(logits[e])) logits[e] = -std::numeric_limits<double>::infinity();
+        if (kept != nullptr) kept[(block + t) * experts + e] = static_cast<float>(probabilities[e]);
       }
 
       gates::largest(logits, shape.experts, shape.choices, picks);

@@ -145,7 +145,7 @@ TEST(Gates, SoftmaxHasTheBitsOfChooseExperts) {
     const GateShape shape{33, experts, choices};
     std::vector<double> workspace(gateWorkspace(shape));
     chooseExperts(shape, run.input.data(), run.gate.data(), 50, workspace, chosen.data(),
-                  weights.data(), {probability.data(), first.data(), assigned.data()});
+                  weights.data(), nullptr, {probability.data(), first.data(), assigned.data()});
     EXPECT_TRUE(sameBits(run.chosen, chosen));
     EXPECT_TRUE(sameBits(run.weights, weights));
     for (auto* sums : {&assigned, &first, &probability}) {
