@@ -19,8 +19,8 @@ constexpr std::array kKinds = {
     LayerKind{256, 512, 8, 2, 2},    // empty places
 };
 
-constexpr std::int64_t kFewestTokens = 16, kMostTokens = 1 << 16, kStep = 4;
-constexpr double kLongestPass = 0.05;
+constexpr std::int64_t kFewestTokens = 64, kMostTokens = 1 << 16, kStep = 2;
+constexpr double kLongestPass = 0.1;
 
 struct DestroyLayer {
   void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }

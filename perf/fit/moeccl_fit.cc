@@ -15,7 +15,7 @@ constexpr int kInterrupted = 130;  // as shells have it
 
 void tell(const FitOptions& options, const Campaign& campaign, const Profile& profile,
           double seconds) {
-  std::printf("%zu samples in %s minutes, written to %s\n", profile.samples(),
+  std::printf("%zu samples in %s min, written to %s\n", profile.samples(),
               textOfSeconds(seconds).c_str(), options.outputFile.c_str());
   if (campaign.unsteady() > 0)
     std::printf("%zu medians are known less well than within %g %%\n", campaign.unsteady(),
