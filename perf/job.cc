@@ -8,6 +8,12 @@
 
 namespace moeccl::perf {
 
+bool speaksForAll() {
+  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
+  return true;
+}
+
 Job::Job(const Options& options) {
   const bool compare = !options.mpiAlgorithms.empty();
   moecclComm_t comm = nullptr;

@@ -10,6 +10,10 @@
 
 namespace moeccl::perf {
 
+// Whether this process is the one of a run that says what concerns all of them. Known before they have
+// found each other.
+bool speaksForAll();
+
 class Job {
  public:
   // From mpirun if that started this process, else from the environment of examples/common/launch.h.

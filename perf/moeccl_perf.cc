@@ -15,14 +15,6 @@ namespace {
 constexpr int kWrongData = 1;
 constexpr int kWrongArguments = 2;
 
-// Help is for everybody. Not so for mistakes in the arguments: whoever ends first with one may have
-// its launcher end the others.
-bool speaksForAll() {
-  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
-  return true;
-}
-
 // Where no grid is asked for: shards and MP groups are the nodes, if these are equally large.
 World worldOf(const Options& options, const Job& job) {
   World world{job.ranks(), options.grid, options.experts};
@@ -67,6 +59,7 @@ int main(int argc, char** argv) {
                  parsed.error.c_str());
     return kWrongArguments;
   }
+  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the others.
   if (!parsed.text.empty()) {
     if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
     return EXIT_SUCCESS;

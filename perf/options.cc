@@ -50,12 +50,6 @@ void chooseDataTypes(const std::string& name, Options& options) {
                                "\"" + name + "\" is none; there are all, " + namesOf(kDataTypes));
 }
 
-// Replaces "1K" by "1024". CLI11 would take "-8" for 2^64 - 8.
-std::string readSize(std::string& text) {
-  if (text.starts_with('-')) return "a size is 0 or more, not " + text;
-  return CLI::AsSizeValue(false)(text);
-}
-
 void checkNames(const char* option, const std::vector<std::string>& names) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -102,6 +96,12 @@ void checkTogether(const Options& options, bool algorithmsGiven) {
 }
 
 }  // namespace
+
+std::string readSize(std::string& text) {
+  // CLI11 would take "-8" for 2^64 - 8.
+  if (text.starts_with('-')) return "a size is 0 or more, not " + text;
+  return CLI::AsSizeValue(false)(text);
+}
 
 std::vector<std::uint64_t> Options::sizes() const {
   std::vector<std::uint64_t> sizes;

@@ -55,4 +55,7 @@ struct Parsed {
 };
 Parsed parseOptions(int argc, const char* const* argv);
 
+// For a CLI::Validator: replaces "1K" by "1024"; returns what is wrong, "" where nothing is.
+std::string readSize(std::string& text);
+
 }  // namespace moeccl::perf

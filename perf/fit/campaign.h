@@ -1,0 +1,48 @@
+// All that a run of moeccl-fit measures, in its order and within its budget.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "perf/fit/budget.h"
+#include "perf/fit/layers.h"
+#include "perf/fit/options.h"
+#include "perf/fit/profile.h"
+#include "perf/fit/progress.h"
+#include "perf/fit/sweep.h"
+#include "perf/fit/targets.h"
+
+namespace moeccl::perf {
+
+class Campaign {
+ public:
+  // Makes all grids. Collective. Throws std::runtime_error.
+  Campaign(const FitOptions& options, Team& team);
+
+  // Adds samples to `profile` on rank 0. Collective. Throws Interrupted, std::runtime_error.
+  void run(Profile& profile);
+
+  const std::vector<moecclGridShape_t>& shapes() const { return shapes_; }
+  // For people: what there was no time for, and what a profile cannot hold.
+  const std::vector<std::string>& omitted() const { return omitted_; }
+  // Samples whose median is known less well than was asked for.
+  std::size_t unsteady() const { return unsteady_; }
+
+ private:
+  void measure(const Target& target, Profile* profile);
+  void noteCut(const std::string& what, std::size_t bytes, bool any);
+
+  const FitOptions& options_;
+  Team& team_;
+  std::vector<int> nodeOfRank_;
+  std::vector<moecclGridShape_t> shapes_;
+  std::vector<Grid> grids_;
+  std::vector<Target> targets_;
+  Budget budget_;
+  Progress progress_;
+  std::size_t collectivesPart_, layersPart_;
+  std::vector<std::string> omitted_;
+  std::size_t unsteady_ = 0;
+};
+
+}  // namespace moeccl::perf

@@ -1,0 +1,133 @@
+#include "perf/fit/map.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "perf/contender.h"
+
+namespace moeccl::perf {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+constexpr int kRoom = moecclNumSchedules;
+
+// What all layers of a map have in common but where an axis says otherwise.
+constexpr std::int64_t kEmbedding = 1024, kHiddenPerEmbedding = 2, kTopK = 2, kLeastExperts = 8;
+
+struct Axis {
+  const char* name;
+  double first, last;  // by factors of 2
+  void (*set)(moecclMoeConfig_t& layer, double value);
+
+  std::vector<double> values() const {
+    std::vector<double> all;
+    for (double value = first; value <= last; value *= 2) all.push_back(value);
+    return all;
+  }
+};
+
+void setTokens(moecclMoeConfig_t& layer, double value) {
+  layer.tokens = static_cast<std::int64_t>(value);
+}
+void setEmbedding(moecclMoeConfig_t& layer, double value) {
+  layer.embedding = static_cast<std::int64_t>(value);
+  layer.hidden = layer.embedding * kHiddenPerEmbedding;
+}
+void setChoices(moecclMoeConfig_t& layer, double value) {
+  layer.capacityFactor = value / static_cast<double>(layer.topK);
+}
+
+constexpr Axis kTokens{"tokens", 64, 16384, setTokens};
+constexpr std::array kOtherAxes = {Axis{"embedding", 128, 4096, setEmbedding},
+                                   Axis{"kf", 0.25, 8, setChoices}};
+
+moecclMoeConfig_t usualLayer(const moecclGridShape_t& shape) {
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  layer.experts = (kLeastExperts + shape.nEp - 1) / shape.nEp * shape.nEp;
+  layer.topK = kTopK;
+  layer.capacityFactor = 1;
+  setEmbedding(layer, kEmbedding);
+  return layer;
+}
+
+ordered_json predict(const moecclCluster_t& cluster, const moecclMoeConfig_t& layer) {
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  std::array<moecclScheduleChoice_t, kRoom> choices{};
+  int n = kRoom;
+  require(moecclSelectSchedule(&query, choices.data(), &n), "predict a layer", nullptr);
+  ordered_json cell = ordered_json::object();
+  for (int i = 0; i < std::min(n, kRoom); ++i) {
+    const moecclScheduleChoice_t& choice = choices[static_cast<std::size_t>(i)];
+    cell[kSchedules[choice.schedule]] = {{"seconds", choice.seconds},
+                                         {"communication", choice.communication},
+                                         {"measured", choice.measured != 0},
+                                         {"exchanges", choice.exchanges}};
+  }
+  return cell;
+}
+
+ordered_json mapOf(const moecclCluster_t& cluster, const Axis& other) {
+  const moecclGridShape_t& shape = cluster.shape;
+  moecclMoeConfig_t layer = usualLayer(shape);
+  ordered_json cells = ordered_json::array();
+  for (const double y : other.values()) {
+    ordered_json row = ordered_json::array();
+    other.set(layer, y);
+    for (const double x : kTokens.values()) {
+      kTokens.set(layer, x);
+      row.push_back(predict(cluster, layer));
+    }
+    cells.push_back(std::move(row));
+  }
+  layer = usualLayer(shape);
+  return {{"grid",
+           {{"nMp", shape.nMp},
+            {"nEp", shape.nEp},
+            {"nEsp", shape.nEsp},
+            {"order", shape.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}}},
+          {"layer",
+           {{"embedding", layer.embedding},
+            {"hiddenPerEmbedding", kHiddenPerEmbedding},
+            {"experts", layer.experts},
+            {"topK", layer.topK},
+            {"capacityFactor", layer.capacityFactor}}},
+          {"pass", "forward"},
+          {"x", {{"name", kTokens.name}, {"values", kTokens.values()}}},
+          {"y", {{"name", other.name}, {"values", other.values()}}},
+          {"cells", std::move(cells)}};
+}
+
+}  // namespace
+
+void writeMap(const std::string& path, moecclProfile_t profile,
+              const std::vector<int>& ranksPerNode, const std::vector<moecclGridShape_t>& shapes) {
+  ordered_json maps = ordered_json::array();
+  for (const moecclGridShape_t& shape : shapes) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.nNodes = static_cast<int>(ranksPerNode.size());
+    cluster.ranksPerNode = ranksPerNode.data();
+    cluster.shape = shape;
+    cluster.profile = profile;
+    for (const Axis& other : kOtherAxes) maps.push_back(mapOf(cluster, other));
+  }
+  const ordered_json all = {{"schema", "moeccl-map"},
+                            {"schemaVersion", kSchemaVersion},
+                            {"ranksPerNode", ranksPerNode},
+                            {"maps", std::move(maps)}};
+  std::ofstream file(path);
+  file << all.dump(1) << '\n';
+  if (!file.flush())
+    throw std::runtime_error("--map: cannot write " + path + ": " + std::strerror(errno));
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,92 @@
+// moeccl-fit: what collectives and layers cost on a cluster, as a profile. See perf/README.md.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include "perf/fit/campaign.h"
+#include "perf/fit/map.h"
+
+namespace moeccl::perf {
+namespace {
+
+constexpr int kWrongArguments = 2;
+constexpr int kInterrupted = 130;  // as shells have it
+
+void tell(const FitOptions& options, const Campaign& campaign, const Profile& profile,
+          double seconds) {
+  std::printf("%zu samples in %s min, written to %s\n", profile.samples(),
+              textOfSeconds(seconds).c_str(), options.outputFile.c_str());
+  if (campaign.unsteady() > 0)
+    std::printf("%zu medians are known less well than within %g %%\n", campaign.unsteady(),
+                options.steadyPercent);
+  if (campaign.omitted().empty()) return;
+  std::printf(
+      "Not measured, so that links' costs stand for it (a larger --budget, fewer --grids):\n");
+  for (const std::string& text : campaign.omitted()) std::printf("  %s\n", text.c_str());
+}
+
+// Samples of a profile that is there, in this process alone.
+void refit(const FitOptions& options) {
+  requireWritable("--output", options.outputFile);
+  Profile profile = Profile::load(options.refitFile);
+  profile.fit();
+  profile.save(options.outputFile);
+  std::printf("%s, fitted again, written to %s\n", options.refitFile.c_str(),
+              options.outputFile.c_str());
+}
+
+void measure(const FitOptions& options, const Job& job) {
+  const bool writes = job.rank() == 0;
+  if (writes) {
+    requireWritable("--output", options.outputFile);
+    if (!options.mapFile.empty()) requireWritable("--map", options.mapFile);
+  }
+  Team team(job);
+  Profile profile = Profile::of(job);
+  Campaign campaign(options, team);
+  campaign.run(profile);
+  if (!writes) return;
+  profile.fit();
+  profile.save(options.outputFile);
+  tell(options, campaign, profile, team.elapsed());
+  if (!options.mapFile.empty())
+    writeMap(options.mapFile, profile.get(), job.ranksPerNode(), campaign.shapes());
+}
+
+int main(int argc, char** argv) {
+  const FitParsed parsed = parseFitOptions(argc, argv);
+  if (!parsed.error.empty()) {
+    std::fprintf(stderr, "moeccl-fit: %s\nmoeccl-fit --help lists all options.\n",
+                 parsed.error.c_str());
+    return kWrongArguments;
+  }
+  if (!parsed.text.empty()) {
+    if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  std::optional<Job> job;
+  try {
+    if (!parsed.options.refitFile.empty()) {
+      refit(parsed.options);
+      return EXIT_SUCCESS;
+    }
+    job.emplace(Options{});
+    measure(parsed.options, *job);
+    job->leave();
+    return EXIT_SUCCESS;
+  } catch (const Interrupted&) {
+    if (job->rank() == 0) std::fputs("moeccl-fit: interrupted; nothing was written\n", stderr);
+    job->leave();
+    return kInterrupted;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "moeccl-fit: rank %d: %s\n", job ? job->rank() : 0, error.what());
+    if (job) job->fail();
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::perf
+
+int main(int argc, char** argv) { return moeccl::perf::main(argc, argv); }

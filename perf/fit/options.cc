@@ -1,0 +1,155 @@
+#include "perf/fit/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "perf/options.h"
+
+namespace moeccl::perf {
+namespace {
+
+const char* const kDescription =
+    "Measures what collectives and layers cost on the cluster that its ranks span, and writes the\n"
+    "profile by which the library chooses algorithms and schedules (MOECCL_PROFILE). Ranks come "
+    "from\n"
+    "`moeccl-lab run`, from any launcher that sets MOECCL_RANK, MOECCL_NRANKS and MOECCL_ID_FILE, "
+    "or\n"
+    "from mpirun. Start them as the ranks of a training run are: as many, bound and threaded "
+    "alike.\n"
+    "\n"
+    "All groups of a collective make the same call at once; the slowest rank counts. Sizes grow "
+    "by\n"
+    "factors of 4. Algorithms take turns in each repetition, in shuffled order. One that was more\n"
+    "than 4 times slower than the fastest at two sizes one after the other is not measured at "
+    "larger\n"
+    "ones. perf/README.md describes what is measured and how.";
+
+bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
+  return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;
+}
+
+moecclGridShape_t readGrid(const std::string& text) {
+  moecclGridShape_t shape{0, 0, 0, moecclOrderEspEp};
+  int end = 0;
+  const int read =
+      std::sscanf(text.c_str(), "%d,%d,%d%n", &shape.nMp, &shape.nEp, &shape.nEsp, &end);
+  const std::string rest = text.substr(static_cast<std::size_t>(end));
+  if (read != 3 || shape.nMp < 1 || shape.nEp < 1 || shape.nEsp < 1 ||
+      (rest != "" && rest != ",ep-first"))
+    throw CLI::ValidationError(
+        "--grids",
+        "\"" + text +
+            "\" is none; give the ranks of an MP, an EP and an ESP group, as in 2,4,2, "
+            "append ,ep-first where EP groups are consecutive ranks, and put ; between two");
+  if (!rest.empty()) shape.order = moecclOrderEpEsp;
+  return shape;
+}
+
+void addGrid(std::vector<moecclGridShape_t>& grids, moecclGridShape_t shape) {
+  // Where there is one group only, its ranks are consecutive under both orders.
+  if (shape.nEp == 1 || shape.nEsp == 1) shape.order = moecclOrderEspEp;
+  if (std::ranges::none_of(grids, [&](const auto& known) { return same(known, shape); }))
+    grids.push_back(shape);
+}
+
+void checkTogether(const CLI::App& app, const FitOptions& options) {
+  if (options.maxBytes > 0 && options.minBytes > options.maxBytes)
+    throw CLI::ValidationError("--min-bytes", "the smallest size, " +
+                                                  std::to_string(options.minBytes) +
+                                                  ", is above the largest, --max-bytes " +
+                                                  std::to_string(options.maxBytes));
+  if (!options.refitFile.empty())
+    for (const char* name : {"--grids", "--both-orders", "--min-bytes", "--max-bytes", "--budget",
+                             "--steady", "--max-repetitions", "--alternatives"})
+      if (app.count(name) > 0)
+        throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
+  if (options.refitFile.empty() && std::getenv("MOECCL_ALGO") != nullptr)
+    throw CLI::ValidationError(
+        "MOECCL_ALGO", "it is set and would override the algorithms that are measured; unset it");
+}
+
+}  // namespace
+
+std::string textOf(const moecclGridShape_t& shape) {
+  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
+         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
+}
+
+std::vector<moecclGridShape_t> gridsFor(const FitOptions& options, int ranks) {
+  std::vector<moecclGridShape_t> grids;
+  for (const moecclGridShape_t& shape : options.grids) {
+    if (std::int64_t{shape.nEp} * shape.nEsp != ranks || ranks % shape.nMp != 0)
+      throw std::runtime_error("--grids: \"" + textOf(shape) + "\" is not for " +
+                               std::to_string(ranks) +
+                               " ranks: the second times the third must be that number, and the "
+                               "first divide it");
+    addGrid(grids, shape);
+  }
+  if (!options.grids.empty()) return grids;
+  for (int nEsp : {1, 2, 4, 8})
+    for (int nMp : {1, 2, 4, 8}) {
+      if (ranks % nMp != 0 || ranks % nEsp != 0) continue;
+      addGrid(grids, {nMp, ranks / nEsp, nEsp, moecclOrderEspEp});
+      if (options.bothOrders) addGrid(grids, {nMp, ranks / nEsp, nEsp, moecclOrderEpEsp});
+    }
+  return grids;
+}
+
+FitParsed parseFitOptions(int argc, const char* const* argv) {
+  FitParsed parsed;
+  FitOptions& options = parsed.options;
+  std::vector<std::string> grids;
+  CLI::App app(kDescription, "moeccl-fit");
+  app.add_option("-o,--output", options.outputFile, "the profile")->capture_default_str();
+  app.add_option("--budget", options.budgetSeconds,
+                 "seconds that the whole run may take; what was cut for it is said in the end")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option(
+         "--grids", grids,
+         "MP,EP,ESP[,ep-first];...: ranks per group (default: all with MP and ESP groups of\n"
+         "1, 2, 4 and 8 ranks; groups that look alike are measured once)")
+      ->delimiter(';')
+      ->allow_extra_args(false);
+  app.add_flag("--both-orders", options.bothOrders,
+               "of these, also those whose EP groups are consecutive ranks")
+      ->excludes("--grids");
+  const CLI::Validator bytes(readSize, "SIZE");
+  app.add_option("--min-bytes", options.minBytes, "smallest size of a rank's send buffer, as in 1K")
+      ->transform(bytes & CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-bytes", options.maxBytes,
+                 "largest one (default: 64M, but no call longer than about a second)")
+      ->transform(bytes & CLI::PositiveNumber);
+  app.add_option("--steady", options.steadyPercent,
+                 "repeat until the median is known within so many per cent")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-repetitions", options.maxRepetitions, "but not more often")
+      ->check(CLI::Range(3, 1000))
+      ->capture_default_str();
+  app.add_option("--alternatives", options.alternatives,
+                 "measure the so many algorithms of a collective that are likely to be the fastest")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--refit", options.refitFile,
+                 "measure nothing: fit the samples of this profile again, in one process")
+      ->check(CLI::ExistingFile);
+  app.add_option("--map", options.mapFile,
+                 "also write which schedule is the fastest where, as JSON for plot_profile.py");
+  try {
+    app.parse(argc, argv);
+    for (const std::string& text : grids) options.grids.push_back(readGrid(text));
+    checkTogether(app, options);
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+  } catch (const CLI::ParseError& error) {
+    parsed.error = error.what();
+  }
+  return parsed;
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,41 @@
+// What moeccl-fit is asked to do.
+#pragma once
+
+#include <moeccl/moeccl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moeccl::perf {
+
+struct FitOptions {
+  std::vector<moecclGridShape_t> grids;  // empty: gridsFor()
+  bool bothOrders = false;
+  std::uint64_t minBytes = 256;
+  std::uint64_t maxBytes = 0;  // 0: 64 MiB, and no call above a second
+  double budgetSeconds = 300;
+  double steadyPercent = 3;
+  int maxRepetitions = 15;
+  int alternatives = 16;
+  std::string outputFile = "moeccl-profile.json";
+  std::string refitFile;  // empty: measure
+  std::string mapFile;    // empty: none
+};
+
+// As parseOptions().
+struct FitParsed {
+  FitOptions options;
+  std::string error;
+  std::string text;
+};
+FitParsed parseFitOptions(int argc, const char* const* argv);
+
+// "2,4,2" or "2,4,2,ep-first".
+std::string textOf(const moecclGridShape_t& shape);
+
+// The grids to measure on `ranks` ranks: those asked for, else all with N_MP and N_ESP of 1, 2, 4 and 8
+// that `ranks` allows. Throws std::runtime_error for one that `ranks` does not make.
+std::vector<moecclGridShape_t> gridsFor(const FitOptions& options, int ranks);
+
+}  // namespace moeccl::perf

@@ -1,0 +1,75 @@
+#include "perf/fit/profile.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+
+namespace moeccl::perf {
+
+Profile Profile::of(const Job& job) {
+  moecclProfile_t profile = nullptr;
+  require(moecclProfileCreate(job.comm(), &profile), "make a profile", job.comm());
+  return Profile(profile);
+}
+
+Profile Profile::load(const std::string& path) {
+  moecclProfile_t profile = nullptr;
+  require(moecclProfileLoad(path.c_str(), &profile), "read the profile", nullptr);
+  return Profile(profile);
+}
+
+void Profile::add(moecclCollectiveSample_t sample, const std::string& collective,
+                  const std::string& algorithm, std::size_t bytes, const Median& seconds) {
+  sample.collective = collective.c_str();
+  sample.algorithm = algorithm.c_str();
+  sample.bytes = bytes;
+  sample.seconds = seconds.value;
+  sample.spread = seconds.spread;
+  require(moecclProfileAddCollective(get(), &sample), "add a sample", nullptr);
+  ++samples_;
+}
+
+void Profile::add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
+                  std::size_t bytes, const Median& seconds) {
+  moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+  sample.comm = comm;
+  add(sample, collective, algorithm, bytes, seconds);
+}
+
+void Profile::add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,
+                  std::size_t bytes, const Median& seconds) {
+  moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+  sample.grid = grid;
+  add(sample, collective, algorithm, bytes, seconds);
+}
+
+void Profile::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds) {
+  moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+  sample.layer = layer;
+  sample.pass = pass;
+  sample.seconds = seconds.value;
+  sample.spread = seconds.spread;
+  require(moecclProfileAddLayer(get(), &sample), "add a sample", nullptr);
+  ++samples_;
+}
+
+void Profile::fit() { require(moecclProfileFit(get()), "fit the samples", nullptr); }
+
+void Profile::save(const std::string& path) const {
+  require(moecclProfileSave(get(), path.c_str()), "write the profile", nullptr);
+}
+
+void requireWritable(const char* option, const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+  std::error_code ignored;
+  const bool isFolder = fs::is_directory(path, ignored);
+  if (!isFolder && access(folder.c_str(), W_OK | X_OK) == 0) return;
+  throw std::runtime_error(std::string(option) + ": cannot write " + path + ": " +
+                           std::strerror(isFolder ? EISDIR : errno));
+}
+
+}  // namespace moeccl::perf

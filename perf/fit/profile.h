@@ -1,0 +1,48 @@
+// The profile that a run makes: samples as the public API takes them.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <memory>
+#include <string>
+
+#include "perf/fit/median.h"
+#include "perf/job.h"
+
+namespace moeccl::perf {
+
+class Profile {
+ public:
+  // Empty. Collective. All functions throw std::runtime_error.
+  static Profile of(const Job& job);
+  static Profile load(const std::string& path);
+
+  // Of a group; of a grid's collective.
+  void add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
+           std::size_t bytes, const Median& seconds);
+  void add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,
+           std::size_t bytes, const Median& seconds);
+  void add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds);
+  std::size_t samples() const { return samples_; }
+
+  void fit();
+  void save(const std::string& path) const;
+  moecclProfile_t get() const { return profile_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(moecclProfile_t profile) const { moecclProfileDestroy(profile); }
+  };
+  explicit Profile(moecclProfile_t profile) : profile_(profile) {}
+  void add(moecclCollectiveSample_t sample, const std::string& collective,
+           const std::string& algorithm, std::size_t bytes, const Median& seconds);
+
+  std::unique_ptr<moecclProfile, Destroy> profile_;
+  std::size_t samples_ = 0;
+};
+
+// Throws std::runtime_error where no file can be written at `path`, named by `option`: before anything is
+// measured for it.
+void requireWritable(const char* option, const std::string& path);
+
+}  // namespace moeccl::perf

@@ -1,0 +1,74 @@
+#include "perf/fit/rounds.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace moeccl::perf {
+namespace {
+
+constexpr double kBlockSeconds = 2e-3;
+constexpr double kMostCalls = 1000;
+
+// Seconds per call, on this rank.
+double timeOf(Team& team, const Turn& turn, int calls) {
+  team.barrier();
+  if (calls > 1) turn.call();  // what came before has left its own things in the caches
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) turn.call();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  return passed.count() / calls;
+}
+
+// Of each turn, so that they last as long as a block should. The first call of each makes what later ones
+// find ready.
+std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns) {
+  std::vector<double> once;
+  for (const Turn& turn : turns) {
+    turn.call();
+    once.push_back(timeOf(team, turn, 1));
+  }
+  std::vector<int> calls;
+  for (const double seconds : team.slowest(once))
+    calls.push_back(static_cast<int>(
+        std::clamp(std::ceil(kBlockSeconds / std::max(seconds, 1e-9)), 1.0, kMostCalls)));
+  return calls;
+}
+
+bool allSteady(std::vector<Turn>& turns, double percent) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Turn& turn : turns) fastest = std::min(fastest, medianOf(turn.seconds).value);
+  bool all = true;
+  for (Turn& turn : turns) {
+    const Median median = medianOf(turn.seconds);
+    turn.steady = median.uncertainty * 100 <= percent;
+    if (median.value <= kHopeless * fastest) all = all && turn.steady;
+  }
+  return all;
+}
+
+}  // namespace
+
+void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts) {
+  const std::vector<int> calls = callsPerBlock(team, turns);
+  std::vector<std::size_t> order(turns.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random;  // every rank's draws are the same
+  std::vector<double> mine(turns.size());
+  for (int repetition = 1; repetition <= rounds.maxRepetitions; ++repetition) {
+    std::ranges::shuffle(order, random);
+    for (const std::size_t turn : order) {
+      const double seconds = timeOf(team, turns[turn], calls[turn]);
+      mine[turn] = counts ? std::max(seconds, 1e-9) : 0;
+    }
+    const std::vector<double> slowest = team.slowest(mine);
+    for (std::size_t i = 0; i < turns.size(); ++i) turns[i].seconds.push_back(slowest[i]);
+    if (repetition < kMinRepetitions) continue;
+    if (allSteady(turns, rounds.steadyPercent) || team.elapsed() > rounds.until) return;
+  }
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,35 @@
+// Several ways to do one thing, measured in turns.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "perf/fit/median.h"
+#include "perf/fit/team.h"
+
+namespace moeccl::perf {
+
+struct Turn {
+  std::function<void()> call;  // nothing to do on a rank that has no part in it
+  // Seconds per call of the slowest rank that counts, one for each repetition.
+  std::vector<double> seconds = {};
+  bool steady = false;
+};
+
+struct Rounds {
+  double steadyPercent;
+  int maxRepetitions;
+  double until;  // as Team::elapsed(): after that no more than kMinRepetitions
+};
+inline constexpr int kMinRepetitions = 3;
+// Calls per repetition and turn that Rounds may make where one takes long: two before the repetitions.
+inline constexpr int kMinCalls = kMinRepetitions + 2;
+
+// Once all `turns` that are not slower than this many times the fastest are steady, none goes on.
+inline constexpr double kHopeless = 4;
+
+// Repeats all turns, in an order that is shuffled anew each time. A repetition of a turn is a barrier of all
+// ranks and then calls for at least 2 ms. `counts`: whether this rank's time does. Collective. Throws Interrupted, and what calls throw.
+void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts);
+
+}  // namespace moeccl::perf

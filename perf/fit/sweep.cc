@@ -1,0 +1,148 @@
+#include "perf/fit/sweep.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <map>
+
+namespace moeccl::perf {
+namespace {
+
+constexpr std::uint64_t kStep = 4;
+constexpr std::uint64_t kLargest = 64u << 20;
+constexpr std::size_t kLargestReceive = 256u << 20;
+constexpr double kLongestCall = 1;
+constexpr int kExpertsPerRank = 1;
+constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
+
+struct Candidate {
+  Contender* contender;  // nullptr: this rank has no part
+  std::string algorithm;
+  double last = 0;   // seconds at the size before
+  int hopeless = 0;  // sizes, one after the other
+};
+
+struct Sizes {
+  std::uint64_t first, last;
+  std::size_t left(std::uint64_t bytes) const {
+    std::size_t count = 1;
+    while (bytes <= last / kStep) bytes *= kStep, ++count;
+    return count;
+  }
+};
+
+// Least seconds that one more size takes.
+double leastCost(const std::vector<Candidate>& candidates) {
+  double seconds = 0;
+  for (const Candidate& candidate : candidates)
+    seconds += candidate.last * static_cast<double>(kStep) * kMinCalls;
+  return seconds;
+}
+
+void dropHopeless(std::vector<Candidate>& candidates) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : candidates) fastest = std::min(fastest, candidate.last);
+  for (Candidate& candidate : candidates)
+    candidate.hopeless = candidate.last > kHopeless * fastest ? candidate.hopeless + 1 : 0;
+  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.hopeless >= 2; });
+}
+
+}  // namespace
+
+Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
+            const std::function<void(std::size_t)>& showSize) {
+  std::vector<std::unique_ptr<Contender>> contenders;
+  std::vector<Candidate> candidates;
+  for (const std::string& algorithm : subject.algorithms) {
+    if (subject.comm != nullptr)
+      contenders.push_back(
+          makeContender(*subject.collective, subject.world, algorithm, subject.comm));
+    candidates.push_back({subject.comm != nullptr ? contenders.back().get() : nullptr, algorithm});
+  }
+
+  const auto sendBlocks = static_cast<std::size_t>(subject.collective->sendBlocks(subject.world));
+  const auto recvBlocks = static_cast<std::size_t>(subject.collective->recvBlocks(subject.world));
+  const Sizes sizes{options.minBytes, options.maxBytes > 0 ? options.maxBytes : kLargest};
+  std::vector<std::byte> send, recv;
+  Swept swept;
+  for (std::uint64_t size = sizes.first; size <= sizes.last; size *= kStep) {
+    const std::size_t count = size / sizeof(float) / sendBlocks;
+    if (count == 0) continue;
+    if (count > kLargestReceive / sizeof(float) / recvBlocks) break;
+    if (options.maxBytes == 0)
+      std::erase_if(candidates, [](const Candidate& candidate) {
+        return candidate.last * static_cast<double>(kStep) > kLongestCall;
+      });
+    if (candidates.empty()) break;
+    const std::size_t bytes = count * sizeof(float) * sendBlocks;
+    const double now = team.elapsed();
+    if (now + leastCost(candidates) >= until) {
+      swept.cutAt = bytes;
+      break;
+    }
+    showSize(bytes);
+    if (subject.comm != nullptr) {
+      send.resize(bytes);
+      recv.resize(count * sizeof(float) * recvBlocks);
+    }
+    std::vector<Turn> turns;
+    for (const Candidate& candidate : candidates)
+      turns.push_back({[&, contender = candidate.contender] {
+        if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
+      }});
+    const double share = (until - now) / static_cast<double>(sizes.left(size));
+    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + share},
+              subject.counts);
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      const Median seconds = medianOf(turns[i].seconds);
+      swept.points.push_back({candidates[i].algorithm, bytes, seconds, turns[i].steady});
+      candidates[i].last = seconds.value;
+    }
+    dropHopeless(candidates);
+    if (size > sizes.last / kStep) break;
+  }
+  return swept;
+}
+
+std::vector<std::string> algorithmsFor(const Job& job, const FitOptions& options,
+                                       const Collective& collective,
+                                       const moecclCluster_t* cluster) {
+  constexpr int kRoom = 64;
+  using Name = std::array<char, MOECCL_ALGORITHM_NAME_BYTES>;
+  std::map<std::string, double> slower;  // than the fastest, at the size where it is best
+  if (cluster != nullptr)
+    for (const std::uint64_t bytes : {options.minBytes, std::uint64_t{64} << 10,
+                                      options.maxBytes > 0 ? options.maxBytes : kLargest}) {
+      std::array<moecclAlgorithmChoice_t, kRoom> choices{};
+      int n = kRoom;
+      require(moecclSelectAlgorithm(cluster, std::string(collective.name).c_str(), bytes,
+                                    kExpertsPerRank, choices.data(), &n),
+              "ask for algorithms", nullptr);
+      for (int i = 0; i < std::min(n, kRoom); ++i) {
+        const auto& choice = choices[static_cast<std::size_t>(i)];
+        const double ratio = choice.seconds / choices[0].seconds;
+        const auto known = slower.try_emplace(choice.algorithm, ratio).first;
+        known->second = std::min(known->second, ratio);
+      }
+    }
+  std::vector<std::pair<double, std::string>> ordered;
+  for (const auto& [name, ratio] : slower) ordered.emplace_back(ratio, name);
+  std::ranges::sort(ordered);
+
+  std::vector<Name> mine(kRoom);
+  for (std::size_t i = 0; i < std::min<std::size_t>(ordered.size(), kRoom); ++i)
+    ordered[i].second.copy(mine[i].data(), mine[i].size() - 1);
+  const std::vector<Name> all = job.gather(mine);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kRoom && static_cast<int>(names.size()) < options.alternatives; ++i) {
+    bool everywhere = all[i][0] != '\0';
+    for (auto theirs = all.begin(); theirs != all.end(); theirs += kRoom)
+      everywhere = everywhere && ((*theirs)[0] == '\0' ||
+                                  std::find(theirs, theirs + kRoom, all[i]) != theirs + kRoom);
+    if (everywhere) names.emplace_back(all[i].data());
+  }
+  return names;
+}
+
+}  // namespace moeccl::perf

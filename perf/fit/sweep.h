@@ -1,0 +1,45 @@
+// One collective on one kind of group: all algorithms, small sizes to large ones.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <string>
+#include <vector>
+
+#include "perf/fit/options.h"
+#include "perf/fit/rounds.h"
+
+namespace moeccl::perf {
+
+struct Subject {
+  const Collective* collective;
+  World world;        // the ranks of the group, or the grid
+  moecclComm_t comm;  // of the group, or of the grid; NULL: this rank has no part
+  bool counts;        // whether this rank's time does
+  std::vector<std::string> algorithms;
+};
+
+struct Point {
+  std::string algorithm;
+  std::size_t bytes;  // of a rank's send buffer
+  Median seconds;
+  bool steady;
+};
+
+struct Swept {
+  std::vector<Point> points;
+  std::size_t cutAt = 0;  // the first size for which there was no time; 0: none
+};
+
+// Until Team::elapsed() is about `until`. Calls `showSize` with each size. Collective over all ranks. Throws
+// as takeTurns() and makeContender().
+Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
+            const std::function<void(std::size_t)>& showSize);
+
+// The algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
+// `cluster` has the subject's communicator or grid; on ranks without part it counts for nothing. Collective.
+std::vector<std::string> algorithmsFor(const Job& job, const FitOptions& options,
+                                       const Collective& collective,
+                                       const moecclCluster_t* cluster);
+
+}  // namespace moeccl::perf

@@ -1,0 +1,129 @@
+#include "perf/fit/targets.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "perf/fit/options.h"
+
+namespace moeccl::perf {
+namespace {
+
+struct Use {
+  const char* collective;
+  moecclGroup_t group;
+};
+constexpr Use kOfGroups[] = {
+    {"allgather", moecclGroupMp},  {"allreduce", moecclGroupMp},  {"alltoall", moecclGroupEp},
+    {"allgather", moecclGroupEsp}, {"allreduce", moecclGroupEsp}, {"reducescatter", moecclGroupEsp},
+};
+struct GridUse {
+  const char* collective;
+  bool mpMatters;
+};
+constexpr GridUse kOfGrids[] = {
+    {"dispatch", false}, {"combine", false}, {"combineallgather", true}, {"splitdispatch", true}};
+
+const Collective& collectiveNamed(std::string_view name) {
+  const auto all = collectives();
+  const auto found = std::ranges::find(all, name, &Collective::name);
+  if (found == all.end()) throw std::logic_error("no collective " + std::string(name));
+  return *found;
+}
+
+}  // namespace
+
+std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,
+                           int ranks) {
+  const World world{ranks, shape, 1};
+  std::vector<int> members;
+  for (int other = 0; other < ranks; ++other) {
+    const bool together =
+        group == moecclGroupWorld ||
+        (group == moecclGroupMp && other / shape.nMp == rank / shape.nMp) ||
+        (group == moecclGroupEp && world.shardOf(other) == world.shardOf(rank)) ||
+        (group == moecclGroupEsp && world.positionOf(other) == world.positionOf(rank));
+    if (together) members.push_back(other);
+  }
+  return members;
+}
+
+std::vector<int> patternOf(std::span<const int> members, std::span<const int> nodeOfRank) {
+  std::map<int, int> numbers;
+  std::vector<int> pattern;
+  for (const int member : members) {
+    const int next = static_cast<int>(numbers.size());
+    pattern.push_back(
+        numbers.try_emplace(nodeOfRank[static_cast<std::size_t>(member)], next).first->second);
+  }
+  return pattern;
+}
+
+std::string textOfPattern(std::span<const int> pattern) {
+  std::map<int, int> ranksOnNode;
+  for (const int node : pattern) ++ranksOnNode[node];
+  std::map<int, int, std::greater<>> nodesOfSize;
+  for (const auto& [node, ranks] : ranksOnNode) ++nodesOfSize[ranks];
+  std::string text;
+  for (const auto& [ranks, nodes] : nodesOfSize) {
+    if (!text.empty()) text += '+';
+    text += std::to_string(nodes) + 'x' + std::to_string(ranks);
+  }
+  return text;
+}
+
+std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
+                              std::span<const int> nodeOfRank) {
+  const int ranks = static_cast<int>(nodeOfRank.size());
+  std::vector<Target> targets;
+  if (ranks == 1) return targets;
+  std::map<std::pair<std::string, std::vector<int>>, std::size_t> known;
+  const auto add = [&](const char* collective, moecclGroup_t group, std::size_t grid,
+                       const std::vector<int>& key, const std::string& text) {
+    const auto [place, isNew] = known.try_emplace({collective, key}, targets.size());
+    if (isNew) targets.push_back({&collectiveNamed(collective), group, {}, text});
+    targets[place->second].grids.push_back(grid);
+  };
+  for (std::size_t grid = 0; grid < grids.size(); ++grid)
+    for (const auto& [collective, group] : kOfGroups) {
+      const std::vector<int> members = membersOf(grids[grid], group, 0, ranks);
+      if (members.size() == 1) continue;
+      const std::vector<int> pattern = patternOf(members, nodeOfRank);
+      add(collective, group, grid, pattern,
+          std::string(collective) + " of " + textOfPattern(pattern) + " ranks");
+    }
+  for (std::size_t grid = 0; grid < grids.size(); ++grid)
+    for (const auto& [collective, mpMatters] : kOfGrids) {
+      const moecclGridShape_t& shape = grids[grid];
+      add(collective, moecclGroupWorld, grid,
+          {shape.nEp, shape.nEsp, shape.order, mpMatters ? shape.nMp : 0},
+          std::string(collective) + ", grid " + textOf(shape));
+    }
+  return targets;
+}
+
+std::vector<std::string> unlikeGroups(std::span<const moecclGridShape_t> grids,
+                                      std::span<const int> nodeOfRank) {
+  const int ranks = static_cast<int>(nodeOfRank.size());
+  std::vector<std::string> unlike;
+  for (const moecclGridShape_t& shape : grids)
+    for (const auto& [name, group] :
+         {std::pair{"MP", moecclGroupMp}, std::pair{"EP", moecclGroupEp},
+          std::pair{"ESP", moecclGroupEsp}}) {
+      const auto pattern = [&](int rank) {
+        return patternOf(membersOf(shape, group, rank, ranks), nodeOfRank);
+      };
+      const std::vector<int> mine = pattern(0);
+      for (int rank = 1; rank < ranks; ++rank) {
+        if (pattern(rank) == mine) continue;
+        std::string text = "rank " + std::to_string(rank) + "'s " + name + " group of grid " +
+                           textOf(shape) + ": " + textOfPattern(pattern(rank)) +
+                           " ranks, rank 0's " + textOfPattern(mine);
+        unlike.push_back(std::move(text));
+        break;
+      }
+    }
+  return unlike;
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,40 @@
+// What is measured: every collective on every kind of group that the grids have, once.
+#pragma once
+
+#include <moeccl/moeccl.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "perf/collectives.h"
+
+namespace moeccl::perf {
+
+struct Target {
+  const Collective* collective;
+  moecclGroup_t group;  // moecclGroupWorld: a collective of the grid
+  // Places among all grids of those that have it. A group's is measured on the first of them.
+  std::vector<std::size_t> grids;
+  std::string text;  // "allreduce of 2x4 ranks", "dispatch, 2,4,2 on 2x4 ranks"
+};
+
+// The ranks of `rank`'s group, in the group's order.
+std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,
+                           int ranks);
+
+// The node of each member, nodes numbered by their first member: groups that look alike have equal ones.
+std::vector<int> patternOf(std::span<const int> members, std::span<const int> nodeOfRank);
+
+// "2x4": 2 nodes with 4 ranks each; "1x3+1x1". Not in the order of the ranks.
+std::string textOfPattern(std::span<const int> pattern);
+
+// Of rank 0's groups: each collective that a schedule uses on them, groups of one rank left out.
+std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
+                              std::span<const int> nodeOfRank);
+
+// What no profile of this run can hold: groups that look like none of rank 0's, which writes it.
+std::vector<std::string> unlikeGroups(std::span<const moecclGridShape_t> grids,
+                                      std::span<const int> nodeOfRank);
+
+}  // namespace moeccl::perf

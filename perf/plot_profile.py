@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Shows a profile of moeccl-fit: what was measured, how well lines fit it, which schedule it makes the fastest.
+
+    plot_profile.py --output report.html PROFILE.json                     one page with all pictures; takes matplotlib
+    plot_profile.py --map MAP.json --output report.html PROFILE.json      with maps, from moeccl-fit --map
+    plot_profile.py --png FOLDER [--map MAP.json] PROFILE.json            the pictures alone, as files
+
+For each group of ranks: samples and fitted lines of every collective, a colour for each algorithm; below them
+the errors of the lines at the samples; and a table of alpha, beta, R2 and the worst error. Errors are
+predicted / measured - 1. Bars are as long as the middle half of the repetitions is wide.
+"""
+import argparse
+import base64
+import html
+import io
+import json
+import os
+import re
+
+COLLECTIVES_PER_PICTURE = 4
+SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PPMoE": "#5bb974"}
+OTHER_COLOUR = "#d98cb3"
+MARKERS = "osD^vP*X<>"
+STYLES = ("-", "--", "-.", ":")
+
+
+def load(path, schema):
+    with open(path, encoding="utf-8") as file:
+        loaded = json.load(file)
+    if loaded.get("schema") != schema or loaded.get("schemaVersion") != 1:
+        raise SystemExit(f"{path} is no {schema} of this version of moeccl-fit")
+    return loaded
+
+
+def size_text(size):
+    for unit, text in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size >= unit:
+            return f"{size / unit:g}{text}"
+    return f"{size:g}"
+
+
+def time_text(seconds):
+    for unit, text in ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
+        if seconds >= unit:
+            break
+    return f"{seconds / unit:.3g} {text}"
+
+
+def predicted(fit, size):
+    segment = fit["segments"][0]
+    for other in fit["segments"]:
+        if size >= other["from"]:
+            segment = other
+    return segment["alpha"] + segment["beta"] * (size - segment["from"])
+
+
+def error(curve, sample):
+    return predicted(curve["fit"], sample["bytes"]) / sample["seconds"] - 1
+
+
+def by_group(profile):
+    """where -> collective -> curves."""
+    groups = {}
+    for curve in profile["curves"]:
+        groups.setdefault(curve["where"], {}).setdefault(curve["collective"], []).append(curve)
+    return groups
+
+
+def base_name(curve):
+    return curve["algorithm"].split(":")[0]
+
+
+def colours_of(curves):
+    """One colour for each algorithm, the same on the whole page; those of one collective differ."""
+    beside = {}
+    for curve in curves:
+        beside.setdefault(curve["collective"], {})[base_name(curve)] = True
+    numbers = {}
+    for name in sorted({base_name(curve) for curve in curves}):
+        taken = {numbers[other] for names in beside.values() if name in names
+                 for other in names if other in numbers}
+        numbers[name] = next(number for number in range(len(numbers) + 1) if number not in taken)
+    return {name: f"C{number % 10}" for name, number in numbers.items()}
+
+
+def look(curves, index, colours):
+    """A line style for each set of an algorithm's parameters, a marker for each curve."""
+    name = base_name(curves[index])
+    variant = sum(base_name(curve) == name for curve in curves[:index])
+    return {"color": colours[name], "linestyle": STYLES[variant % len(STYLES)]}, MARKERS[index % len(MARKERS)]
+
+
+def size_axis(axis, sizes):
+    axis.set_xscale("log", base=2)
+    low, high = min(sizes), max(sizes)
+    ticks = [4 ** power for power in range(0, 32) if low / 2 <= 4 ** power <= high * 2]
+    axis.set_xticks(ticks[::2] if len(ticks) > 6 else ticks)
+    axis.xaxis.set_major_formatter(lambda size, _: size_text(size))
+    axis.set_xticks([], minor=True)
+    axis.grid(alpha=0.3)
+
+
+def plot_curves(pyplot, where, collectives, colours):
+    """Points and lines above, errors below, a legend at the foot; a column for each collective."""
+    legend = 0.3 + 0.2 * max((len(curves) + 1) // 2 for _, curves in collectives)  # inches
+    figure, axes = pyplot.subplots(3, len(collectives), figsize=(4.6 * len(collectives), 6.6 + legend),
+                                   squeeze=False, height_ratios=(3.6, 2, legend))
+    for (collective, curves), (above, below, foot) in zip(collectives, axes.T):
+        sizes = [sample["bytes"] for curve in curves for sample in curve["samples"]]
+        for index, curve in enumerate(curves):
+            style, marker = look(curves, index, colours)
+            mine = [sample["bytes"] for sample in curve["samples"]]
+            seconds = [sample["seconds"] for sample in curve["samples"]]
+            dense = sorted({*mine, *(min(mine) * (max(mine) / min(mine)) ** (i / 200) for i in range(201))})
+            above.plot(dense, [predicted(curve["fit"], size) for size in dense], linewidth=1.2, **style)
+            half = [min(0.5 * sample["spread"], 0.9) * sample["seconds"] for sample in curve["samples"]]
+            above.errorbar(mine, seconds, yerr=half, fmt=marker, markersize=3.5, elinewidth=0.7,
+                           color=style["color"])
+            below.plot(mine, [100 * error(curve, sample) for sample in curve["samples"]],
+                       marker=marker, markersize=3.5, linewidth=0.8, **style)
+            foot.plot([], [], marker=marker, markersize=4, label=curve["algorithm"], **style)
+        size_axis(above, sizes)
+        size_axis(below, sizes)
+        above.set_yscale("log")
+        above.yaxis.set_major_formatter(lambda seconds, _: time_text(seconds))
+        above.set_yticks([], minor=True)
+        above.set_title(collective, fontsize=11)
+        below.axhline(0, color="gray", linewidth=0.8)
+        below.set_yscale("symlog", linthresh=20, linscale=1.5)
+        largest = max(20, *(abs(100 * error(curve, sample)) for curve in curves for sample in curve["samples"]))
+        below.set_yticks([tick for tick in (-1000, -100, -20, -10, 0, 10, 20, 100, 1000, 10000)
+                          if abs(tick) <= 1.2 * largest and tick >= -100])
+        below.set_ylim(bottom=-min(130, 1.4 * largest), top=1.4 * largest)
+        below.yaxis.set_major_formatter(lambda percent, _: f"{percent:+g} %" if percent else "0")
+        below.set_yticks([], minor=True)
+        below.set_xlabel("bytes of a rank's send buffer")
+        foot.axis("off")
+        foot.legend(loc="upper center", ncol=2, fontsize=8, frameon=False, handlelength=3.2)
+    axes[0][0].set_ylabel("time of a call, and the line")
+    axes[1][0].set_ylabel("error of the line")
+    figure.suptitle(f"ranks {where}", fontsize=12)
+    figure.tight_layout()
+    return figure
+
+
+def plot_local(pyplot, name, samples):
+    """Time of a pass over tokens, a line for each kind of layer."""
+    kinds = {}
+    for sample in samples:
+        kind = tuple(sample[key] for key in ("embedding", "hidden", "experts", "choices"))
+        room = sample["rows"] / (sample["tokens"] * sample["choices"])
+        kinds.setdefault((*kind, round(room)), []).append(sample)
+    figure, axis = pyplot.subplots(figsize=(9, 4.2))
+    for index, (kind, mine) in enumerate(sorted(kinds.items())):
+        text = "M {:g}, H {:g}, E {:g}, k {:g}".format(*kind[:4]) + (f", f {kind[4]}" if kind[4] > 1 else "")
+        axis.plot([s["tokens"] for s in mine], [s["seconds"] for s in mine], marker=MARKERS[index % len(MARKERS)],
+                  markersize=4, label=text, color=f"C{index % 10}")
+    size_axis(axis, [sample["tokens"] for sample in samples])
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(lambda seconds, _: time_text(seconds))
+    axis.set_yticks([], minor=True)
+    axis.set(xlabel="tokens", ylabel=f"time of a {name} pass")
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.tight_layout()
+    return figure
+
+
+def grid_text(grid):
+    order = ", EP first" if grid["order"] == "EpEsp" else ""
+    return f"N_MP {grid['nMp']}, N_EP {grid['nEp']}, N_ESP {grid['nEsp']}{order}"
+
+
+def plot_maps(pyplot, maps):
+    """The fastest schedule in each cell, and how many times faster than the next one it is."""
+    figure, axes = pyplot.subplots(1, len(maps), figsize=(7.4 * len(maps), 4.2), squeeze=False)
+    for one, axis in zip(maps, axes[0]):
+        seen = set()
+        for y, row in enumerate(one["cells"]):
+            for x, cell in enumerate(row):
+                ranking = sorted((choice["seconds"], name) for name, choice in cell.items())
+                seen.add(ranking[0][1])
+                colour = SCHEDULE_COLOURS.get(ranking[0][1], OTHER_COLOUR)
+                lead = ranking[1][0] / ranking[0][0] if len(ranking) > 1 else 1
+                axis.add_patch(pyplot.Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white",
+                                                hatch=None if cell[ranking[0][1]]["measured"] else "///"))
+                axis.text(x + 0.5, y + 0.5, f"{lead:.2f}" if lead < 9.95 else f"{lead:.0f}",
+                          ha="center", va="center", fontsize=8)
+        xs, ys = one["x"]["values"], one["y"]["values"]
+        axis.set(xlim=(0, len(xs)), ylim=(0, len(ys)), xlabel="tokens of an MP group",
+                 ylabel={"embedding": "embedding size M", "kf": "k f"}[one["y"]["name"]])
+        axis.set_xticks([x + 0.5 for x in range(len(xs))], [f"{x:g}" for x in xs])
+        axis.set_yticks([y + 0.5 for y in range(len(ys))], [f"{y:g}" for y in ys])
+        axis.tick_params(length=0)
+        handles = [pyplot.Rectangle((0, 0), 1, 1, color=SCHEDULE_COLOURS.get(name, OTHER_COLOUR))
+                   for name in sorted(seen)]
+        axis.legend(handles, sorted(seen), ncol=4, fontsize=9, frameon=False, loc="lower right",
+                    bbox_to_anchor=(1, 1), borderaxespad=0.1)
+        layer = one["layer"]
+        fixed = f"f {layer['capacityFactor']:g}" if one["y"]["name"] == "embedding" else f"M {layer['embedding']}"
+        axis.set_title(f"E {layer['experts']}, k {layer['topK']}, {fixed}, H {layer['hiddenPerEmbedding']} M",
+                       loc="left", fontsize=9)
+    figure.suptitle(grid_text(maps[0]["grid"]), fontsize=12)
+    figure.tight_layout()
+    return figure
+
+
+def table(rows, head):
+    text = "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr>\n"
+    for row in rows:
+        text += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
+    return text + "</table>\n"
+
+
+def curve_table(groups):
+    rows = []
+    for collective, curves in groups.items():
+        for curve in curves:
+            for number, segment in enumerate(curve["fit"]["segments"]):
+                name = f"{curve['algorithm']}, from {size_text(segment['from'])}" if number else curve["algorithm"]
+                speed = f"{1e-9 / segment['beta']:.3g} GB/s" if segment["beta"] > 0 else "-"
+                errors = (f"{curve['fit']['r2']:.4f}", f"{100 * curve['fit']['medianError']:.1f} %",
+                          f"{100 * curve['fit']['worstError']:.0f} %", str(len(curve["samples"])))
+                rows.append((collective, name, time_text(segment["alpha"]), f"{segment['beta'] * 1e9:.4g} ns",
+                             speed, *(errors if number == 0 else [""] * 4)))
+    return table(rows, ("collective", "algorithm", "&alpha;", "&beta; per byte", "1 / &beta;", "R<sup>2</sup>",
+                        "median error", "worst error", "samples"))
+
+
+def local_table(fit):
+    rows = [(name, f"{seconds * 1e9:.4g} ns") for name, seconds in fit["seconds"].items()]
+    rows += [("R2", f"{fit['r2']:.4f}"), ("median error", f"{100 * fit['medianError']:.1f} %"),
+             ("worst error", f"{100 * fit['worstError']:.0f} %")]
+    return table(rows, ("term", "each"))
+
+
+def sections(pyplot, profile, maps):
+    """Heading, pictures by name, HTML of tables."""
+    colours = colours_of(profile["curves"])
+    for where, collectives in by_group(profile).items():
+        parts = list(collectives.items())
+        pictures = {f"group-{where}-{first // COLLECTIVES_PER_PICTURE}":
+                    plot_curves(pyplot, where, parts[first:first + COLLECTIVES_PER_PICTURE], colours)
+                    for first in range(0, len(parts), COLLECTIVES_PER_PICTURE)}
+        yield f"Ranks {where}", pictures, curve_table(collectives)
+    for name, local in profile.get("local", {}).items():
+        yield f"Local work, {name}", {f"local-{name}": plot_local(pyplot, name, local["samples"])}, \
+            local_table(local["fit"])
+    grids = {}
+    for one in maps:
+        grids.setdefault(grid_text(one["grid"]), []).append(one)
+    for grid, mine in grids.items():
+        yield f"The fastest schedule, {grid}", {f"map-{grid}": plot_maps(pyplot, mine)}, \
+            "<p>Predicted; the number is how many times faster than the next one. Hatched: priced from links " \
+            "in part.</p>\n"
+
+
+STYLE = """body { font-family: sans-serif; margin: 2em auto; max-width: 1500px; padding: 0 1em }
+img { max-width: 100% } table { border-collapse: collapse; font-size: 85% }
+td, th { padding: 0.15em 0.8em; text-align: right; border-bottom: 1px solid #ddd }
+td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }"""
+
+
+def page(profile, parts):
+    about = profile["fingerprint"]
+    nodes = "+".join(map(str, about["ranksPerNode"]))
+    text = f"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>moeccl profile</title>\n<style>{STYLE}</style>" \
+           f"</head><body>\n<h1>moeccl profile: {nodes} ranks</h1>\n<p>" \
+           + html.escape(f"{about['processor']}, {about['processorsPerNode']} processors per node; "
+                         f"{about['transport']}; moeccl {about['library']}") + "</p>\n"
+    for heading, pictures, tables in parts:
+        text += f"<h2>{html.escape(heading)}</h2>\n"
+        for figure in pictures.values():
+            text += f'<p><img src="data:image/png;base64,{base64.b64encode(png(figure)).decode()}"></p>\n'
+        text += tables
+    return text + "</body></html>\n"
+
+
+def png(figure):
+    from matplotlib import pyplot
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80)
+    pyplot.close(figure)
+    return picture.getvalue()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--output", help="the page's file")
+    what.add_argument("--png", metavar="FOLDER", help="where to put pictures instead")
+    parser.add_argument("--map", help="JSON of moeccl-fit --map")
+    parser.add_argument("json", help="the profile")
+    options = parser.parse_args()
+    profile = load(options.json, "moeccl-profile")
+    maps = load(options.map, "moeccl-map")["maps"] if options.map else []
+
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    parts = sections(pyplot, profile, maps)
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(page(profile, parts))
+        return
+    os.makedirs(options.png, exist_ok=True)
+    for _, pictures, _ in parts:
+        for name, figure in pictures.items():
+            path = os.path.join(options.png, re.sub("[^A-Za-z0-9]+", "-", name) + ".png")
+            with open(path, "wb") as file:
+                file.write(png(figure))
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

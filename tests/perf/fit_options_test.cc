@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <string>
+#include <vector>
+
+#include "perf/fit/options.h"
+
+namespace moeccl::perf {
+namespace {
+
+FitParsed parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "moeccl-fit");
+  return parseFitOptions(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::vector<std::string> gridTexts(const FitOptions& options, int ranks) {
+  std::vector<std::string> texts;
+  for (const moecclGridShape_t& shape : gridsFor(options, ranks)) texts.push_back(textOf(shape));
+  return texts;
+}
+
+TEST(FitOptions, Defaults) {
+  const FitParsed parsed = parse({});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.minBytes, 256u);
+  EXPECT_EQ(parsed.options.maxBytes, 0u);
+  EXPECT_EQ(parsed.options.budgetSeconds, 300);
+  EXPECT_EQ(parsed.options.outputFile, "moeccl-profile.json");
+}
+
+TEST(FitOptions, Grids) {
+  const FitParsed parsed = parse({"--grids", "2,4,2;1,2,4,ep-first;2,4,2"});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(gridTexts(parsed.options, 8), (std::vector<std::string>{"2,4,2", "1,2,4,ep-first"}));
+  try {
+    gridsFor(parsed.options, 6);
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"2,4,2\" is not for 6 ranks"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(FitOptions, GridsOfAnyNumberOfRanks) {
+  EXPECT_EQ(gridTexts({}, 1), (std::vector<std::string>{"1,1,1"}));
+  EXPECT_EQ(gridTexts({}, 7), (std::vector<std::string>{"1,7,1"}));
+  EXPECT_EQ(gridTexts({}, 6), (std::vector<std::string>{"1,6,1", "2,6,1", "1,3,2", "2,3,2"}));
+  EXPECT_EQ(gridsFor({}, 16).size(), 16u);
+  FitOptions both;
+  both.bothOrders = true;
+  EXPECT_EQ(gridTexts(both, 6),
+            (std::vector<std::string>{"1,6,1", "2,6,1", "1,3,2", "1,3,2,ep-first", "2,3,2",
+                                      "2,3,2,ep-first"}));
+}
+
+TEST(FitOptions, MistakesAreNamed) {
+  const struct {
+    std::vector<const char*> arguments;
+    std::vector<const char*> said;
+  } mistakes[] = {
+      {{"--grids", "2,0,2"}, {"2,0,2", "as in 2,4,2"}},
+      {{"--grids", "2,4"}, {"\"2,4\""}},
+      {{"--grids", "2,4,2,last"}, {"2,4,2,last"}},
+      {{"--grids", "2,4,2", "--both-orders"}, {"--grids", "--both-orders"}},
+      {{"--min-bytes", "-8"}, {"-8"}},
+      {{"--min-bytes", "2K", "--max-bytes", "1K"}, {"--min-bytes", "2048", "1024"}},
+      {{"--min-bytes", "many"}, {"many"}},
+      {{"--budget", "0"}, {"--budget"}},
+      {{"--steady", "-1"}, {"--steady"}},
+      {{"--max-repetitions", "2"}, {"--max-repetitions"}},
+      {{"--alternatives", "0"}, {"--alternatives"}},
+      {{"--refit", "/nowhere/profile.json"}, {"/nowhere/profile.json"}},
+      {{"--refit", "/dev/null", "--budget", "10"}, {"--budget", "--refit"}},
+      {{"--no-such-option"}, {"--no-such-option"}},
+      {{"profile.json"}, {"profile.json"}},
+  };
+  for (const auto& [arguments, said] : mistakes) {
+    const std::string error = parse(arguments).error;
+    EXPECT_NE(error, "") << arguments.back();
+    for (const char* text : said) EXPECT_NE(error.find(text), std::string::npos) << error;
+  }
+}
+
+TEST(FitOptions, RefusesAnEnvironmentThatOverridesAlgorithms) {
+  setenv("MOECCL_ALGO", "alltoall=linear", 1);
+  EXPECT_NE(parse({}).error.find("MOECCL_ALGO"), std::string::npos);
+  EXPECT_EQ(parse({"--refit", "/dev/null"}).error, "");
+  unsetenv("MOECCL_ALGO");
+}
+
+}  // namespace
+}  // namespace moeccl::perf

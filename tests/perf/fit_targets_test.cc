@@ -1,0 +1,79 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "perf/fit/targets.h"
+
+namespace moeccl::perf {
+namespace {
+
+using Ints = std::vector<int>;
+
+std::vector<std::string> textsOf(const std::vector<Target>& targets) {
+  std::vector<std::string> texts;
+  for (const Target& target : targets) texts.push_back(target.text);
+  return texts;
+}
+
+TEST(FitTargets, Members) {
+  const moecclGridShape_t espFirst{2, 4, 2, moecclOrderEspEp}, epFirst{4, 4, 2, moecclOrderEpEsp};
+  EXPECT_EQ(membersOf(espFirst, moecclGroupMp, 5, 8), (Ints{4, 5}));
+  EXPECT_EQ(membersOf(espFirst, moecclGroupEp, 5, 8), (Ints{1, 3, 5, 7}));
+  EXPECT_EQ(membersOf(espFirst, moecclGroupEsp, 5, 8), (Ints{4, 5}));
+  EXPECT_EQ(membersOf(epFirst, moecclGroupMp, 5, 8), (Ints{4, 5, 6, 7}));
+  EXPECT_EQ(membersOf(epFirst, moecclGroupEp, 5, 8), (Ints{4, 5, 6, 7}));
+  EXPECT_EQ(membersOf(epFirst, moecclGroupEsp, 5, 8), (Ints{1, 5}));
+  EXPECT_EQ(membersOf(epFirst, moecclGroupWorld, 5, 8).size(), 8u);
+}
+
+TEST(FitTargets, Patterns) {
+  const Ints nodes{0, 0, 1, 1, 1};
+  EXPECT_EQ(patternOf(Ints{2, 3}, nodes), (Ints{0, 0}));
+  EXPECT_EQ(patternOf(Ints{2, 0, 4}, nodes), (Ints{0, 1, 0}));
+  EXPECT_EQ(textOfPattern(Ints{0, 0, 1, 1}), "2x2");
+  EXPECT_EQ(textOfPattern(Ints{0, 1, 0}), "1x2+1x1");
+}
+
+TEST(FitTargets, GroupsThatLookAlikeAreMeasuredOnce) {
+  const Ints nodes{0, 0, 0, 0, 1, 1, 1, 1};
+  const moecclGridShape_t grids[] = {{1, 4, 2, moecclOrderEspEp}, {2, 4, 2, moecclOrderEspEp}};
+  const std::vector<Target> targets = targetsOf(grids, nodes);
+  // The MP group of the second grid and the ESP group of both are two ranks of a node.
+  EXPECT_EQ(textsOf(targets),
+            (std::vector<std::string>{
+                "alltoall of 2x2 ranks", "allgather of 1x2 ranks", "allreduce of 1x2 ranks",
+                "reducescatter of 1x2 ranks", "dispatch, grid 1,4,2", "combine, grid 1,4,2",
+                "combineallgather, grid 1,4,2", "splitdispatch, grid 1,4,2",
+                "combineallgather, grid 2,4,2", "splitdispatch, grid 2,4,2"}));
+  // What does not depend on MP groups is measured once and is the sample of both grids.
+  EXPECT_EQ(targets[4].grids, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(targets[6].grids, (std::vector<std::size_t>{0}));
+}
+
+TEST(FitTargets, OrdersDiffer) {
+  const Ints nodes{0, 0, 1, 1};
+  const moecclGridShape_t grids[] = {{1, 2, 2, moecclOrderEspEp}, {1, 2, 2, moecclOrderEpEsp}};
+  const std::vector<std::string> texts = textsOf(targetsOf(grids, nodes));
+  const std::set<std::string> unique(texts.begin(), texts.end());
+  for (const char* text : {"alltoall of 2x1 ranks", "alltoall of 1x2 ranks", "dispatch, grid 1,2,2",
+                           "dispatch, grid 1,2,2,ep-first"})
+    EXPECT_TRUE(unique.contains(text)) << text;
+  EXPECT_EQ(unique.size(), texts.size());
+}
+
+TEST(FitTargets, OneRankHasNone) {
+  const moecclGridShape_t grids[] = {{1, 1, 1, moecclOrderEspEp}};
+  EXPECT_TRUE(targetsOf(grids, Ints{0}).empty());
+}
+
+TEST(FitTargets, GroupsUnlikeRank0sAreNamed) {
+  const moecclGridShape_t grids[] = {{2, 4, 1, moecclOrderEspEp}};
+  EXPECT_TRUE(unlikeGroups(grids, Ints{0, 0, 1, 1}).empty());
+  const std::vector<std::string> unlike = unlikeGroups(grids, Ints{0, 0, 0, 1});
+  ASSERT_EQ(unlike.size(), 1u);
+  EXPECT_EQ(unlike[0], "rank 2's MP group of grid 2,4,1: 2x1 ranks, rank 0's 1x2");
+}
+
+}  // namespace
+}  // namespace moeccl::perf

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Tests moeccl-fit as a user starts it: fit_test.py --fit COMMAND --perf COMMAND --lab COMMAND"""
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+OPTIONS = None  # set in main
+QUICK = ("--budget", "4", "--max-bytes", "4K", "--alternatives", "2", "--max-repetitions", "3")
+
+
+def environment(**more):
+    # OpenBLAS would let every rank have all cores.
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
+
+
+def execute(*command, **more):
+    return subprocess.run(list(command), capture_output=True, text=True, timeout=100,
+                          stdin=subprocess.DEVNULL, env=environment(**more))
+
+
+def on(nodes, *command):
+    return (OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", *command)
+
+
+class Fit(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.profile = self.path("profile.json")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def read(self, path):
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def fit(self, nodes, *arguments):
+        """The profile of a run that must have gone well."""
+        process = execute(*on(nodes, OPTIONS.fit, "-o", self.profile, *arguments))
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertIn(f"written to {self.profile}", process.stdout)
+        profile = self.read(self.profile)
+        for curve in profile["curves"]:
+            sizes = [sample["bytes"] for sample in curve["samples"]]
+            self.assertEqual(sizes, sorted(set(sizes)), curve)
+            self.assertTrue(all(sample["seconds"] > 0 for sample in curve["samples"]))
+        return profile
+
+    def test_a_profile_that_predicts(self):
+        profile = self.fit("2x2", *QUICK, "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
+        self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
+        measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
+        self.assertEqual(measured, {
+            ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"), ("alltoall", "2x1"),
+            *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
+              for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
+        self.assertGreater(len(profile["local"]["forward"]["samples"]), 0)
+        # Measured once, known to both grids.
+        dispatch = [curve["samples"] for curve in profile["curves"] if curve["collective"] == "dispatch"]
+        self.assertIn(dispatch[0], dispatch[1:])
+
+        schedules_map = self.read(self.path("map.json"))
+        self.assertEqual([m["grid"]["nMp"] for m in schedules_map["maps"]], [2, 2, 1, 1])
+        for one in schedules_map["maps"]:
+            self.assertEqual(len(one["cells"]), len(one["y"]["values"]))
+            for row in one["cells"]:
+                self.assertEqual(len(row), len(one["x"]["values"]))
+                for cell in row:
+                    self.assertLessEqual({"baseline", "S1"}, set(cell))
+                    self.assertTrue(all(choice["seconds"] > 0 and choice["measured"]
+                                        for name, choice in cell.items() if name in ("S1", "S2")))
+
+        process = execute(*on("2x2", OPTIONS.perf, "alltoall", "-b", "1K", "-e", "1K", "-n", "1"),
+                          MOECCL_PROFILE=self.profile)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        process = execute(*on("1x2", OPTIONS.perf, "alltoall", "-b", "1K", "-e", "1K", "-n", "1"),
+                          MOECCL_PROFILE=self.profile)
+        self.assertNotEqual(process.returncode, 0, "another cluster's profile was taken")
+
+    def test_refit_makes_the_same_fits(self):
+        profile = self.fit("1x2", *QUICK, "--grids", "2,2,1")
+        again = self.path("again.json")
+        process = execute(OPTIONS.fit, "--refit", self.profile, "-o", again)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertEqual(self.read(again), profile)
+        # What was fitted is not taken over but made anew.
+        profile["curves"][0]["fit"]["segments"][0]["alpha"] += 1
+        with open(self.profile, "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        execute(OPTIONS.fit, "--refit", self.profile, "-o", self.profile)
+        self.assertEqual(self.read(self.profile), self.read(again))
+
+    def test_one_rank_has_local_work_alone(self):
+        process = execute(OPTIONS.fit, *QUICK, "-o", self.profile)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        profile = self.read(self.profile)
+        self.assertEqual(profile["curves"], [])
+        self.assertGreater(len(profile["local"]["forward"]["samples"]), 4)
+
+    def test_uneven_nodes_and_prime_counts(self):
+        profile = self.fit("2,1", *QUICK)
+        self.assertEqual({curve["where"] for curve in profile["curves"]},
+                         {"1x2+1x1", "mp1,ep3,esp1 on 1x2+1x1"})
+        process = execute(*on("3,1", OPTIONS.fit, *QUICK, "--grids", "2,4,1", "-o", self.profile))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn("rank 2's MP group of grid 2,4,1: 2x1 ranks, rank 0's 1x2", process.stdout)
+
+    def test_a_budget_cuts_and_says_so(self):
+        process = execute(*on("2x2", OPTIONS.fit, "--budget", "0.5", "-o", self.profile))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn("Not measured", process.stdout)
+        self.assertIn("splitdispatch, grid ", process.stdout)
+
+    def test_wrong_grid(self):
+        process = execute(*on("2x2", OPTIONS.fit, "--grids", "2,4,2", "-o", self.profile))
+        self.assertEqual(process.returncode, 1)
+        self.assertIn('"2,4,2" is not for 4 ranks', process.stderr)
+        self.assertFalse(os.path.exists(self.profile))
+
+    def test_unwritable_output(self):
+        for arguments in (["--output", "/nowhere/file.json"],
+                          ["-o", self.profile, "--map", "/nowhere/file.json"]):
+            process = execute(*on("1x2", OPTIONS.fit, *arguments))
+            self.assertNotEqual(process.returncode, 0)
+            self.assertIn(f"{arguments[-2]}: cannot write /nowhere/file.json: No such", process.stderr)
+        process = execute(OPTIONS.fit, "-o", self.folder)
+        self.assertIn("Is a directory", process.stderr)
+
+    def test_refit_of_no_profile(self):
+        with open(self.profile, "w", encoding="utf-8") as file:
+            file.write("{}")
+        process = execute(OPTIONS.fit, "--refit", self.profile, "-o", self.path("new.json"))
+        self.assertEqual(process.returncode, 1)
+        self.assertIn(self.profile, process.stderr)
+        self.assertFalse(os.path.exists(self.path("new.json")))
+
+    def test_an_interrupt_leaves_no_profile(self):
+        process = subprocess.Popen(on("2x2", OPTIONS.fit, "-o", self.profile), text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environment())
+        self.addCleanup(process.kill)
+        while "left" not in (line := process.stderr.readline()):
+            self.assertNotEqual(line, "", "ended early")
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 5, "the ranks were killed")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("interrupted; nothing was written", said)
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--fit", "--perf", "--lab"):
+        parser.add_argument(name, required=True)
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

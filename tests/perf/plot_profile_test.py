@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Tests plot_profile.py on a small profile: plot_profile_test.py SCRIPT. 77 (skipped) where matplotlib is missing."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = None  # set in main
+
+
+def curve(collective, algorithm, where, alpha, beta, knee=None):
+    segments = [{"from": 0, "alpha": alpha, "beta": beta}]
+    if knee:
+        segments.append({"from": knee, "alpha": alpha, "beta": 2 * beta})
+    samples = [{"bytes": 4 ** i, "seconds": (alpha + beta * 4 ** i) * (1 + i % 3 / 10), "spread": i / 10}
+               for i in range(4, 9)]
+    return {"collective": collective, "algorithm": algorithm, "where": where, "samples": samples,
+            "fit": {"segments": segments, "r2": 0.9, "medianError": 0.1, "worstError": 0.2}}
+
+
+PROFILE = {
+    "schema": "moeccl-profile", "schemaVersion": 1,
+    "fingerprint": {"ranksPerNode": [2, 2], "processor": "<some> & any", "processorsPerNode": 2,
+                    "transport": "UCX", "library": "0.1.0"},
+    "curves": [curve("alltoall", "linear", "2x2", 1e-5, 1e-9, 4096), curve("alltoall", "bruck", "2x2", 1e-6, 0),
+               curve("alltoall", "bruck:radix=4", "2x2", 2e-6, 2e-9),
+               *(curve(name, "linear", "1x2", 1e-5, 1e-9) for name in "abcde")],
+    "local": {"forward": {"fit": {"seconds": {"layer": 1e-6, "gate": 1e-10}, "r2": 1, "medianError": 0,
+                                  "worstError": 0},
+                          "samples": [{"tokens": 64, "embedding": 8, "hidden": 8, "experts": 8, "choices": 2,
+                                       "rows": 128, "seconds": 1e-3, "spread": 0}]}},
+}
+
+
+def choice(seconds):
+    return {"seconds": seconds, "communication": 0, "measured": seconds > 1, "exchanges": ""}
+
+
+MAP = {"schema": "moeccl-map", "schemaVersion": 1, "ranksPerNode": [2, 2], "maps": [
+    {"grid": {"nMp": 2, "nEp": 2, "nEsp": 2, "order": order}, "pass": "forward",
+     "layer": {"embedding": 64, "hiddenPerEmbedding": 2, "experts": 8, "topK": 2, "capacityFactor": 1},
+     "x": {"name": "tokens", "values": [64, 128]}, "y": {"name": name, "values": [1, 2]},
+     "cells": [[{"S1": choice(1), "S2": choice(2)}, {"S1": choice(3)}],
+               [{"baseline": choice(1), "new": choice(0.5)}, {"PPMoE": choice(1), "S2": choice(20)}]]}
+    for order in ("EspEp", "EpEsp") for name in ("embedding", "kf")]}
+
+
+class Plot(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, name, value):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        return path
+
+    def plot(self, *arguments):
+        return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=100)
+
+    def test_a_page_with_all(self):
+        page = os.path.join(self.folder, "report.html")
+        process = self.plot("--output", page, "--map", self.write("map.json", MAP), self.write("p.json", PROFILE))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertNotIn("Warning", process.stderr)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        # Five collectives of a group are two pictures.
+        self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2)
+        for words in ("Ranks 2x2", "linear, from 4K", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
+                      "Local work, forward", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
+            self.assertIn(words, text)
+
+    def test_pictures(self):
+        process = self.plot("--png", os.path.join(self.folder, "png"), self.write("p.json", PROFILE))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        names = ["group-1x2-0.png", "group-1x2-1.png", "group-2x2-0.png", "local-forward.png"]
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "png"))), names)
+
+    def test_a_profile_without_anything(self):
+        empty = {**PROFILE, "curves": []}
+        del empty["local"]
+        process = self.plot("--output", os.path.join(self.folder, "report.html"), self.write("p.json", empty))
+        self.assertEqual(process.returncode, 0, process.stderr)
+
+    def test_no_profile(self):
+        process = self.plot("--output", os.path.join(self.folder, "report.html"), self.write("map.json", MAP))
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("map.json is no moeccl-profile", process.stderr)
+
+
+def main():
+    global SCRIPT
+    SCRIPT = sys.argv.pop(1)
+    if importlib.util.find_spec("matplotlib") is None:
+        print("without matplotlib")
+        sys.exit(77)
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()
