@@ -22,6 +22,8 @@ constexpr double kGoodEnough = 0.01;
 // in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
 constexpr double kWorth = 10;
 constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
+// Of thousands of sizes, not every boundary is tried.
+constexpr std::size_t kMaxBoundaries = 256;
 
 void require(bool holds, std::size_t index, const char* what, double value, const char* right) {
   if (!holds)
@@ -156,7 +158,8 @@ std::optional<Fit> fitPair(const Samples& samples) {
     if (i == 0 || samples.points[i].x != samples.points[i - 1].x) starts.push_back(i);
   std::optional<Fit> best;
   double least = 0;
-  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); ++s) {
+  const std::size_t stride = 1 + starts.size() / kMaxBoundaries;
+  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); s += stride) {
     const std::size_t boundary = starts[s];
     const Segment first = lineThrough(samples.part(0, boundary), 0);
     Segment second =

@@ -181,6 +181,13 @@ TEST(FitLine, ChanceMakesFewKnees) {
   EXPECT_LE(knees, lines / 100);
 }
 
+TEST(FitLine, ManySamples) {
+  const auto time = [](double x) { return x < 1e4 ? 1e-5 : 5e-5 + 1e-9 * x; };
+  const Fit fit = fitLine(samples(8192, std::pow(1e6, 1.0 / 8192), 0.05, 1, time));
+  ASSERT_EQ(fit.segments.size(), 2u);
+  EXPECT_NEAR(fit.segments[1].from, 1e4, 1e3);
+}
+
 TEST(FitLine, NoKneeWhereOneLineIsGoodEnough) {
   const Fit fit = fitLine(
       samples(20, 2, 0, 1, [](double x) { return (1e-5 + 1e-9 * x) * (x < 1e4 ? 1 : 1.005); }));
