@@ -140,12 +140,10 @@ double worthOfKnee(double lineError, double pairError, std::size_t samples) {
   return (lineError - pairError) / (kPair - kLine) / ((pairError + floor) / (n - kPair));
 }
 
-// Where to go over from one line to the other, so that predictions do not fall: where they meet, but not before
-// the sample at `below`; or, where the second lies higher already there, at its own first sample.
-std::optional<double> kneeOf(const Segment& first, const Segment& second, double below) {
-  if (second.at(below) > first.at(below))
-    return second.alpha >= first.at(second.from) ? std::optional(second.from) : std::nullopt;
-  if (second.beta <= first.beta) return std::nullopt;
+// Where to go over from one line to the other: where a steeper one meets the first, but not before the sample at
+// `below`; else at the second's own first sample.
+double kneeOf(const Segment& first, const Segment& second, double below) {
+  if (second.beta <= first.beta || second.at(below) > first.at(below)) return second.from;
   const double knee =
       second.from + (first.at(second.from) - second.alpha) / (second.beta - first.beta);
   return std::max(knee, below);
@@ -164,9 +162,10 @@ std::optional<Fit> fitPair(const Samples& samples) {
     const Segment first = lineThrough(samples.part(0, boundary), 0);
     Segment second =
         lineThrough(samples.part(boundary, samples.size()), samples.points[boundary].x);
-    const auto knee = kneeOf(first, second, samples.points[boundary - 1].x);
-    if (!knee || *knee > samples.points.back().x) continue;
-    second = {*knee, std::max(second.at(*knee), first.at(*knee)), second.beta};
+    const double knee = kneeOf(first, second, samples.points[boundary - 1].x);
+    if (knee > samples.points.back().x) continue;
+    // Raised where it would begin below the first: predictions do not fall.
+    second = {knee, std::max(second.at(knee), first.at(knee)), second.beta};
     Fit pair{{first, second}, {}};
     const double error = squaredError(samples, pair);
     if (!best || error < least) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -50,6 +51,7 @@ TEST(Profile, FitsAgainFromItsSamples) {
   Profile profile = sampleProfile();
   std::vector<Curve> curves(profile.curves().begin(), profile.curves().end());
   for (Curve& curve : curves) curve.fit = {{{0, 1, 1}}, {}};
+  std::ranges::reverse(curves);
   profile.setCurves(std::move(curves));
   profile.setLocal(Pass::forward, Local{profile.local(Pass::forward)->samples, {{1, 1, 1, 1}, {}}});
   EXPECT_NE(profile, sampleProfile());
