@@ -109,7 +109,8 @@ def plot(reports, output):
     for part, (path, report) in zip(figure.subfigures(len(reports), 1, squeeze=False)[:, 0], reports):
         name = os.path.splitext(os.path.basename(path))[0]
         part.suptitle(f"{name}: {len(report['layers'])} layers of table III, L, M and H divided by {report['scale']}, "
-                      f"{'+'.join(map(str, report['ranksPerNode']))} ranks"
+                      f"{'+'.join(map(str, report['ranksPerNode']))} ranks, "
+                      f"{'forward and backward' if report['pass'] == 'both' else 'forward'}"
                       + (f", {report['note']}" if report["note"] else ""), fontsize=10)
         for axis, draw in zip(part.subplots(1, 3), (plot_regrets, plot_predictions, plot_speedups)):
             draw(axis, report)

@@ -1,18 +1,10 @@
 #include "perf/layers/contender.h"
 
-#include <cmath>
-
-#include "perf/layers/draws.h"
-
 namespace moeccl::perf::layers {
 namespace {
 
-std::vector<float> randomFloats(std::int64_t count, double scale, std::uint64_t seed) {
-  Draws draws(seed);
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = draws.fraction() * static_cast<float>(scale);
-  return values;
-}
+// Weighs the auxiliary loss as in Switch and GShard.
+constexpr double kAuxiliaryLossScale = 0.01;
 
 }  // namespace
 
@@ -33,33 +25,11 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
   return made;
 }
 
-// Sizes keep activations of order 1. Everyone's gate must be the same, the tokens those of the MP group, and
-// b2 the same on the shards of an expert; which values the rest has is each rank's own business.
-Data::Data(const Layer& layer, const moecclMoeShapes_t& shapes, int rank, std::uint64_t seed) {
-  const std::int64_t embedding = layer.embedding, hidden = shapes.localHidden;
-  const double perEmbedding = 1 / std::sqrt(static_cast<double>(embedding));
-  const double perHidden = 1 / std::sqrt(static_cast<double>(layer.hidden));
-  // Far from each other for different parts, and from those of another --seed.
-  const auto seedOf = [seed](std::uint64_t part, std::int64_t which) {
-    return (seed * 8 + part) * 1000003 + static_cast<std::uint64_t>(which);
-  };
-  gate_ = randomFloats(embedding * layer.experts, 4 * perEmbedding, seedOf(0, 0));
-  w1_ = randomFloats(shapes.localExperts * embedding * hidden, perEmbedding, seedOf(1, rank));
-  b1_ = randomFloats(shapes.localExperts * hidden, 0.5, seedOf(2, rank));
-  w2_ = randomFloats(shapes.localExperts * hidden * embedding, perHidden, seedOf(3, rank));
-  b2_ = randomFloats(shapes.localExperts * embedding, 0.5, seedOf(4, shapes.firstExpert));
-  input_ = randomFloats(layer.tokens() * embedding, 1, seedOf(5, rank / layer.grid.nMp));
-  weights_.gate = gate_.data();
-  weights_.w1 = w1_.data();
-  weights_.b1 = b1_.data();
-  weights_.w2 = w2_.data();
-  weights_.b2 = b2_.data();
-}
-
-Contender::Contender(const Layer& layer, const Setting& setting, Grids& grids) : setting_(setting) {
+Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
+    : setting_(setting), backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
-  const moecclMoeConfig_t config = layer.config(setting.schedule);
+  const moecclMoeConfig_t config = layer.config(setting.schedule, pass);
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(place.grid.get(), &config, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -76,14 +46,23 @@ moecclMoeShapes_t Contender::shapes() const {
   return shapes;
 }
 
-void Contender::setWeights(const moecclMoeWeights_t& weights) {
-  require(moecclMoeLayerSetWeights(handle_.get(), &weights), "set the weights", nullptr);
+void Contender::setData(Data& data) {
+  data_ = &data;
+  require(moecclMoeLayerSetWeights(handle_.get(), &data.weights()), "set the weights", nullptr);
+  if (backward_)
+    require(moecclMoeLayerSetGradients(handle_.get(), &data.gradients()), "set the gradients",
+            nullptr);
 }
 
-void Contender::forward(const float* input, float* output, int count) {
-  for (int i = 0; i < count; ++i)
-    require(moecclMoeForward(handle_.get(), input, output, nullptr), setting_.name().c_str(),
-            nullptr);
+void Contender::run(int count) {
+  for (int i = 0; i < count; ++i) {
+    require(moecclMoeForward(handle_.get(), data_->input(), data_->output(), nullptr),
+            setting_.name().c_str(), nullptr);
+    if (backward_)
+      require(moecclMoeBackward(handle_.get(), data_->outputGradient(), kAuxiliaryLossScale,
+                                data_->inputGradient(), nullptr),
+              setting_.name().c_str(), nullptr);
+  }
 }
 
 void Contender::barrier() {

@@ -146,6 +146,7 @@ std::string toJson(const Run& run) {
                        {"ranksPerNode", run.ranksPerNode},
                        {"seed", options.seed},
                        {"scale", run.scale},
+                       {"pass", options.pass == moecclPassBoth ? "both" : "forward"},
                        {"repetitions", options.repetitions},
                        {"turnMs", options.turnMs},
                        {"layers", ordered_json::array()},

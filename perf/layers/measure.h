@@ -13,7 +13,7 @@ struct Timed {
   Setting setting;
   moecclSchedule_t followed;    // the schedule that the layer follows; never auto
   int passes;                   // of a turn
-  double error;                 // largest difference from the first contender's output, relatively
+  double error;                 // of its results from the first contender's, relatively
   std::vector<double> seconds;  // per pass on the slowest rank, one for each repetition
 };
 
@@ -27,15 +27,15 @@ struct Measured {
   std::vector<NotOffered> notOffered;
 };
 
-// Outputs may differ by rounding alone, relative to the largest element.
+// Outputs and gradients may differ by rounding alone, relative to the largest element.
 inline constexpr double kTolerance = 1e-4;
 
-// Runs the contenders, compares their outputs and times them. Collective. Throws std::runtime_error, also
-// where an output is wrong.
+// Runs the contenders, compares what they compute and times them. Collective. Throws std::runtime_error, also
+// where something is wrong.
 Measured measure(const Layer& layer, const Options& options, const Job& job, Grids& grids);
 
 // Bytes that the layer takes on the fullest node, over all its ranks and contenders.
-double bytesOnNode(const Layer& layer, const Job& job);
+double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job);
 
 // The smallest scale at which one of the larger of `layers` takes no more than options.layerSeconds and
 // options.memoryGib. Collective.

@@ -23,14 +23,14 @@ void run(const Options& options, const Job& job) {
   if (report) report->begin(scale);
   for (const Layer& drawn : layers) {
     const Layer layer = scaled(drawn, scale);
-    const double bytes = bytesOnNode(layer, job);
+    const double bytes = bytesOnNode(layer, options.pass, job);
     if (bytes > options.memoryGib * (1 << 30)) {
       if (report) report->skip(layer, bytes);
       continue;
     }
     Outcome outcome{layer,
                     measure(layer, options, job, grids),
-                    selectionOf(layer, grids.get(layer.grid, "").grid.get()),
+                    selectionOf(layer, options.pass, grids.get(layer.grid, "").grid.get()),
                     {}};
     outcome.best = bestOf(outcome.measured.timed);
     if (report) report->add(std::move(outcome));

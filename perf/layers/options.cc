@@ -30,6 +30,7 @@ Parsed parseOptions(int argc, const char* const* argv) {
   Parsed parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
+  std::string pass = "forward";
 
   CLI::App app(
       "Runs MoE layers drawn from Parm's table III under every schedule and the algorithms that "
@@ -54,6 +55,10 @@ Parsed parseOptions(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("--top-k", options.topK, "experts per token (default: drawn from 1 and 2)")
       ->check(CLI::Range(1, 64));
+  app.add_option("--pass", pass,
+                 "forward, or both: each forward pass is followed by a backward one")
+      ->check(CLI::IsMember({"forward", "both"}))
+      ->capture_default_str();
   app.add_option("-r,--repetitions", options.repetitions,
                  "how often each contender has its turn, each time in another order")
       ->check(CLI::PositiveNumber)
@@ -71,6 +76,7 @@ Parsed parseOptions(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     checkEnvironment();
+    if (pass == "both") options.pass = moecclPassBoth;
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();
   } catch (const CLI::ParseError& error) {

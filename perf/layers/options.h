@@ -1,6 +1,8 @@
 // What moeccl-layers is asked to do.
 #pragma once
 
+#include <moeccl/model.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,7 +14,8 @@ struct Options {
   std::uint64_t seed = 1;
   int scale = 0;  // 0: by layerSeconds
   double layerSeconds = 5;
-  std::int64_t topK = 0;  // 0: drawn
+  std::int64_t topK = 0;                  // 0: drawn
+  moecclPass_t pass = moecclPassForward;  // or both
   int repetitions = 5;
   double turnMs = 20;
   double memoryGib = 4;  // of all ranks of a node

@@ -25,13 +25,14 @@ void printHead(const Run& run) {
   if (run.ranks > 1 && std::getenv("OPENBLAS_NUM_THREADS") == nullptr)
     std::printf("# OPENBLAS_NUM_THREADS is not set; ranks that share cores slow each other down\n");
   std::printf(
-      "# %d repetitions of turns of %g ms or more; times: ms of a forward pass on the slowest "
+      "# %d repetitions of turns of %g ms or more; times: ms of a %s on the slowest "
       "rank, "
       "median\n"
       "# baseline, S1, ...: with automatic algorithms. auto: the library's choice of all. regret: "
       "of "
       "auto, over best\n#\n",
-      options.repetitions, options.turnMs);
+      options.repetitions, options.turnMs,
+      options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
   std::printf("# %4s %2s %3s %2s %5s %5s %5s %3s %2s %4s", "N_MP", "EP", "ESP", "B", "L", "M", "H",
               "E", "k", "f");
   for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)

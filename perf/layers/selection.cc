@@ -4,13 +4,14 @@
 
 namespace moeccl::perf::layers {
 
-Selection selectionOf(const Layer& layer, moecclGrid_t grid) {
-  const moecclMoeConfig_t config = layer.config(moecclScheduleAuto);
+Selection selectionOf(const Layer& layer, moecclPass_t pass, moecclGrid_t grid) {
+  const moecclMoeConfig_t config = layer.config(moecclScheduleAuto, pass);
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
+  query.pass = pass;
 
   Selection selection;
   for (int rule = 0; rule < moecclNumRules; ++rule) {

@@ -23,6 +23,6 @@ struct Prediction {
 using Selection = std::array<std::vector<Prediction>, moecclNumRules>;
 
 // Throws std::runtime_error.
-Selection selectionOf(const Layer& layer, moecclGrid_t grid);
+Selection selectionOf(const Layer& layer, moecclPass_t pass, moecclGrid_t grid);
 
 }  // namespace moeccl::perf::layers

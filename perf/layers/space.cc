@@ -20,6 +20,8 @@ constexpr std::array<std::int64_t, 2> kExpertsPerRank = {1, 2};
 
 constexpr double kFloat = sizeof(float);
 
+bool isTraining(moecclPass_t pass) { return (pass & moecclPassBackward) != 0; }
+
 std::vector<moecclGridShape_t> gridsOf(int ranks) {
   std::vector<moecclGridShape_t> grids;
   for (const int nMp : kGroups)
@@ -59,7 +61,7 @@ double Layer::work() const {
          static_cast<double>(embedding) * static_cast<double>(hidden);
 }
 
-moecclMoeConfig_t Layer::config(moecclSchedule_t schedule) const {
+moecclMoeConfig_t Layer::config(moecclSchedule_t schedule, moecclPass_t pass) const {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
   config.tokens = tokens();
   config.embedding = embedding;
@@ -68,6 +70,7 @@ moecclMoeConfig_t Layer::config(moecclSchedule_t schedule) const {
   config.topK = topK;
   config.capacityFactor = capacityFactor;
   config.schedule = schedule;
+  config.training = isTraining(pass);
   return config;
 }
 
@@ -102,7 +105,7 @@ Layer scaled(const Layer& layer, int scale) {
   return smaller;
 }
 
-double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule) {
+double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule, moecclPass_t pass) {
   // The baseline computes all tokens of an MP group on each of its ranks, the others share them out.
   const double share = schedule == moecclScheduleBaseline ? 1 : layer.grid.nMp;
   const double ranks = layer.grid.nEp * layer.grid.nEsp;
@@ -110,17 +113,21 @@ double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule) {
   const double localExperts = static_cast<double>(layer.experts) / layer.grid.nEp;
   const double matrix = std::max(localExperts * places, static_cast<double>(layer.tokens())) *
                         static_cast<double>(layer.embedding);
-  // Two matrices of the layer, and about as much on the way through collectives.
-  return kFloat * (4 * matrix + places * static_cast<double>(layer.hidden) / layer.grid.nEsp);
+  // Two matrices of the layer, and about as much on the way through collectives; for a backward pass up to two
+  // more are kept, and hidden units have gradients.
+  const double hidden = places * static_cast<double>(layer.hidden) / layer.grid.nEsp;
+  return isTraining(pass) ? kFloat * (6 * matrix + 3 * hidden) : kFloat * (4 * matrix + hidden);
 }
 
-double bytesOfData(const Layer& layer) {
+double bytesOfData(const Layer& layer, moecclPass_t pass) {
   const double embedding = static_cast<double>(layer.embedding);
   const double localExperts = static_cast<double>(layer.experts) / layer.grid.nEp;
   const double weights =
       2 * localExperts * embedding * static_cast<double>(layer.hidden) / layer.grid.nEsp;
-  return kFloat * (weights + embedding * static_cast<double>(layer.experts) +
-                   3 * static_cast<double>(layer.tokens()) * embedding);
+  const double all = weights + embedding * static_cast<double>(layer.experts) +
+                     3 * static_cast<double>(layer.tokens()) * embedding;
+  // Gradients, and those of the first contender, with which others' are compared.
+  return kFloat * (isTraining(pass) ? 3 * all : all);
 }
 
 }  // namespace moeccl::perf::layers

@@ -1,7 +1,7 @@
 // The layers that are measured: drawn from Parm's table III, and made smaller for this machine.
 #pragma once
 
-#include <moeccl/moe.h>
+#include <moeccl/model.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Layer {
   std::int64_t capacity() const;
   // What the time of a layer grows with: multiplications of its experts.
   double work() const;
-  moecclMoeConfig_t config(moecclSchedule_t schedule) const;
+  moecclMoeConfig_t config(moecclSchedule_t schedule, moecclPass_t pass) const;
 
   bool operator==(const Layer& other) const;
 };
@@ -42,9 +42,9 @@ std::vector<Layer> drawLayers(int ranks, int count, std::uint64_t seed, std::int
 Layer scaled(const Layer& layer, int scale);
 
 // What one rank allocates for a layer under a schedule, roughly: the matrices of places, what collectives
-// keep on their way, and the experts' hidden units.
-double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule);
+// keep on their way, the experts' hidden units, and what is kept for a backward pass.
+double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule, moecclPass_t pass);
 // What one rank allocates for a layer once, whatever the schedules: weights, tokens and results.
-double bytesOfData(const Layer& layer);
+double bytesOfData(const Layer& layer, moecclPass_t pass);
 
 }  // namespace moeccl::perf::layers

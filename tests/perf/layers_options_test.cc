@@ -21,20 +21,22 @@ TEST(LayersOptions, Defaults) {
   EXPECT_EQ(parsed.options.seed, 1u);
   EXPECT_EQ(parsed.options.scale, 0);
   EXPECT_EQ(parsed.options.topK, 0);
+  EXPECT_EQ(parsed.options.pass, moecclPassForward);
   EXPECT_EQ(parsed.options.repetitions, 5);
   EXPECT_EQ(parsed.options.turnMs, 20);
   EXPECT_EQ(parsed.options.memoryGib, 4);
 }
 
 TEST(LayersOptions, Values) {
-  const Parsed parsed =
-      parse({"-l", "7", "--seed", "18446744073709551615", "--scale", "128", "--top-k", "2", "-r",
-             "3", "--turn-ms", "0.5", "--memory-gib", "0.5", "--note", "100 Mbit/s"});
+  const Parsed parsed = parse({"-l", "7", "--seed", "18446744073709551615", "--scale", "128",
+                               "--top-k", "2", "-r", "3", "--pass", "both", "--turn-ms", "0.5",
+                               "--memory-gib", "0.5", "--note", "100 Mbit/s"});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.layers, 7);
   EXPECT_EQ(parsed.options.seed, ~std::uint64_t{0});
   EXPECT_EQ(parsed.options.scale, 128);
   EXPECT_EQ(parsed.options.topK, 2);
+  EXPECT_EQ(parsed.options.pass, moecclPassBoth);
   EXPECT_EQ(parsed.options.turnMs, 0.5);
   EXPECT_EQ(parsed.options.note, "100 Mbit/s");
 }
@@ -52,6 +54,7 @@ TEST(LayersOptions, MistakesAreNamed) {
       {{"--scale", "8", "--layer-seconds", "2"}, {"--scale", "--layer-seconds"}},
       {{"--layer-seconds", "0"}, {"--layer-seconds"}},
       {{"--top-k", "0"}, {"--top-k"}},
+      {{"--pass", "backward"}, {"--pass", "backward"}},
       {{"-r", "0"}, {"--repetitions"}},
       {{"--turn-ms", "-1"}, {"--turn-ms"}},
       {{"--memory-gib", "0"}, {"--memory-gib"}},

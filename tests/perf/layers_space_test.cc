@@ -124,9 +124,13 @@ TEST(LayerSpace, Capacity) {
 // The same layer: E_local = 2, 32 places from each of 8 ranks, M = 64, H / N_ESP = 64.
 TEST(LayerSpace, Bytes) {
   const Layer layer{{4, 4, 2, moecclOrderEspEp}, 4, 25, 64, 128, 8, 2, 1.2};
-  EXPECT_EQ(bytesOfSchedule(layer, moecclScheduleBaseline), 4.0 * (4 * 2 * 256 * 64 + 256 * 64));
-  EXPECT_EQ(bytesOfSchedule(layer, moecclScheduleS1), 4.0 * (4 * 2 * 64 * 64 + 64 * 64));
-  EXPECT_EQ(bytesOfData(layer), 4.0 * (2 * 2 * 64 * 64 + 64 * 8 + 3 * 100 * 64));
+  constexpr auto kForward = moecclPassForward, kBoth = moecclPassBoth;
+  EXPECT_EQ(bytesOfSchedule(layer, moecclScheduleBaseline, kForward),
+            4.0 * (4 * 2 * 256 * 64 + 256 * 64));
+  EXPECT_EQ(bytesOfSchedule(layer, moecclScheduleS1, kForward), 4.0 * (4 * 2 * 64 * 64 + 64 * 64));
+  EXPECT_EQ(bytesOfSchedule(layer, moecclScheduleS1, kBoth), 4.0 * (6 * 2 * 64 * 64 + 3 * 64 * 64));
+  EXPECT_EQ(bytesOfData(layer, kForward), 4.0 * (2 * 2 * 64 * 64 + 64 * 8 + 3 * 100 * 64));
+  EXPECT_EQ(bytesOfData(layer, kBoth), 3 * bytesOfData(layer, kForward));
 }
 
 }  // namespace

@@ -81,6 +81,17 @@ class Layers(unittest.TestCase):
             self.assertIn(text, process.stdout)
         self.assertIn("9 of 9 layers", process.stderr)
 
+    def test_backward_takes_longer(self):
+        both, forward = (self.measured(ranks("2x2", "-l", "4", *TINY, "--pass", which, "--json", self.json))
+                         for which in ("both", "forward"))
+        self.assertEqual((both["pass"], forward["pass"]), ("both", "forward"))
+        predicted = [sum(layer["predictions"]["model"][0]["seconds"] for layer in report["layers"])
+                     for report in (both, forward)]
+        self.assertGreater(predicted[0], 1.5 * predicted[1])
+        names = [{contender["name"] for layer in report["layers"] for contender in layer["contenders"]}
+                 for report in (both, forward)]
+        self.assertEqual(*names)
+
     def test_one_rank_chooses_a_scale(self):
         report = self.measured(execute(OPTIONS.layers, "-l", "2", "-r", "1", "--turn-ms", "0", "--layer-seconds",
                                        "0.05", "--json", self.json))
