@@ -92,13 +92,19 @@ typedef struct {
    *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k)
    * and less for numbers per choice. Hidden values are computed again. */
   int training;
+  /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
+   * of different chunks at once: the MP-AllGather costs little then, at less volume than SAA's. It must
+   * divide capacityGroups / N_MP. 0 or 1: none. The result does not depend on it. Exchanges go on while
+   * experts compute if the communicator has a progress thread, else between two experts. Other
+   * schedules ignore it. */
+  int64_t chunks;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0                                     \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0                                  \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
