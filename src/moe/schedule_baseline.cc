@@ -92,8 +92,8 @@ class Baseline final : public Schedule {
                      places_.rows() + shard * shape_.capacity() * shape_.embedding);
     }
 
-    const std::int64_t places = shape_.capacity() * shape_.embedding;
-    const std::int64_t perSource = groups_.esp.ranks * places;
+    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
+    const std::int64_t perSource = groups_.esp.ranks * perBatch;
     moecclResult_t result =
         allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perSource);
     if (result != moecclSuccess) return result;
@@ -101,8 +101,8 @@ class Baseline final : public Schedule {
     runExperts(weights, places_, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
     result = allReduce("ESP-AllReduce", groups_.esp, places_, shape_.experts * perSource);
     if (result != moecclSuccess) return result;
-    splitShards(places);
-    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * places);
+    splitShards(perBatch);
+    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
     places_.keepResults();
     mine_.combine(places_.rows(), shape_.capacity(), output);
@@ -112,22 +112,22 @@ class Baseline final : public Schedule {
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
                           const double* probabilityGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
-    const std::int64_t places = shape_.capacity() * shape_.embedding;
+    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
     mine_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(), places_.rows());
     moecclResult_t result =
-        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * places);
+        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
-    result = allGather("ESP-AllGather", groups_.esp, places_, shape_.experts * places);
+    result = allGather("ESP-AllGather", groups_.esp, places_, shape_.experts * perBatch);
     if (result != moecclSuccess) return result;
-    transpose(places_, shards, shape_.experts, places);
-    transpose(places_, sources, shape_.localExperts, shards * places);
+    transpose(places_, shards, shape_.experts, perBatch);
+    transpose(places_, sources, shape_.localExperts, shards * perBatch);
     runSourcesBackward(weights, gradients);
-    transpose(places_, shape_.localExperts, sources, shards * places);
-    transpose(places_, shape_.experts, shards, places);
-    result = reduceScatter("ESP-ReduceScatter", groups_.esp, places_, shape_.experts * places);
+    transpose(places_, shape_.localExperts, sources, shards * perBatch);
+    transpose(places_, shape_.experts, shards, perBatch);
+    result = reduceScatter("ESP-ReduceScatter", groups_.esp, places_, shape_.experts * perBatch);
     if (result != moecclSuccess) return result;
-    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * places);
+    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
     mine_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
     mine_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
@@ -135,8 +135,8 @@ class Baseline final : public Schedule {
   }
 
  private:
-  // As runExpertsBackward of the places [E_local][N_EP][N_ESP][C]; weights get the gradients of one rank of
-  // each MP group.
+  // As runExpertsBackward, of places_ [E_local][N_EP][N_ESP][C]; weights get the gradients of one rank
+  // of each MP group.
   void runSourcesBackward(const LayerWeights& weights, const LayerGradients& gradients) {
     std::int64_t begin = 0;
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
@@ -155,10 +155,10 @@ class Baseline final : public Schedule {
     return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
   }
 
-  // the places [E_local][N_EP][N_ESP][places] -> the caller's [N_EP][E_local][places].
-  void splitShards(std::int64_t places) {
+  // places_ [E_local][N_EP][N_ESP][perBatch] -> the caller's [N_EP][E_local][perBatch].
+  void splitShards(std::int64_t perBatch) {
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
-    const auto block = static_cast<std::ptrdiff_t>(places * sizeof(float));
+    const auto block = static_cast<std::ptrdiff_t>(perBatch * sizeof(float));
     const auto* from =
         reinterpret_cast<const std::byte*>(places_.rows()) + groups_.esp.rank * block;
     auto* to = reinterpret_cast<std::byte*>(places_.spare());

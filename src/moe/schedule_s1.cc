@@ -50,7 +50,7 @@
 //   chunk 1   dispatch |          | experts  | combine  | un-permute, MP-AllGather
 //   chunk 2   dispatch |          |          | experts  | combine  | un-permute, MP-AllGather
 //
-// All ranks start their collectives in the order of this loop; none depends on what has come first.
+// Whatever comes first, all ranks start the same collectives in the same order.
 #include <algorithm>
 #include <optional>
 
@@ -85,6 +85,7 @@ class S1 final : public Schedule {
  public:
   S1(const LayerShape& shape, const Groups& groups) : Schedule(shape, groups) {
     const bool fits = shape.chunks == 1 && shape.paddedTokens() == shape.tokens;
+    chunks_.reserve(static_cast<std::size_t>(shape.chunks));
     for (std::int64_t number = 0; number < shape.chunks; ++number) {
       Chunk& chunk = chunks_.emplace_back(shape, number);
       if (shape.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
