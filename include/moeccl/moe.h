@@ -93,7 +93,7 @@ typedef struct {
    * and less for numbers per choice. Hidden values are computed again. */
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
-   * of different chunks at once: the MP-AllGather costs little then, at less volume than SAA's. It must
+   * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
    * divide capacityGroups / N_MP. 0 or 1: none. Results do not depend on it, but for rounding. Exchanges go
    * on while experts compute if the communicator has a progress thread, else between two experts. Other
    * schedules ignore it. */
