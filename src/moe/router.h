@@ -47,8 +47,6 @@ class Router {
   void routeChunk(const float* gate, const float* input, int part, std::int64_t chunk,
                   BatchSums& sums);
 
-  // Tokens that were routed, without padding.
-  std::int64_t tokens() const { return tokens_; }
   // As scatterTokens and combineTokens; places without a token are zeroed.
   void scatter(const float* input, std::int64_t expertStride, float* rows) const;
   void combine(const float* rows, std::int64_t expertStride, float* output) const;
@@ -69,7 +67,6 @@ class Router {
   Choices choices() const {
     return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
   }
-
   const float* input() const { return input_.data(); }
   float* weightGradients() { return weightGradients_.data(); }
 

@@ -29,6 +29,7 @@
 //
 // Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include <algorithm>
+#include <span>
 
 #include "src/moe/schedule.h"
 
