@@ -92,13 +92,19 @@ typedef struct {
    *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k)
    * and less for numbers per choice. Hidden values are computed again. */
   int training;
+  /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
+   * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
+   * divide capacityGroups / N_MP. 0 or 1: none. Results do not depend on it, but for rounding. Exchanges go
+   * on while experts compute if the communicator has a progress thread, else between two experts. Other
+   * schedules ignore it. */
+  int64_t chunks;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0                                     \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0                                  \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -185,10 +191,10 @@ typedef struct {
 #define MOECCL_MOE_STATS_INITIALIZER \
   { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL }
 
-/* Makes a layer on `grid`, which must outlive it, and allocates all that Forward needs. Collective
- * over the grid. The algorithms of its collectives are those of the grid's communicator. Matrix
- * products run on as many threads as OpenBLAS is set to, in every rank; where ranks share cores, set
- * OPENBLAS_NUM_THREADS=1.
+/* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
+ * tokens. Collective over the grid. The algorithms of its collectives are those of the grid's
+ * communicator. Matrix products run on as many threads as OpenBLAS is set to, in every rank; where ranks
+ * share cores, set OPENBLAS_NUM_THREADS=1.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
  * MOECCL_SCHEDULE names no schedule), InvalidUsage (ranks came with different configs), SystemError
  * (not enough memory), and those of moecclAllGather. */

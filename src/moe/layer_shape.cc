@@ -42,6 +42,7 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
   if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
     refuse("capacityFactor", config.capacityFactor, "it must be set, to a finite number above 0");
   requireRange("capacityGroups", config.capacityGroups, 0, kLargestInt);
+  requireRange("chunks", config.chunks, 0, kLargestInt);
   if (config.hidden % grid.nEsp != 0)
     refuse("hidden", config.hidden,
            "it must be a multiple of the grid's nEsp, " + std::to_string(grid.nEsp));
@@ -80,6 +81,17 @@ void requireOffered(moecclSchedule_t schedule, std::int64_t groups, const moeccl
   refuse("schedule", static_cast<int>(schedule),
          "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
              std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
+}
+
+// What each rank cuts its tokens into.
+std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) {
+  if (shape.schedule != moecclScheduleS1 || config.chunks == 0) return 1;
+  const std::int64_t perPart = shape.groups / shape.grid.nMp;
+  if (perPart % config.chunks != 0)
+    refuse("chunks", config.chunks,
+           "each must have as many whole capacity groups; it must divide capacityGroups / nMp, " +
+               std::to_string(perPart));
+  return config.chunks;
 }
 
 }  // namespace
@@ -129,6 +141,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.groupTokens = padded / shape.groups;
   shape.groupSlots = capacity / shape.groups;
   shape.partTokens = padded / grid.nMp;
+  shape.chunks = chunksOf(config, shape);
   return shape;
 }
 

@@ -1,6 +1,7 @@
 // The numbers of a layer: its config, checked against the grid, and all that follows from them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
@@ -15,7 +16,8 @@ namespace moeccl {
 //     | group 0   | group 1    | group 2   | group 3    |     capacity groups
 //     | tokens ............................ | padding   |
 //
-// Parts and groups begin at a common multiple; groups need not nest in parts under the baseline.
+// Parts and groups begin at a common multiple; groups nest in parts under S1 alone. S1 may cut a part in
+// chunks, which are as many whole groups each.
 struct LayerShape {
   std::int64_t tokens;  // without padding
   std::int64_t embedding;
@@ -32,9 +34,18 @@ struct LayerShape {
   std::int64_t groupTokens;   // with padding
   std::int64_t groupSlots;    // places per expert and group
   std::int64_t partTokens;    // with padding
+  std::int64_t chunks;        // of a part
 
   std::int64_t capacity() const { return groups * groupSlots; }
   std::int64_t paddedTokens() const { return groups * groupTokens; }
+  std::int64_t chunkTokens() const { return partTokens / chunks; }  // with padding
+  // Places per expert.
+  std::int64_t partSlots() const { return capacity() / grid.nMp; }
+  std::int64_t chunkSlots() const { return partSlots() / chunks; }
+  // Of a chunk, in the batch; behind the last token when the chunk is nothing but padding.
+  std::int64_t firstToken(int part, std::int64_t chunk) const {
+    return std::min(tokens, part * partTokens + chunk * chunkTokens());
+  }
 };
 
 // The config's schedule, or what the value of MOECCL_SCHEDULE says when it is neither null nor "".

@@ -10,9 +10,9 @@
 namespace moeccl {
 namespace {
 
-constexpr std::array<const char*, 11> kFields = {
+constexpr std::array<const char*, 12> kFields = {
     "tokens",         "embedding",  "hidden",   "experts",  "topK",     "capacityFactor",
-    "capacityGroups", "activation", "datatype", "schedule", "training",
+    "capacityGroups", "activation", "datatype", "schedule", "training", "chunks",
 };
 using Fields = std::array<std::int64_t, kFields.size()>;
 
@@ -28,7 +28,7 @@ Fields fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
           config.topK,           std::bit_cast<std::int64_t>(config.capacityFactor),
           config.capacityGroups, config.activation,
           config.datatype,       schedule,
-          config.training};
+          config.training,       config.chunks};
 }
 
 std::string textOf(std::size_t field, std::int64_t value) {

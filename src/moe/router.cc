@@ -18,39 +18,57 @@ GateShape gateShape(const LayerShape& shape) {
 BatchSums::BatchSums(const LayerShape& shape)
     : experts_(shape.experts), values_(sized({shape.grid.nMp, 4, shape.experts})) {}
 
-Router::Router(const LayerShape& shape, int parts, bool keeps) : shape_(shape), keeps_(keeps) {
-  const std::size_t perChoice = sized({parts, shape.partTokens, shape.choices});
+Router::Router(const LayerShape& shape, std::int64_t tokens, bool keeps)
+    : shape_(shape), keeps_(keeps) {
+  const std::size_t perChoice = sized({tokens, shape.choices});
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
   slots_.resize(perChoice);
   used_.resize(sized({shape.groups, shape.experts}));
   workspace_.resize(static_cast<std::size_t>(gateWorkspace(gateShape(shape))));
   if (!keeps) return;
-  input_.resize(sized({parts, shape.partTokens, shape.embedding}));
-  probabilities_.resize(sized({parts, shape.partTokens, shape.experts}));
+  input_.resize(sized({tokens, shape.embedding}));
+  probabilities_.resize(sized({tokens, shape.experts}));
   logitGradients_.resize(probabilities_.size());
   weightGradients_.resize(perChoice);
 }
 
-void Router::route(const float* gate, const float* input, int firstPart, int parts,
-                   BatchSums& sums) {
+void Router::routeBatch(const float* gate, const float* input, BatchSums& sums) {
   tokens_ = 0;
-  for (int part = firstPart; part < firstPart + parts; ++part) {
-    const std::int64_t begin = std::min(shape_.tokens, part * shape_.partTokens);
-    const std::int64_t count = std::min(shape_.tokens - begin, shape_.partTokens);
-    std::fill_n(sums.row(part), sums.rowSize(), 0.0);
-    chooseExperts(
-        gateShape(shape_), input + tokens_ * shape_.embedding, gate, count, workspace_,
-        chosen_.data() + tokens_ * shape_.choices, weights_.data() + tokens_ * shape_.choices,
-        keeps_ ? probabilities_.data() + tokens_ * shape_.experts : nullptr, sums.gateSums(part));
-    tokens_ += count;
+  for (int part = 0; part < shape_.grid.nMp; ++part) {
+    sums.clear(part);
+    const std::int64_t begin = shape_.firstToken(part, 0);
+    gateMore(gate, input + begin * shape_.embedding,
+             std::min(shape_.tokens - begin, shape_.partTokens), sums.gateSums(part));
   }
-  if (keeps_) std::copy_n(input, tokens_ * shape_.embedding, input_.data());
-  groups_ = shape_.groups * parts / shape_.grid.nMp;
+  // Which part a kept choice is counted in does not matter: the counts are exact.
+  place(shape_.groups, sums.kept(0));
+}
+
+void Router::routeChunk(const float* gate, const float* input, int part, std::int64_t chunk,
+                        BatchSums& sums) {
+  tokens_ = 0;
+  if (chunk == 0) sums.clear(part);
+  const std::int64_t begin = shape_.firstToken(part, chunk);
+  gateMore(gate, input, std::min(shape_.tokens - begin, shape_.chunkTokens()), sums.gateSums(part));
+  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.kept(part));
+}
+
+void Router::gateMore(const float* gate, const float* input, std::int64_t count,
+                      const GateSums& sums) {
+  chooseExperts(gateShape(shape_), input, gate, count, workspace_,
+                chosen_.data() + tokens_ * shape_.choices,
+                weights_.data() + tokens_ * shape_.choices,
+                keeps_ ? probabilities_.data() + tokens_ * shape_.experts : nullptr, sums);
+  if (keeps_)
+    std::copy_n(input, count * shape_.embedding, input_.data() + tokens_ * shape_.embedding);
+  tokens_ += count;
+}
+
+void Router::place(std::int64_t groups, double* kept) {
+  groups_ = groups;
   assignSlots({shape_.experts, shape_.choices, shape_.groupTokens, shape_.groupSlots},
               chosen_.data(), tokens_, groups_, used_.data(), slots_.data());
-  // Which part a kept choice is counted in does not matter: the counts are exact.
-  double* const kept = sums.kept(firstPart);
   for (std::int64_t group = 0; group < groups_; ++group)
     for (std::int64_t expert = 0; expert < shape_.experts; ++expert)
       kept[expert] += static_cast<double>(used_[group * shape_.experts + expert]);

@@ -2,8 +2,8 @@
 // experts and back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "kernels/gate.h"
@@ -28,6 +28,7 @@ class BatchSums {
     return {row(part), row(part) + experts_, row(part) + 2 * experts_};
   }
   double* kept(int part) { return row(part) + 3 * experts_; }
+  void clear(int part) { std::fill_n(row(part), rowSize(), 0.0); }
 
  private:
   std::int64_t experts_;
@@ -36,16 +37,16 @@ class BatchSums {
 
 class Router {
  public:
-  // For up to `parts` parts at a time. `keeps`: what the functions for backward need.
-  Router(const LayerShape& shape, int parts, bool keeps);
+  // For up to `tokens` tokens at a time. `keeps`: what the functions for backward need.
+  Router(const LayerShape& shape, std::int64_t tokens, bool keeps);
 
-  // Routes parts firstPart to firstPart + parts - 1 of a batch; `input` begins with the first of
-  // their tokens, without padding. Sets the rows of these parts in `sums`. Capacity groups must not
-  // cross the ends.
-  void route(const float* gate, const float* input, int firstPart, int parts, BatchSums& sums);
+  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`.
+  void routeBatch(const float* gate, const float* input, BatchSums& sums);
+  // Routes a chunk of a part; `input` begins with its first token. The first chunk sets the row of the
+  // part in `sums`, later ones add to it.
+  void routeChunk(const float* gate, const float* input, int part, std::int64_t chunk,
+                  BatchSums& sums);
 
-  // Tokens that were routed, without padding.
-  std::int64_t tokens() const { return tokens_; }
   // As scatterTokens and combineTokens; places without a token are zeroed.
   void scatter(const float* input, std::int64_t expertStride, float* rows) const;
   void combine(const float* rows, std::int64_t expertStride, float* output) const;
@@ -66,11 +67,15 @@ class Router {
   Choices choices() const {
     return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
   }
-
   const float* input() const { return input_.data(); }
   float* weightGradients() { return weightGradients_.data(); }
 
  private:
+  // Gates `count` tokens more.
+  void gateMore(const float* gate, const float* input, std::int64_t count, const GateSums& sums);
+  // Gives places in `groups` capacity groups to what has been gated, and adds those given to `kept`.
+  void place(std::int64_t groups, double* kept);
+
   const LayerShape shape_;
   const bool keeps_;
   std::int64_t tokens_ = 0, groups_ = 0;

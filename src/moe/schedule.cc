@@ -1,6 +1,5 @@
 #include "src/moe/schedule.h"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "kernels/copy.h"
@@ -12,98 +11,97 @@ std::byte* bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
 
 }  // namespace
 
-Schedule::Schedule(const LayerShape& shape, const Groups& groups, std::int64_t rows)
+Schedule::Schedule(const LayerShape& shape, const Groups& groups)
     : shape_(shape),
       groups_(groups),
-      size_(rows),
-      rows_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
-      spare_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows))),
-      hidden_(static_cast<std::size_t>(shape.training ? expertBackwardWorkspace(shape.localHidden)
-                                                      : expertWorkspace(shape.localHidden))) {}
-
-void Schedule::keepRows(std::int64_t results) {
-  inputs_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(size_));
-  results_.resize(static_cast<std::size_t>(results));
-}
-
-void Schedule::keepResults() { std::copy_n(rows(), results_.size(), results_.data()); }
+      workspace_(static_cast<std::size_t>(shape.training
+                                              ? expertBackwardWorkspace(shape.localHidden)
+                                              : expertWorkspace(shape.localHidden))) {}
 
 moecclResult_t Schedule::noted(const char* phase, moecclResult_t result) {
   if (result != moecclSuccess) failedPhase_ = phase;
   return result;
 }
 
-moecclResult_t Schedule::allToAllRows(const char* phase, const Group& group, std::int64_t count) {
+moecclResult_t Schedule::allToAll(const char* phase, const Group& group, Places& places,
+                                  std::int64_t count) {
   if (group.ranks == 1) return moecclSuccess;
-  const moecclResult_t result = moecclAllToAll(rows(), spare(), static_cast<std::size_t>(count),
-                                               moecclFloat32, group.comm, nullptr);
-  swap();
+  const moecclResult_t result =
+      moecclAllToAll(places.rows(), places.spare(), static_cast<std::size_t>(count), moecclFloat32,
+                     group.comm, nullptr);
+  places.swap();
   return noted(phase, result);
 }
 
-moecclResult_t Schedule::allReduceRows(const char* phase, const Group& group, std::int64_t count) {
+moecclResult_t Schedule::allReduce(const char* phase, const Group& group, Places& places,
+                                   std::int64_t count) {
   if (group.ranks == 1) return moecclSuccess;
-  return noted(phase, moecclAllReduce(rows(), rows(), static_cast<std::size_t>(count),
+  return noted(phase, moecclAllReduce(places.rows(), places.rows(), static_cast<std::size_t>(count),
                                       moecclFloat32, moecclSum, group.comm, nullptr));
 }
 
-moecclResult_t Schedule::exchangeRows(const char* phase, Exchange& exchange, std::int64_t slots) {
-  const moecclResult_t result =
-      exchange(rows(), spare(), static_cast<std::size_t>(slots * shape_.embedding),
-               static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, nullptr);
-  swap();
-  return noted(phase, result);
-}
-
-moecclResult_t Schedule::dispatchRows(std::int64_t slots) {
-  return exchangeRows("dispatch", moecclDispatch, slots);
-}
-
-moecclResult_t Schedule::splitDispatchRows(std::int64_t slots) {
-  return exchangeRows("MP-Split and dispatch", moecclSplitDispatch, slots);
-}
-
-moecclResult_t Schedule::combineRows(std::int64_t slots) {
-  return exchangeRows("combine", moecclCombine, slots);
-}
-
-moecclResult_t Schedule::combineAllGatherRows(std::int64_t slots) {
-  return exchangeRows("combine and MP-AllGather", moecclCombineAllGather, slots);
-}
-
-moecclResult_t Schedule::allGatherRows(const char* phase, const Group& group, std::int64_t count) {
-  if (group.ranks == 1) return moecclSuccess;
-  const moecclResult_t result = moecclAllGather(rows(), spare(), static_cast<std::size_t>(count),
-                                                moecclFloat32, group.comm, nullptr);
-  swap();
-  return noted(phase, result);
-}
-
-moecclResult_t Schedule::reduceScatterRows(const char* phase, const Group& group,
-                                           std::int64_t count) {
+moecclResult_t Schedule::allGather(const char* phase, const Group& group, Places& places,
+                                   std::int64_t count) {
   if (group.ranks == 1) return moecclSuccess;
   const moecclResult_t result =
-      moecclReduceScatter(rows(), spare(), static_cast<std::size_t>(count), moecclFloat32,
-                          moecclSum, group.comm, nullptr);
-  swap();
+      moecclAllGather(places.rows(), places.spare(), static_cast<std::size_t>(count), moecclFloat32,
+                      group.comm, nullptr);
+  places.swap();
   return noted(phase, result);
+}
+
+moecclResult_t Schedule::reduceScatter(const char* phase, const Group& group, Places& places,
+                                       std::int64_t count) {
+  if (group.ranks == 1) return moecclSuccess;
+  const moecclResult_t result =
+      moecclReduceScatter(places.rows(), places.spare(), static_cast<std::size_t>(count),
+                          moecclFloat32, moecclSum, group.comm, nullptr);
+  places.swap();
+  return noted(phase, result);
+}
+
+moecclResult_t Schedule::exchange(const char* phase, Exchange& function, Places& places,
+                                  std::int64_t slots, moecclStream_t stream) {
+  const moecclResult_t result =
+      function(places.rows(), places.spare(), static_cast<std::size_t>(slots * shape_.embedding),
+               static_cast<int>(shape_.localExperts), moecclFloat32, groups_.grid, stream);
+  places.swap();
+  return noted(phase, result);
+}
+
+moecclResult_t Schedule::dispatch(Places& places, std::int64_t slots, moecclStream_t stream) {
+  return exchange("dispatch", moecclDispatch, places, slots, stream);
+}
+
+moecclResult_t Schedule::splitDispatch(Places& places, std::int64_t slots) {
+  return exchange("MP-Split and dispatch", moecclSplitDispatch, places, slots, nullptr);
+}
+
+moecclResult_t Schedule::combine(Places& places, std::int64_t slots, moecclStream_t stream) {
+  return exchange("combine", moecclCombine, places, slots, stream);
+}
+
+moecclResult_t Schedule::combineAllGather(Places& places, std::int64_t slots) {
+  return exchange("combine and MP-AllGather", moecclCombineAllGather, places, slots, nullptr);
 }
 
 moecclResult_t Schedule::allGatherInPlace(const char* phase, const Group& group, float* buffer,
-                                          std::int64_t count) {
+                                          std::int64_t count, moecclStream_t stream) {
   if (group.ranks == 1) return moecclSuccess;
   return noted(phase,
                moecclAllGather(buffer + group.rank * count, buffer, static_cast<std::size_t>(count),
-                               moecclFloat32, group.comm, nullptr));
+                               moecclFloat32, group.comm, stream));
 }
 
-void Schedule::transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats) {
+void Schedule::transpose(Places& places, std::int64_t outer, std::int64_t inner,
+                         std::int64_t blockFloats) {
   if (outer == 1 || inner == 1) return;
   const auto block = static_cast<std::ptrdiff_t>(blockFloats * sizeof(float));
   for (std::int64_t i = 0; i < outer; ++i)
-    copyBlocks(bytes(spare()) + i * block, outer * block, bytes(rows()) + i * inner * block, block,
-               static_cast<std::size_t>(block), inner);
-  swap();
+    copyBlocks(bytes(places.spare()) + i * block, outer * block,
+               bytes(places.rows()) + i * inner * block, block, static_cast<std::size_t>(block),
+               inner);
+  places.swap();
 }
 
 ExpertWeights Schedule::expertWeights(const LayerWeights& weights, std::int64_t expert) const {
@@ -117,27 +115,29 @@ ExpertWeights Schedule::expertWeights(const LayerWeights& weights, std::int64_t 
   return own;
 }
 
-void Schedule::runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert) {
-  float* const results = inputs_ ? inputs_.get() : rows();
+void Schedule::runExperts(const LayerWeights& weights, Places& places, std::int64_t rowsPerExpert) {
   for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
     const std::int64_t begin = expert * rowsPerExpert * shape_.embedding;
-    runExpert(weights, expert, rowsPerExpert, rows() + begin, results + begin);
+    runExpert(weights, expert, rowsPerExpert, places.rows() + begin,
+              places.expertResults() + begin);
+    progress();
   }
-  if (inputs_) inputs_.swap(rows_);
+  places.swapResults();
 }
 
 void Schedule::runExpert(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
                          const float* tokens, float* results) {
   expertForward(shape_.activation, expertWeights(weights, expert), shape_.embedding,
-                shape_.localHidden, tokens, count, hidden_, results);
+                shape_.localHidden, tokens, count, workspace_, results);
 }
 
 void Schedule::runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
-                                  std::int64_t rowsPerExpert) {
+                                  Places& places, std::int64_t rowsPerExpert) {
   for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
     const std::int64_t begin = expert * rowsPerExpert * shape_.embedding;
-    runExpertBackward(weights, gradients, expert, rowsPerExpert, keptInputs() + begin,
-                      rows() + begin);
+    runExpertBackward(weights, gradients, expert, rowsPerExpert, places.keptInputs() + begin,
+                      places.rows() + begin);
+    progress();
   }
 }
 
@@ -149,7 +149,7 @@ void Schedule::runExpertBackward(const LayerWeights& weights, const LayerGradien
     return all == nullptr ? nullptr : all + expert * size;
   };
   expertBackward(shape_.activation, expertWeights(weights, expert), embedding, hidden, tokens,
-                 rowGradients, count, hidden_,
+                 rowGradients, count, workspace_,
                  {own(gradients.w1, embedding * hidden), own(gradients.b1, hidden),
                   own(gradients.w2, hidden * embedding), own(gradients.b2, embedding)},
                  rowGradients);

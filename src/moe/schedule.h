@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "src/moe/groups.h"
 #include "src/moe/layer_shape.h"
+#include "src/moe/places.h"
 #include "src/moe/router.h"
 
 namespace moeccl {
@@ -49,74 +49,67 @@ class Schedule {
   const char* failedPhase() const { return failedPhase_; }
 
  protected:
-  // `rows`: floats in the largest matrix of places.
-  Schedule(const LayerShape& shape, const Groups& groups, std::int64_t rows);
+  Schedule(const LayerShape& shape, const Groups& groups);
 
-  // For backward: makes runExperts keep what it is given, and room for keepResults.
-  void keepRows(std::int64_t results);
-  // Keeps the first of rows(), what experts returned, if keepRows has been called.
-  void keepResults();
-  const float* keptInputs() const { return inputs_.get(); }
-  const float* keptResults() const { return results_.data(); }
+  // places = all-to-all of them, `count` floats per rank.
+  moecclResult_t allToAll(const char* phase, const Group& group, Places& places,
+                          std::int64_t count);
+  // places = their sum over the group, `count` floats.
+  moecclResult_t allReduce(const char* phase, const Group& group, Places& places,
+                           std::int64_t count);
+  // places = those of all ranks of the group, `count` floats of each.
+  moecclResult_t allGather(const char* phase, const Group& group, Places& places,
+                           std::int64_t count);
+  // places = their sum over the group, of the caller's part of `count` floats.
+  moecclResult_t reduceScatter(const char* phase, const Group& group, Places& places,
+                               std::int64_t count);
 
-  // The matrix of places at hand, and room for what comes of it.
-  float* rows() { return rows_.get(); }
-  float* spare() { return spare_.get(); }
-  void swap() { rows_.swap(spare_); }
-
-  // rows() = all-to-all of rows(), `count` floats per rank.
-  moecclResult_t allToAllRows(const char* phase, const Group& group, std::int64_t count);
-  // rows() = their sum over the group, `count` floats.
-  moecclResult_t allReduceRows(const char* phase, const Group& group, std::int64_t count);
-  // moecclDispatch and its kin: rows() = what comes of them. With `slots` places per expert on each
-  // rank, a whole batch has [E][N_MP][slots], a rank's part [E][slots], and experts have
-  // [localExperts][P][slots], each followed by [embedding].
+  // moecclDispatch and its kin. With `slots` places per expert on each rank, a whole batch has
+  // [E][N_MP][slots], a rank's part [E][slots], and experts have [localExperts][P][slots], each followed
+  // by [embedding]. On a stream, places are not to be touched until that has been synchronised.
   //     dispatch       part -> experts        combine           experts -> part, summed over shards
   //     splitDispatch  batch -> experts       combineAllGather  experts -> batch, the same
-  moecclResult_t dispatchRows(std::int64_t slots);
-  moecclResult_t splitDispatchRows(std::int64_t slots);
-  moecclResult_t combineRows(std::int64_t slots);
-  moecclResult_t combineAllGatherRows(std::int64_t slots);
-  // rows() = those of all ranks of the group, `count` floats of each.
-  moecclResult_t allGatherRows(const char* phase, const Group& group, std::int64_t count);
-  // rows() = their sum over the group, of the caller's part of `count` floats.
-  moecclResult_t reduceScatterRows(const char* phase, const Group& group, std::int64_t count);
+  moecclResult_t dispatch(Places& places, std::int64_t slots, moecclStream_t stream = nullptr);
+  moecclResult_t splitDispatch(Places& places, std::int64_t slots);
+  moecclResult_t combine(Places& places, std::int64_t slots, moecclStream_t stream = nullptr);
+  moecclResult_t combineAllGather(Places& places, std::int64_t slots);
+
   // In place: the caller's part lies at buffer + group.rank * count.
   moecclResult_t allGatherInPlace(const char* phase, const Group& group, float* buffer,
-                                  std::int64_t count);
+                                  std::int64_t count, moecclStream_t stream = nullptr);
   // `result`; notes the phase when it is a failure.
   moecclResult_t noted(const char* phase, moecclResult_t result);
 
-  // rows() [outer][inner][blockFloats] -> [inner][outer][blockFloats].
-  void transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
-  // rows() [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
-  void runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert);
+  // places [outer][inner][blockFloats] -> [inner][outer][blockFloats].
+  void transpose(Places& places, std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
+
+  // places [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
+  void runExperts(const LayerWeights& weights, Places& places, std::int64_t rowsPerExpert);
   // tokens [count][embedding] through the caller's shard of its `expert`, from 0. They may be results
   // too.
   void runExpert(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
                  const float* tokens, float* results);
-  // The same backward: rows() from gradients of what runExperts returned to those of what it was given;
+  // The same backward: places from gradients of what runExperts returned to those of what it was given;
   // adds to the gradients of the weights.
   void runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
-                          std::int64_t rowsPerExpert);
+                          Places& places, std::int64_t rowsPerExpert);
   // tokens [count][embedding]: what runExpert was given; rowGradients as above.
   void runExpertBackward(const LayerWeights& weights, const LayerGradients& gradients,
                          std::int64_t expert, std::int64_t count, const float* tokens,
                          float* rowGradients);
+  // Between two experts: lets what is under way on streams advance.
+  virtual void progress() {}
 
   const LayerShape shape_;
   const Groups groups_;
 
  private:
   using Exchange = decltype(moecclDispatch);
-  moecclResult_t exchangeRows(const char* phase, Exchange& exchange, std::int64_t slots);
-
+  moecclResult_t exchange(const char* phase, Exchange& function, Places& places, std::int64_t slots,
+                          moecclStream_t stream);
   ExpertWeights expertWeights(const LayerWeights& weights, std::int64_t expert) const;
 
-  std::int64_t size_;                               // of each of these three, in floats
-  std::unique_ptr<float[]> rows_, spare_, inputs_;  // the last only for backward
-  std::vector<float> results_;
-  std::vector<float> hidden_;
+  std::vector<float> workspace_;  // of experts
   const char* failedPhase_ = "";
 };
 

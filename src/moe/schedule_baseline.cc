@@ -60,15 +60,16 @@ namespace {
 class Baseline final : public Schedule {
  public:
   Baseline(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups,
-                 elementCount({shape.experts, shape.grid.nEsp, shape.capacity(), shape.embedding})),
-        mine_(shape, shape.grid.nMp, shape.training),
-        other_(shape, shape.grid.nEsp > 1 ? shape.grid.nMp : 0, false),
-        otherSums_(shape) {
+      : Schedule(shape, groups),
+        mine_(shape, shape.paddedTokens(), shape.training),
+        other_(shape, shape.grid.nEsp > 1 ? shape.paddedTokens() : 0, false),
+        otherSums_(shape),
+        places_(elementCount({shape.experts, shape.grid.nEsp, shape.capacity(), shape.embedding})) {
     if (groups.esp.ranks > 1)
       gathered_.resize(static_cast<std::size_t>(
           elementCount({groups.esp.ranks, shape.tokens, shape.embedding})));
-    if (shape.training) keepRows(elementCount({shape.experts, shape.capacity(), shape.embedding}));
+    if (shape.training)
+      places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
@@ -86,56 +87,56 @@ class Baseline final : public Schedule {
       const bool own = shard == groups_.esp.rank;
       Router& router = own ? mine_ : other_;
       const float* const tokens = batches + shard * batch;
-      router.route(weights.gate, tokens, 0, shape_.grid.nMp, own ? sums : otherSums_);
+      router.routeBatch(weights.gate, tokens, own ? sums : otherSums_);
       router.scatter(tokens, groups_.esp.ranks * shape_.capacity(),
-                     rows() + shard * shape_.capacity() * shape_.embedding);
+                     places_.rows() + shard * shape_.capacity() * shape_.embedding);
     }
 
-    const std::int64_t places = shape_.capacity() * shape_.embedding;
-    const std::int64_t perSource = groups_.esp.ranks * places;
+    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
+    const std::int64_t perSource = groups_.esp.ranks * perBatch;
     moecclResult_t result =
-        allToAllRows("first EP-AlltoAll", groups_.ep, shape_.localExperts * perSource);
+        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perSource);
     if (result != moecclSuccess) return result;
-    transposeRows(groups_.ep.ranks, shape_.localExperts, perSource);
-    runExperts(weights, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
-    result = allReduceRows("ESP-AllReduce", groups_.esp, shape_.experts * perSource);
+    transpose(places_, groups_.ep.ranks, shape_.localExperts, perSource);
+    runExperts(weights, places_, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
+    result = allReduce("ESP-AllReduce", groups_.esp, places_, shape_.experts * perSource);
     if (result != moecclSuccess) return result;
-    splitShards(places);
-    result = allToAllRows("second EP-AlltoAll", groups_.ep, shape_.localExperts * places);
+    splitShards(perBatch);
+    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
-    keepResults();
-    mine_.combine(rows(), shape_.capacity(), output);
+    places_.keepResults();
+    mine_.combine(places_.rows(), shape_.capacity(), output);
     return moecclSuccess;
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
                           const double* probabilityGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
-    const std::int64_t places = shape_.capacity() * shape_.embedding;
+    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
-    mine_.combineBackward(keptResults(), outputGradient, shape_.capacity(), rows());
+    mine_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(), places_.rows());
     moecclResult_t result =
-        allToAllRows("first EP-AlltoAll", groups_.ep, shape_.localExperts * places);
+        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
-    result = allGatherRows("ESP-AllGather", groups_.esp, shape_.experts * places);
+    result = allGather("ESP-AllGather", groups_.esp, places_, shape_.experts * perBatch);
     if (result != moecclSuccess) return result;
-    transposeRows(shards, shape_.experts, places);
-    transposeRows(sources, shape_.localExperts, shards * places);
+    transpose(places_, shards, shape_.experts, perBatch);
+    transpose(places_, sources, shape_.localExperts, shards * perBatch);
     runSourcesBackward(weights, gradients);
-    transposeRows(shape_.localExperts, sources, shards * places);
-    transposeRows(shape_.experts, shards, places);
-    result = reduceScatterRows("ESP-ReduceScatter", groups_.esp, shape_.experts * places);
+    transpose(places_, shape_.localExperts, sources, shards * perBatch);
+    transpose(places_, shape_.experts, shards, perBatch);
+    result = reduceScatter("ESP-ReduceScatter", groups_.esp, places_, shape_.experts * perBatch);
     if (result != moecclSuccess) return result;
-    result = allToAllRows("second EP-AlltoAll", groups_.ep, shape_.localExperts * places);
+    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
-    mine_.scatterBackward(rows(), shape_.capacity(), inputGradient);
+    mine_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
     mine_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 
  private:
-  // As runExpertsBackward of rows() [E_local][N_EP][N_ESP][C]; weights get the gradients of one rank of
-  // each MP group.
+  // As runExpertsBackward, of places_ [E_local][N_EP][N_ESP][C]; weights get the gradients of one rank
+  // of each MP group.
   void runSourcesBackward(const LayerWeights& weights, const LayerGradients& gradients) {
     std::int64_t begin = 0;
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
@@ -143,7 +144,8 @@ class Baseline final : public Schedule {
         for (int esp = 0; esp < groups_.esp.ranks; ++esp) {
           const bool counts = worldRank(ep, esp) % shape_.grid.nMp == 0;
           runExpertBackward(weights, counts ? gradients : LayerGradients{}, expert,
-                            shape_.capacity(), keptInputs() + begin, rows() + begin);
+                            shape_.capacity(), places_.keptInputs() + begin,
+                            places_.rows() + begin);
           begin += shape_.capacity() * shape_.embedding;
         }
   }
@@ -153,21 +155,23 @@ class Baseline final : public Schedule {
     return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
   }
 
-  // rows() [E_local][N_EP][N_ESP][places] -> the caller's [N_EP][E_local][places].
-  void splitShards(std::int64_t places) {
+  // places_ [E_local][N_EP][N_ESP][perBatch] -> the caller's [N_EP][E_local][perBatch].
+  void splitShards(std::int64_t perBatch) {
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
-    const auto block = static_cast<std::ptrdiff_t>(places * sizeof(float));
-    const auto* from = reinterpret_cast<const std::byte*>(rows()) + groups_.esp.rank * block;
-    auto* to = reinterpret_cast<std::byte*>(spare());
+    const auto block = static_cast<std::ptrdiff_t>(perBatch * sizeof(float));
+    const auto* from =
+        reinterpret_cast<const std::byte*>(places_.rows()) + groups_.esp.rank * block;
+    auto* to = reinterpret_cast<std::byte*>(places_.spare());
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
       copyBlocks(to + expert * block, shape_.localExperts * block,
                  from + expert * sources * shards * block, shards * block,
                  static_cast<std::size_t>(block), sources);
-    swap();
+    places_.swap();
   }
 
   Router mine_, other_;  // the caller's batch is needed again at the end
   BatchSums otherSums_;
+  Places places_;
   std::vector<float> gathered_;
 };
 

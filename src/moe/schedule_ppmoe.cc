@@ -29,6 +29,7 @@
 //
 // Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include <algorithm>
+#include <span>
 
 #include "src/moe/schedule.h"
 
@@ -38,8 +39,9 @@ namespace {
 class PpMoe final : public Schedule {
  public:
   PpMoe(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups, elementCount({shape.tokens, shape.embedding})),
-        router_(shape, shape.grid.nMp, shape.training),
+      : Schedule(shape, groups),
+        router_(shape, shape.paddedTokens(), shape.training),
+        places_(elementCount({shape.tokens, shape.embedding})),
         begins_(static_cast<std::size_t>(shape.experts) + 1),
         listed_(static_cast<std::size_t>(elementCount({shape.tokens, shape.choices}))) {
     if (!shape.training) return;
@@ -52,18 +54,18 @@ class PpMoe final : public Schedule {
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                          BatchSums& sums) override {
-    router_.route(weights.gate, input, 0, shape_.grid.nMp, sums);
+    router_.routeBatch(weights.gate, input, sums);
     const Choices choices = router_.choices();
     listByExpert(choices, shape_.experts, begins_.data(), listed_.data());
 
-    float* const partial = spare();
+    float* const partial = places_.spare();
     const std::int64_t batch = shape_.tokens * shape_.embedding;
     std::fill_n(partial, batch, 0.0f);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
       const std::span<const std::int64_t> listed = listedOf(expert);
-      float* const results = shape_.training ? resultsOf(expert) : rows();
-      gatherListed(choices, listed, input, shape_.embedding, rows());
-      runExpert(weights, expert, static_cast<std::int64_t>(listed.size()), rows(), results);
+      float* const results = shape_.training ? resultsOf(expert) : places_.rows();
+      gatherListed(choices, listed, input, shape_.embedding, places_.rows());
+      runExpert(weights, expert, static_cast<std::int64_t>(listed.size()), places_.rows(), results);
       addListed(choices, listed, results, shape_.embedding, partial);
     }
     return noted("AllReduce", moecclAllReduce(partial, output, static_cast<std::size_t>(batch),
@@ -79,12 +81,12 @@ class PpMoe final : public Schedule {
     std::ranges::fill(partial_, 0.0f);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
       const std::span<const std::int64_t> listed = listedOf(expert);
-      gatherListed(choices, listed, router_.input(), shape_.embedding, rows());
+      gatherListed(choices, listed, router_.input(), shape_.embedding, places_.rows());
       addListedBackward(choices, listed, resultsOf(expert), outputGradient, shape_.embedding,
-                        spare(), weightGradients);
+                        places_.spare(), weightGradients);
       runExpertBackward(weights, gradients, expert, static_cast<std::int64_t>(listed.size()),
-                        rows(), spare());
-      gatherListedBackward(choices, listed, spare(), shape_.embedding, partial_.data());
+                        places_.rows(), places_.spare());
+      gatherListedBackward(choices, listed, places_.spare(), shape_.embedding, partial_.data());
     }
     const moecclResult_t result =
         moecclAllReduce(partial_.data(), partial_.data(), partial_.size(), moecclFloat32, moecclSum,
@@ -110,6 +112,7 @@ class PpMoe final : public Schedule {
   }
 
   Router router_;
+  Places places_;                              // of one expert's tokens
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them
   std::vector<float> results_;                 // [kept choices of the caller's experts][embedding]
   std::vector<float> partial_;  // [tokens][embedding], then [tokens][choices]; for backward

@@ -42,86 +42,181 @@
 //
 // The gate's gradients by the parts are added by an AllReduce over the MP group. Beside that as many
 // bytes leave a rank as forward.
+//
+// Chunks: the caller's part may be cut in c chunks of whole capacity groups, which know nothing of each
+// other, each on a stream of its own. What stands in one column goes on at once, here for three:
+//
+//   chunk 0   dispatch | experts  | combine  | un-permute, MP-AllGather
+//   chunk 1   dispatch |          | experts  | combine  | un-permute, MP-AllGather
+//   chunk 2   dispatch |          |          | experts  | combine  | un-permute, MP-AllGather
+//
+// Whatever comes first, all ranks start the same collectives in the same order.
 #include <algorithm>
+#include <optional>
 
 #include "src/moe/schedule.h"
+#include "src/moe/stream.h"
 
 namespace moeccl {
 namespace {
 
+struct Chunk {
+  Chunk(const LayerShape& shape, std::int64_t chunkNumber)
+      : number(chunkNumber),
+        router(shape, shape.chunkTokens(), shape.training),
+        places(
+            elementCount({shape.experts, shape.grid.nEsp, shape.chunkSlots(), shape.embedding})) {
+    if (shape.training)
+      places.keepForBackward(elementCount({shape.experts, shape.chunkSlots(), shape.embedding}));
+  }
+
+  // Null: there is but one chunk, and calls complete before they return.
+  moecclStream_t stream() const { return ownStream ? ownStream->get() : nullptr; }
+
+  std::int64_t number;
+  Router router;
+  Places places;
+  std::optional<OwnStream> ownStream;
+  // [N_MP][chunk tokens][embedding], where the caller's batch has no room for that as it comes.
+  std::vector<float> gathered;
+};
+
 class S1 final : public Schedule {
  public:
-  S1(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups,
-                 elementCount({shape.experts, shape.grid.nEsp, shape.capacity() / shape.grid.nMp,
-                               shape.embedding})),
-        router_(shape, 1, shape.training),
-        slots_(shape.capacity() / shape.grid.nMp) {
-    if (shape.grid.nMp > 1 && shape.paddedTokens() > shape.tokens)
-      padded_.resize(
-          static_cast<std::size_t>(elementCount({shape.paddedTokens(), shape.embedding})));
-    if (!shape.training) return;
-    keepRows(elementCount({shape.experts, slots_, shape.embedding}));
-    gateGradient_.resize(static_cast<std::size_t>(elementCount({shape.embedding, shape.experts})));
+  S1(const LayerShape& shape, const Groups& groups) : Schedule(shape, groups) {
+    const bool fits = shape.chunks == 1 && shape.paddedTokens() == shape.tokens;
+    chunks_.reserve(static_cast<std::size_t>(shape.chunks));
+    for (std::int64_t number = 0; number < shape.chunks; ++number) {
+      Chunk& chunk = chunks_.emplace_back(shape, number);
+      if (shape.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
+      if (shape.grid.nMp > 1 && !fits)
+        chunk.gathered.resize(static_cast<std::size_t>(
+            elementCount({shape.grid.nMp, shape.chunkTokens(), shape.embedding})));
+    }
+    if (shape.training)
+      gateGradient_.resize(
+          static_cast<std::size_t>(elementCount({shape.embedding, shape.experts})));
   }
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                          BatchSums& sums) override {
-    const float* const tokens = input + firstElement();
-    router_.route(weights.gate, tokens, groups_.mp.rank, 1, sums);
-    router_.scatter(tokens, slots_, rows());
-
-    moecclResult_t result = dispatchRows(slots_);
-    if (result != moecclSuccess) return result;
-    runExperts(weights, groups_.world.ranks * slots_);
-    result = combineRows(slots_);
-    if (result != moecclSuccess) return result;
-
-    // From here on `input` is not needed, so output may be the same.
-    keepResults();
-    router_.combine(rows(), slots_, partOf(output));
-    result = gatherParts(output);
-    if (result != moecclSuccess) return result;
-    return gatherSums(sums);
+    // Once all chunks have started `input` is not needed, so output may be the same.
+    const moecclResult_t result = overlap(
+        output,
+        [&](Chunk& chunk) {
+          const float* const tokens = input + firstElement(groups_.mp.rank, chunk);
+          chunk.router.routeChunk(weights.gate, tokens, groups_.mp.rank, chunk.number, sums);
+          chunk.router.scatter(tokens, shape_.chunkSlots(), chunk.places.rows());
+        },
+        [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert()); },
+        [&](Chunk& chunk, float* part) {
+          chunk.places.keepResults();
+          chunk.router.combine(chunk.places.rows(), shape_.chunkSlots(), part);
+        });
+    return result == moecclSuccess ? gatherSums(sums) : result;
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
                           const double* probabilityGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
-    router_.combineBackward(keptResults(), outputGradient + firstElement(), slots_, rows());
-    moecclResult_t result = dispatchRows(slots_);
-    if (result != moecclSuccess) return result;
-    runExpertsBackward(weights, gradients, groups_.world.ranks * slots_);
-    result = combineRows(slots_);
-    if (result != moecclSuccess) return result;
-
-    router_.scatterBackward(rows(), slots_, partOf(inputGradient));
     std::ranges::fill(gateGradient_, 0.0f);
-    router_.gateBackward(weights.gate, probabilityGradients, gateGradient_.data(),
-                         partOf(inputGradient));
-    result = gatherParts(inputGradient);
-    if (result != moecclSuccess) return result;
-    return addGateGradient(gradients.gate);
+    const moecclResult_t result = overlap(
+        inputGradient,
+        [&](Chunk& chunk) {
+          chunk.router.combineBackward(chunk.places.keptResults(),
+                                       outputGradient + firstElement(groups_.mp.rank, chunk),
+                                       shape_.chunkSlots(), chunk.places.rows());
+        },
+        [&](Chunk& chunk) {
+          runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert());
+        },
+        [&](Chunk& chunk, float* part) {
+          chunk.router.scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part);
+          chunk.router.gateBackward(weights.gate, probabilityGradients, gateGradient_.data(), part);
+        });
+    return result == moecclSuccess ? addGateGradient(gradients.gate) : result;
   }
 
  private:
-  // Where the caller's part begins; behind the last token when it has none.
-  std::int64_t firstElement() const {
-    return std::min(shape_.tokens, groups_.mp.rank * shape_.partTokens) * shape_.embedding;
-  }
-
-  // The caller's part of a batch that gatherParts completes.
-  float* partOf(float* batch) {
-    return (padded_.empty() ? batch : padded_.data()) + firstElement();
-  }
-
-  moecclResult_t gatherParts(float* batch) {
-    float* const gathered = padded_.empty() ? batch : padded_.data();
-    const moecclResult_t result = allGatherInPlace("MP-AllGather", groups_.mp, gathered,
-                                                   shape_.partTokens * shape_.embedding);
-    if (result == moecclSuccess && gathered != batch)
-      std::copy_n(gathered, shape_.tokens * shape_.embedding, batch);
+  // Each chunk through `fill`, dispatch, `experts`, combine, `finish`, which writes the caller's part of
+  // it, and MP-AllGather, into `batch`, as drawn above. On failure too nothing is under way afterwards.
+  template <typename Fill, typename Experts, typename Finish>
+  moecclResult_t overlap(float* batch, Fill fill, Experts experts, Finish finish) {
+    const moecclResult_t result = pipeline(batch, fill, experts, finish);
+    for (Chunk& chunk : chunks_)
+      if (result != moecclSuccess) moecclStreamSynchronize(chunk.stream());
     return result;
+  }
+
+  template <typename Fill, typename Experts, typename Finish>
+  moecclResult_t pipeline(float* batch, Fill fill, Experts experts, Finish finish) {
+    moecclResult_t result = moecclSuccess;
+    for (Chunk& chunk : chunks_) {
+      fill(chunk);
+      result = dispatch(chunk.places, shape_.chunkSlots(), chunk.stream());
+      if (result != moecclSuccess) return result;
+    }
+    for (std::size_t step = 0; step <= chunks_.size(); ++step) {
+      if (step < chunks_.size()) {
+        Chunk& chunk = chunks_[step];
+        result = wait("dispatch", chunk);
+        if (result != moecclSuccess) return result;
+        experts(chunk);
+        result = combine(chunk.places, shape_.chunkSlots(), chunk.stream());
+        if (result != moecclSuccess) return result;
+      }
+      if (step == 0) continue;
+      Chunk& chunk = chunks_[step - 1];
+      result = wait("combine", chunk);
+      if (result != moecclSuccess) return result;
+      finish(chunk, partOf(chunk, batch));
+      result = gatherParts(chunk, batch);
+      if (result != moecclSuccess) return result;
+    }
+    for (Chunk& chunk : chunks_) {
+      result = wait("MP-AllGather", chunk);
+      if (result != moecclSuccess) return result;
+      spreadParts(chunk, batch);
+    }
+    return moecclSuccess;
+  }
+
+  moecclResult_t wait(const char* phase, const Chunk& chunk) {
+    return noted(phase, moecclStreamSynchronize(chunk.stream()));
+  }
+
+  // One query advances all streams; what fails is found by wait.
+  void progress() override {
+    if (chunks_.size() > 1) moecclStreamQuery(chunks_[0].stream());
+  }
+
+  std::int64_t rowsPerExpert() const { return groups_.world.ranks * shape_.chunkSlots(); }
+
+  // Where a rank's part of a chunk begins in a batch.
+  std::int64_t firstElement(int part, const Chunk& chunk) const {
+    return shape_.firstToken(part, chunk.number) * shape_.embedding;
+  }
+
+  // Where the caller's part of a chunk of `batch` is written, and the MP-AllGather finds it.
+  float* partOf(Chunk& chunk, float* batch) const {
+    if (chunk.gathered.empty()) return batch + firstElement(groups_.mp.rank, chunk);
+    return chunk.gathered.data() + groups_.mp.rank * shape_.chunkTokens() * shape_.embedding;
+  }
+
+  moecclResult_t gatherParts(Chunk& chunk, float* batch) {
+    return allGatherInPlace("MP-AllGather", groups_.mp,
+                            chunk.gathered.empty() ? batch : chunk.gathered.data(),
+                            shape_.chunkTokens() * shape_.embedding, chunk.stream());
+  }
+
+  // Copies what has been gathered to where it belongs, without padding.
+  void spreadParts(const Chunk& chunk, float* batch) const {
+    for (int part = 0; part < groups_.mp.ranks && !chunk.gathered.empty(); ++part) {
+      const std::int64_t first = firstElement(part, chunk);
+      const std::int64_t count = shape_.chunkTokens() * shape_.embedding;
+      std::copy_n(chunk.gathered.data() + part * count,
+                  std::min(shape_.tokens * shape_.embedding - first, count), batch + first);
+    }
   }
 
   // All ranks of the MP group take part, whichever of them want the gradient.
@@ -145,9 +240,7 @@ class S1 final : public Schedule {
                                  groups_.mp.comm, nullptr));
   }
 
-  Router router_;
-  std::int64_t slots_;               // per expert of one part
-  std::vector<float> padded_;        // a batch, where parts need more room than the caller's has
+  std::vector<Chunk> chunks_;
   std::vector<float> gateGradient_;  // [embedding][experts], by the caller's part
 };
 

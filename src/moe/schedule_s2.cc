@@ -44,44 +44,47 @@ namespace {
 class S2 final : public Schedule {
  public:
   S2(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups,
-                 elementCount({shape.experts, std::max(shape.grid.nMp, shape.grid.nEsp),
-                               shape.capacity() / shape.grid.nMp, shape.embedding})),
-        router_(shape, shape.grid.nMp, shape.training),
+      : Schedule(shape, groups),
+        router_(shape, shape.paddedTokens(), shape.training),
+        places_(elementCount({shape.experts, std::max(shape.grid.nMp, shape.grid.nEsp),
+                              shape.capacity() / shape.grid.nMp, shape.embedding})),
         slots_(shape.capacity() / shape.grid.nMp) {
-    if (shape.training) keepRows(elementCount({shape.experts, shape.capacity(), shape.embedding}));
+    if (shape.training)
+      places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                          BatchSums& sums) override {
-    router_.route(weights.gate, input, 0, shape_.grid.nMp, sums);
-    router_.scatter(input, shape_.capacity(), rows());
-    moecclResult_t result = splitDispatchRows(slots_);
+    router_.routeBatch(weights.gate, input, sums);
+    router_.scatter(input, shape_.capacity(), places_.rows());
+    moecclResult_t result = splitDispatch(places_, slots_);
     if (result != moecclSuccess) return result;
-    runExperts(weights, groups_.world.ranks * slots_);
-    result = combineAllGatherRows(slots_);
+    runExperts(weights, places_, groups_.world.ranks * slots_);
+    result = combineAllGather(places_, slots_);
     if (result != moecclSuccess) return result;
-    keepResults();
-    router_.combine(rows(), shape_.capacity(), output);
+    places_.keepResults();
+    router_.combine(places_.rows(), shape_.capacity(), output);
     return moecclSuccess;
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
                           const double* probabilityGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
-    router_.combineBackward(keptResults(), outputGradient, shape_.capacity(), rows());
-    moecclResult_t result = splitDispatchRows(slots_);
+    router_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(),
+                            places_.rows());
+    moecclResult_t result = splitDispatch(places_, slots_);
     if (result != moecclSuccess) return result;
-    runExpertsBackward(weights, gradients, groups_.world.ranks * slots_);
-    result = combineAllGatherRows(slots_);
+    runExpertsBackward(weights, gradients, places_, groups_.world.ranks * slots_);
+    result = combineAllGather(places_, slots_);
     if (result != moecclSuccess) return result;
-    router_.scatterBackward(rows(), shape_.capacity(), inputGradient);
+    router_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
     router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 
  private:
   Router router_;
+  Places places_;
   std::int64_t slots_;  // per expert, of those that one rank takes
 };
 

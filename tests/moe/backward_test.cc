@@ -184,6 +184,24 @@ TEST(Backward, FollowsTheReferenceInHardCases) {
   }
 }
 
+TEST(Backward, FollowsTheReferenceInChunks) {
+  for (const Problem& problem : chunkedProblems()) {
+    learn(taskOf(problem), {.schedule = moecclScheduleS1});
+    if (HasFailure()) return;
+  }
+  Problem problem = six("chunks");
+  problem.capacityGroups = 12;
+  problem.chunks = 3;
+  const Task task = taskOf(problem);
+  learn(task, {.schedule = moecclScheduleS1,
+               .ownStream = true,
+               .inPlace = true,
+               .passes = 2,
+               .backwards = 2,
+               .before = 0.5f});
+  learn(task, {.schedule = moecclScheduleS1, .afterOthers = true});
+}
+
 // Grids of six ranks with MP groups of two and of all.
 std::vector<Task> sixes() {
   std::vector<Task> tasks;

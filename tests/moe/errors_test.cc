@@ -84,6 +84,13 @@ TEST(MoeErrors, FieldsOfTheConfig) {
                   {"config.schedule is 5", "S2 or PpMoe"});
     expectRefused(grid, [](auto& c) { c.schedule = moecclSchedulePpMoe; },
                   {"config.schedule is 4", "PPMoE", "nMp is 2", "nEp * nEsp, 4"});
+    expectRefused(grid, [](auto& c) { c.chunks = -1; }, {"config.chunks is -1", "0"});
+    expectRefused(grid,
+                  [](auto& c) {
+                    c.capacityGroups = 8;
+                    c.chunks = 3;
+                  },
+                  {"config.chunks is 3", "divide capacityGroups / nMp, 4"});
     expectRefused(grid, [](auto& c) { c.training = 2; }, {"config.training is 2", "0 or 1"});
     expectRefused(grid, [](auto& c) { c.magic = 0; },
                   {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
@@ -121,6 +128,9 @@ TEST(MoeErrors, ConfigsThatDiffer) {
     expectRefused(
         grid, [=](auto& c) { c.training = rank == 1; }, {"training is 0 on rank 0 and 1 on rank 1"},
         moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.chunks = rank == 1 ? 1 : 0; },
+        {"chunks is 0 on rank 0 and 1 on rank 1"}, moecclInvalidUsage);
     // One that is wrong by itself too: nobody waits for that rank.
     expectRefused(
         grid, [=](auto& c) { c.tokens = rank == 1 ? -1 : 8; },
@@ -270,7 +280,8 @@ TEST(MoeErrors, ArgumentsOfGradients) {
 }
 
 // A rank that has gone, before its peers' forward or backward pass: that names the phase, and ends.
-void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts& phases) {
+void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts& phases,
+                           int chunks = 1) {
   const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
   Job job;
   job.ranks = 4;
@@ -282,6 +293,8 @@ void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts
     moecclMoeConfig_t config = rightConfig();
     config.schedule = schedule;
     config.training = backward;
+    config.capacityGroups = nMp * chunks;
+    config.chunks = chunks;
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));
     std::vector<float> input(8 * 4), numbers(1000);
@@ -315,6 +328,7 @@ TEST(MoeErrors, APeerThatLeaves) {
     expectEndWithoutRank1(moecclScheduleBaseline, backward,
                           {"ESP-AllGather: ", "first EP-AlltoAll: "});
     expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "});
+    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "}, 3);
     expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-Split and dispatch: "});
     expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: "});
   }

@@ -65,6 +65,53 @@ TEST(Forward, ThroughEveryAlgorithm) {
     }
 }
 
+TEST(Chunks, ComputeWhatThePartsDo) {
+  for (const Problem& problem : chunkedProblems()) {
+    const Solved chunked = solve(problem);
+    Solved whole = chunked;
+    whole.layer.config.chunks = 0;
+    const auto outcomes = runLayer(problem, chunked, {.schedule = moecclScheduleS1});
+    const auto expected = runLayer(problem, whole, {.schedule = moecclScheduleS1});
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
+      EXPECT_EQ(outcomes[rank].auxiliaryLoss, expected[rank].auxiliaryLoss) << problem.text();
+      // BLAS may round the rows of larger matrices otherwise.
+      const std::vector<double> output(expected[rank].output.begin(), expected[rank].output.end());
+      EXPECT_LE(moe_reference::largestError(outcomes[rank].output.data(), output.data(),
+                                            static_cast<std::int64_t>(output.size())),
+                1e-6)
+          << problem.text();
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Chunks, InPlaceOnAStreamThroughEveryAlgorithm) {
+  Problem problem = six("chunks");
+  problem.tokens = 43;
+  problem.capacityGroups = 8;
+  problem.chunks = 4;
+  const Solved solved = solve(problem);
+  for (const char* algorithms : {"dispatch=flat;combine=flat;allgather=ring",
+                                 "dispatch=dedup;combine=dedup;allgather=linear"})
+    for (bool progressThread : {false, true})
+      runLayer(problem, solved,
+               {.schedule = moecclScheduleS1,
+                .algorithms = algorithms,
+                .ownStream = true,
+                .inPlace = true,
+                .progressThread = progressThread,
+                .forwards = 4});
+}
+
+TEST(Chunks, OtherSchedulesIgnoreThem) {
+  Problem problem = six("chunks");
+  problem.capacityGroups = 2;
+  problem.chunks = 5;
+  const Solved solved = solve(problem);
+  for (moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS2})
+    runLayer(problem, solved, {.schedule = schedule});
+}
+
 TEST(Forward, InPlaceAndOnAStream) {
   for (std::int64_t tokens : {24, 21})
     for (int nMp : {2, 6}) {

@@ -70,6 +70,7 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.config.topK = problem.choices;
   layer.config.capacityFactor = problem.capacityFactor;
   layer.config.capacityGroups = problem.capacityGroups;
+  layer.config.chunks = problem.chunks;
   layer.config.activation = problem.activation;
   const std::int64_t gate = problem.embedding * problem.experts;
   layer.gate = problem.data == Tokens::tied ? source.whole(gate) : source.uniform(gate);
@@ -124,7 +125,7 @@ std::string Problem::text() const {
       << (grid.order == moecclOrderEspEp ? ", ESP consecutive" : ", EP consecutive") << "; tokens "
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
-      << capacityGroups << ", seed " << seed;
+      << capacityGroups << ", chunks " << chunks << ", seed " << seed;
   return out.str();
 }
 
@@ -207,6 +208,26 @@ std::vector<Problem> hardProblems() {
   return problems;
 }
 
+std::vector<Problem> chunkedProblems() {
+  std::vector<Problem> problems;
+  for (moecclGridShape_t grid :
+       {moecclGridShape_t{1, 1, 1, moecclOrderEspEp}, moecclGridShape_t{1, 2, 2, moecclOrderEspEp},
+        moecclGridShape_t{2, 2, 3, moecclOrderEpEsp}, moecclGridShape_t{4, 2, 2, moecclOrderEspEp}})
+    for (std::int64_t chunks : {2, 5})
+      for (std::int64_t groupsPerChunk : {1, 2})
+        for (std::int64_t tokens : {0, 7, 101}) {
+          Problem& problem = problems.emplace_back();
+          problem.name = "chunks";
+          problem.grid = grid;
+          problem.tokens = tokens;
+          problem.chunks = chunks;
+          problem.capacityGroups = grid.nMp * chunks * groupsPerChunk;
+          problem.capacityFactor = 0.8;
+          problem.seed = static_cast<unsigned>(problems.size());
+        }
+  return problems;
+}
+
 Problem hardProblem(const std::string& name) {
   for (const Problem& problem : hardProblems())
     if (problem.name == name) return problem;
@@ -236,6 +257,7 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
   job.algorithms = run.algorithms;
   job.ucx = run.ucx;
   job.processes = run.processes;
+  job.progressThread = run.progressThread;
   runJob(job, [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, problem.grid, &grid));

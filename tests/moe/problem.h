@@ -23,6 +23,7 @@ struct Problem {
   std::int64_t tokens = 12, embedding = 8, hidden = 12, experts = 12, choices = 2;
   double capacityFactor = 1.0;
   std::int64_t capacityGroups = 0;
+  std::int64_t chunks = 0;
   moecclMoeActivation_t activation = moecclMoeGelu;
   Tokens data = Tokens::random;
   bool biases = true;
@@ -56,7 +57,9 @@ Problem six(const std::string& name);
 // Capacities, choices and batches at their limits, on that grid and on one whose MP group has all ranks,
 // and hardly any tokens on several grids.
 std::vector<Problem> hardProblems();
-// The first of that name.
+// S1 in chunks, of one capacity group and of several, some of them nothing but padding.
+std::vector<Problem> chunkedProblems();
+// The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
 
 // One rank's results.
@@ -72,8 +75,8 @@ struct Run {
   std::string algorithms = "";
   bool ownStream = false;
   bool inPlace = false;
-  bool ucx = false, processes = false;  // as in Job
-  int forwards = 2;                     // the last one counts
+  bool ucx = false, processes = false, progressThread = false;  // as in Job
+  int forwards = 2;                                             // the last one counts
 };
 
 // A job of threads with as many ranks as the grid needs.

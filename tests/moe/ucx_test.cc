@@ -16,6 +16,8 @@ TEST(Ucx, AllSchedules) {
     problem.embedding = 64;
     problem.hidden = 96;
     problem.data = Tokens::repeated;
+    problem.capacityGroups = 3 * nMp;
+    problem.chunks = 3;
     const Solved solved = solve(problem);
     for (moecclSchedule_t schedule : schedulesOf(problem))
       for (bool processes : {false, true})
