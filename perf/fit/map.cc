@@ -130,4 +130,13 @@ void writeMap(const std::string& path, moecclProfile_t profile,
     throw std::runtime_error("--map: cannot write " + path + ": " + std::strerror(errno));
 }
 
+std::vector<int> ranksPerNodeOf(const std::string& profileFile) {
+  try {
+    std::ifstream file(profileFile);
+    return nlohmann::json::parse(file).at("fingerprint").at("ranksPerNode").get<std::vector<int>>();
+  } catch (const nlohmann::json::exception& error) {
+    throw std::runtime_error("--refit: " + profileFile + " names no ranks: " + error.what());
+  }
+}
+
 }  // namespace moeccl::perf

@@ -13,14 +13,16 @@ constexpr std::uint64_t kStep = 4;
 constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
+constexpr double kBytesMatter = 2, kCatchesUp = 0.8;
 constexpr int kExpertsPerRank = 1;
 constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
 
 struct Candidate {
   Contender* contender;  // nullptr: this rank has no part
   std::string algorithm;
-  double last = 0;   // seconds at the size before
-  int hopeless = 0;  // sizes, one after the other
+  double last = 0;    // seconds at the size before
+  double slower = 0;  // than the fastest, there
+  int hopeless = 0;   // sizes, one after the other
 };
 
 struct Sizes {
@@ -40,11 +42,25 @@ double leastCost(const std::vector<Candidate>& candidates) {
   return seconds;
 }
 
-void dropHopeless(std::vector<Candidate>& candidates) {
+double fastestOf(const std::vector<Candidate>& candidates) {
   double fastest = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : candidates) fastest = std::min(fastest, candidate.last);
-  for (Candidate& candidate : candidates)
-    candidate.hopeless = candidate.last > kHopeless * fastest ? candidate.hopeless + 1 : 0;
+  return fastest;
+}
+
+// Where latency is all, nobody is hopeless: what takes many steps may still move the most bytes. So a size counts
+// only where bytes cost the fastest something (`before`: its time at the size before), and against those alone
+// that do not catch up.
+void dropHopeless(std::vector<Candidate>& candidates, double before) {
+  const double fastest = fastestOf(candidates);
+  const bool bytesMatter = before > 0 && fastest > kBytesMatter * before;
+  for (Candidate& candidate : candidates) {
+    const double slower = candidate.last / fastest;
+    const bool catchesUp = slower < kCatchesUp * candidate.slower;
+    candidate.hopeless =
+        bytesMatter && slower > kHopeless && !catchesUp ? candidate.hopeless + 1 : 0;
+    candidate.slower = slower;
+  }
   std::erase_if(candidates, [](const Candidate& candidate) { return candidate.hopeless >= 2; });
 }
 
@@ -92,6 +108,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
         if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
       }});
     const double share = (until - now) / static_cast<double>(sizes.left(size));
+    const double before = fastestOf(candidates);
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + share},
               subject.counts);
     for (std::size_t i = 0; i < turns.size(); ++i) {
@@ -99,7 +116,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       swept.points.push_back({candidates[i].algorithm, bytes, seconds, turns[i].steady});
       candidates[i].last = seconds.value;
     }
-    dropHopeless(candidates);
+    dropHopeless(candidates, before);
     if (size > sizes.last / kStep) break;
   }
   return swept;
