@@ -1,6 +1,6 @@
-#include "perf/fit/pairs.h"
-
 #include <gtest/gtest.h>
+
+#include "perf/fit/pairs.h"
 
 namespace moeccl::perf {
 namespace {
