@@ -34,6 +34,17 @@ struct Result {
 // The forward pass over the tokens of one MP group, input [tokens][M].
 Result forward(const Layer& layer, const float* input);
 
+// As moecclMoeGradients_t, of a whole layer and one MP group.
+struct Gradients {
+  std::vector<double> input;  // [tokens][M]
+  std::vector<double> gate, w1, b1, w2, b2;
+};
+
+// The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
+// the auxiliary loss.
+Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
+                   double auxiliaryLossScale);
+
 // The part of the weights that a rank hands to moecclMoeLayerSetWeights; `weights` points into the
 // vectors.
 struct Shard {
@@ -41,6 +52,9 @@ struct Shard {
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
+
+// The same part of gradients, whose input and gate every rank of the MP group has whole.
+Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
 // The largest |actual - expected| over `count` values, divided by the largest |expected| (by 1 when
 // all are 0). NaN when a value is NaN.

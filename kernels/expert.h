@@ -31,4 +31,23 @@ void expertForward(Activation activation, const ExpertWeights& weights, std::int
                    std::int64_t hidden, const float* input, std::int64_t rows,
                    std::span<float> workspace, float* output);
 
+// As ExpertWeights; null: not wanted.
+struct ExpertGradients {
+  float* w1 = nullptr;
+  float* b1 = nullptr;
+  float* w2 = nullptr;
+  float* b2 = nullptr;
+};
+
+// Floats of workspace that expertBackward needs, whatever the number of rows.
+std::int64_t expertBackwardWorkspace(std::int64_t hidden);
+
+// The gradients of expertForward of `input`, whose hidden values it computes again: adds those of the
+// weights to `gradients`, and sets inputGradient from outputGradient, all [rows][embedding]. The two
+// may be the same, but not overlap otherwise.
+void expertBackward(Activation activation, const ExpertWeights& weights, std::int64_t embedding,
+                    std::int64_t hidden, const float* input, const float* outputGradient,
+                    std::int64_t rows, std::span<float> workspace, const ExpertGradients& gradients,
+                    float* inputGradient);
+
 }  // namespace moeccl

@@ -13,17 +13,48 @@ namespace {
 // that their hidden values are small beside the tokens.
 constexpr std::int64_t kBlockRows = 256;
 
+blasint blasSize(std::int64_t size) { return static_cast<blasint>(size); }
+
 // c [rows][columns] = a [rows][inner] b [inner][columns].
 void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const float* a,
               const float* b, float* c) {
-  const auto width = [](std::int64_t size) { return static_cast<blasint>(size); };
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, width(rows), width(columns), width(inner),
-              1.0f, a, width(inner), b, width(columns), 0.0f, c, width(columns));
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blasSize(rows), blasSize(columns),
+              blasSize(inner), 1.0f, a, blasSize(inner), b, blasSize(columns), 0.0f, c,
+              blasSize(columns));
+}
+
+// c [rows][columns] = a [rows][inner] b^T, of b [columns][inner].
+void multiplyByTransposed(std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                          const float* a, const float* b, float* c) {
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blasSize(rows), blasSize(columns),
+              blasSize(inner), 1.0f, a, blasSize(inner), b, blasSize(inner), 0.0f, c,
+              blasSize(columns));
+}
+
+// c [rows][columns] += a^T b, of a [inner][rows] and b [inner][columns]. c may be null: not wanted.
+void addTransposedProduct(std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                          const float* a, const float* b, float* c) {
+  if (c == nullptr) return;
+  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blasSize(rows), blasSize(columns),
+              blasSize(inner), 1.0f, a, blasSize(rows), b, blasSize(columns), 1.0f, c,
+              blasSize(columns));
+}
+
+// sums [columns] += the rows of values [rows][columns]. sums may be null: not wanted.
+void addRows(std::int64_t rows, std::int64_t columns, const float* values, float* sums) {
+  for (std::int64_t row = 0; row < rows && sums != nullptr; ++row, values += columns)
+    for (std::int64_t i = 0; i < columns; ++i) sums[i] += values[i];
 }
 
 float gelu(float x) {
   constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
   return 0.5f * x * (1.0f + std::erf(x * kHalfSqrt));
+}
+
+float geluSlope(float x) {
+  constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
+  constexpr float kPeak = static_cast<float>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+  return 0.5f * (1.0f + std::erf(x * kHalfSqrt)) + x * kPeak * std::exp(-0.5f * x * x);
 }
 
 template <typename Function>
@@ -32,6 +63,15 @@ void forEach(const float* bias, std::int64_t rows, std::int64_t width, float* va
   for (std::int64_t row = 0; row < rows; ++row, values += width)
     for (std::int64_t i = 0; i < width; ++i)
       values[i] = function(bias == nullptr ? values[i] : values[i] + bias[i]);
+}
+
+// gradients *= slope(values + bias).
+template <typename Function>
+void multiplyBySlope(const float* bias, std::int64_t rows, std::int64_t columns,
+                     const float* values, float* gradients, Function slope) {
+  for (std::int64_t row = 0; row < rows; ++row, values += columns, gradients += columns)
+    for (std::int64_t i = 0; i < columns; ++i)
+      gradients[i] *= slope(bias == nullptr ? values[i] : values[i] + bias[i]);
 }
 
 }  // namespace
@@ -57,6 +97,35 @@ void expertForward(Activation activation, const ExpertWeights& weights, std::int
     multiply(count, embedding, hidden, workspace.data(), weights.w2, result);
     if (weights.b2 != nullptr)
       forEach(weights.b2, count, embedding, result, [](float x) { return x; });
+  }
+}
+
+std::int64_t expertBackwardWorkspace(std::int64_t hidden) { return 2 * kBlockRows * hidden; }
+
+void expertBackward(Activation activation, const ExpertWeights& weights, std::int64_t embedding,
+                    std::int64_t hidden, const float* input, const float* outputGradient,
+                    std::int64_t rows, std::span<float> workspace, const ExpertGradients& gradients,
+                    float* inputGradient) {
+  float* const inner = workspace.data();
+  float* const innerGradient = inner + kBlockRows * hidden;
+  for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
+    const std::int64_t count = std::min(kBlockRows, rows - begin);
+    const float* const in = input + begin * embedding;
+    const float* const out = outputGradient + begin * embedding;
+    multiply(count, hidden, embedding, in, weights.w1, inner);
+    multiplyByTransposed(count, hidden, embedding, out, weights.w2, innerGradient);
+    if (activation == Activation::gelu)
+      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient, geluSlope);
+    else
+      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient,
+                      [](float x) { return x <= 0 ? 0.0f : 1.0f; });
+    biasActivation(activation, weights.b1, count, hidden, inner);
+    addTransposedProduct(hidden, embedding, count, inner, out, gradients.w2);
+    addRows(count, embedding, out, gradients.b2);
+    addTransposedProduct(embedding, hidden, count, in, innerGradient, gradients.w1);
+    addRows(count, hidden, innerGradient, gradients.b1);
+    multiplyByTransposed(count, embedding, hidden, innerGradient, weights.w1,
+                         inputGradient + begin * embedding);
   }
 }
 

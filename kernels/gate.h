@@ -1,9 +1,11 @@
-// The gate of a Mixture-of-Experts layer: which experts a token goes to, with what weight, and on
-// which of their places. All matrices are row-major.
+// The gate of a Mixture-of-Experts layer: which experts a token goes to, and with what weight. All
+// matrices are row-major.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include "kernels/capacity.h"
 
 namespace moeccl {
 
@@ -26,7 +28,8 @@ std::int64_t gateWorkspace(const GateShape& shape);
 // For each token of input [tokens][embedding]: logits = token x gate [embedding][experts], and from
 // their softmax chosen [tokens][choices], the experts of the largest logits in falling order, equal
 // ones by rising number, and weights [tokens][choices]: with one choice its probability, with
-// several their probabilities divided by their sum. Adds to `sums`. NaN logits count as the
+// several their probabilities divided by their sum. Adds to `sums`. probabilities [tokens][experts] is
+// for softmaxTopKBackward; null: not kept. NaN logits count as the
 // smallest; their token's weights are NaN.
 //
 // A token's results depend on that token and the gate alone, to the last bit, and not on the tokens
@@ -35,20 +38,6 @@ std::int64_t gateWorkspace(const GateShape& shape);
 // different parts of a batch agree on every choice.
 void chooseExperts(const GateShape& shape, const float* input, const float* gate,
                    std::int64_t tokens, std::span<double> workspace, std::int32_t* chosen,
-                   float* weights, const GateSums& sums);
-
-struct CapacityShape {
-  std::int32_t experts;
-  std::int32_t choices;
-  std::int64_t groupTokens;  // tokens per capacity group; the last groups may have fewer
-  std::int64_t groupSlots;   // places per expert and capacity group
-};
-
-// Gives places to the choices of consecutive capacity groups: within a group to first choices
-// before second ones, in token order, as long as there are any. slots [tokens][choices]: the place
-// within the expert, group * groupSlots + 0, 1, ..., or -1 for a choice without a place. used
-// [groups][experts]: places given; set, not added to. tokens <= groups * groupTokens.
-void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::int64_t tokens,
-                 std::int64_t groups, std::int64_t* used, std::int64_t* slots);
+                   float* weights, float* probabilities, const GateSums& sums);
 
 }  // namespace moeccl

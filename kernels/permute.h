@@ -31,6 +31,17 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
 void combineTokens(const Choices& choices, const float* rows, std::int64_t embedding,
                    std::int64_t expertStride, float* output);
 
+// The gradient of scatterTokens: inputGradient [tokens][embedding] = the sum of rowGradients over the
+// places of a token's choices.
+void scatterTokensBackward(const Choices& choices, const float* rowGradients,
+                           std::int64_t embedding, std::int64_t expertStride, float* inputGradient);
+
+// The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in places
+// that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
+void combineTokensBackward(const Choices& choices, const float* rows, const float* outputGradient,
+                           std::int64_t embedding, std::int64_t expertStride, float* rowGradients,
+                           float* weightGradients);
+
 // Without places between: the choices that have one, expert by expert, each choice by its index in
 // [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`, which
 // has room for all choices.
@@ -44,5 +55,16 @@ void gatherListed(const Choices& choices, std::span<const std::int64_t> listed, 
 // Adds weight * row to each choice's token of output [tokens][embedding].
 void addListed(const Choices& choices, std::span<const std::int64_t> listed, const float* rows,
                std::int64_t embedding, float* output);
+
+// The gradient of gatherListed: adds each row to its choice's token of inputGradient
+// [tokens][embedding].
+void gatherListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
+                          const float* rowGradients, std::int64_t embedding, float* inputGradient);
+
+// The gradients of addListed, of the same rows: sets rowGradients [listed][embedding], and
+// weightGradients [tokens][choices] of the choices listed.
+void addListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
+                       const float* rows, const float* outputGradient, std::int64_t embedding,
+                       float* rowGradients, float* weightGradients);
 
 }  // namespace moeccl

@@ -28,7 +28,11 @@
  * Auxiliary loss: E times the sum over experts of (share of tokens whose first choice it is, before
  *   capacity) x (mean probability): GShard's and Switch's, over the whole batch of the MP group.
  *
- * Backward is not offered yet.
+ * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose
+ *   gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss. Choices,
+ *   places and the shares of first choices are constants; weights and probabilities are not. A dropped
+ *   choice counts in the sum that k > 1 weights are divided by, and gives its expert nothing. The
+ *   slope of relu at 0 is 0.
  */
 #ifndef MOECCL_MOE_H_
 #define MOECCL_MOE_H_
@@ -80,13 +84,21 @@ typedef struct {
   moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 */
   moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                        PPMoE) overrides it */
+  /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in floats of each
+   * rank: tokens (M + 2 E) (S1: 1 / N_MP of it), what its experts were given, and what came back:
+   *   baseline  E T M N_ESP          + E T M
+   *   S1        E T M N_ESP / N_MP   + E T M / N_MP
+   *   S2        E T M max(1, N_ESP / N_MP) + E T M
+   *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k)
+   * and less for numbers per choice. Hidden values are computed again. */
+  int training;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto                                        \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0                                     \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -131,6 +143,30 @@ typedef struct {
         NULL                                                                                      \
   }
 
+/* Where Backward adds the gradients of the caller's weights, in the shapes and the datatype of
+ * moecclMoeWeights_t. Begin with MOECCL_MOE_GRADIENTS_INITIALIZER; NULL: that gradient is not wanted.
+ *   w1, b1, w2, b2: over the tokens of all ranks, each token once: there is nothing left to reduce.
+ *     b2's is the same on all shards of an expert.
+ *   gate: over the tokens of the caller's MP group, the same on its ranks. What remains is to sum it
+ *     over the MP groups, as for every weight of the model that all of them hold. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  void* gate;
+  void* w1;
+  void* b1;
+  void* w2;
+  void* b2;
+} moecclMoeGradients_t;
+
+#define MOECCL_MOE_GRADIENTS_MAGIC 0x6d6f6772u
+#define MOECCL_MOE_GRADIENTS_INITIALIZER                                                        \
+  {                                                                                             \
+    sizeof(moecclMoeGradients_t), MOECCL_MOE_GRADIENTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, \
+        NULL, NULL                                                                              \
+  }
+
 /* What happened to the tokens of the caller's MP group in the last Forward; the same on all ranks
  * of the group and under every schedule. Begin with MOECCL_MOE_STATS_INITIALIZER. */
 typedef struct {
@@ -172,6 +208,14 @@ MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
 MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
                                                    const moecclMoeWeights_t* weights);
 
+/* Names where the gradients of the caller's weights go. The memory stays the caller's: every Backward
+ * adds to it, as PyTorch does to .grad, so that several passes make one step; the caller zeroes it
+ * between steps. It must stay valid until the next SetGradients or Destroy. Without this call no
+ * gradients of weights are computed. Local. Errors: InvalidArgument, InvalidUsage (config.training
+ * is 0). */
+MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
+                                                     const moecclMoeGradients_t* gradients);
+
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
  * On host memory the caller's own thread computes between the collectives: Forward first waits for
@@ -181,6 +225,21 @@ MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
  * weights yet), and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
+
+/* The backward pass of the last Forward, whose weights must not have changed since. `outputGradient`
+ * [tokens][M], of the loss by Forward's output, is the same on all ranks of an MP group, like
+ * `auxiliaryLossScale`, of the loss by the auxiliary loss; they are not compared. `inputGradient`
+ * [tokens][M] is set, not added to, and the same on all ranks of an MP group. Both buffers are the
+ * caller's, and may be the same. Gradients of weights are added to where SetGradients says; after an
+ * error they are undefined. May be called again for the same Forward. Collective over the grid;
+ * streams as with Forward.
+ * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <-> dispatch
+ * with MP-Split.
+ * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage (config.training
+ * is 0; no Forward has completed yet), and those of the collectives of the schedule. */
+MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
+                                            double auxiliaryLossScale, void* inputGradient,
+                                            moecclStream_t stream);
 
 /* Errors: InvalidArgument, InvalidUsage (no Forward has completed yet). Local. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);

@@ -24,12 +24,20 @@ constexpr StructKind<moecclMoeShapes_t> kShapes = {"shapes", "MOECCL_MOE_SHAPES_
                                                    MOECCL_MOE_SHAPES_MAGIC};
 constexpr StructKind<moecclMoeWeights_t> kWeights = {"weights", "MOECCL_MOE_WEIGHTS_INITIALIZER",
                                                      MOECCL_MOE_WEIGHTS_MAGIC};
+constexpr StructKind<moecclMoeGradients_t> kGradients = {
+    "gradients", "MOECCL_MOE_GRADIENTS_INITIALIZER", MOECCL_MOE_GRADIENTS_MAGIC};
 constexpr StructKind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
                                                  MOECCL_MOE_STATS_MAGIC};
 
 moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
   require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
   return layer->layer;
+}
+
+void requireTraining(const moeccl::MoeLayer& layer) {
+  if (!layer.shape().training)
+    throw Error(moecclInvalidUsage,
+                "the layer keeps nothing for gradients: make it with config.training 1");
 }
 
 const float* weight(const void* pointer, const char* text) {
@@ -83,6 +91,18 @@ moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeW
   });
 }
 
+moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
+                                          const moecclMoeGradients_t* gradients) {
+  return boundary("moecclMoeLayerSetGradients", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    const moecclMoeGradients_t theirs = readStruct(kGradients, gradients);
+    requireTraining(it);
+    it.setGradients({static_cast<float*>(theirs.gate), static_cast<float*>(theirs.w1),
+                     static_cast<float*>(theirs.b1), static_cast<float*>(theirs.w2),
+                     static_cast<float*>(theirs.b2)});
+  });
+}
+
 moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                 moecclStream_t stream) {
   return boundary("moecclMoeForward", nullptr, [&] {
@@ -95,6 +115,26 @@ moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void*
       throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
     const moecclResult_t result =
         it.forward(static_cast<const float*>(input), static_cast<float*>(output), stream);
+    if (result != moecclSuccess)
+      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+  });
+}
+
+moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
+                                 double auxiliaryLossScale, void* inputGradient,
+                                 moecclStream_t stream) {
+  return boundary("moecclMoeBackward", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    requireTraining(it);
+    if (it.shape().tokens > 0) {
+      require(outputGradient != nullptr, "outputGradient is NULL; it must hold [tokens][M]");
+      require(inputGradient != nullptr, "inputGradient is NULL; it must have room for [tokens][M]");
+    }
+    if (it.stats() == nullptr)
+      throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
+    const moecclResult_t result =
+        it.backward(static_cast<const float*>(outputGradient), auxiliaryLossScale,
+                    static_cast<float*>(inputGradient), stream);
     if (result != moecclSuccess)
       throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
   });

@@ -51,6 +51,8 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
   if (config.activation < 0 || config.activation >= moecclMoeNumActivations)
     refuse("activation", static_cast<int>(config.activation),
            "it must be moecclMoeGelu or moecclMoeRelu");
+  if (config.training != 0 && config.training != 1)
+    refuse("training", config.training, "it must be 0 or 1");
   if (config.datatype != moecclFloat32)
     refuse("datatype", static_cast<int>(config.datatype),
            "the layer offers moecclFloat32 (7) alone");
@@ -112,6 +114,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.choices = static_cast<std::int32_t>(config.topK);
   shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
   shape.grid = grid;
+  shape.training = config.training != 0;
   shape.localExperts = config.experts / grid.nEp;
   shape.localHidden = config.hidden / grid.nEsp;
   shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;

@@ -24,6 +24,7 @@ struct LayerShape {
   Activation activation;
   moecclSchedule_t schedule;  // never auto
   moecclGridShape_t grid;
+  bool training;  // forward keeps what backward needs
 
   std::int64_t localExperts;  // per EP rank
   std::int64_t localHidden;   // per ESP rank

@@ -10,9 +10,9 @@
 namespace moeccl {
 namespace {
 
-constexpr std::array<const char*, 10> kFields = {
-    "tokens",         "embedding",      "hidden",     "experts",  "topK",
-    "capacityFactor", "capacityGroups", "activation", "datatype", "schedule",
+constexpr std::array<const char*, 11> kFields = {
+    "tokens",         "embedding",  "hidden",   "experts",  "topK",     "capacityFactor",
+    "capacityGroups", "activation", "datatype", "schedule", "training",
 };
 using Fields = std::array<std::int64_t, kFields.size()>;
 
@@ -27,7 +27,8 @@ Fields fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
           config.hidden,         config.experts,
           config.topK,           std::bit_cast<std::int64_t>(config.capacityFactor),
           config.capacityGroups, config.activation,
-          config.datatype,       schedule};
+          config.datatype,       schedule,
+          config.training};
 }
 
 std::string textOf(std::size_t field, std::int64_t value) {
@@ -83,6 +84,7 @@ moecclSchedule_t chosenSchedule(const Groups& groups, const moecclMoeConfig_t& c
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
+  query.pass = config.training ? moecclPassBoth : moecclPassForward;
   moecclScheduleChoice_t first;
   int room = 1;
   const moecclResult_t result = moecclSelectSchedule(&query, &first, &room);
@@ -97,8 +99,10 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const cha
       shape_(layerShape(config, chosenSchedule(groups_, config, environment), groups_.shape)),
       schedule_(scheduleOf(shape_, groups_)),
       sums_(shape_) {
+  stats_.first.resize(static_cast<std::size_t>(shape_.experts));
   stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));
   stats_.kept.resize(static_cast<std::size_t>(shape_.experts));
+  probabilityGradients_.resize(static_cast<std::size_t>(shape_.experts));
 }
 
 moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream_t stream) {
@@ -112,6 +116,18 @@ moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream
   summarise(shape_, sums_, &stats_);
   hasStats_ = true;
   return moecclSuccess;
+}
+
+moecclResult_t MoeLayer::backward(const float* outputGradient, double auxiliaryLossScale,
+                                  float* inputGradient, moecclStream_t stream) {
+  failedPhase_ = "the stream's earlier work";
+  moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess) return result;
+  auxiliaryLossBackward(shape_, stats_, auxiliaryLossScale, probabilityGradients_.data());
+  result = schedule_->backward(weights_, outputGradient, probabilityGradients_.data(), gradients_,
+                               inputGradient);
+  failedPhase_ = schedule_->failedPhase();
+  return result;
 }
 
 }  // namespace moeccl

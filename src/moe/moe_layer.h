@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "moeccl/moe.h"
 #include "src/moe/schedule.h"
@@ -23,6 +24,10 @@ class MoeLayer {
 
   // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
   moecclResult_t forward(const float* input, float* output, moecclStream_t stream);
+  void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
+  // As moecclMoeBackward, after a forward of a layer for training; else as forward.
+  moecclResult_t backward(const float* outputGradient, double auxiliaryLossScale,
+                          float* inputGradient, moecclStream_t stream);
   const char* failedPhase() const { return failedPhase_; }
 
   // Null before the first forward has completed.
@@ -33,9 +38,11 @@ class MoeLayer {
   LayerShape shape_;
   std::unique_ptr<Schedule> schedule_;
   LayerWeights weights_;
+  LayerGradients gradients_;
   BatchSums sums_;
   BatchStats stats_;
   bool hasStats_ = false;
+  std::vector<double> probabilityGradients_;
   const char* failedPhase_ = "";
 };
 

@@ -18,13 +18,18 @@ GateShape gateShape(const LayerShape& shape) {
 BatchSums::BatchSums(const LayerShape& shape)
     : experts_(shape.experts), values_(sized({shape.grid.nMp, 4, shape.experts})) {}
 
-Router::Router(const LayerShape& shape, int parts) : shape_(shape) {
+Router::Router(const LayerShape& shape, int parts, bool keeps) : shape_(shape), keeps_(keeps) {
   const std::size_t perChoice = sized({parts, shape.partTokens, shape.choices});
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
   slots_.resize(perChoice);
   used_.resize(sized({shape.groups, shape.experts}));
   workspace_.resize(static_cast<std::size_t>(gateWorkspace(gateShape(shape))));
+  if (!keeps) return;
+  input_.resize(sized({parts, shape.partTokens, shape.embedding}));
+  probabilities_.resize(sized({parts, shape.partTokens, shape.experts}));
+  logitGradients_.resize(probabilities_.size());
+  weightGradients_.resize(perChoice);
 }
 
 void Router::route(const float* gate, const float* input, int firstPart, int parts,
@@ -34,11 +39,13 @@ void Router::route(const float* gate, const float* input, int firstPart, int par
     const std::int64_t begin = std::min(shape_.tokens, part * shape_.partTokens);
     const std::int64_t count = std::min(shape_.tokens - begin, shape_.partTokens);
     std::fill_n(sums.row(part), sums.rowSize(), 0.0);
-    chooseExperts(gateShape(shape_), input + tokens_ * shape_.embedding, gate, count, workspace_,
-                  chosen_.data() + tokens_ * shape_.choices,
-                  weights_.data() + tokens_ * shape_.choices, sums.gateSums(part));
+    chooseExperts(
+        gateShape(shape_), input + tokens_ * shape_.embedding, gate, count, workspace_,
+        chosen_.data() + tokens_ * shape_.choices, weights_.data() + tokens_ * shape_.choices,
+        keeps_ ? probabilities_.data() + tokens_ * shape_.experts : nullptr, sums.gateSums(part));
     tokens_ += count;
   }
+  if (keeps_) std::copy_n(input, tokens_ * shape_.embedding, input_.data());
   groups_ = shape_.groups * parts / shape_.grid.nMp;
   assignSlots({shape_.experts, shape_.choices, shape_.groupTokens, shape_.groupSlots},
               chosen_.data(), tokens_, groups_, used_.data(), slots_.data());
@@ -59,6 +66,28 @@ void Router::combine(const float* rows, std::int64_t expertStride, float* output
   combineTokens(choices(), rows, shape_.embedding, expertStride, output);
 }
 
+void Router::combineBackward(const float* rows, const float* outputGradient,
+                             std::int64_t expertStride, float* rowGradients) {
+  combineTokensBackward(choices(), rows, outputGradient, shape_.embedding, expertStride,
+                        rowGradients, weightGradients_.data());
+  clearUnused(used_.data(), groups_, shape_.experts, shape_.groupSlots, shape_.embedding,
+              expertStride, rowGradients);
+}
+
+void Router::scatterBackward(const float* rowGradients, std::int64_t expertStride,
+                             float* inputGradient) const {
+  scatterTokensBackward(choices(), rowGradients, shape_.embedding, expertStride, inputGradient);
+}
+
+void Router::gateBackward(const float* gate, const double* probabilityGradients,
+                          float* gateGradient, float* inputGradient) {
+  const GateShape shape = gateShape(shape_);
+  softmaxTopKBackward(shape, {chosen_.data(), weights_.data(), probabilities_.data(), tokens_},
+                      weightGradients_.data(), probabilityGradients, logitGradients_.data());
+  gateProductBackward(shape, input_.data(), gate, logitGradients_.data(), tokens_, gateGradient,
+                      inputGradient);
+}
+
 void summarise(const LayerShape& shape, BatchSums& sums, BatchStats* stats) {
   const double tokens = static_cast<double>(shape.tokens);
   double loss = 0;
@@ -73,11 +102,20 @@ void summarise(const LayerShape& shape, BatchSums& sums, BatchStats* stats) {
       kept += sums.kept(part)[expert];
     }
     loss += (first / tokens) * (probability / tokens);
+    stats->first[expert] = static_cast<std::int64_t>(first);
     stats->assigned[expert] = static_cast<std::int64_t>(assigned);
     stats->kept[expert] = static_cast<std::int64_t>(kept);
     stats->droppedChoices += stats->assigned[expert] - stats->kept[expert];
   }
   stats->auxiliaryLoss = shape.tokens == 0 ? 0.0 : shape.experts * loss;
+}
+
+void auxiliaryLossBackward(const LayerShape& shape, const BatchStats& stats, double scale,
+                           double* gradients) {
+  const double tokens = static_cast<double>(shape.tokens);
+  for (std::int32_t expert = 0; expert < shape.experts; ++expert)
+    gradients[expert] =
+        scale * shape.experts * (static_cast<double>(stats.first[expert]) / tokens) / tokens;
 }
 
 }  // namespace moeccl

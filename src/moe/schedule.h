@@ -21,6 +21,15 @@ struct LayerWeights {
   const float* b2 = nullptr;
 };
 
+// As in moecclMoeGradients_t.
+struct LayerGradients {
+  float* gate = nullptr;
+  float* w1 = nullptr;
+  float* b1 = nullptr;
+  float* w2 = nullptr;
+  float* b2 = nullptr;
+};
+
 // An order of collectives and computation. Made once per layer, with all the memory it needs.
 class Schedule {
  public:
@@ -31,11 +40,24 @@ class Schedule {
   virtual moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                                  BatchSums& sums) = 0;
 
+  // The same backward, of the last forward, when the layer is for training. probabilityGradients
+  // [experts]: what the auxiliary loss adds, as of auxiliaryLossBackward.
+  virtual moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+                                  const double* probabilityGradients,
+                                  const LayerGradients& gradients, float* inputGradient) = 0;
+
   const char* failedPhase() const { return failedPhase_; }
 
  protected:
   // `rows`: floats in the largest matrix of places.
   Schedule(const LayerShape& shape, const Groups& groups, std::int64_t rows);
+
+  // For backward: makes runExperts keep what it is given, and room for keepResults.
+  void keepRows(std::int64_t results);
+  // Keeps the first of rows(), what experts returned, if keepRows has been called.
+  void keepResults();
+  const float* keptInputs() const { return inputs_.get(); }
+  const float* keptResults() const { return results_.data(); }
 
   // The matrix of places at hand, and room for what comes of it.
   float* rows() { return rows_.get(); }
@@ -55,6 +77,10 @@ class Schedule {
   moecclResult_t splitDispatchRows(std::int64_t slots);
   moecclResult_t combineRows(std::int64_t slots);
   moecclResult_t combineAllGatherRows(std::int64_t slots);
+  // rows() = those of all ranks of the group, `count` floats of each.
+  moecclResult_t allGatherRows(const char* phase, const Group& group, std::int64_t count);
+  // rows() = their sum over the group, of the caller's part of `count` floats.
+  moecclResult_t reduceScatterRows(const char* phase, const Group& group, std::int64_t count);
   // In place: the caller's part lies at buffer + group.rank * count.
   moecclResult_t allGatherInPlace(const char* phase, const Group& group, float* buffer,
                                   std::int64_t count);
@@ -65,9 +91,18 @@ class Schedule {
   void transposeRows(std::int64_t outer, std::int64_t inner, std::int64_t blockFloats);
   // rows() [localExperts][rowsPerExpert][embedding] through the caller's shards of its experts.
   void runExperts(const LayerWeights& weights, std::int64_t rowsPerExpert);
-  // tokens [count][embedding] through the caller's shard of its `expert`, from 0, in place.
+  // tokens [count][embedding] through the caller's shard of its `expert`, from 0. They may be results
+  // too.
   void runExpert(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
-                 float* tokens);
+                 const float* tokens, float* results);
+  // The same backward: rows() from gradients of what runExperts returned to those of what it was given;
+  // adds to the gradients of the weights.
+  void runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                          std::int64_t rowsPerExpert);
+  // tokens [count][embedding]: what runExpert was given; rowGradients as above.
+  void runExpertBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                         std::int64_t expert, std::int64_t count, const float* tokens,
+                         float* rowGradients);
 
   const LayerShape shape_;
   const Groups groups_;
@@ -76,7 +111,11 @@ class Schedule {
   using Exchange = decltype(moecclDispatch);
   moecclResult_t exchangeRows(const char* phase, Exchange& exchange, std::int64_t slots);
 
-  std::unique_ptr<float[]> rows_, spare_;
+  ExpertWeights expertWeights(const LayerWeights& weights, std::int64_t expert) const;
+
+  std::int64_t size_;                               // of each of these three, in floats
+  std::unique_ptr<float[]> rows_, spare_, inputs_;  // the last only for backward
+  std::vector<float> results_;
   std::vector<float> hidden_;
   const char* failedPhase_ = "";
 };

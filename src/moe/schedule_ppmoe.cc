@@ -14,6 +14,20 @@
 // No place is left empty, so nothing is padded; capacity only drops choices.
 //
 // Bytes that leave a rank, with x = B L M s: 2 (1 - 1 / P) x.
+//
+// Backward:
+//
+//   outputGradient   [tokens]                             the same on all ranks
+//     | for each of the caller's experts, one after another:
+//     |     its tokens' gradients, weighted; with what it returned: the weights' partial gradients
+//     |       | expert: its weights' gradients, and partial sums of its inputs'
+//     |       | added to
+//   partial          [tokens]                             and [tokens][k], the weights' gradients
+//     | AllReduce of both
+//     | the gate's part: the same on all ranks
+//   inputGradient    [tokens]
+//
+// Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include <algorithm>
 
 #include "src/moe/schedule.h"
@@ -25,9 +39,16 @@ class PpMoe final : public Schedule {
  public:
   PpMoe(const LayerShape& shape, const Groups& groups)
       : Schedule(shape, groups, elementCount({shape.tokens, shape.embedding})),
-        router_(shape, shape.grid.nMp),
+        router_(shape, shape.grid.nMp, shape.training),
         begins_(static_cast<std::size_t>(shape.experts) + 1),
-        listed_(static_cast<std::size_t>(elementCount({shape.tokens, shape.choices}))) {}
+        listed_(static_cast<std::size_t>(elementCount({shape.tokens, shape.choices}))) {
+    if (!shape.training) return;
+    const std::int64_t rows = std::min(elementCount({shape.localExperts, shape.capacity()}),
+                                       elementCount({shape.tokens, shape.choices}));
+    results_.resize(static_cast<std::size_t>(elementCount({rows, shape.embedding})));
+    partial_.resize(
+        static_cast<std::size_t>(elementCount({shape.tokens, shape.embedding + shape.choices})));
+  }
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                          BatchSums& sums) override {
@@ -40,12 +61,39 @@ class PpMoe final : public Schedule {
     std::fill_n(partial, batch, 0.0f);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
       const std::span<const std::int64_t> listed = listedOf(expert);
+      float* const results = shape_.training ? resultsOf(expert) : rows();
       gatherListed(choices, listed, input, shape_.embedding, rows());
-      runExpert(weights, expert, static_cast<std::int64_t>(listed.size()), rows());
-      addListed(choices, listed, rows(), shape_.embedding, partial);
+      runExpert(weights, expert, static_cast<std::int64_t>(listed.size()), rows(), results);
+      addListed(choices, listed, results, shape_.embedding, partial);
     }
     return noted("AllReduce", moecclAllReduce(partial, output, static_cast<std::size_t>(batch),
                                               moecclFloat32, moecclSum, groups_.mp.comm, nullptr));
+  }
+
+  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+                          const double* probabilityGradients, const LayerGradients& gradients,
+                          float* inputGradient) override {
+    const Choices choices = router_.choices();
+    const std::int64_t batch = shape_.tokens * shape_.embedding;
+    float* const weightGradients = partial_.data() + batch;
+    std::ranges::fill(partial_, 0.0f);
+    for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
+      const std::span<const std::int64_t> listed = listedOf(expert);
+      gatherListed(choices, listed, router_.input(), shape_.embedding, rows());
+      addListedBackward(choices, listed, resultsOf(expert), outputGradient, shape_.embedding,
+                        spare(), weightGradients);
+      runExpertBackward(weights, gradients, expert, static_cast<std::int64_t>(listed.size()),
+                        rows(), spare());
+      gatherListedBackward(choices, listed, spare(), shape_.embedding, partial_.data());
+    }
+    const moecclResult_t result =
+        moecclAllReduce(partial_.data(), partial_.data(), partial_.size(), moecclFloat32, moecclSum,
+                        groups_.mp.comm, nullptr);
+    if (noted("AllReduce", result) != moecclSuccess) return result;
+    std::copy_n(partial_.data(), batch, inputGradient);
+    std::copy_n(weightGradients, shape_.tokens * shape_.choices, router_.weightGradients());
+    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    return moecclSuccess;
   }
 
  private:
@@ -55,8 +103,16 @@ class PpMoe final : public Schedule {
     return {listed_.data() + begins_[expert], listed_.data() + begins_[expert + 1]};
   }
 
+  // What one of the caller's experts has returned for them.
+  float* resultsOf(std::int64_t localExpert) {
+    const std::int64_t first = groups_.ep.rank * shape_.localExperts;
+    return results_.data() + (begins_[first + localExpert] - begins_[first]) * shape_.embedding;
+  }
+
   Router router_;
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them
+  std::vector<float> results_;                 // [kept choices of the caller's experts][embedding]
+  std::vector<float> partial_;  // [tokens][embedding], then [tokens][choices]; for backward
 };
 
 }  // namespace

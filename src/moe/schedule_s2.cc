@@ -18,6 +18,22 @@
 //
 // Bytes that leave a rank, with y = E T M N_ESP s: (1 - 1 / P) y / N_MP in the dispatch, as much in the
 // SAA, and in its MP-AllGather (1 - 1 / N_MP) y / N_ESP.
+//
+// Backward, the same upwards:
+//
+//   outputGradient   [tokens]                             the same on all ranks of the MP group
+//     | weighted to the choices' places; with what experts returned: the weights' gradients
+//   rows             [E][N_MP][C]
+//     | MP-Split of the capacity, and dispatch: the SAA mirrored
+//                    [E_local][P][C]
+//     | experts: their weights' gradients, and partial sums of their inputs'
+//                    [E_local][P][C]
+//     | SAA: the dispatch and MP-Split mirrored
+//                    [E][N_MP][C]
+//     | un-permute, and the gate's part: both the same on all ranks of the MP group
+//   inputGradient    [tokens]
+//
+// As many bytes leave a rank as forward.
 #include <algorithm>
 
 #include "src/moe/schedule.h"
@@ -31,8 +47,10 @@ class S2 final : public Schedule {
       : Schedule(shape, groups,
                  elementCount({shape.experts, std::max(shape.grid.nMp, shape.grid.nEsp),
                                shape.capacity() / shape.grid.nMp, shape.embedding})),
-        router_(shape, shape.grid.nMp),
-        slots_(shape.capacity() / shape.grid.nMp) {}
+        router_(shape, shape.grid.nMp, shape.training),
+        slots_(shape.capacity() / shape.grid.nMp) {
+    if (shape.training) keepRows(elementCount({shape.experts, shape.capacity(), shape.embedding}));
+  }
 
   moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
                          BatchSums& sums) override {
@@ -43,7 +61,22 @@ class S2 final : public Schedule {
     runExperts(weights, groups_.world.ranks * slots_);
     result = combineAllGatherRows(slots_);
     if (result != moecclSuccess) return result;
+    keepResults();
     router_.combine(rows(), shape_.capacity(), output);
+    return moecclSuccess;
+  }
+
+  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+                          const double* probabilityGradients, const LayerGradients& gradients,
+                          float* inputGradient) override {
+    router_.combineBackward(keptResults(), outputGradient, shape_.capacity(), rows());
+    moecclResult_t result = splitDispatchRows(slots_);
+    if (result != moecclSuccess) return result;
+    runExpertsBackward(weights, gradients, groups_.world.ranks * slots_);
+    result = combineAllGatherRows(slots_);
+    if (result != moecclSuccess) return result;
+    router_.scatterBackward(rows(), shape_.capacity(), inputGradient);
+    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

@@ -54,20 +54,39 @@ ScheduleTerms baseline(const Volumes& v) {
   return terms;
 }
 
-ScheduleTerms s1(const Volumes& v) {
+ScheduleTerms baselineBackward(const Volumes& v) {
+  ScheduleTerms terms;
+  terms.exchanges = {
+      {"first EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * kBytes},
+      {"ESP-AllGather", Collective::allGather, GroupKind::esp, v.places * kBytes},
+      {"ESP-ReduceScatter", Collective::reduceScatter, GroupKind::esp, v.places * v.esp * kBytes},
+      {"second EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * kBytes},
+  };
+  // All places of the ESP group four times around.
+  const double moved = (4 * v.esp + 1) * v.places + v.choices * v.batch;
+  terms.local = localWork(v, v.tokens, v.places * v.esp, moved);
+  return terms;
+}
+
+ScheduleTerms s1(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
   const double places = v.places / v.mp;
   terms.exchanges = {
       {"dispatch", Collective::dispatch, GroupKind::world, places * kBytes},
       {"combine", Collective::combine, GroupKind::world, places * v.esp * kBytes},
       {"MP-AllGather", Collective::allGather, GroupKind::mp, v.part * kBytes},
-      {"MP-AllGather of the gate's sums", Collective::allGather, GroupKind::mp,
-       v.experts * kSumBytes},
   };
+  if (pass == Pass::forward)
+    terms.exchanges.push_back({"MP-AllGather of the gate's sums", Collective::allGather,
+                               GroupKind::mp, v.experts * kSumBytes});
+  else
+    terms.exchanges.push_back({"MP-AllReduce of the gate's gradient", Collective::allReduce,
+                               GroupKind::mp, v.experts * v.embedding * kBytes});
   terms.local = localWork(v, v.tokens / v.mp, places * v.esp, places + v.choices * v.part);
   return terms;
 }
 
+// Both ways alike.
 ScheduleTerms s2(const Volumes& v) {
   ScheduleTerms terms;
   const double places = v.places / v.mp;
@@ -79,37 +98,36 @@ ScheduleTerms s2(const Volumes& v) {
   return terms;
 }
 
-ScheduleTerms ppMoe(const Volumes& v) {
+ScheduleTerms ppMoe(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
-  terms.exchanges = {{"AllReduce", Collective::allReduce, GroupKind::mp, v.batch * kBytes}};
+  // The gradients of the choices' weights come with those of the tokens.
+  const double reduced = pass == Pass::forward ? v.batch : v.batch + v.tokens * v.choices;
+  terms.exchanges = {{"AllReduce", Collective::allReduce, GroupKind::mp, reduced * kBytes}};
   // Balanced experts: what capacity keeps, a share of it on each rank.
   const double kept = std::min(v.choices * v.batch, v.places) / v.ep;
   terms.local = localWork(v, v.tokens, kept, 2 * kept + v.batch);
   return terms;
 }
 
+ScheduleTerms allTerms(moecclSchedule_t schedule, Pass pass, const Volumes& volumes) {
+  switch (schedule) {
+    case moecclScheduleBaseline:
+      return pass == Pass::forward ? baseline(volumes) : baselineBackward(volumes);
+    case moecclScheduleS1:
+      return s1(volumes, pass);
+    case moecclScheduleS2:
+      return s2(volumes);
+    case moecclSchedulePpMoe:
+      return ppMoe(volumes, pass);
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 ScheduleTerms termsOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes) {
-  const Volumes volumes(sizes);
-  (void)pass;
-  ScheduleTerms terms;
-  switch (schedule) {
-    case moecclScheduleBaseline:
-      terms = baseline(volumes);
-      break;
-    case moecclScheduleS1:
-      terms = s1(volumes);
-      break;
-    case moecclScheduleS2:
-      terms = s2(volumes);
-      break;
-    case moecclSchedulePpMoe:
-      terms = ppMoe(volumes);
-      break;
-    default:
-      break;
-  }
+  ScheduleTerms terms = allTerms(schedule, pass, Volumes(sizes));
   const auto ranksOf = [&](GroupKind kind) {
     const Grid& grid = sizes.grid;
     return kind == GroupKind::world ? grid.ranks()

@@ -84,6 +84,13 @@ moecclResult_t moecclAllGather(const void* in, void* out, size_t count, moecclDa
   FORWARD(moecclAllGather, in, out, count, type, comm, stream);
 }
 
+moecclResult_t moecclReduceScatter(const void* in, void* out, size_t count, moecclDataType_t type,
+                                   moecclRedOp_t op, moecclComm_t comm, moecclStream_t stream) {
+  record(Collective::reduceScatter, ranksOf(comm), count * static_cast<size_t>(ranksOf(comm)),
+         type);
+  FORWARD(moecclReduceScatter, in, out, count, type, op, comm, stream);
+}
+
 moecclResult_t moecclAllReduce(const void* in, void* out, size_t count, moecclDataType_t type,
                                moecclRedOp_t op, moecclComm_t comm, moecclStream_t stream) {
   record(Collective::allReduce, ranksOf(comm), count, type);
@@ -163,6 +170,7 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   config.topK = 2;
   config.capacityFactor = 1.25;
   config.schedule = schedule;
+  config.training = 1;
   moecclMoeLayer_t layer = nullptr;
   check(moecclMoeLayerCreate(grid, &config, &layer));
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
@@ -177,17 +185,22 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   weights.gate = gate.data();
   weights.w1 = weights.w2 = matrix.data();
   check(moecclMoeLayerSetWeights(layer, &weights));
-  std::vector<float> tokens = floats(config.tokens * config.embedding);
+  const std::vector<float> tokens = floats(config.tokens * config.embedding);
+  std::vector<float> outputs = tokens, gradient = tokens;
 
-  std::vector<Made> made;
-  recorder = &made;
-  const moecclResult_t result = moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr);
-  recorder = nullptr;
-  check(result);
   const LayerSizes sizes = sizesOf(config, shape, shapes);
-  const std::vector<Made> expected =
-      expectedOf(termsOf(schedule, Pass::forward, sizes), sizes.grid);
-  checkThat(made == expected, "it made: " + textOf(made) + "expected: " + textOf(expected));
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    std::vector<Made> made;
+    recorder = &made;
+    const moecclResult_t result =
+        pass == Pass::forward
+            ? moecclMoeForward(layer, tokens.data(), outputs.data(), nullptr)
+            : moecclMoeBackward(layer, outputs.data(), 0.1, gradient.data(), nullptr);
+    recorder = nullptr;
+    check(result);
+    const std::vector<Made> expected = expectedOf(termsOf(schedule, pass, sizes), sizes.grid);
+    checkThat(made == expected, "it made: " + textOf(made) + "expected: " + textOf(expected));
+  }
   check(moecclMoeLayerDestroy(layer));
   check(moecclGridDestroy(grid));
 }

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <map>
 
 #include "moeccl/model.h"
 #include "moeccl/moe.h"
@@ -85,6 +84,7 @@ TEST(MoeErrors, FieldsOfTheConfig) {
                   {"config.schedule is 5", "S2 or PpMoe"});
     expectRefused(grid, [](auto& c) { c.schedule = moecclSchedulePpMoe; },
                   {"config.schedule is 4", "PPMoE", "nMp is 2", "nEp * nEsp, 4"});
+    expectRefused(grid, [](auto& c) { c.training = 2; }, {"config.training is 2", "0 or 1"});
     expectRefused(grid, [](auto& c) { c.magic = 0; },
                   {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
     expectRefused(grid, [](auto& c) { c.size = 8; }, {"config was not initialised"});
@@ -118,6 +118,9 @@ TEST(MoeErrors, ConfigsThatDiffer) {
     expectRefused(
         grid, [=](auto& c) { c.capacityFactor = rank == 3 ? 1.5 : 1.0; },
         {"capacityFactor is 1.0", "on rank 0 and 1.5", "on rank 3"}, moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.training = rank == 1; }, {"training is 0 on rank 0 and 1 on rank 1"},
+        moecclInvalidUsage);
     // One that is wrong by itself too: nobody waits for that rank.
     expectRefused(
         grid, [=](auto& c) { c.tokens = rank == 1 ? -1 : 8; },
@@ -226,48 +229,94 @@ TEST(MoeErrors, ArgumentsOfEveryFunction) {
   });
 }
 
-// A rank that has gone: the others' forward names the phase, and ends.
+TEST(MoeErrors, ArgumentsOfGradients) {
+  onGrid([](moecclGrid_t grid, int) {
+    const auto refused = [](moecclResult_t result, const Parts& parts,
+                            moecclResult_t expected = moecclInvalidArgument) {
+      checkError(result, expected, nullptr, parts);
+    };
+    moecclMoeConfig_t config = rightConfig();
+    moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+    std::vector<float> input(8 * 4), numbers(1000);
+    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+    weights.gate = weights.w1 = weights.w2 = numbers.data();
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    check(moecclMoeLayerSetWeights(layer, &weights));
+    check(moecclMoeForward(layer, input.data(), input.data(), nullptr));
+    refused(moecclMoeLayerSetGradients(layer, &gradients), {"SetGradients", "config.training 1"},
+            moecclInvalidUsage);
+    refused(moecclMoeBackward(layer, input.data(), 1, input.data(), nullptr),
+            {"moecclMoeBackward", "config.training 1"}, moecclInvalidUsage);
+    check(moecclMoeLayerDestroy(layer));
+
+    config.training = 1;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    check(moecclMoeLayerSetWeights(layer, &weights));
+    refused(moecclMoeLayerSetGradients(nullptr, &gradients), {"layer is NULL"});
+    refused(moecclMoeLayerSetGradients(layer, nullptr), {"gradients is NULL"});
+    gradients.magic = MOECCL_MOE_WEIGHTS_MAGIC;
+    refused(moecclMoeLayerSetGradients(layer, &gradients), {"gradients was not initialised"});
+    refused(moecclMoeBackward(layer, input.data(), 1, input.data(), nullptr),
+            {"no moecclMoeForward has completed"}, moecclInvalidUsage);
+    check(moecclMoeForward(layer, input.data(), input.data(), nullptr));
+    refused(moecclMoeBackward(nullptr, input.data(), 1, input.data(), nullptr), {"layer is NULL"});
+    refused(moecclMoeBackward(layer, nullptr, 1, input.data(), nullptr),
+            {"outputGradient is NULL"});
+    refused(moecclMoeBackward(layer, input.data(), 1, nullptr, nullptr), {"inputGradient is NULL"});
+    check(moecclMoeBackward(layer, input.data(), 1, input.data(), nullptr));
+    check(moecclMoeLayerDestroy(layer));
+  });
+}
+
+// A rank that has gone, before its peers' forward or backward pass: that names the phase, and ends.
+void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts& phases) {
+  const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
+  Job job;
+  job.ranks = 4;
+  job.timeoutMs = 3000;
+  std::barrier allReady(job.ranks);
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
+    moecclMoeConfig_t config = rightConfig();
+    config.schedule = schedule;
+    config.training = backward;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    std::vector<float> input(8 * 4), numbers(1000);
+    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+    weights.gate = weights.w1 = weights.w2 = numbers.data();
+    check(moecclMoeLayerSetWeights(layer, &weights));
+    if (backward) check(moecclMoeForward(layer, input.data(), input.data(), nullptr));
+    allReady.arrive_and_wait();
+    if (rank != 1) {
+      const moecclResult_t result =
+          backward ? moecclMoeBackward(layer, input.data(), 1.0, input.data(), nullptr)
+                   : moecclMoeForward(layer, input.data(), input.data(), nullptr);
+      const std::string text = moecclGetLastError(nullptr);
+      checkThat(result == moecclRemoteError || result == moecclTimeout,
+                "result " + std::to_string(result) + ": " + text);
+      const std::string function = backward ? "moecclMoeBackward: " : "moecclMoeForward: ";
+      checkThat(
+          std::ranges::any_of(
+              phases, [&](const std::string& phase) { return text.starts_with(function + phase); }),
+          text);
+    }
+    check(moecclMoeLayerDestroy(layer));
+    moecclGridDestroy(grid);
+    throw Aborts{};
+  });
+}
+
 TEST(MoeErrors, APeerThatLeaves) {
-  const std::map<moecclSchedule_t, Parts> phases = {
-      // Rank 3 gets as far as to await something from rank 0, which has failed.
-      {moecclScheduleBaseline, {"ESP-AllGather: ", "first EP-AlltoAll: "}},
-      {moecclScheduleS1, {"dispatch: "}},
-      {moecclScheduleS2, {"MP-Split and dispatch: "}},
-      {moecclSchedulePpMoe, {"AllReduce: "}},
-  };
-  for (const auto& [schedule, phasesOfIt] : phases) {
-    const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
-    Job job;
-    job.ranks = 4;
-    job.timeoutMs = 3000;
-    std::barrier allReady(job.ranks);
-    runJob(job, [&, schedule = schedule, &expected = phasesOfIt](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = nullptr;
-      check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
-      moecclMoeConfig_t config = rightConfig();
-      config.schedule = schedule;
-      moecclMoeLayer_t layer = nullptr;
-      check(moecclMoeLayerCreate(grid, &config, &layer));
-      std::vector<float> input(8 * 4), numbers(1000);
-      moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
-      weights.gate = weights.w1 = weights.w2 = numbers.data();
-      check(moecclMoeLayerSetWeights(layer, &weights));
-      allReady.arrive_and_wait();
-      if (rank != 1) {
-        const moecclResult_t result = moecclMoeForward(layer, input.data(), input.data(), nullptr);
-        const std::string text = moecclGetLastError(nullptr);
-        checkThat(result == moecclRemoteError || result == moecclTimeout,
-                  "result " + std::to_string(result) + ": " + text);
-        checkThat(std::ranges::any_of(expected,
-                                      [&](const std::string& phase) {
-                                        return text.starts_with("moecclMoeForward: " + phase);
-                                      }),
-                  text);
-      }
-      check(moecclMoeLayerDestroy(layer));
-      moecclGridDestroy(grid);
-      throw Aborts{};
-    });
+  for (bool backward : {false, true}) {
+    // Where a rank does not await rank 1 itself, it comes to the next phase.
+    expectEndWithoutRank1(moecclScheduleBaseline, backward,
+                          {"ESP-AllGather: ", "first EP-AlltoAll: "});
+    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "});
+    expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-Split and dispatch: "});
+    expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: "});
   }
 }
 

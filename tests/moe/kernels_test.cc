@@ -36,7 +36,7 @@ std::vector<float> coarse(Random& random, std::int64_t count) {
 
 struct Gated {
   std::vector<std::int32_t> chosen;
-  std::vector<float> weights;
+  std::vector<float> weights, probabilities;
   std::vector<double> probability, first, assigned;
 };
 
@@ -46,11 +46,12 @@ Gated gateBy(const GateShape& shape, const std::vector<float>& input,
   Gated result;
   result.chosen.resize(tokens * shape.choices);
   result.weights.resize(tokens * shape.choices);
+  result.probabilities.resize(tokens * shape.experts);
   for (auto* sums : {&result.probability, &result.first, &result.assigned})
     sums->resize(shape.experts);
   std::vector<double> workspace(gateWorkspace(shape));
   chooseExperts(shape, input.data(), gate.data(), tokens, workspace, result.chosen.data(),
-                result.weights.data(),
+                result.weights.data(), result.probabilities.data(),
                 {result.probability.data(), result.first.data(), result.assigned.data()});
   return result;
 }
@@ -76,6 +77,8 @@ void compareWithLoops(const GateShape& shape, const std::vector<float>& input,
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
+    for (std::int32_t e = 0; e < shape.experts; ++e)
+      ASSERT_NEAR(gated.probabilities[t * shape.experts + e], probabilities[e], 1e-7);
     double chosenSum = 0;
     for (std::int32_t c = 0; c < shape.choices; ++c) chosenSum += probabilities[order[c]];
     first[order[0]] += 1;

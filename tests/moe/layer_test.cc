@@ -1,114 +1,35 @@
 // The layer on real communicators, ranks as threads, against the single-process reference.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <random>
-
 #include "tests/moe/problem.h"
 
 namespace moeccl::test {
 namespace {
 
-constexpr moecclGridOrder_t kOrders[] = {moecclOrderEspEp, moecclOrderEpEsp};
-
-// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders; what
-// else a layer has changes from grid to grid.
-TEST(Grids, AllSchedulesComputeTheReference) {
-  std::mt19937 random(7);
-  const auto oneOf = [&](auto... values) {
-    const std::array all{values...};
-    return all[random() % all.size()];
-  };
-  for (int nEp = 1; nEp <= 4; ++nEp)
-    for (int nEsp = 1; nEsp <= 4; ++nEsp)
-      for (int nMp : {1, 2, 3, 4, 6, 8, 9, 12, 16})
-        for (moecclGridOrder_t order : kOrders) {
-          if (nEp * nEsp % nMp != 0 || (nMp > 4 && nMp != nEp * nEsp)) continue;
-          Problem problem;
-          problem.name = "grid";
-          problem.grid = {nMp, nEp, nEsp, order};
-          problem.seed = random();
-          problem.tokens = oneOf(5, 12, 17, 24, 31);
-          problem.choices = oneOf(1, 2, 3);
-          problem.capacityFactor = oneOf(0.4, 1.0, 1.7);
-          problem.capacityGroups = oneOf(0, 0, nMp, 2 * nMp, nMp + 1);
-          problem.activation = oneOf(moecclMoeGelu, moecclMoeRelu);
-          problem.data = oneOf(Tokens::random, Tokens::repeated, Tokens::tied);
-          problem.biases = oneOf(true, true, false);
-          expectAllSchedules(problem);
-          if (HasFailure()) return;
-        }
-}
-
-// The grid of the cases below: MP groups of two that cross the ESP groups of three.
-Problem six(const std::string& name) {
-  Problem problem;
-  problem.name = name;
-  problem.grid = {2, 2, 3, moecclOrderEspEp};
-  problem.experts = 6;
-  problem.tokens = 20;
-  return problem;
-}
-
-// There, and with an MP group of all six, where PPMoE is offered.
-void expectOnBothGrids(Problem problem) {
-  expectAllSchedules(problem);
-  problem.grid.nMp = problem.ranks();
-  expectAllSchedules(problem);
-}
-
-TEST(Capacity, NoPlacesToSpeakOf) {
-  Problem problem = six("tiny factor");
-  problem.capacityFactor = 1e-6;  // one place per group
-  expectOnBothGrids(problem);
-}
-
-TEST(Capacity, PlacesForAll) {
-  Problem problem = six("huge factor");
-  problem.capacityFactor = 1e300;
-  expectOnBothGrids(problem);
-  for (const auto& expected : solve(problem).expected) {
-    EXPECT_TRUE(expected.placeless.empty());
-    EXPECT_EQ(expected.capacity, problem.tokens);
+TEST(AllSchedules, ComputeTheReferenceOnEveryGrid) {
+  for (const Problem& problem : gridProblems()) {
+    expectAllSchedules(problem);
+    if (HasFailure()) return;
   }
 }
 
-TEST(Capacity, OneHotExpert) {
-  Problem problem = six("hot expert");
-  problem.hotGate = 3;
-  expectOnBothGrids(problem);
-  EXPECT_FALSE(solve(problem).expected[0].placeless.empty());
-  EXPECT_EQ(solve(problem).expected[0].assigned[1], problem.tokens);
+TEST(AllSchedules, ComputeTheReferenceInHardCases) {
+  for (const Problem& problem : hardProblems()) {
+    expectAllSchedules(problem);
+    if (HasFailure()) return;
+  }
 }
 
-TEST(Capacity, ExpertsWithoutTokens) {
-  Problem problem = six("hot expert, one choice");
-  problem.hotGate = 3;
-  problem.choices = 1;
-  problem.capacityFactor = 6;
-  expectOnBothGrids(problem);
-  EXPECT_EQ(solve(problem).expected[0].assigned[0], 0);
-}
-
-TEST(Capacity, EveryExpertChosen) {
-  Problem problem = six("k = E");
-  problem.choices = problem.experts;
-  expectOnBothGrids(problem);
-  EXPECT_TRUE(solve(problem).expected[0].placeless.empty());
-}
-
-TEST(Capacity, GroupsOfOneTokenAndEmptyOnes) {
-  Problem problem = six("more groups than tokens");
-  problem.tokens = 7;
-  problem.capacityGroups = 16;
-  expectOnBothGrids(problem);
-}
-
-TEST(Capacity, OneGroupThatPartsCut) {
-  Problem problem = six("one group");
-  problem.capacityGroups = 1;
-  problem.capacityFactor = 0.6;
-  expectOnBothGrids(problem);
+TEST(Problems, AreAsHardAsTheySay) {
+  const auto solved = [](const char* name) { return solve(hardProblem(name)).expected[0]; };
+  EXPECT_EQ(solved("one place per group").capacity, 2);
+  EXPECT_TRUE(solved("places for all").placeless.empty());
+  EXPECT_EQ(solved("places for all").capacity, 20);
+  EXPECT_FALSE(solved("hot expert").placeless.empty());
+  EXPECT_EQ(solved("hot expert").assigned[1], 20);
+  EXPECT_EQ(solved("experts without tokens").assigned[0], 0);
+  EXPECT_TRUE(solved("every expert chosen").placeless.empty());
+  EXPECT_FALSE(solved("one group that parts cut").placeless.empty());
 }
 
 // The output shows each choice's place, so kept and dropped choices are compared one by one.
@@ -123,30 +44,11 @@ TEST(Capacity, TheSameChoicesAreDropped) {
         problem.probe = true;
         problem.choices = 3;
         problem.capacityGroups = 4;
-        expectOnBothGrids(problem);
+        expectAllSchedules(problem);
+        problem.grid.nMp = problem.ranks();
+        expectAllSchedules(problem);
         if (HasFailure()) return;
       }
-}
-
-TEST(Tokens, NoneAndOne) {
-  for (std::int64_t tokens : {0, 1})
-    for (moecclGridShape_t grid : {moecclGridShape_t{1, 1, 1, moecclOrderEspEp},
-                                   moecclGridShape_t{2, 2, 2, moecclOrderEspEp},
-                                   moecclGridShape_t{3, 3, 1, moecclOrderEpEsp},
-                                   moecclGridShape_t{4, 2, 2, moecclOrderEspEp}}) {
-      Problem problem;
-      problem.name = "few tokens";
-      problem.tokens = tokens;
-      problem.grid = grid;
-      expectAllSchedules(problem);
-    }
-}
-
-TEST(Tokens, MoreRowsThanAnExpertTakesAtOnce) {
-  Problem problem = six("many tokens");
-  problem.tokens = 601;
-  problem.experts = 2;
-  expectOnBothGrids(problem);
 }
 
 TEST(Forward, ThroughEveryAlgorithm) {
@@ -232,7 +134,7 @@ TEST(Forward, SeesWeightsChangeInPlace) {
 
 // What GetShapes says of each rank: the shards of all ranks tile the layer.
 TEST(Shapes, ShardsTileTheLayer) {
-  for (moecclGridOrder_t order : kOrders) {
+  for (moecclGridOrder_t order : {moecclOrderEspEp, moecclOrderEpEsp}) {
     Problem problem = six("shapes");
     problem.grid.order = order;
     std::vector<moecclMoeShapes_t> shapes(problem.ranks(), MOECCL_MOE_SHAPES_INITIALIZER);

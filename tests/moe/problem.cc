@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <sstream>
+#include <stdexcept>
 
 namespace moeccl::test {
 namespace {
@@ -114,11 +116,6 @@ void expectSolved(const Problem& problem, const Solved& solved, int rank, const 
   if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
 }
 
-const char* nameOf(moecclSchedule_t schedule) {
-  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-  return kNames[schedule];
-}
-
 }  // namespace
 
 std::string Problem::text() const {
@@ -129,6 +126,91 @@ std::string Problem::text() const {
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", seed " << seed;
   return out.str();
+}
+
+std::vector<Problem> gridProblems() {
+  std::mt19937 random(7);
+  const auto oneOf = [&](auto... values) {
+    const std::array all{values...};
+    return all[random() % all.size()];
+  };
+  std::vector<Problem> problems;
+  for (int nEp = 1; nEp <= 4; ++nEp)
+    for (int nEsp = 1; nEsp <= 4; ++nEsp)
+      for (int nMp : {1, 2, 3, 4, 6, 8, 9, 12, 16})
+        for (moecclGridOrder_t order : {moecclOrderEspEp, moecclOrderEpEsp}) {
+          if (nEp * nEsp % nMp != 0 || (nMp > 4 && nMp != nEp * nEsp)) continue;
+          Problem& problem = problems.emplace_back();
+          problem.name = "grid";
+          problem.grid = {nMp, nEp, nEsp, order};
+          problem.seed = random();
+          problem.tokens = oneOf(5, 12, 17, 24, 31);
+          problem.choices = oneOf(1, 2, 3);
+          problem.capacityFactor = oneOf(0.4, 1.0, 1.7);
+          problem.capacityGroups = oneOf(0, 0, nMp, 2 * nMp, nMp + 1);
+          problem.activation = oneOf(moecclMoeGelu, moecclMoeRelu);
+          problem.data = oneOf(Tokens::random, Tokens::repeated, Tokens::tied);
+          problem.biases = oneOf(true, true, false);
+        }
+  return problems;
+}
+
+Problem six(const std::string& name) {
+  Problem problem;
+  problem.name = name;
+  problem.grid = {2, 2, 3, moecclOrderEspEp};
+  problem.experts = 6;
+  problem.tokens = 20;
+  return problem;
+}
+
+std::vector<Problem> hardProblems() {
+  std::vector<Problem> problems;
+  const auto add = [&](const std::string& name, const auto& change) {
+    Problem problem = six(name);
+    change(problem);
+    problems.push_back(problem);
+    problem.grid.nMp = problem.ranks();
+    problems.push_back(problem);
+  };
+  add("one place per group", [](Problem& p) { p.capacityFactor = 1e-6; });
+  add("places for all", [](Problem& p) { p.capacityFactor = 1e300; });
+  add("hot expert", [](Problem& p) { p.hotGate = 3; });
+  add("experts without tokens", [](Problem& p) {
+    p.hotGate = 3;
+    p.choices = 1;
+    p.capacityFactor = 6;
+  });
+  add("every expert chosen", [](Problem& p) { p.choices = p.experts; });
+  add("groups of one token, and empty ones", [](Problem& p) {
+    p.tokens = 7;
+    p.capacityGroups = 16;
+  });
+  add("one group that parts cut", [](Problem& p) {
+    p.capacityGroups = 1;
+    p.capacityFactor = 0.6;
+  });
+  add("more rows than an expert takes at once", [](Problem& p) {
+    p.tokens = 601;
+    p.experts = 2;
+  });
+  for (std::int64_t tokens : {0, 1})
+    for (moecclGridShape_t grid : {moecclGridShape_t{1, 1, 1, moecclOrderEspEp},
+                                   moecclGridShape_t{2, 2, 2, moecclOrderEspEp},
+                                   moecclGridShape_t{3, 3, 1, moecclOrderEpEsp},
+                                   moecclGridShape_t{4, 2, 2, moecclOrderEspEp}}) {
+      Problem& problem = problems.emplace_back();
+      problem.name = "few tokens";
+      problem.tokens = tokens;
+      problem.grid = grid;
+    }
+  return problems;
+}
+
+Problem hardProblem(const std::string& name) {
+  for (const Problem& problem : hardProblems())
+    if (problem.name == name) return problem;
+  throw std::logic_error("no hard problem is called " + name);
 }
 
 Solved solve(const Problem& problem) {
@@ -197,6 +279,11 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     check(moecclGridDestroy(grid));
   });
   return outcomes;
+}
+
+const char* nameOf(moecclSchedule_t schedule) {
+  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+  return kNames[schedule];
 }
 
 std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {

@@ -46,6 +46,19 @@ struct Solved {
 };
 Solved solve(const Problem& problem);
 
+// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders; what
+// else a layer has changes from grid to grid.
+std::vector<Problem> gridProblems();
+
+// MP groups of two that cross the ESP groups of three.
+Problem six(const std::string& name);
+
+// Capacities, choices and batches at their limits, on that grid and on one whose MP group has all ranks,
+// and hardly any tokens on several grids.
+std::vector<Problem> hardProblems();
+// The first of that name.
+Problem hardProblem(const std::string& name);
+
 // One rank's results.
 struct Outcome {
   std::vector<float> output;
@@ -70,8 +83,9 @@ Job jobOf(const Problem& problem);
 // outcomes by rank; of processes none come back.
 std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
 
-// The schedules that are offered for the problem's grid and capacity groups.
+// The schedules that are offered for the problem's grid and capacity groups, and their names.
 std::vector<moecclSchedule_t> schedulesOf(const Problem& problem);
+const char* nameOf(moecclSchedule_t schedule);
 
 // All of them against the reference, and their statistics against each other to the last bit.
 void expectAllSchedules(const Problem& problem);

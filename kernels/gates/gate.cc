@@ -1,0 +1,265 @@
+#include "kernels/gates/gate.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "kernels/capacity.h"
+#include "kernels/gates/parts.h"
+#include "kernels/gates/rule.h"
+
+namespace moeccl::gates {
+namespace {
+
+// Tokens whose gradients go through the products together: enough for BLAS to run at full speed.
+constexpr std::int64_t kBlockTokens = 256;
+
+std::unique_ptr<Rule> ruleOf(const Config& config) {
+  switch (config.kind) {
+    case Kind::softmax:
+      return softmaxRule(config);
+    case Kind::noisy:
+      return noisyRule(config);
+    case Kind::gshard:
+      return gshardRule(config);
+    case Kind::expertChoice:
+      return expertChoiceRule(config);
+    case Kind::sigmoid:
+      return sigmoidRule(config);
+  }
+  return nullptr;
+}
+
+// c [rows][columns] += a b, where a is [rows][inner] and b [inner][columns]; Transpose says which of
+// them lies in memory transposed.
+enum class Transpose { first, second };
+
+template <typename Real>
+void addProduct(Transpose transpose, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                const Real* a, const Real* b, Real* c) {
+  const bool first = transpose == Transpose::first;
+  const auto size = [](std::int64_t value) { return static_cast<blasint>(value); };
+  const auto call = [&](auto gemm) {
+    gemm(CblasRowMajor, first ? CblasTrans : CblasNoTrans, first ? CblasNoTrans : CblasTrans,
+         size(rows), size(columns), size(inner), 1, a, size(first ? rows : inner), b,
+         size(first ? columns : inner), 1, c, size(columns));
+  };
+  if constexpr (std::is_same_v<Real, float>)
+    call(cblas_sgemm);
+  else
+    call(cblas_dgemm);
+}
+
+bool hasJitter(const Config& config) { return config.kind == Kind::softmax && config.jitter > 0; }
+
+// Calls function(m, factor) with what each input m of the token is multiplied by.
+template <typename Function>
+void forEachJitter(const Random& random, double jitter, std::int64_t token, std::int64_t embedding,
+                   Function function) {
+  for (std::int64_t m = 0; m < embedding; m += 4) {
+    const std::array<double, 4> uniform = random.fourUniform(token, m / 4);
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(4, embedding - m); ++i)
+      function(m + i, 1 + jitter * (2 * uniform[i] - 1));
+  }
+}
+
+std::optional<Random> randomOf(const std::optional<Draw>& draw) {
+  if (!draw) return std::nullopt;
+  return Random(*draw);
+}
+
+std::int64_t sections(const Config& config) {
+  if (config.kind != Kind::sigmoid || config.sequenceTokens == 0 || config.batchTokens == 0)
+    return 1;
+  return (config.batchTokens - 1) / config.sequenceTokens + 1;
+}
+
+// Where the terms of a token's section begin in the sums.
+std::int64_t termsAt(const Config& config, std::int64_t token) {
+  const std::int64_t section = sections(config) == 1 ? 0 : token / config.sequenceTokens;
+  return (2 + 2 * section) * config.experts;
+}
+
+}  // namespace
+
+std::int32_t width(const Config& config) {
+  return config.kind == Kind::expertChoice ? config.experts : config.choices;
+}
+
+std::int64_t logitsPerToken(const Config& config) {
+  return (config.kind == Kind::noisy ? 2 : 1) * static_cast<std::int64_t>(config.experts);
+}
+
+std::int64_t sumsSize(const Config& config) { return (2 + 2 * sections(config)) * config.experts; }
+
+template <typename Real>
+Gate<Real>::Gate(const Config& config)
+    : config_(config),
+      rule_(ruleOf(config)),
+      row_(width(config)),
+      dLogits_(logitsPerToken(config)),
+      dGateBlock_(kBlockTokens * config.experts) {
+  if (config.kind == Kind::noisy) dNoiseBlock_.resize(kBlockTokens * config.experts);
+  if (config.kind == Kind::expertChoice) {
+    keys_.resize(config.capacityTokens);
+    order_.resize(config.capacityTokens);
+  }
+  if (hasJitter(config)) {
+    tile_.resize(kTileTokens * config.embedding);
+    block_.resize(kBlockTokens * config.embedding);
+    dBlock_.resize(kBlockTokens * config.embedding);
+  }
+}
+
+template <typename Real>
+Gate<Real>::~Gate() = default;
+
+template <typename Real>
+void Gate<Real>::forward(const Parameters<Real>& parameters, const Part<Real>& part,
+                         const Decisions<Real>& decisions, double* sums) {
+  const std::optional<Random> random = randomOf(part.draw);
+  computeLogits(parameters, part, random, decisions.logits);
+  const std::int64_t perToken = logitsPerToken(config_), choices = width(config_);
+  for (std::int64_t t = 0; t < part.tokens; ++t) {
+    const std::int64_t index = part.firstToken + t;
+    std::int32_t* const chosen = decisions.chosen + t * choices;
+    rule_->choose({decisions.logits + t * perToken, index, random, parameters.bias}, chosen,
+                  row_.data(), sums + termsAt(config_, index));
+    for (std::int64_t c = 0; c < choices; ++c)
+      decisions.weights[t * choices + c] = static_cast<Real>(row_[c]);
+    if (config_.kind == Kind::expertChoice) continue;
+    for (std::int64_t c = 0; c < choices; ++c)
+      if (chosen[c] >= 0) sums[chosen[c]] += 1;
+  }
+}
+
+template <typename Real>
+void Gate<Real>::computeLogits(const Parameters<Real>& parameters, const Part<Real>& part,
+                               const std::optional<Random>& random, double* logits) {
+  const std::int64_t embedding = config_.embedding, perToken = logitsPerToken(config_);
+  const bool jitter = random && hasJitter(config_);
+  const auto multiply = [&](const auto& rows, double* const(&results)[kTileTokens]) {
+    logitsOf(rows, parameters.gate, embedding, config_.experts, results);
+    if (config_.kind != Kind::noisy) return;
+    double* noiseResults[kTileTokens];
+    for (int t = 0; t < kTileTokens; ++t) noiseResults[t] = results[t] + config_.experts;
+    logitsOf(rows, parameters.noise, embedding, config_.experts, noiseResults);
+  };
+  for (std::int64_t begin = 0; begin < part.tokens; begin += kTileTokens) {
+    const Real* rows[kTileTokens];
+    const double* noisyRows[kTileTokens];
+    double* results[kTileTokens];
+    for (int t = 0; t < kTileTokens; ++t) {
+      const std::int64_t token = std::min(begin + t, part.tokens - 1);
+      rows[t] = part.input + token * embedding;
+      results[t] = logits + token * perToken;
+      if (!jitter) continue;
+      double* const noisy = tile_.data() + t * embedding;
+      // Rounded to Real, for the sake of exact products.
+      forEachJitter(*random, config_.jitter, part.firstToken + token, embedding,
+                    [&](std::int64_t m, double factor) {
+                      noisy[m] = static_cast<Real>(rows[t][m] * factor);
+                    });
+      noisyRows[t] = noisy;
+    }
+    if (jitter)
+      multiply(noisyRows, results);
+    else
+      multiply(rows, results);
+  }
+}
+
+template <typename Real>
+void Gate<Real>::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
+                       Real* weights, std::int64_t* used, std::int64_t* slots, double* sums) {
+  const bool expertsChoose = config_.kind == Kind::expertChoice;
+  if (expertsChoose)
+    chooseTokens(config_, tokens, groups, keys_.data(), order_.data(), chosen, weights, used,
+                 slots);
+  else
+    assignSlots({config_.experts, config_.choices, config_.capacityTokens, config_.capacitySlots},
+                chosen, tokens, groups, used, slots);
+  for (std::int64_t group = 0; group < groups; ++group)
+    for (std::int64_t e = 0; e < config_.experts; ++e) {
+      const double count = static_cast<double>(used[group * config_.experts + e]);
+      sums[config_.experts + e] += count;
+      if (expertsChoose) sums[e] += count;
+    }
+}
+
+template <typename Real>
+double Gate<Real>::loss(const double* sums, double scale, double* dSums) const {
+  std::fill_n(dSums, sumsSize(config_), 0.0);
+  if (config_.batchTokens == 0) return 0;
+  const std::int64_t terms = termsAt(config_, 0);
+  return rule_->loss(sums + terms, scale, dSums + terms);
+}
+
+template <typename Real>
+void Gate<Real>::backward(const Parameters<Real>& parameters, const Part<Real>& part,
+                          const double* logits, const std::int32_t* chosen, const Real* dWeights,
+                          const double* dSums, const Gradients<Real>& gradients) {
+  const std::optional<Random> random = randomOf(part.draw);
+  const std::int64_t experts = config_.experts, choices = width(config_);
+  const std::int64_t perToken = logitsPerToken(config_);
+  for (std::int64_t begin = 0; begin < part.tokens; begin += kBlockTokens) {
+    const std::int64_t count = std::min(kBlockTokens, part.tokens - begin);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const std::int64_t token = begin + t, index = part.firstToken + token;
+      for (std::int64_t c = 0; c < choices; ++c) {
+        const std::int64_t at = token * choices + c;
+        row_[c] = chosen[at] < 0 ? 0.0 : static_cast<double>(dWeights[at]);
+      }
+      std::fill(dLogits_.begin(), dLogits_.end(), 0.0);
+      rule_->differentiate({logits + token * perToken, index, random, parameters.bias},
+                           chosen + token * choices, row_.data(), dSums + termsAt(config_, index),
+                           dLogits_.data());
+      for (std::int64_t e = 0; e < experts; ++e)
+        dGateBlock_[t * experts + e] = static_cast<Real>(dLogits_[e]);
+      for (std::int64_t e = 0; e < perToken - experts; ++e)
+        dNoiseBlock_[t * experts + e] = static_cast<Real>(dLogits_[experts + e]);
+    }
+    multiplyBlock(parameters, part, random, begin, count, gradients);
+  }
+}
+
+// From the gradients of the logits of a block of tokens, in dGateBlock_ and dNoiseBlock_.
+template <typename Real>
+void Gate<Real>::multiplyBlock(const Parameters<Real>& parameters, const Part<Real>& part,
+                               const std::optional<Random>& random, std::int64_t begin,
+                               std::int64_t count, const Gradients<Real>& gradients) {
+  const std::int64_t embedding = config_.embedding, experts = config_.experts;
+  const Real* input = part.input + begin * embedding;
+  Real* dInput = gradients.input + begin * embedding;
+  const bool jitter = random && hasJitter(config_);
+  const auto forEach = [&](auto function) {
+    for (std::int64_t t = 0; t < count; ++t)
+      forEachJitter(*random, config_.jitter, part.firstToken + begin + t, embedding,
+                    [&](std::int64_t m, double factor) { function(t * embedding + m, factor); });
+  };
+  if (jitter) {
+    forEach([&](std::int64_t at, double factor) {
+      block_[at] = static_cast<Real>(input[at] * factor);
+    });
+    std::fill_n(dBlock_.begin(), count * embedding, Real{0});
+  }
+  const auto add = [&](const std::vector<Real>& dLogits, const Real* weights, Real* dWeights) {
+    addProduct(Transpose::first, embedding, experts, count, jitter ? block_.data() : input,
+               dLogits.data(), dWeights);
+    addProduct(Transpose::second, count, embedding, experts, dLogits.data(), weights,
+               jitter ? dBlock_.data() : dInput);
+  };
+  add(dGateBlock_, parameters.gate, gradients.gate);
+  if (config_.kind == Kind::noisy) add(dNoiseBlock_, parameters.noise, gradients.noise);
+  if (jitter)
+    forEach([&](std::int64_t at, double factor) {
+      dInput[at] += static_cast<Real>(dBlock_[at] * factor);
+    });
+}
+
+template class Gate<float>;
+template class Gate<double>;
+
+}  // namespace moeccl::gates

@@ -1,0 +1,301 @@
+// The gradients that kernels compute, against differences of loops in double, which are plainly right.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "kernels/expert.h"
+#include "kernels/gate_backward.h"
+#include "kernels/permute.h"
+
+namespace moeccl {
+namespace {
+
+using Random = std::mt19937;
+using Vector = std::vector<double>;
+
+std::vector<float> uniform(Random& random, std::int64_t count) {
+  std::uniform_real_distribution<float> value(-1, 1);
+  std::vector<float> values(count);
+  for (float& v : values) v = value(random);
+  return values;
+}
+
+double dot(const std::vector<float>& a, const Vector& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// The slopes of `loss` by each of `at`, which it reads.
+Vector slopes(Vector& at, const std::function<double()>& loss) {
+  constexpr double kStep = 1e-4;
+  Vector result;
+  for (double& number : at) {
+    const double here = number;
+    number = here + kStep;
+    const double above = loss();
+    number = here - kStep;
+    const double below = loss();
+    number = here;
+    result.push_back((above - below) / (2 * kStep));
+  }
+  return result;
+}
+
+Vector inDouble(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+void expectClose(const char* name, const std::vector<float>& actual, const Vector& expected,
+                 double before = 0) {
+  ASSERT_EQ(actual.size(), expected.size()) << name;
+  double scale = 1;
+  for (double each : expected) scale = std::max(scale, std::abs(each));
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], before + expected[i], 2e-6 * scale) << name << " " << i;
+}
+
+struct ExpertCase {
+  Activation activation;
+  std::int64_t rows, embedding = 5, hidden = 7;
+  Vector w1, b1, w2, b2, input;
+
+  Vector output() const {
+    Vector result(rows * embedding);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t m = 0; m < embedding; ++m) result[r * embedding + m] = b2[m];
+      for (std::int64_t h = 0; h < hidden; ++h) {
+        double x = b1[h];
+        for (std::int64_t m = 0; m < embedding; ++m)
+          x += input[r * embedding + m] * w1[m * hidden + h];
+        x = activation == Activation::relu ? std::max(x, 0.0)
+                                           : x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
+        for (std::int64_t m = 0; m < embedding; ++m)
+          result[r * embedding + m] += x * w2[h * embedding + m];
+      }
+    }
+    return result;
+  }
+};
+
+TEST(ExpertBackward, IsTheSlope) {
+  Random random(1);
+  for (Activation activation : {Activation::gelu, Activation::relu})
+    for (bool biases : {false, true})
+      for (std::int64_t rows : {0, 1, 6}) {
+        ExpertCase it{activation, rows, 5, 7, {}, {}, {}, {}, {}};
+        const std::int64_t matrix = it.embedding * it.hidden;
+        const std::vector<float> w1 = uniform(random, matrix), w2 = uniform(random, matrix);
+        const std::vector<float> b1 = biases ? uniform(random, 7) : std::vector<float>(7);
+        const std::vector<float> b2 = biases ? uniform(random, 5) : std::vector<float>(5);
+        const std::vector<float> input = uniform(random, rows * it.embedding);
+        const std::vector<float> outputGradient = uniform(random, rows * it.embedding);
+        it.w1 = inDouble(w1), it.b1 = inDouble(b1), it.w2 = inDouble(w2), it.b2 = inDouble(b2);
+        it.input = inDouble(input);
+        const auto loss = [&] { return dot(outputGradient, it.output()); };
+
+        std::vector<float> workspace(expertBackwardWorkspace(it.hidden));
+        std::vector<float> dW1(matrix, 2), dB1(7, 2), dW2(matrix, 2), dB2(5, 2);
+        std::vector<float> dInput = outputGradient;  // in place
+        const ExpertWeights weights{w1.data(), biases ? b1.data() : nullptr, w2.data(),
+                                    biases ? b2.data() : nullptr};
+        expertBackward(activation, weights, it.embedding, it.hidden, input.data(), dInput.data(),
+                       rows, workspace, {dW1.data(), dB1.data(), dW2.data(), dB2.data()},
+                       dInput.data());
+        expectClose("input", dInput, slopes(it.input, loss));
+        expectClose("w1", dW1, slopes(it.w1, loss), 2);
+        expectClose("b1", dB1, slopes(it.b1, loss), 2);
+        expectClose("w2", dW2, slopes(it.w2, loss), 2);
+        expectClose("b2", dB2, slopes(it.b2, loss), 2);
+
+        std::vector<float> alone(dInput.size());
+        expertBackward(activation, weights, it.embedding, it.hidden, input.data(),
+                       outputGradient.data(), rows, workspace, {}, alone.data());
+        EXPECT_EQ(alone, dInput);
+      }
+}
+
+// Blocks of rows are taken one after another.
+TEST(ExpertBackward, ManyRowsAreTheSumOfFew) {
+  Random random(2);
+  const std::int64_t rows = 600, embedding = 3, hidden = 4;
+  const std::vector<float> w1 = uniform(random, 12), w2 = uniform(random, 12);
+  const std::vector<float> input = uniform(random, rows * embedding);
+  const std::vector<float> outputGradient = uniform(random, rows * embedding);
+  std::vector<float> workspace(expertBackwardWorkspace(hidden));
+  const auto run = [&](std::int64_t step, std::vector<float>& dW1, std::vector<float>& dInput) {
+    for (std::int64_t r = 0; r < rows; r += step)
+      expertBackward(Activation::gelu, {w1.data(), nullptr, w2.data(), nullptr}, embedding, hidden,
+                     input.data() + r * embedding, outputGradient.data() + r * embedding, step,
+                     workspace, {.w1 = dW1.data()}, dInput.data() + r * embedding);
+  };
+  std::vector<float> whole(12), parts(12), wholeInput(input.size()), partsInput(input.size());
+  run(rows, whole, wholeInput);
+  run(100, parts, partsInput);
+  expectClose("w1", whole, inDouble(parts));
+  expectClose("input", wholeInput, inDouble(partsInput));
+}
+
+// Two tokens of width 3 with two choices each among three experts of three places; the second choice of
+// the first token is dropped.
+struct Permutation {
+  std::vector<std::int32_t> experts{0, 2, 2, 1};
+  std::vector<std::int64_t> slots{1, -1, 0, 2};
+  std::vector<float> weights{0.5f, 0.25f, 0.125f, 2.0f};
+  Choices choices{experts.data(), slots.data(), weights.data(), 2, 2};
+  // Of the rows of places: first choice of token 0, then both of token 1.
+  std::vector<std::int64_t> rows{1, 6, 5};
+};
+
+TEST(PermuteBackward, PlacesGetWeightedGradients) {
+  const Permutation it;
+  Random random(3);
+  const std::vector<float> rows = uniform(random, 27), gradient = uniform(random, 6);
+  std::vector<float> rowGradients(27, 99), weightGradients(4, 99);
+  combineTokensBackward(it.choices, rows.data(), gradient.data(), 3, 3, rowGradients.data(),
+                        weightGradients.data());
+  std::vector<float> expected(27, 99);
+  const std::int64_t tokens[] = {0, 1, 1}, choices[] = {0, 2, 3};
+  EXPECT_EQ(weightGradients[1], 0);
+  for (int i = 0; i < 3; ++i) {
+    double product = 0;
+    for (std::int64_t m = 0; m < 3; ++m) {
+      const std::int64_t at = it.rows[i] * 3 + m;
+      expected[at] = it.weights[choices[i]] * gradient[tokens[i] * 3 + m];
+      product += static_cast<double>(rows[at]) * gradient[tokens[i] * 3 + m];
+    }
+    EXPECT_NEAR(weightGradients[choices[i]], product, 1e-6);
+  }
+  EXPECT_EQ(rowGradients, expected);
+}
+
+TEST(PermuteBackward, TokensGetTheSumOfTheirPlaces) {
+  const Permutation it;
+  Random random(4);
+  const std::vector<float> rows = uniform(random, 27);
+  std::vector<float> gradient(6, 99);
+  scatterTokensBackward(it.choices, rows.data(), 3, 3, gradient.data());
+  for (std::int64_t m = 0; m < 3; ++m) {
+    EXPECT_EQ(gradient[m], rows[3 + m]);
+    EXPECT_EQ(gradient[3 + m], rows[18 + m] + rows[15 + m]);
+  }
+}
+
+TEST(PermuteBackward, ListedChoicesAsPlaces) {
+  const Permutation it;
+  Random random(5);
+  const std::vector<float> rows = uniform(random, 9), gradient = uniform(random, 6);
+  const std::vector<std::int64_t> listed{0, 2, 3};
+  std::vector<float> rowGradients(9), weightGradients(4, 99), input(6, 1);
+  addListedBackward(it.choices, listed, rows.data(), gradient.data(), 3, rowGradients.data(),
+                    weightGradients.data());
+  gatherListedBackward(it.choices, listed, rows.data(), 3, input.data());
+  EXPECT_EQ(weightGradients[1], 99);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const float* const ofToken = gradient.data() + listed[i] / 2 * 3;
+    double product = 0;
+    for (std::int64_t m = 0; m < 3; ++m) {
+      EXPECT_EQ(rowGradients[i * 3 + m], it.weights[listed[i]] * ofToken[m]);
+      product += static_cast<double>(rows[i * 3 + m]) * ofToken[m];
+    }
+    EXPECT_NEAR(weightGradients[listed[i]], product, 1e-6);
+  }
+  for (std::int64_t m = 0; m < 3; ++m) {
+    EXPECT_EQ(input[m], 1 + rows[m]);
+    EXPECT_EQ(input[3 + m], 1 + rows[3 + m] + rows[6 + m]);
+  }
+}
+
+// A gate's tokens, and a loss: the choices' weights by some factors, the probabilities by others.
+struct GateCase {
+  GateShape shape;
+  std::int64_t tokens;
+  std::vector<float> input, gate, ofWeights;
+  Vector ofProbabilities;
+  std::vector<std::int32_t> chosen;
+
+  // Of one token, as if it had these logits.
+  double loss(const Vector& logits, std::int64_t token) const {
+    const double highest = *std::max_element(logits.begin(), logits.end());
+    Vector probabilities;
+    double total = 0, among = 0, sum = 0;
+    for (double logit : logits) total += probabilities.emplace_back(std::exp(logit - highest));
+    const std::int32_t* const picks = chosen.data() + token * shape.choices;
+    for (std::int32_t c = 0; c < shape.choices; ++c) among += probabilities[picks[c]];
+    for (std::int32_t c = 0; c < shape.choices; ++c)
+      sum += ofWeights[token * shape.choices + c] * probabilities[picks[c]] /
+             (shape.choices == 1 ? total : among);
+    for (std::int32_t e = 0; e < shape.experts; ++e)
+      sum += ofProbabilities[e] * probabilities[e] / total;
+    return sum;
+  }
+};
+
+// Largest differences relative to the largest slope, for gates `steep` times as sure of themselves.
+void compareGate(const GateShape& shape, std::int64_t tokens, float steep, Random& random) {
+  const std::int64_t experts = shape.experts, embedding = shape.embedding;
+  GateCase it{shape,
+              tokens,
+              uniform(random, tokens * embedding),
+              uniform(random, embedding * experts),
+              uniform(random, tokens * shape.choices),
+              inDouble(uniform(random, experts)),
+              std::vector<std::int32_t>(tokens * shape.choices)};
+  for (float& each : it.gate) each *= steep;
+  std::vector<double> workspace(gateWorkspace(shape)), sums(3 * experts);
+  std::vector<float> weights(tokens * shape.choices), probabilities(tokens * experts);
+  chooseExperts(shape, it.input.data(), it.gate.data(), tokens, workspace, it.chosen.data(),
+                weights.data(), probabilities.data(),
+                {sums.data(), sums.data() + experts, sums.data() + 2 * experts});
+  std::vector<float> logitGradients(tokens * experts, 99);
+  softmaxTopKBackward(shape, {it.chosen.data(), weights.data(), probabilities.data(), tokens},
+                      it.ofWeights.data(), it.ofProbabilities.data(), logitGradients.data());
+
+  Vector gateGradient(it.gate.size()), inputGradient(it.input.size());
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    Vector logits(experts);
+    for (std::int64_t e = 0; e < experts; ++e)
+      for (std::int64_t m = 0; m < embedding; ++m)
+        logits[e] += static_cast<double>(it.input[t * embedding + m]) * it.gate[m * experts + e];
+    const Vector expected = slopes(logits, [&] { return it.loss(logits, t); });
+    double scale = 0;
+    for (double each : expected) scale = std::max(scale, std::abs(each));
+    for (std::int64_t e = 0; e < experts; ++e) {
+      ASSERT_NEAR(logitGradients[t * experts + e], expected[e], 1e-5 * scale + 1e-11)
+          << "token " << t << ", expert " << e;
+      for (std::int64_t m = 0; m < embedding; ++m) {
+        gateGradient[m * experts + e] += it.input[t * embedding + m] * expected[e];
+        inputGradient[t * embedding + m] += it.gate[m * experts + e] * expected[e];
+      }
+    }
+  }
+  std::vector<float> dGate(it.gate.size(), 1), dInput(it.input.size(), 1);
+  gateProductBackward(shape, it.input.data(), it.gate.data(), logitGradients.data(), tokens,
+                      dGate.data(), dInput.data());
+  expectClose("gate", dGate, gateGradient, 1);
+  expectClose("input", dInput, inputGradient, 1);
+  std::vector<float> dInputAlone(it.input.size(), 1);
+  gateProductBackward(shape, it.input.data(), it.gate.data(), logitGradients.data(), tokens,
+                      nullptr, dInputAlone.data());
+  EXPECT_EQ(dInputAlone, dInput);
+}
+
+TEST(GateBackward, IsTheSlope) {
+  Random random(6);
+  for (std::int32_t experts : {1, 2, 5, 16})
+    for (std::int32_t choices : {1, 2, 3})
+      for (std::int64_t tokens : {0, 1, 9})
+        // Gates that leave but a thousandth to other experts, too: their slopes are small, and right.
+        for (float steep : {1.0f, 6.0f}) {
+          if (choices > experts) continue;
+          SCOPED_TRACE(testing::Message() << experts << " experts, " << choices << " choices, "
+                                          << tokens << " tokens, steep " << steep);
+          compareGate({4, experts, choices}, tokens, steep, random);
+        }
+}
+
+}  // namespace
+}  // namespace moeccl
