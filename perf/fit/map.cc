@@ -62,6 +62,7 @@ ordered_json predict(const moecclCluster_t& cluster, const moecclMoeConfig_t& la
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
+  query.pass = moecclPassBoth;
   std::array<moecclScheduleChoice_t, kRoom> choices{};
   int n = kRoom;
   require(moecclSelectSchedule(&query, choices.data(), &n), "predict a layer", nullptr);
@@ -101,7 +102,7 @@ ordered_json mapOf(const moecclCluster_t& cluster, const Axis& other) {
             {"experts", layer.experts},
             {"topK", layer.topK},
             {"capacityFactor", layer.capacityFactor}}},
-          {"pass", "forward"},
+          {"pass", "both"},
           {"x", {{"name", kTokens.name}, {"values", kTokens.values()}}},
           {"y", {{"name", other.name}, {"values", other.values()}}},
           {"cells", std::move(cells)}};

@@ -109,7 +109,9 @@ class Fit(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         profile = self.read(self.profile)
         self.assertEqual(profile["curves"], [])
-        self.assertGreater(len(profile["local"]["forward"]["samples"]), 4)
+        for samples in (profile["local"][which]["samples"] for which in ("forward", "backward")):
+            self.assertGreater(len(samples), 4)
+            self.assertGreater(len({(sample["embedding"], sample["experts"]) for sample in samples}), 2)
 
     def test_uneven_nodes_and_prime_counts(self):
         profile = self.fit("2,1", *QUICK)
