@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <map>
+
+#include "perf/fit/candidates.h"
 
 namespace moeccl::perf {
 namespace {
@@ -13,17 +14,8 @@ constexpr std::uint64_t kStep = 4;
 constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
-constexpr double kBytesMatter = 2, kCatchesUp = 0.8;
 constexpr int kExpertsPerRank = 1;
 constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
-
-struct Candidate {
-  Contender* contender;  // nullptr: this rank has no part
-  std::string algorithm;
-  double last = 0;    // seconds at the size before
-  double slower = 0;  // than the fastest, there
-  int hopeless = 0;   // sizes, one after the other
-};
 
 struct Sizes {
   std::uint64_t first, last;
@@ -42,28 +34,6 @@ double leastCost(const std::vector<Candidate>& candidates) {
   return seconds;
 }
 
-double fastestOf(const std::vector<Candidate>& candidates) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Candidate& candidate : candidates) fastest = std::min(fastest, candidate.last);
-  return fastest;
-}
-
-// Where latency is all, nobody is hopeless: what takes many steps may still move the most bytes. So a size counts
-// only where bytes cost the fastest something (`before`: its time at the size before), and against those alone
-// that do not catch up.
-void dropHopeless(std::vector<Candidate>& candidates, double before) {
-  const double fastest = fastestOf(candidates);
-  const bool bytesMatter = before > 0 && fastest > kBytesMatter * before;
-  for (Candidate& candidate : candidates) {
-    const double slower = candidate.last / fastest;
-    const bool catchesUp = slower < kCatchesUp * candidate.slower;
-    candidate.hopeless =
-        bytesMatter && slower > kHopeless && !catchesUp ? candidate.hopeless + 1 : 0;
-    candidate.slower = slower;
-  }
-  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.hopeless >= 2; });
-}
-
 }  // namespace
 
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
@@ -74,7 +44,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
     if (subject.comm != nullptr)
       contenders.push_back(
           makeContender(*subject.collective, subject.world, algorithm, subject.comm));
-    candidates.push_back({subject.comm != nullptr ? contenders.back().get() : nullptr, algorithm});
+    candidates.push_back({algorithm, subject.comm != nullptr ? contenders.back().get() : nullptr});
   }
 
   const auto sendBlocks = static_cast<std::size_t>(subject.collective->sendBlocks(subject.world));
@@ -107,7 +77,8 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       turns.push_back({[&, contender = candidate.contender] {
         if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
       }});
-    const double share = (until - now) / static_cast<double>(sizes.left(size));
+    // Less than the same for each: one more size says more than closer medians of those before.
+    const double share = (until - now) / static_cast<double>(2 * sizes.left(size) - 1);
     const double before = fastestOf(candidates);
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + share},
               subject.counts);
