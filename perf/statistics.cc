@@ -12,6 +12,18 @@ Spread spreadOf(std::vector<double> values) {
   return {median, values.front(), values.back()};
 }
 
+double quantileOf(std::vector<double> values, double at) {
+  std::sort(values.begin(), values.end());
+  const double place = at * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+Quartiles quartilesOf(const std::vector<double>& values) {
+  return {quantileOf(values, 0.25), quantileOf(values, 0.5), quantileOf(values, 0.75)};
+}
+
 std::vector<double> overRanks(std::span<const double> times, std::size_t count, Average average) {
   std::vector<double> result(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(count));
   if (average == Average::kRank0) return result;

@@ -16,6 +16,17 @@ struct Spread {
 // Of at least one value.
 Spread spreadOf(std::vector<double> values);
 
+// The value below which a share `at`, from 0 to 1, of at least one value lies; between two of them in
+// proportion.
+double quantileOf(std::vector<double> values, double at);
+
+struct Quartiles {
+  double first;
+  double median;
+  double third;
+};
+Quartiles quartilesOf(const std::vector<double>& values);
+
 // `times` holds `count` values of each rank, rank by rank; returns one value for each place.
 std::vector<double> overRanks(std::span<const double> times, std::size_t count, Average average);
 

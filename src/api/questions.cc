@@ -45,6 +45,7 @@ LayerModel& LayerQuestions::modelFor(const Topology& world, const Grid& grid,
   if (!isFor(profile)) {
     model_ = std::make_unique<LayerModel>(world, grid, fixed, profile);
     profile_ = profile;
+    if (profile != nullptr) model_->prepare(grid);
     answers_.clear();
     next_ = 0;
   }

@@ -22,6 +22,8 @@ constexpr double kGoodEnough = 0.01;
 // in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
 constexpr double kWorth = 10;
 constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
+// Of thousands of sizes, not every boundary is tried.
+constexpr std::size_t kMaxBoundaries = 256;
 
 void require(bool holds, std::size_t index, const char* what, double value, const char* right) {
   if (!holds)
@@ -138,12 +140,10 @@ double worthOfKnee(double lineError, double pairError, std::size_t samples) {
   return (lineError - pairError) / (kPair - kLine) / ((pairError + floor) / (n - kPair));
 }
 
-// Where to go over from one line to the other, so that predictions do not fall: where they meet, but not before
-// the sample at `below`; or, where the second lies higher already there, at its own first sample.
-std::optional<double> kneeOf(const Segment& first, const Segment& second, double below) {
-  if (second.at(below) > first.at(below))
-    return second.alpha >= first.at(second.from) ? std::optional(second.from) : std::nullopt;
-  if (second.beta <= first.beta) return std::nullopt;
+// Where to go over from one line to the other: where a steeper one meets the first, but not before the sample at
+// `below`; else at the second's own first sample.
+double kneeOf(const Segment& first, const Segment& second, double below) {
+  if (second.beta <= first.beta || second.at(below) > first.at(below)) return second.from;
   const double knee =
       second.from + (first.at(second.from) - second.alpha) / (second.beta - first.beta);
   return std::max(knee, below);
@@ -156,14 +156,16 @@ std::optional<Fit> fitPair(const Samples& samples) {
     if (i == 0 || samples.points[i].x != samples.points[i - 1].x) starts.push_back(i);
   std::optional<Fit> best;
   double least = 0;
-  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); ++s) {
+  const std::size_t stride = 1 + starts.size() / kMaxBoundaries;
+  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); s += stride) {
     const std::size_t boundary = starts[s];
     const Segment first = lineThrough(samples.part(0, boundary), 0);
     Segment second =
         lineThrough(samples.part(boundary, samples.size()), samples.points[boundary].x);
-    const auto knee = kneeOf(first, second, samples.points[boundary - 1].x);
-    if (!knee || *knee > samples.points.back().x) continue;
-    second = {*knee, std::max(second.at(*knee), first.at(*knee)), second.beta};
+    const double knee = kneeOf(first, second, samples.points[boundary - 1].x);
+    if (knee > samples.points.back().x) continue;
+    // Raised where it would begin below the first: predictions do not fall.
+    second = {knee, std::max(second.at(knee), first.at(knee)), second.beta};
     Fit pair{{first, second}, {}};
     const double error = squaredError(samples, pair);
     if (!best || error < least) {

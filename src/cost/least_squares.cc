@@ -22,7 +22,6 @@ double dot(const Vector& a, const Vector& b) {
 // Plain least squares by Householder reflections; nothing where the columns depend on each other.
 std::optional<Vector> leastSquares(std::vector<Vector> columns, Vector target) {
   const std::size_t rows = target.size(), count = columns.size();
-  if (count > rows) return std::nullopt;
   Vector diagonal(count);
   for (std::size_t c = 0; c < count; ++c) {
     Vector& mirror = columns[c];

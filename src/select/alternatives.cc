@@ -1,5 +1,10 @@
 #include "src/select/alternatives.h"
 
+#include <algorithm>
+#include <charconv>
+
+#include "algorithms/choice.h"
+
 namespace moeccl {
 namespace {
 
@@ -13,6 +18,19 @@ constexpr Trial kTrials[] = {
     {&Parameters::radix, 4},  {&Parameters::radix, 8},  {&Parameters::leaders, 1},
     {&Parameters::window, 4}, {&Parameters::chunks, 2}, {&Parameters::chunks, 8},
 };
+
+// Whether `text` is the trial's, as in "radix=4".
+bool says(std::string_view text, const Trial& trial) {
+  const std::size_t equals = std::min(text.find('='), text.size());
+  const auto all = namedParameters();
+  const auto named = std::ranges::find(all, trial.parameter, &NamedParameter::value);
+  if (named == all.end() || text.substr(0, equals) != named->name) return false;
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] =
+      std::from_chars(text.data() + std::min(equals + 1, text.size()), end, value);
+  return error == std::errc() && rest == end && value == trial.value;
+}
 
 }  // namespace
 
@@ -28,6 +46,21 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
     }
   }
   return all;
+}
+
+std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
+                                                std::string_view name) {
+  const std::size_t colon = std::min(name.find(':'), name.size());
+  AlgorithmChoice choice{findAlgorithm(collective, name.substr(0, colon)), problem, 0};
+  if (choice.algorithm == nullptr) return std::nullopt;
+  if (colon == name.size()) return choice;
+  for (const Trial& trial : kTrials) {
+    ++choice.variation;
+    if (!says(name.substr(colon + 1), trial)) continue;
+    choice.parameters.*trial.parameter = trial.value;
+    return choice;
+  }
+  return std::nullopt;
 }
 
 int largestNode(const Topology& topology) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "algorithms/registry.h"
@@ -12,6 +13,10 @@ namespace moeccl {
 // `problem`: the grid and the experts, where the collective has them. Whether they are offered is not
 // looked at, nor whether their plans differ.
 std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameters& problem);
+
+// The alternative of that name, as textOf gives it: "bruck:radix=4". Allocates nothing.
+std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
+                                                std::string_view name);
 
 // The node with most ranks, which has most to do.
 int largestNode(const Topology& topology);

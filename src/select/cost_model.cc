@@ -18,20 +18,25 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
   Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
-  const std::vector<AlgorithmChoice> all =
-      given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem);
   if (profile_ != nullptr) {
-    const std::string where = needsGrid(collective) ? textOf(problem.grid, topology_) : where_;
-    for (const AlgorithmChoice& choice : all)
-      if (const Curve* curve = profile_->find(nameOf(collective), textOf(choice), where))
-        found.ways.push_back({choice, curve});
+    const std::string grid = needsGrid(collective) ? textOf(problem.grid, topology_) : "";
+    const std::string_view where = needsGrid(collective) ? grid : where_;
+    if (given.algorithm != nullptr) {
+      if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where))
+        found.ways.push_back({given, curve});
+    } else {
+      for (const Curve& curve : profile_->curves(nameOf(collective), where))
+        if (const auto choice = alternativeNamed(collective, problem, curve.key.algorithm))
+          found.ways.push_back({*choice, &curve});
+    }
   }
   found.measured = !found.ways.empty();
   if (found.measured) return found;
 
   const int node = largestNode(topology_);
   std::optional<std::vector<Plan>> usual;
-  for (const AlgorithmChoice& choice : all) {
+  for (const AlgorithmChoice& choice :
+       given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem)) {
     if (choice.variation == 0) usual.reset();
     auto plans = plansOf(choice, topology_, node);
     if (!plans || plans == usual) continue;

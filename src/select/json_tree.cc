@@ -12,6 +12,11 @@ namespace {
 
 using nlohmann::json;
 
+std::string shortened(const std::string& key) {
+  constexpr std::size_t kMost = 64;
+  return key.size() <= kMost ? key : key.substr(0, kMost) + "...";
+}
+
 // Builds the tree from the parser's events. What is wrong is thrown through the parser.
 class TreeBuilder : public nlohmann::json_sax<json> {
  public:
@@ -38,8 +43,8 @@ class TreeBuilder : public nlohmann::json_sax<json> {
     checkLength(key, "a key");
     Open& object = open_.back();
     const auto [member, isNew] = object.value->get_ref<json::object_t&>().try_emplace(key);
-    if (!isNew) fail("the key \"" + key + "\" comes twice in an object");
-    object.key = key;
+    if (!isNew) fail("the key \"" + shortened(key) + "\" comes twice in an object");
+    object.key = shortened(key);
     object.member = &member->second;
     return true;
   }

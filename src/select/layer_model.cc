@@ -58,6 +58,17 @@ LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgor
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_);
 }
 
+void LayerModel::prepare(const Grid& grid) {
+  constexpr std::array<moecclSchedule_t, 4> kAll = {moecclScheduleBaseline, moecclScheduleS1,
+                                                    moecclScheduleS2, moecclSchedulePpMoe};
+  constexpr std::array<Pass, 2> kBoth = {Pass::forward, Pass::backward};
+  LayerSizes sizes{};
+  sizes.grid = grid;
+  sizes.embedding = 1;
+  sizes.experts = grid.ep;
+  estimates(kAll, kBoth, sizes);
+}
+
 AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& sizes) const {
   AlgorithmChoice choice = fixed_[static_cast<std::size_t>(exchange.collective)];
   if (needsGrid(exchange.collective)) {

@@ -28,6 +28,8 @@ class LayerModel {
     bool measured;          // all of it
     std::string exchanges;  // "dispatch: dedup, combine: flat"; of the first pass
   };
+  // Finds out what has been measured, so that no question has to.
+  void prepare(const Grid& grid);
   // Of the schedules in `offered`, the fastest first.
   std::vector<Estimate> estimates(std::span<const moecclSchedule_t> offered,
                                   std::span<const Pass> passes, const LayerSizes& sizes);

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -41,14 +42,24 @@ std::string readAll(std::FILE* file, const std::string& path) {
   return text;
 }
 
+File opened(int fd, const char* mode) {
+  File file(fd < 0 ? nullptr : ::fdopen(fd, mode));
+  if (!file && fd >= 0) ::close(fd);
+  return file;
+}
+
 // A file beside `path` until keep() puts it in its place.
 class Replacement {
  public:
-  explicit Replacement(const std::string& path)
-      : path_(path), temporary_(stringf("%s.%ld.new", path.c_str(), static_cast<long>(getpid()))) {
-    const int fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) fail("write", path_);
-    file_.reset(::fdopen(fd, "w"));
+  explicit Replacement(const std::string& path) : path_(path) {
+    // Of other threads that write the same, and of processes that ended before they were done.
+    static std::atomic<unsigned> number{0};
+    do {
+      temporary_ = stringf("%s.%ld.%u.new", path.c_str(), static_cast<long>(::getpid()), number++);
+      const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+      file_ = opened(::open(temporary_.c_str(), flags, 0666), "w");
+    } while (!file_ && errno == EEXIST);
+    if (!file_) fail("write", path_);
   }
   ~Replacement() {
     if (!kept_) ::unlink(temporary_.c_str());
@@ -67,7 +78,8 @@ class Replacement {
   }
 
  private:
-  const std::string path_, temporary_;
+  const std::string path_;
+  std::string temporary_;
   File file_;
   bool kept_ = false;
 };
@@ -76,9 +88,8 @@ class Replacement {
 
 Profile loadProfile(const std::string& path) {
   // Not blocking: a pipe without a writer would wait for one.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail("read", path);
-  const File file(::fdopen(fd, "r"));
+  const File file = opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), "r");
+  if (!file) fail("read", path);
   const std::string text = readAll(file.get(), path);
   try {
     return parseProfile(text);

@@ -35,7 +35,7 @@ using nlohmann::json;
 constexpr const char* kSchema = "moeccl-profile";
 constexpr int kSchemaVersion = 1;
 constexpr JsonLimits kLimits = {
-    .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 4096};
+    .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
 constexpr std::size_t kMaxSegments = 16;
 constexpr int kMaxCount = std::numeric_limits<int>::max();

@@ -14,6 +14,16 @@ TEST(Statistics, Spread) {
   EXPECT_EQ(spreadOf({7}).median, 7);
 }
 
+TEST(Statistics, Quantiles) {
+  const Quartiles quartiles = quartilesOf({40, 10, 30, 20, 50});
+  EXPECT_EQ(quartiles.first, 20);
+  EXPECT_EQ(quartiles.median, 30);
+  EXPECT_EQ(quartiles.third, 40);
+  EXPECT_EQ(quantileOf({8, 4}, 0.25), 5);
+  EXPECT_EQ(quantileOf({8, 4}, 1), 8);
+  EXPECT_EQ(quantileOf({7}, 0.9), 7);
+}
+
 TEST(Statistics, OverRanksAsNcclTestsAverage) {
   const std::vector<double> times = {1, 20, 3, 40, 8, 60};  // three ranks, two times each
   using Times = std::vector<double>;

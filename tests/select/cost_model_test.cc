@@ -6,8 +6,10 @@
 
 #include <vector>
 
+#include "algorithms/choice.h"
 #include "src/cost/price.h"
 #include "src/exec/tag.h"
+#include "src/select/alternatives.h"
 #include "src/select/group_text.h"
 
 namespace moeccl {
@@ -211,6 +213,18 @@ TEST(CostModel, LinesGoThroughWhatWasMeasured) {
       model.line(Collective::allToAll, {findAlgorithm(Collective::allToAll, "linear"), {}});
   EXPECT_NEAR(line.alpha, 1e-3, 1e-9);
   EXPECT_NEAR(line.beta, 1e-9, 1e-15);
+}
+
+TEST(Alternatives, AreFoundByTheirNames) {
+  Parameters problem;
+  problem.experts = 3;
+  for (const Algorithm& algorithm : algorithms())
+    for (const AlgorithmChoice& choice : alternatives(algorithm.collective, problem))
+      EXPECT_EQ(alternativeNamed(algorithm.collective, problem, textOf(choice)), choice)
+          << textOf(choice);
+  for (const char* name : {"", "brook", "bruck:", "bruck:radix", "bruck:radix=", "bruck:radix=5",
+                           "bruck:radix=4x", "bruck:reach=4", "ring"})
+    EXPECT_EQ(alternativeNamed(Collective::allToAll, problem, name), std::nullopt) << name;
 }
 
 TEST(GroupText, NamesGroupsByTheirNodes) {

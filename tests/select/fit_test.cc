@@ -78,8 +78,9 @@ TEST(FitLine, WhatSpreadsCountsLess) {
   EXPECT_NEAR(fitLine(points).at(64) / 1.0064e-5, 1, 1e-3);
   EXPECT_GT(misled, 1.05e-5);
   // Unknown is as the others.
-  points[0].spread = points[1].spread = 0;
-  EXPECT_NEAR(fitLine(points).at(64) / 1.0064e-5, 1, 1e-3);
+  for (Point& point : points) point.spread = 0.5;
+  points[2].spread = 0;
+  EXPECT_NEAR(fitLine(points).at(64) / misled, 1, 1e-9);
 }
 
 TEST(FitLine, NeverNegative) {
@@ -112,6 +113,11 @@ TEST(FitLine, FewSamples) {
   EXPECT_EQ(between.segments[0].beta, 0);
   EXPECT_GT(between.at(8), 1e-6);
   EXPECT_LT(between.at(8), 3e-6);
+  for (double x = 1; x < 1e9; x = 3 * x + 1) {
+    const Fit some = fitLine(std::vector<Point>{{x, 1e-6}, {x, 1.1e-6}, {x, 1e-6 + 1e-12 * x}});
+    ASSERT_EQ(some.segments[0].beta, 0) << x;
+    ASSERT_GT(some.segments[0].alpha, 0.9e-6) << x;
+  }
   // Empty messages only.
   EXPECT_DOUBLE_EQ(fitLine(std::vector<Point>{{0, 2e-6}}).at(100), 2e-6);
 }
@@ -169,6 +175,13 @@ TEST(FitLine, FindsKnees) {
     }
 }
 
+TEST(FitLine, LinesMeetWhereTheyDo) {
+  const Fit bent = fitLine(samples(20, 2, 0, 1, bend));
+  ASSERT_EQ(bent.segments.size(), 2u);
+  EXPECT_NEAR(bent.segments[1].from, 1e6, 1);
+  EXPECT_NEAR(bent.at(1.02e6) / bend(1.02e6), 1, 1e-9);
+}
+
 TEST(FitLine, ChanceMakesFewKnees) {
   int knees = 0, lines = 0;
   for (int count : {8, 12, 21, 40})
@@ -179,6 +192,13 @@ TEST(FitLine, ChanceMakesFewKnees) {
         knees += fit.segments.size() > 1;
       }
   EXPECT_LE(knees, lines / 100);
+}
+
+TEST(FitLine, ManySamples) {
+  const auto time = [](double x) { return x < 1e4 ? 1e-5 : 5e-5 + 1e-9 * x; };
+  const Fit fit = fitLine(samples(8192, std::pow(1e6, 1.0 / 8192), 0.05, 1, time));
+  ASSERT_EQ(fit.segments.size(), 2u);
+  EXPECT_NEAR(fit.segments[1].from, 1e4, 1e3);
 }
 
 TEST(FitLine, NoKneeWhereOneLineIsGoodEnough) {

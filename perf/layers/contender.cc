@@ -1,0 +1,76 @@
+#include "perf/layers/contender.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+// Weighs the auxiliary loss as in Switch and GShard.
+constexpr double kAuxiliaryLossScale = 0.01;
+
+}  // namespace
+
+const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::string& algorithms) {
+  const std::pair key(std::vector<int>{shape.nMp, shape.nEp, shape.nEsp, shape.order}, algorithms);
+  if (const auto found = made_.find(key); found != made_.end()) return found->second;
+
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  if (!algorithms.empty()) config.algorithms = algorithms.c_str();
+  moecclComm_t comm = nullptr;
+  require(moecclCommSplit(job_.comm(), 0, job_.rank(), &comm, &config), algorithms.c_str(),
+          job_.comm());
+  GridOfSetting& made = made_[key];
+  made.comm.reset(comm);
+  moecclGrid_t grid = nullptr;
+  require(moecclGridCreate(comm, shape, &grid), "make the grid", comm);
+  made.grid.reset(grid);
+  return made;
+}
+
+Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
+    : setting_(setting), backward_((pass & moecclPassBackward) != 0) {
+  const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
+  comm_ = place.comm.get();
+  const moecclMoeConfig_t config = layer.config(setting.schedule, pass);
+  moecclMoeLayer_t handle = nullptr;
+  const moecclResult_t result = moecclMoeLayerCreate(place.grid.get(), &config, &handle);
+  // What is wrong with the layer itself is wrong under the baseline too.
+  if (result == moecclInvalidArgument && setting.schedule > moecclScheduleBaseline)
+    reason_ = moecclGetLastError(nullptr);
+  else
+    require(result, "make the layer", nullptr);
+  handle_.reset(handle);
+}
+
+moecclMoeShapes_t Contender::shapes() const {
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  require(moecclMoeLayerGetShapes(handle_.get(), &shapes), "ask for the shapes", nullptr);
+  return shapes;
+}
+
+void Contender::setData(Data& data) {
+  data_ = &data;
+  require(moecclMoeLayerSetWeights(handle_.get(), &data.weights()), "set the weights", nullptr);
+  if (backward_)
+    require(moecclMoeLayerSetGradients(handle_.get(), &data.gradients()), "set the gradients",
+            nullptr);
+}
+
+void Contender::run(int count) {
+  for (int i = 0; i < count; ++i) {
+    require(moecclMoeForward(handle_.get(), data_->input(), data_->output(), nullptr),
+            setting_.name().c_str(), nullptr);
+    if (backward_)
+      require(moecclMoeBackward(handle_.get(), data_->outputGradient(), kAuxiliaryLossScale,
+                                data_->inputGradient(), nullptr),
+              setting_.name().c_str(), nullptr);
+  }
+}
+
+void Contender::barrier() {
+  int ranks = 0;
+  require(moecclCommCount(comm_, &ranks), "count the ranks", comm_);
+  const signed char mine = 0;
+  std::vector<signed char> all(static_cast<std::size_t>(ranks));
+  require(moecclAllGather(&mine, all.data(), 1, moecclInt8, comm_, nullptr), "barrier", comm_);
+}
+
+}  // namespace moeccl::perf::layers

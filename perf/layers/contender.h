@@ -1,0 +1,65 @@
+// A layer that runs: under one schedule, on a communicator with one setting of algorithms.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "perf/job.h"
+#include "perf/layers/data.h"
+#include "perf/layers/settings.h"
+#include "perf/layers/space.h"
+
+namespace moeccl::perf::layers {
+
+// A communicator with an algorithm setting, and a grid on it.
+struct GridOfSetting {
+  Comm comm;
+  Grid grid;  // destroyed first
+};
+
+// Those of all layers: each is made once, since a communicator can be split 32767 times.
+class Grids {
+ public:
+  explicit Grids(const Job& job) : job_(job) {}
+  // Collective. Throws std::runtime_error.
+  const GridOfSetting& get(const moecclGridShape_t& shape, const std::string& algorithms);
+
+ private:
+  const Job& job_;
+  std::map<std::pair<std::vector<int>, std::string>, GridOfSetting> made_;
+};
+
+class Contender {
+ public:
+  // Collective. Where the layer and its grid do not offer the schedule, offered() is false and reason()
+  // the library's. Throws std::runtime_error.
+  Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids);
+
+  const Setting& setting() const { return setting_; }
+  bool offered() const { return handle_ != nullptr; }
+  const std::string& reason() const { return reason_; }
+  moecclMoeShapes_t shapes() const;
+
+  // From now on passes are over `data`, which must outlive them.
+  void setData(Data& data);
+  // `count` forward passes, each followed by a backward one if the pass is both. Collective.
+  void run(int count);
+  // Collective, on the contender's own communicator.
+  void barrier();
+
+ private:
+  struct Destroy {
+    void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }
+  };
+  Setting setting_;
+  bool backward_;
+  Data* data_ = nullptr;
+  moecclComm_t comm_ = nullptr;
+  std::unique_ptr<moecclMoeLayer, Destroy> handle_;
+  std::string reason_;
+};
+
+}  // namespace moeccl::perf::layers

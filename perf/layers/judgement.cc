@@ -1,0 +1,60 @@
+#include "perf/layers/judgement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "perf/statistics.h"
+
+namespace moeccl::perf::layers {
+
+Best bestOf(const std::vector<Timed>& timed) {
+  std::vector<double> medians, spreads;
+  for (const Timed& contender : timed) {
+    const Quartiles quartiles = quartilesOf(contender.seconds);
+    medians.push_back(quartiles.median);
+    spreads.push_back((quartiles.third - quartiles.first) / quartiles.median);
+  }
+  const auto least = std::min_element(medians.begin(), medians.end());
+  return {static_cast<std::size_t>(least - medians.begin()), *least, quantileOf(spreads, 0.5)};
+}
+
+std::optional<std::size_t> contenderOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
+  const auto found = std::find_if(timed.begin(), timed.end(), [&](const Timed& contender) {
+    return contender.setting.schedule == schedule && contender.setting.algorithms.empty();
+  });
+  if (found == timed.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - timed.begin());
+}
+
+Verdict judge(const std::vector<Timed>& timed, const Best& best, std::size_t chosen) {
+  const Quartiles of = quartilesOf(timed[chosen].seconds);
+  const Quartiles ofBest = quartilesOf(timed[best.contender].seconds);
+  const double regret = of.median / best.seconds - 1;
+  return {regret, timed[chosen].followed == timed[best.contender].followed,
+          chosen == best.contender || of.first <= ofBest.third || regret <= best.noise};
+}
+
+Summary summaryOf(const std::vector<Verdict>& verdicts) {
+  Summary summary{verdicts.size(), 0, 0, 0, 0};
+  const double each = 1 / static_cast<double>(verdicts.size());
+  for (const Verdict& verdict : verdicts) {
+    summary.meanRegret += each * verdict.regret;
+    summary.worstRegret = std::max(summary.worstRegret, verdict.regret);
+    summary.right += each * verdict.right;
+    summary.withinNoise += each * verdict.withinNoise;
+  }
+  return summary;
+}
+
+double predictionError(double predicted, double measured) {
+  return std::abs(predicted - measured) / measured;
+}
+
+std::optional<double> speedupOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
+  const auto baseline = contenderOf(timed, moecclScheduleBaseline);
+  const auto other = contenderOf(timed, schedule);
+  if (!baseline || !other) return std::nullopt;
+  return quantileOf(timed[*baseline].seconds, 0.5) / quantileOf(timed[*other].seconds, 0.5);
+}
+
+}  // namespace moeccl::perf::layers

@@ -1,0 +1,175 @@
+#include "perf/layers/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <stdexcept>
+
+#include "perf/layers/turns.h"
+#include "perf/statistics.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+constexpr int kWarmUps = 2;
+constexpr int kMostPasses = 1000;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double largestOf(const Job& job, double mine) {
+  return overRanks(job.gather(std::vector{mine}), 1, Average::kMax)[0];
+}
+
+// Of one pass on the calling rank.
+double secondsOf(Contender& contender, int passes) {
+  contender.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  contender.run(passes);
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  return passed.count() / passes;
+}
+
+// The largest difference over the largest element, both over all ranks: a rank's part may well be nothing but
+// zeros, and so may be all of the gate's gradient, as with one expert. Infinite where something is not finite.
+double errorOf(const Job& job, std::span<const float> expected, std::span<const float> actual) {
+  double largest = 0, difference = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double apart = std::abs(static_cast<double>(expected[i]) - actual[i]);
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+    difference = std::isfinite(apart) ? std::max(difference, apart) : kInfinity;
+  }
+  largest = largestOf(job, largest);
+  difference = largestOf(job, difference);
+  return difference > 0 ? difference / largest : 0;
+}
+
+// Contenders of one layer with its data.
+class Race {
+ public:
+  Race(const Layer& layer, const std::vector<Setting>& settings, const Options& options,
+       const Job& job, Grids& grids)
+      : options_(options), job_(job) {
+    for (const Setting& setting : settings) {
+      Contender contender(layer, setting, options.pass, grids);
+      if (contender.offered())
+        contenders_.push_back(std::move(contender));
+      else
+        notOffered_.push_back({setting, contender.reason()});
+    }
+    data_.emplace(layer, contenders_.front().shapes(), options.pass, job.rank(), options.seed);
+    for (Contender& contender : contenders_) contender.setData(*data_);
+  }
+
+  std::vector<NotOffered> notOffered() const { return notOffered_; }
+
+  // What each computes is compared with what the first does. Throws std::runtime_error.
+  std::vector<Timed> check() {
+    std::vector<Timed> timed;
+    std::vector<std::vector<float>> expected;
+    for (Contender& contender : contenders_) {
+      data_->prepare();
+      contender.run(1);
+      if (expected.empty()) expected = firstResults();
+      timed.push_back({contender.setting(),
+                       contender.shapes().schedule,
+                       1,
+                       compare(expected, contender.setting()),
+                       {}});
+    }
+    return timed;
+  }
+
+  // A warm pass of a contender, on the slowest rank.
+  double warmSeconds(std::size_t contender) {
+    contenders_[contender].run(kWarmUps);
+    return largestOf(job_, secondsOf(contenders_[contender], 1));
+  }
+
+  // Sets the passes of a turn, and the times.
+  void run(std::vector<Timed>& timed) {
+    for (std::size_t i = 0; i < timed.size(); ++i)
+      timed[i].passes = static_cast<int>(
+          std::clamp(std::ceil(options_.turnMs / 1000 / warmSeconds(i)), 1.0, double{kMostPasses}));
+
+    Draws draws(options_.seed);  // the same on every rank
+    const std::vector<double> mine =
+        inTurns(timed.size(), options_.repetitions, draws, [&](std::size_t contender) {
+          return secondsOf(contenders_[contender], timed[contender].passes);
+        });
+    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
+    const auto lists = byContender(slowest, timed.size());
+    for (std::size_t i = 0; i < timed.size(); ++i) timed[i].seconds = lists[i];
+  }
+
+ private:
+  // What all results are compared with. Among zeros nothing would be wrong.
+  std::vector<std::vector<float>> firstResults() const {
+    std::vector<std::vector<float>> all;
+    for (const ResultArray& result : data_->results())
+      all.emplace_back(result.values.begin(), result.values.end());
+    if (!(largestOf(job_, *std::ranges::max_element(all[0])) > 0))
+      throw std::runtime_error("the output of " + contenders_.front().setting().name() +
+                               " has no element above 0");
+    return all;
+  }
+
+  // The largest error of the results at hand.
+  double compare(const std::vector<std::vector<float>>& expected, const Setting& setting) const {
+    double largest = 0;
+    const std::vector<ResultArray> results = data_->results();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const double error = errorOf(job_, expected[i], results[i].values);
+      if (!(error <= kTolerance))
+        throw std::runtime_error(setting.name() + ": the " + results[i].name + " is off by " +
+                                 std::to_string(error) + " of its largest value from that of " +
+                                 contenders_.front().setting().name());
+      largest = std::max(largest, error);
+    }
+    return largest;
+  }
+
+  const Options& options_;
+  const Job& job_;
+  std::vector<Contender> contenders_;
+  std::vector<NotOffered> notOffered_;
+  std::optional<Data> data_;  // its shapes are known once there is a contender
+};
+
+}  // namespace
+
+Measured measure(const Layer& layer, const Options& options, const Job& job, Grids& grids) {
+  Race race(layer, settings(), options, job, grids);
+  Measured measured{race.check(), race.notOffered()};
+  race.run(measured.timed);
+  return measured;
+}
+
+double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job) {
+  double bytes = bytesOfData(layer, pass);
+  for (const Setting& setting : settings()) bytes += bytesOfSchedule(layer, setting.schedule, pass);
+  const std::vector<int> ranksPerNode = job.ranksPerNode();
+  return bytes * *std::max_element(ranksPerNode.begin(), ranksPerNode.end());
+}
+
+int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job,
+                Grids& grids) {
+  std::vector<Layer> sorted = layers;
+  std::ranges::stable_sort(sorted, {}, &Layer::work);
+  const Layer& large = sorted[sorted.size() * 3 / 4];
+  const std::vector<Setting> baseline = {settings().front()};
+  const auto tooMuch = [&](int scale) {
+    const Layer layer = scaled(large, scale);
+    if (bytesOnNode(layer, options.pass, job) > options.memoryGib * (1 << 30)) return true;
+    const double seconds = Race(layer, baseline, options, job, grids).warmSeconds(0);
+    const double turn = std::max(seconds, options.turnMs / 1000);
+    const double turns = options.repetitions * turn + (kWarmUps + 2) * seconds;
+    return turns * static_cast<double>(settings().size()) > options.layerSeconds;
+  };
+  int scale = kLargestScale;
+  while (scale > 1 && !tooMuch(scale / 2)) scale /= 2;
+  return scale;
+}
+
+}  // namespace moeccl::perf::layers

@@ -1,0 +1,45 @@
+// One layer, all contenders in turns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "perf/layers/contender.h"
+#include "perf/layers/options.h"
+
+namespace moeccl::perf::layers {
+
+struct Timed {
+  Setting setting;
+  moecclSchedule_t followed;    // the schedule that the layer follows; never auto
+  int passes;                   // of a turn
+  double error;                 // of its results from the first contender's, relatively
+  std::vector<double> seconds;  // per pass on the slowest rank, one for each repetition
+};
+
+struct NotOffered {
+  Setting setting;
+  std::string reason;
+};
+
+struct Measured {
+  std::vector<Timed> timed;  // the first is the baseline
+  std::vector<NotOffered> notOffered;
+};
+
+// Outputs and gradients may differ by rounding alone, relative to the largest element.
+inline constexpr double kTolerance = 1e-4;
+
+// Runs the contenders, compares what they compute and times them. Collective. Throws std::runtime_error, also
+// where something is wrong.
+Measured measure(const Layer& layer, const Options& options, const Job& job, Grids& grids);
+
+// Bytes that the layer takes on the fullest node, over all its ranks and contenders.
+double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job);
+
+// The smallest scale at which one of the larger of `layers` takes no more than options.layerSeconds and
+// options.memoryGib. Collective.
+int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job,
+                Grids& grids);
+
+}  // namespace moeccl::perf::layers

@@ -1,0 +1,68 @@
+// moeccl-layers: whole MoE layers under every schedule, and how good the automatic choice of one is. See
+// perf/README.md.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include "perf/layers/measure.h"
+#include "perf/layers/report.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+constexpr int kWrongArguments = 2;
+
+void run(const Options& options, const Job& job) {
+  std::optional<Report> report;
+  if (job.rank() == 0) report.emplace(options, job);
+  Grids grids(job);
+  const std::vector<Layer> layers =
+      drawLayers(job.ranks(), options.layers, options.seed, options.topK);
+  const int scale = options.scale > 0 ? options.scale : chooseScale(layers, options, job, grids);
+  if (report) report->begin(scale);
+  for (const Layer& drawn : layers) {
+    const Layer layer = scaled(drawn, scale);
+    const double bytes = bytesOnNode(layer, options.pass, job);
+    if (bytes > options.memoryGib * (1 << 30)) {
+      if (report) report->skip(layer, bytes);
+      continue;
+    }
+    Outcome outcome{layer,
+                    measure(layer, options, job, grids),
+                    selectionOf(layer, options.pass, grids.get(layer.grid, "").grid.get()),
+                    {}};
+    outcome.best = bestOf(outcome.measured.timed);
+    if (report) report->add(std::move(outcome));
+  }
+  if (report) report->finish();
+}
+
+int main(int argc, char** argv) {
+  const Parsed parsed = parseOptions(argc, argv);
+  if (!parsed.error.empty()) {
+    std::fprintf(stderr, "moeccl-layers: %s\nmoeccl-layers --help lists all options.\n",
+                 parsed.error.c_str());
+    return kWrongArguments;
+  }
+  if (!parsed.text.empty()) {
+    if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  std::optional<Job> job;
+  try {
+    job.emplace(perf::Options{});
+    run(parsed.options, *job);
+    job->leave();
+    return EXIT_SUCCESS;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "moeccl-layers: rank %d: %s\n", job ? job->rank() : 0, error.what());
+    if (job) job->fail();
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::perf::layers
+
+int main(int argc, char** argv) { return moeccl::perf::layers::main(argc, argv); }

@@ -1,0 +1,88 @@
+#include "perf/layers/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "perf/layers/space.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+std::string checkScale(const std::string& text) {
+  for (int scale = 1; scale <= kLargestScale; scale *= 2)
+    if (text == std::to_string(scale)) return "";
+  return text + " is no power of two up to " + std::to_string(kLargestScale);
+}
+
+// Contenders fix both by themselves, and these would override them all.
+void checkEnvironment() {
+  for (const char* variable : {"MOECCL_ALGO", "MOECCL_SCHEDULE"}) {
+    const char* const value = std::getenv(variable);
+    if (value != nullptr && *value != '\0')
+      throw CLI::ValidationError(variable, "it is set, to " + std::string(value) +
+                                               ", and would make all contenders alike; unset it");
+  }
+}
+
+}  // namespace
+
+Parsed parseOptions(int argc, const char* const* argv) {
+  Parsed parsed;
+  Options& options = parsed.options;
+  options.commandLine.assign(argv, argv + argc);
+  std::string pass = "forward";
+
+  CLI::App app(
+      "Runs MoE layers drawn from Parm's table III under every schedule and the algorithms that "
+      "matter,\nin turns, and says how good the library's automatic choice is. Ranks come from "
+      "`moeccl-lab run`,\nfrom any launcher that sets MOECCL_RANK, MOECCL_NRANKS and "
+      "MOECCL_ID_FILE, or from mpirun.\nperf/README.md describes what is printed and the JSON.",
+      "moeccl-layers");
+  app.add_option("-l,--layers", options.layers, "how many layers to draw")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of the draws, the weights, the tokens and the turns")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  auto* scale = app.add_option("--scale", options.scale,
+                               "a power of two by which L, M and H are divided, up to 128\n"
+                               "(default: chosen by --layer-seconds)")
+                    ->check(CLI::Validator(checkScale, "1,2,4..128"));
+  app.add_option("--layer-seconds", options.layerSeconds,
+                 "how long a rather large layer may take with all its turns")
+      ->check(CLI::PositiveNumber)
+      ->excludes(scale)
+      ->capture_default_str();
+  app.add_option("--top-k", options.topK, "experts per token (default: drawn from 1 and 2)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--pass", pass,
+                 "forward, or both: each forward pass is followed by a backward one")
+      ->check(CLI::IsMember({"forward", "both"}))
+      ->capture_default_str();
+  app.add_option("-r,--repetitions", options.repetitions,
+                 "how often each contender has its turn, each time in another order")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--turn-ms", options.turnMs, "how long a turn takes at least")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--memory-gib", options.memoryGib,
+                 "layers that would take more on one node, over all its ranks, are skipped")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
+  app.add_option("--note", options.note, "goes into the JSON: what links the ranks have, say");
+
+  try {
+    app.parse(argc, argv);
+    checkEnvironment();
+    if (pass == "both") options.pass = moecclPassBoth;
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+  } catch (const CLI::ParseError& error) {
+    parsed.error = error.what();
+  }
+  return parsed;
+}
+
+}  // namespace moeccl::perf::layers

@@ -1,0 +1,35 @@
+// What moeccl-layers is asked to do.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moeccl::perf::layers {
+
+struct Options {
+  int layers = 18;
+  std::uint64_t seed = 1;
+  int scale = 0;  // 0: by layerSeconds
+  double layerSeconds = 5;
+  std::int64_t topK = 0;                  // 0: drawn
+  moecclPass_t pass = moecclPassForward;  // or both
+  int repetitions = 5;
+  double turnMs = 20;
+  double memoryGib = 4;  // of all ranks of a node
+  std::string jsonFile;  // empty: none
+  std::string note;
+  std::vector<std::string> commandLine;
+};
+
+// As perf::Parsed.
+struct Parsed {
+  Options options;
+  std::string error;
+  std::string text;
+};
+Parsed parseOptions(int argc, const char* const* argv);
+
+}  // namespace moeccl::perf::layers

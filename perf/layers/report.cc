@@ -1,0 +1,123 @@
+#include "perf/layers/report.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "perf/statistics.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+void printHead(const Run& run) {
+  const Options& options = run.options;
+  std::string nodes;
+  for (const int size : run.ranksPerNode) nodes += ' ' + std::to_string(size);
+  std::printf(
+      "# moeccl-layers, moeccl %d.%d.%d: %d layers of Parm's table III, seed %llu; L, M and H "
+      "divided "
+      "by %d\n",
+      run.version / 10000, run.version / 100 % 100, run.version % 100, options.layers,
+      static_cast<unsigned long long>(options.seed), run.scale);
+  std::printf("# %d ranks, by node:%s\n", run.ranks, nodes.c_str());
+  if (run.ranks > 1 && std::getenv("OPENBLAS_NUM_THREADS") == nullptr)
+    std::printf("# OPENBLAS_NUM_THREADS is not set; ranks that share cores slow each other down\n");
+  std::printf(
+      "# %d repetitions of turns of %g ms or more; times: ms of a %s on the slowest "
+      "rank, "
+      "median\n"
+      "# baseline, S1, ...: with automatic algorithms. auto: the library's choice of all. regret: "
+      "of "
+      "auto, over best\n#\n",
+      options.repetitions, options.turnMs,
+      options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
+  std::printf("# %4s %2s %3s %2s %5s %5s %5s %3s %2s %4s", "N_MP", "EP", "ESP", "B", "L", "M", "H",
+              "E", "k", "f");
+  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)
+    std::printf(" %9s", scheduleName(static_cast<moecclSchedule_t>(i)).c_str());
+  std::printf(" %9s  %-8s %9s %7s  %s\n", "auto", "chosen", "best", "regret", "who is best");
+}
+
+void printShape(const Layer& layer) {
+  std::printf("  %4d %2d %3d %2lld %5lld %5lld %5lld %3lld %2lld %4.1f", layer.grid.nMp,
+              layer.grid.nEp, layer.grid.nEsp, static_cast<long long>(layer.samples),
+              static_cast<long long>(layer.length), static_cast<long long>(layer.embedding),
+              static_cast<long long>(layer.hidden), static_cast<long long>(layer.experts),
+              static_cast<long long>(layer.topK), layer.capacityFactor);
+}
+
+void printMedian(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
+  const auto contender = contenderOf(timed, schedule);
+  if (contender)
+    std::printf(" %9.3f", 1e3 * quantileOf(timed[*contender].seconds, 0.5));
+  else
+    std::printf(" %9s", "-");
+}
+
+}  // namespace
+
+Report::Report(const Options& options, const Job& job)
+    : run_{options, job.ranks(), job.ranksPerNode(), 0, 0, {}, {}} {
+  require(moecclGetVersion(&run_.version), "ask for the version", nullptr);
+  if (options.jsonFile.empty()) return;
+  file_.open(options.jsonFile);
+  if (!file_)
+    throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
+                             std::strerror(errno));
+}
+
+void Report::begin(int scale) {
+  run_.scale = scale;
+  start_ = std::chrono::steady_clock::now();
+  printHead(run_);
+  std::fflush(stdout);
+}
+
+void Report::add(Outcome outcome) {
+  const std::vector<Timed>& timed = outcome.measured.timed;
+  printShape(outcome.layer);
+  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)
+    printMedian(timed, static_cast<moecclSchedule_t>(i));
+  printMedian(timed, moecclScheduleAuto);
+  const std::size_t automatic = *contenderOf(timed, moecclScheduleAuto);
+  const Verdict verdict = judge(timed, outcome.best, automatic);
+  std::printf("  %-8s %9.3f %6.1f%%  %s\n", scheduleName(timed[automatic].followed).c_str(),
+              1e3 * outcome.best.seconds, 100 * verdict.regret,
+              timed[outcome.best.contender].setting.name().c_str());
+  std::fflush(stdout);
+  run_.outcomes.push_back(std::move(outcome));
+  showProgress();
+}
+
+void Report::skip(const Layer& layer, double bytes) {
+  const double gib = bytes / (1 << 30);
+  printShape(layer);
+  std::printf("  skipped: it would take %.1f GiB on a node, and --memory-gib is %g\n", gib,
+              run_.options.memoryGib);
+  std::fflush(stdout);
+  run_.skipped.push_back({layer, gib});
+  showProgress();
+}
+
+void Report::showProgress() const {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+  const std::size_t done = run_.outcomes.size() + run_.skipped.size();
+  if (run_.outcomes.empty()) return;
+  const double each = passed.count() / static_cast<double>(run_.outcomes.size());
+  const double left =
+      each * static_cast<double>(static_cast<std::size_t>(run_.options.layers) - done);
+  std::fprintf(stderr, "moeccl-layers: %zu of %d layers, about %.0f s left\n", done,
+               run_.options.layers, left);
+}
+
+void Report::finish() {
+  printSummaries(run_);
+  if (!file_.is_open()) return;
+  file_ << toJson(run_) << '\n';
+  if (!file_.flush())
+    throw std::runtime_error("--json: cannot write all of " + run_.options.jsonFile);
+}
+
+}  // namespace moeccl::perf::layers

@@ -1,0 +1,110 @@
+// What asking for a schedule costs: a table to read. Cold: a layer that nobody has asked about yet, on a
+// grid whose profile has everything measured. Repeated: the same layer again.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "moeccl/model.h"
+#include "tests/api/ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+constexpr int kQuestions = 64;
+
+// Samples of every way of a collective that the library offers.
+void addAll(moecclProfile_t profile, const char* collective, moecclComm_t comm, moecclGrid_t grid) {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.comm = comm;
+  cluster.grid = grid;
+  moecclAlgorithmChoice_t ways[32];
+  int count = 32;
+  check(moecclSelectAlgorithm(&cluster, collective, 4096, 1, ways, &count));
+  for (int way = 0; way < count; ++way)
+    for (std::size_t bytes = 256; bytes <= std::size_t{1} << 22; bytes *= 4) {
+      moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+      sample.collective = collective;
+      sample.algorithm = ways[way].algorithm;
+      sample.comm = comm;
+      sample.grid = grid;
+      sample.bytes = bytes;
+      sample.seconds = 1e-4 * (way + 1) + 1e-8 / (way + 1) * static_cast<double>(bytes);
+      check(moecclProfileAddCollective(profile, &sample));
+    }
+}
+
+double microseconds(std::chrono::steady_clock::duration passed) {
+  return std::chrono::duration<double, std::micro>(passed).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<long>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+void measure(moecclComm_t comm, moecclGridShape_t shape) {
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  moecclProfile_t profile = nullptr;
+  check(moecclProfileCreate(comm, &profile), comm);
+  for (const auto group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+    moecclComm_t ranks = nullptr;
+    check(moecclGridGetComm(grid, group, &ranks));
+    int count = 0;
+    check(moecclCommCount(ranks, &count));
+    if (count == 1) continue;
+    for (const char* collective : {"alltoall", "allgather", "allreduce", "reducescatter"})
+      addAll(profile, collective, ranks, nullptr);
+  }
+  for (const char* collective : {"dispatch", "combine", "splitdispatch", "combineallgather"})
+    addAll(profile, collective, nullptr, grid);
+  check(moecclProfileFit(profile));
+  check(moecclCommSetProfile(comm, profile), comm);
+  check(moecclGridDestroy(grid));
+  check(moecclGridCreate(comm, shape, &grid), comm);
+
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = grid;
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  layer.embedding = 1024;
+  layer.hidden = 4096;
+  layer.experts = shape.nEp;
+  layer.topK = 1;
+  layer.capacityFactor = 1.2;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+  const auto ask = [&](std::int64_t tokens) {
+    layer.tokens = tokens;
+    moecclScheduleChoice_t choices[4];
+    int count = 4;
+    const auto begin = std::chrono::steady_clock::now();
+    check(moecclSelectSchedule(&query, choices, &count));
+    return microseconds(std::chrono::steady_clock::now() - begin);
+  };
+  const double first = ask(1);
+  std::vector<double> cold, repeated;
+  for (int i = 0; i < kQuestions; ++i) cold.push_back(ask(100 + i));
+  for (int i = 0; i < 10 * kQuestions; ++i) repeated.push_back(ask(100));
+  int rank = 0;
+  check(moecclCommUserRank(comm, &rank));
+  if (rank == 0)
+    std::printf("N_MP %d N_EP %d N_ESP %d: first %.1f us, cold %.2f us, repeated %.3f us\n",
+                shape.nMp, shape.nEp, shape.nEsp, first, median(cold), median(repeated));
+  check(moecclProfileDestroy(profile));
+  check(moecclGridDestroy(grid));
+}
+
+}  // namespace
+}  // namespace moeccl::test
+
+int main() {
+  using namespace moeccl::test;
+  for (const moecclGridShape_t& shape :
+       {moecclGridShape_t{2, 4, 2, moecclOrderEspEp}, {4, 2, 4, moecclOrderEspEp}})
+    runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}},
+           [&](moecclComm_t comm, int) { measure(comm, shape); });
+}

@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <string>
+#include <vector>
+
+#include "perf/layers/options.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+Parsed parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "moeccl-layers");
+  return parseOptions(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(LayersOptions, Defaults) {
+  const Parsed parsed = parse({});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.layers, 18);
+  EXPECT_EQ(parsed.options.seed, 1u);
+  EXPECT_EQ(parsed.options.scale, 0);
+  EXPECT_EQ(parsed.options.topK, 0);
+  EXPECT_EQ(parsed.options.pass, moecclPassForward);
+  EXPECT_EQ(parsed.options.repetitions, 5);
+  EXPECT_EQ(parsed.options.turnMs, 20);
+  EXPECT_EQ(parsed.options.memoryGib, 4);
+}
+
+TEST(LayersOptions, Values) {
+  const Parsed parsed = parse({"-l", "7", "--seed", "18446744073709551615", "--scale", "128",
+                               "--top-k", "2", "-r", "3", "--pass", "both", "--turn-ms", "0.5",
+                               "--memory-gib", "0.5", "--note", "100 Mbit/s"});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.layers, 7);
+  EXPECT_EQ(parsed.options.seed, ~std::uint64_t{0});
+  EXPECT_EQ(parsed.options.scale, 128);
+  EXPECT_EQ(parsed.options.topK, 2);
+  EXPECT_EQ(parsed.options.pass, moecclPassBoth);
+  EXPECT_EQ(parsed.options.turnMs, 0.5);
+  EXPECT_EQ(parsed.options.note, "100 Mbit/s");
+}
+
+TEST(LayersOptions, MistakesAreNamed) {
+  const struct {
+    std::vector<const char*> arguments;
+    std::vector<const char*> said;
+  } mistakes[] = {
+      {{"--layers", "0"}, {"--layers"}},
+      {{"--scale", "0"}, {"--scale", "0 is no power of two", "128"}},
+      {{"--scale", "12"}, {"--scale", "12 is no power of two"}},
+      {{"--scale", "256"}, {"256"}},
+      {{"--scale", "-8"}, {"-8"}},
+      {{"--scale", "8", "--layer-seconds", "2"}, {"--scale", "--layer-seconds"}},
+      {{"--layer-seconds", "0"}, {"--layer-seconds"}},
+      {{"--top-k", "0"}, {"--top-k"}},
+      {{"--pass", "backward"}, {"--pass", "backward"}},
+      {{"-r", "0"}, {"--repetitions"}},
+      {{"--turn-ms", "-1"}, {"--turn-ms"}},
+      {{"--memory-gib", "0"}, {"--memory-gib"}},
+      {{"--seed", "-1"}, {"-1"}},
+      {{"more"}, {"more"}},
+  };
+  for (const auto& [arguments, said] : mistakes) {
+    const std::string error = parse(arguments).error;
+    EXPECT_NE(error, "") << arguments.front() << " " << arguments.back();
+    for (const char* text : said) EXPECT_NE(error.find(text), std::string::npos) << error;
+  }
+}
+
+TEST(LayersOptions, RefusesAnEnvironmentThatFixesContenders) {
+  for (const char* variable : {"MOECCL_ALGO", "MOECCL_SCHEDULE"}) {
+    setenv(variable, "", 1);
+    EXPECT_EQ(parse({}).error, "") << variable;
+    setenv(variable, "alltoall=linear", 1);
+    EXPECT_NE(parse({}).error.find(variable), std::string::npos);
+    unsetenv(variable);
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::perf::layers

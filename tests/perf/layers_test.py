@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Tests moeccl-layers as a user starts it: layers_test.py --layers COMMAND --lab COMMAND --plot SCRIPT"""
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import unittest
+
+OPTIONS = None  # set in main
+TINY = ("--scale", "128", "-r", "3", "--turn-ms", "0")
+
+
+def execute(*command, **environment):
+    return subprocess.run(list(command), capture_output=True, text=True, timeout=100,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def ranks(nodes, *arguments):
+    return execute(OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", OPTIONS.layers, *arguments)
+
+
+class Layers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.json = os.path.join(folder.name, "out.json")
+
+    def measured(self, process):
+        """The JSON of a run that must have gone well."""
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-layers", 1))
+        for layer in report["layers"]:
+            self.hold_together(layer, report["repetitions"])
+        return report
+
+    def hold_together(self, layer, repetitions):
+        """Best, regrets and predictions follow from the times beside them."""
+        contenders = {contender["name"]: contender for contender in layer["contenders"]}
+        medians = {name: statistics.median(contender["seconds"]) for name, contender in contenders.items()}
+        for contender in contenders.values():
+            self.assertEqual(len(contender["seconds"]), repetitions)
+            self.assertGreater(min(contender["seconds"]), 0)
+            self.assertLessEqual(contender["error"], 1e-4)
+        least = min(medians.values())
+        self.assertEqual(medians[layer["best"]], least)
+        for verdict in layer["rules"].values():
+            self.assertAlmostEqual(verdict["regret"], medians[verdict["contender"]] / least - 1)
+            self.assertEqual(verdict["right"], contenders[verdict["contender"]]["followed"] ==
+                             contenders[layer["best"]]["followed"])
+        offered = {contender["schedule"] for contender in contenders.values()} - {"auto"}
+        self.assertEqual({choice["schedule"] for choice in layer["predictions"]["model"]}, offered)
+        self.assertEqual(layer["predictions"]["model"][0]["schedule"], contenders["auto"]["followed"])
+        for rule in ("parm", "corrected"):
+            self.assertLessEqual({choice["schedule"] for choice in layer["predictions"][rule]}, {"S1", "S2"})
+
+    def test_four_ranks(self):
+        process = ranks("2x2", "-l", "9", *TINY, "--json", self.json, "--note", "nothing shaped")
+        report = self.measured(process)
+        self.assertEqual((report["ranks"], report["ranksPerNode"], report["scale"]), (4, [2, 2], 128))
+        self.assertEqual(report["note"], "nothing shaped")
+        self.assertEqual(len({(layer["nMp"], layer["nEsp"]) for layer in report["layers"]}), 9)
+        for layer in report["layers"]:
+            names = {contender["name"] for contender in layer["contenders"]}
+            self.assertLess({"baseline", "S1", "S2", "auto", "baseline alltoall=hierarchical"}, names)
+            # PPMoE takes an MP group of all ranks.
+            self.assertEqual("PPMoE" in names, layer["nMp"] == 4)
+            for absent in layer["notOffered"]:
+                self.assertIn("nMp", absent["reason"])
+        self.assertEqual(report["rules"]["model"]["layers"], 9)
+        regrets = [layer["rules"]["model"]["regret"] for layer in report["layers"]]
+        self.assertAlmostEqual(report["rules"]["model"]["meanRegret"], statistics.mean(regrets))
+        self.assertAlmostEqual(report["rules"]["model"]["worstRegret"], max(regrets))
+        for text in ("always S1", "Algorithm 1, published", "Predictions of the model", "table IV"):
+            self.assertIn(text, process.stdout)
+        self.assertIn("9 of 9 layers", process.stderr)
+
+    def test_backward_takes_longer(self):
+        both, forward = (self.measured(ranks("2x2", "-l", "4", *TINY, "--pass", which, "--json", self.json))
+                         for which in ("both", "forward"))
+        self.assertEqual((both["pass"], forward["pass"]), ("both", "forward"))
+        predicted = [sum(layer["predictions"]["model"][0]["seconds"] for layer in report["layers"])
+                     for report in (both, forward)]
+        self.assertGreater(predicted[0], 1.5 * predicted[1])
+        names = [{contender["name"] for layer in report["layers"] for contender in layer["contenders"]}
+                 for report in (both, forward)]
+        self.assertEqual(*names)
+
+    def test_one_rank_chooses_a_scale(self):
+        report = self.measured(execute(OPTIONS.layers, "-l", "2", "-r", "1", "--turn-ms", "0", "--layer-seconds",
+                                       "0.05", "--json", self.json))
+        self.assertIn(report["scale"], [1, 2, 4, 8, 16, 32, 64, 128])
+        self.assertEqual({(layer["nMp"], layer["nEsp"]) for layer in report["layers"]}, {(1, 1)})
+
+    def test_an_odd_number_of_ranks(self):
+        report = self.measured(ranks("2,1", "-l", "2", *TINY, "--json", self.json))
+        self.assertEqual({(layer["nMp"], layer["nEp"], layer["nEsp"]) for layer in report["layers"]}, {(1, 3, 1)})
+
+    def test_layers_too_large_are_skipped(self):
+        process = ranks("1x2", "-l", "4", *TINY, "--memory-gib", "0.00001", "--json", self.json)
+        report = self.measured(process)
+        self.assertEqual((len(report["layers"]), len(report["skipped"])), (0, 4))
+        self.assertIn("4 layers skipped", process.stdout)
+
+    def test_the_picture_is_drawn(self):
+        self.measured(ranks("1x2", "-l", "4", *TINY, "--json", self.json))
+        if importlib.util.find_spec("matplotlib") is None:
+            self.skipTest("without matplotlib")
+        picture = os.path.join(self.folder, "out.png")
+        process = execute(sys.executable, OPTIONS.plot, "--output", picture, self.json)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertGreater(os.path.getsize(picture), 10000)
+
+    def test_wrong_arguments(self):
+        process = ranks("2x2", "--scale", "3")
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("3 is no power of two", process.stderr)
+
+    def test_unwritable_json(self):
+        process = execute(OPTIONS.layers, "-l", "1", *TINY, "--json", "/nowhere/out.json")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("/nowhere/out.json", process.stderr)
+
+    def test_contenders_fixed_from_outside_are_refused(self):
+        process = execute(OPTIONS.layers, "-l", "1", *TINY, MOECCL_SCHEDULE="S1")
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("MOECCL_SCHEDULE", process.stderr)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--layers", "--lab", "--plot"):
+        parser.add_argument(name, required=True)
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
