@@ -23,7 +23,8 @@ void tell(const FitOptions& options, const Campaign& campaign, const Profile& pr
                 options.steadyPercent);
   if (campaign.omitted().empty()) return;
   std::printf(
-      "Not measured, so that links' costs stand for it (a larger --budget, fewer --grids):\n");
+      "Not measured: beyond the last size a line goes on, without any typical links count\n"
+      "(a larger --budget, fewer --grids):\n");
   for (const std::string& text : campaign.omitted()) std::printf("  %s\n", text.c_str());
 }
 
