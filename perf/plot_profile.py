@@ -250,8 +250,8 @@ def sections(pyplot, profile, maps):
         grids.setdefault(grid_text(one["grid"]), []).append(one)
     for grid, mine in grids.items():
         yield f"The fastest schedule, {grid}", {f"map-{grid}": plot_maps(pyplot, mine)}, \
-            "<p>Predicted; the number is how many times faster than the next one. Hatched: priced from links " \
-            "in part.</p>\n"
+            "<p>Of a forward and a backward pass, predicted; the number is how many times faster than the next " \
+            "one. Hatched: priced from links in part.</p>\n"
 
 
 STYLE = """body { font-family: sans-serif; margin: 2em auto; max-width: 1500px; padding: 0 1em }

@@ -43,7 +43,7 @@ MOECCL_API moecclResult_t moecclProfileDestroy(moecclProfile_t profile);
 MOECCL_API moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile);
 
 /* One measured point of a collective: the median time of calls while all groups like `comm` of the
- * cluster make the same call. */
+ * cluster make the same call, or, `alone`, while all other ranks are idle: what a link can do for one. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -55,13 +55,14 @@ typedef struct {
   size_t bytes;   /* of one rank's sendbuff */
   double seconds; /* median, on the slowest rank; above 0 */
   double spread;  /* (third quartile - first) / median; 0: unknown */
+  int alone;      /* 1: alone. Stored and fitted, but nothing is chosen by it */
 } moecclCollectiveSample_t;
 
 #define MOECCL_COLLECTIVE_SAMPLE_MAGIC 0x6d6f6373u
 #define MOECCL_COLLECTIVE_SAMPLE_INITIALIZER                                                      \
   {                                                                                               \
     sizeof(moecclCollectiveSample_t), MOECCL_COLLECTIVE_SAMPLE_MAGIC, MOECCL_VERSION, NULL, NULL, \
-        NULL, NULL, 0, 0.0, 0.0                                                                   \
+        NULL, NULL, 0, 0.0, 0.0, 0                                                                \
   }
 
 /* A pass of a layer. Values can be added. */

@@ -5,7 +5,7 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kCollectivesWeight = 0.8, kLayersWeight = 0.2;
+constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.75, kLayersWeight = 0.2;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -15,6 +15,18 @@ std::vector<int> nodesOfRanks(const Job& job) {
   return nodes;
 }
 
+std::string textOf(const Pairing& pairing) { return "alltoall of " + pairing.text + " ranks"; }
+
+// Pairs that are also groups of a grid are measured as pairs.
+std::vector<Target> targetsBeside(const std::vector<Pairing>& pairings,
+                                  std::vector<Target> targets) {
+  std::erase_if(targets, [&](const Target& target) {
+    return std::ranges::any_of(
+        pairings, [&](const Pairing& pairing) { return target.text == textOf(pairing); });
+  });
+  return targets;
+}
+
 }  // namespace
 
 Campaign::Campaign(const FitOptions& options, Team& team)
@@ -22,9 +34,11 @@ Campaign::Campaign(const FitOptions& options, Team& team)
       team_(team),
       nodeOfRank_(nodesOfRanks(team.job())),
       shapes_(gridsFor(options, team.job().ranks())),
-      targets_(targetsOf(shapes_, nodeOfRank_)),
+      pairings_(pairingsOf(nodeOfRank_)),
+      targets_(targetsBeside(pairings_, targetsOf(shapes_, nodeOfRank_))),
       budget_(options.budgetSeconds),
       progress_(team.job().rank() == 0),
+      pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
       layersPart_(budget_.addPart(kLayersWeight, layerKinds().size())),
       omitted_(unlikeGroups(shapes_, nodeOfRank_)) {
@@ -39,26 +53,37 @@ Campaign::Campaign(const FitOptions& options, Team& team)
 void Campaign::run(Profile& profile) {
   Profile* const mine = team_.job().rank() == 0 ? &profile : nullptr;
   team_.slowest({});
-  for (const Target& target : targets_) {
-    const double began = team_.elapsed();
-    measure(target, mine);
-    budget_.finishUnit(collectivesPart_, began, team_.elapsed());
-  }
-  for (const LayerKind& kind : layerKinds()) {
-    const double began = team_.elapsed();
-    const LayersMeasured measured = measureLayers(
-        team_, options_, kind, budget_.until(layersPart_, began),
-        [&](std::int64_t tokens) {
-          progress_.show(budget_, team_.elapsed(),
-                         textOf(kind) + ", " + std::to_string(tokens) + " tokens");
-        },
-        mine);
-    unsteady_ += measured.unsteady;
-    if (measured.cutAt > 0)
-      omitted_.push_back(textOf(kind) + ": from " + std::to_string(measured.cutAt) + " tokens on");
-    budget_.finishUnit(layersPart_, began, team_.elapsed());
-  }
+  for (const Pairing& pairing : pairings_)
+    for (const bool alone : {true, false}) measure(pairing, alone, mine);
+  for (const Target& target : targets_) measure(target, mine);
+  for (const LayerKind& kind : layerKinds()) measure(kind, mine);
   progress_.clear();
+}
+
+void Campaign::measure(const Pairing& pairing, bool alone, Profile* profile) {
+  const Job& job = team_.job();
+  const int rank = job.rank();
+  const int partner = pairing.partner[static_cast<std::size_t>(rank)];
+  const bool takesPart = partner >= 0 && (!alone || std::min(rank, partner) == 0);
+  moecclComm_t comm = nullptr;
+  require(moecclCommSplit(job.comm(), takesPart ? std::min(rank, partner) : MOECCL_SPLIT_NOCOLOR,
+                          rank, &comm, nullptr),
+          "make pairs", job.comm());
+  const Comm pair(comm);
+  const Collective& exchange = collectiveNamed("alltoall");
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.comm = comm;
+  const Subject subject{&exchange,
+                        {.ranks = 2},
+                        comm,
+                        takesPart,
+                        algorithmsFor(job, options_, exchange, takesPart ? &cluster : nullptr)};
+  team_.setAsleep(!takesPart);
+  sweepUnit(pairsPart_, subject, textOf(pairing) + (alone ? ", one pair alone" : ""),
+            [&](const Point& point) {
+              profile->add("alltoall", point.algorithm, comm, alone, point.bytes, point.seconds);
+            });
+  team_.setAsleep(false);
 }
 
 void Campaign::measure(const Target& target, Profile* profile) {
@@ -66,43 +91,67 @@ void Campaign::measure(const Target& target, Profile* profile) {
   const moecclGridShape_t& shape = shapes_[target.grids.front()];
   const bool ofGrid = target.group == moecclGroupWorld;
   const int rank = team_.job().rank(), ranks = team_.job().ranks();
-  moecclComm_t comm = team_.job().comm();
-  if (!ofGrid) require(moecclGridGetComm(grid, target.group, &comm), "ask for a group", comm);
-
+  const std::string name(target.collective->name);
   const auto patternOfRank = [&](int member) {
     return patternOf(membersOf(shape, target.group, member, ranks), nodeOfRank_);
   };
-  World world{ranks, shape, 1};
-  if (!ofGrid) require(moecclCommCount(comm, &world.ranks), "count the ranks", comm);
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  if (ofGrid)
-    cluster.grid = grid;
-  else
-    cluster.comm = comm;
-  const Subject subject{target.collective, world, comm, patternOfRank(rank) == patternOfRank(0),
-                        algorithmsFor(team_.job(), options_, *target.collective, &cluster)};
 
-  const Swept swept =
-      sweep(team_, options_, subject, budget_.until(collectivesPart_, team_.elapsed()),
-            [&](std::size_t bytes) {
-              progress_.show(budget_, team_.elapsed(), target.text + ", " + textOfBytes(bytes));
-            });
-  const std::string name(target.collective->name);
-  for (const Point& point : swept.points) {
-    unsteady_ += !point.steady;
-    if (profile == nullptr) continue;
-    if (!ofGrid) profile->add(name, point.algorithm, comm, point.bytes, point.seconds);
-    // Whichever grids are alike to this collective, a profile holds them apart.
-    if (ofGrid)
+  moecclComm_t comm = team_.job().comm();
+  World world{ranks, shape, 1};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  Add add;
+  if (ofGrid) {
+    cluster.grid = grid;
+    // A profile holds grids apart, also where they are alike to this collective.
+    add = [&](const Point& point) {
       for (const std::size_t alike : target.grids)
         profile->add(name, point.algorithm, grids_[alike].get(), point.bytes, point.seconds);
+    };
+  } else {
+    require(moecclGridGetComm(grid, target.group, &comm), "ask for a group", comm);
+    require(moecclCommCount(comm, &world.ranks), "count the ranks", comm);
+    cluster.comm = comm;
+    add = [&](const Point& point) {
+      profile->add(name, point.algorithm, comm, false, point.bytes, point.seconds);
+    };
   }
-  noteCut(target.text, swept.cutAt, !swept.points.empty());
+  sweepUnit(collectivesPart_,
+            {target.collective, world, comm, patternOfRank(rank) == patternOfRank(0),
+             algorithmsFor(team_.job(), options_, *target.collective, &cluster)},
+            target.text, add);
 }
 
-void Campaign::noteCut(const std::string& what, std::size_t bytes, bool any) {
-  if (bytes == 0) return;
-  omitted_.push_back(any ? what + ": from " + textOfBytes(bytes) + " on" : what + ": all of it");
+void Campaign::measure(const LayerKind& kind, Profile* profile) {
+  const double began = team_.elapsed();
+  const std::string text = textOf(kind);
+  const LayersMeasured measured = measureLayers(
+      team_, options_, kind, budget_.until(layersPart_, began),
+      [&](std::int64_t tokens) {
+        progress_.show(budget_, team_.elapsed(), text + ", " + std::to_string(tokens) + " tokens");
+      },
+      profile);
+  unsteady_ += measured.unsteady;
+  if (measured.cutAt > 0)
+    omitted_.push_back(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
+  budget_.finishUnit(layersPart_, began, team_.elapsed());
+}
+
+void Campaign::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
+                         const Add& add) {
+  const double began = team_.elapsed();
+  const Swept swept =
+      sweep(team_, options_, subject, budget_.until(part, began), [&](std::size_t bytes) {
+        progress_.show(budget_, team_.elapsed(), text + ", " + textOfBytes(bytes));
+      });
+  for (const Point& point : swept.points) {
+    unsteady_ += !point.steady;
+    if (team_.job().rank() == 0) add(point);
+  }
+  if (swept.cutAt > 0)
+    omitted_.push_back(text + (swept.points.empty()
+                                   ? ": all of it"
+                                   : ": from " + textOfBytes(swept.cutAt) + " on"));
+  budget_.finishUnit(part, began, team_.elapsed());
 }
 
 }  // namespace moeccl::perf

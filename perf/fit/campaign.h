@@ -7,6 +7,7 @@
 #include "perf/fit/budget.h"
 #include "perf/fit/layers.h"
 #include "perf/fit/options.h"
+#include "perf/fit/pairs.h"
 #include "perf/fit/profile.h"
 #include "perf/fit/progress.h"
 #include "perf/fit/sweep.h"
@@ -29,18 +30,25 @@ class Campaign {
   std::size_t unsteady() const { return unsteady_; }
 
  private:
+  using Add = std::function<void(const Point&)>;
+
   void measure(const Target& target, Profile* profile);
-  void noteCut(const std::string& what, std::size_t bytes, bool any);
+  // `alone`: rank 0's pair, while the other ranks sleep.
+  void measure(const Pairing& pairing, bool alone, Profile* profile);
+  void measure(const LayerKind& kind, Profile* profile);
+  // One unit of `part`; adds its samples on rank 0.
+  void sweepUnit(std::size_t part, const Subject& subject, const std::string& text, const Add& add);
 
   const FitOptions& options_;
   Team& team_;
   std::vector<int> nodeOfRank_;
   std::vector<moecclGridShape_t> shapes_;
   std::vector<Grid> grids_;
+  std::vector<Pairing> pairings_;
   std::vector<Target> targets_;
   Budget budget_;
   Progress progress_;
-  std::size_t collectivesPart_, layersPart_;
+  std::size_t pairsPart_, collectivesPart_, layersPart_;
   std::vector<std::string> omitted_;
   std::size_t unsteady_ = 0;
 };

@@ -37,6 +37,7 @@ class LocalLayer {
     config.experts = kind.experts;
     config.topK = kind.topK;
     config.capacityFactor = kind.capacityFactor;
+    config.training = 1;
     config.schedule = moecclScheduleS1;  // the only choice: there is nothing to exchange
     moecclMoeLayer_t layer = nullptr;
     require(moecclMoeLayerCreate(grid, &config, &layer), "make a layer", nullptr);
@@ -55,10 +56,25 @@ class LocalLayer {
     weights.w1 = first_.data();
     weights.w2 = second_.data();
     require(moecclMoeLayerSetWeights(layer, &weights), "set weights", nullptr);
+
+    gateGradient_.resize(gate_.size());
+    firstGradient_.resize(first_.size());
+    secondGradient_.resize(second_.size());
+    moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+    gradients.gate = gateGradient_.data();
+    gradients.w1 = firstGradient_.data();
+    gradients.w2 = secondGradient_.data();
+    require(moecclMoeLayerSetGradients(layer, &gradients), "set gradients", nullptr);
+    forward();  // a backward pass takes one before it, whosever turn is first
   }
 
   void forward() {
     require(moecclMoeForward(layer_.get(), input_.data(), output_.data(), nullptr), "forward",
+            nullptr);
+  }
+  // Of the last forward pass, as often as one likes.
+  void backward() {
+    require(moecclMoeBackward(layer_.get(), input_.data(), 1, output_.data(), nullptr), "backward",
             nullptr);
   }
   moecclMoeLayer_t get() const { return layer_.get(); }
@@ -73,6 +89,7 @@ class LocalLayer {
 
   std::minstd_rand random_;
   std::vector<float> gate_, first_, second_, input_, output_;
+  std::vector<float> gateGradient_, firstGradient_, secondGradient_;
   std::unique_ptr<moecclMoeLayer, DestroyLayer> layer_;
 };
 
@@ -81,7 +98,8 @@ struct TimedPass {
   moecclPass_t pass;
   void (LocalLayer::*run)();
 };
-constexpr std::array kPasses = {TimedPass{moecclPassForward, &LocalLayer::forward}};
+constexpr std::array kPasses = {TimedPass{moecclPassForward, &LocalLayer::forward},
+                                TimedPass{moecclPassBackward, &LocalLayer::backward}};
 
 }  // namespace
 

@@ -62,6 +62,7 @@ ordered_json predict(const moecclCluster_t& cluster, const moecclMoeConfig_t& la
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
+  query.pass = moecclPassBoth;
   std::array<moecclScheduleChoice_t, kRoom> choices{};
   int n = kRoom;
   require(moecclSelectSchedule(&query, choices.data(), &n), "predict a layer", nullptr);
@@ -101,7 +102,7 @@ ordered_json mapOf(const moecclCluster_t& cluster, const Axis& other) {
             {"experts", layer.experts},
             {"topK", layer.topK},
             {"capacityFactor", layer.capacityFactor}}},
-          {"pass", "forward"},
+          {"pass", "both"},
           {"x", {{"name", kTokens.name}, {"values", kTokens.values()}}},
           {"y", {{"name", other.name}, {"values", other.values()}}},
           {"cells", std::move(cells)}};
@@ -128,6 +129,15 @@ void writeMap(const std::string& path, moecclProfile_t profile,
   file << all.dump(1) << '\n';
   if (!file.flush())
     throw std::runtime_error("--map: cannot write " + path + ": " + std::strerror(errno));
+}
+
+std::vector<int> ranksPerNodeOf(const std::string& profileFile) {
+  try {
+    std::ifstream file(profileFile);
+    return nlohmann::json::parse(file).at("fingerprint").at("ranksPerNode").get<std::vector<int>>();
+  } catch (const nlohmann::json::exception& error) {
+    throw std::runtime_error("--refit: " + profileFile + " names no ranks: " + error.what());
+  }
 }
 
 }  // namespace moeccl::perf

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <numeric>
 #include <optional>
 
 #include "perf/fit/campaign.h"
@@ -22,26 +23,37 @@ void tell(const FitOptions& options, const Campaign& campaign, const Profile& pr
                 options.steadyPercent);
   if (campaign.omitted().empty()) return;
   std::printf(
-      "Not measured, so that links' costs stand for it (a larger --budget, fewer --grids):\n");
+      "Not measured: beyond the last size a line goes on, without any typical links count\n"
+      "(a larger --budget, fewer --grids):\n");
   for (const std::string& text : campaign.omitted()) std::printf("  %s\n", text.c_str());
+}
+
+// Before anything is measured for them.
+void requireFilesWritable(const FitOptions& options) {
+  requireWritable("--output", options.outputFile);
+  if (!options.mapFile.empty()) requireWritable("--map", options.mapFile);
 }
 
 // Samples of a profile that is there, in this process alone.
 void refit(const FitOptions& options) {
-  requireWritable("--output", options.outputFile);
+  requireFilesWritable(options);
   Profile profile = Profile::load(options.refitFile);
+  std::vector<int> ranksPerNode;
+  std::vector<moecclGridShape_t> shapes;
+  if (!options.mapFile.empty()) {
+    ranksPerNode = ranksPerNodeOf(options.refitFile);
+    shapes = gridsFor(options, std::accumulate(ranksPerNode.begin(), ranksPerNode.end(), 0));
+  }
   profile.fit();
   profile.save(options.outputFile);
+  if (!options.mapFile.empty()) writeMap(options.mapFile, profile.get(), ranksPerNode, shapes);
   std::printf("%s, fitted again, written to %s\n", options.refitFile.c_str(),
               options.outputFile.c_str());
 }
 
 void measure(const FitOptions& options, const Job& job) {
   const bool writes = job.rank() == 0;
-  if (writes) {
-    requireWritable("--output", options.outputFile);
-    if (!options.mapFile.empty()) requireWritable("--map", options.mapFile);
-  }
+  if (writes) requireFilesWritable(options);
   Team team(job);
   Profile profile = Profile::of(job);
   Campaign campaign(options, team);

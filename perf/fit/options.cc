@@ -12,20 +12,17 @@ namespace moeccl::perf {
 namespace {
 
 const char* const kDescription =
-    "Measures what collectives and layers cost on the cluster that its ranks span, and writes the\n"
-    "profile by which the library chooses algorithms and schedules (MOECCL_PROFILE). Ranks come "
-    "from\n"
-    "`moeccl-lab run`, from any launcher that sets MOECCL_RANK, MOECCL_NRANKS and MOECCL_ID_FILE, "
-    "or\n"
-    "from mpirun. Start them as the ranks of a training run are: as many, bound and threaded "
-    "alike.\n"
+    "Measures what collectives and layers cost on the cluster that its ranks span, and writes\n"
+    "the profile by which the library chooses algorithms and schedules (MOECCL_PROFILE). Ranks\n"
+    "come from `moeccl-lab run`, from any launcher that sets MOECCL_RANK, MOECCL_NRANKS and\n"
+    "MOECCL_ID_FILE, or from mpirun. Start them as the ranks of a training run are: as many,\n"
+    "bound and threaded alike.\n"
     "\n"
-    "All groups of a collective make the same call at once; the slowest rank counts. Sizes grow "
-    "by\n"
-    "factors of 4. Algorithms take turns in each repetition, in shuffled order. One that was more\n"
-    "than 4 times slower than the fastest at two sizes one after the other is not measured at "
-    "larger\n"
-    "ones. perf/README.md describes what is measured and how.";
+    "All groups of a collective make the same call at once; the slowest rank counts. Sizes\n"
+    "grow by factors of 4. Algorithms take turns in each repetition, in shuffled order. One\n"
+    "that was more than 4 times slower than the fastest at two sizes one after the other, and\n"
+    "did not catch up, is not measured at larger ones; sizes at which the fastest did not take\n"
+    "twice as long as at the one before do not count. perf/README.md says what is measured.";
 
 bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
   return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;
@@ -62,8 +59,8 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                                                   ", is above the largest, --max-bytes " +
                                                   std::to_string(options.maxBytes));
   if (!options.refitFile.empty())
-    for (const char* name : {"--grids", "--both-orders", "--min-bytes", "--max-bytes", "--budget",
-                             "--steady", "--max-repetitions", "--alternatives"})
+    for (const char* name : {"--min-bytes", "--max-bytes", "--budget", "--steady",
+                             "--max-repetitions", "--alternatives"})
       if (app.count(name) > 0)
         throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
   if (options.refitFile.empty() && std::getenv("MOECCL_ALGO") != nullptr)
@@ -135,8 +132,10 @@ FitParsed parseFitOptions(int argc, const char* const* argv) {
                  "measure the so many algorithms of a collective that are likely to be the fastest")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--refit", options.refitFile,
-                 "measure nothing: fit the samples of this profile again, in one process")
+  app.add_option(
+         "--refit", options.refitFile,
+         "measure nothing: fit the samples of this profile again, in one process (--grids is\n"
+         "for --map then)")
       ->check(CLI::ExistingFile);
   app.add_option("--map", options.mapFile,
                  "also write which schedule is the fastest where, as JSON for plot_profile.py");

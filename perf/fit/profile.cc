@@ -33,9 +33,10 @@ void Profile::add(moecclCollectiveSample_t sample, const std::string& collective
 }
 
 void Profile::add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
-                  std::size_t bytes, const Median& seconds) {
+                  bool alone, std::size_t bytes, const Median& seconds) {
   moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
   sample.comm = comm;
+  sample.alone = alone;
   add(sample, collective, algorithm, bytes, seconds);
 }
 

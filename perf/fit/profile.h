@@ -17,9 +17,9 @@ class Profile {
   static Profile of(const Job& job);
   static Profile load(const std::string& path);
 
-  // Of a group; of a grid's collective.
+  // Of a group, `alone` or with all groups like it; of a grid's collective.
   void add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
-           std::size_t bytes, const Median& seconds);
+           bool alone, std::size_t bytes, const Median& seconds);
   void add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,
            std::size_t bytes, const Median& seconds);
   void add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds);
@@ -41,8 +41,7 @@ class Profile {
   std::size_t samples_ = 0;
 };
 
-// Throws std::runtime_error where no file can be written at `path`, named by `option`: before anything is
-// measured for it.
+// Throws std::runtime_error where no file can be written at `path`, which `option` has named.
 void requireWritable(const char* option, const std::string& path);
 
 }  // namespace moeccl::perf

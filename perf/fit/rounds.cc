@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "perf/fit/candidates.h"
+
 namespace moeccl::perf {
 namespace {
 

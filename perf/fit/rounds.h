@@ -25,10 +25,7 @@ inline constexpr int kMinRepetitions = 3;
 // Calls per repetition and turn that Rounds may make where one takes long: two before the repetitions.
 inline constexpr int kMinCalls = kMinRepetitions + 2;
 
-// Once all `turns` that are not slower than this many times the fastest are steady, none goes on.
-inline constexpr double kHopeless = 4;
-
-// Repeats all turns, in an order that is shuffled anew each time. A repetition of a turn is a barrier of all
+// Repeats all turns until those that are not hopeless are steady, in an order that is shuffled anew each time. A repetition of a turn is a barrier of all
 // ranks and then calls for at least 2 ms. `counts`: whether this rank's time does. Collective. Throws Interrupted, and what calls throw.
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts);
 

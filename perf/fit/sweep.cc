@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <map>
+
+#include "perf/fit/candidates.h"
 
 namespace moeccl::perf {
 namespace {
@@ -15,13 +16,6 @@ constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
 constexpr int kExpertsPerRank = 1;
 constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
-
-struct Candidate {
-  Contender* contender;  // nullptr: this rank has no part
-  std::string algorithm;
-  double last = 0;   // seconds at the size before
-  int hopeless = 0;  // sizes, one after the other
-};
 
 struct Sizes {
   std::uint64_t first, last;
@@ -40,14 +34,6 @@ double leastCost(const std::vector<Candidate>& candidates) {
   return seconds;
 }
 
-void dropHopeless(std::vector<Candidate>& candidates) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Candidate& candidate : candidates) fastest = std::min(fastest, candidate.last);
-  for (Candidate& candidate : candidates)
-    candidate.hopeless = candidate.last > kHopeless * fastest ? candidate.hopeless + 1 : 0;
-  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.hopeless >= 2; });
-}
-
 }  // namespace
 
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
@@ -58,7 +44,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
     if (subject.comm != nullptr)
       contenders.push_back(
           makeContender(*subject.collective, subject.world, algorithm, subject.comm));
-    candidates.push_back({subject.comm != nullptr ? contenders.back().get() : nullptr, algorithm});
+    candidates.push_back({algorithm, subject.comm != nullptr ? contenders.back().get() : nullptr});
   }
 
   const auto sendBlocks = static_cast<std::size_t>(subject.collective->sendBlocks(subject.world));
@@ -91,7 +77,9 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       turns.push_back({[&, contender = candidate.contender] {
         if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
       }});
-    const double share = (until - now) / static_cast<double>(sizes.left(size));
+    // Less than the same for each: one more size says more than closer medians of those before.
+    const double share = (until - now) / static_cast<double>(2 * sizes.left(size) - 1);
+    const double before = fastestOf(candidates);
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + share},
               subject.counts);
     for (std::size_t i = 0; i < turns.size(); ++i) {
@@ -99,7 +87,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       swept.points.push_back({candidates[i].algorithm, bytes, seconds, turns[i].steady});
       candidates[i].last = seconds.value;
     }
-    dropHopeless(candidates);
+    dropHopeless(candidates, before);
     if (size > sizes.last / kStep) break;
   }
   return swept;

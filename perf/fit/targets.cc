@@ -24,14 +24,14 @@ struct GridUse {
 constexpr GridUse kOfGrids[] = {
     {"dispatch", false}, {"combine", false}, {"combineallgather", true}, {"splitdispatch", true}};
 
+}  // namespace
+
 const Collective& collectiveNamed(std::string_view name) {
   const auto all = collectives();
   const auto found = std::ranges::find(all, name, &Collective::name);
   if (found == all.end()) throw std::logic_error("no collective " + std::string(name));
   return *found;
 }
-
-}  // namespace
 
 std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,
                            int ranks) {

@@ -19,6 +19,9 @@ struct Target {
   std::string text;  // "allreduce of 2x4 ranks", "dispatch, 2,4,2 on 2x4 ranks"
 };
 
+// Throws std::logic_error for a name that there is not.
+const Collective& collectiveNamed(std::string_view name);
+
 // The ranks of `rank`'s group, in the group's order.
 std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,
                            int ranks);

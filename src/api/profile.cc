@@ -168,6 +168,7 @@ moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
       const auto group = moeccl::hold(theirs.comm);
       key.where = textOf(moeccl::communicatorOf(group).topology());
     }
+    if (theirs.alone != 0) key.where += ", alone";
     const moeccl::Point point{static_cast<double>(theirs.bytes), theirs.seconds, theirs.spread};
     for (moeccl::Curve& curve : it.curves)
       if (curve.key == key) {

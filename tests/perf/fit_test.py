@@ -59,7 +59,8 @@ class Fit(unittest.TestCase):
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
-            ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"), ("alltoall", "2x1"),
+            ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"),
+            *(("alltoall", where) for where in ("1x2", "2x1", "1x2, alone", "2x1, alone")),
             *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
               for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
         self.assertGreater(len(profile["local"]["forward"]["samples"]), 0)
@@ -91,6 +92,11 @@ class Fit(unittest.TestCase):
         process = execute(OPTIONS.fit, "--refit", self.profile, "-o", again)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         self.assertEqual(self.read(again), profile)
+        # A map of it can be had at any time.
+        process = execute(OPTIONS.fit, "--refit", self.profile, "-o", again, "--map", self.path("map.json"))
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        maps = self.read(self.path("map.json"))
+        self.assertEqual((maps["ranksPerNode"], len(maps["maps"])), ([2], 2 * 4))
         # What was fitted is not taken over but made anew.
         profile["curves"][0]["fit"]["segments"][0]["alpha"] += 1
         with open(self.profile, "w", encoding="utf-8") as file:
@@ -103,12 +109,14 @@ class Fit(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         profile = self.read(self.profile)
         self.assertEqual(profile["curves"], [])
-        self.assertGreater(len(profile["local"]["forward"]["samples"]), 4)
+        for samples in (profile["local"][which]["samples"] for which in ("forward", "backward")):
+            self.assertGreater(len(samples), 4)
+            self.assertGreater(len({(sample["embedding"], sample["experts"]) for sample in samples}), 2)
 
     def test_uneven_nodes_and_prime_counts(self):
         profile = self.fit("2,1", *QUICK)
         self.assertEqual({curve["where"] for curve in profile["curves"]},
-                         {"1x2+1x1", "mp1,ep3,esp1 on 1x2+1x1"})
+                         {"1x2", "2x1", "1x2, alone", "2x1, alone", "1x2+1x1", "mp1,ep3,esp1 on 1x2+1x1"})
         process = execute(*on("3,1", OPTIONS.fit, *QUICK, "--grids", "2,4,1", "-o", self.profile))
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("rank 2's MP group of grid 2,4,1: 2x1 ranks, rank 0's 1x2", process.stdout)

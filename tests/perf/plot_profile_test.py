@@ -40,7 +40,7 @@ def choice(seconds):
 
 
 MAP = {"schema": "moeccl-map", "schemaVersion": 1, "ranksPerNode": [2, 2], "maps": [
-    {"grid": {"nMp": 2, "nEp": 2, "nEsp": 2, "order": order}, "pass": "forward",
+    {"grid": {"nMp": 2, "nEp": 2, "nEsp": 2, "order": order}, "pass": "both",
      "layer": {"embedding": 64, "hiddenPerEmbedding": 2, "experts": 8, "topK": 2, "capacityFactor": 1},
      "x": {"name": "tokens", "values": [64, 128]}, "y": {"name": name, "values": [1, 2]},
      "cells": [[{"S1": choice(1), "S2": choice(2)}, {"S1": choice(3)}],
