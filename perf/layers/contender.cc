@@ -15,8 +15,8 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   if (!algorithms.empty()) config.algorithms = algorithms.c_str();
   moecclComm_t comm = nullptr;
-  require(moecclCommSplit(job_.comm(), 0, job_.rank(), &comm, &config), algorithms.c_str(),
-          job_.comm());
+  require(moecclCommSplit(job_.comm(), 0, job_.rank(), &comm, &config),
+          ("split with \"" + algorithms + "\"").c_str(), job_.comm());
   GridOfSetting& made = made_[key];
   made.comm.reset(comm);
   moecclGrid_t grid = nullptr;

@@ -72,11 +72,8 @@ class Race {
       data_->prepare();
       contender.run(1);
       if (expected.empty()) expected = firstResults();
-      timed.push_back({contender.setting(),
-                       contender.shapes().schedule,
-                       1,
-                       compare(expected, contender.setting()),
-                       {}});
+      const double error = compare(expected, contender.setting());
+      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, {}});
     }
     return timed;
   }

@@ -15,24 +15,19 @@ void printHead(const Run& run) {
   const Options& options = run.options;
   std::string nodes;
   for (const int size : run.ranksPerNode) nodes += ' ' + std::to_string(size);
-  std::printf(
-      "# moeccl-layers, moeccl %d.%d.%d: %d layers of Parm's table III, seed %llu; L, M and H "
-      "divided "
-      "by %d\n",
-      run.version / 10000, run.version / 100 % 100, run.version % 100, options.layers,
-      static_cast<unsigned long long>(options.seed), run.scale);
+  std::printf("# moeccl-layers, moeccl %d.%d.%d: %d layers of Parm's table III, seed %llu; ",
+              run.version / 10000, run.version / 100 % 100, run.version % 100, options.layers,
+              static_cast<unsigned long long>(options.seed));
+  std::printf("L, M and H divided by %d\n", run.scale);
   std::printf("# %d ranks, by node:%s\n", run.ranks, nodes.c_str());
   if (run.ranks > 1 && std::getenv("OPENBLAS_NUM_THREADS") == nullptr)
     std::printf("# OPENBLAS_NUM_THREADS is not set; ranks that share cores slow each other down\n");
+  std::printf("# %d repetitions of turns of %g ms or more. Times: ms of a %s\n",
+              options.repetitions, options.turnMs,
+              options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
   std::printf(
-      "# %d repetitions of turns of %g ms or more; times: ms of a %s on the slowest "
-      "rank, "
-      "median\n"
-      "# baseline, S1, ...: with automatic algorithms. auto: the library's choice of all. regret: "
-      "of "
-      "auto, over best\n#\n",
-      options.repetitions, options.turnMs,
-      options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
+      "# on the slowest rank, median. baseline, S1, ...: with automatic algorithms. auto: nothing\n"
+      "# is fixed, and what it chose. regret: of auto, over the best\n#\n");
   std::printf("# %4s %2s %3s %2s %5s %5s %5s %3s %2s %4s", "N_MP", "EP", "ESP", "B", "L", "M", "H",
               "E", "k", "f");
   for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)

@@ -10,12 +10,9 @@ void printRules(const Run& run) {
   std::vector<double> noise;
   for (const Outcome& outcome : run.outcomes) noise.push_back(outcome.best.noise);
   std::printf(
-      "#\n# Choices. regret: time of the choice over that of the best contender, less 1. right: of "
-      "the "
-      "best one's\n# schedule. as good: the best itself, or their times overlap from first to "
-      "third "
-      "quartile, or the regret is\n# no more than the layer's noise (%.1f %% in the median "
-      "layer)\n",
+      "#\n# Choices. regret: time of the choice over that of the best contender, less 1. right:\n"
+      "# of the best one's schedule. as good: it is the best, or their times overlap from first\n"
+      "# to third quartile, or its regret is no more than the noise (%.1f %% in the median)\n",
       100 * quantileOf(noise, 0.5));
   std::printf("# %-24s %7s %12s %13s %7s %9s\n", "rule", "layers", "mean regret", "worst regret",
               "right", "as good");
@@ -32,9 +29,8 @@ void printRules(const Run& run) {
 
 void printPredictions(const Run& run) {
   std::printf(
-      "#\n# Predictions of the model: |predicted - measured| / measured, with automatic "
-      "algorithms\n# %-24s %7s %12s %13s\n",
-      "schedule", "layers", "median", "90 % below");
+      "#\n# Predictions of the model: |predicted - measured| / measured, automatic algorithms\n");
+  std::printf("# %-24s %7s %12s %13s\n", "schedule", "layers", "median", "90 % below");
   for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i) {
     const auto schedule = static_cast<moecclSchedule_t>(i);
     const std::vector<double> errors = predictionErrors(schedule, run.outcomes);
@@ -53,13 +49,12 @@ void printSpeedup(const std::optional<double>& value) {
 
 void printSpeedups(const Run& run) {
   std::printf(
-      "#\n# Mean speedup over the baseline, beside Parm's table IV (auto beside \"Parm\"): testbed "
-      "A, "
-      "8 GPUs in one\n# node, and B, 4 in each of up to 8 nodes, of which the paper prints two "
-      "columns\n"
-      "# %4s %4s %-9s %7s %9s %9s %9s %9s\n",
-      "N_MP", "ESP", "schedule", "layers", "measured", "A", "B first", "B second");
+      "#\n# Mean speedup over the baseline, beside Parm's table IV (auto beside \"Parm\"):\n"
+      "# testbed A, 8 GPUs in one node; B, 4 in each of up to 8, of which two columns are there\n");
+  std::printf("# %4s %4s %-9s %7s %9s %9s %9s %9s\n", "N_MP", "ESP", "schedule", "layers",
+              "measured", "A", "B first", "B second");
   for (const Speedups& row : speedups(run.outcomes)) {
+    if (row.layers == 0) continue;
     std::printf("  %4d %4d %-9s %7zu", row.nMp, row.nEsp, scheduleName(row.schedule).c_str(),
                 row.layers);
     for (const auto& value : {row.measured, row.testbedA, row.testbedBFirst, row.testbedBSecond})
