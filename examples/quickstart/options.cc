@@ -1,50 +1,19 @@
 #include "options.h"
 
-#include <getopt.h>
-
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <cmath>
-#include <functional>
-#include <limits>
 #include <stdexcept>
+
+#include "examples/common/command_line.h"
 
 namespace quickstart {
 namespace {
 
-struct Option {
-  const char* name;
-  const char* argument;  // nullptr: takes none
-  const char* help;
-  std::function<void(const std::string&)> set;
-};
-
-[[noreturn]] void wrong(const char* name, const std::string& text, const std::string& right) {
-  throw std::invalid_argument(std::string("--") + name + " is \"" + text + "\"; it must be " +
-                              right);
-}
-
-template <typename Number>
-std::function<void(const std::string&)> whole(const char* name, Number& target, Number least) {
-  return [=, &target](const std::string& text) {
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, target);
-    if (error != std::errc() || stop != end || target < least)
-      wrong(name, text,
-            "a whole number from " + std::to_string(least) + " to " +
-                std::to_string(std::numeric_limits<Number>::max()));
-  };
-}
-
-std::function<void(const std::string&)> real(const char* name, double& target, bool zeroToo) {
-  return [=, &target](const std::string& text) {
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, target);
-    if (error != std::errc() || stop != end || !std::isfinite(target) || target < 0 ||
-        (target == 0 && !zeroToo))
-      wrong(name, text, zeroToo ? "a number from 0 on" : "a number above 0");
-  };
-}
+using command_line::Option;
+using command_line::real;
+using command_line::whole;
+using command_line::wrong;
 
 std::vector<std::string> commaSeparated(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -117,10 +86,6 @@ std::vector<Option> optionsOf(Options& options) {
   };
 }
 
-}  // namespace
-
-namespace {
-
 // Only what traffic.cc can predict the bytes of.
 void requireOneOf(const char* option, const std::vector<std::string>& names,
                   const std::vector<std::string>& known) {
@@ -136,27 +101,7 @@ void requireOneOf(const char* option, const std::vector<std::string>& names,
 
 Options parseOptions(int count, char** arguments) {
   Options options;
-  const std::vector<Option> known = optionsOf(options);
-  std::vector<option> forGetopt;
-  for (const Option& each : known)
-    forGetopt.push_back({each.name, each.argument ? required_argument : no_argument, nullptr, 0});
-  forGetopt.push_back({nullptr, 0, nullptr, 0});
-
-  opterr = 0;
-  for (;;) {
-    const int current = optind;
-    int index = -1;
-    // The colon at the beginning tells a missing value (':') from an unknown option ('?').
-    const int found = getopt_long(count, arguments, ":", forGetopt.data(), &index);
-    if (found == -1) break;
-    if (found == ':')
-      throw std::invalid_argument(std::string(arguments[current]) + " needs a value");
-    if (found != 0)
-      throw std::invalid_argument("there is no option " + std::string(arguments[current]));
-    known[static_cast<std::size_t>(index)].set(optarg ? optarg : "");
-  }
-  if (optind < count)
-    throw std::invalid_argument("\"" + std::string(arguments[optind]) + "\" is no option");
+  command_line::parse(count, arguments, optionsOf(options));
   if (options.texts.empty() && !options.help)
     throw std::invalid_argument("--text is missing; name a file of English");
   requireOneOf("--alltoall", options.allToAll, {"linear", "pairwise", "hierarchical"});
@@ -166,15 +111,9 @@ Options parseOptions(int count, char** arguments) {
 
 std::string usage() {
   Options options;
-  std::string text =
-      "usage: quickstart --text FILE [OPTION...], started once for each rank by moeccl-lab run\n\n";
-  for (const Option& each : optionsOf(options)) {
-    std::string left = std::string("  --") + each.name;
-    if (each.argument) left += std::string(" ") + each.argument;
-    left.resize(std::max<std::size_t>(left.size() + 1, 24), ' ');
-    text += left + each.help + "\n";
-  }
-  return text;
+  return "usage: quickstart --text FILE [OPTION...], started once for each rank by moeccl-lab "
+         "run\n\n" +
+         command_line::help(optionsOf(options));
 }
 
 }  // namespace quickstart

@@ -1,0 +1,78 @@
+/* Which schedule is the fastest for a layer, on clusters that are not there: one node of eight ranks, and four of
+ * them. Nothing is sent. A profile of moeccl-fit as the argument: by its links instead of typical ones. */
+#include <moeccl/model.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { kRanksPerNode = 8, kMaxNodes = 4 };
+
+static const char* const kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+
+static int fail(const char* what) {
+  fprintf(stderr, "%s: %s\n", what, moecclGetLastError(NULL));
+  return 1;
+}
+
+static int printChoices(const moecclScheduleQuery_t* query) {
+  moecclScheduleChoice_t choices[moecclNumSchedules];
+  int i, count = moecclNumSchedules;
+  if (moecclSelectSchedule(query, choices, &count) != moecclSuccess) return fail("selecting");
+  for (i = 0; i < count; ++i)
+    printf("  %-8s %8.3f ms, of these %.3f ms in %s\n", kNames[choices[i].schedule],
+           1e3 * choices[i].seconds, 1e3 * choices[i].communication, choices[i].exchanges);
+  return count > 0 ? 0 : 1;
+}
+
+/* Why: all terms, and all algorithms for them. */
+static int printReasons(const moecclScheduleQuery_t* query) {
+  size_t bytes = 0;
+  char* text;
+  int result = 0;
+  /* Without room this is how much the text takes. */
+  if (moecclExplainSchedule(query, NULL, &bytes) != moecclSuccess) return fail("explaining");
+  text = malloc(bytes);
+  if (moecclExplainSchedule(query, text, &bytes) == moecclSuccess)
+    printf("%s", text);
+  else
+    result = fail("explaining");
+  free(text);
+  return result;
+}
+
+int main(int count, char** arguments) {
+  const int ranksPerNode[kMaxNodes] = {kRanksPerNode, kRanksPerNode, kRanksPerNode, kRanksPerNode};
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  int result = 0;
+  if (count > 1 && moecclProfileLoad(arguments[1], &cluster.profile) != moecclSuccess)
+    return fail("loading the profile");
+
+  layer.tokens = 2048; /* of each MP group */
+  layer.embedding = 1024;
+  layer.hidden = 4096;
+  layer.experts = 32;
+  layer.topK = 2;
+  layer.capacityFactor = 1.25;
+  layer.training = 1;
+  cluster.ranksPerNode = ranksPerNode;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+
+  for (cluster.nNodes = 1; cluster.nNodes <= kMaxNodes && result == 0; cluster.nNodes *= 4) {
+    const int ranks = cluster.nNodes * kRanksPerNode;
+    cluster.shape.nMp = 4;
+    cluster.shape.nEsp = 2;
+    cluster.shape.nEp = ranks / cluster.shape.nEsp;
+    printf("%d ranks on %d node%s, forward and backward:\n", ranks, cluster.nNodes,
+           cluster.nNodes == 1 ? "" : "s");
+    result = printChoices(&query);
+  }
+  cluster.nNodes = 1;
+  cluster.shape.nEp = kRanksPerNode / cluster.shape.nEsp;
+  printf("\n");
+  if (result == 0) result = printReasons(&query);
+  moecclProfileDestroy(cluster.profile);
+  return result;
+}

@@ -1,0 +1,46 @@
+// The state of training as one file: whole tensors, so that any number of ranks in any grid can go on
+// from it.
+//
+//   moeccl-train 1                      and, a line each:
+//   made NAME VALUE                     what it was made with and need not be kept
+//   with NAME VALUE                     what must be the same to go on
+//   tensor NAME A B C                   its shape
+//   step N                              and an empty line; then, as the machine has them,
+//   float32 [3][A][B][C]                of each tensor its values, then Adam's two moments
+//   8 bytes                             hash of all before
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parameters.h"
+
+namespace train {
+
+struct Setting {
+  std::string name, value;
+};
+
+struct Settings {
+  std::vector<Setting> made, with;
+};
+
+// Hands rank 0's `error` to all ranks, which throw it as std::runtime_error; "": none. Collective.
+void agree(const Team& team, const std::string& error);
+
+// What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
+std::string replaceFile(const std::string& path, const std::string& contents);
+
+// Rank 0 writes; an old file is replaced once the new one is complete. Collective. Throws
+// std::runtime_error, on all ranks alike: the file cannot be written, or ranks that should hold the same
+// do not.
+void saveCheckpoint(const std::string& path, const Team& team, const Parameters& parameters,
+                    const Settings& settings, std::int64_t step);
+
+// Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the file
+// cannot be read, is no checkpoint, not a whole one, or was made with other settings.
+std::int64_t loadCheckpoint(const std::string& path, const Team& team, Parameters& parameters,
+                            const Settings& settings);
+
+}  // namespace train

@@ -1,0 +1,102 @@
+#include "dense.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace train {
+namespace {
+
+// Added to the variance, as usual.
+constexpr double kEpsilon = 1e-5;
+
+blasint blasSize(std::int64_t size) { return static_cast<blasint>(size); }
+
+CBLAS_TRANSPOSE wayOf(const Matrix& matrix) {
+  return matrix.transposed ? CblasTrans : CblasNoTrans;
+}
+
+}  // namespace
+
+void multiply(float* result, std::int64_t resultStride, const Matrix& a, const Matrix& b,
+              std::int64_t rows, std::int64_t columns, std::int64_t inner, Into into, float scale) {
+  cblas_sgemm(CblasRowMajor, wayOf(a), wayOf(b), blasSize(rows), blasSize(columns), blasSize(inner),
+              scale, a.data, blasSize(a.stride), b.data, blasSize(b.stride),
+              into == Into::kAdd ? 1.0f : 0.0f, result, blasSize(resultStride));
+}
+
+void add(float* sum, const float* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += values[i];
+}
+
+LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64_t rows,
+                     std::int64_t columns)
+    : rows_(rows),
+      columns_(columns),
+      gain_(parameters.add(name + ".gain", Holders::kAll, wholeOf(1, 1, columns))),
+      bias_(parameters.add(name + ".bias", Holders::kAll, wholeOf(1, 1, columns))),
+      normal_(static_cast<std::size_t>(rows * columns)),
+      inverse_(static_cast<std::size_t>(rows)) {}
+
+void LayerNorm::initialise(Parameters& parameters) const { parameters.fill(gain_, 1); }
+
+void LayerNorm::forward(const float* input, float* output) {
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    const float* const in = input + row * columns_;
+    double sum = 0, squares = 0;
+    for (std::int64_t i = 0; i < columns_; ++i) sum += in[i];
+    const double mean = sum / static_cast<double>(columns_);
+    for (std::int64_t i = 0; i < columns_; ++i) squares += (in[i] - mean) * (in[i] - mean);
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(columns_) + kEpsilon);
+    inverse_[static_cast<std::size_t>(row)] = static_cast<float>(inverse);
+    float* const normal = normal_.data() + row * columns_;
+    for (std::int64_t i = 0; i < columns_; ++i) {
+      normal[i] = static_cast<float>((in[i] - mean) * inverse);
+      output[row * columns_ + i] = normal[i] * gain_.value[i] + bias_.value[i];
+    }
+  }
+}
+
+void LayerNorm::backward(const float* outputGradient, float* inputGradient) {
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    const float* const out = outputGradient + row * columns_;
+    const float* const normal = normal_.data() + row * columns_;
+    double sum = 0, along = 0;  // of the gradient by the normal row, and of that along the row
+    for (std::int64_t i = 0; i < columns_; ++i) {
+      gain_.gradient[i] += out[i] * normal[i];
+      bias_.gradient[i] += out[i];
+      const double each = static_cast<double>(out[i]) * gain_.value[i];
+      sum += each;
+      along += each * normal[i];
+    }
+    sum /= static_cast<double>(columns_);
+    along /= static_cast<double>(columns_);
+    const float inverse = inverse_[static_cast<std::size_t>(row)];
+    for (std::int64_t i = 0; i < columns_; ++i)
+      inputGradient[row * columns_ + i] +=
+          inverse * static_cast<float>(static_cast<double>(out[i]) * gain_.value[i] - sum -
+                                       normal[i] * along);
+  }
+}
+
+double crossEntropy(float* logits, const std::int32_t* targets, std::int64_t rows,
+                    std::int64_t columns, double scale) {
+  double loss = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float* const at = logits + row * columns;
+    const float most = *std::max_element(at, at + columns);
+    const double shifted = static_cast<double>(at[targets[row]]) - most;
+    double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      at[i] = std::exp(at[i] - most);
+      sum += at[i];
+    }
+    loss += std::log(sum) - shifted;
+    for (std::int64_t i = 0; i < columns; ++i)
+      at[i] = static_cast<float>(scale * (at[i] / sum - (i == targets[row] ? 1 : 0)));
+  }
+  return loss;
+}
+
+}  // namespace train

@@ -1,0 +1,87 @@
+#include "experts.h"
+
+#include <cmath>
+#include <stdexcept>
+
+namespace train {
+namespace {
+
+// `whole` with the caller's experts, and in dimension `hidden` (0: none) its hidden units.
+Part partOf(Part whole, const moecclMoeShapes_t& shapes, std::size_t hidden) {
+  whole.first[0] = shapes.firstExpert;
+  whole.count[0] = shapes.localExperts;
+  if (hidden > 0) {
+    whole.first[hidden] = shapes.firstHidden;
+    whole.count[hidden] = shapes.localHidden;
+  }
+  return whole;
+}
+
+}  // namespace
+
+void Experts::Destroy::operator()(moecclMoeLayer* layer) const {
+  require(moecclMoeLayerDestroy(layer), "taking the layer down");
+}
+
+Experts::Experts(const Team& team, Parameters& parameters, const std::string& name,
+                 const moecclMoeConfig_t& config)
+    : config_(config) {
+  moecclMoeLayer_t layer = nullptr;
+  const moecclResult_t made = moecclMoeLayerCreate(team.grid(), &config, &layer);
+  if (made == moecclInvalidArgument) throw std::invalid_argument(moecclGetLastError(nullptr));
+  require(made, "making the MoE layer");
+  layer_.reset(layer);
+  require(moecclMoeLayerGetShapes(layer, &shapes_), "asking for the layer's shapes");
+
+  const std::int64_t experts = config.experts, embedding = config.embedding, hidden = config.hidden;
+  const auto add = [&](const char* what, Holders holders, const Part& part) {
+    return &parameters.add(name + what, holders, part);
+  };
+  gate_ = add(".gate", Holders::kAll, wholeOf(1, embedding, experts));
+  w1_ = add(".w1", Holders::kShard, partOf(wholeOf(experts, embedding, hidden), shapes_, 2));
+  b1_ = add(".b1", Holders::kShard, partOf(wholeOf(experts, 1, hidden), shapes_, 2));
+  w2_ = add(".w2", Holders::kShard, partOf(wholeOf(experts, hidden, embedding), shapes_, 1));
+  b2_ = add(".b2", Holders::kEspGroup, partOf(wholeOf(experts, 1, embedding), shapes_, 0));
+}
+
+void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const {
+  const double byEmbedding = 1 / std::sqrt(static_cast<double>(config_.embedding));
+  const double byHidden = 1 / std::sqrt(static_cast<double>(config_.hidden));
+  parameters.fillNormal(*gate_, seed, byEmbedding);
+  parameters.fillNormal(*w1_, seed, byEmbedding);
+  parameters.fillNormal(*w2_, seed, byHidden * outputScale);
+
+  moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+  weights.gate = gate_->value;
+  weights.w1 = w1_->value;
+  weights.b1 = b1_->value;
+  weights.w2 = w2_->value;
+  weights.b2 = b2_->value;
+  require(moecclMoeLayerSetWeights(layer_.get(), &weights), "setting weights");
+  moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+  gradients.gate = gate_->gradient;
+  gradients.w1 = w1_->gradient;
+  gradients.b1 = b1_->gradient;
+  gradients.w2 = w2_->gradient;
+  gradients.b2 = b2_->gradient;
+  require(moecclMoeLayerSetGradients(layer_.get(), &gradients), "setting gradients");
+}
+
+void Experts::forward(const float* input, float* output) {
+  require(moecclMoeForward(layer_.get(), input, output, nullptr), "the forward pass");
+}
+
+void Experts::backward(const float* outputGradient, double auxiliaryLossScale,
+                       float* inputGradient) {
+  require(
+      moecclMoeBackward(layer_.get(), outputGradient, auxiliaryLossScale, inputGradient, nullptr),
+      "the backward pass");
+}
+
+moecclMoeStats_t Experts::stats() const {
+  moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+  require(moecclMoeGetStats(layer_.get(), &stats), "asking for statistics");
+  return stats;
+}
+
+}  // namespace train

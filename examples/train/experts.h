@@ -1,0 +1,40 @@
+// A MoE layer of moeccl with its weights: the caller's experts, or shards of them, and the gate.
+#pragma once
+
+#include <moeccl/moe.h>
+
+#include <memory>
+#include <string>
+
+#include "parameters.h"
+
+namespace train {
+
+class Experts {
+ public:
+  // Collective. `config.training` must be 1. Throws std::invalid_argument, on all ranks alike, when the
+  // layer does not fit the grid.
+  Experts(const Team& team, Parameters& parameters, const std::string& name,
+          const moecclMoeConfig_t& config);
+  // After Parameters::allocate().
+  void initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const;
+
+  // [tokens][embedding], collective.
+  void forward(const float* input, float* output);
+  void backward(const float* outputGradient, double auxiliaryLossScale, float* inputGradient);
+
+  moecclMoeStats_t stats() const;
+  moecclSchedule_t schedule() const { return shapes_.schedule; }
+
+ private:
+  struct Destroy {
+    void operator()(moecclMoeLayer* layer) const;
+  };
+
+  moecclMoeConfig_t config_;
+  std::unique_ptr<moecclMoeLayer, Destroy> layer_;
+  moecclMoeShapes_t shapes_ = MOECCL_MOE_SHAPES_INITIALIZER;
+  const Parameter *gate_, *w1_, *b1_, *w2_, *b2_;
+};
+
+}  // namespace train

@@ -1,0 +1,222 @@
+// Trains a small language model with MoE layers on English text, character by character, on all ranks.
+#include "../common/launch.h"
+
+// launch.h comes first, as it asks for.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "checkpoint.h"
+#include "curve.h"
+#include "model.h"
+#include "options.h"
+#include "text.h"
+
+namespace train {
+namespace {
+
+std::string textOf(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", number);
+  return text;
+}
+
+moecclGridShape_t gridOf(const Options& options, moecclComm_t world) {
+  int ranks = 0;
+  require(moecclCommCount(world, &ranks), "asking for the number of ranks", world);
+  const int pair = ranks % 2 == 0 ? 2 : 1;
+  moecclGridShape_t grid{options.nMp, options.nEp, options.nEsp, moecclOrderEspEp};
+  if (grid.nMp == 0) grid.nMp = options.schedule == moecclSchedulePpMoe ? ranks : pair;
+  if (grid.nEsp == 0) grid.nEsp = grid.nEp == 0 ? pair : std::max(1, ranks / grid.nEp);
+  if (grid.nEp == 0) grid.nEp = std::max(1, ranks / grid.nEsp);
+  return grid;
+}
+
+ModelConfig modelOf(const Options& options, const Text& text) {
+  if (static_cast<std::int64_t>(text.numbers.size()) <= options.model.context)
+    throw std::invalid_argument(
+        "the text has " + std::to_string(text.numbers.size()) + " characters, and --context " +
+        std::to_string(options.model.context) + " needs more; give more --text");
+  ModelConfig model = options.model;
+  model.characters = static_cast<std::int64_t>(text.characters.size());
+  return model;
+}
+
+// What decides the curve but for rounding, and what decides that.
+Settings settingsOf(const Options& options, const Text& text, const Team& team,
+                    const Model& model) {
+  const ModelConfig& config = options.model;
+  const auto number = [](std::int64_t value) { return std::to_string(value); };
+  const moecclGridShape_t& shape = team.shape();
+  char hash[24];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
+  return {{{"ranks", number(team.ranks())},
+           {"--mp", number(shape.nMp)},
+           {"--ep", number(shape.nEp)},
+           {"--esp", number(shape.nEsp)},
+           {"--schedule", nameOf(model.schedule())}},
+          {{"--blocks", number(config.blocks)},
+           {"--embedding", number(config.embedding)},
+           {"--heads", number(config.heads)},
+           {"--hidden", number(config.hidden)},
+           {"--experts", number(config.experts)},
+           {"--top-k", number(config.topK)},
+           {"--capacity-factor", textOf(config.capacityFactor)},
+           {"--context", number(config.context)},
+           {"--samples", number(config.samples)},
+           {"--capacity-groups", number(config.capacityGroups)},
+           {"--seed", std::to_string(config.seed)},
+           {"--batch", number(options.batch)},
+           {"--learning-rate", textOf(options.learningRate)},
+           {"--warm-up", number(options.warmUp)},
+           {"--balance", textOf(options.balance)},
+           {"text", number(static_cast<std::int64_t>(text.numbers.size())) +
+                        " characters with hash " + hash}}};
+}
+
+class Trainer {
+ public:
+  Trainer(moecclComm_t world, const Options& options)
+      : options_(options),
+        text_(readText(options.texts)),
+        config_(modelOf(options, text_)),
+        team_(world, gridOf(options, world)),
+        parameters_(team_),
+        model_(team_, parameters_, config_, options.schedule),
+        settings_(settingsOf(options, text_, team_, model_)) {
+    const std::int64_t atOnce = config_.samples * team_.mpGroups();
+    if (options.batch % atOnce != 0)
+      throw std::invalid_argument("--batch " + std::to_string(options.batch) +
+                                  " must be a multiple of " + std::to_string(atOnce) +
+                                  ": --samples for each MP group");
+    inputs_.resize(static_cast<std::size_t>(config_.tokens()));
+    targets_.resize(inputs_.size());
+  }
+
+  void run() {
+    if (options_.resume) done_ = loadCheckpoint(options_.checkpoint, team_, parameters_, settings_);
+    Log log;
+    agree(team_, team_.rank() == 0 ? log.open(options_.log, done_) : "");
+    describe();
+    Progress progress(done_, options_.steps, options_.batch * config_.context);
+    for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
+      const Point point = train(step);
+      const bool last = step == options_.steps;
+      if (team_.rank() == 0) {
+        const std::string wrong = log.add(point);
+        if (!wrong.empty()) fail(wrong);
+        if (last || step % options_.report == 0) progress.print(point);
+      }
+      if (!std::isfinite(point.loss))
+        throw std::runtime_error("step " + std::to_string(step) +
+                                 ": the loss is no number any more; try a smaller "
+                                 "--learning-rate or a longer --warm-up");
+      if (!options_.checkpoint.empty() && (last || step % options_.checkpointEvery == 0))
+        saveCheckpoint(options_.checkpoint, team_, parameters_, settings_, step);
+    }
+  }
+
+ private:
+  void describe() const {
+    if (team_.rank() != 0) return;
+    const moecclGridShape_t& shape = team_.shape();
+    std::printf(
+        "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld weights in %lld blocks of %lld "
+        "experts.\n%zu characters of text, %zu different ones; %lld samples of %lld a step.\n",
+        team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(model_.schedule()),
+        static_cast<long long>(parameters_.wholeSize()), static_cast<long long>(config_.blocks),
+        static_cast<long long>(config_.experts), text_.numbers.size(), text_.characters.size(),
+        static_cast<long long>(options_.batch), static_cast<long long>(config_.context));
+    if (done_ > 0)
+      std::printf("%s step %lld of %s.\n",
+                  done_ < options_.steps ? "Going on after" : "Nothing is left to do after",
+                  static_cast<long long>(done_), options_.checkpoint.c_str());
+    std::fflush(stdout);
+  }
+
+  // The samples of one pass: consecutive ones of all that training draws.
+  void take(std::int64_t firstSample) {
+    for (std::int64_t i = 0; i < config_.samples; ++i) {
+      const std::int32_t* const sample =
+          sampleOf(text_, config_.seed, firstSample + i, config_.context);
+      std::copy_n(sample, config_.context, inputs_.data() + i * config_.context);
+      std::copy_n(sample + 1, config_.context, targets_.data() + i * config_.context);
+    }
+  }
+
+  Point train(std::int64_t step) {
+    const std::int64_t passes = options_.batch / config_.samples;
+    const std::int64_t mine = passes / team_.mpGroups();
+    const double tokens = static_cast<double>(options_.batch * config_.context);
+    parameters_.zeroGradients();
+    Outcome outcome;
+    for (std::int64_t i = team_.mpGroup() * mine; i < (team_.mpGroup() + 1) * mine; ++i) {
+      take((step - 1) * options_.batch + i * config_.samples);
+      outcome += model_.pass(inputs_.data(), targets_.data(), 1 / tokens,
+                             options_.balance / static_cast<double>(passes));
+    }
+    parameters_.reduceGradients();
+    const double warm = static_cast<double>(options_.warmUp), now = static_cast<double>(step);
+    parameters_.update(Adam(), options_.learningRate * std::min(now / warm, std::sqrt(warm / now)),
+                       step);
+    return pointOf(step, outcome);
+  }
+
+  Point pointOf(std::int64_t step, const Outcome& mine) const {
+    std::vector<double> sums = {mine.crossEntropy, mine.auxiliaryLoss, mine.dropped};
+    sums.insert(sums.end(), mine.assigned.begin(), mine.assigned.end());
+    team_.sumOverMpGroups(sums.data(), sums.size());
+    const double tokens = static_cast<double>(options_.batch * config_.context);
+    const double passes = static_cast<double>(options_.batch / config_.samples);
+    const auto blocks = static_cast<double>(config_.blocks);
+    const double choices = tokens * static_cast<double>(config_.topK);
+    const double busiest = *std::max_element(sums.begin() + 3, sums.end());
+    return {step, sums[0] / tokens, sums[1] / passes / blocks, sums[2] / choices / blocks,
+            busiest / choices * static_cast<double>(config_.experts)};
+  }
+
+  const Options& options_;
+  Text text_;
+  ModelConfig config_;
+  Team team_;
+  Parameters parameters_;
+  Model model_;
+  Settings settings_;
+  std::int64_t done_ = 0;  // steps before this run
+  std::vector<std::int32_t> inputs_, targets_;
+};
+
+int complain(const std::exception& error) {
+  std::fprintf(stderr, "train: %s\n", error.what());
+  return 2;
+}
+
+int main(int count, char** arguments) {
+  Options options;
+  try {
+    options = parseOptions(count, arguments);
+    if (options.help) return std::printf("%s", usage().c_str()) < 0;
+  } catch (const std::exception& error) {
+    return complain(error);
+  }
+
+  moecclComm_t world = nullptr;
+  if (launchComm(&world, nullptr) != moecclSuccess) return 1;
+  int result = 0;
+  try {
+    Trainer(world, options).run();
+  } catch (const std::exception& error) {
+    // The same on all ranks, and none leaves before the others: one voice is enough.
+    int rank = 0;
+    moecclCommUserRank(world, &rank);
+    if (rank == 0) complain(error);
+    result = 2;
+  }
+  require(moecclCommDestroy(world), "leaving");
+  return result;
+}
+
+}  // namespace
+}  // namespace train
+
+int main(int count, char** arguments) { return train::main(count, arguments); }

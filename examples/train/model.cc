@@ -1,0 +1,174 @@
+#include "model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace train {
+namespace {
+
+// Small, so that the first layer norm sees both, and the first steps change them.
+constexpr double kEmbeddingDeviation = 0.1;
+
+moecclMoeConfig_t layerOf(const ModelConfig& config, moecclSchedule_t schedule) {
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  layer.tokens = config.tokens();
+  layer.embedding = config.embedding;
+  layer.hidden = config.hidden;
+  layer.experts = config.experts;
+  layer.topK = config.topK;
+  layer.capacityFactor = config.capacityFactor;
+  layer.capacityGroups = config.capacityGroups;
+  layer.schedule = schedule;
+  layer.training = 1;
+  return layer;
+}
+
+// What moeccl does not check. Places are T / g in each of g groups, and T is rounded up to a multiple
+// of g and of N_MP: with N_MP a divisor of g they are the same on every grid, and with g a divisor of the
+// tokens nothing is padded.
+void requireFit(const Team& team, const ModelConfig& config) {
+  const int nMp = team.shape().nMp;
+  const auto text = [](std::int64_t number) { return std::to_string(number); };
+  if (config.embedding % config.heads != 0)
+    throw std::invalid_argument("--embedding " + text(config.embedding) +
+                                " must be a multiple of --heads " + text(config.heads));
+  if (config.heads % nMp != 0)
+    throw std::invalid_argument("--heads " + text(config.heads) + " must be a multiple of --mp " +
+                                text(nMp));
+  if (config.capacityGroups % nMp != 0)
+    throw std::invalid_argument("--capacity-groups " + text(config.capacityGroups) +
+                                " must be a multiple of --mp " + text(nMp));
+  if (config.tokens() % config.capacityGroups != 0)
+    throw std::invalid_argument("--capacity-groups " + text(config.capacityGroups) +
+                                " must divide --samples times --context, " + text(config.tokens()));
+}
+
+}  // namespace
+
+Outcome& Outcome::operator+=(const Outcome& other) {
+  crossEntropy += other.crossEntropy;
+  auxiliaryLoss += other.auxiliaryLoss;
+  dropped += other.dropped;
+  assigned.resize(other.assigned.size());
+  for (std::size_t i = 0; i < assigned.size(); ++i) assigned[i] += other.assigned[i];
+  return *this;
+}
+
+Model::Block::Block(const Team& team, Parameters& parameters, const std::string& name,
+                    const ModelConfig& config, const moecclMoeConfig_t& layer)
+    : beforeAttention(parameters, name + ".norm1", config.tokens(), config.embedding),
+      attention(team, parameters, name + ".attention", config.samples, config.context,
+                config.embedding, config.heads),
+      beforeExperts(parameters, name + ".norm2", config.tokens(), config.embedding),
+      experts(team, parameters, name + ".experts", layer) {}
+
+Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config,
+             moecclSchedule_t schedule)
+    : config_((requireFit(team, config), config)),
+      characters_(parameters.add("characters", Holders::kAll,
+                                 wholeOf(1, config.characters, config.embedding))),
+      places_(
+          parameters.add("places", Holders::kAll, wholeOf(1, config.context, config.embedding))),
+      beforeOutput_(parameters, "norm", config.tokens(), config.embedding),
+      output_(parameters.add("output", Holders::kAll,
+                             wholeOf(1, config.embedding, config.characters))) {
+  const moecclMoeConfig_t layer = layerOf(config, schedule);
+  for (std::int64_t i = 0; i < config.blocks; ++i)
+    blocks_.push_back(
+        std::make_unique<Block>(team, parameters, "block" + std::to_string(i), config, layer));
+  parameters.allocate();
+
+  const std::uint64_t seed = config.seed;
+  // Each block adds twice to the stream, whose size should not grow with their number.
+  const double outputScale = 1 / std::sqrt(2.0 * static_cast<double>(config.blocks));
+  parameters.fillNormal(characters_, seed, kEmbeddingDeviation);
+  parameters.fillNormal(places_, seed, kEmbeddingDeviation);
+  for (const auto& block : blocks_) {
+    block->beforeAttention.initialise(parameters);
+    block->attention.initialise(parameters, seed, outputScale);
+    block->beforeExperts.initialise(parameters);
+    block->experts.initialise(parameters, seed, outputScale);
+  }
+  beforeOutput_.initialise(parameters);
+  // Small, so that at first all characters are about equally likely.
+  parameters.fillNormal(output_, seed, 0.1 / std::sqrt(static_cast<double>(config.embedding)));
+
+  const auto size = static_cast<std::size_t>(config.tokens() * config.embedding);
+  for (std::vector<float>* each : {&stream_, &in_, &out_}) each->resize(size);
+  logits_.resize(static_cast<std::size_t>(config.tokens() * config.characters));
+}
+
+Outcome Model::pass(const std::int32_t* inputs, const std::int32_t* targets, double lossScale,
+                    double auxiliaryScale) {
+  Outcome outcome;
+  embed(inputs);
+  for (const auto& block : blocks_) {
+    forward(*block);
+    const moecclMoeStats_t stats = block->experts.stats();
+    outcome.auxiliaryLoss += stats.auxiliaryLoss;
+    outcome.dropped += static_cast<double>(stats.droppedChoices);
+    outcome.assigned.insert(outcome.assigned.end(), stats.assigned,
+                            stats.assigned + config_.experts);
+  }
+  outcome.crossEntropy = outputBothWays(targets, lossScale);
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
+    backward(**block, auxiliaryScale);
+  embedBackward(inputs);
+  return outcome;
+}
+
+void Model::embed(const std::int32_t* inputs) {
+  const std::int64_t size = config_.embedding;
+  for (std::int64_t token = 0; token < config_.tokens(); ++token) {
+    const float* const character = characters_.value + inputs[token] * size;
+    const float* const place = places_.value + token % config_.context * size;
+    float* const row = stream_.data() + token * size;
+    for (std::int64_t i = 0; i < size; ++i) row[i] = character[i] + place[i];
+  }
+}
+
+void Model::embedBackward(const std::int32_t* inputs) {
+  const std::int64_t size = config_.embedding;
+  for (std::int64_t token = 0; token < config_.tokens(); ++token) {
+    const float* const row = stream_.data() + token * size;
+    add(characters_.gradient + inputs[token] * size, row, size);
+    add(places_.gradient + token % config_.context * size, row, size);
+  }
+}
+
+void Model::forward(Block& block) {
+  const auto size = static_cast<std::int64_t>(stream_.size());
+  block.beforeAttention.forward(stream_.data(), in_.data());
+  block.attention.forward(in_.data(), out_.data());
+  add(stream_.data(), out_.data(), size);
+  block.beforeExperts.forward(stream_.data(), in_.data());
+  block.experts.forward(in_.data(), out_.data());
+  add(stream_.data(), out_.data(), size);
+}
+
+void Model::backward(Block& block, double auxiliaryScale) {
+  block.experts.backward(stream_.data(), auxiliaryScale, in_.data());
+  block.beforeExperts.backward(in_.data(), stream_.data());
+  block.attention.backward(stream_.data(), in_.data());
+  block.beforeAttention.backward(in_.data(), stream_.data());
+}
+
+// From the stream to the loss, and back: the stream becomes its gradient.
+double Model::outputBothWays(const std::int32_t* targets, double lossScale) {
+  const std::int64_t tokens = config_.tokens(), size = config_.embedding,
+                     characters = config_.characters;
+  beforeOutput_.forward(stream_.data(), in_.data());
+  multiply(logits_.data(), characters, {in_.data(), size}, {output_.value, characters}, tokens,
+           characters, size, Into::kSet);
+  const double loss = crossEntropy(logits_.data(), targets, tokens, characters, lossScale);
+  multiply(output_.gradient, characters, {in_.data(), size, true}, {logits_.data(), characters},
+           size, characters, tokens, Into::kAdd);
+  multiply(out_.data(), size, {logits_.data(), characters}, {output_.value, characters, true},
+           tokens, size, characters, Into::kSet);
+  std::fill(stream_.begin(), stream_.end(), 0.0f);
+  beforeOutput_.backward(out_.data(), stream_.data());
+  return loss;
+}
+
+}  // namespace train

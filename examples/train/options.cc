@@ -1,0 +1,97 @@
+#include "options.h"
+
+#include <stdexcept>
+
+#include "examples/common/command_line.h"
+
+namespace train {
+namespace {
+
+using command_line::Option;
+using command_line::real;
+using command_line::whole;
+
+moecclSchedule_t scheduleOf(const std::string& text) {
+  for (int i = 0; i < moecclNumSchedules; ++i)
+    if (text == nameOf(static_cast<moecclSchedule_t>(i))) return static_cast<moecclSchedule_t>(i);
+  command_line::wrong("schedule", text, "auto, baseline, S1, S2 or PPMoE");
+}
+
+std::vector<Option> optionsOf(Options& options) {
+  ModelConfig& model = options.model;
+  const auto sizeOf = [](const char* name, std::int64_t& target) {
+    return whole<std::int64_t>(name, target, 1);
+  };
+  return {
+      {"blocks", "N", "blocks of attention and experts (2)", sizeOf("blocks", model.blocks)},
+      {"embedding", "N", "elements of a token (64)", sizeOf("embedding", model.embedding)},
+      {"heads", "N", "of attention, a multiple of --mp (8)", sizeOf("heads", model.heads)},
+      {"hidden", "N", "hidden units of an expert, a multiple of --esp (128)",
+       sizeOf("hidden", model.hidden)},
+      {"experts", "N", "of each block, a multiple of --ep (8)", sizeOf("experts", model.experts)},
+      {"top-k", "N", "experts per token (2)", sizeOf("top-k", model.topK)},
+      {"capacity-factor", "F", "places per expert, by what even routing would need (1.25)",
+       real("capacity-factor", model.capacityFactor, false)},
+      {"context", "N", "characters of a sample (64)", sizeOf("context", model.context)},
+      {"samples", "N", "samples that an MP group takes at once (4)",
+       sizeOf("samples", model.samples)},
+      {"capacity-groups", "N", "of the samples taken at once, a multiple of --mp (8)",
+       sizeOf("capacity-groups", model.capacityGroups)},
+      {"seed", "N", "of the first weights and the samples (1)",
+       whole<std::uint64_t>("seed", model.seed, 0)},
+      {"mp", "N", "ranks per MP group (2, or 1 if their number is odd; all under PPMoE)",
+       whole("mp", options.nMp, 1)},
+      {"ep", "N", "ranks per EP group (number of ranks / --esp)", whole("ep", options.nEp, 1)},
+      {"esp", "N", "ranks per ESP group (number of ranks / --ep, or 2, or 1)",
+       whole("esp", options.nEsp, 1)},
+      {"schedule", "NAME", "auto, baseline, S1, S2 or PPMoE (auto)",
+       [&](const std::string& text) { options.schedule = scheduleOf(text); }},
+      {"text", "FILE", "English to learn, may be given more than once (Debian's licences)",
+       [&](const std::string& text) { options.texts.push_back(text); }},
+      {"batch", "N", "samples of a step, a multiple of --samples times the MP groups (16)",
+       sizeOf("batch", options.batch)},
+      {"steps", "N", "of training, those before --resume included (500)",
+       sizeOf("steps", options.steps)},
+      {"learning-rate", "X", "of Adam, at the end of the warm-up; then by 1 / sqrt(step) (0.003)",
+       real("learning-rate", options.learningRate, false)},
+      {"warm-up", "N", "steps (50)", sizeOf("warm-up", options.warmUp)},
+      {"balance", "X", "weight of the layers' auxiliary loss (0.01)",
+       real("balance", options.balance, true)},
+      {"report", "N", "steps between two lines of progress (10)", sizeOf("report", options.report)},
+      {"log", "FILE", "a line of CSV for every step, for plot_loss.py",
+       [&](const std::string& text) { options.log = text; }},
+      {"checkpoint", "FILE", "where to keep the state of training",
+       [&](const std::string& text) { options.checkpoint = text; }},
+      {"checkpoint-every", "N", "steps (100); also after the last",
+       sizeOf("checkpoint-every", options.checkpointEvery)},
+      {"resume", nullptr, "go on from --checkpoint",
+       [&](const std::string&) { options.resume = true; }},
+      {"help", nullptr, "show this help", [&](const std::string&) { options.help = true; }},
+  };
+}
+
+}  // namespace
+
+Options parseOptions(int count, char** arguments) {
+  Options options;
+  command_line::parse(count, arguments, optionsOf(options));
+  if (options.resume && options.checkpoint.empty())
+    throw std::invalid_argument("--resume needs --checkpoint, the file to go on from");
+  if (options.texts.empty())
+    for (const char* name : {"GPL-3", "GPL-2", "LGPL-2.1", "GFDL-1.3", "MPL-2.0", "Apache-2.0"})
+      options.texts.push_back(std::string("/usr/share/common-licenses/") + name);
+  return options;
+}
+
+std::string usage() {
+  Options options;
+  return "usage: train [OPTION...], started once for each rank by moeccl-lab run\n\n" +
+         command_line::help(optionsOf(options));
+}
+
+const char* nameOf(moecclSchedule_t schedule) {
+  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+  return kNames[schedule];
+}
+
+}  // namespace train

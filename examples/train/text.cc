@@ -1,0 +1,48 @@
+#include "text.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "random.h"
+
+namespace train {
+
+Text readText(const std::vector<std::string>& paths) {
+  std::string all;
+  for (const std::string& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    all.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file) throw std::runtime_error("cannot read --text " + path + ": " + std::strerror(errno));
+  }
+  std::array<std::int32_t, 256> numberOf{};
+  for (const char c : all) numberOf[static_cast<unsigned char>(c)] = 1;
+  Text text;
+  for (std::size_t byte = 0; byte < numberOf.size(); ++byte)
+    if (numberOf[byte] != 0) {
+      numberOf[byte] = static_cast<std::int32_t>(text.characters.size());
+      text.characters += static_cast<char>(byte);
+    }
+  text.numbers.reserve(all.size());
+  for (const char c : all) text.numbers.push_back(numberOf[static_cast<unsigned char>(c)]);
+  text.hash = hashOf(all.data(), all.size());
+  return text;
+}
+
+std::uint64_t hashOf(const void* bytes, std::size_t size, std::uint64_t hash) {
+  const auto* const at = static_cast<const unsigned char*>(bytes);
+  for (std::size_t i = 0; i < size; ++i) hash = (hash ^ at[i]) * 0x100000001b3;
+  return hash;
+}
+
+const std::int32_t* sampleOf(const Text& text, std::uint64_t seed, std::int64_t sample,
+                             std::int64_t context) {
+  const std::uint64_t beginnings = text.numbers.size() - static_cast<std::size_t>(context);
+  return text.numbers.data() +
+         Random(seed, "samples").bits(static_cast<std::uint64_t>(sample)) % beginnings;
+}
+
+}  // namespace train

@@ -1,0 +1,28 @@
+// English text as characters, and what of it a step learns from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace train {
+
+struct Text {
+  std::string characters;             // different bytes of the text, in order
+  std::vector<std::int32_t> numbers;  // the text: indices of `characters`
+  std::uint64_t hash = 0;             // of the text
+};
+
+// The files, one after the other. Throws std::runtime_error, which names the file.
+Text readText(const std::vector<std::string>& paths);
+
+// FNV-1a, continued from `hash`.
+constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325;
+std::uint64_t hashOf(const void* bytes, std::size_t size, std::uint64_t hash = kHashBegin);
+
+// Sample `sample` of all that training draws: context + 1 characters of the text, the last context of
+// which are what the first context are to be continued with.
+const std::int32_t* sampleOf(const Text& text, std::uint64_t seed, std::int64_t sample,
+                             std::int64_t context);
+
+}  // namespace train

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Tests examples/train on ranks of one host that are told their nodes.
+
+    test_train.py --lab COMMAND --program FILE --plot FILE Short|Long
+"""
+import argparse
+import array
+import csv
+import importlib.util
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+GIVEN = None   # the arguments of this script
+FOLDER = None  # for this run's files
+
+SMALL = ("--embedding", "32", "--hidden", "48", "--context", "32", "--warm-up", "10")
+# Grids of 8 ranks on which each schedule is offered; PPMoE wants all ranks in one MP group.
+SCHEDULES = {"baseline": (), "S1": (), "S2": (), "PPMoE": ("--mp", "8"), "auto": ("--mp", "4", "--esp", "4")}
+
+
+def path_of(name):
+    return os.path.join(FOLDER, name)
+
+
+def command(*words):
+    return subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def train(nodes, *arguments):
+    """What a run printed; nodes as in moeccl-lab run --emulate, or 1 for a process without a launcher."""
+    launcher = () if nodes == 1 else (GIVEN.lab, "run", "--emulate", nodes, "--no-prefix", "--")
+    return command(*launcher, GIVEN.program, *arguments)
+
+
+def checkpoint(path):
+    """Tensor -> its values and Adam's two moments, three arrays of floats."""
+    with open(path, "rb") as file:
+        header, _, rest = file.read().partition(b"\n\n")
+    tensors, at = {}, 0
+    for line in header.decode().splitlines():
+        if line.startswith("tensor "):
+            _, name, *shape = line.split()
+            size = 4 * math.prod(map(int, shape))
+            tensors[name] = [array.array("f", rest[at + i * size:at + (i + 1) * size]) for i in range(3)]
+            at += 3 * size
+    assert len(rest) == at + 8, path
+    return tensors
+
+
+class Case(unittest.TestCase):
+    def run_curve(self, name, nodes, *arguments):
+        """Trains; returns the log as a list of rows of numbers."""
+        done = train(nodes, "--log", path_of(name + ".csv"), *arguments)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return self.curve(name)
+
+    def curve(self, name):
+        with open(path_of(name + ".csv"), encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        self.assertEqual(rows[0], ["step", "loss", "auxiliary_loss", "dropped", "imbalance"])
+        numbers = [[float(cell) for cell in row] for row in rows[1:]]
+        self.assertEqual([row[0] for row in numbers], list(range(1, len(numbers) + 1)))
+        return numbers
+
+    def assert_same_losses(self, curve, expected, tolerance):
+        self.assertEqual(len(curve), len(expected))
+        for row, other in zip(curve, expected):
+            self.assertAlmostEqual(row[1], other[1], delta=tolerance, msg=f"step {row[0]:g}")
+
+
+class Short(Case):
+    def test_every_schedule_and_one_rank_train_the_same_model(self):
+        expected = self.run_curve("one", 1, "--steps", "20", *SMALL)
+        self.assertEqual(len(expected), 20)
+        # Two MP groups of an uneven cluster, too.
+        runs = {name: ("2x4", ("--schedule", name, *grid)) for name, grid in SCHEDULES.items()}
+        runs["uneven"] = ("3,1", ("--mp", "2", "--esp", "1"))
+        for name, (nodes, arguments) in runs.items():
+            with self.subTest(run=name):
+                curve = self.run_curve(name, nodes, "--steps", "20", *SMALL, *arguments)
+                self.assert_same_losses(curve, expected, 1e-3)
+                for row, other in zip(curve, expected):
+                    self.assertAlmostEqual(row[2], other[2], delta=1e-2)
+        self.assertLess(expected[-1][1], expected[0][1] - 0.8)
+
+    def test_every_gradient_is_the_same_on_every_grid(self):
+        # Adam makes the same of a gradient and its double, so that losses alone would not tell. After one step its
+        # first moment is a tenth of the gradient.
+        def gradients(name, nodes, *arguments):
+            self.run_curve(name, nodes, "--steps", "1", "--checkpoint", path_of(name + ".state"), *SMALL, *arguments)
+            return {tensor: states[1] for tensor, states in checkpoint(path_of(name + ".state")).items()}
+
+        expected = gradients("one", 1)
+        self.assertEqual(len(expected), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1)
+        for schedule, grid in SCHEDULES.items():
+            tensors = gradients(schedule, "2x4", "--schedule", schedule, *grid)
+            self.assertEqual(tensors.keys(), expected.keys())
+            for name, values in tensors.items():
+                with self.subTest(schedule=schedule, tensor=name):
+                    largest = max(map(abs, expected[name]))
+                    self.assertGreater(largest, 0)
+                    self.assertLess(max(abs(a - b) for a, b in zip(values, expected[name])), 1e-4 * largest)
+
+    def test_says_how_it_goes(self):
+        done = train("2x2", "--steps", "5", "--report", "2", *SMALL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4 ranks: N_MP 2, N_EP 2, N_ESP 2, schedule ", done.stdout)
+        self.assertEqual(re.findall(r"^step (\d) of 5: loss \d\.\d{4}, \d+ tokens/s, \d+ s left; [\d.]+ % of choices "
+                                    r"dropped, busiest expert [\d.]+ times the mean$", done.stdout, re.MULTILINE),
+                         ["2", "4", "5"])
+
+    def ranks(self, count, *arguments):
+        """Processes of our own, which can be killed; two nodes."""
+        id_file = path_of("id")
+        return [subprocess.Popen([GIVEN.program, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, text=True,
+                                 env={**os.environ, "MOECCL_RANK": str(rank), "MOECCL_NRANKS": str(count),
+                                      "MOECCL_ID_FILE": id_file, "MOECCL_NODE_ID": str(2 * rank // count)})
+                for rank in range(count)]
+
+    def test_killed_and_resumed_gives_the_same_bits(self):
+        checkpoints = ("--checkpoint-every", "4", "--steps", "15", "--report", "1", *SMALL)
+        expected = self.run_curve("whole", "2x4", "--checkpoint", path_of("whole.state"), *checkpoints)
+
+        arguments = ("--log", path_of("killed.csv"), "--checkpoint", path_of("killed.state"), *checkpoints)
+        ranks = self.ranks(8, *arguments)
+        for line in ranks[0].stdout:
+            if line.startswith("step 10 "):
+                break
+        for rank in ranks:
+            rank.send_signal(signal.SIGKILL)
+        for rank in ranks:
+            self.assertEqual(rank.wait(), -signal.SIGKILL)
+        ranks[0].stdout.close()
+        self.assertGreaterEqual(len(self.curve("killed")), 10)
+        # Stands for a kill in the middle of a line, and of a checkpoint.
+        with open(path_of("killed.csv"), "a", encoding="utf-8") as file:
+            file.write("11,3.2")
+        with open(path_of("killed.state.draft"), "w", encoding="utf-8") as file:
+            file.write("moeccl-train 1\n")
+
+        done = train("2x4", "--resume", *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"Going on after step (8|12) of ")
+        self.assertEqual(self.curve("killed"), expected)
+        with open(path_of("whole.state"), "rb") as whole, open(path_of("killed.state"), "rb") as killed:
+            self.assertTrue(whole.read() == killed.read(), "checkpoints differ")
+
+    def test_other_ranks_and_schedules_go_on_from_a_checkpoint(self):
+        expected = self.run_curve("one", 1, "--steps", "12", *SMALL)
+        self.run_curve("moved", "2x2", "--steps", "6", "--checkpoint", path_of("moved.state"), *SMALL)
+        more = ("--resume", "--checkpoint", path_of("moved.state"), *SMALL)
+        self.run_curve("moved", "2x4", "--steps", "9", "--schedule", "S2", *more)
+        curve = self.run_curve("moved", 1, "--steps", "12", *more)
+        self.assert_same_losses(curve, expected, 1e-3)
+        done = train(1, "--steps", "12", *more)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("Nothing is left to do after step 12", done.stdout)
+
+    def complaint(self, nodes, *arguments):
+        done = train(nodes, "--steps", "2", *SMALL, *arguments)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        return done.stderr
+
+    def test_a_checkpoint_of_something_else_is_refused(self):
+        state = path_of("state")
+        self.run_curve("state", 1, "--steps", "2", "--checkpoint", state, *SMALL)
+        resume = ("--resume", "--checkpoint", state)
+        for nodes in (1, "2x2"):
+            for arguments, message in ((("--hidden", "64"), f"--checkpoint {state} was made with --hidden 48, not 64"),
+                                       (("--seed", "2"), "was made with --seed 1, not 2"),
+                                       (("--batch", "32"), "was made with --batch 16, not 32"),
+                                       (("--balance", "0.5"), "was made with --balance 0.01"),
+                                       (("--text", __file__), "was made with text ")):
+                with self.subTest(nodes=nodes, arguments=arguments):
+                    complaint = self.complaint(nodes, *resume, *arguments)
+                    self.assertEqual(complaint.count(message), 1, complaint)
+        with open(state, "rb") as file:
+            contents = file.read()
+        for what, wrong, message in (("short", contents[:-5], "is damaged or not complete"),
+                                     ("one bit", contents[:-100] + bytes([contents[-100] ^ 1]) + contents[-99:],
+                                      "is damaged or not complete"),
+                                     ("empty", b"", "is no checkpoint of this program"),
+                                     ("other", b"something else\n\n", "is no checkpoint of this program")):
+            with self.subTest(what=what):
+                with open(state, "wb") as file:
+                    file.write(wrong)
+                self.assertIn(message, self.complaint("2x2", *resume))
+        self.assertIn("cannot read --checkpoint /no/such/file: No such file",
+                      self.complaint("2x2", "--resume", "--checkpoint", "/no/such/file"))
+        self.assertIn("cannot write /no/such/file.draft: No such file",
+                      self.complaint("2x2", "--checkpoint", "/no/such/file"))
+
+    def test_wrong_options(self):
+        for nodes, arguments, message in (
+                (1, ("--batch", "0"), '--batch is "0"; it must be a whole number from 1'),
+                (1, ("--schedule", "fast"), '--schedule is "fast"; it must be auto, baseline, S1, S2 or PPMoE'),
+                (1, ("--resume",), "--resume needs --checkpoint"),
+                (1, ("--context", "10000000"), "and --context 10000000 needs more"),
+                (1, ("--text", "/no/such/file"), "cannot read --text /no/such/file"),
+                (1, ("--log", "/no/such/file"), "cannot write /no/such/file.draft"),
+                ("2x2", ("--batch", "12"), "--batch 12 must be a multiple of 8"),
+                ("2x2", ("--heads", "1", "--mp", "2"), "--heads 1 must be a multiple of --mp 2"),
+                ("2x2", ("--heads", "5"), "--embedding 32 must be a multiple of --heads 5"),
+                ("2x2", ("--capacity-groups", "3"), "--capacity-groups 3 must be a multiple of --mp 2"),
+                ("2x2", ("--capacity-groups", "100"), "must divide --samples times --context, 128"),
+                ("2x2", ("--mp", "3"), "nMp"),
+                ("2x2", ("--experts", "7"), "experts"),
+                ("2x2", ("--schedule", "PPMoE", "--mp", "2"), "PPMoE")):
+            with self.subTest(arguments=arguments):
+                self.assertIn(message, self.complaint(nodes, *arguments))
+
+    def test_a_loss_that_explodes_ends_the_run(self):
+        self.assertIn("the loss is no number any more",
+                      self.complaint(1, "--learning-rate", "1e30", "--steps", "20", "--warm-up", "1"))
+
+    def test_the_curve_as_a_picture(self):
+        if importlib.util.find_spec("matplotlib") is None:
+            self.skipTest("without matplotlib")
+        self.run_curve("drawn", 1, "--steps", "3", *SMALL)
+        done = command(sys.executable, GIVEN.plot, "--output", path_of("drawn.png"), path_of("drawn.csv"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(path_of("drawn.png"), "rb") as file:
+            self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+
+
+class Long(Case):
+    def test_500_steps_learn_the_same_under_every_schedule(self):
+        expected = self.run_curve("one", 1)
+        self.assertEqual(len(expected), 500)
+
+        def last(curve):
+            return sum(row[1] for row in curve[-50:]) / 50
+
+        # From the logarithm of how many characters there are to what words and their ends tell.
+        self.assertGreater(expected[0][1], 4)
+        self.assertLess(last(expected), 2.3)
+        for name, grid in SCHEDULES.items():
+            with self.subTest(schedule=name):
+                curve = self.run_curve(name, "2x4", "--schedule", name, *grid)
+                self.assert_same_losses(curve[:20], expected[:20], 1e-3)
+                # Rounding makes a few tokens choose otherwise in time, after which curves part a little.
+                self.assertAlmostEqual(last(curve), last(expected), delta=0.02)
+
+
+def main():
+    global GIVEN, FOLDER
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("lab", "program", "plot"):
+        parser.add_argument("--" + name, required=True, type=os.path.realpath)
+    parser.add_argument("what", choices=("Short", "Long"))
+    GIVEN = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="moeccl-train-test-") as FOLDER:
+        suite = unittest.defaultTestLoader.loadTestsFromTestCase(globals()[GIVEN.what])
+        return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
