@@ -11,7 +11,22 @@ namespace {
 // so that every link of a node is busy. So many steps are under way at once.
 constexpr int kStepsAtOnce = 2;
 
+// Whether the ranks of an ESP group share a node.
+bool inOneNode(const Topology& topology, const Grid& grid, int position) {
+  const int home = topology.nodeOf(grid.rankOf(position, 0));
+  for (int shard = 1; shard < grid.esp; ++shard)
+    if (topology.nodeOf(grid.rankOf(position, shard)) != home) return false;
+  return true;
+}
+
 }  // namespace
+
+int slicesOf(const Topology& topology, const Grid& grid) {
+  if (topology.nodes() == 1) return 1;
+  for (int position = 0; position < grid.ep; ++position)
+    if (inOneNode(topology, grid, position)) return grid.esp;
+  return 1;
+}
 
 ExpertExchange::ExpertExchange(const Topology& topology, const Parameters& parameters, int rank,
                                int tokenSlots, int pieces, bool dedup)
@@ -25,7 +40,7 @@ ExpertExchange::ExpertExchange(const Topology& topology, const Parameters& param
       node_(topology.nodeOf(rank)),
       position_(grid_.positionOf(rank)),
       shard_(grid_.shardOf(rank)) {
-  const std::int64_t chunks = dedup ? pieces / grid_.esp : pieces;
+  const std::int64_t chunks = dedup ? pieces / slicesOf(topology, grid_) : pieces;
   if (chunks * topology.nodes() > kMaxMessagesPerLane)
     throw NotOffered(std::to_string(chunks) + " parts between " + std::to_string(topology.nodes()) +
                      " nodes make more messages than the " + std::to_string(kMaxMessagesPerLane) +
@@ -71,9 +86,7 @@ Blocks ExpertExchange::scratchFor(PlanBuilder& plan, int from, std::span<const i
 bool ExpertExchange::sliced(int rank, int position) const {
   if (!dedup_ || grid_.esp == 1) return false;
   const int home = topology_.nodeOf(grid_.rankOf(position, 0));
-  for (int shard = 1; shard < grid_.esp; ++shard)
-    if (topology_.nodeOf(grid_.rankOf(position, shard)) != home) return false;
-  return topology_.nodeOf(rank) != home;
+  return topology_.nodeOf(rank) != home && inOneNode(topology_, grid_, position);
 }
 
 std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange range) const {

@@ -23,9 +23,13 @@ struct PieceRange {
   int count = 1;
 };
 
+// Into how many slices blocks must be cut in the exchange without duplicates, the same on all ranks: one per
+// shard, or 1 where no block goes in slices, because no ESP group shares a node, or all ranks share one.
+int slicesOf(const Topology& topology, const Grid& grid);
+
 class ExpertExchange {
  public:
-  // `pieces`: of every block. With `dedup`, a range that is exchanged has one piece for each shard.
+  // `pieces`: of every block. With `dedup`, a range that is exchanged has one piece for each slice.
   ExpertExchange(const Topology& topology, const Parameters& parameters, int rank, int tokenSlots,
                  int pieces, bool dedup);
 

@@ -10,7 +10,7 @@
 namespace moeccl::combine {
 
 Plan dedup(const Topology& topology, const Parameters& parameters, int rank) {
-  const int slices = parameters.grid.esp;
+  const int slices = slicesOf(topology, parameters.grid);
   PlanBuilder plan;
   plan.cut(slices);
   OpRange sent;

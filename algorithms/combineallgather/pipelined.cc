@@ -15,7 +15,7 @@ namespace moeccl::combineallgather {
 
 Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, int chunks) {
   const Grid& grid = parameters.grid;
-  const int slices = grid.esp, pieces = chunks * slices;
+  const int slices = slicesOf(topology, grid), pieces = chunks * slices;
   const ExpertExchange exchange(topology, parameters, rank, grid.mp, pieces, true);
   PlanBuilder plan;
   plan.cut(pieces);

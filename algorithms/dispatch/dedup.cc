@@ -10,7 +10,7 @@
 namespace moeccl::dispatch {
 
 Plan dedup(const Topology& topology, const Parameters& parameters, int rank) {
-  const int slices = parameters.grid.esp;
+  const int slices = slicesOf(topology, parameters.grid);
   PlanBuilder plan;
   plan.cut(slices);
   ExpertExchange(topology, parameters, rank, 1, slices, true).dispatch(plan, {0, slices});

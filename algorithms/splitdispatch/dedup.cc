@@ -5,7 +5,7 @@
 namespace moeccl::splitdispatch {
 
 Plan dedup(const Topology& topology, const Parameters& parameters, int rank) {
-  const int slices = parameters.grid.esp;
+  const int slices = slicesOf(topology, parameters.grid);
   PlanBuilder plan;
   plan.cut(slices);
   ExpertExchange(topology, parameters, rank, parameters.grid.mp, slices, true)

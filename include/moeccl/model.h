@@ -7,7 +7,8 @@
  * the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective,
  * algorithm and group, with a second line where one does not fit; the local work of a layer is a sum of
  * terms for the gate, the experts' products and what is moved. What a profile has no samples for, and
- * everything where there is no profile, is priced from the plans and the costs of links.
+ * everything where there is no profile, is priced from the plans and the costs of links: of those on which the
+ * profile's samples come out best, or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_
@@ -92,7 +93,8 @@ MOECCL_API moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
                                                      const moecclCollectiveSample_t* sample);
 MOECCL_API moecclResult_t moecclProfileAddLayer(moecclProfile_t profile,
                                                 const moecclLayerSample_t* sample);
-/* Fits anew all that has samples, by least squares of relative errors. Local. */
+/* Fits anew all that has samples, by least squares of relative errors: lines, local work, and the links by
+ * which clusters are priced that nobody has measured. Local. */
 MOECCL_API moecclResult_t moecclProfileFit(moecclProfile_t profile);
 
 /* ------------------------------------------------------------------------------------- clusters */
@@ -109,7 +111,9 @@ typedef struct {
   int nNodes;              /* ranks are numbered node by node */
   const int* ranksPerNode; /* [nNodes] */
   moecclGridShape_t shape; /* where a grid is needed */
-  moecclProfile_t profile; /* NULL: typical links */
+  /* Of this cluster, or of another one with such nodes and links; NULL: typical links. Its processors per node
+   * count: where a node's ranks outnumber them, their work takes longer. */
+  moecclProfile_t profile;
 } moecclCluster_t;
 
 #define MOECCL_CLUSTER_MAGIC 0x6d6f636cu
@@ -176,6 +180,8 @@ typedef struct {
   /* The schedule's exchanges in their order, each with its fastest algorithm, of the forward pass unless
    * `pass` is backward alone: "dispatch: dedup, combine: flat, MP-AllGather: ring". */
   char exchanges[MOECCL_EXCHANGES_BYTES];
+  /* What a rank sends to other nodes by these algorithms: the mean of the ranks of the largest node. */
+  double bytesBetween;
 } moecclScheduleChoice_t;
 
 /* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic

@@ -110,7 +110,7 @@ std::vector<std::string> unlikeGroups(std::span<const moecclGridShape_t> grids,
     for (const auto& [name, group] :
          {std::pair{"MP", moecclGroupMp}, std::pair{"EP", moecclGroupEp},
           std::pair{"ESP", moecclGroupEsp}}) {
-      const auto pattern = [&](int rank) {
+      const auto pattern = [&, group = group](int rank) {
         return patternOf(membersOf(shape, group, rank, ranks), nodeOfRank);
       };
       const std::vector<int> mine = pattern(0);

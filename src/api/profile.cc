@@ -8,6 +8,7 @@
 #include "src/comm/digest.h"
 #include "src/comm/host.h"
 #include "src/select/group_text.h"
+#include "src/select/link_fit.h"
 
 namespace moeccl {
 namespace {
@@ -215,6 +216,7 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
     for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
       if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())
         fitted.setLocal(pass, samples);
+    fitted.links = moeccl::fitLinks(fitted);
     it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
   });
 }

@@ -7,6 +7,7 @@
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/api/structs.h"
+#include "src/select/alternatives.h"
 #include "src/select/parm.h"
 
 namespace moeccl {
@@ -28,6 +29,7 @@ struct Cluster {
   moecclGridShape_t shape;
   FixedAlgorithms fixed;
   std::shared_ptr<const Profile> profile;
+  bool imagined;
 };
 
 void requireShape(const moecclGridShape_t& shape, int ranks) {
@@ -58,7 +60,8 @@ Cluster imagined(const moecclCluster_t& cluster) {
   return {Topology::uneven({cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes)}),
           cluster.shape,
           {},
-          cluster.profile == nullptr ? nullptr : cluster.profile->profile};
+          cluster.profile == nullptr ? nullptr : cluster.profile->profile,
+          true};
 }
 
 Cluster clusterOf(const moecclCluster_t& cluster) {
@@ -69,7 +72,7 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
   return {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
-      communicator.settings().algorithms, state->model->profile()};
+      communicator.settings().algorithms, state->model->profile(), false};
 }
 
 LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
@@ -134,6 +137,7 @@ std::vector<moecclScheduleChoice_t> answer(LayerModel& model, const Subject& sub
     choice.schedule = estimate.schedule;
     choice.seconds = estimate.seconds;
     choice.communication = estimate.communication;
+    choice.bytesBetween = estimate.bytesBetween;
     choice.measured = estimate.measured;
     store(choice.exchanges, estimate.exchanges);
     choices.push_back(choice);
@@ -206,7 +210,8 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
       given.parameters.grid = moeccl::asGrid(ranks.shape);
       given.parameters.experts = nExpertsPerRank;
     }
-    moeccl::CostModel model(ranks.topology, ranks.profile);
+    const int largest = ranks.topology.nodeSize(moeccl::largestNode(ranks.topology));
+    moeccl::CostModel model(ranks.topology, ranks.profile, ranks.imagined ? largest : 0);
     std::vector<moecclAlgorithmChoice_t> all;
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
       moecclAlgorithmChoice_t choice{};

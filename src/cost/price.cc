@@ -2,24 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <utility>
-#include <vector>
+#include <unordered_map>
 
 namespace moeccl {
 namespace {
 
-using Step = std::pair<int, int>;  // lane, step
-
-struct Work {
-  double own = 0;      // seconds of this rank alone
-  double latency = 0;  // the longest of its messages
-  double uplink = 0;   // of the node's uplink
-  int crowd = 0;       // messages that share it
-  std::vector<Step> after;
-};
-
-using Schedule = std::map<Step, Work>;
+// Messages that a rank sends to other nodes at once without their getting in each other's way.
+constexpr double kAlone = 4;
 
 // Blocks that do not lie one after the other are copied before they are sent, or after they came.
 bool scattered(std::span<const Blocks> runs) {
@@ -32,80 +21,217 @@ bool scattered(std::span<const Blocks> runs) {
   return false;
 }
 
-Schedule scheduleOf(const Topology& topology, int node, const Plan& plan, std::size_t blockBytes,
-                    const Links& links) {
-  const double piece = static_cast<double>(blockBytes) / plan.pieces;
-  Schedule schedule;
-  for (const Op& op : plan.ops) {
-    Work& work = schedule[{op.lane, op.step}];
-    const std::span<const Blocks> blocks = op.kind == OpKind::recv ? plan.dst(op) : plan.src(op);
-    const double bytes = piece * static_cast<double>(blockCount(blocks));
-    if (op.kind == OpKind::copy || op.kind == OpKind::reduce) {
-      work.own += bytes * links.betaMemory;
-    } else {
-      const bool between = topology.nodeOf(op.peer) != node;
-      if (scattered(blocks)) work.own += bytes * links.betaMemory;
-      work.latency = std::max(work.latency, between ? links.latencyBetween : links.latencyInNode);
-      if (op.kind == OpKind::send && between) {
-        work.own += links.overheadBetween;
-        ++work.crowd;
-        work.uplink += std::max(links.gapUplink, bytes * links.betaUplink);
-      } else if (op.kind == OpKind::send) {
-        work.own += links.overheadInNode + bytes * links.betaInNode;
-      }
-    }
-    for (OpRange range : plan.deps(op))
-      for (int d = range.first; d < range.first + range.count; ++d)
-        if (plan.ops[d].lane != op.lane)
-          work.after.emplace_back(plan.ops[d].lane, plan.ops[d].step);
-  }
-  return schedule;
+}  // namespace
+
+Sharing sharingOf(int ranksOnNode, int ours, int processors) {
+  const double all = std::max(ranksOnNode, ours);
+  return {all / ours, processors > 0 ? std::max(1.0, all / processors) : 1};
 }
 
-// When each step of a rank is over; a verified plan has no circles.
-class Finish {
+// Turns plans into steps.
+class NodePrice::Reader {
  public:
-  Finish(const Schedule& schedule, const std::map<Step, double>& uplink)
-      : schedule_(schedule), uplink_(uplink) {}
+  Reader(NodePrice& price, const Topology& topology, int node)
+      : price_(price), topology_(topology), node_(node) {}
 
-  double last() {
-    double latest = 0;
-    for (const auto& [step, work] : schedule_) latest = std::max(latest, of(step));
-    return latest;
+  void read(const Plan& plan) {
+    layOut(plan);
+    uplinksHere_.clear();
+    latest_.clear();
+    for (const Op& op : plan.ops) {
+      Step& step = price_.steps_[first_ + placeOf(op.lane, op.step)];
+      addWork(plan, op, step);
+      for (const OpRange& range : plan.deps(op)) addWait(plan, op.lane, range, step);
+    }
+    putInOrder();
+    for (const auto& [uplink, sent] : uplinksHere_) {
+      Uplink& all = price_.uplinks_[static_cast<std::size_t>(uplink)];
+      const double others = std::max(0.0, sent.messages - kAlone);
+      all.messages += sent.messages;
+      all.blocks += sent.blocks;
+      all.crowdedMessages += others * sent.messages;
+      all.crowdedBlocks += others * sent.blocks;
+      price_.blocksBetween_ += sent.blocks;
+    }
   }
 
  private:
-  double of(const Step& step) {
-    const auto known = finish_.find(step);
-    if (known != finish_.end()) return known->second;
-    const auto at = schedule_.find(step);
-    double start = 0;
-    if (at != schedule_.begin() && std::prev(at)->first.first == step.first)
-      start = of(std::prev(at)->first);
-    for (const Step& other : at->second.after) start = std::max(start, of(other));
-    const double shared = at->second.uplink > 0 ? uplink_.at(step) : 0;
-    return finish_[step] = start + at->second.latency + at->second.own + shared;
+  // A place for every step up to each lane's last.
+  void layOut(const Plan& plan) {
+    lanes_.fill(0);
+    for (const Op& op : plan.ops) {
+      std::size_t& end = lanes_[static_cast<std::size_t>(op.lane) + 1];
+      end = std::max(end, static_cast<std::size_t>(op.step) + 1);
+    }
+    for (std::size_t lane = 0; lane < kMaxLanes; ++lane) {
+      auto& known = uplinkOf_[lane];
+      known.resize(std::max(known.size(), lanes_[lane + 1]), -1);
+      lanes_[lane + 1] += lanes_[lane];
+    }
+    first_ = price_.steps_.size();
+    price_.steps_.resize(first_ + lanes_[kMaxLanes]);
+    price_.ranks_.push_back({first_, lanes_[kMaxLanes]});
+    for (std::size_t lane = 0; lane < kMaxLanes; ++lane)
+      for (std::size_t at = lanes_[lane]; at < lanes_[lane + 1]; ++at) {
+        price_.steps_[first_ + at].after.fill(-1);
+        if (at > lanes_[lane]) price_.steps_[first_ + at].after[lane] = static_cast<int>(at) - 1;
+      }
   }
 
-  const Schedule& schedule_;
-  const std::map<Step, double>& uplink_;  // seconds that the node's messages of a step take it
-  std::map<Step, double> finish_;
+  std::size_t placeOf(int lane, int step) const {
+    return lanes_[static_cast<std::size_t>(lane)] + static_cast<std::size_t>(step);
+  }
+
+  // Steps after all that they wait for. Of a plan with a circle some are left out, but no verified one has any.
+  void putInOrder() {
+    std::vector<char> done(lanes_[kMaxLanes]);
+    auto next = lanes_;  // of each lane
+    for (bool goesOn = true; goesOn;) {
+      goesOn = false;
+      for (std::size_t lane = 0; lane < kMaxLanes; ++lane)
+        for (; next[lane] < lanes_[lane + 1] && isReady(next[lane], done); ++next[lane]) {
+          done[next[lane]] = 1;
+          price_.order_.push_back(next[lane]);
+          goesOn = true;
+        }
+    }
+    price_.order_.resize(first_ + lanes_[kMaxLanes], 0);
+  }
+
+  bool isReady(std::size_t step, const std::vector<char>& done) const {
+    return std::ranges::all_of(price_.steps_[first_ + step].after, [&](int earlier) {
+      return earlier < 0 || done[static_cast<std::size_t>(earlier)] != 0;
+    });
+  }
+
+  // All ranks' messages of one lane and step have one.
+  int uplinkOf(const Op& op) {
+    int& uplink = uplinkOf_[static_cast<std::size_t>(op.lane)][static_cast<std::size_t>(op.step)];
+    if (uplink < 0) {
+      uplink = static_cast<int>(price_.uplinks_.size());
+      price_.uplinks_.emplace_back();
+    }
+    return uplink;
+  }
+
+  void addWork(const Plan& plan, const Op& op, Step& step) {
+    const std::span<const Blocks> runs = op.kind == OpKind::recv ? plan.dst(op) : plan.src(op);
+    const double blocks = static_cast<double>(blockCount(runs)) / plan.pieces;
+    if (op.kind == OpKind::copy || op.kind == OpKind::reduce) {
+      step.blocksMoved += blocks;
+      return;
+    }
+    if (scattered(runs)) step.blocksMoved += blocks;
+    const bool between = topology_.nodeOf(op.peer) != node_;
+    (between ? step.between : step.inNode) = true;
+    (between ? step.messagesBetween : step.messagesIn) += 0.5;
+    (between ? step.blocksBetween : step.blocksIn) += 0.5 * blocks;
+    if (!between || op.kind != OpKind::send) return;
+    step.uplink = uplinkOf(op);
+    Uplink& sent = uplinksHere_[step.uplink];
+    sent.messages += 1;
+    sent.blocks += blocks;
+  }
+
+  using Latest = std::array<int, kMaxLanes>;
+
+  // Lanes run their steps in order, so of each the latest is enough.
+  void addWait(const Plan& plan, int lane, const OpRange& range, Step& step) {
+    const Latest latest = latestOf(plan, range);
+    for (int other = 0; other < kMaxLanes; ++other) {
+      const int at = latest[static_cast<std::size_t>(other)];
+      int& after = step.after[static_cast<std::size_t>(other)];
+      if (other != lane && at >= 0) after = std::max(after, static_cast<int>(placeOf(other, at)));
+    }
+  }
+
+  // Many ops may wait for the same long range.
+  Latest latestOf(const Plan& plan, const OpRange& range) {
+    constexpr int kShort = 4;
+    if (range.count <= kShort) return scan(plan, range);
+    const auto key = static_cast<std::uint64_t>(range.first) << 32 |
+                     static_cast<std::uint64_t>(static_cast<std::uint32_t>(range.count));
+    const auto [known, isNew] = latest_.try_emplace(key);
+    if (isNew) known->second = scan(plan, range);
+    return known->second;
+  }
+
+  static Latest scan(const Plan& plan, const OpRange& range) {
+    Latest latest;
+    latest.fill(-1);
+    for (int i = range.first; i < range.first + range.count; ++i) {
+      const Op& op = plan.ops[static_cast<std::size_t>(i)];
+      int& step = latest[static_cast<std::size_t>(op.lane)];
+      step = std::max(step, op.step);
+    }
+    return latest;
+  }
+
+  NodePrice& price_;
+  const Topology& topology_;
+  int node_;
+  // Of the rank that is being read: where its steps begin, and, counted from there, those of each lane.
+  std::size_t first_ = 0;
+  std::array<std::size_t, kMaxLanes + 1> lanes_{};
+  std::array<std::vector<int>, kMaxLanes> uplinkOf_;  // by lane and step
+  std::unordered_map<int, Uplink> uplinksHere_;       // of one rank
+  std::unordered_map<std::uint64_t, Latest> latest_;  // of one rank's ranges
 };
 
-}  // namespace
+// Of one question.
+struct NodePrice::Costs {
+  const Links& links;
+  double blockBytes, slowdown;
+  std::vector<double> onUplink;  // seconds of each of uplinks_
 
-double price(const Topology& topology, int node, std::span<const Plan> plans,
-             std::size_t blockBytes, const Links& links) {
-  std::vector<Schedule> schedules;
-  std::map<Step, double> uplink;
-  for (const Plan& plan : plans) {
-    schedules.push_back(scheduleOf(topology, node, plan, blockBytes, links));
-    for (const auto& [step, work] : schedules.back())
-      uplink[step] += work.uplink * (1 + links.crowding * std::max(0, work.crowd - links.alone));
+  double work(const Step& step) const {
+    return slowdown *
+           (step.messagesIn * links.overheadInNode + step.messagesBetween * links.overheadBetween +
+            blockBytes *
+                (step.blocksIn * links.betaInNode + step.blocksBetween * links.betaBetween +
+                 step.blocksMoved * links.betaMemory));
   }
+  double latency(const Step& step) const {
+    return std::max(step.between ? links.latencyBetween : 0, step.inNode ? links.latencyInNode : 0);
+  }
+};
+
+NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> plans) {
+  Reader reader(*this, topology, node);
+  for (const Plan& plan : plans) reader.read(plan);
+  if (!plans.empty()) blocksBetween_ /= static_cast<double>(plans.size());
+}
+
+double NodePrice::secondsOf(Rank rank, const Costs& costs, std::vector<double>& ends) const {
+  ends.resize(rank.count);
+  double work = 0, last = 0;
+  for (const std::size_t at : std::span(order_).subspan(rank.first, rank.count)) {
+    const Step& step = steps_[rank.first + at];
+    double end = 0;
+    for (const int earlier : step.after)
+      if (earlier >= 0) end = std::max(end, ends[static_cast<std::size_t>(earlier)]);
+    const double own = costs.work(step);
+    work += own;
+    end += own + costs.latency(step);
+    if (step.uplink >= 0) end += costs.onUplink[static_cast<std::size_t>(step.uplink)];
+    ends[at] = end;
+    last = std::max(last, end);
+  }
+  return std::max(last, work);
+}
+
+double NodePrice::seconds(double blockBytes, const Links& links, const Sharing& sharing) const {
+  Costs costs{links, blockBytes, sharing.slowdown, {}};
   double slowest = 0;
-  for (const Schedule& schedule : schedules)
-    slowest = std::max(slowest, Finish(schedule, uplink).last());
+  for (const Uplink& uplink : uplinks_) {
+    costs.onUplink.push_back(
+        sharing.groups *
+        (links.gapUplink * (uplink.messages + links.crowding * uplink.crowdedMessages) +
+         blockBytes * links.betaUplink * (uplink.blocks + links.crowding * uplink.crowdedBlocks)));
+    slowest += costs.onUplink.back();
+  }
+  std::vector<double> ends;
+  for (const Rank rank : ranks_) slowest = std::max(slowest, secondsOf(rank, costs, ends));
   return slowest;
 }
 

@@ -2,34 +2,82 @@
 // by name.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "algorithms/plan.h"
 #include "algorithms/topology.h"
+#include "src/cost/links.h"
 
 namespace moeccl {
 
-// Seconds, in the manner of LogGP. A message takes its sender `overhead`, and arrives `latency` after it
-// was sent; latencies of messages that are under way together pass together. beta is per byte.
-struct Links {
-  double overheadInNode = 0.3e-6, latencyInNode = 0.5e-6, betaInNode = 0.2e-9;  // shared memory
-  double overheadBetween = 5e-6, latencyBetween = 15e-6;                        // between nodes
-  // Of a node's uplink, which its ranks share: the least that a message takes, and per byte.
-  double gapUplink = 2e-6, betaUplink = 0.8e-9;
-  // By how much more than `alone` messages of a rank at once slow each other's bytes down: a part of
-  // their time for each of the others.
-  double crowding = 0.01;
-  int alone = 4;
-  // Copies, also to gather what is sent, and reductions, by what they read.
-  double betaMemory = 0.1e-9;
+// What the ranks of a node share.
+struct Sharing {
+  // Ranks of the whole cluster on the node, for each of the group's: all groups make the same call at once,
+  // through one uplink.
+  double groups = 1;
+  // Ranks of the node for each processor, where there are more than one: all take so much longer for their work.
+  double slowdown = 1;
 };
+// `ranksOnNode`: of the whole cluster, of which `ours` are the group's. No processors: they are not known, and
+// taken to be enough.
+Sharing sharingOf(int ranksOnNode, int ours, int processors);
 
-// Seconds that the ranks of `node` take; plans[i] is that of its i-th rank. Blocks of `blockBytes` bytes.
-// The plans run by streams (src/verify/verify.h), one step after another: a step takes what its messages
-// and copies take together, and its messages between nodes share the uplink with those of the node's
-// other ranks in the same step. Ranks of other nodes are taken to be no slower.
-double price(const Topology& topology, int node, std::span<const Plan> plans,
-             std::size_t blockBytes, const Links& links = {});
+// The plans of a node's ranks, made ready to be priced at any size, on any links.
+//
+// Plans run by streams (src/verify/verify.h): a step begins when its lane's step before has ended, and those of
+// other lanes that it waits for. It takes its own work, then the time on the uplink of its messages between nodes,
+// together with those of the node's other ranks in the same step, then the latency. So lanes overlap; but a rank does
+// one thing at a time, and an uplink carries one: a plan takes no less than all of its work, and all of what the
+// uplink carries. Ranks of other nodes are taken to be no slower.
+class NodePrice {
+ public:
+  // plans[i] is that of the node's i-th rank.
+  NodePrice(const Topology& topology, int node, std::span<const Plan> plans);
+
+  // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs grow.
+  double seconds(double blockBytes, const Links& links, const Sharing& sharing = {}) const;
+
+  // That a rank sends to other nodes: the mean of the node's.
+  double blocksBetween() const { return blocksBetween_; }
+  // How many steps there are to go through: what pricing takes.
+  std::size_t steps() const { return steps_.size(); }
+
+ private:
+  // What a rank has to do in one step; blocks are the collective's, whole ones.
+  struct Step {
+    int uplink = -1;                      // place in uplinks_; -1: nothing goes to other nodes
+    bool inNode = false;                  // some message does not leave the node
+    bool between = false;                 // some message does
+    double messagesIn = 0, blocksIn = 0;  // sent or received in the node, each counting half
+    double messagesBetween = 0, blocksBetween = 0;
+    double blocksMoved = 0;  // read by copies and reductions
+    // The latest step of each lane that it waits for, counted from the rank's first; -1: none. In its own lane
+    // that is the one before.
+    std::array<int, kMaxLanes> after;
+  };
+  // What all ranks of the node send through the uplink in one step; the latter, times the messages in each
+  // other's way.
+  struct Uplink {
+    double messages = 0, blocks = 0;
+    double crowdedMessages = 0, crowdedBlocks = 0;
+  };
+  struct Rank {
+    std::size_t first, count;  // of its steps
+  };
+  class Reader;
+  struct Costs;
+
+  double secondsOf(Rank rank, const Costs& costs, std::vector<double>& ends) const;
+
+  std::vector<Step> steps_;  // rank by rank, lane by lane
+  std::vector<std::size_t>
+      order_;  // of each rank's steps, after all that they wait for; from its first
+  std::vector<Rank> ranks_;
+  std::vector<Uplink> uplinks_;
+  double blocksBetween_ = 0;
+};
 
 }  // namespace moeccl

@@ -63,6 +63,24 @@ std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Par
   return std::nullopt;
 }
 
+std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
+                                         const Topology& topology) {
+  const int rank = topology.ranksOn(largestNode(topology))[0];
+  std::vector<AlgorithmChoice> different;
+  std::optional<Plan> usual;
+  for (const AlgorithmChoice& choice : all) {
+    if (choice.variation == 0) usual.reset();
+    try {
+      Plan plan = choice.algorithm->plan(topology, choice.parameters, rank);
+      if (plan == usual) continue;
+      different.push_back(choice);
+      if (choice.variation == 0) usual = std::move(plan);
+    } catch (const NotOffered&) {
+    }
+  }
+  return different;
+}
+
 int largestNode(const Topology& topology) {
   int largest = 0;
   for (int node = 1; node < topology.nodes(); ++node)

@@ -18,6 +18,11 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name);
 
+// Of these, in their order, those whose plans are offered and differ from their algorithm's usual ones: on the
+// largest node's first rank, where whatever they are told shows.
+std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
+                                         const Topology& topology);
+
 // The node with most ranks, which has most to do.
 int largestNode(const Topology& topology);
 // The plans of its ranks, or nothing where the algorithm is not offered.

@@ -11,8 +11,19 @@
 
 namespace moeccl {
 
-CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile)
-    : topology_(std::move(topology)), profile_(std::move(profile)), where_(textOf(topology_)) {}
+CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode)
+    : topology_(std::move(topology)), profile_(std::move(profile)), where_(textOf(topology_)) {
+  const int ours = topology_.nodeSize(largestNode(topology_));
+  if (profile_ == nullptr) {
+    sharing_ = sharingOf(ranksOnNode, ours, 0);
+    return;
+  }
+  const Fingerprint& cluster = profile_->fingerprint;
+  if (ranksOnNode == 0 && !cluster.ranksPerNode.empty())
+    ranksOnNode = std::ranges::max(cluster.ranksPerNode);
+  sharing_ = sharingOf(ranksOnNode, ours, cluster.processorsPerNode);
+  if (profile_->links) links_ = profile_->links->links;
+}
 
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
@@ -23,27 +34,27 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
     const std::string_view where = needsGrid(collective) ? grid : where_;
     if (given.algorithm != nullptr) {
       if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where))
-        found.ways.push_back({given, curve});
+        found.ways.push_back({given, curve, nullptr, -1});
     } else {
       for (const Curve& curve : profile_->curves(nameOf(collective), where))
         if (const auto choice = alternativeNamed(collective, problem, curve.key.algorithm))
-          found.ways.push_back({*choice, &curve});
+          found.ways.push_back({*choice, &curve, nullptr, -1});
     }
   }
   found.measured = !found.ways.empty();
   if (found.measured) return found;
-
-  const int node = largestNode(topology_);
-  std::optional<std::vector<Plan>> usual;
-  for (const AlgorithmChoice& choice :
-       given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem)) {
-    if (choice.variation == 0) usual.reset();
-    auto plans = plansOf(choice, topology_, node);
-    if (!plans || plans == usual) continue;
-    found.ways.push_back({choice, nullptr});
-    if (choice.variation == 0) usual = std::move(plans);
-  }
+  const std::vector<AlgorithmChoice> all =
+      given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem);
+  for (const AlgorithmChoice& choice : differentOf(all, topology_))
+    if (auto price = priceOf(choice)) found.ways.push_back({choice, nullptr, price, -1});
   return found;
+}
+
+// nullptr where it is not offered.
+std::shared_ptr<const NodePrice> CostModel::priceOf(const AlgorithmChoice& choice) const {
+  const int node = largestNode(topology_);
+  const auto plans = plansOf(choice, topology_, node);
+  return plans ? std::make_shared<const NodePrice>(topology_, node, *plans) : nullptr;
 }
 
 CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice& given) {
@@ -60,10 +71,7 @@ CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice&
 double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const {
   if (topology_.ranks() == 1) return 0;
   if (way.curve != nullptr) return way.curve->fit.at(bytes);
-  const int node = largestNode(topology_);
-  const auto plans = plansOf(way.choice, topology_, node);
-  const auto blockBytes = static_cast<std::size_t>(std::ceil(bytes / std::max(1.0, ways.blocks)));
-  return price(topology_, node, *plans, blockBytes, links_);
+  return way.price->seconds(std::ceil(bytes / std::max(1.0, ways.blocks)), links_, sharing_);
 }
 
 std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {
@@ -112,6 +120,21 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
   const std::size_t index = indexOfFastest(ways, static_cast<double>(typical) * ways.blocks);
   ways.chosen.emplace_back(sizeClass, static_cast<int>(index));
   return ways.ways[index].choice;
+}
+
+double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& given,
+                               const AlgorithmChoice& way, double bytes) {
+  if (topology_.nodes() == 1) return 0;
+  Ways& ways = waysOf(collective, given);
+  for (Way& known : ways.ways) {
+    if (known.choice != way) continue;
+    if (known.blocksBetween < 0) {
+      const auto price = known.price != nullptr ? known.price : priceOf(way);
+      known.blocksBetween = price != nullptr ? price->blocksBetween() : 0;
+    }
+    return known.blocksBetween * bytes / std::max(1.0, ways.blocks);
+  }
+  return 0;
 }
 
 Segment CostModel::line(Collective collective, const AlgorithmChoice& way) {

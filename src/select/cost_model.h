@@ -16,8 +16,11 @@ namespace moeccl {
 
 class CostModel {
  public:
-  // No profile: typical links. The same on all ranks of the group.
-  explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr);
+  // Without a profile, or one that has links: typical ones. `ranksOnNode`: of the whole cluster, on its largest
+  // node, all of which make such calls at once; 0: as the profile says, or the group's alone. The same on all ranks
+  // of the group.
+  explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr,
+                     int ranksOnNode = 0);
 
   struct Estimate {
     AlgorithmChoice choice;
@@ -35,6 +38,10 @@ class CostModel {
   // those of a typical size within a factor of two, so that few are ever computed.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
 
+  // What a rank sends to other nodes, one way: the mean of the largest node's.
+  double bytesBetween(Collective collective, const AlgorithmChoice& given,
+                      const AlgorithmChoice& way, double bytes);
+
   // The straight line through what was measured, or is priced, of one way: seconds = alpha + beta bytes.
   Segment line(Collective collective, const AlgorithmChoice& way);
 
@@ -45,6 +52,8 @@ class CostModel {
   struct Way {
     AlgorithmChoice choice;
     const Curve* curve;  // null: priced
+    std::shared_ptr<const NodePrice> price;
+    double blocksBetween;  // below 0: not asked for yet
   };
   // The ways to do a collective that differ.
   struct Ways {
@@ -57,6 +66,7 @@ class CostModel {
   };
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);
   Ways find(Collective collective, const AlgorithmChoice& given) const;
+  std::shared_ptr<const NodePrice> priceOf(const AlgorithmChoice& choice) const;
   double seconds(const Ways& ways, const Way& way, double bytes) const;
   std::size_t indexOfFastest(const Ways& ways, double bytes) const;
 
@@ -64,6 +74,7 @@ class CostModel {
   std::shared_ptr<const Profile> profile_;
   std::string where_;
   Links links_;
+  Sharing sharing_;
   std::deque<Ways> known_;  // the one last asked for first
 };
 

@@ -1,5 +1,8 @@
 #include "src/select/group_text.h"
 
+#include <charconv>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace moeccl {
@@ -25,6 +28,63 @@ void append(std::string& text, int count, char sign, int value) {
   text += std::to_string(count) + sign + std::to_string(value);
 }
 
+// Takes what a text begins with away from it.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text) {}
+
+  bool take(std::string_view expected) {
+    if (!text_.starts_with(expected)) return false;
+    text_.remove_prefix(expected.size());
+    return true;
+  }
+  // Below 0: there is no number of 0 to `most`.
+  int number(int most) {
+    int value = -1;
+    const char* const begin = text_.data();
+    const auto [end, error] = std::from_chars(begin, begin + text_.size(), value);
+    if (error != std::errc() || value < 0 || value > most || *begin == '-') return -1;
+    text_.remove_prefix(static_cast<std::size_t>(end - begin));
+    return value;
+  }
+  bool atEnd() const { return text_.empty(); }
+
+ private:
+  std::string_view text_;
+};
+
+// "mp2,ep4-first,esp2"
+std::optional<Grid> takeGrid(Scanner& text, int most) {
+  Grid grid;
+  grid.mp = text.number(most);
+  if (!text.take(",ep")) return std::nullopt;
+  grid.ep = text.number(most);
+  grid.espConsecutive = !text.take("-first");
+  if (!text.take(",esp")) return std::nullopt;
+  grid.esp = text.number(most);
+  if (grid.mp < 1 || grid.ep < 1 || grid.esp < 1) return std::nullopt;
+  return grid;
+}
+
+// "2x4+1x3", "1@0+1@1"
+std::optional<Topology> takeTopology(Scanner& text, int most) {
+  std::vector<int> nodeOfRank;
+  int nodes = 0;
+  do {
+    const int count = text.number(most);
+    const bool byNode = text.take("x");
+    if (!byNode && !text.take("@")) return std::nullopt;
+    const int value = text.number(most);
+    const std::int64_t ranks = byNode ? std::int64_t{count} * value : count;
+    if (count < 1 || value < (byNode ? 1 : 0) ||
+        ranks > most - static_cast<std::int64_t>(nodeOfRank.size()))
+      return std::nullopt;
+    for (int i = 0; i < ranks; ++i) nodeOfRank.push_back(byNode ? nodes + i / value : value);
+    nodes += byNode ? count : 0;
+  } while (text.take("+"));
+  return Topology(nodeOfRank);
+}
+
 }  // namespace
 
 std::string textOf(const Topology& topology) {
@@ -45,6 +105,23 @@ std::string textOf(const Grid& grid, const Topology& topology) {
   return "mp" + std::to_string(grid.mp) + ",ep" + std::to_string(grid.ep) +
          (grid.espConsecutive ? "" : "-first") + ",esp" + std::to_string(grid.esp) + " on " +
          textOf(topology);
+}
+
+std::optional<GroupText> groupOf(std::string_view name, int most) {
+  Scanner text(name);
+  std::optional<Grid> grid;
+  if (text.take("mp")) {
+    grid = takeGrid(text, most);
+    if (!grid || !text.take(" on ")) return std::nullopt;
+  }
+  std::optional<Topology> topology = takeTopology(text, most);
+  if (!topology) return std::nullopt;
+  const bool alone = text.take(", alone");
+  if (!text.atEnd()) return std::nullopt;
+  if (grid && (std::int64_t{grid->ep} * grid->esp != topology->ranks() ||
+               topology->ranks() % grid->mp != 0))
+    return std::nullopt;
+  return GroupText{std::move(*topology), grid, alone};
 }
 
 }  // namespace moeccl

@@ -2,7 +2,9 @@
 // same time, as far as the model knows.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "algorithms/grid.h"
 #include "algorithms/topology.h"
@@ -15,5 +17,14 @@ std::string textOf(const Topology& topology);
 
 // "mp2,ep4,esp2 on 2x4": ESP groups are consecutive; "mp2,ep4-first,esp2 on 2x4": EP groups are.
 std::string textOf(const Grid& grid, const Topology& topology);
+
+// What a text says. With ", alone" behind it: measured while all other ranks were idle.
+struct GroupText {
+  Topology topology;
+  std::optional<Grid> grid;
+  bool alone = false;
+};
+// Nothing for a text that is none of those above, or of more than `most` ranks.
+std::optional<GroupText> groupOf(std::string_view text, int most);
 
 }  // namespace moeccl

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
+#include "src/select/alternatives.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -53,9 +54,16 @@ const char* nameOf(moecclSchedule_t schedule) {
 LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
                        std::shared_ptr<const Profile> profile)
     : fixed_(fixed), profile_(std::move(profile)) {
+  const int ranksOnNode = world.nodeSize(largestNode(world));
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(world, grid, static_cast<GroupKind>(kind)))
-      groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_);
+      groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
+                                                           ranksOnNode);
+  if (profile_ == nullptr || profile_->fingerprint.ranksPerNode.empty()) return;
+  const Fingerprint& cluster = profile_->fingerprint;
+  const int measured = std::ranges::max(cluster.ranksPerNode);
+  slowdown_ = sharingOf(ranksOnNode, ranksOnNode, cluster.processorsPerNode).slowdown /
+              sharingOf(measured, measured, cluster.processorsPerNode).slowdown;
 }
 
 void LayerModel::prepare(const Grid& grid) {
@@ -80,7 +88,7 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
 
 double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms) const {
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
-    return local->fit.at(terms.local);
+    return slowdown_ * local->fit.at(terms.local);
   double seconds = 0;
   for (std::size_t i = 0; i < kLocalFeatures; ++i) seconds += kTypicalLocal[i] * terms.local[i];
   // Each product has two gradients.
@@ -92,16 +100,20 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
                                                         const LayerSizes& sizes) {
   std::vector<Estimate> all;
   for (const moecclSchedule_t schedule : offered) {
-    Estimate estimate{schedule, 0, 0, profile_ != nullptr, {}};
+    Estimate estimate{schedule, 0, 0, 0, profile_ != nullptr, {}};
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(schedule, pass, sizes);
       for (const Exchange& exchange : terms.exchanges) {
+        const AlgorithmChoice how = given(exchange, sizes);
         CostModel::Estimate slowest{};
-        for (CostModel& group : groups(exchange.group))
-          if (const auto one =
-                  group.fastest(exchange.collective, given(exchange, sizes), exchange.bytes);
-              slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds)
-            slowest = one;
+        double bytesBetween = 0;
+        for (CostModel& group : groups(exchange.group)) {
+          const auto one = group.fastest(exchange.collective, how, exchange.bytes);
+          bytesBetween = std::max(bytesBetween, group.bytesBetween(exchange.collective, how,
+                                                                   one.choice, exchange.bytes));
+          if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
+        }
+        estimate.bytesBetween += bytesBetween;
         estimate.communication += slowest.seconds;
         estimate.measured &= slowest.measured;
         if (pass != passes[0]) continue;

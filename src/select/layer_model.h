@@ -25,6 +25,7 @@ class LayerModel {
     moecclSchedule_t schedule;
     double seconds;
     double communication;
+    double bytesBetween;    // that a rank sends to other nodes: the mean of the largest node's
     bool measured;          // all of it
     std::string exchanges;  // "dispatch: dedup, combine: flat"; of the first pass
   };
@@ -47,6 +48,7 @@ class LayerModel {
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;
+  double slowdown_ = 1;  // of local work, against where it was measured
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/cost/fit.h"
+#include "src/cost/links.h"
 
 namespace moeccl {
 
@@ -87,12 +88,23 @@ struct Local {
 
 enum class Pass { forward, backward };
 
+// The links by which plans are priced where nothing is measured, and how far they are off where it is: errors as
+// in Agreement.
+struct LinkFit {
+  Links links;
+  double medianError = 0;
+  double worstError = 0;
+
+  bool operator==(const LinkFit&) const = default;
+};
+
 // Look-ups neither allocate nor take longer than the logarithm of the number of curves.
 class Profile {
  public:
   Fingerprint fingerprint;
-  std::string date;     // for people
-  std::string command;  // which measured, for people
+  std::string date;              // for people
+  std::string command;           // which measured, for people
+  std::optional<LinkFit> links;  // src/select/link_fit.h
 
   // By collective, then group, then algorithm.
   std::span<const Curve> curves() const { return curves_; }

@@ -13,10 +13,12 @@
 //                                  "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
 //                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128, "experts": 8,
 //                                       "choices": 2, "rows": 256, "seconds": 0.01, "spread": 0}]},
-//              "backward": {...}}}
+//              "backward": {...}},
+//    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
 // A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
-// those who change samples by hand call for new ones (Profile::refit). "local" and its passes may be missing.
+// those who change samples by hand call for new ones (Profile::refit). "local", its passes and "links"
+// (src/cost/links.h) may be missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -119,6 +121,16 @@ Local readLocal(const JsonReader& from) {
   return local;
 }
 
+LinkFit readLinks(const JsonReader& from) {
+  LinkFit fit;
+  const JsonReader costs = from["costs"];
+  for (const auto& [name, cost] : kLinkNames)
+    fit.links.*cost = costs[name].number(0, kMaxCoefficient);
+  fit.medianError = from["medianError"].number(0, kMaxCoefficient);
+  fit.worstError = from["worstError"].number(0, kMaxCoefficient);
+  return fit;
+}
+
 Fingerprint readFingerprint(const JsonReader& from) {
   Fingerprint fingerprint;
   const JsonReader ranks = from["ranksPerNode"];
@@ -202,6 +214,15 @@ std::string printLocal(const Local& local) {
          ",\n   \"samples\": " + printList(local.samples, "    ", sample) + "}";
 }
 
+std::string printLinks(const LinkFit& fit) {
+  std::string costs;
+  for (const auto& [name, cost] : kLinkNames)
+    costs += (costs.empty() ? "\n   \"" : ",\n   \"") + std::string(name) +
+             "\": " + shown(fit.links.*cost);
+  return "{\"costs\": {" + costs + "},\n  \"medianError\": " + shown(fit.medianError) +
+         ", \"worstError\": " + shown(fit.worstError) + "}";
+}
+
 std::string printFingerprint(const Fingerprint& fingerprint) {
   return "{\"ranksPerNode\": " + json(fingerprint.ranksPerNode).dump() +
          ",\n  \"processor\": " + shown(fingerprint.processor) +
@@ -221,7 +242,8 @@ std::string print(const Profile& profile) {
          ",\n \"fingerprint\": " + printFingerprint(profile.fingerprint) +
          ",\n \"date\": " + shown(profile.date) + ",\n \"command\": " + shown(profile.command) +
          ",\n \"curves\": " + printList(profile.curves(), "  ", printCurve) + ",\n \"local\": {" +
-         locals + "}}\n";
+         locals + "}" + (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") +
+         "}\n";
 }
 
 }  // namespace
@@ -244,6 +266,7 @@ Profile parseProfile(std::string_view text) {
     for (const auto& [name, pass] : kPasses)
       if (local.has(name)) profile.setLocal(pass, readLocal(local[name]));
   }
+  if (root.has("links")) profile.links = readLinks(root["links"]);
   return profile;
 }
 

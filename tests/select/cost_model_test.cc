@@ -23,6 +23,11 @@ std::vector<Plan> plansOf(Collective collective, std::string_view name, const To
   return plans;
 }
 
+double price(const Topology& topology, int node, const std::vector<Plan>& plans, double blockBytes,
+             const Links& links = {}) {
+  return NodePrice(topology, node, plans).seconds(blockBytes, links);
+}
+
 // By hand: 4 ranks on 2 nodes, linear. A rank sends one block in the node and two to the other node, all
 // in one step, whose latency is the longer of both, and copies its own; the uplink carries the two ranks' four blocks.
 TEST(Price, IsThatOfTheModel) {
@@ -31,6 +36,7 @@ TEST(Price, IsThatOfTheModel) {
                     .betaInNode = 2,
                     .overheadBetween = 10,
                     .latencyBetween = 2000,
+                    .betaBetween = 4,
                     .gapUplink = 7,
                     .betaUplink = 3,
                     .betaMemory = 0.5};
@@ -38,7 +44,7 @@ TEST(Price, IsThatOfTheModel) {
   const double bytes = 100;
   EXPECT_DOUBLE_EQ(
       price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 100, links),
-      2000 + 0.5 * bytes + (1 + 2 * bytes) + 2 * 10 + 4 * 3 * bytes);
+      2000 + 0.5 * bytes + (1 + 2 * bytes) + 2 * (10 + 4 * bytes) + 4 * (7 + 3 * bytes));
   // An empty message takes its time too.
   EXPECT_DOUBLE_EQ(price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 0, links),
                    2000 + 1 + 2 * 10 + 4 * 7);
@@ -51,6 +57,7 @@ TEST(Price, AddsStepsUp) {
                     .betaInNode = 0,
                     .overheadBetween = 10,
                     .latencyBetween = 200,
+                    .betaBetween = 0,
                     .gapUplink = 0,
                     .betaUplink = 1,
                     .betaMemory = 0};
@@ -67,10 +74,10 @@ TEST(Price, KnowsThatMessagesGetInEachOthersWay) {
                     .betaInNode = 0,
                     .overheadBetween = 0,
                     .latencyBetween = 0,
+                    .betaBetween = 0,
                     .gapUplink = 0,
                     .betaUplink = 1,
                     .crowding = 0.5,
-                    .alone = 4,
                     .betaMemory = 0};
   const Topology topology = Topology::even(13, 1);
   EXPECT_DOUBLE_EQ(price(topology, 0, plansOf(Collective::allToAll, "linear", topology), 10, links),
@@ -143,7 +150,7 @@ TEST(CostModel, NeverWorseThanAnyOther) {
           std::vector<Plan> plans;
           for (int rank : topology.ranksOn(0))
             plans.push_back(some.plan(topology, parameters, rank));
-          return price(topology, 0, plans, bytes);
+          return price(topology, 0, plans, static_cast<double>(bytes));
         };
         EXPECT_LE(priceOf(*choice.algorithm, choice.parameters), priceOf(algorithm, problem))
             << algorithm.name;

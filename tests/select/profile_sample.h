@@ -32,6 +32,7 @@ inline Profile sampleProfile() {
   profile.setLocal(Pass::forward, samples);
   for (LocalSample& sample : samples) sample.seconds *= 2;
   profile.setLocal(Pass::backward, samples);
+  profile.links = LinkFit{{.overheadInNode = 1e-6, .betaUplink = 1.0 / 3 * 1e-9}, 0.1, 0.7};
   return profile;
 }
 

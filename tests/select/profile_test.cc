@@ -191,6 +191,9 @@ constexpr Malformed kMalformed[] = {
     {"local", "\"gate\": ", "\"gates\": ", "local.forward.fit.seconds has no \"gate\""},
     {"backward", "\"rows\": ", "\"rows\": -",
      "local.backward.samples[0].rows is -96; it must be a number between 0 and 1e+30"},
+    {"links", "\"costs\": ", "\"cost\": ", "links has no \"costs\""},
+    {"links", "\"betaUplink\": ", "\"betaUplink\": -1, \"x\": ",
+     "links.costs.betaUplink is -1; it must be a number between 0 and 1e+30"},
 };
 
 TEST(ProfileText, NamesWhatIsWrong) {
@@ -264,11 +267,12 @@ TEST(ProfileText, IgnoresWhatItDoesNotKnow) {
             sampleProfile());
 }
 
-TEST(ProfileText, LocalWorkMayBeMissing) {
+TEST(ProfileText, LocalWorkAndLinksMayBeMissing) {
   std::string text = printProfile(sampleProfile());
   const std::size_t local = text.find("\"local\"");
   const Profile without = parseProfile(text.substr(0, local) + "\"later\": 1}");
   EXPECT_FALSE(without.local(Pass::forward));
+  EXPECT_FALSE(without.links);
   const std::size_t backward = text.find("\"backward\"");
   const Profile half = parseProfile(text.substr(0, backward) + "\"later\": 1}}");
   EXPECT_TRUE(half.local(Pass::forward));

@@ -1,0 +1,45 @@
+// What links cost, from what collectives cost on them: the links on which the prices of all measured plans come
+// nearest to what was measured. So clusters that nobody has measured are priced by links like those of one that
+// somebody has.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "src/cost/price.h"
+#include "src/select/profile.h"
+
+namespace moeccl {
+
+// The samples of a profile whose plans can be made: those of known algorithms, one expert per rank, on groups of the
+// profile's cluster.
+class LinkSamples {
+ public:
+  // Of groups of at most `mostRanks` ranks; 0: all.
+  explicit LinkSamples(const Profile& profile, int mostRanks = 0);
+
+  std::size_t size() const { return samples_; }
+  // The samples must not be none for either.
+  // How far prices on `links` are off.
+  LinkFit judge(const Links& links) const;
+  // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those of samples that
+  // spread less. Costs that the samples do not tell stay typical.
+  LinkFit fit() const;
+
+ private:
+  struct Priced {
+    NodePrice price;
+    Sharing sharing;
+    double blocks;  // of a rank's send buffer
+    std::vector<Point> samples;
+  };
+  std::vector<double> residualsOf(const std::vector<double>& logarithms) const;
+
+  std::vector<Priced> curves_;
+  std::size_t samples_ = 0;
+};
+
+// Nothing where no sample can be priced.
+std::optional<LinkFit> fitLinks(const Profile& profile);
+
+}  // namespace moeccl
