@@ -39,6 +39,8 @@ std::vector<Option> optionsOf(Options& options) {
        sizeOf("capacity-groups", model.capacityGroups)},
       {"seed", "N", "of the first weights and the samples (1)",
        whole<std::uint64_t>("seed", model.seed, 0)},
+      {"stages", "N", "of a pipeline, each with its blocks and ranks; the grid is a stage's (1)",
+       whole("stages", options.stages, 1)},
       {"mp", "N", "ranks per MP group (2, or 1 if their number is odd; all under PPMoE)",
        whole("mp", options.nMp, 1)},
       {"ep", "N", "ranks per EP group (number of ranks / --esp)", whole("ep", options.nEp, 1)},

@@ -13,7 +13,8 @@ namespace train {
 
 struct Options {
   ModelConfig model;               // without `characters`, which the text decides
-  int nMp = 0, nEp = 0, nEsp = 0;  // 0: as with the quickstart
+  int stages = 1;                  // of the pipeline
+  int nMp = 0, nEp = 0, nEsp = 0;  // of a stage; 0: as with the quickstart
   moecclSchedule_t schedule = moecclScheduleAuto;
 
   std::vector<std::string> texts;

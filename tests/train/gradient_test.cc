@@ -41,7 +41,8 @@ class GradientTest : public testing::Test {
   void TearDown() override { EXPECT_EQ(moecclCommDestroy(world_), moecclSuccess); }
 
   double loss(Model& model) {
-    const Outcome outcome = model.pass(inputs_.data(), targets_.data(), kLossScale, kBalance);
+    const Outcome outcome = model.forward(inputs_.data(), targets_.data(), kLossScale);
+    model.backward(inputs_.data(), kBalance);
     return kLossScale * outcome.crossEntropy + kBalance * outcome.auxiliaryLoss;
   }
 
@@ -52,10 +53,12 @@ class GradientTest : public testing::Test {
 };
 
 TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
-  const Team team(world_, {1, 1, 1, moecclOrderEspEp});
+  const Team team(world_, 1, {1, 1, 1, moecclOrderEspEp});
   Parameters parameters(team);
   Model model(team, parameters, config_, moecclScheduleS1);
-  parameters.zeroGradients();
+  parameters.allocate();
+  model.initialise(parameters);
+  model.bind();
   loss(model);
 
   std::vector<double> slopes;
@@ -91,10 +94,12 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
 }
 
 TEST_F(GradientTest, PassesAddUp) {
-  const Team team(world_, {1, 1, 1, moecclOrderEspEp});
+  const Team team(world_, 1, {1, 1, 1, moecclOrderEspEp});
   Parameters parameters(team);
   Model model(team, parameters, config_, moecclScheduleBaseline);
-  parameters.zeroGradients();
+  parameters.allocate();
+  model.initialise(parameters);
+  model.bind();
   loss(model);
   std::vector<std::vector<float>> once;
   for (std::int64_t i = 0; i < parameters.count(); ++i) {

@@ -20,8 +20,13 @@ GIVEN = None   # the arguments of this script
 FOLDER = None  # for this run's files
 
 SMALL = ("--embedding", "32", "--hidden", "48", "--context", "32", "--warm-up", "10")
-# Grids of 8 ranks on which each schedule is offered; PPMoE wants all ranks in one MP group.
-SCHEDULES = {"baseline": (), "S1": (), "S2": (), "PPMoE": ("--mp", "8"), "auto": ("--mp", "4", "--esp", "4")}
+# What 8 ranks train with; PPMoE wants all ranks of a stage in one MP group.
+RUNS = {"baseline": ("--schedule", "baseline"),
+        "S1": ("--schedule", "S1"),
+        "S2": ("--schedule", "S2"),
+        "PPMoE": ("--schedule", "PPMoE", "--mp", "8"),
+        "auto": ("--mp", "4", "--esp", "4"),
+        "pipeline": ("--schedule", "PPMoE", "--stages", "2")}
 
 
 def path_of(name):
@@ -78,8 +83,7 @@ class Short(Case):
     def test_every_schedule_and_one_rank_train_the_same_model(self):
         expected = self.run_curve("one", 1, "--steps", "20", *SMALL)
         self.assertEqual(len(expected), 20)
-        # Two MP groups of an uneven cluster, too.
-        runs = {name: ("2x4", ("--schedule", name, *grid)) for name, grid in SCHEDULES.items()}
+        runs = {name: ("2x4", arguments) for name, arguments in RUNS.items()}
         runs["uneven"] = ("3,1", ("--mp", "2", "--esp", "1"))
         for name, (nodes, arguments) in runs.items():
             with self.subTest(run=name):
@@ -98,14 +102,24 @@ class Short(Case):
 
         expected = gradients("one", 1)
         self.assertEqual(len(expected), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1)
-        for schedule, grid in SCHEDULES.items():
-            tensors = gradients(schedule, "2x4", "--schedule", schedule, *grid)
-            self.assertEqual(tensors.keys(), expected.keys())
+        for run, arguments in RUNS.items():
+            tensors = gradients(run, "2x4", *arguments)
+            self.assertEqual(list(tensors), list(expected))
             for name, values in tensors.items():
-                with self.subTest(schedule=schedule, tensor=name):
+                with self.subTest(run=run, tensor=name):
                     largest = max(map(abs, expected[name]))
                     self.assertGreater(largest, 0)
                     self.assertLess(max(abs(a - b) for a, b in zip(values, expected[name])), 1e-4 * largest)
+
+    def test_pipelines_of_any_length(self):
+        deep = ("--blocks", "5", "--steps", "3")
+        for passes in (4, 2, 1):
+            batch = ("--batch", str(4 * passes))
+            expected = self.run_curve("one", 1, *SMALL, *deep, *batch)
+            for nodes, stages in (("3,2", 5), ("2,1", 3), ("2x2", 2), ("2x2", 4)):
+                with self.subTest(passes=passes, nodes=nodes, stages=stages):
+                    curve = self.run_curve("deep", nodes, "--stages", stages, *SMALL, *deep, *batch)
+                    self.assert_same_losses(curve, expected, 1e-4)
 
     def test_says_how_it_goes(self):
         done = train("2x2", "--steps", "5", "--report", "2", *SMALL)
@@ -157,7 +171,8 @@ class Short(Case):
         expected = self.run_curve("one", 1, "--steps", "12", *SMALL)
         self.run_curve("moved", "2x2", "--steps", "6", "--checkpoint", path_of("moved.state"), *SMALL)
         more = ("--resume", "--checkpoint", path_of("moved.state"), *SMALL)
-        self.run_curve("moved", "2x4", "--steps", "9", "--schedule", "S2", *more)
+        self.run_curve("moved", "2x4", "--steps", "8", "--schedule", "S2", *more)
+        self.run_curve("moved", "2x4", "--steps", "10", "--stages", "2", *more)
         curve = self.run_curve("moved", 1, "--steps", "12", *more)
         self.assert_same_losses(curve, expected, 1e-3)
         done = train(1, "--steps", "12", *more)
@@ -212,6 +227,8 @@ class Short(Case):
                 ("2x2", ("--capacity-groups", "3"), "--capacity-groups 3 must be a multiple of --mp 2"),
                 ("2x2", ("--capacity-groups", "100"), "must divide --samples times --context, 128"),
                 ("2x2", ("--mp", "3"), "nMp"),
+                ("2x2", ("--stages", "3"), "--stages 3 must divide the number of ranks, 4"),
+                ("2x2", ("--stages", "4"), "--blocks 2 must be at least --stages 4"),
                 ("2x2", ("--experts", "7"), "experts"),
                 ("2x2", ("--schedule", "PPMoE", "--mp", "2"), "PPMoE")):
             with self.subTest(arguments=arguments):
@@ -242,9 +259,9 @@ class Long(Case):
         # From the logarithm of how many characters there are to what words and their ends tell.
         self.assertGreater(expected[0][1], 4)
         self.assertLess(last(expected), 2.3)
-        for name, grid in SCHEDULES.items():
-            with self.subTest(schedule=name):
-                curve = self.run_curve(name, "2x4", "--schedule", name, *grid)
+        for name, arguments in RUNS.items():
+            with self.subTest(run=name):
+                curve = self.run_curve(name, "2x4", *arguments)
                 self.assert_same_losses(curve[:20], expected[:20], 1e-3)
                 # Rounding makes a few tokens choose otherwise in time, after which curves part a little.
                 self.assertAlmostEqual(last(curve), last(expected), delta=0.02)
