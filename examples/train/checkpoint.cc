@@ -71,8 +71,8 @@ std::string readContents(const std::string& path, const std::vector<std::string>
                          std::int64_t floats, Contents& contents) {
   std::ifstream file(path, std::ios::binary);
   const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return because("cannot read --checkpoint", path);
-  const std::string name = "--checkpoint " + path;
+  if (!file) return because("cannot read checkpoint", path);
+  const std::string name = "checkpoint " + path;
   if (all.rfind(std::string(kMagic) + "\n", 0) != 0)
     return name + " is no checkpoint of this program";
   const std::size_t headerEnd = all.find("\n\n");
@@ -111,6 +111,32 @@ std::string replaceFile(const std::string& path, const std::string& contents) {
   if (wrong.empty() && std::rename(draft.c_str(), path.c_str()) != 0)
     wrong = because("cannot replace", path);
   return wrong;
+}
+
+std::vector<Setting> settingsIn(const std::string& path, const Team& team) {
+  constexpr std::size_t kMost = 1 << 16;  // a header is a few kilobytes
+  std::string header(kMost, '\0'), error;
+  if (team.rank() == 0) {
+    std::ifstream file(path, std::ios::binary);
+    file.read(header.data(), static_cast<std::streamsize>(kMost));
+    const std::size_t end = header.find("\n\n");
+    if (!file && !file.eof())
+      error = because("cannot read checkpoint", path);
+    else if (header.rfind(std::string(kMagic) + "\n", 0) != 0 || end == std::string::npos)
+      error = "checkpoint " + path + " is no checkpoint of this program";
+    header.replace(end == std::string::npos ? 0 : end, std::string::npos, "");
+    header.resize(kMost, '\0');
+  }
+  agree(team, error);
+  team.share(header.data(), header.size());
+  std::vector<Setting> settings;
+  std::istringstream lines(header.c_str());
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find(' ', 5);
+    if (line.rfind("with ", 0) == 0 && end != std::string::npos)
+      settings.push_back({line.substr(5, end - 5), line.substr(end + 1)});
+  }
+  return settings;
 }
 
 Checkpoint::Checkpoint(const std::string& path, const Team& team, Parameters& parameters,

@@ -32,6 +32,10 @@ void agree(const Team& team, const std::string& error);
 // What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
 std::string replaceFile(const std::string& path, const std::string& contents);
 
+// What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0 reads.
+// Collective. Throws std::runtime_error, on all ranks alike.
+std::vector<Setting> settingsIn(const std::string& path, const Team& team);
+
 class Checkpoint {
  public:
   // Learns of the tensors of all stages. Collective.

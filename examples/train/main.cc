@@ -12,6 +12,7 @@
 #include "model.h"
 #include "options.h"
 #include "pipeline.h"
+#include "teacher.h"
 #include "text.h"
 
 namespace train {
@@ -48,14 +49,20 @@ ModelConfig modelOf(const Options& options, const Text& text) {
   return model;
 }
 
+// By which checkpoints know it.
+std::string identityOf(const Text& text) {
+  char hash[24];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
+  return std::to_string(text.numbers.size()) + " characters with hash " + hash;
+}
+
 // What decides the curve but for rounding, and what decides that.
 Settings settingsOf(const Options& options, const Text& text, const Team& team,
                     const Model& model) {
   const ModelConfig& config = options.model;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   const moecclGridShape_t& shape = team.shape();
-  char hash[24];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
+  const bool taught = !options.teacher.empty();
   return {{{"ranks", number(team.ranks())},
            {"--stages", number(team.stages())},
            {"--mp", number(shape.nMp)},
@@ -77,8 +84,10 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
            {"--learning-rate", textOf(options.learningRate)},
            {"--warm-up", number(options.warmUp)},
            {"--balance", textOf(options.balance)},
-           {"text", number(static_cast<std::int64_t>(text.numbers.size())) +
-                        " characters with hash " + hash}}};
+           {"--teacher", taught ? options.teacher : "none"},
+           {"--teacher-steps", number(taught ? options.teacherSteps : 0)},
+           {"--teacher-weight", textOf(taught ? options.teacherWeight : 0)},
+           {"text", identityOf(text)}}};
 }
 
 class Trainer {
@@ -103,6 +112,9 @@ class Trainer {
     parameters_.allocate();
     models_.front()->initialise(parameters_);
     for (const auto& model : models_) model->bind();
+    if (!options.teacher.empty())
+      teacher_ = std::make_unique<Teacher>(options.teacher, team_, config_, identityOf(text_),
+                                           options.schedule);
   }
 
   void run() {
@@ -163,6 +175,10 @@ class Trainer {
     }
   }
 
+  bool teaches(std::int64_t step) const {
+    return teacher_ != nullptr && (options_.teacherSteps == 0 || step <= options_.teacherSteps);
+  }
+
   Point train(std::int64_t step) {
     const double tokens = static_cast<double>(options_.batch * config_.context);
     parameters_.zeroGradients();
@@ -171,7 +187,12 @@ class Trainer {
         models_, passes_,
         [&](Model& model, std::int64_t pass) {
           take(step, pass);
-          outcome += model.forward(inputs_.data(), targets_.data(), 1 / tokens);
+          Lesson lesson{targets_.data()};
+          if (teaches(step)) {
+            lesson.teacher = teacher_->probabilities(inputs_.data());
+            lesson.weight = options_.teacherWeight;
+          }
+          outcome += model.forward(inputs_.data(), lesson, 1 / tokens);
         },
         [&](Model& model, std::int64_t pass) {
           take(step, pass);
@@ -186,7 +207,9 @@ class Trainer {
   }
 
   Point pointOf(std::int64_t step, const Outcome& mine) const {
-    std::vector<double> sums = {mine.crossEntropy, mine.auxiliaryLoss, mine.dropped};
+    std::vector<double> sums = {mine.crossEntropy, mine.divergence, mine.auxiliaryLoss,
+                                mine.dropped};
+    const std::size_t first = sums.size();
     sums.insert(sums.end(), mine.assigned.begin(), mine.assigned.end());
     // One rank of each MP group, of each stage.
     if (team_.mpRank() > 0) std::fill(sums.begin(), sums.end(), 0.0);
@@ -195,8 +218,13 @@ class Trainer {
     const auto passes = static_cast<double>(passes_ * team_.mpGroups());
     const auto blocks = static_cast<double>(config_.blocks);
     const double choices = tokens * static_cast<double>(config_.topK);
-    const double busiest = *std::max_element(sums.begin() + 3, sums.end());
-    return {step, sums[0] / tokens, sums[1] / passes / blocks, sums[2] / choices / blocks,
+    const double busiest =
+        *std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end());
+    return {step,
+            sums[0] / tokens,
+            sums[1] / tokens,
+            sums[2] / passes / blocks,
+            sums[3] / choices / blocks,
             busiest / choices * static_cast<double>(config_.experts)};
   }
 
@@ -207,6 +235,7 @@ class Trainer {
   Parameters parameters_;
   Pipeline pipeline_;
   std::vector<std::unique_ptr<Model>> models_;
+  std::unique_ptr<Teacher> teacher_;
   std::int64_t passes_ = 0;  // of an MP group in a step
   std::int64_t done_ = 0;    // steps before this run
   std::vector<std::int32_t> inputs_, targets_;

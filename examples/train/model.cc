@@ -51,6 +51,7 @@ void requireFit(const Team& team, const ModelConfig& config) {
 
 Outcome& Outcome::operator+=(const Outcome& other) {
   crossEntropy += other.crossEntropy;
+  divergence += other.divergence;
   auxiliaryLoss += other.auxiliaryLoss;
   dropped += other.dropped;
   assigned.resize(other.assigned.size());
@@ -116,7 +117,7 @@ void Model::bind() const {
   for (const auto& block : blocks_) block->experts.bind();
 }
 
-Outcome Model::forward(const std::int32_t* inputs, const std::int32_t* targets, double lossScale) {
+Outcome Model::forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale) {
   Outcome outcome;
   outcome.assigned.resize(static_cast<std::size_t>(config_.blocks * config_.experts));
   auto assigned = outcome.assigned.begin() + firstBlock_ * config_.experts;
@@ -128,8 +129,22 @@ Outcome Model::forward(const std::int32_t* inputs, const std::int32_t* targets, 
     outcome.dropped += static_cast<double>(stats.droppedChoices);
     assigned = std::copy_n(stats.assigned, config_.experts, assigned);
   }
-  if (output_ != nullptr) outcome.crossEntropy = outputBothWays(targets, lossScale);
+  if (output_ == nullptr) return outcome;
+  output();
+  const Losses losses =
+      learn(logits_.data(), lesson, config_.tokens(), config_.characters, lossScale);
+  outcome.crossEntropy = losses.crossEntropy;
+  outcome.divergence = losses.divergence;
+  outputBackward();
   return outcome;
+}
+
+const float* Model::probabilities(const std::int32_t* inputs) {
+  embed(inputs);
+  for (const auto& block : blocks_) forward(*block);
+  output();
+  softmax(logits_.data(), config_.tokens(), config_.characters);
+  return logits_.data();
 }
 
 void Model::backward(const std::int32_t* inputs, double auxiliaryScale) {
@@ -174,21 +189,23 @@ void Model::backward(Block& block, double auxiliaryScale) {
   block.beforeAttention.backward(in_.data(), stream_.data());
 }
 
-// From the stream to the loss, and back: the stream becomes its gradient.
-double Model::outputBothWays(const std::int32_t* targets, double lossScale) {
-  const std::int64_t tokens = config_.tokens(), size = config_.embedding,
-                     characters = config_.characters;
+// From the stream to the logits.
+void Model::output() {
+  const std::int64_t characters = config_.characters, size = config_.embedding;
   beforeOutput_->forward(stream_.data(), in_.data());
-  multiply(logits_.data(), characters, {in_.data(), size}, {output_->value, characters}, tokens,
-           characters, size, Into::kSet);
-  const double loss = crossEntropy(logits_.data(), targets, tokens, characters, lossScale);
+  multiply(logits_.data(), characters, {in_.data(), size}, {output_->value, characters},
+           config_.tokens(), characters, size, Into::kSet);
+}
+
+// From the gradient of the logits to that of the stream, at once: nothing is kept of what output() read.
+void Model::outputBackward() {
+  const std::int64_t characters = config_.characters, size = config_.embedding;
   multiply(output_->gradient, characters, {in_.data(), size, true}, {logits_.data(), characters},
-           size, characters, tokens, Into::kAdd);
+           size, characters, config_.tokens(), Into::kAdd);
   multiply(out_.data(), size, {logits_.data(), characters}, {output_->value, characters, true},
-           tokens, size, characters, Into::kSet);
+           config_.tokens(), size, characters, Into::kSet);
   std::fill(stream_.begin(), stream_.end(), 0.0f);
   beforeOutput_->backward(out_.data(), stream_.data());
-  return loss;
 }
 
 }  // namespace train

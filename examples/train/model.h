@@ -31,6 +31,7 @@ struct ModelConfig {
 // Sums over passes, of what a stage knows: the cross entropy is the last one's.
 struct Outcome {
   double crossEntropy = 0;       // over tokens
+  double divergence = 0;         // from the teacher, over tokens; of the last stage
   double auxiliaryLoss = 0;      // over blocks
   double dropped = 0;            // choices, over blocks
   std::vector<double> assigned;  // [blocks][experts] choices
@@ -51,12 +52,16 @@ class Model {
   // it ahead of forward, the stage behind with its gradient ahead of backward.
   std::vector<float>& stream() { return stream_; }
 
-  // `inputs` are the first stage's and `targets` the last one's, [samples][context], the same on all ranks of the
-  // MP group. Collective over the stage.
-  Outcome forward(const std::int32_t* inputs, const std::int32_t* targets, double lossScale);
-  // Of the last forward: adds to gradients those of lossScale x (cross entropy summed over tokens) +
+  // `inputs` are the first stage's and `lesson` the last one's, of [samples][context] tokens, the same on all ranks
+  // of the MP group. Collective over the stage.
+  Outcome forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale);
+  // Of the last forward: adds to gradients those of lossScale x (losses summed over tokens) +
   // auxiliaryScale x (auxiliary losses). Collective over the stage.
   void backward(const std::int32_t* inputs, double auxiliaryScale);
+
+  // What the model, which is one stage, expects to follow: [tokens][characters], valid until the next call.
+  // Collective.
+  const float* probabilities(const std::int32_t* inputs);
 
   moecclSchedule_t schedule() const { return blocks_.front()->experts.schedule(); }
 
@@ -73,7 +78,8 @@ class Model {
   void embedBackward(const std::int32_t* inputs);
   void forward(Block& block);
   void backward(Block& block, double auxiliaryScale);
-  double outputBothWays(const std::int32_t* targets, double lossScale);
+  void output();
+  void outputBackward();
 
   ModelConfig config_;
   std::int64_t firstBlock_;

@@ -59,6 +59,12 @@ std::vector<Option> optionsOf(Options& options) {
       {"warm-up", "N", "steps (50)", sizeOf("warm-up", options.warmUp)},
       {"balance", "X", "weight of the layers' auxiliary loss (0.01)",
        real("balance", options.balance, true)},
+      {"teacher", "FILE", "checkpoint of a model of the same text and --context to learn from, too",
+       [&](const std::string& text) { options.teacher = text; }},
+      {"teacher-steps", "N", "the first so many steps, as MoS does (all)",
+       sizeOf("teacher-steps", options.teacherSteps)},
+      {"teacher-weight", "X", "of the divergence from the teacher, by the loss (1)",
+       real("teacher-weight", options.teacherWeight, false)},
       {"report", "N", "steps between two lines of progress (10)", sizeOf("report", options.report)},
       {"log", "FILE", "a line of CSV for every step, for plot_loss.py",
        [&](const std::string& text) { options.log = text; }},
@@ -79,6 +85,9 @@ Options parseOptions(int count, char** arguments) {
   command_line::parse(count, arguments, optionsOf(options));
   if (options.resume && options.checkpoint.empty())
     throw std::invalid_argument("--resume needs --checkpoint, the file to go on from");
+  if (!options.teacher.empty() && options.stages > 1)
+    throw std::invalid_argument("--teacher with --stages " + std::to_string(options.stages) +
+                                ": a teacher has no pipeline; --stages must be 1");
   if (options.texts.empty())
     for (const char* name : {"GPL-3", "GPL-2", "LGPL-2.1", "GFDL-1.3", "MPL-2.0", "Apache-2.0"})
       options.texts.push_back(std::string("/usr/share/common-licenses/") + name);

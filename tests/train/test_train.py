@@ -68,7 +68,7 @@ class Case(unittest.TestCase):
     def curve(self, name):
         with open(path_of(name + ".csv"), encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
-        self.assertEqual(rows[0], ["step", "loss", "auxiliary_loss", "dropped", "imbalance"])
+        self.assertEqual(rows[0], ["step", "loss", "divergence", "auxiliary_loss", "dropped", "imbalance"])
         numbers = [[float(cell) for cell in row] for row in rows[1:]]
         self.assertEqual([row[0] for row in numbers], list(range(1, len(numbers) + 1)))
         return numbers
@@ -90,7 +90,8 @@ class Short(Case):
                 curve = self.run_curve(name, nodes, "--steps", "20", *SMALL, *arguments)
                 self.assert_same_losses(curve, expected, 1e-3)
                 for row, other in zip(curve, expected):
-                    self.assertAlmostEqual(row[2], other[2], delta=1e-2)
+                    self.assertEqual(row[2], 0)
+                    self.assertAlmostEqual(row[3], other[3], delta=1e-2)
         self.assertLess(expected[-1][1], expected[0][1] - 0.8)
 
     def test_every_gradient_is_the_same_on_every_grid(self):
@@ -179,6 +180,32 @@ class Short(Case):
         self.assertEqual(done.returncode, 0)
         self.assertIn("Nothing is left to do after step 12", done.stdout)
 
+    def test_a_teacher_for_the_first_steps(self):
+        teacher = path_of("teacher.state")
+        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "4")
+        self.run_curve("teacher", 1, "--steps", "60", "--warm-up", "10", "--checkpoint", teacher, *bigger)
+        taught = ("--teacher", teacher, "--teacher-steps", "15", "--steps", "20", *SMALL)
+        expected = self.run_curve("taught", 1, *taught)
+        divergences = [row[2] for row in expected]
+        self.assertGreater(min(divergences[:15]), 0)
+        self.assertLess(divergences[14], 0.7 * divergences[0])
+        self.assertEqual(divergences[15:], [0] * 5)
+        for run in ("S1", "PPMoE"):
+            curve = self.run_curve("taught8", "2x4", *taught, *RUNS[run], "--checkpoint", path_of("taught.state"))
+            self.assert_same_losses(curve, expected, 1e-3)
+            for row, other in zip(curve, expected):
+                self.assertAlmostEqual(row[2], other[2], delta=1e-3)
+
+        resume = ("--resume", "--checkpoint", path_of("taught.state"), *SMALL)
+        self.assertIn(f"was made with --teacher {teacher}, not none", self.complaint(1, *resume))
+        for arguments, message in ((("--context", "16"), f"--teacher {teacher} has --context 32, not 16"),
+                                   (("--text", __file__), f"--teacher {teacher} has learned 130"),
+                                   (("--stages", "2"), "a teacher has no pipeline"),
+                                   (("--teacher", "/no/such/file"), "cannot read checkpoint /no/such/file"),
+                                   (("--teacher", __file__), "is no checkpoint of this program")):
+            with self.subTest(arguments=arguments):
+                self.assertIn(message, self.complaint("2x2", "--teacher", teacher, *arguments))
+
     def complaint(self, nodes, *arguments):
         done = train(nodes, "--steps", "2", *SMALL, *arguments)
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
@@ -189,7 +216,7 @@ class Short(Case):
         self.run_curve("state", 1, "--steps", "2", "--checkpoint", state, *SMALL)
         resume = ("--resume", "--checkpoint", state)
         for nodes in (1, "2x2"):
-            for arguments, message in ((("--hidden", "64"), f"--checkpoint {state} was made with --hidden 48, not 64"),
+            for arguments, message in ((("--hidden", "64"), f"checkpoint {state} was made with --hidden 48, not 64"),
                                        (("--seed", "2"), "was made with --seed 1, not 2"),
                                        (("--batch", "32"), "was made with --batch 16, not 32"),
                                        (("--balance", "0.5"), "was made with --balance 0.01"),
@@ -208,7 +235,7 @@ class Short(Case):
                 with open(state, "wb") as file:
                     file.write(wrong)
                 self.assertIn(message, self.complaint("2x2", *resume))
-        self.assertIn("cannot read --checkpoint /no/such/file: No such file",
+        self.assertIn("cannot read checkpoint /no/such/file: No such file",
                       self.complaint("2x2", "--resume", "--checkpoint", "/no/such/file"))
         self.assertIn("cannot write /no/such/file.draft: No such file",
                       self.complaint("2x2", "--checkpoint", "/no/such/file"))
