@@ -34,26 +34,6 @@ bool writeAll(int file, const std::string& contents) {
   return fsync(file) == 0;
 }
 
-// All but the step.
-std::vector<std::string> linesOf(const Settings& settings, const Parameters& parameters) {
-  std::vector<std::string> lines;
-  for (const Setting& each : settings.with) lines.push_back("with " + each.name + " " + each.value);
-  for (std::int64_t i = 0; i < parameters.count(); ++i) {
-    std::string line = "tensor " + parameters.at(i).name;
-    for (const std::int64_t size : parameters.at(i).part.whole)
-      line.append(" ").append(std::to_string(size));
-    lines.push_back(line);
-  }
-  return lines;
-}
-
-std::string headerOf(const Settings& settings, const Parameters& parameters, std::int64_t step) {
-  std::string header = std::string(kMagic) + "\n";
-  for (const Setting& each : settings.made) header += "made " + each.name + " " + each.value + "\n";
-  for (const std::string& line : linesOf(settings, parameters)) header += line + "\n";
-  return header + "step " + std::to_string(step) + "\n\n";
-}
-
 // Sets `step`. "", or what is wrong with a header whose hash is right.
 std::string checkHeader(std::istringstream header, const std::vector<std::string>& expected,
                         std::int64_t& step) {
@@ -91,8 +71,8 @@ std::string readContents(const std::string& path, const std::vector<std::string>
                          std::int64_t floats, Contents& contents) {
   std::ifstream file(path, std::ios::binary);
   const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return because("cannot read --checkpoint", path);
-  const std::string name = "--checkpoint " + path;
+  if (!file) return because("cannot read checkpoint", path);
+  const std::string name = "checkpoint " + path;
   if (all.rfind(std::string(kMagic) + "\n", 0) != 0)
     return name + " is no checkpoint of this program";
   const std::size_t headerEnd = all.find("\n\n");
@@ -133,49 +113,117 @@ std::string replaceFile(const std::string& path, const std::string& contents) {
   return wrong;
 }
 
-void saveCheckpoint(const std::string& path, const Team& team, const Parameters& parameters,
-                    const Settings& settings, std::int64_t step) {
-  std::string contents;
-  if (team.rank() == 0) contents = headerOf(settings, parameters, step);
+std::vector<Setting> settingsIn(const std::string& path, const Team& team) {
+  constexpr std::size_t kMost = 1 << 16;  // a header is a few kilobytes
+  std::string header(kMost, '\0'), error;
+  if (team.rank() == 0) {
+    std::ifstream file(path, std::ios::binary);
+    file.read(header.data(), static_cast<std::streamsize>(kMost));
+    const std::size_t end = header.find("\n\n");
+    if (!file && !file.eof())
+      error = because("cannot read checkpoint", path);
+    else if (header.rfind(std::string(kMagic) + "\n", 0) != 0 || end == std::string::npos)
+      error = "checkpoint " + path + " is no checkpoint of this program";
+    header.replace(end == std::string::npos ? 0 : end, std::string::npos, "");
+    header.resize(kMost, '\0');
+  }
+  agree(team, error);
+  team.share(header.data(), header.size());
+  std::vector<Setting> settings;
+  std::istringstream lines(header.c_str());
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find(' ', 5);
+    if (line.rfind("with ", 0) == 0 && end != std::string::npos)
+      settings.push_back({line.substr(5, end - 5), line.substr(end + 1)});
+  }
+  return settings;
+}
+
+Checkpoint::Checkpoint(const std::string& path, const Team& team, Parameters& parameters,
+                       const Settings& settings)
+    : path_(path), team_(team), parameters_(parameters), settings_(settings) {
+  for (int stage = 0; stage < team.stages(); ++stage) {
+    const bool here = stage == team.stage(), speaks = here && team.stageRank() == 0;
+    std::int64_t count = speaks ? parameters.count() : 0;
+    team.share(&count, sizeof count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      Tensor tensor;
+      std::array<char, 256> line{};
+      if (here) tensor.mine = &parameters.at(i);
+      if (speaks) {
+        const auto& whole = tensor.mine->part.whole;
+        std::snprintf(line.data(), line.size(), "tensor %s %lld %lld %lld",
+                      tensor.mine->name.c_str(), static_cast<long long>(whole[0]),
+                      static_cast<long long>(whole[1]), static_cast<long long>(whole[2]));
+        tensor.size = tensor.mine->part.wholeSize();
+      }
+      team.share(line.data(), line.size());
+      team.share(&tensor.size, sizeof tensor.size);
+      tensor.line = line.data();
+      tensors_.push_back(tensor);
+    }
+  }
+}
+
+std::int64_t Checkpoint::weights() const {
+  std::int64_t sum = 0;
+  for (const Tensor& each : tensors_) sum += each.size;
+  return sum;
+}
+
+// What a file must have to go on from it.
+std::vector<std::string> Checkpoint::lines() const {
+  std::vector<std::string> lines;
+  for (const Setting& each : settings_.with)
+    lines.push_back("with " + each.name + " " + each.value);
+  for (const Tensor& each : tensors_) lines.push_back(each.line);
+  return lines;
+}
+
+void Checkpoint::save(std::int64_t step) const {
+  std::string contents = std::string(kMagic) + "\n";
+  for (const Setting& each : settings_.made)
+    contents += "made " + each.name + " " + each.value + "\n";
+  for (const std::string& line : lines()) contents += line + "\n";
+  contents += "step " + std::to_string(step) + "\n\n";
   std::vector<float> whole;
-  for (std::int64_t i = 0; i < parameters.count(); ++i)
+  for (const Tensor& tensor : tensors_)
     for (int state = 0; state < Parameters::kStates; ++state) {
-      const Parameter& parameter = parameters.at(i);
-      parameters.gather(parameter, state, whole);
-      if (!parameters.holds(parameter, state, whole))
-        fail("step " + std::to_string(step) + ": rank " + std::to_string(team.rank()) +
-             " holds another " + parameter.name + " than the first rank that should hold the same");
-      if (team.rank() == 0)
+      whole.assign(static_cast<std::size_t>(tensor.size), 0.0f);
+      if (tensor.mine != nullptr) parameters_.tell(*tensor.mine, state, whole);
+      team_.share(whole.data(), whole.size() * sizeof(float));
+      if (tensor.mine != nullptr && !parameters_.holds(*tensor.mine, state, whole))
+        fail("step " + std::to_string(step) + ": rank " + std::to_string(team_.rank()) +
+             " holds another " + tensor.mine->name +
+             " than the first rank that should hold the same");
+      if (team_.rank() == 0)
         contents.append(reinterpret_cast<const char*>(whole.data()), whole.size() * sizeof(float));
     }
   std::string error;
-  if (team.rank() == 0) {
+  if (team_.rank() == 0) {
     const std::uint64_t hash = hashOf(contents.data(), contents.size());
     contents.append(reinterpret_cast<const char*>(&hash), sizeof hash);
-    error = replaceFile(path, contents);
+    error = replaceFile(path_, contents);
   }
-  agree(team, error);
+  agree(team_, error);
 }
 
-std::int64_t loadCheckpoint(const std::string& path, const Team& team, Parameters& parameters,
-                            const Settings& settings) {
+std::int64_t Checkpoint::load() {
   Contents contents;
-  agree(team, team.rank() != 0
-                  ? ""
-                  : readContents(path, linesOf(settings, parameters),
-                                 parameters.wholeSize() * Parameters::kStates, contents));
-  team.share(&contents.step, sizeof contents.step);
+  agree(team_, team_.rank() != 0
+                   ? ""
+                   : readContents(path_, lines(), weights() * Parameters::kStates, contents));
+  team_.share(&contents.step, sizeof contents.step);
   std::size_t at = 0;
   std::vector<float> whole;
-  for (std::int64_t i = 0; i < parameters.count(); ++i)
+  for (const Tensor& tensor : tensors_)
     for (int state = 0; state < Parameters::kStates; ++state) {
-      const Parameter& parameter = parameters.at(i);
-      whole.assign(static_cast<std::size_t>(parameter.part.wholeSize()), 0.0f);
-      if (team.rank() == 0)
+      whole.assign(static_cast<std::size_t>(tensor.size), 0.0f);
+      if (team_.rank() == 0)
         at += contents.floats.copy(reinterpret_cast<char*>(whole.data()),
                                    whole.size() * sizeof(float), at);
-      team.share(whole.data(), whole.size() * sizeof(float));
-      parameters.scatter(parameter, state, whole);
+      team_.share(whole.data(), whole.size() * sizeof(float));
+      if (tensor.mine != nullptr) parameters_.scatter(*tensor.mine, state, whole);
     }
   return contents.step;
 }

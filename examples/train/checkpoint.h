@@ -32,15 +32,41 @@ void agree(const Team& team, const std::string& error);
 // What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
 std::string replaceFile(const std::string& path, const std::string& contents);
 
-// Rank 0 writes; an old file is replaced once the new one is complete. Collective. Throws
-// std::runtime_error, on all ranks alike: the file cannot be written, or ranks that should hold the same
-// do not.
-void saveCheckpoint(const std::string& path, const Team& team, const Parameters& parameters,
-                    const Settings& settings, std::int64_t step);
+// What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0 reads.
+// Collective. Throws std::runtime_error, on all ranks alike.
+std::vector<Setting> settingsIn(const std::string& path, const Team& team);
 
-// Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the file
-// cannot be read, is no checkpoint, not a whole one, or was made with other settings.
-std::int64_t loadCheckpoint(const std::string& path, const Team& team, Parameters& parameters,
-                            const Settings& settings);
+class Checkpoint {
+ public:
+  // Learns of the tensors of all stages. Collective.
+  Checkpoint(const std::string& path, const Team& team, Parameters& parameters,
+             const Settings& settings);
+
+  // Elements of all tensors.
+  std::int64_t weights() const;
+
+  // Rank 0 writes; an old file is replaced once the new one is complete. Collective. Throws
+  // std::runtime_error, on all ranks alike, when the file cannot be written; ends the process when ranks
+  // that should hold the same do not.
+  void save(std::int64_t step) const;
+
+  // Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the file
+  // cannot be read, is no checkpoint, not a whole one, or was made with other settings.
+  std::int64_t load();
+
+ private:
+  struct Tensor {
+    std::string line;  // in the header
+    std::int64_t size = 0;
+    const Parameter* mine = nullptr;  // nullptr: another stage's
+  };
+  std::vector<std::string> lines() const;
+
+  const std::string path_;
+  const Team& team_;
+  Parameters& parameters_;
+  const Settings settings_;
+  std::vector<Tensor> tensors_;  // of all stages, in their order
+};
 
 }  // namespace train

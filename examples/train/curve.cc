@@ -11,7 +11,7 @@
 namespace train {
 namespace {
 
-constexpr const char* kHeader = "step,loss,auxiliary_loss,dropped,imbalance";
+constexpr const char* kHeader = "step,loss,divergence,auxiliary_loss,dropped,imbalance";
 
 // The lines of an earlier run that a run which begins after step `done` leaves as they are.
 std::string keptOf(const std::string& path, std::int64_t done) {
@@ -40,8 +40,8 @@ std::string Log::open(const std::string& path, std::int64_t done) {
 
 std::string Log::add(const Point& point) {
   if (path_.empty()) return "";
-  file_ << point.step << std::setprecision(9) << ',' << point.loss << ',' << point.auxiliaryLoss
-        << ',' << point.dropped << ',' << point.imbalance << std::endl;
+  file_ << point.step << std::setprecision(9) << ',' << point.loss << ',' << point.divergence << ','
+        << point.auxiliaryLoss << ',' << point.dropped << ',' << point.imbalance << std::endl;
   return file_ ? "" : "cannot write --log " + path_ + ": " + std::strerror(errno);
 }
 

@@ -12,6 +12,7 @@ namespace train {
 struct Point {
   std::int64_t step = 0;
   double loss = 0;           // cross entropy per character, in nats
+  double divergence = 0;     // from the teacher, per character, in nats; 0 without
   double auxiliaryLoss = 0;  // mean over layers and samples taken at once; 1: even
   double dropped = 0;        // share of choices
   double imbalance = 0;      // of the busiest expert: its choices by the mean

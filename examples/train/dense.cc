@@ -80,23 +80,40 @@ void LayerNorm::backward(const float* outputGradient, float* inputGradient) {
   }
 }
 
-double crossEntropy(float* logits, const std::int32_t* targets, std::int64_t rows,
-                    std::int64_t columns, double scale) {
-  double loss = 0;
+void softmax(float* logits, std::int64_t rows, std::int64_t columns) {
+  for (float* row = logits; row < logits + rows * columns; row += columns) {
+    const float most = *std::max_element(row, row + columns);
+    double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) sum += row[i] = std::exp(row[i] - most);
+    for (std::int64_t i = 0; i < columns; ++i) row[i] = static_cast<float>(row[i] / sum);
+  }
+}
+
+Losses learn(float* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
+             double scale) {
+  Losses losses;
   for (std::int64_t row = 0; row < rows; ++row) {
     float* const at = logits + row * columns;
+    const float* const teacher =
+        lesson.teacher == nullptr ? nullptr : lesson.teacher + row * columns;
+    const std::int32_t target = lesson.targets[row];
     const float most = *std::max_element(at, at + columns);
-    const double shifted = static_cast<double>(at[targets[row]]) - most;
     double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) sum += std::exp(static_cast<double>(at[i]) - most);
+    const double logSum = std::log(sum) + most;
+    losses.crossEntropy += logSum - at[target];
     for (std::int64_t i = 0; i < columns; ++i) {
-      at[i] = std::exp(at[i] - most);
-      sum += at[i];
+      const double logP = at[i] - logSum, p = std::exp(logP);
+      double slope = p - (i == target ? 1 : 0);
+      if (teacher != nullptr) {
+        const double t = teacher[i];
+        if (t > 0) losses.divergence += t * (std::log(t) - logP);
+        slope += lesson.weight * (p - t);
+      }
+      at[i] = static_cast<float>(scale * slope);
     }
-    loss += std::log(sum) - shifted;
-    for (std::int64_t i = 0; i < columns; ++i)
-      at[i] = static_cast<float>(scale * (at[i] / sum - (i == targets[row] ? 1 : 0)));
   }
-  return loss;
+  return losses;
 }
 
 }  // namespace train

@@ -40,8 +40,25 @@ class LayerNorm {
   std::vector<float> inverse_;  // [rows], of the deviation
 };
 
-// The sum over rows of -log softmax(logits)[target]; logits become its gradient, times `scale`.
-double crossEntropy(float* logits, const std::int32_t* targets, std::int64_t rows,
-                    std::int64_t columns, double scale);
+// Each row becomes its softmax.
+void softmax(float* logits, std::int64_t rows, std::int64_t columns);
+
+// What a row of probabilities should be: at least a target character, perhaps also a teacher's probabilities.
+struct Lesson {
+  const std::int32_t* targets;     // [rows]
+  const float* teacher = nullptr;  // [rows][columns], or nullptr
+  double weight = 0;               // of the divergence from the teacher, by the cross entropy
+};
+
+// Sums over rows, in nats.
+struct Losses {
+  double crossEntropy = 0;  // -log p[target]
+  double divergence = 0;    // Kullback and Leibler's: of t log(t / p), t being the teacher's
+};
+
+// The losses of softmax(logits); logits become the gradient of `scale` times (cross entropy + weight x
+// divergence).
+Losses learn(float* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
+             double scale);
 
 }  // namespace train

@@ -50,7 +50,9 @@ void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outp
   parameters.fillNormal(*gate_, seed, byEmbedding);
   parameters.fillNormal(*w1_, seed, byEmbedding);
   parameters.fillNormal(*w2_, seed, byHidden * outputScale);
+}
 
+void Experts::bind() const {
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
   weights.gate = gate_->value;
   weights.w1 = w1_->value;

@@ -16,8 +16,9 @@ class Experts {
   // layer does not fit the grid.
   Experts(const Team& team, Parameters& parameters, const std::string& name,
           const moecclMoeConfig_t& config);
-  // After Parameters::allocate().
   void initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const;
+  // After Parameters::allocate(): hands weights and gradients to the layer.
+  void bind() const;
 
   // [tokens][embedding], collective.
   void forward(const float* input, float* output);

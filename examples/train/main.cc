@@ -3,6 +3,7 @@
 
 // launch.h comes first, as it asks for.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <stdexcept>
 
@@ -10,20 +11,26 @@
 #include "curve.h"
 #include "model.h"
 #include "options.h"
+#include "pipeline.h"
+#include "teacher.h"
 #include "text.h"
 
 namespace train {
 namespace {
 
+// As short as it can be and still be the number.
 std::string textOf(double number) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.17g", number);
-  return text;
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
 }
 
 moecclGridShape_t gridOf(const Options& options, moecclComm_t world) {
   int ranks = 0;
   require(moecclCommCount(world, &ranks), "asking for the number of ranks", world);
+  if (ranks % options.stages != 0)
+    throw std::invalid_argument("--stages " + std::to_string(options.stages) +
+                                " must divide the number of ranks, " + std::to_string(ranks));
+  ranks /= options.stages;
   const int pair = ranks % 2 == 0 ? 2 : 1;
   moecclGridShape_t grid{options.nMp, options.nEp, options.nEsp, moecclOrderEspEp};
   if (grid.nMp == 0) grid.nMp = options.schedule == moecclSchedulePpMoe ? ranks : pair;
@@ -42,15 +49,22 @@ ModelConfig modelOf(const Options& options, const Text& text) {
   return model;
 }
 
+// By which checkpoints know it.
+std::string identityOf(const Text& text) {
+  char hash[24];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
+  return std::to_string(text.numbers.size()) + " characters with hash " + hash;
+}
+
 // What decides the curve but for rounding, and what decides that.
 Settings settingsOf(const Options& options, const Text& text, const Team& team,
                     const Model& model) {
   const ModelConfig& config = options.model;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   const moecclGridShape_t& shape = team.shape();
-  char hash[24];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
+  const bool taught = !options.teacher.empty();
   return {{{"ranks", number(team.ranks())},
+           {"--stages", number(team.stages())},
            {"--mp", number(shape.nMp)},
            {"--ep", number(shape.nEp)},
            {"--esp", number(shape.nEsp)},
@@ -70,8 +84,10 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
            {"--learning-rate", textOf(options.learningRate)},
            {"--warm-up", number(options.warmUp)},
            {"--balance", textOf(options.balance)},
-           {"text", number(static_cast<std::int64_t>(text.numbers.size())) +
-                        " characters with hash " + hash}}};
+           {"--teacher", taught ? options.teacher : "none"},
+           {"--teacher-steps", number(taught ? options.teacherSteps : 0)},
+           {"--teacher-weight", textOf(taught ? options.teacherWeight : 0)},
+           {"text", identityOf(text)}}};
 }
 
 class Trainer {
@@ -80,10 +96,9 @@ class Trainer {
       : options_(options),
         text_(readText(options.texts)),
         config_(modelOf(options, text_)),
-        team_(world, gridOf(options, world)),
+        team_(world, options.stages, gridOf(options, world)),
         parameters_(team_),
-        model_(team_, parameters_, config_, options.schedule),
-        settings_(settingsOf(options, text_, team_, model_)) {
+        pipeline_(world, team_, static_cast<std::size_t>(config_.tokens() * config_.embedding)) {
     const std::int64_t atOnce = config_.samples * team_.mpGroups();
     if (options.batch % atOnce != 0)
       throw std::invalid_argument("--batch " + std::to_string(options.batch) +
@@ -91,13 +106,24 @@ class Trainer {
                                   ": --samples for each MP group");
     inputs_.resize(static_cast<std::size_t>(config_.tokens()));
     targets_.resize(inputs_.size());
+    passes_ = options.batch / atOnce;
+    for (std::int64_t i = 0; i < pipeline_.models(passes_); ++i)
+      models_.push_back(std::make_unique<Model>(team_, parameters_, config_, options.schedule));
+    parameters_.allocate();
+    models_.front()->initialise(parameters_);
+    for (const auto& model : models_) model->bind();
+    if (!options.teacher.empty())
+      teacher_ = std::make_unique<Teacher>(options.teacher, team_, config_, identityOf(text_),
+                                           options.schedule);
   }
 
   void run() {
-    if (options_.resume) done_ = loadCheckpoint(options_.checkpoint, team_, parameters_, settings_);
+    Checkpoint checkpoint(options_.checkpoint, team_, parameters_,
+                          settingsOf(options_, text_, team_, *models_.front()));
+    if (options_.resume) done_ = checkpoint.load();
     Log log;
     agree(team_, team_.rank() == 0 ? log.open(options_.log, done_) : "");
-    describe();
+    describe(checkpoint.weights());
     Progress progress(done_, options_.steps, options_.batch * config_.context);
     for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
       const Point point = train(step);
@@ -112,21 +138,24 @@ class Trainer {
                                  ": the loss is no number any more; try a smaller "
                                  "--learning-rate or a longer --warm-up");
       if (!options_.checkpoint.empty() && (last || step % options_.checkpointEvery == 0))
-        saveCheckpoint(options_.checkpoint, team_, parameters_, settings_, step);
+        checkpoint.save(step);
     }
   }
 
  private:
-  void describe() const {
+  void describe(std::int64_t weights) const {
     if (team_.rank() != 0) return;
     const moecclGridShape_t& shape = team_.shape();
     std::printf(
         "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld weights in %lld blocks of %lld "
         "experts.\n%zu characters of text, %zu different ones; %lld samples of %lld a step.\n",
-        team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(model_.schedule()),
-        static_cast<long long>(parameters_.wholeSize()), static_cast<long long>(config_.blocks),
+        team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(models_.front()->schedule()),
+        static_cast<long long>(weights), static_cast<long long>(config_.blocks),
         static_cast<long long>(config_.experts), text_.numbers.size(), text_.characters.size(),
         static_cast<long long>(options_.batch), static_cast<long long>(config_.context));
+    if (team_.stages() > 1)
+      std::printf("%d stages of %d ranks; the grid is a stage's.\n", team_.stages(),
+                  team_.stageRanks());
     if (done_ > 0)
       std::printf("%s step %lld of %s.\n",
                   done_ < options_.steps ? "Going on after" : "Nothing is left to do after",
@@ -134,8 +163,10 @@ class Trainer {
     std::fflush(stdout);
   }
 
-  // The samples of one pass: consecutive ones of all that training draws.
-  void take(std::int64_t firstSample) {
+  // The samples of one of the MP group's passes: consecutive ones of all that training draws.
+  void take(std::int64_t step, std::int64_t pass) {
+    const std::int64_t firstSample =
+        (step - 1) * options_.batch + (team_.mpGroup() * passes_ + pass) * config_.samples;
     for (std::int64_t i = 0; i < config_.samples; ++i) {
       const std::int32_t* const sample =
           sampleOf(text_, config_.seed, firstSample + i, config_.context);
@@ -144,17 +175,30 @@ class Trainer {
     }
   }
 
+  bool teaches(std::int64_t step) const {
+    return teacher_ != nullptr && (options_.teacherSteps == 0 || step <= options_.teacherSteps);
+  }
+
   Point train(std::int64_t step) {
-    const std::int64_t passes = options_.batch / config_.samples;
-    const std::int64_t mine = passes / team_.mpGroups();
     const double tokens = static_cast<double>(options_.batch * config_.context);
     parameters_.zeroGradients();
     Outcome outcome;
-    for (std::int64_t i = team_.mpGroup() * mine; i < (team_.mpGroup() + 1) * mine; ++i) {
-      take((step - 1) * options_.batch + i * config_.samples);
-      outcome += model_.pass(inputs_.data(), targets_.data(), 1 / tokens,
-                             options_.balance / static_cast<double>(passes));
-    }
+    pipeline_.run(
+        models_, passes_,
+        [&](Model& model, std::int64_t pass) {
+          take(step, pass);
+          Lesson lesson{targets_.data()};
+          if (teaches(step)) {
+            lesson.teacher = teacher_->probabilities(inputs_.data());
+            lesson.weight = options_.teacherWeight;
+          }
+          outcome += model.forward(inputs_.data(), lesson, 1 / tokens);
+        },
+        [&](Model& model, std::int64_t pass) {
+          take(step, pass);
+          model.backward(inputs_.data(),
+                         options_.balance / static_cast<double>(passes_ * team_.mpGroups()));
+        });
     parameters_.reduceGradients();
     const double warm = static_cast<double>(options_.warmUp), now = static_cast<double>(step);
     parameters_.update(Adam(), options_.learningRate * std::min(now / warm, std::sqrt(warm / now)),
@@ -163,15 +207,24 @@ class Trainer {
   }
 
   Point pointOf(std::int64_t step, const Outcome& mine) const {
-    std::vector<double> sums = {mine.crossEntropy, mine.auxiliaryLoss, mine.dropped};
+    std::vector<double> sums = {mine.crossEntropy, mine.divergence, mine.auxiliaryLoss,
+                                mine.dropped};
+    const std::size_t first = sums.size();
     sums.insert(sums.end(), mine.assigned.begin(), mine.assigned.end());
-    team_.sumOverMpGroups(sums.data(), sums.size());
+    // One rank of each MP group, of each stage.
+    if (team_.mpRank() > 0) std::fill(sums.begin(), sums.end(), 0.0);
+    team_.sumOverWorld(sums.data(), sums.size());
     const double tokens = static_cast<double>(options_.batch * config_.context);
-    const double passes = static_cast<double>(options_.batch / config_.samples);
+    const auto passes = static_cast<double>(passes_ * team_.mpGroups());
     const auto blocks = static_cast<double>(config_.blocks);
     const double choices = tokens * static_cast<double>(config_.topK);
-    const double busiest = *std::max_element(sums.begin() + 3, sums.end());
-    return {step, sums[0] / tokens, sums[1] / passes / blocks, sums[2] / choices / blocks,
+    const double busiest =
+        *std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end());
+    return {step,
+            sums[0] / tokens,
+            sums[1] / tokens,
+            sums[2] / passes / blocks,
+            sums[3] / choices / blocks,
             busiest / choices * static_cast<double>(config_.experts)};
   }
 
@@ -180,9 +233,11 @@ class Trainer {
   ModelConfig config_;
   Team team_;
   Parameters parameters_;
-  Model model_;
-  Settings settings_;
-  std::int64_t done_ = 0;  // steps before this run
+  Pipeline pipeline_;
+  std::vector<std::unique_ptr<Model>> models_;
+  std::unique_ptr<Teacher> teacher_;
+  std::int64_t passes_ = 0;  // of an MP group in a step
+  std::int64_t done_ = 0;    // steps before this run
   std::vector<std::int32_t> inputs_, targets_;
 };
 

@@ -33,6 +33,9 @@ void requireFit(const Team& team, const ModelConfig& config) {
   if (config.embedding % config.heads != 0)
     throw std::invalid_argument("--embedding " + text(config.embedding) +
                                 " must be a multiple of --heads " + text(config.heads));
+  if (config.blocks < team.stages())
+    throw std::invalid_argument("--blocks " + text(config.blocks) + " must be at least --stages " +
+                                text(team.stages()));
   if (config.heads % nMp != 0)
     throw std::invalid_argument("--heads " + text(config.heads) + " must be a multiple of --mp " +
                                 text(nMp));
@@ -48,6 +51,7 @@ void requireFit(const Team& team, const ModelConfig& config) {
 
 Outcome& Outcome::operator+=(const Outcome& other) {
   crossEntropy += other.crossEntropy;
+  divergence += other.divergence;
   auxiliaryLoss += other.auxiliaryLoss;
   dropped += other.dropped;
   assigned.resize(other.assigned.size());
@@ -66,63 +70,94 @@ Model::Block::Block(const Team& team, Parameters& parameters, const std::string&
 Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config,
              moecclSchedule_t schedule)
     : config_((requireFit(team, config), config)),
-      characters_(parameters.add("characters", Holders::kAll,
-                                 wholeOf(1, config.characters, config.embedding))),
-      places_(
-          parameters.add("places", Holders::kAll, wholeOf(1, config.context, config.embedding))),
-      beforeOutput_(parameters, "norm", config.tokens(), config.embedding),
-      output_(parameters.add("output", Holders::kAll,
-                             wholeOf(1, config.embedding, config.characters))) {
+      firstBlock_(team.stage() * config.blocks / team.stages()) {
+  // In the order in which a token meets them, so that stages one after the other have the tensors of
+  // one stage alone, in its order.
+  if (team.stage() == 0) {
+    characters_ = &parameters.add("characters", Holders::kAll,
+                                  wholeOf(1, config.characters, config.embedding));
+    places_ =
+        &parameters.add("places", Holders::kAll, wholeOf(1, config.context, config.embedding));
+  }
   const moecclMoeConfig_t layer = layerOf(config, schedule);
-  for (std::int64_t i = 0; i < config.blocks; ++i)
+  const std::int64_t end = (team.stage() + 1) * config.blocks / team.stages();
+  for (std::int64_t i = firstBlock_; i < end; ++i)
     blocks_.push_back(
         std::make_unique<Block>(team, parameters, "block" + std::to_string(i), config, layer));
-  parameters.allocate();
+  if (team.stage() == team.stages() - 1) {
+    beforeOutput_ =
+        std::make_unique<LayerNorm>(parameters, "norm", config.tokens(), config.embedding);
+    output_ =
+        &parameters.add("output", Holders::kAll, wholeOf(1, config.embedding, config.characters));
+    logits_.resize(static_cast<std::size_t>(config.tokens() * config.characters));
+  }
+  const auto size = static_cast<std::size_t>(config.tokens() * config.embedding);
+  for (std::vector<float>* each : {&stream_, &in_, &out_}) each->resize(size);
+}
 
-  const std::uint64_t seed = config.seed;
+void Model::initialise(Parameters& parameters) const {
+  const std::uint64_t seed = config_.seed;
   // Each block adds twice to the stream, whose size should not grow with their number.
-  const double outputScale = 1 / std::sqrt(2.0 * static_cast<double>(config.blocks));
-  parameters.fillNormal(characters_, seed, kEmbeddingDeviation);
-  parameters.fillNormal(places_, seed, kEmbeddingDeviation);
+  const double outputScale = 1 / std::sqrt(2.0 * static_cast<double>(config_.blocks));
+  for (const Parameter* each : {characters_, places_})
+    if (each != nullptr) parameters.fillNormal(*each, seed, kEmbeddingDeviation);
   for (const auto& block : blocks_) {
     block->beforeAttention.initialise(parameters);
     block->attention.initialise(parameters, seed, outputScale);
     block->beforeExperts.initialise(parameters);
     block->experts.initialise(parameters, seed, outputScale);
   }
-  beforeOutput_.initialise(parameters);
+  if (output_ == nullptr) return;
+  beforeOutput_->initialise(parameters);
   // Small, so that at first all characters are about equally likely.
-  parameters.fillNormal(output_, seed, 0.1 / std::sqrt(static_cast<double>(config.embedding)));
-
-  const auto size = static_cast<std::size_t>(config.tokens() * config.embedding);
-  for (std::vector<float>* each : {&stream_, &in_, &out_}) each->resize(size);
-  logits_.resize(static_cast<std::size_t>(config.tokens() * config.characters));
+  parameters.fillNormal(*output_, seed, 0.1 / std::sqrt(static_cast<double>(config_.embedding)));
 }
 
-Outcome Model::pass(const std::int32_t* inputs, const std::int32_t* targets, double lossScale,
-                    double auxiliaryScale) {
+void Model::bind() const {
+  for (const auto& block : blocks_) block->experts.bind();
+}
+
+Outcome Model::forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale) {
   Outcome outcome;
-  embed(inputs);
+  outcome.assigned.resize(static_cast<std::size_t>(config_.blocks * config_.experts));
+  auto assigned = outcome.assigned.begin() + firstBlock_ * config_.experts;
+  if (characters_ != nullptr) embed(inputs);
   for (const auto& block : blocks_) {
     forward(*block);
     const moecclMoeStats_t stats = block->experts.stats();
     outcome.auxiliaryLoss += stats.auxiliaryLoss;
     outcome.dropped += static_cast<double>(stats.droppedChoices);
-    outcome.assigned.insert(outcome.assigned.end(), stats.assigned,
-                            stats.assigned + config_.experts);
+    assigned = std::copy_n(stats.assigned, config_.experts, assigned);
   }
-  outcome.crossEntropy = outputBothWays(targets, lossScale);
+  if (output_ == nullptr) return outcome;
+  output();
+  const Losses losses =
+      learn(logits_.data(), lesson, config_.tokens(), config_.characters, lossScale);
+  outcome.crossEntropy = losses.crossEntropy;
+  outcome.divergence = losses.divergence;
+  outputBackward();
+  return outcome;
+}
+
+const float* Model::probabilities(const std::int32_t* inputs) {
+  embed(inputs);
+  for (const auto& block : blocks_) forward(*block);
+  output();
+  softmax(logits_.data(), config_.tokens(), config_.characters);
+  return logits_.data();
+}
+
+void Model::backward(const std::int32_t* inputs, double auxiliaryScale) {
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
     backward(**block, auxiliaryScale);
-  embedBackward(inputs);
-  return outcome;
+  if (characters_ != nullptr) embedBackward(inputs);
 }
 
 void Model::embed(const std::int32_t* inputs) {
   const std::int64_t size = config_.embedding;
   for (std::int64_t token = 0; token < config_.tokens(); ++token) {
-    const float* const character = characters_.value + inputs[token] * size;
-    const float* const place = places_.value + token % config_.context * size;
+    const float* const character = characters_->value + inputs[token] * size;
+    const float* const place = places_->value + token % config_.context * size;
     float* const row = stream_.data() + token * size;
     for (std::int64_t i = 0; i < size; ++i) row[i] = character[i] + place[i];
   }
@@ -132,8 +167,8 @@ void Model::embedBackward(const std::int32_t* inputs) {
   const std::int64_t size = config_.embedding;
   for (std::int64_t token = 0; token < config_.tokens(); ++token) {
     const float* const row = stream_.data() + token * size;
-    add(characters_.gradient + inputs[token] * size, row, size);
-    add(places_.gradient + token % config_.context * size, row, size);
+    add(characters_->gradient + inputs[token] * size, row, size);
+    add(places_->gradient + token % config_.context * size, row, size);
   }
 }
 
@@ -154,21 +189,23 @@ void Model::backward(Block& block, double auxiliaryScale) {
   block.beforeAttention.backward(in_.data(), stream_.data());
 }
 
-// From the stream to the loss, and back: the stream becomes its gradient.
-double Model::outputBothWays(const std::int32_t* targets, double lossScale) {
-  const std::int64_t tokens = config_.tokens(), size = config_.embedding,
-                     characters = config_.characters;
-  beforeOutput_.forward(stream_.data(), in_.data());
-  multiply(logits_.data(), characters, {in_.data(), size}, {output_.value, characters}, tokens,
-           characters, size, Into::kSet);
-  const double loss = crossEntropy(logits_.data(), targets, tokens, characters, lossScale);
-  multiply(output_.gradient, characters, {in_.data(), size, true}, {logits_.data(), characters},
-           size, characters, tokens, Into::kAdd);
-  multiply(out_.data(), size, {logits_.data(), characters}, {output_.value, characters, true},
-           tokens, size, characters, Into::kSet);
+// From the stream to the logits.
+void Model::output() {
+  const std::int64_t characters = config_.characters, size = config_.embedding;
+  beforeOutput_->forward(stream_.data(), in_.data());
+  multiply(logits_.data(), characters, {in_.data(), size}, {output_->value, characters},
+           config_.tokens(), characters, size, Into::kSet);
+}
+
+// From the gradient of the logits to that of the stream, at once: nothing is kept of what output() read.
+void Model::outputBackward() {
+  const std::int64_t characters = config_.characters, size = config_.embedding;
+  multiply(output_->gradient, characters, {in_.data(), size, true}, {logits_.data(), characters},
+           size, characters, config_.tokens(), Into::kAdd);
+  multiply(out_.data(), size, {logits_.data(), characters}, {output_->value, characters, true},
+           config_.tokens(), size, characters, Into::kSet);
   std::fill(stream_.begin(), stream_.end(), 0.0f);
-  beforeOutput_.backward(out_.data(), stream_.data());
-  return loss;
+  beforeOutput_->backward(out_.data(), stream_.data());
 }
 
 }  // namespace train

@@ -1,4 +1,5 @@
-// A character-level transformer whose blocks are causal attention and a MoE layer.
+// A character-level transformer whose blocks are causal attention and a MoE layer: one stage's part of it,
+// with room for the samples of one pass.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,10 @@ struct ModelConfig {
   std::int64_t tokens() const { return samples * context; }
 };
 
-// Sums over samples taken at once.
+// Sums over passes, of what a stage knows: the cross entropy is the last one's.
 struct Outcome {
   double crossEntropy = 0;       // over tokens
+  double divergence = 0;         // from the teacher, over tokens; of the last stage
   double auxiliaryLoss = 0;      // over blocks
   double dropped = 0;            // choices, over blocks
   std::vector<double> assigned;  // [blocks][experts] choices
@@ -42,11 +44,24 @@ class Model {
   Model(const Team& team, Parameters& parameters, const ModelConfig& config,
         moecclSchedule_t schedule);
 
-  // Forward and backward: adds to gradients those of lossScale x (cross entropy summed over tokens) +
-  // auxiliaryScale x (auxiliary losses). `inputs` and `targets` are [samples][context], the same on all
-  // ranks of the MP group. Collective.
-  Outcome pass(const std::int32_t* inputs, const std::int32_t* targets, double lossScale,
-               double auxiliaryScale);
+  // After Parameters::allocate(). Of models that share parameters one initialises them, and all bind theirs.
+  void initialise(Parameters& parameters) const;
+  void bind() const;
+
+  // [tokens][embedding], the same on all ranks of the MP group: what the blocks add to. The stage before fills
+  // it ahead of forward, the stage behind with its gradient ahead of backward.
+  std::vector<float>& stream() { return stream_; }
+
+  // `inputs` are the first stage's and `lesson` the last one's, of [samples][context] tokens, the same on all ranks
+  // of the MP group. Collective over the stage.
+  Outcome forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale);
+  // Of the last forward: adds to gradients those of lossScale x (losses summed over tokens) +
+  // auxiliaryScale x (auxiliary losses). Collective over the stage.
+  void backward(const std::int32_t* inputs, double auxiliaryScale);
+
+  // What the model, which is one stage, expects to follow: [tokens][characters], valid until the next call.
+  // Collective.
+  const float* probabilities(const std::int32_t* inputs);
 
   moecclSchedule_t schedule() const { return blocks_.front()->experts.schedule(); }
 
@@ -63,14 +78,16 @@ class Model {
   void embedBackward(const std::int32_t* inputs);
   void forward(Block& block);
   void backward(Block& block, double auxiliaryScale);
-  double outputBothWays(const std::int32_t* targets, double lossScale);
+  void output();
+  void outputBackward();
 
   ModelConfig config_;
-  const Parameter &characters_, &places_;
+  std::int64_t firstBlock_;
+  const Parameter *characters_ = nullptr, *places_ = nullptr;  // the first stage's
   std::vector<std::unique_ptr<Block>> blocks_;
-  LayerNorm beforeOutput_;
-  const Parameter& output_;
-  // [tokens][embedding]: what blocks add to, then its gradient; and one layer's input and output.
+  std::unique_ptr<LayerNorm> beforeOutput_;  // the last stage's, like:
+  const Parameter* output_ = nullptr;
+  // [tokens][embedding]: the stream, and one layer's input and output.
   std::vector<float> stream_, in_, out_;
   std::vector<float> logits_;  // [tokens][characters]
 };

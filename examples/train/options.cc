@@ -39,6 +39,8 @@ std::vector<Option> optionsOf(Options& options) {
        sizeOf("capacity-groups", model.capacityGroups)},
       {"seed", "N", "of the first weights and the samples (1)",
        whole<std::uint64_t>("seed", model.seed, 0)},
+      {"stages", "N", "of a pipeline, each with its blocks and ranks; the grid is a stage's (1)",
+       whole("stages", options.stages, 1)},
       {"mp", "N", "ranks per MP group (2, or 1 if their number is odd; all under PPMoE)",
        whole("mp", options.nMp, 1)},
       {"ep", "N", "ranks per EP group (number of ranks / --esp)", whole("ep", options.nEp, 1)},
@@ -57,6 +59,12 @@ std::vector<Option> optionsOf(Options& options) {
       {"warm-up", "N", "steps (50)", sizeOf("warm-up", options.warmUp)},
       {"balance", "X", "weight of the layers' auxiliary loss (0.01)",
        real("balance", options.balance, true)},
+      {"teacher", "FILE", "checkpoint of a model of the same text and --context to learn from, too",
+       [&](const std::string& text) { options.teacher = text; }},
+      {"teacher-steps", "N", "the first so many steps, as MoS does (all)",
+       sizeOf("teacher-steps", options.teacherSteps)},
+      {"teacher-weight", "X", "of the divergence from the teacher, by the loss (1)",
+       real("teacher-weight", options.teacherWeight, false)},
       {"report", "N", "steps between two lines of progress (10)", sizeOf("report", options.report)},
       {"log", "FILE", "a line of CSV for every step, for plot_loss.py",
        [&](const std::string& text) { options.log = text; }},
@@ -77,6 +85,9 @@ Options parseOptions(int count, char** arguments) {
   command_line::parse(count, arguments, optionsOf(options));
   if (options.resume && options.checkpoint.empty())
     throw std::invalid_argument("--resume needs --checkpoint, the file to go on from");
+  if (!options.teacher.empty() && options.stages > 1)
+    throw std::invalid_argument("--teacher with --stages " + std::to_string(options.stages) +
+                                ": a teacher has no pipeline; --stages must be 1");
   if (options.texts.empty())
     for (const char* name : {"GPL-3", "GPL-2", "LGPL-2.1", "GFDL-1.3", "MPL-2.0", "Apache-2.0"})
       options.texts.push_back(std::string("/usr/share/common-licenses/") + name);

@@ -13,7 +13,8 @@ namespace train {
 
 struct Options {
   ModelConfig model;               // without `characters`, which the text decides
-  int nMp = 0, nEp = 0, nEsp = 0;  // 0: as with the quickstart
+  int stages = 1;                  // of the pipeline
+  int nMp = 0, nEp = 0, nEsp = 0;  // of a stage; 0: as with the quickstart
   moecclSchedule_t schedule = moecclScheduleAuto;
 
   std::vector<std::string> texts;
@@ -22,6 +23,10 @@ struct Options {
   double learningRate = 3e-3;  // at its height
   std::int64_t warmUp = 50;    // steps until then
   double balance = 0.01;       // of the auxiliary loss in what is minimised
+
+  std::string teacher;            // a checkpoint; "": none
+  std::int64_t teacherSteps = 0;  // 0: all
+  double teacherWeight = 1;
 
   std::int64_t report = 10;  // steps between two lines
   std::string log;           // CSV; "": none

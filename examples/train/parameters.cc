@@ -32,7 +32,9 @@ Part cut(Part part, int dimension, std::int64_t place, std::int64_t places) {
 }
 
 const Parameter& Parameters::add(const std::string& name, Holders holders, const Part& part) {
-  const bool speaks = holders == Holders::kAll       ? team_.rank() == 0
+  for (const Parameter& each : tensors_)
+    if (each.name == name) return each;
+  const bool speaks = holders == Holders::kAll       ? team_.stageRank() == 0
                       : holders == Holders::kMpGroup ? team_.mpGroup() == 0
                       : holders == Holders::kShard   ? true
                                                      : team_.espRank() == 0;
@@ -76,7 +78,7 @@ void Parameters::reduceGradients() {
   // Each rank of an MP group has computed the same gradients of what all ranks hold. The mean of them is
   // summed, not one: so not even rounding can drive replicas apart.
   std::vector<float>& common = stores_[indexOf(Holders::kAll)].gradients;
-  team_.sumOverWorld(common.data(), common.size());
+  team_.sumOverStage(common.data(), common.size());
   const float share = 1.0f / static_cast<float>(team_.shape().nMp);
   for (float& gradient : common) gradient *= share;
 
@@ -102,20 +104,12 @@ void Parameters::update(const Adam& adam, double learningRate, std::int64_t step
     }
 }
 
-std::int64_t Parameters::wholeSize() const {
-  std::int64_t size = 0;
-  for (const Parameter& each : tensors_) size += each.part.wholeSize();
-  return size;
-}
-
-void Parameters::gather(const Parameter& parameter, int state, std::vector<float>& whole) const {
-  whole.assign(static_cast<std::size_t>(parameter.part.wholeSize()), 0.0f);
+void Parameters::tell(const Parameter& parameter, int state, std::vector<float>& whole) const {
+  if (!parameter.speaks) return;
   const float* const mine = stateOf(stores_, parameter, state);
-  if (parameter.speaks)
-    parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
-      whole[static_cast<std::size_t>(index)] = mine[here];
-    });
-  team_.share(whole.data(), whole.size() * sizeof(float));
+  parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
+    whole[static_cast<std::size_t>(index)] = mine[here];
+  });
 }
 
 bool Parameters::holds(const Parameter& parameter, int state,

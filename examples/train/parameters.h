@@ -11,9 +11,9 @@
 
 namespace train {
 
-// Who holds a tensor, and so what is left to do about its gradient after a backward pass.
+// Which ranks of a stage hold a tensor, and so what is left to do about its gradient after a backward pass.
 enum class Holders {
-  kAll,       // every rank all of it: sum over MP groups
+  kAll,       // every rank of the stage all of it: sum over MP groups
   kMpGroup,   // the ranks of each MP group a part each: sum over MP groups
   kShard,     // one rank: nothing, the MoE layer has summed over all tokens
   kEspGroup,  // the ranks of one ESP group the same: nothing, for the same reason
@@ -60,7 +60,8 @@ class Parameters {
  public:
   explicit Parameters(const Team& team) : team_(team) {}
 
-  // Declares a tensor; the reference stays valid. Before allocate().
+  // Declares a tensor, or finds the one that has been declared by this name; the reference stays valid.
+  // Before allocate().
   const Parameter& add(const std::string& name, Holders holders, const Part& part);
   // Once, after the last add(): memory, zeroed.
   void allocate();
@@ -74,17 +75,18 @@ class Parameters {
   // Step 1 is the first. Local: replicas have the same gradients, bit for bit, and stay the same.
   void update(const Adam& adam, double learningRate, std::int64_t step);
 
-  // All there is to know at the end of a step, for one tensor after the other: its values and
-  // Adam's two moments.
-  static constexpr int kStates = 3;
+  // The tensors of the stage, in the order of their declaration.
   std::int64_t count() const { return static_cast<std::int64_t>(tensors_.size()); }
   const Parameter& at(std::int64_t i) const { return tensors_[static_cast<std::size_t>(i)]; }
-  std::int64_t wholeSize() const;
-  // One state of a whole tensor, on every rank. Collective.
-  void gather(const Parameter& parameter, int state, std::vector<float>& whole) const;
-  // Whether the caller's part of it is like that. Local.
+
+  // All there is to know of a tensor at the end of a step: its values and Adam's two moments.
+  static constexpr int kStates = 3;
+  // Writes the caller's part of one state where it belongs in the whole tensor, if the caller speaks for it.
+  // Local, as what follows.
+  void tell(const Parameter& parameter, int state, std::vector<float>& whole) const;
+  // Whether the caller's part is like that.
   bool holds(const Parameter& parameter, int state, const std::vector<float>& whole) const;
-  // Makes the caller's part of it like that. Local.
+  // Makes the caller's part like that.
   void scatter(const Parameter& parameter, int state, const std::vector<float>& whole);
 
  private:

@@ -13,22 +13,29 @@ void fail(const std::string& what, moecclComm_t comm) {
   std::_Exit(1);
 }
 
-Team::Team(moecclComm_t world, const moecclGridShape_t& shape) : world_(world), shape_(shape) {
+Team::Team(moecclComm_t world, int stages, const moecclGridShape_t& shape)
+    : world_(world), stages_(stages), shape_(shape) {
   require(moecclCommCount(world, &ranks_), "asking for the number of ranks", world);
   require(moecclCommUserRank(world, &rank_), "asking for the rank", world);
-  const moecclResult_t made = moecclGridCreate(world, shape, &grid_);
-  if (made == moecclInvalidArgument) throw std::invalid_argument(moecclGetLastError(world));
-  require(made, "making the grid", world);
-  require(moecclGridGetComm(grid_, moecclGroupMp, &mp_), "asking for the MP group", world);
+  require(moecclCommSplit(world, stage(), rank_, &stageComm_, nullptr), "splitting", world);
+  const moecclResult_t made = moecclGridCreate(stageComm_, shape, &grid_);
+  if (made == moecclInvalidArgument) {
+    const std::string why = moecclGetLastError(stageComm_);
+    require(moecclCommDestroy(stageComm_), "leaving the stage");
+    throw std::invalid_argument(why);
+  }
+  require(made, "making the grid", stageComm_);
+  require(moecclGridGetComm(grid_, moecclGroupMp, &mp_), "asking for the MP group", stageComm_);
   moecclComm_t esp = nullptr;
-  require(moecclGridGetComm(grid_, moecclGroupEsp, &esp), "asking for the ESP group", world);
+  require(moecclGridGetComm(grid_, moecclGroupEsp, &esp), "asking for the ESP group", stageComm_);
   require(moecclCommUserRank(esp, &espRank_), "asking for the rank in the ESP group", esp);
-  require(moecclCommSplit(world, mpRank(), rank_, &peers_, nullptr), "splitting", world);
+  require(moecclCommSplit(stageComm_, mpRank(), rank_, &peers_, nullptr), "splitting", stageComm_);
 }
 
 Team::~Team() {
   require(moecclCommDestroy(peers_), "leaving the communicator across MP groups");
   require(moecclGridDestroy(grid_), "taking the grid down");
+  require(moecclCommDestroy(stageComm_), "leaving the stage");
 }
 
 void Team::sum(float* values, std::size_t count, moecclComm_t comm) {
@@ -36,9 +43,9 @@ void Team::sum(float* values, std::size_t count, moecclComm_t comm) {
           "summing", comm);
 }
 
-void Team::sumOverMpGroups(double* values, std::size_t count) const {
-  require(moecclAllReduce(values, values, count, moecclFloat64, moecclSum, peers_, nullptr),
-          "summing", peers_);
+void Team::sumOverWorld(double* values, std::size_t count) const {
+  require(moecclAllReduce(values, values, count, moecclFloat64, moecclSum, world_, nullptr),
+          "summing", world_);
 }
 
 void Team::share(void* bytes, std::size_t size) const {

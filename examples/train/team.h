@@ -1,4 +1,4 @@
-// The ranks that train one model, and the groups over which they sum.
+// The ranks that train one model: stages of a pipeline, each with a grid, and the groups over which they sum.
 #pragma once
 
 #include <moeccl/moeccl.h>
@@ -19,29 +19,34 @@ inline void require(moecclResult_t result, const char* what, moecclComm_t comm =
 
 class Team {
  public:
-  // Collective over `world`, which must outlive the team. Throws std::invalid_argument, on all ranks
-  // alike, when the grid does not fit.
-  Team(moecclComm_t world, const moecclGridShape_t& shape);
+  // `stages`, which divide the ranks, of consecutive ranks. Collective over `world`, which must outlive
+  // the team. Throws std::invalid_argument, on all ranks alike, when the grid does not fit a stage.
+  Team(moecclComm_t world, int stages, const moecclGridShape_t& shape);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  int stages() const { return stages_; }
+  int stage() const { return rank_ / stageRanks(); }
+  int stageRanks() const { return ranks_ / stages_; }
+  int stageRank() const { return rank_ % stageRanks(); }
   const moecclGridShape_t& shape() const { return shape_; }
-  moecclGrid_t grid() const { return grid_; }
+  moecclGrid_t grid() const { return grid_; }  // of the stage
 
-  int mpGroups() const { return ranks_ / shape_.nMp; }
-  int mpGroup() const { return rank_ / shape_.nMp; }  // MP groups are consecutive ranks
-  int mpRank() const { return rank_ % shape_.nMp; }
+  // MP groups of the stage, which are consecutive ranks.
+  int mpGroups() const { return stageRanks() / shape_.nMp; }
+  int mpGroup() const { return stageRank() / shape_.nMp; }
+  int mpRank() const { return stageRank() % shape_.nMp; }
   int espRank() const { return espRank_; }
 
   // In place; the same bits on all ranks that sum.
-  void sumOverWorld(float* values, std::size_t count) const { sum(values, count, world_); }
+  void sumOverStage(float* values, std::size_t count) const { sum(values, count, stageComm_); }
   void sumOverMpGroup(float* values, std::size_t count) const { sum(values, count, mp_); }
-  // Over the ranks with the caller's place in their MP groups: one of each.
+  // Over the ranks of the stage with the caller's place in their MP groups: one of each.
   void sumOverMpGroups(float* values, std::size_t count) const { sum(values, count, peers_); }
-  void sumOverMpGroups(double* values, std::size_t count) const;
+  void sumOverWorld(double* values, std::size_t count) const;
 
   // The bits of the one rank that has set any, on all ranks: the others bring zeros.
   void share(void* bytes, std::size_t size) const;
@@ -50,8 +55,10 @@ class Team {
   static void sum(float* values, std::size_t count, moecclComm_t comm);
 
   moecclComm_t world_;
+  int stages_;
   moecclGridShape_t shape_;
   int rank_ = 0, ranks_ = 0, espRank_ = 0;
+  moecclComm_t stageComm_ = nullptr;
   moecclGrid_t grid_ = nullptr;
   moecclComm_t mp_ = nullptr;  // the grid's
   moecclComm_t peers_ = nullptr;

@@ -37,25 +37,34 @@ class GradientTest : public testing::Test {
       inputs_.push_back(static_cast<std::int32_t>(random.bits(2 * i) % 7));
       targets_.push_back(static_cast<std::int32_t>(random.bits(2 * i + 1) % 7));
     }
+    for (std::int64_t i = 0; i < config_.tokens() * config_.characters; ++i)
+      teacher_.push_back(random.normal(i));
+    softmax(teacher_.data(), config_.tokens(), config_.characters);
   }
   void TearDown() override { EXPECT_EQ(moecclCommDestroy(world_), moecclSuccess); }
 
   double loss(Model& model) {
-    const Outcome outcome = model.pass(inputs_.data(), targets_.data(), kLossScale, kBalance);
-    return kLossScale * outcome.crossEntropy + kBalance * outcome.auxiliaryLoss;
+    const Outcome outcome =
+        model.forward(inputs_.data(), {targets_.data(), teacher_.data(), kWeight}, kLossScale);
+    model.backward(inputs_.data(), kBalance);
+    return kLossScale * (outcome.crossEntropy + kWeight * outcome.divergence) +
+           kBalance * outcome.auxiliaryLoss;
   }
 
-  static constexpr double kLossScale = 0.25, kBalance = 0.5;
+  static constexpr double kLossScale = 0.25, kBalance = 0.5, kWeight = 0.75;
   const ModelConfig config_ = smoothModel();
   moecclComm_t world_ = nullptr;
   std::vector<std::int32_t> inputs_, targets_;
+  std::vector<float> teacher_;  // probabilities
 };
 
 TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
-  const Team team(world_, {1, 1, 1, moecclOrderEspEp});
+  const Team team(world_, 1, {1, 1, 1, moecclOrderEspEp});
   Parameters parameters(team);
   Model model(team, parameters, config_, moecclScheduleS1);
-  parameters.zeroGradients();
+  parameters.allocate();
+  model.initialise(parameters);
+  model.bind();
   loss(model);
 
   std::vector<double> slopes;
@@ -91,10 +100,12 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
 }
 
 TEST_F(GradientTest, PassesAddUp) {
-  const Team team(world_, {1, 1, 1, moecclOrderEspEp});
+  const Team team(world_, 1, {1, 1, 1, moecclOrderEspEp});
   Parameters parameters(team);
   Model model(team, parameters, config_, moecclScheduleBaseline);
-  parameters.zeroGradients();
+  parameters.allocate();
+  model.initialise(parameters);
+  model.bind();
   loss(model);
   std::vector<std::vector<float>> once;
   for (std::int64_t i = 0; i < parameters.count(); ++i) {
@@ -106,6 +117,24 @@ TEST_F(GradientTest, PassesAddUp) {
     for (std::int64_t j = 0; j < parameters.at(i).part.size(); ++j)
       EXPECT_NEAR(parameters.at(i).gradient[j], 2 * once[i][j], 1e-5 * std::abs(once[i][j]) + 1e-6)
           << parameters.at(i).name << " " << j;
+}
+
+TEST(Learn, DivergesFromAnotherTeacherAlone) {
+  std::vector<float> logits = {1, 2, 4, 0.5f, 0.5f, -3}, teacher = logits;
+  softmax(teacher.data(), 2, 3);
+  EXPECT_NEAR(teacher[0] + teacher[1] + teacher[2], 1, 1e-6);
+  EXPECT_NEAR(teacher[2] / teacher[1], std::exp(2.0), 1e-5);
+  const std::vector<std::int32_t> targets = {2, 0};
+  std::vector<float> same = logits;
+  EXPECT_NEAR(learn(same.data(), {targets.data(), teacher.data(), 1}, 2, 3, 1).divergence, 0, 1e-6);
+  // Two equal logits and one far below: whoever is sure of the first costs log 2.
+  std::vector<float> equal = {0, 0, -100};
+  const std::vector<float> sure = {1, 0, 0};
+  const Losses losses = learn(equal.data(), {targets.data() + 1, sure.data(), 2}, 1, 3, 1);
+  EXPECT_NEAR(losses.divergence, std::log(2.0), 1e-6);
+  EXPECT_NEAR(losses.crossEntropy, std::log(2.0), 1e-6);
+  EXPECT_NEAR(equal[0], -0.5 + 2 * -0.5, 1e-6);
+  EXPECT_NEAR(equal[1], 0.5 + 2 * 0.5, 1e-6);
 }
 
 TEST(Random, HasTheMomentsOfANormalDistributionAndOfItsIndexAlone) {

@@ -20,8 +20,13 @@ GIVEN = None   # the arguments of this script
 FOLDER = None  # for this run's files
 
 SMALL = ("--embedding", "32", "--hidden", "48", "--context", "32", "--warm-up", "10")
-# Grids of 8 ranks on which each schedule is offered; PPMoE wants all ranks in one MP group.
-SCHEDULES = {"baseline": (), "S1": (), "S2": (), "PPMoE": ("--mp", "8"), "auto": ("--mp", "4", "--esp", "4")}
+# What 8 ranks train with; PPMoE wants all ranks of a stage in one MP group.
+RUNS = {"baseline": ("--schedule", "baseline"),
+        "S1": ("--schedule", "S1"),
+        "S2": ("--schedule", "S2"),
+        "PPMoE": ("--schedule", "PPMoE", "--mp", "8"),
+        "auto": ("--mp", "4", "--esp", "4"),
+        "pipeline": ("--schedule", "PPMoE", "--stages", "2")}
 
 
 def path_of(name):
@@ -63,7 +68,7 @@ class Case(unittest.TestCase):
     def curve(self, name):
         with open(path_of(name + ".csv"), encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
-        self.assertEqual(rows[0], ["step", "loss", "auxiliary_loss", "dropped", "imbalance"])
+        self.assertEqual(rows[0], ["step", "loss", "divergence", "auxiliary_loss", "dropped", "imbalance"])
         numbers = [[float(cell) for cell in row] for row in rows[1:]]
         self.assertEqual([row[0] for row in numbers], list(range(1, len(numbers) + 1)))
         return numbers
@@ -78,15 +83,15 @@ class Short(Case):
     def test_every_schedule_and_one_rank_train_the_same_model(self):
         expected = self.run_curve("one", 1, "--steps", "20", *SMALL)
         self.assertEqual(len(expected), 20)
-        # Two MP groups of an uneven cluster, too.
-        runs = {name: ("2x4", ("--schedule", name, *grid)) for name, grid in SCHEDULES.items()}
+        runs = {name: ("2x4", arguments) for name, arguments in RUNS.items()}
         runs["uneven"] = ("3,1", ("--mp", "2", "--esp", "1"))
         for name, (nodes, arguments) in runs.items():
             with self.subTest(run=name):
                 curve = self.run_curve(name, nodes, "--steps", "20", *SMALL, *arguments)
                 self.assert_same_losses(curve, expected, 1e-3)
                 for row, other in zip(curve, expected):
-                    self.assertAlmostEqual(row[2], other[2], delta=1e-2)
+                    self.assertEqual(row[2], 0)
+                    self.assertAlmostEqual(row[3], other[3], delta=1e-2)
         self.assertLess(expected[-1][1], expected[0][1] - 0.8)
 
     def test_every_gradient_is_the_same_on_every_grid(self):
@@ -98,14 +103,24 @@ class Short(Case):
 
         expected = gradients("one", 1)
         self.assertEqual(len(expected), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1)
-        for schedule, grid in SCHEDULES.items():
-            tensors = gradients(schedule, "2x4", "--schedule", schedule, *grid)
-            self.assertEqual(tensors.keys(), expected.keys())
+        for run, arguments in RUNS.items():
+            tensors = gradients(run, "2x4", *arguments)
+            self.assertEqual(list(tensors), list(expected))
             for name, values in tensors.items():
-                with self.subTest(schedule=schedule, tensor=name):
+                with self.subTest(run=run, tensor=name):
                     largest = max(map(abs, expected[name]))
                     self.assertGreater(largest, 0)
                     self.assertLess(max(abs(a - b) for a, b in zip(values, expected[name])), 1e-4 * largest)
+
+    def test_pipelines_of_any_length(self):
+        deep = ("--blocks", "5", "--steps", "3")
+        for passes in (4, 2, 1):
+            batch = ("--batch", str(4 * passes))
+            expected = self.run_curve("one", 1, *SMALL, *deep, *batch)
+            for nodes, stages in (("3,2", 5), ("2,1", 3), ("2x2", 2), ("2x2", 4)):
+                with self.subTest(passes=passes, nodes=nodes, stages=stages):
+                    curve = self.run_curve("deep", nodes, "--stages", stages, *SMALL, *deep, *batch)
+                    self.assert_same_losses(curve, expected, 1e-4)
 
     def test_says_how_it_goes(self):
         done = train("2x2", "--steps", "5", "--report", "2", *SMALL)
@@ -157,12 +172,39 @@ class Short(Case):
         expected = self.run_curve("one", 1, "--steps", "12", *SMALL)
         self.run_curve("moved", "2x2", "--steps", "6", "--checkpoint", path_of("moved.state"), *SMALL)
         more = ("--resume", "--checkpoint", path_of("moved.state"), *SMALL)
-        self.run_curve("moved", "2x4", "--steps", "9", "--schedule", "S2", *more)
+        self.run_curve("moved", "2x4", "--steps", "8", "--schedule", "S2", *more)
+        self.run_curve("moved", "2x4", "--steps", "10", "--stages", "2", *more)
         curve = self.run_curve("moved", 1, "--steps", "12", *more)
         self.assert_same_losses(curve, expected, 1e-3)
         done = train(1, "--steps", "12", *more)
         self.assertEqual(done.returncode, 0)
         self.assertIn("Nothing is left to do after step 12", done.stdout)
+
+    def test_a_teacher_for_the_first_steps(self):
+        teacher = path_of("teacher.state")
+        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "4")
+        self.run_curve("teacher", 1, "--steps", "60", "--warm-up", "10", "--checkpoint", teacher, *bigger)
+        taught = ("--teacher", teacher, "--teacher-steps", "15", "--steps", "20", *SMALL)
+        expected = self.run_curve("taught", 1, *taught)
+        divergences = [row[2] for row in expected]
+        self.assertGreater(min(divergences[:15]), 0)
+        self.assertLess(divergences[14], 0.7 * divergences[0])
+        self.assertEqual(divergences[15:], [0] * 5)
+        for run in ("S1", "PPMoE"):
+            curve = self.run_curve("taught8", "2x4", *taught, *RUNS[run], "--checkpoint", path_of("taught.state"))
+            self.assert_same_losses(curve, expected, 1e-3)
+            for row, other in zip(curve, expected):
+                self.assertAlmostEqual(row[2], other[2], delta=1e-3)
+
+        resume = ("--resume", "--checkpoint", path_of("taught.state"), *SMALL)
+        self.assertIn(f"was made with --teacher {teacher}, not none", self.complaint(1, *resume))
+        for arguments, message in ((("--context", "16"), f"--teacher {teacher} has --context 32, not 16"),
+                                   (("--text", __file__), f"--teacher {teacher} has learned 130"),
+                                   (("--stages", "2"), "a teacher has no pipeline"),
+                                   (("--teacher", "/no/such/file"), "cannot read checkpoint /no/such/file"),
+                                   (("--teacher", __file__), "is no checkpoint of this program")):
+            with self.subTest(arguments=arguments):
+                self.assertIn(message, self.complaint("2x2", "--teacher", teacher, *arguments))
 
     def complaint(self, nodes, *arguments):
         done = train(nodes, "--steps", "2", *SMALL, *arguments)
@@ -174,7 +216,7 @@ class Short(Case):
         self.run_curve("state", 1, "--steps", "2", "--checkpoint", state, *SMALL)
         resume = ("--resume", "--checkpoint", state)
         for nodes in (1, "2x2"):
-            for arguments, message in ((("--hidden", "64"), f"--checkpoint {state} was made with --hidden 48, not 64"),
+            for arguments, message in ((("--hidden", "64"), f"checkpoint {state} was made with --hidden 48, not 64"),
                                        (("--seed", "2"), "was made with --seed 1, not 2"),
                                        (("--batch", "32"), "was made with --batch 16, not 32"),
                                        (("--balance", "0.5"), "was made with --balance 0.01"),
@@ -193,7 +235,7 @@ class Short(Case):
                 with open(state, "wb") as file:
                     file.write(wrong)
                 self.assertIn(message, self.complaint("2x2", *resume))
-        self.assertIn("cannot read --checkpoint /no/such/file: No such file",
+        self.assertIn("cannot read checkpoint /no/such/file: No such file",
                       self.complaint("2x2", "--resume", "--checkpoint", "/no/such/file"))
         self.assertIn("cannot write /no/such/file.draft: No such file",
                       self.complaint("2x2", "--checkpoint", "/no/such/file"))
@@ -212,6 +254,8 @@ class Short(Case):
                 ("2x2", ("--capacity-groups", "3"), "--capacity-groups 3 must be a multiple of --mp 2"),
                 ("2x2", ("--capacity-groups", "100"), "must divide --samples times --context, 128"),
                 ("2x2", ("--mp", "3"), "nMp"),
+                ("2x2", ("--stages", "3"), "--stages 3 must divide the number of ranks, 4"),
+                ("2x2", ("--stages", "4"), "--blocks 2 must be at least --stages 4"),
                 ("2x2", ("--experts", "7"), "experts"),
                 ("2x2", ("--schedule", "PPMoE", "--mp", "2"), "PPMoE")):
             with self.subTest(arguments=arguments):
@@ -242,9 +286,9 @@ class Long(Case):
         # From the logarithm of how many characters there are to what words and their ends tell.
         self.assertGreater(expected[0][1], 4)
         self.assertLess(last(expected), 2.3)
-        for name, grid in SCHEDULES.items():
-            with self.subTest(schedule=name):
-                curve = self.run_curve(name, "2x4", "--schedule", name, *grid)
+        for name, arguments in RUNS.items():
+            with self.subTest(run=name):
+                curve = self.run_curve(name, "2x4", *arguments)
                 self.assert_same_losses(curve[:20], expected[:20], 1e-3)
                 # Rounding makes a few tokens choose otherwise in time, after which curves part a little.
                 self.assertAlmostEqual(last(curve), last(expected), delta=0.02)

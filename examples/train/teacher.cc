@@ -1,0 +1,63 @@
+#include "teacher.h"
+
+#include <charconv>
+#include <stdexcept>
+
+#include "checkpoint.h"
+
+namespace train {
+namespace {
+
+// "" where there is no such setting.
+std::string valueOf(const std::vector<Setting>& settings, const std::string& name) {
+  for (const Setting& each : settings)
+    if (each.name == name) return each.value;
+  return "";
+}
+
+template <typename Number>
+Number numberOf(const std::vector<Setting>& settings, const std::string& name,
+                const std::string& path) {
+  const std::string text = valueOf(settings, name);
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw std::runtime_error("--teacher " + path + " says \"" + text + "\" for " + name +
+                             ", which is no number");
+  return number;
+}
+
+ModelConfig configOf(const std::string& path, const std::vector<Setting>& settings,
+                     const ModelConfig& student, const std::string& text) {
+  const auto size = [&](const char* name) { return numberOf<std::int64_t>(settings, name, path); };
+  if (valueOf(settings, "text") != text)
+    throw std::invalid_argument("--teacher " + path + " has learned " + valueOf(settings, "text") +
+                                "; the text has " + text);
+  if (size("--context") != student.context)
+    throw std::invalid_argument("--teacher " + path + " has --context " +
+                                valueOf(settings, "--context") + ", not " +
+                                std::to_string(student.context));
+  ModelConfig config = student;  // what it sees, and at once
+  config.blocks = size("--blocks");
+  config.embedding = size("--embedding");
+  config.heads = size("--heads");
+  config.hidden = size("--hidden");
+  config.experts = size("--experts");
+  config.topK = size("--top-k");
+  config.capacityFactor = numberOf<double>(settings, "--capacity-factor", path);
+  return config;
+}
+
+}  // namespace
+
+Teacher::Teacher(const std::string& path, const Team& team, const ModelConfig& student,
+                 const std::string& text, moecclSchedule_t schedule)
+    : parameters_(team),
+      model_(team, parameters_, configOf(path, settingsIn(path, team), student, text), schedule) {
+  parameters_.allocate();
+  model_.bind();
+  // Whatever it was made with is right; its tensors must be what these settings make.
+  Checkpoint(path, team, parameters_, {{}, settingsIn(path, team)}).load();
+}
+
+}  // namespace train

@@ -1,0 +1,27 @@
+// A trained model whose expectations another one learns, as MoS does in the first part of training
+// (DeepSpeed-MoE 4.2): more can be learned from how likely all characters are than from the one that came.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model.h"
+
+namespace train {
+
+class Teacher {
+ public:
+  // From a checkpoint, on the team's grid, which is one stage. It takes as many samples at once as `student`,
+  // and knows the same `text` (as in a checkpoint's settings). Collective. Throws std::runtime_error or
+  // std::invalid_argument, on all ranks alike.
+  Teacher(const std::string& path, const Team& team, const ModelConfig& student,
+          const std::string& text, moecclSchedule_t schedule);
+
+  const float* probabilities(const std::int32_t* inputs) { return model_.probabilities(inputs); }
+
+ private:
+  Parameters parameters_;
+  Model model_;
+};
+
+}  // namespace train
