@@ -79,7 +79,7 @@ LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   sizes.embedding = shape.embedding;
   sizes.localHidden = shape.localHidden;
   sizes.experts = shape.experts;
-  sizes.choices = shape.choices;
+  sizes.choices = shape.gate.choices;
   sizes.capacityFactor = capacityFactor;
   sizes.capacity = shape.capacity();
   sizes.partTokens = shape.partTokens;

@@ -21,6 +21,12 @@ Schedule::Schedule(const LayerShape& shape, const Groups& groups, std::int64_t r
       hidden_(static_cast<std::size_t>(shape.training ? expertBackwardWorkspace(shape.localHidden)
                                                       : expertWorkspace(shape.localHidden))) {}
 
+std::optional<gates::Draw> Schedule::drawOf(std::int64_t step, int rank) const {
+  if (!shape_.training) return std::nullopt;
+  return gates::Draw{static_cast<std::uint64_t>(shape_.seed), static_cast<std::uint64_t>(step),
+                     static_cast<std::uint64_t>(rank / shape_.grid.nMp)};
+}
+
 void Schedule::keepRows(std::int64_t results) {
   inputs_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(size_));
   results_.resize(static_cast<std::size_t>(results));

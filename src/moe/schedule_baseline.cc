@@ -71,8 +71,8 @@ class Baseline final : public Schedule {
     if (shape.training) keepRows(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
     const std::int64_t batch = shape_.tokens * shape_.embedding;
     const float* batches = input;
     if (groups_.esp.ranks > 1) {
@@ -86,7 +86,8 @@ class Baseline final : public Schedule {
       const bool own = shard == groups_.esp.rank;
       Router& router = own ? mine_ : other_;
       const float* const tokens = batches + shard * batch;
-      router.route(weights.gate, tokens, 0, shape_.grid.nMp, own ? sums : otherSums_);
+      router.route(weights.gate, drawOf(step, worldRank(groups_.ep.rank, shard)), tokens, 0,
+                   shape_.grid.nMp, own ? sums : otherSums_);
       router.scatter(tokens, groups_.esp.ranks * shape_.capacity(),
                      rows() + shard * shape_.capacity() * shape_.embedding);
     }
@@ -109,7 +110,7 @@ class Baseline final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     const std::int64_t places = shape_.capacity() * shape_.embedding;
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
@@ -129,7 +130,7 @@ class Baseline final : public Schedule {
     result = allToAllRows("second EP-AlltoAll", groups_.ep, shape_.localExperts * places);
     if (result != moecclSuccess) return result;
     mine_.scatterBackward(rows(), shape_.capacity(), inputGradient);
-    mine_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    mine_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

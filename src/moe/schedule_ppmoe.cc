@@ -50,9 +50,9 @@ class PpMoe final : public Schedule {
         static_cast<std::size_t>(elementCount({shape.tokens, shape.embedding + shape.choices})));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
-    router_.route(weights.gate, input, 0, shape_.grid.nMp, sums);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
+    router_.route(weights.gate, drawOf(step, groups_.world.rank), input, 0, shape_.grid.nMp, sums);
     const Choices choices = router_.choices();
     listByExpert(choices, shape_.experts, begins_.data(), listed_.data());
 
@@ -71,7 +71,7 @@ class PpMoe final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     const Choices choices = router_.choices();
     const std::int64_t batch = shape_.tokens * shape_.embedding;
@@ -92,7 +92,7 @@ class PpMoe final : public Schedule {
     if (noted("AllReduce", result) != moecclSuccess) return result;
     std::copy_n(partial_.data(), batch, inputGradient);
     std::copy_n(weightGradients, shape_.tokens * shape_.choices, router_.weightGradients());
-    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

@@ -62,13 +62,13 @@ class S1 final : public Schedule {
           static_cast<std::size_t>(elementCount({shape.paddedTokens(), shape.embedding})));
     if (!shape.training) return;
     keepRows(elementCount({shape.experts, slots_, shape.embedding}));
-    gateGradient_.resize(static_cast<std::size_t>(elementCount({shape.embedding, shape.experts})));
+    gateGradient_.resize(static_cast<std::size_t>(gateMatrix() * (isNoisy() ? 2 : 1)));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
     const float* const tokens = input + firstElement();
-    router_.route(weights.gate, tokens, groups_.mp.rank, 1, sums);
+    router_.route(weights.gate, drawOf(step, groups_.world.rank), tokens, groups_.mp.rank, 1, sums);
     router_.scatter(tokens, slots_, rows());
 
     moecclResult_t result = dispatchRows(slots_);
@@ -86,7 +86,7 @@ class S1 final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     router_.combineBackward(keptResults(), outputGradient + firstElement(), slots_, rows());
     moecclResult_t result = dispatchRows(slots_);
@@ -97,8 +97,10 @@ class S1 final : public Schedule {
 
     router_.scatterBackward(rows(), slots_, partOf(inputGradient));
     std::ranges::fill(gateGradient_, 0.0f);
-    router_.gateBackward(weights.gate, probabilityGradients, gateGradient_.data(),
-                         partOf(inputGradient));
+    router_.gateBackward(
+        weights.gate, sumGradients,
+        {gateGradient_.data(), isNoisy() ? gateGradient_.data() + gateMatrix() : nullptr},
+        partOf(inputGradient));
     result = gatherParts(inputGradient);
     if (result != moecclSuccess) return result;
     return addGateGradient(gradients.gate);
@@ -124,16 +126,23 @@ class S1 final : public Schedule {
     return result;
   }
 
+  std::int64_t gateMatrix() const { return elementCount({shape_.embedding, shape_.experts}); }
+  bool isNoisy() const { return shape_.gate.kind == gates::Kind::noisy; }
+
   // All ranks of the MP group take part, whichever of them want the gradient.
-  moecclResult_t addGateGradient(float* sum) {
+  moecclResult_t addGateGradient(const GateGradients& sums) {
     if (groups_.mp.ranks > 1) {
       const moecclResult_t result =
           moecclAllReduce(gateGradient_.data(), gateGradient_.data(), gateGradient_.size(),
                           moecclFloat32, moecclSum, groups_.mp.comm, nullptr);
       if (noted("MP-AllReduce of the gate's gradient", result) != moecclSuccess) return result;
     }
-    for (std::size_t i = 0; i < gateGradient_.size() && sum != nullptr; ++i)
-      sum[i] += gateGradient_[i];
+    const auto add = [&](float* sum, std::int64_t begin) {
+      for (std::int64_t i = 0; i < gateMatrix() && sum != nullptr; ++i)
+        sum[i] += gateGradient_[begin + i];
+    };
+    add(sums.gate, 0);
+    add(sums.noise, gateMatrix());
     return moecclSuccess;
   }
 
@@ -148,7 +157,7 @@ class S1 final : public Schedule {
   Router router_;
   std::int64_t slots_;               // per expert of one part
   std::vector<float> padded_;        // a batch, where parts need more room than the caller's has
-  std::vector<float> gateGradient_;  // [embedding][experts], by the caller's part
+  std::vector<float> gateGradient_;  // of the gate, and of its noise, by the caller's part
 };
 
 }  // namespace

@@ -52,9 +52,9 @@ class S2 final : public Schedule {
     if (shape.training) keepRows(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
-    router_.route(weights.gate, input, 0, shape_.grid.nMp, sums);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
+    router_.route(weights.gate, drawOf(step, groups_.world.rank), input, 0, shape_.grid.nMp, sums);
     router_.scatter(input, shape_.capacity(), rows());
     moecclResult_t result = splitDispatchRows(slots_);
     if (result != moecclSuccess) return result;
@@ -67,7 +67,7 @@ class S2 final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     router_.combineBackward(keptResults(), outputGradient, shape_.capacity(), rows());
     moecclResult_t result = splitDispatchRows(slots_);
@@ -76,7 +76,7 @@ class S2 final : public Schedule {
     result = combineAllGatherRows(slots_);
     if (result != moecclSuccess) return result;
     router_.scatterBackward(rows(), shape_.capacity(), inputGradient);
-    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

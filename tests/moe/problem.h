@@ -24,6 +24,9 @@ struct Problem {
   double capacityFactor = 1.0;
   std::int64_t capacityGroups = 0;
   moecclMoeActivation_t activation = moecclMoeGelu;
+  moecclMoeGate_t gate = moecclGateSoftmax;
+  bool training = false;  // gates draw random numbers
+  std::int64_t step = 5;
   Tokens data = Tokens::random;
   bool biases = true;
   // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
@@ -50,6 +53,13 @@ Solved solve(const Problem& problem);
 // else a layer has changes from grid to grid.
 std::vector<Problem> gridProblems();
 
+// Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
+// drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training.
+std::vector<Problem> gateProblems();
+
+// What is random about a batch in training.
+moe_reference::Chance chanceOf(const Problem& problem, int batch);
+
 // MP groups of two that cross the ESP groups of three.
 Problem six(const std::string& name);
 
@@ -62,7 +72,7 @@ Problem hardProblem(const std::string& name);
 // One rank's results.
 struct Outcome {
   std::vector<float> output;
-  double auxiliaryLoss = 0;
+  double auxiliaryLoss = 0, imbalance = 0;
   std::int64_t droppedChoices = 0;
   std::vector<std::int64_t> assigned, kept;
 };
