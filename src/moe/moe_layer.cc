@@ -151,12 +151,12 @@ moecclResult_t MoeLayer::backward(const float* outputGradient, double auxiliaryL
 }
 
 moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
-  // All ranks of an MP group have counted the same tokens.
+  // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
+  // same experts above their mean.
   std::vector<std::int64_t> counts(assigned_.size());
-  if (groups_.mp.rank == 0) counts = assigned_;
   failedPhase_ = "AllReduce of the choices per expert";
   const moecclResult_t result =
-      moecclAllReduce(counts.data(), counts.data(), counts.size(), moecclInt64, moecclSum,
+      moecclAllReduce(assigned_.data(), counts.data(), counts.size(), moecclInt64, moecclSum,
                       groups_.world.comm, nullptr);
   if (result != moecclSuccess) return result;
   const std::vector<double> assigned(counts.begin(), counts.end());

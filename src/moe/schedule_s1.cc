@@ -62,7 +62,8 @@ class S1 final : public Schedule {
           static_cast<std::size_t>(elementCount({shape.paddedTokens(), shape.embedding})));
     if (!shape.training) return;
     keepRows(elementCount({shape.experts, slots_, shape.embedding}));
-    gateGradient_.resize(static_cast<std::size_t>(gateMatrix() * (isNoisy() ? 2 : 1)));
+    gateGradient_.resize(static_cast<std::size_t>(
+        elementCount({shape.embedding, shape.experts, isNoisy() ? 2 : 1})));
   }
 
   moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
@@ -126,7 +127,7 @@ class S1 final : public Schedule {
     return result;
   }
 
-  std::int64_t gateMatrix() const { return elementCount({shape_.embedding, shape_.experts}); }
+  std::int64_t gateMatrix() const { return shape_.embedding * shape_.experts; }
   bool isNoisy() const { return shape_.gate.kind == gates::Kind::noisy; }
 
   // All ranks of the MP group take part, whichever of them want the gradient.

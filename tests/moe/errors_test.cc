@@ -157,6 +157,25 @@ TEST(MoeErrors, FieldsOfGates) {
   });
 }
 
+// Questions about schedules are remembered; not so far that a gate that does not fit goes unnoticed.
+TEST(MoeErrors, FieldsOfGatesInQuestions) {
+  onGrid([](moecclGrid_t grid, int) {
+    moecclMoeConfig_t config = rightConfig();
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.grid = grid;
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &config;
+    moecclScheduleChoice_t first;
+    int room = 1;
+    check(moecclSelectSchedule(&query, &first, &room));
+    config.gate = moecclGateSwitch;
+    room = 1;
+    checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
+               {"moecclSelectSchedule: config.topK is 2", "moecclGateSwitch"});
+  });
+}
+
 TEST(MoeErrors, WeightsOfGates) {
   onGrid([](moecclGrid_t grid, int) {
     const auto refused = [](moecclResult_t result, const Parts& parts,
