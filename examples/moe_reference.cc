@@ -10,36 +10,36 @@ namespace {
 
 using Vector = std::vector<double>;
 
+void add(Vector& sum, const Vector& summand) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
+}
+
 std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
   while (value % multiple != 0) ++value;
   return value;
 }
 
-Vector logits(const Layer& layer, const float* token) {
+double jitterOf(const Layer& layer, std::int64_t token, std::int64_t m, const Chance& chance) {
+  if (!chance.jitter) return 1;
+  return 1 + layer.config.jitter * (2 * chance.jitter(token, m) - 1);
+}
+
+// What the gate sees of a token.
+Vector seenBy(const Layer& layer, const float* input, std::int64_t token, const Chance& chance) {
+  const std::int64_t embedding = layer.config.embedding;
+  Vector seen(input + token * embedding, input + (token + 1) * embedding);
+  for (std::int64_t m = 0; m < embedding && chance.jitter; ++m)
+    seen[m] = static_cast<float>(seen[m] * jitterOf(layer, token, m, chance));
+  return seen;
+}
+
+Vector product(const Layer& layer, const Vector& token, const std::vector<float>& matrix) {
   const std::int64_t experts = layer.config.experts;
-  Vector result(experts, 0.0);
-  for (std::int64_t expert = 0; expert < experts; ++expert)
+  Vector result(matrix.empty() ? 0 : experts, 0.0);
+  for (std::size_t expert = 0; expert < result.size(); ++expert)
     for (std::int64_t m = 0; m < layer.config.embedding; ++m)
-      result[expert] += static_cast<double>(token[m]) * layer.gate[m * experts + expert];
+      result[expert] += token[m] * matrix[m * experts + expert];
   return result;
-}
-
-Vector softmax(const Vector& logits) {
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  Vector result;
-  for (double logit : logits) result.push_back(std::exp(logit - highest));
-  const double sum = std::accumulate(result.begin(), result.end(), 0.0);
-  for (double& probability : result) probability /= sum;
-  return result;
-}
-
-// All experts, best first.
-std::vector<std::int64_t> ranking(const Vector& logits) {
-  std::vector<std::int64_t> experts(logits.size());
-  std::iota(experts.begin(), experts.end(), 0);
-  std::stable_sort(experts.begin(), experts.end(),
-                   [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
-  return experts;
 }
 
 double activation(moecclMoeActivation_t which, double x) {
@@ -81,23 +81,61 @@ Vector expertOutput(const Layer& layer, std::int64_t expert, const float* token)
 
 // What the gate and the capacity make of a batch.
 struct Routing {
-  std::vector<Vector> probabilities;              // [tokens][E]
-  std::vector<std::vector<std::int64_t>> chosen;  // [tokens][k]
-  Vector firstChoices;                            // [E]
-  std::vector<std::int64_t> placed;               // choices with a place: token * k + choice
-  Result result;                                  // all but the output
+  std::vector<Vector> logits, noise;        // [tokens][E]
+  std::vector<Decision<double>> decisions;  // [tokens]
+  std::vector<Vector> first, second;        // [sections][E]
+  std::vector<std::int64_t> placed;         // choices with a place: token * width + choice
+  Result result;                            // all but the output
 };
 
-Routing route(const Layer& layer, const float* input) {
+std::int64_t widthOf(const moecclMoeConfig_t& config) {
+  return config.gate == moecclGateExpertChoice ? config.experts : config.topK;
+}
+
+// Tokens choose experts: all first choices have places before all second ones.
+void placeInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
+                  std::int64_t places, Routing& routing) {
+  Result& result = routing.result;
+  std::vector<std::int64_t> taken(config.experts, 0);
+  for (std::int64_t choice = 0; choice < config.topK; ++choice)
+    for (std::int64_t token : tokens) {
+      const std::int64_t expert = routing.decisions[token].experts[choice];
+      if (expert < 0) continue;
+      const bool full = taken[expert] == places;
+      (full ? result.placeless : routing.placed).push_back(token * config.topK + choice);
+      taken[expert] += full ? 0 : 1;
+      result.assigned[expert] += 1;
+      result.kept[expert] += full ? 0 : 1;
+    }
+}
+
+// Experts choose tokens, by weights as they are handed out.
+void chooseInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
+                   std::int64_t places, Routing& routing) {
+  for (std::int64_t expert = 0; expert < config.experts; ++expert) {
+    std::vector<std::int64_t> order = tokens;
+    const auto weight = [&](std::int64_t token) {
+      return static_cast<float>(routing.decisions[token].weights[expert]);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return weight(a) > weight(b); });
+    order.resize(std::min(order.size(), static_cast<std::size_t>(places)));
+    for (std::int64_t token : order) routing.placed.push_back(token * config.experts + expert);
+    routing.result.assigned[expert] += static_cast<std::int64_t>(order.size());
+    routing.result.kept[expert] = routing.result.assigned[expert];
+  }
+}
+
+Routing route(const Layer& layer, const float* input, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
-  const std::int64_t tokens = config.tokens, experts = config.experts, choices = config.topK;
+  const std::int64_t tokens = config.tokens, experts = config.experts;
   const std::int64_t groups = config.capacityGroups == 0 ? layer.nMp : config.capacityGroups;
   const std::int64_t unit = std::lcm(groups, static_cast<std::int64_t>(layer.nMp));
   const std::int64_t padded = roundUp(tokens, unit);
 
   Routing routing;
   Result& result = routing.result;
-  const double wanted = static_cast<double>(choices) * config.capacityFactor *
+  const double wanted = static_cast<double>(config.topK) * config.capacityFactor *
                         static_cast<double>(tokens) / static_cast<double>(experts);
   const double nearest = std::round(wanted);
   const double places = std::abs(wanted - nearest) <= 1e-12 * wanted ? nearest : std::ceil(wanted);
@@ -107,46 +145,35 @@ Routing route(const Layer& layer, const float* input) {
   result.assigned.assign(experts, 0);
   result.kept.assign(experts, 0);
 
-  Vector probabilitySum(experts, 0.0);
-  routing.firstChoices.assign(experts, 0.0);
+  routing.first.assign(sections(config), Vector(experts, 0.0));
+  routing.second = routing.first;
   for (std::int64_t token = 0; token < tokens; ++token) {
-    const Vector scores = logits(layer, input + token * config.embedding);
-    routing.probabilities.push_back(softmax(scores));
-    std::vector<std::int64_t> chosen = ranking(scores);
-    chosen.resize(choices);
-    for (std::int64_t expert = 0; expert < experts; ++expert)
-      probabilitySum[expert] += routing.probabilities.back()[expert];
-    routing.firstChoices[chosen[0]] += 1;
-    for (std::int64_t expert : chosen) result.assigned[expert] += 1;
-    routing.chosen.push_back(chosen);
+    const Vector seen = seenBy(layer, input, token, chance);
+    routing.logits.push_back(product(layer, seen, layer.gate));
+    routing.noise.push_back(product(layer, seen, layer.noise));
+    routing.decisions.push_back(
+        decide(config, token, routing.logits.back(), routing.noise.back(), layer.bias, chance));
+    add(routing.first[sectionOf(config, token)], routing.decisions.back().first);
+    add(routing.second[sectionOf(config, token)], routing.decisions.back().second);
   }
-  for (std::int64_t expert = 0; expert < experts && tokens > 0; ++expert)
-    result.auxiliaryLoss += static_cast<double>(experts) * (routing.firstChoices[expert] / tokens) *
-                            (probabilitySum[expert] / tokens);
+  for (std::int64_t section = 0; section < sections(config); ++section)
+    result.auxiliaryLoss +=
+        sectionLoss(config, section, routing.first[section], routing.second[section]);
 
-  // Places, group by group: all first choices, then all second ones.
   for (std::int64_t group = 0; group < groups; ++group) {
-    std::vector<std::int64_t> taken(experts, 0);
-    for (std::int64_t choice = 0; choice < choices; ++choice)
-      for (std::int64_t token = 0; token < tokens; ++token) {
-        if (token * groups / padded != group) continue;
-        const std::int64_t expert = routing.chosen[token][choice];
-        const bool full = taken[expert] == result.capacity / groups;
-        (full ? result.placeless : routing.placed).push_back(token * choices + choice);
-        taken[expert] += full ? 0 : 1;
-        result.kept[expert] += full ? 0 : 1;
-      }
+    std::vector<std::int64_t> members;
+    for (std::int64_t token = 0; token < tokens; ++token)
+      if (token * groups / padded == group) members.push_back(token);
+    const auto place = config.gate == moecclGateExpertChoice ? chooseInGroup : placeInGroup;
+    place(config, members, result.capacity / groups, routing);
   }
   std::sort(result.placeless.begin(), result.placeless.end());
+  const std::int64_t width = widthOf(config);
+  result.chosen.assign(tokens * width, -1);
+  for (const auto* choices : {&routing.placed, &result.placeless})
+    for (std::int64_t at : *choices)
+      result.chosen[at] = routing.decisions[at / width].experts[at % width];
   return routing;
-}
-
-// What the weights of a token's choices, k of them, are divided by.
-double weightSum(const Routing& routing, std::int64_t token) {
-  if (routing.chosen[token].size() == 1) return 1;
-  double sum = 0;
-  for (std::int64_t expert : routing.chosen[token]) sum += routing.probabilities[token][expert];
-  return sum;
 }
 
 // Adds the gradients of an expert's weights, given those of its output for one token, and returns those
@@ -176,60 +203,93 @@ Vector expertBackward(const Layer& layer, std::int64_t expert, const float* toke
   return tokenGradient;
 }
 
-// Adds the gradients of the gate, and of the token by it, given those of the token's probabilities.
-void gateBackward(const Layer& layer, const float* token, const Vector& probabilities,
-                  const Vector& probabilityGradients, Gradients& gradients, double* tokenGradient) {
-  const std::int64_t experts = layer.config.experts;
-  const double mean = std::inner_product(probabilities.begin(), probabilities.end(),
-                                         probabilityGradients.begin(), 0.0);
-  for (std::int64_t expert = 0; expert < experts; ++expert) {
-    const double logit = probabilities[expert] * (probabilityGradients[expert] - mean);
-    for (std::int64_t m = 0; m < layer.config.embedding; ++m) {
-      gradients.gate[m * experts + expert] += token[m] * logit;
-      tokenGradient[m] += layer.gate[m * experts + expert] * logit;
+// The slopes of (ofWeights times the token's weights) plus scale times the auxiliary loss, by the token's
+// logits, and by those of its noise.
+struct LogitSlopes {
+  Vector logits, noise;  // [E]
+};
+
+LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t token,
+                     const Vector& ofWeights, double scale, const Chance& chance) {
+  const std::int64_t experts = layer.config.experts, section = sectionOf(layer.config, token);
+  const auto slope = [&](const Vector& varied, std::int64_t expert) {
+    const auto duals = [&](const Vector& values) {
+      std::vector<Dual> result(values.begin(), values.end());
+      if (&values == &varied) result[expert].slope = 1;
+      return result;
+    };
+    const Decision<Dual> it = decide(layer.config, token, duals(routing.logits[token]),
+                                     duals(routing.noise[token]), layer.bias, chance);
+    Dual loss = 0;
+    for (std::size_t c = 0; c < it.weights.size(); ++c) loss += ofWeights[c] * it.weights[c];
+    std::vector<Dual> first, second;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      first.push_back({routing.first[section][e], it.first[e].slope});
+      second.push_back({routing.second[section][e], it.second[e].slope});
     }
-  }
+    loss += scale * sectionLoss(layer.config, section, first, second);
+    return loss.slope;
+  };
+  LogitSlopes slopes;
+  for (std::int64_t e = 0; e < experts; ++e)
+    slopes.logits.push_back(slope(routing.logits[token], e));
+  for (std::size_t e = 0; e < routing.noise[token].size(); ++e)
+    slopes.noise.push_back(slope(routing.noise[token], static_cast<std::int64_t>(e)));
+  return slopes;
+}
+
+// Adds the gradients of a matrix of the gate, and of the token by it, given those of their product.
+void productBackward(const Layer& layer, const std::vector<float>& matrix, const Vector& seen,
+                     const Vector& ofProduct, Vector& ofMatrix, Vector& ofSeen) {
+  const std::int64_t experts = layer.config.experts;
+  for (std::size_t expert = 0; expert < ofProduct.size(); ++expert)
+    for (std::int64_t m = 0; m < layer.config.embedding; ++m) {
+      ofMatrix[m * experts + expert] += seen[m] * ofProduct[expert];
+      ofSeen[m] += matrix[m * experts + expert] * ofProduct[expert];
+    }
 }
 
 }  // namespace
 
-Result forward(const Layer& layer, const float* input) {
-  const std::int64_t embedding = layer.config.embedding, choices = layer.config.topK;
-  Routing routing = route(layer, input);
+Result forward(const Layer& layer, const float* input, const Chance& chance) {
+  const std::int64_t embedding = layer.config.embedding, width = widthOf(layer.config);
+  Routing routing = route(layer, input, chance);
   routing.result.output.assign(layer.config.tokens * embedding, 0.0);
   for (std::int64_t at : routing.placed) {
-    const std::int64_t token = at / choices, expert = routing.chosen[token][at % choices];
-    const double weight = routing.probabilities[token][expert] / weightSum(routing, token);
-    const Vector output = expertOutput(layer, expert, input + token * embedding);
+    const std::int64_t token = at / width;
+    const Decision<double>& decision = routing.decisions[token];
+    const Vector output =
+        expertOutput(layer, decision.experts[at % width], input + token * embedding);
     for (std::int64_t m = 0; m < embedding; ++m)
-      routing.result.output[token * embedding + m] += weight * output[m];
+      routing.result.output[token * embedding + m] += decision.weights[at % width] * output[m];
   }
   return routing.result;
 }
 
 Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
-                   double auxiliaryLossScale) {
+                   double auxiliaryLossScale, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
-  const std::int64_t embedding = config.embedding, choices = config.topK;
-  const Routing routing = route(layer, input);
+  const std::int64_t embedding = config.embedding, width = widthOf(config);
+  const Routing routing = route(layer, input, chance);
   Gradients gradients;
   gradients.input.assign(config.tokens * embedding, 0.0);
   gradients.gate.assign(layer.gate.size(), 0.0);
+  gradients.noise.assign(layer.noise.size(), 0.0);
   gradients.w1.assign(layer.w1.size(), 0.0);
   gradients.b1.assign(config.experts * config.hidden, 0.0);
   gradients.w2.assign(layer.w2.size(), 0.0);
   gradients.b2.assign(config.experts * embedding, 0.0);
 
-  // By the probabilities, first as if each were a weight by itself.
-  std::vector<Vector> ofProbabilities(config.tokens, Vector(config.experts, 0.0));
+  std::vector<Vector> ofWeights(config.tokens, Vector(width, 0.0));
   for (std::int64_t at : routing.placed) {
-    const std::int64_t token = at / choices, expert = routing.chosen[token][at % choices];
-    const double weight = routing.probabilities[token][expert] / weightSum(routing, token);
+    const std::int64_t token = at / width, choice = at % width;
+    const std::int64_t expert = routing.decisions[token].experts[choice];
     const Vector output = expertOutput(layer, expert, input + token * embedding);
     Vector weighted(embedding);
     for (std::int64_t m = 0; m < embedding; ++m) {
-      ofProbabilities[token][expert] += output[m] * outputGradient[token * embedding + m];
-      weighted[m] = weight * outputGradient[token * embedding + m];
+      ofWeights[token][choice] += output[m] * outputGradient[token * embedding + m];
+      weighted[m] =
+          routing.decisions[token].weights[choice] * outputGradient[token * embedding + m];
     }
     const Vector ofToken =
         expertBackward(layer, expert, input + token * embedding, weighted, gradients);
@@ -237,19 +297,14 @@ Gradients backward(const Layer& layer, const float* input, const float* outputGr
       gradients.input[token * embedding + m] += ofToken[m];
   }
   for (std::int64_t token = 0; token < config.tokens; ++token) {
-    Vector& mine = ofProbabilities[token];
-    // A weight p / s, where s is the sum of the chosen p.
-    const double sum = weightSum(routing, token);
-    double mean = 0;
-    for (std::int64_t expert : routing.chosen[token])
-      mean += mine[expert] * routing.probabilities[token][expert] / sum;
-    for (std::int64_t expert : routing.chosen[token])
-      mine[expert] = (mine[expert] - (choices == 1 ? 0 : mean)) / sum;
-    for (std::int64_t expert = 0; expert < config.experts; ++expert)
-      mine[expert] += auxiliaryLossScale * static_cast<double>(config.experts) *
-                      routing.firstChoices[expert] / config.tokens / config.tokens;
-    gateBackward(layer, input + token * embedding, routing.probabilities[token], mine, gradients,
-                 gradients.input.data() + token * embedding);
+    const LogitSlopes slopes =
+        slopesOf(layer, routing, token, ofWeights[token], auxiliaryLossScale, chance);
+    const Vector seen = seenBy(layer, input, token, chance);
+    Vector ofSeen(embedding, 0.0);
+    productBackward(layer, layer.gate, seen, slopes.logits, gradients.gate, ofSeen);
+    productBackward(layer, layer.noise, seen, slopes.noise, gradients.noise, ofSeen);
+    for (std::int64_t m = 0; m < embedding; ++m)
+      gradients.input[token * embedding + m] += ofSeen[m] * jitterOf(layer, token, m, chance);
   }
   return gradients;
 }
@@ -280,6 +335,8 @@ Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes) {
   Shard shard;
   cutShard(layer, shapes, layer, shard);
   shard.weights.gate = layer.gate.data();
+  shard.weights.noise = layer.noise.empty() ? nullptr : layer.noise.data();
+  shard.weights.bias = layer.bias.empty() ? nullptr : layer.bias.data();
   shard.weights.w1 = shard.w1.data();
   shard.weights.b1 = shard.b1.empty() ? nullptr : shard.b1.data();
   shard.weights.w2 = shard.w2.data();
@@ -292,6 +349,7 @@ Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gra
   cutShard(layer, shapes, whole, shard);
   shard.input = whole.input;
   shard.gate = whole.gate;
+  shard.noise = whole.noise;
   return shard;
 }
 

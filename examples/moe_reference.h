@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/moe_reference_gates.h"
 #include "moeccl/moe.h"
 
 namespace moe_reference {
@@ -14,36 +15,39 @@ namespace moe_reference {
 // A whole layer, not a rank's part of it. Matrices are row-major.
 struct Layer {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-  int nMp = 1;              // ranks per MP group; they decide how tokens are padded
-  std::vector<float> gate;  // [M][E]
-  std::vector<float> w1;    // [E][M][H]
-  std::vector<float> b1;    // [E][H]; empty: zero
-  std::vector<float> w2;    // [E][H][M]
-  std::vector<float> b2;    // [E][M]; empty: zero
+  int nMp = 1;               // ranks per MP group; they decide how tokens are padded
+  std::vector<float> gate;   // [M][E]
+  std::vector<float> noise;  // [M][E] with NoisyTopK, else empty
+  std::vector<double> bias;  // [E] with Sigmoid; empty: zero
+  std::vector<float> w1;     // [E][M][H]
+  std::vector<float> b1;     // [E][H]; empty: zero
+  std::vector<float> w2;     // [E][H][M]
+  std::vector<float> b2;     // [E][M]; empty: zero
 };
 
 struct Result {
   std::vector<double> output;           // [tokens][M]
+  std::vector<std::int64_t> chosen;     // [tokens][topK], with expert choice [E]: experts; -1: none
   std::vector<std::int64_t> assigned;   // [E] choices per expert, before capacity
   std::vector<std::int64_t> kept;       // [E] choices per expert that found a place
-  std::vector<std::int64_t> placeless;  // choices without a place: token * k + choice, ascending
+  std::vector<std::int64_t> placeless;  // choices without a place: token * topK + choice, ascending
   std::int64_t capacity = 0;            // places per expert
   double auxiliaryLoss = 0;
 };
 
 // The forward pass over the tokens of one MP group, input [tokens][M].
-Result forward(const Layer& layer, const float* input);
+Result forward(const Layer& layer, const float* input, const Chance& chance = {});
 
 // As moecclMoeGradients_t, of a whole layer and one MP group.
 struct Gradients {
   std::vector<double> input;  // [tokens][M]
-  std::vector<double> gate, w1, b1, w2, b2;
+  std::vector<double> gate, noise, w1, b1, w2, b2;
 };
 
 // The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
 // the auxiliary loss.
 Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
-                   double auxiliaryLossScale);
+                   double auxiliaryLossScale, const Chance& chance = {});
 
 // The part of the weights that a rank hands to moecclMoeLayerSetWeights; `weights` points into the
 // vectors.
@@ -53,7 +57,7 @@ struct Shard {
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
 
-// The same part of gradients, whose input and gate every rank of the MP group has whole.
+// The same part of gradients, whose input, gate and noise every rank of the MP group has whole.
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
 // The largest |actual - expected| over `count` values, divided by the largest |expected| (by 1 when

@@ -7,7 +7,7 @@
 
 namespace moeccl {
 
-// The choices of some tokens, [tokens][choices] each, as kernels/gate.h makes them.
+// The choices of some tokens, [tokens][choices] each, as gates/gate.h makes them.
 struct Choices {
   const std::int32_t* experts;
   const std::int64_t* slots;  // within the expert; -1: dropped

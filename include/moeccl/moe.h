@@ -6,32 +6,32 @@
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
  *   E    experts                      k  experts per token    f  capacity factor
  *
- * Gate: logits = token x gate; probabilities = softmax(logits). A token chooses the k experts with
- *   the largest logits; of equal ones the lower index. Logits are summed in double, in the order of
- *   the embedding, so that a token's choice depends on nothing but the token.
+ * Gate: as moecclMoeGate_t says of the config's kind. Logits = token x gate are summed in double, in
+ *   the order of the embedding; of equal ones the lower expert is chosen. So a token's choices depend
+ *   on nothing but the token and what is random about it.
  *
- * Weights: k = 1: the probability itself (Switch). k > 1: the k probabilities divided by their sum,
- *   whether or not a choice is dropped afterwards (GShard).
+ * Random numbers are functions of the config's seed, the step (moecclMoeLayerSetStep), the number of
+ *   the MP group (world rank / N_MP) and the token's index in it: the same under every schedule, and
+ *   for the same group on any number of ranks. Only layers for training draw them (config.training).
  *
  * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
  *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
  *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L / E),
  *   rounded up to a multiple of g and of N_MP, but never more than there are padded tokens. (What is
  *   within 1e-12 of a whole number, relatively, counts as that number.) Places go to first choices
- *   before second ones, in token order. A choice without a place is dropped: it contributes zero;
- *   the token's other choices stay as they are.
+ *   before second ones, in token order; with expert choice to the tokens that the expert takes. A
+ *   choice without a place is dropped: it contributes zero; the token's other choices stay as they are.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2.
  *
  * Output: the sum over a token's choices of weight times expert output.
  *
- * Auxiliary loss: E times the sum over experts of (share of tokens whose first choice it is, before
- *   capacity) x (mean probability): GShard's and Switch's, over the whole batch of the MP group.
+ * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
  * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose
  *   gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss. Choices,
- *   places and the shares of first choices are constants; weights and probabilities are not. A dropped
- *   choice counts in the sum that k > 1 weights are divided by, and gives its expert nothing. The
+ *   places, counts of choices and random numbers are constants; weights and probabilities are not. A
+ *   dropped choice counts in the sum that weights are divided by, and gives its expert nothing. The
  *   slope of relu at 0 is 0.
  */
 #ifndef MOECCL_MOE_H_
@@ -67,6 +67,42 @@ typedef enum {
   moecclNumSchedules = 5
 } moecclSchedule_t;
 
+/* How tokens and experts find each other; any kind under any schedule. With p = softmax(logits), and
+ * CV the standard deviation over all experts divided by the mean:
+ *
+ * Softmax       The k experts of the largest logits. Weight: with k = 1 p, else the k p divided by
+ *               their sum (GShard). Loss: E times the sum over experts of (share of tokens whose
+ *               first choice it is) x (mean p) (Switch 2.2, equations 4 to 6).
+ * NoisyTopK     The k largest H = logits + normal x softplus(token x noise), where normal is a random
+ *               number, 0 in inference; weight: the softmax of the k H. Loss: importanceWeight
+ *               CV(importance)^2 + loadWeight CV(load)^2 (Shazeer et al. 2017, equations 3 to 11).
+ * GShard        The two largest logits, weights as with softmax; topK must be 2. The second choice is
+ *               made with probability min(1, 2 x its weight), in inference always; one not made takes
+ *               no place and does not count. Loss: that of softmax / E^2, the mean over experts
+ *               (Lepikhin et al. 2020, algorithm 1, lines 13 and 19).
+ * Switch        As softmax with k = 1, which topK must be; but the gate sees each element of its input
+ *               times a random number, uniform from 1 - jitter to 1 + jitter, 1 in inference (Fedus et
+ *               al. 2021, 2.1 and 2.4).
+ * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (as floats; of
+ *               equal ones the earlier), as many as it has places. Weight: p. So a token has from 0
+ *               to E experts, k f on average; topK has no other meaning. No loss, nothing is dropped
+ *               (Zhou et al. 2022, 3.2).
+ * Sigmoid       s = sigmoid(logits). Experts lie in expertGroups equal consecutive groups. A token goes
+ *               to the topGroups groups where the two largest s + bias have the largest sum, and in
+ *               them to the k experts of the largest s + bias. Weight: routingScale s / sum of the k s.
+ *               Loss: the mean over sequences, of sequenceTokens tokens each, of the sum over experts
+ *               of (E / k) (choices of it / tokens) x (mean of s / sum of all s) (DeepSeek-V3 2.1.2,
+ *               equations 12 to 20). moecclMoeUpdateBias balances the bias. */
+typedef enum {
+  moecclGateSoftmax = 0,
+  moecclGateNoisyTopK = 1,
+  moecclGateGShard = 2,
+  moecclGateSwitch = 3,
+  moecclGateExpertChoice = 4,
+  moecclGateSigmoid = 5,
+  moecclNumGates = 6
+} moecclMoeGate_t;
+
 /* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
  * topK and capacityFactor must be set. Every rank of the grid passes the same. */
 typedef struct {
@@ -85,11 +121,13 @@ typedef struct {
   moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                        PPMoE) overrides it */
   /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in floats of each
-   * rank: tokens (M + 2 E) (S1: 1 / N_MP of it), what its experts were given, and what came back:
+   * rank: tokens (M + 2 E), with noisy top-k tokens (M + 4 E) (S1: 1 / N_MP of it), what its experts
+   * were given, and what came back:
    *   baseline  E T M N_ESP          + E T M
    *   S1        E T M N_ESP / N_MP   + E T M / N_MP
    *   S2        E T M max(1, N_ESP / N_MP) + E T M
-   *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k)
+   *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k), with expert
+   *             choice tokens (M + E)
    * and less for numbers per choice. Hidden values are computed again. */
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
@@ -98,13 +136,24 @@ typedef struct {
    * on while experts compute if the communicator has a progress thread, else between two experts. Other
    * schedules ignore it. */
   int64_t chunks;
+  moecclMoeGate_t gate;
+  int64_t seed; /* of random numbers; any */
+  /* What one kind of gate reads; with any other it must be 0. */
+  double jitter;           /* Switch: from 0 to 1 */
+  double importanceWeight; /* NoisyTopK: 0 or more, like loadWeight; both 0: 1 each */
+  double loadWeight;
+  int64_t expertGroups;   /* Sigmoid: a divisor of experts; 0: 1 */
+  int64_t topGroups;      /* Sigmoid: of at least k experts; 0: expertGroups */
+  double routingScale;    /* Sigmoid: above 0; 0: 1 */
+  int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0                                  \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, 0.0, 0.0, \
+        0.0, 0, 0, 0.0, 0                                                                       \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -135,26 +184,28 @@ typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
-  const void* gate; /* [M][E], the same on every rank */
-  const void* w1;   /* [localExperts][M][localHidden] */
-  const void* b1;   /* [localExperts][localHidden]; NULL: zero */
-  const void* w2;   /* [localExperts][localHidden][M] */
-  const void* b2;   /* [localExperts][M]; NULL: zero */
+  const void* gate;   /* [M][E], the same on every rank */
+  const void* w1;     /* [localExperts][M][localHidden] */
+  const void* b1;     /* [localExperts][localHidden]; NULL: zero */
+  const void* w2;     /* [localExperts][localHidden][M] */
+  const void* b2;     /* [localExperts][M]; NULL: zero */
+  const void* noise;  /* [M][E], the same on every rank, with NoisyTopK; else NULL */
+  const double* bias; /* [E], the same on every rank, with Sigmoid, NULL: zero; else NULL */
 } moecclMoeWeights_t;
 
 #define MOECCL_MOE_WEIGHTS_MAGIC 0x6d6f7774u
 #define MOECCL_MOE_WEIGHTS_INITIALIZER                                                            \
   {                                                                                               \
     sizeof(moecclMoeWeights_t), MOECCL_MOE_WEIGHTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, NULL, \
-        NULL                                                                                      \
+        NULL, NULL, NULL                                                                          \
   }
 
 /* Where Backward adds the gradients of the caller's weights, in the shapes and the datatype of
  * moecclMoeWeights_t. Begin with MOECCL_MOE_GRADIENTS_INITIALIZER; NULL: that gradient is not wanted.
  *   w1, b1, w2, b2: over the tokens of all ranks, each token once: there is nothing left to reduce.
  *     b2's is the same on all shards of an expert.
- *   gate: over the tokens of the caller's MP group, the same on its ranks. What remains is to sum it
- *     over the MP groups, as for every weight of the model that all of them hold. */
+ *   gate, noise: over the tokens of the caller's MP group, the same on its ranks. What remains is to
+ *     sum them over the MP groups, as for every weight of the model that all of them hold. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -164,13 +215,14 @@ typedef struct {
   void* b1;
   void* w2;
   void* b2;
+  void* noise;
 } moecclMoeGradients_t;
 
 #define MOECCL_MOE_GRADIENTS_MAGIC 0x6d6f6772u
 #define MOECCL_MOE_GRADIENTS_INITIALIZER                                                        \
   {                                                                                             \
     sizeof(moecclMoeGradients_t), MOECCL_MOE_GRADIENTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, \
-        NULL, NULL                                                                              \
+        NULL, NULL, NULL                                                                        \
   }
 
 /* What happened to the tokens of the caller's MP group in the last Forward; the same on all ranks
@@ -180,16 +232,17 @@ typedef struct {
   unsigned magic;
   unsigned version;
   double auxiliaryLoss;   /* 0 without tokens */
-  int64_t droppedChoices; /* of the k B L choices: those that found no place */
+  int64_t droppedChoices; /* choices that found no place */
   /* [E] choices per expert, before capacity and with a place. They belong to the layer and are valid
    * until its next Forward or Destroy. */
   const int64_t* assigned;
   const int64_t* kept;
+  double imbalance; /* the largest of assigned / their mean: 1 to E, 1 is even; 0 without choices */
 } moecclMoeStats_t;
 
 #define MOECCL_MOE_STATS_MAGIC 0x6d6f7374u
 #define MOECCL_MOE_STATS_INITIALIZER \
-  { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL }
+  { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL, 0.0 }
 
 /* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
  * tokens. Collective over the grid. The algorithms of its collectives are those of the grid's
@@ -210,17 +263,23 @@ MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
 /* Names the caller's weights. They stay the caller's: the layer keeps the pointers, reads through
  * them in every Forward and never writes, so an optimiser may update them in place between two
  * Forwards. They must stay valid until the next SetWeights or Destroy. Local. Errors:
- * InvalidArgument (gate, w1 or w2 NULL). */
+ * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it). */
 MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
                                                    const moecclMoeWeights_t* weights);
 
 /* Names where the gradients of the caller's weights go. The memory stays the caller's: every Backward
  * adds to it, as PyTorch does to .grad, so that several passes make one step; the caller zeroes it
  * between steps. It must stay valid until the next SetGradients or Destroy. Without this call no
- * gradients of weights are computed. Local. Errors: InvalidArgument, InvalidUsage (config.training
- * is 0). */
+ * gradients of weights are computed. Local. Errors: InvalidArgument (also: noise without
+ * moecclGateNoisyTopK), InvalidUsage (config.training is 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
                                                      const moecclMoeGradients_t* gradients);
+
+/* Sets the step of the next Forward, the same on every rank, which is not checked: so a training that
+ * is resumed draws the random numbers that it would have drawn. The first Forward of a layer has step
+ * 0, and each that completes counts one on. Local. Errors: InvalidArgument (layer NULL, step below 0),
+ * InvalidUsage (config.training is 0: nothing is random). */
+MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step);
 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
@@ -246,6 +305,14 @@ MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* i
 MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
                                             double auxiliaryLossScale, void* inputGradient,
                                             moecclStream_t stream);
+
+/* Balances the bias of a Sigmoid gate after a step: adds `speed` for experts that had fewer choices
+ * than the mean, in all Forwards of all ranks since the last UpdateBias, and subtracts it for those that
+ * had more (DeepSeek-V3 2.1.2). bias [E] is the caller's: what weights.bias names, or a copy. It must be
+ * the same on all ranks, and is so afterwards. Collective over the grid.
+ * Errors: InvalidArgument (layer or bias NULL, speed negative or not finite), InvalidUsage (the gate is
+ * another), and those of moecclAllReduce. */
+MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed);
 
 /* Errors: InvalidArgument, InvalidUsage (no Forward has completed yet). Local. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);

@@ -246,8 +246,9 @@ void Gate<Real>::multiplyBlock(const Parameters<Real>& parameters, const Part<Re
     std::fill_n(dBlock_.begin(), count * embedding, Real{0});
   }
   const auto add = [&](const std::vector<Real>& dLogits, const Real* weights, Real* dWeights) {
-    addProduct(Transpose::first, embedding, experts, count, jitter ? block_.data() : input,
-               dLogits.data(), dWeights);
+    if (dWeights != nullptr)
+      addProduct(Transpose::first, embedding, experts, count, jitter ? block_.data() : input,
+                 dLogits.data(), dWeights);
     addProduct(Transpose::second, count, embedding, experts, dLogits.data(), weights,
                jitter ? dBlock_.data() : dInput);
   };

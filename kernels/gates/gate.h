@@ -91,7 +91,7 @@ struct Decisions {
 
 template <typename Real>
 struct Gradients {
-  Real* gate;   // as in Parameters, like noise
+  Real* gate;   // as in Parameters, like noise; null: not wanted
   Real* noise;  // null but with noisy
   Real* input;  // as in Part
 };

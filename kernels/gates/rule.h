@@ -3,7 +3,8 @@
 //
 // To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a file with its
 // rule, which is made below and in gate.cc's ruleOf, and plain loops in tests/kernels/gates_plain.cc,
-// by which all tests know it.
+// by which all tests of kernels know it. For the layer: its place in moecclMoeGate_t, in
+// src/moe/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
 #pragma once
 
 #include <cstdint>

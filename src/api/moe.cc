@@ -1,5 +1,6 @@
 #include "moeccl/moe.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -38,6 +39,10 @@ void requireTraining(const moeccl::MoeLayer& layer) {
   if (!layer.shape().training)
     throw Error(moecclInvalidUsage,
                 "the layer keeps nothing for gradients: make it with config.training 1");
+}
+
+bool isKind(const moeccl::MoeLayer& layer, moeccl::gates::Kind kind) {
+  return layer.shape().gate.kind == kind;
 }
 
 const float* weight(const void* pointer, const char* text) {
@@ -82,7 +87,16 @@ moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeW
     moeccl::MoeLayer& it = layerOf(layer);
     const moecclMoeWeights_t theirs = readStruct(kWeights, weights);
     moeccl::LayerWeights ours;
-    ours.gate = weight(theirs.gate, "weights.gate is NULL; it must hold [M][E]");
+    ours.gate.gate = weight(theirs.gate, "weights.gate is NULL; it must hold [M][E]");
+    if (isKind(it, moeccl::gates::Kind::noisy))
+      ours.gate.noise = weight(
+          theirs.noise, "weights.noise is NULL; with moecclGateNoisyTopK it must hold [M][E]");
+    else
+      require(theirs.noise == nullptr,
+              "weights.noise is set; it must be NULL, since only moecclGateNoisyTopK reads it");
+    require(theirs.bias == nullptr || isKind(it, moeccl::gates::Kind::sigmoid),
+            "weights.bias is set; it must be NULL, since only moecclGateSigmoid reads it");
+    ours.gate.bias = theirs.bias;
     ours.w1 = weight(theirs.w1, "weights.w1 is NULL; it must hold [localExperts][M][localHidden]");
     ours.w2 = weight(theirs.w2, "weights.w2 is NULL; it must hold [localExperts][localHidden][M]");
     ours.b1 = static_cast<const float*>(theirs.b1);
@@ -97,9 +111,24 @@ moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
     moeccl::MoeLayer& it = layerOf(layer);
     const moecclMoeGradients_t theirs = readStruct(kGradients, gradients);
     requireTraining(it);
-    it.setGradients({static_cast<float*>(theirs.gate), static_cast<float*>(theirs.w1),
-                     static_cast<float*>(theirs.b1), static_cast<float*>(theirs.w2),
+    require(theirs.noise == nullptr || isKind(it, moeccl::gates::Kind::noisy),
+            "gradients.noise is set; it must be NULL, since only moecclGateNoisyTopK has it");
+    it.setGradients({{static_cast<float*>(theirs.gate), static_cast<float*>(theirs.noise)},
+                     static_cast<float*>(theirs.w1),
+                     static_cast<float*>(theirs.b1),
+                     static_cast<float*>(theirs.w2),
                      static_cast<float*>(theirs.b2)});
+  });
+}
+
+moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step) {
+  return boundary("moecclMoeLayerSetStep", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    if (step < 0)
+      throw Error(moecclInvalidArgument,
+                  stringf("step is %lld; it must be 0 or more", static_cast<long long>(step)));
+    requireTraining(it);
+    it.setStep(step);
   });
 }
 
@@ -140,6 +169,22 @@ moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradi
   });
 }
 
+moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed) {
+  return boundary("moecclMoeUpdateBias", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    require(bias != nullptr, "bias is NULL; it must hold [E]");
+    if (!(speed >= 0) || !std::isfinite(speed))
+      throw Error(moecclInvalidArgument,
+                  stringf("speed is %g; it must be a finite number, 0 or more", speed));
+    if (!isKind(it, moeccl::gates::Kind::sigmoid))
+      throw Error(moecclInvalidUsage,
+                  "the layer's gate has no bias; config.gate must be moecclGateSigmoid");
+    const moecclResult_t result = it.updateBias(bias, speed);
+    if (result != moecclSuccess)
+      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+  });
+}
+
 moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats) {
   return boundary("moecclMoeGetStats", nullptr, [&] {
     const moeccl::MoeLayer& it = layerOf(layer);
@@ -147,9 +192,10 @@ moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats
     const moeccl::BatchStats* const last = it.stats();
     if (last == nullptr)
       throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
-    stats->auxiliaryLoss = last->auxiliaryLoss;
-    stats->droppedChoices = last->droppedChoices;
-    stats->assigned = last->assigned.data();
-    stats->kept = last->kept.data();
+    stats->auxiliaryLoss = last->auxiliaryLoss();
+    stats->droppedChoices = last->droppedChoices();
+    stats->assigned = last->assigned().data();
+    stats->kept = last->kept().data();
+    stats->imbalance = last->imbalance();
   });
 }

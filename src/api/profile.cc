@@ -197,8 +197,8 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     work.tokens = static_cast<double>(shape.tokens);
     work.embedding = static_cast<double>(shape.embedding);
     work.hidden = static_cast<double>(shape.localHidden);
-    work.experts = static_cast<double>(shape.experts);
-    work.choices = static_cast<double>(shape.choices);
+    work.experts = static_cast<double>(moeccl::gates::logitsPerToken(shape.gate));
+    work.choices = static_cast<double>(shape.gate.choices);
     work.rows = static_cast<double>(shape.experts * shape.capacity());
     it.local[theirs.pass == moecclPassForward ? 0 : 1].push_back(
         {work, theirs.seconds, theirs.spread});

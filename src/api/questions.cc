@@ -8,11 +8,19 @@ namespace {
 
 constexpr std::size_t kMost = 64;  // as many as a model has different layers, and more
 
+// All that may be wrong; what is random costs nothing.
+bool sameGate(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
+  return a.gate == b.gate && a.jitter == b.jitter && a.importanceWeight == b.importanceWeight &&
+         a.loadWeight == b.loadWeight && a.expertGroups == b.expertGroups &&
+         a.topGroups == b.topGroups && a.routingScale == b.routingScale &&
+         a.sequenceTokens == b.sequenceTokens;
+}
+
 bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
   return a.tokens == b.tokens && a.embedding == b.embedding && a.hidden == b.hidden &&
          a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
          a.capacityGroups == b.capacityGroups && a.activation == b.activation &&
-         a.datatype == b.datatype;
+         a.datatype == b.datatype && sameGate(a, b);
 }
 
 bool same(const LayerQuestion& a, const LayerQuestion& b) {

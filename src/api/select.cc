@@ -82,7 +82,10 @@ LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   sizes.embedding = shape.embedding;
   sizes.localHidden = shape.localHidden;
   sizes.experts = shape.experts;
-  sizes.choices = shape.choices;
+  sizes.choices = shape.gate.choices;
+  sizes.width = shape.choices;
+  sizes.logits = gates::logitsPerToken(shape.gate);
+  sizes.sums = gates::sumsSize(shape.gate);
   sizes.capacityFactor = capacityFactor;
   sizes.capacity = shape.capacity();
   sizes.partTokens = shape.partTokens;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "src/error.h"
+#include "src/moe/gate_config.h"
 
 namespace moeccl {
 namespace {
@@ -123,7 +124,9 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.tokens = config.tokens;
   shape.embedding = config.embedding;
   shape.experts = static_cast<std::int32_t>(config.experts);
-  shape.choices = static_cast<std::int32_t>(config.topK);
+  shape.gate = gateConfig(config);
+  shape.choices = gates::width(shape.gate);
+  shape.seed = config.seed;
   shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
   shape.grid = grid;
   shape.training = config.training != 0;
@@ -136,12 +139,15 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)
     refuse("tokens", config.tokens, "so many exceed the address space");
+  if (config.sequenceTokens > 0) elementCount({config.tokens, 4, config.experts});  // of sums
   const std::int64_t padded = roundUp(config.tokens, unit);
   const std::int64_t capacity = roundUp(wantedPlaces(config, padded), unit);
   shape.groupTokens = padded / shape.groups;
   shape.groupSlots = capacity / shape.groups;
   shape.partTokens = padded / grid.nMp;
   shape.chunks = chunksOf(config, shape);
+  shape.gate.capacityTokens = shape.groupTokens;
+  shape.gate.capacitySlots = shape.groupSlots;
   return shape;
 }
 

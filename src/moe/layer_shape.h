@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "kernels/expert.h"
+#include "kernels/gates/gate.h"
 #include "moeccl/moe.h"
 
 namespace moeccl {
@@ -22,7 +23,8 @@ struct LayerShape {
   std::int64_t tokens;  // without padding
   std::int64_t embedding;
   std::int32_t experts;
-  std::int32_t choices;  // per token
+  std::int32_t
+      choices;  // places for the choices of a token: topK, or with expert choice all experts
   Activation activation;
   moecclSchedule_t schedule;  // never auto
   moecclGridShape_t grid;
@@ -35,6 +37,9 @@ struct LayerShape {
   std::int64_t groupSlots;    // places per expert and group
   std::int64_t partTokens;    // with padding
   std::int64_t chunks;        // of a part
+
+  gates::Config gate;
+  std::int64_t seed;  // of what is random in training
 
   std::int64_t capacity() const { return groups * groupSlots; }
   std::int64_t paddedTokens() const { return groups * groupTokens; }

@@ -1,6 +1,6 @@
 #include "src/moe/moe_layer.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <string>
 
@@ -10,46 +10,68 @@
 namespace moeccl {
 namespace {
 
-constexpr std::array<const char*, 12> kFields = {
-    "tokens",         "embedding",  "hidden",   "experts",  "topK",     "capacityFactor",
-    "capacityGroups", "activation", "datatype", "schedule", "training", "chunks",
+// A field of the config, as ranks exchange it.
+struct Field {
+  const char* name;
+  bool real;  // the bits of a double
+  std::int64_t value;
 };
-using Fields = std::array<std::int64_t, kFields.size()>;
 
-Fields fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
+Field whole(const char* name, std::int64_t value) { return {name, false, value}; }
+Field real(const char* name, double value) {
+  return {name, true, std::bit_cast<std::int64_t>(value)};
+}
+
+std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
   // A schedule that no rank could run is this rank's alone to report, once all have compared.
   std::int64_t schedule = -1;
   try {
     schedule = requestedSchedule(config, environment);
   } catch (const Error&) {
   }
-  return {config.tokens,         config.embedding,
-          config.hidden,         config.experts,
-          config.topK,           std::bit_cast<std::int64_t>(config.capacityFactor),
-          config.capacityGroups, config.activation,
-          config.datatype,       schedule,
-          config.training,       config.chunks};
+  return {whole("tokens", config.tokens),
+          whole("embedding", config.embedding),
+          whole("hidden", config.hidden),
+          whole("experts", config.experts),
+          whole("topK", config.topK),
+          real("capacityFactor", config.capacityFactor),
+          whole("capacityGroups", config.capacityGroups),
+          whole("activation", config.activation),
+          whole("datatype", config.datatype),
+          whole("schedule", schedule),
+          whole("training", config.training),
+          whole("chunks", config.chunks),
+          whole("gate", config.gate),
+          whole("seed", config.seed),
+          real("jitter", config.jitter),
+          real("importanceWeight", config.importanceWeight),
+          real("loadWeight", config.loadWeight),
+          whole("expertGroups", config.expertGroups),
+          whole("topGroups", config.topGroups),
+          real("routingScale", config.routingScale),
+          whole("sequenceTokens", config.sequenceTokens)};
 }
 
-std::string textOf(std::size_t field, std::int64_t value) {
-  if (std::string(kFields[field]) == "capacityFactor")
-    return std::to_string(std::bit_cast<double>(value));
-  return std::to_string(value);
+std::string textOf(const Field& field, std::int64_t value) {
+  return field.real ? std::to_string(std::bit_cast<double>(value)) : std::to_string(value);
 }
 
-void requireSameConfig(const Groups& groups, const Fields& mine) {
+void requireSameConfig(const Groups& groups, const std::vector<Field>& fields) {
   const Group& world = groups.world;
-  std::vector<Fields> all(static_cast<std::size_t>(world.ranks));
+  std::vector<std::int64_t> mine, all(static_cast<std::size_t>(world.ranks) * fields.size());
+  for (const Field& field : fields) mine.push_back(field.value);
   const moecclResult_t result =
       moecclAllGather(mine.data(), all.data(), mine.size(), moecclInt64, world.comm, nullptr);
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(world.comm));
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    for (std::size_t field = 0; field < kFields.size(); ++field)
-      if (all[rank][field] != all[0][field])
-        throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
-                                            kFields[field] + " is " + textOf(field, all[0][field]) +
-                                            " on rank 0 and " + textOf(field, all[rank][field]) +
-                                            " on rank " + std::to_string(rank));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t field = i % fields.size();
+    if (all[i] != all[field])
+      throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
+                                          fields[field].name + " is " +
+                                          textOf(fields[field], all[field]) + " on rank 0 and " +
+                                          textOf(fields[field], all[i]) + " on rank " +
+                                          std::to_string(i / fields.size()));
+  }
 }
 
 Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment) {
@@ -98,23 +120,23 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const cha
     : groups_(comparedGroups(grid, config, environment)),
       shape_(layerShape(config, chosenSchedule(groups_, config, environment), groups_.shape)),
       schedule_(scheduleOf(shape_, groups_)),
-      sums_(shape_) {
-  stats_.first.resize(static_cast<std::size_t>(shape_.experts));
-  stats_.assigned.resize(static_cast<std::size_t>(shape_.experts));
-  stats_.kept.resize(static_cast<std::size_t>(shape_.experts));
-  probabilityGradients_.resize(static_cast<std::size_t>(shape_.experts));
-}
+      sums_(shape_),
+      stats_(shape_),
+      assigned_(static_cast<std::size_t>(shape_.experts)) {}
 
 moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream_t stream) {
   hasStats_ = false;
   failedPhase_ = "the stream's earlier work";
   moecclResult_t result = moecclStreamSynchronize(stream);
   if (result != moecclSuccess) return result;
-  result = schedule_->forward(weights_, input, output, sums_);
+  result = schedule_->forward(weights_, step_, input, output, sums_);
   failedPhase_ = schedule_->failedPhase();
   if (result != moecclSuccess) return result;
-  summarise(shape_, sums_, &stats_);
+  stats_.summarise(sums_);
+  for (std::size_t expert = 0; expert < assigned_.size(); ++expert)
+    assigned_[expert] += stats_.assigned()[expert];
   hasStats_ = true;
+  ++step_;
   return moecclSuccess;
 }
 
@@ -123,11 +145,25 @@ moecclResult_t MoeLayer::backward(const float* outputGradient, double auxiliaryL
   failedPhase_ = "the stream's earlier work";
   moecclResult_t result = moecclStreamSynchronize(stream);
   if (result != moecclSuccess) return result;
-  auxiliaryLossBackward(shape_, stats_, auxiliaryLossScale, probabilityGradients_.data());
-  result = schedule_->backward(weights_, outputGradient, probabilityGradients_.data(), gradients_,
-                               inputGradient);
+  result = schedule_->backward(weights_, outputGradient, stats_.lossBackward(auxiliaryLossScale),
+                               gradients_, inputGradient);
   failedPhase_ = schedule_->failedPhase();
   return result;
+}
+
+moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
+  // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
+  // same experts above their mean.
+  std::vector<std::int64_t> counts(assigned_.size());
+  failedPhase_ = "AllReduce of the choices per expert";
+  const moecclResult_t result =
+      moecclAllReduce(assigned_.data(), counts.data(), counts.size(), moecclInt64, moecclSum,
+                      groups_.world.comm, nullptr);
+  if (result != moecclSuccess) return result;
+  const std::vector<double> assigned(counts.begin(), counts.end());
+  gates::updateBias(assigned.data(), shape_.experts, speed, bias);
+  std::ranges::fill(assigned_, 0);
+  return moecclSuccess;
 }
 
 }  // namespace moeccl

@@ -20,7 +20,7 @@ class MoeLayer {
   const Groups& groups() const { return groups_; }
 
   void setWeights(const LayerWeights& weights) { weights_ = weights; }
-  bool hasWeights() const { return weights_.gate != nullptr; }
+  bool hasWeights() const { return weights_.gate.gate != nullptr; }
 
   // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
   moecclResult_t forward(const float* input, float* output, moecclStream_t stream);
@@ -28,6 +28,9 @@ class MoeLayer {
   // As moecclMoeBackward, after a forward of a layer for training; else as forward.
   moecclResult_t backward(const float* outputGradient, double auxiliaryLossScale,
                           float* inputGradient, moecclStream_t stream);
+  // As moecclMoeLayerSetStep and moecclMoeUpdateBias.
+  void setStep(std::int64_t step) { step_ = step; }
+  moecclResult_t updateBias(double* bias, double speed);
   const char* failedPhase() const { return failedPhase_; }
 
   // Null before the first forward has completed.
@@ -42,7 +45,8 @@ class MoeLayer {
   BatchSums sums_;
   BatchStats stats_;
   bool hasStats_ = false;
-  std::vector<double> probabilityGradients_;
+  std::int64_t step_ = 0;
+  std::vector<std::int64_t> assigned_;  // [experts], since the last updateBias
   const char* failedPhase_ = "";
 };
 

@@ -9,69 +9,65 @@ std::size_t sized(std::initializer_list<std::int64_t> sizes) {
   return static_cast<std::size_t>(elementCount(sizes));
 }
 
-GateShape gateShape(const LayerShape& shape) {
-  return {shape.embedding, shape.experts, shape.choices};
-}
-
 }  // namespace
 
-BatchSums::BatchSums(const LayerShape& shape)
-    : experts_(shape.experts), values_(sized({shape.grid.nMp, 4, shape.experts})) {}
-
 Router::Router(const LayerShape& shape, std::int64_t tokens, bool keeps)
-    : shape_(shape), keeps_(keeps) {
+    : shape_(shape), keeps_(keeps), gate_(shape.gate) {
   const std::size_t perChoice = sized({tokens, shape.choices});
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
   slots_.resize(perChoice);
   used_.resize(sized({shape.groups, shape.experts}));
-  workspace_.resize(static_cast<std::size_t>(gateWorkspace(gateShape(shape))));
+  logits_.resize(sized(
+      {keeps ? tokens : std::min(tokens, shape.partTokens), gates::logitsPerToken(shape.gate)}));
   if (!keeps) return;
   input_.resize(sized({tokens, shape.embedding}));
-  probabilities_.resize(sized({tokens, shape.experts}));
-  logitGradients_.resize(probabilities_.size());
   weightGradients_.resize(perChoice);
 }
 
-void Router::routeBatch(const float* gate, const float* input, BatchSums& sums) {
-  tokens_ = 0;
+void Router::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                        const float* input, BatchSums& sums) {
+  begin(0, draw);
   for (int part = 0; part < shape_.grid.nMp; ++part) {
     sums.clear(part);
-    const std::int64_t begin = shape_.firstToken(part, 0);
-    gateMore(gate, input + begin * shape_.embedding,
-             std::min(shape_.tokens - begin, shape_.partTokens), sums.gateSums(part));
+    gateMore(gate, input + tokens_ * shape_.embedding,
+             std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part));
   }
   // Which part a kept choice is counted in does not matter: the counts are exact.
-  place(shape_.groups, sums.kept(0));
+  place(shape_.groups, sums.row(0));
 }
 
-void Router::routeChunk(const float* gate, const float* input, int part, std::int64_t chunk,
-                        BatchSums& sums) {
-  tokens_ = 0;
+void Router::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                        const float* input, int part, std::int64_t chunk, BatchSums& sums) {
   if (chunk == 0) sums.clear(part);
-  const std::int64_t begin = shape_.firstToken(part, chunk);
-  gateMore(gate, input, std::min(shape_.tokens - begin, shape_.chunkTokens()), sums.gateSums(part));
-  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.kept(part));
+  begin(shape_.firstToken(part, chunk), draw);
+  gateMore(gate, input, std::min(shape_.tokens - firstToken_, shape_.chunkTokens()),
+           sums.row(part));
+  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part));
 }
 
-void Router::gateMore(const float* gate, const float* input, std::int64_t count,
-                      const GateSums& sums) {
-  chooseExperts(gateShape(shape_), input, gate, count, workspace_,
-                chosen_.data() + tokens_ * shape_.choices,
-                weights_.data() + tokens_ * shape_.choices,
-                keeps_ ? probabilities_.data() + tokens_ * shape_.experts : nullptr, sums);
+void Router::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
+  tokens_ = 0;
+  firstToken_ = firstToken;
+  draw_ = draw;
+}
+
+void Router::gateMore(const GateWeights& gate, const float* input, std::int64_t count,
+                      double* sums) {
+  const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
+  gate_.forward(
+      gate, {input, count, firstToken_ + tokens_, draw_},
+      {logits_.data() + (keeps_ ? tokens_ * perToken : 0),
+       chosen_.data() + tokens_ * shape_.choices, weights_.data() + tokens_ * shape_.choices},
+      sums);
   if (keeps_)
     std::copy_n(input, count * shape_.embedding, input_.data() + tokens_ * shape_.embedding);
   tokens_ += count;
 }
 
-void Router::place(std::int64_t groups, double* kept) {
+void Router::place(std::int64_t groups, double* sums) {
   groups_ = groups;
-  assignSlots({shape_.experts, shape_.choices, shape_.groupTokens, shape_.groupSlots},
-              chosen_.data(), tokens_, groups_, used_.data(), slots_.data());
-  for (std::int64_t group = 0; group < groups_; ++group)
-    for (std::int64_t expert = 0; expert < shape_.experts; ++expert)
-      kept[expert] += static_cast<double>(used_[group * shape_.experts + expert]);
+  gate_.place(tokens_, groups_, chosen_.data(), weights_.data(), used_.data(), slots_.data(), sums);
 }
 
 void Router::scatter(const float* input, std::int64_t expertStride, float* rows) const {
@@ -97,43 +93,11 @@ void Router::scatterBackward(const float* rowGradients, std::int64_t expertStrid
   scatterTokensBackward(choices(), rowGradients, shape_.embedding, expertStride, inputGradient);
 }
 
-void Router::gateBackward(const float* gate, const double* probabilityGradients,
-                          float* gateGradient, float* inputGradient) {
-  const GateShape shape = gateShape(shape_);
-  softmaxTopKBackward(shape, {chosen_.data(), weights_.data(), probabilities_.data(), tokens_},
-                      weightGradients_.data(), probabilityGradients, logitGradients_.data());
-  gateProductBackward(shape, input_.data(), gate, logitGradients_.data(), tokens_, gateGradient,
-                      inputGradient);
-}
-
-void summarise(const LayerShape& shape, BatchSums& sums, BatchStats* stats) {
-  const double tokens = static_cast<double>(shape.tokens);
-  double loss = 0;
-  stats->droppedChoices = 0;
-  for (std::int32_t expert = 0; expert < shape.experts; ++expert) {
-    double probability = 0, first = 0, assigned = 0, kept = 0;
-    for (int part = 0; part < shape.grid.nMp; ++part) {
-      const GateSums row = sums.gateSums(part);
-      probability += row.probability[expert];
-      first += row.first[expert];
-      assigned += row.assigned[expert];
-      kept += sums.kept(part)[expert];
-    }
-    loss += (first / tokens) * (probability / tokens);
-    stats->first[expert] = static_cast<std::int64_t>(first);
-    stats->assigned[expert] = static_cast<std::int64_t>(assigned);
-    stats->kept[expert] = static_cast<std::int64_t>(kept);
-    stats->droppedChoices += stats->assigned[expert] - stats->kept[expert];
-  }
-  stats->auxiliaryLoss = shape.tokens == 0 ? 0.0 : shape.experts * loss;
-}
-
-void auxiliaryLossBackward(const LayerShape& shape, const BatchStats& stats, double scale,
-                           double* gradients) {
-  const double tokens = static_cast<double>(shape.tokens);
-  for (std::int32_t expert = 0; expert < shape.experts; ++expert)
-    gradients[expert] =
-        scale * shape.experts * (static_cast<double>(stats.first[expert]) / tokens) / tokens;
+void Router::gateBackward(const GateWeights& gate, const double* sumGradients,
+                          const GateGradients& gradients, float* inputGradient) {
+  gate_.backward(gate, {input_.data(), tokens_, firstToken_, draw_}, logits_.data(), chosen_.data(),
+                 weightGradients_.data(), sumGradients,
+                 {gradients.gate, gradients.noise, inputGradient});
 }
 
 }  // namespace moeccl

@@ -18,6 +18,12 @@ Schedule::Schedule(const LayerShape& shape, const Groups& groups)
                                               ? expertBackwardWorkspace(shape.localHidden)
                                               : expertWorkspace(shape.localHidden))) {}
 
+std::optional<gates::Draw> Schedule::drawOf(std::int64_t step, int rank) const {
+  if (!shape_.training) return std::nullopt;
+  return gates::Draw{static_cast<std::uint64_t>(shape_.seed), static_cast<std::uint64_t>(step),
+                     static_cast<std::uint64_t>(rank / shape_.grid.nMp)};
+}
+
 moecclResult_t Schedule::noted(const char* phase, moecclResult_t result) {
   if (result != moecclSuccess) failedPhase_ = phase;
   return result;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/moe/groups.h"
@@ -14,7 +15,7 @@ namespace moeccl {
 
 // As in moecclMoeWeights_t.
 struct LayerWeights {
-  const float* gate = nullptr;
+  GateWeights gate{};
   const float* w1 = nullptr;
   const float* b1 = nullptr;
   const float* w2 = nullptr;
@@ -23,7 +24,7 @@ struct LayerWeights {
 
 // As in moecclMoeGradients_t.
 struct LayerGradients {
-  float* gate = nullptr;
+  GateGradients gate;
   float* w1 = nullptr;
   float* b1 = nullptr;
   float* w2 = nullptr;
@@ -35,21 +36,25 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  // input and output [tokens][embedding]; they may be the same. Fills `sums`. All collectives are
-  // complete on return. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
-  virtual moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                                 BatchSums& sums) = 0;
+  // input and output [tokens][embedding]; they may be the same. step: of the training, for what is
+  // random. Fills `sums`. All collectives are complete on return. On failure failedPhase() says where,
+  // and moecclGetLastError(NULL) why.
+  virtual moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                                 float* output, BatchSums& sums) = 0;
 
-  // The same backward, of the last forward, when the layer is for training. probabilityGradients
-  // [experts]: what the auxiliary loss adds, as of auxiliaryLossBackward.
+  // The same backward, of the last forward, when the layer is for training. sumGradients: by
+  // the gate's sums, as of BatchStats::lossBackward.
   virtual moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                                  const double* probabilityGradients,
-                                  const LayerGradients& gradients, float* inputGradient) = 0;
+                                  const double* sumGradients, const LayerGradients& gradients,
+                                  float* inputGradient) = 0;
 
   const char* failedPhase() const { return failedPhase_; }
 
  protected:
   Schedule(const LayerShape& shape, const Groups& groups);
+
+  // What is random about the batch of a rank of the world; nothing is but in training.
+  std::optional<gates::Draw> drawOf(std::int64_t step, int rank) const;
 
   // places = all-to-all of them, `count` floats per rank.
   moecclResult_t allToAll(const char* phase, const Group& group, Places& places,

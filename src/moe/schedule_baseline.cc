@@ -72,8 +72,8 @@ class Baseline final : public Schedule {
       places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
     const std::int64_t batch = shape_.tokens * shape_.embedding;
     const float* batches = input;
     if (groups_.esp.ranks > 1) {
@@ -87,7 +87,8 @@ class Baseline final : public Schedule {
       const bool own = shard == groups_.esp.rank;
       Router& router = own ? mine_ : other_;
       const float* const tokens = batches + shard * batch;
-      router.routeBatch(weights.gate, tokens, own ? sums : otherSums_);
+      router.routeBatch(weights.gate, drawOf(step, worldRank(groups_.ep.rank, shard)), tokens,
+                        own ? sums : otherSums_);
       router.scatter(tokens, groups_.esp.ranks * shape_.capacity(),
                      places_.rows() + shard * shape_.capacity() * shape_.embedding);
     }
@@ -110,7 +111,7 @@ class Baseline final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
@@ -130,7 +131,7 @@ class Baseline final : public Schedule {
     result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
     if (result != moecclSuccess) return result;
     mine_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
-    mine_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    mine_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

@@ -52,9 +52,9 @@ class PpMoe final : public Schedule {
         static_cast<std::size_t>(elementCount({shape.tokens, shape.embedding + shape.choices})));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
-    router_.routeBatch(weights.gate, input, sums);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
+    router_.routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums);
     const Choices choices = router_.choices();
     listByExpert(choices, shape_.experts, begins_.data(), listed_.data());
 
@@ -73,7 +73,7 @@ class PpMoe final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     const Choices choices = router_.choices();
     const std::int64_t batch = shape_.tokens * shape_.embedding;
@@ -94,7 +94,7 @@ class PpMoe final : public Schedule {
     if (noted("AllReduce", result) != moecclSuccess) return result;
     std::copy_n(partial_.data(), batch, inputGradient);
     std::copy_n(weightGradients, shape_.tokens * shape_.choices, router_.weightGradients());
-    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

@@ -52,7 +52,9 @@
 //
 // Whatever comes first, all ranks start the same collectives in the same order.
 #include <algorithm>
+#include <deque>
 #include <optional>
+#include <vector>
 
 #include "src/moe/schedule.h"
 #include "src/moe/stream.h"
@@ -85,7 +87,6 @@ class S1 final : public Schedule {
  public:
   S1(const LayerShape& shape, const Groups& groups) : Schedule(shape, groups) {
     const bool fits = shape.chunks == 1 && shape.paddedTokens() == shape.tokens;
-    chunks_.reserve(static_cast<std::size_t>(shape.chunks));
     for (std::int64_t number = 0; number < shape.chunks; ++number) {
       Chunk& chunk = chunks_.emplace_back(shape, number);
       if (shape.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
@@ -94,18 +95,19 @@ class S1 final : public Schedule {
             elementCount({shape.grid.nMp, shape.chunkTokens(), shape.embedding})));
     }
     if (shape.training)
-      gateGradient_.resize(
-          static_cast<std::size_t>(elementCount({shape.embedding, shape.experts})));
+      gateGradient_.resize(static_cast<std::size_t>(
+          elementCount({shape.embedding, shape.experts, isNoisy() ? 2 : 1})));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
     // Once all chunks have started `input` is not needed, so output may be the same.
     const moecclResult_t result = overlap(
         output,
         [&](Chunk& chunk) {
           const float* const tokens = input + firstElement(groups_.mp.rank, chunk);
-          chunk.router.routeChunk(weights.gate, tokens, groups_.mp.rank, chunk.number, sums);
+          chunk.router.routeChunk(weights.gate, drawOf(step, groups_.world.rank), tokens,
+                                  groups_.mp.rank, chunk.number, sums);
           chunk.router.scatter(tokens, shape_.chunkSlots(), chunk.places.rows());
         },
         [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert()); },
@@ -117,7 +119,7 @@ class S1 final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     std::ranges::fill(gateGradient_, 0.0f);
     const moecclResult_t result = overlap(
@@ -132,7 +134,7 @@ class S1 final : public Schedule {
         },
         [&](Chunk& chunk, float* part) {
           chunk.router.scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part);
-          chunk.router.gateBackward(weights.gate, probabilityGradients, gateGradient_.data(), part);
+          chunk.router.gateBackward(weights.gate, sumGradients, partialGradients(), part);
         });
     return result == moecclSuccess ? addGateGradient(gradients.gate) : result;
   }
@@ -219,16 +221,29 @@ class S1 final : public Schedule {
     }
   }
 
+  std::int64_t gateMatrix() const { return shape_.embedding * shape_.experts; }
+  bool isNoisy() const { return shape_.gate.kind == gates::Kind::noisy; }
+
+  // What the caller's part adds to the gradients of the gate.
+  GateGradients partialGradients() {
+    float* const gate = gateGradient_.data();
+    return {gate, isNoisy() ? gate + gateMatrix() : nullptr};
+  }
+
   // All ranks of the MP group take part, whichever of them want the gradient.
-  moecclResult_t addGateGradient(float* sum) {
+  moecclResult_t addGateGradient(const GateGradients& sums) {
     if (groups_.mp.ranks > 1) {
       const moecclResult_t result =
           moecclAllReduce(gateGradient_.data(), gateGradient_.data(), gateGradient_.size(),
                           moecclFloat32, moecclSum, groups_.mp.comm, nullptr);
       if (noted("MP-AllReduce of the gate's gradient", result) != moecclSuccess) return result;
     }
-    for (std::size_t i = 0; i < gateGradient_.size() && sum != nullptr; ++i)
-      sum[i] += gateGradient_[i];
+    const auto add = [&](float* sum, std::int64_t begin) {
+      for (std::int64_t i = 0; i < gateMatrix() && sum != nullptr; ++i)
+        sum[i] += gateGradient_[begin + i];
+    };
+    add(sums.gate, 0);
+    add(sums.noise, gateMatrix());
     return moecclSuccess;
   }
 
@@ -240,8 +255,8 @@ class S1 final : public Schedule {
                                  groups_.mp.comm, nullptr));
   }
 
-  std::vector<Chunk> chunks_;
-  std::vector<float> gateGradient_;  // [embedding][experts], by the caller's part
+  std::deque<Chunk> chunks_;         // they cannot be moved
+  std::vector<float> gateGradient_;  // of the gate, and of its noise, by the caller's part
 };
 
 }  // namespace

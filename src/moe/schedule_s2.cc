@@ -53,9 +53,9 @@ class S2 final : public Schedule {
       places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, const float* input, float* output,
-                         BatchSums& sums) override {
-    router_.routeBatch(weights.gate, input, sums);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
+                         float* output, BatchSums& sums) override {
+    router_.routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums);
     router_.scatter(input, shape_.capacity(), places_.rows());
     moecclResult_t result = splitDispatch(places_, slots_);
     if (result != moecclSuccess) return result;
@@ -68,7 +68,7 @@ class S2 final : public Schedule {
   }
 
   moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
-                          const double* probabilityGradients, const LayerGradients& gradients,
+                          const double* sumGradients, const LayerGradients& gradients,
                           float* inputGradient) override {
     router_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(),
                             places_.rows());
@@ -78,7 +78,7 @@ class S2 final : public Schedule {
     result = combineAllGather(places_, slots_);
     if (result != moecclSuccess) return result;
     router_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
-    router_.gateBackward(weights.gate, probabilityGradients, gradients.gate, inputGradient);
+    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
     return moecclSuccess;
   }
 

@@ -54,7 +54,7 @@ struct LocalWork {
   double tokens = 0;     // that it routes
   double embedding = 0;  // elements of a token
   double hidden = 0;     // of an expert's inner layer, or what its shard has of it
-  double experts = 0;    // that a token chooses among
+  double experts = 0;    // that a token chooses among; twice that with noisy top-k
   double choices = 0;    // experts per token
   double rows = 0;       // that go through the rank's experts
 

@@ -12,6 +12,9 @@ struct Volumes {
         embedding(static_cast<double>(sizes.embedding)),
         experts(static_cast<double>(sizes.experts)),
         choices(static_cast<double>(sizes.choices)),
+        width(static_cast<double>(sizes.width)),
+        logits(static_cast<double>(sizes.logits)),
+        sums(static_cast<double>(sizes.sums)),
         mp(sizes.grid.mp),
         ep(sizes.grid.ep),
         esp(sizes.grid.esp),
@@ -20,12 +23,12 @@ struct Volumes {
         places(experts * static_cast<double>(sizes.capacity) * embedding),
         hidden(static_cast<double>(sizes.localHidden)) {}
 
-  double tokens, embedding, experts, choices, mp, ep, esp;
+  double tokens, embedding, experts, choices, width, logits, sums, mp, ep, esp;
   double batch, part, places, hidden;
 };
 
-constexpr double kBytes = 4;         // of an element
-constexpr double kSumBytes = 4 * 8;  // of a part's gate sums, per expert
+constexpr double kBytes = 4;     // of an element
+constexpr double kSumBytes = 8;  // of one of a part's gate sums
 
 std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gated, double products,
                                              double moved) {
@@ -33,7 +36,7 @@ std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gate
   work.tokens = gated;
   work.embedding = volumes.embedding;
   work.hidden = volumes.hidden;
-  work.experts = volumes.experts;
+  work.experts = volumes.logits;
   work.rows = products / volumes.embedding;
   auto features = featuresOf(work);
   features[kMoves] = moved;
@@ -78,10 +81,10 @@ ScheduleTerms s1(const Volumes& v, Pass pass) {
   };
   if (pass == Pass::forward)
     terms.exchanges.push_back({"MP-AllGather of the gate's sums", Collective::allGather,
-                               GroupKind::mp, v.experts * kSumBytes});
+                               GroupKind::mp, v.sums * kSumBytes});
   else
     terms.exchanges.push_back({"MP-AllReduce of the gate's gradient", Collective::allReduce,
-                               GroupKind::mp, v.experts * v.embedding * kBytes});
+                               GroupKind::mp, v.logits * v.embedding * kBytes});
   terms.local = localWork(v, v.tokens / v.mp, places * v.esp, places + v.choices * v.part);
   return terms;
 }
@@ -101,7 +104,7 @@ ScheduleTerms s2(const Volumes& v) {
 ScheduleTerms ppMoe(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
   // The gradients of the choices' weights come with those of the tokens.
-  const double reduced = pass == Pass::forward ? v.batch : v.batch + v.tokens * v.choices;
+  const double reduced = pass == Pass::forward ? v.batch : v.batch + v.tokens * v.width;
   terms.exchanges = {{"AllReduce", Collective::allReduce, GroupKind::mp, reduced * kBytes}};
   // Balanced experts: what capacity keeps, a share of it on each rank.
   const double kept = std::min(v.choices * v.batch, v.places) / v.ep;

@@ -20,6 +20,9 @@ struct LayerSizes {
   std::int64_t localHidden;
   std::int64_t experts;  // E
   std::int64_t choices;  // k
+  std::int64_t width;    // choices that a token has room for: k, or E where experts choose
+  std::int64_t logits;   // columns of the gate's matrices: E, or 2 E with noisy top-k
+  std::int64_t sums;     // doubles that the gate sums up over a part
   double capacityFactor;
   std::int64_t capacity;    // T
   std::int64_t partTokens;  // of one rank of the MP group under S1

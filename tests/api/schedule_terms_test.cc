@@ -140,6 +140,12 @@ LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
   sizes.localHidden = shapes.localHidden;
   sizes.experts = config.experts;
   sizes.choices = config.topK;
+  sizes.width = config.gate == moecclGateExpertChoice ? config.experts : config.topK;
+  sizes.logits = (config.gate == moecclGateNoisyTopK ? 2 : 1) * config.experts;
+  // Counts before and after capacity, and two terms of the loss, of each sequence.
+  const std::int64_t sequences =
+      config.sequenceTokens == 0 ? 1 : (config.tokens - 1) / config.sequenceTokens + 1;
+  sizes.sums = (2 + 2 * sequences) * config.experts;
   sizes.capacityFactor = config.capacityFactor;
   sizes.capacity = shapes.capacity;
   const std::int64_t unit = std::lcm(shapes.capacityGroups, std::int64_t{grid.nMp});
@@ -159,7 +165,8 @@ std::vector<Made> expectedOf(const ScheduleTerms& terms, const Grid& grid) {
   return calls;
 }
 
-void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule) {
+void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule,
+                 moecclMoeGate_t kind) {
   moecclGrid_t grid = nullptr;
   check(moecclGridCreate(comm, shape, &grid), comm);
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
@@ -171,6 +178,9 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   config.capacityFactor = 1.25;
   config.schedule = schedule;
   config.training = 1;
+  config.gate = kind;
+  if (kind == moecclGateSwitch) config.topK = 1;
+  if (kind == moecclGateSigmoid) config.sequenceTokens = 7;
   moecclMoeLayer_t layer = nullptr;
   check(moecclMoeLayerCreate(grid, &config, &layer));
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
@@ -183,6 +193,7 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
                                floats(shapes.localExperts * config.embedding * shapes.localHidden);
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
   weights.gate = gate.data();
+  weights.noise = kind == moecclGateNoisyTopK ? gate.data() : nullptr;
   weights.w1 = weights.w2 = matrix.data();
   check(moecclMoeLayerSetWeights(layer, &weights));
   const std::vector<float> tokens = floats(config.tokens * config.embedding);
@@ -216,8 +227,10 @@ TEST(ScheduleTerms, AreTheCallsOfALayer) {
       if (schedule == moecclSchedulePpMoe && shape.nMp != 8) continue;
       SCOPED_TRACE("N_MP " + std::to_string(shape.nMp) + " N_ESP " + std::to_string(shape.nEsp) +
                    " schedule " + std::to_string(schedule));
-      runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}},
-             [&](moecclComm_t comm, int) { expectTerms(comm, shape, schedule); });
+      runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}}, [&](moecclComm_t comm, int) {
+        for (int gate = 0; gate < moecclNumGates; ++gate)
+          expectTerms(comm, shape, schedule, static_cast<moecclMoeGate_t>(gate));
+      });
     }
 }
 

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "kernels/capacity.h"
-#include "kernels/gate.h"
 #include "tests/kernels/gates_plain.h"
 
 namespace moeccl::gates {
@@ -130,27 +129,6 @@ TEST(Gates, ABatchMayBeCutAnywhere) {
       ASSERT_NEAR(parts.loss, whole.loss, 1e-13 * std::max(1.0, whole.loss)) << batch.name;
       for (std::size_t i = 0; i < whole.sums.size(); ++i)
         ASSERT_NEAR(parts.sums[i], whole.sums[i], 1e-12) << batch.name;
-    }
-  }
-}
-
-TEST(Gates, SoftmaxHasTheBitsOfChooseExperts) {
-  for (const auto& [experts, choices] : {std::pair{5, 1}, {8, 3}, {2, 2}}) {
-    const Config config{Kind::softmax, 50, 33, experts, choices, 50, 50};
-    const Batch batch = batchOf(config, 9);
-    const Pass<float> run(batch, 1, {50});
-    std::vector<std::int32_t> chosen(run.chosen.size());
-    std::vector<float> weights(run.weights.size());
-    std::vector<double> probability(experts), first(experts), assigned(experts);
-    const GateShape shape{33, experts, choices};
-    std::vector<double> workspace(gateWorkspace(shape));
-    chooseExperts(shape, run.input.data(), run.gate.data(), 50, workspace, chosen.data(),
-                  weights.data(), nullptr, {probability.data(), first.data(), assigned.data()});
-    EXPECT_TRUE(sameBits(run.chosen, chosen));
-    EXPECT_TRUE(sameBits(run.weights, weights));
-    for (auto* sums : {&assigned, &first, &probability}) {
-      const std::int64_t at = sums == &assigned ? 0 : sums == &first ? 2 : 3;
-      for (std::int32_t e = 0; e < experts; ++e) EXPECT_EQ(run.sums[at * experts + e], (*sums)[e]);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Once a layer has run, running it again, forward and backward, allocates nothing: operator new of this program counts. Only
-// the transport may, where a message comes earlier than any before and finds no spare buffer.
+// Once a layer has run, running it again, forward and backward, allocates nothing: operator new of this
+// program counts. Only the transport may, where a message comes earlier than any before and finds no
+// spare buffer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -36,21 +37,25 @@ namespace {
 constexpr int kPasses = 400;
 
 TEST(Allocation, NoneOnceTheLayerHasRun) {
-  for (moecclSchedule_t schedule :
-       {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
+  for (const auto& [schedule, gate] : {std::pair{moecclScheduleBaseline, moecclGateNoisyTopK},
+                                       {moecclScheduleS1, moecclGateSwitch},
+                                       {moecclScheduleS2, moecclGateExpertChoice},
+                                       {moecclSchedulePpMoe, moecclGateSigmoid}}) {
     Problem problem;
     problem.name = "allocation";
     problem.grid = {schedule == moecclSchedulePpMoe ? 4 : 2, 2, 2, moecclOrderEspEp};
     problem.tokens = 41;
+    problem.gate = gate;
+    problem.choices = gate == moecclGateSwitch ? 1 : 2;
+    problem.training = true;
     const Solved solved = solve(problem);
     allocations = 0;
     std::barrier meet(problem.ranks());
-    runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
+    runJob(jobOf(problem), [&, schedule = schedule](moecclComm_t comm, int rank) {
       moecclGrid_t grid = nullptr;
       moecclMoeLayer_t layer = nullptr;
       moecclMoeConfig_t config = solved.layer.config;
       config.schedule = schedule;
-      config.training = 1;
       moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
       check(moecclGridCreate(comm, problem.grid, &grid));
       check(moecclMoeLayerCreate(grid, &config, &layer));

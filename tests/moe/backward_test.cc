@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <random>
 
@@ -26,16 +27,19 @@ void add(std::vector<double>& sum, const std::vector<double>& summand) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
 }
 
-Task taskOf(const Problem& problem) {
+Task taskOf(Problem problem) {
+  problem.training = true;
   Task task{problem, solve(problem), {}, {}};
   std::mt19937 random(problem.seed + 1);
   std::uniform_real_distribution<float> value(-1, 1);
   Gradients sum;
+  int batch = 0;
   for (const std::vector<float>& input : task.solved.inputs) {
     std::vector<float>& gradient = task.outputGradients.emplace_back(input.size());
     for (float& each : gradient) each = value(random);
     task.expected.push_back(moe_reference::backward(task.solved.layer, input.data(),
-                                                    gradient.data(), kAuxiliaryLossScale));
+                                                    gradient.data(), kAuxiliaryLossScale,
+                                                    chanceOf(problem, batch++)));
     if (task.expected.size() == 1) {
       sum = task.expected[0];
       continue;
@@ -53,7 +57,7 @@ Task taskOf(const Problem& problem) {
 
 // What a rank gets.
 struct Learned {
-  std::vector<float> input, gate, w1, b1, w2, b2;
+  std::vector<float> input, gate, noise, w1, b1, w2, b2;
 };
 
 struct How {
@@ -77,12 +81,13 @@ void expectClose(const char* name, const std::vector<float>& actual,
 }
 
 void expectLearned(const Learned& learned, Gradients expected, const How& how) {
-  for (auto Gradients::*weights :
-       {&Gradients::gate, &Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2})
+  for (auto Gradients::*weights : {&Gradients::gate, &Gradients::noise, &Gradients::w1,
+                                   &Gradients::b1, &Gradients::w2, &Gradients::b2})
     for (double& each : expected.*weights) each = how.before + how.passes * how.backwards * each;
   expectClose("input", learned.input, expected.input);
   if (how.onlyInput) return;
   expectClose("gate", learned.gate, expected.gate);
+  expectClose("noise", learned.noise, expected.noise);
   expectClose("w1", learned.w1, expected.w1);
   expectClose("b1", learned.b1, expected.b1);
   expectClose("w2", learned.w2, expected.w2);
@@ -93,13 +98,14 @@ Learned roomFor(const Gradients& shard, float before) {
   const auto room = [before](const std::vector<double>& like) {
     return std::vector<float>(like.size(), before);
   };
-  return {room(shard.input), room(shard.gate), room(shard.w1),
+  return {room(shard.input), room(shard.gate), room(shard.noise), room(shard.w1),
           room(shard.b1),    room(shard.w2),   room(shard.b2)};
 }
 
 void setGradients(moecclMoeLayer_t layer, Learned& learned) {
   moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
   gradients.gate = learned.gate.data();
+  gradients.noise = learned.noise.empty() ? nullptr : learned.noise.data();
   gradients.w1 = learned.w1.data();
   gradients.b1 = learned.b1.data();
   gradients.w2 = learned.w2.data();
@@ -143,6 +149,7 @@ std::vector<Learned> learn(const Task& task, const How& how) {
     for (int pass = 0; pass < how.passes; ++pass) {
       // The layer keeps what it needs by itself: the caller's input may go.
       std::vector<float> tokens = task.solved.inputs[batch];
+      check(moecclMoeLayerSetStep(layer, problem.step));
       check(moecclMoeForward(layer, tokens.data(), tokens.data(), stream));
       for (int i = 0; i < how.backwards; ++i) {
         std::vector<float> gradient = task.outputGradients[batch];
@@ -185,7 +192,9 @@ TEST(Backward, FollowsTheReferenceInHardCases) {
 }
 
 TEST(Backward, FollowsTheReferenceInChunks) {
-  for (const Problem& problem : chunkedProblems()) {
+  std::vector<Problem> problems = chunkedProblems();
+  std::ranges::copy(chunkedGateProblems(), std::back_inserter(problems));
+  for (const Problem& problem : problems) {
     learn(taskOf(problem), {.schedule = moecclScheduleS1});
     if (HasFailure()) return;
   }
@@ -200,6 +209,24 @@ TEST(Backward, FollowsTheReferenceInChunks) {
                .backwards = 2,
                .before = 0.5f});
   learn(task, {.schedule = moecclScheduleS1, .afterOthers = true});
+}
+
+TEST(Backward, FollowsTheReferenceThroughEveryGate) {
+  for (const Problem& problem : gateProblems()) {
+    expectAllSchedulesLearn(problem);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
+  for (int gate = 0; gate < moecclNumGates; ++gate) {
+    Problem problem = six("gradient of the input alone");
+    problem.gate = static_cast<moecclMoeGate_t>(gate);
+    problem.choices = gate == moecclGateSwitch ? 1 : 2;
+    const Task task = taskOf(problem);
+    for (moecclSchedule_t schedule : schedulesOf(problem))
+      learn(task, {.schedule = schedule, .onlyInput = true});
+  }
 }
 
 // Grids of six ranks with MP groups of two and of all.

@@ -87,16 +87,154 @@ TEST(MoeErrors, FieldsOfTheConfig) {
     expectRefused(grid, [](auto& c) { c.chunks = -1; }, {"config.chunks is -1", "0"});
     expectRefused(grid,
                   [](auto& c) {
+                    c.schedule = moecclScheduleS1;  // no other reads it
                     c.capacityGroups = 8;
                     c.chunks = 3;
                   },
                   {"config.chunks is 3", "divide capacityGroups / nMp, 4"});
     expectRefused(grid, [](auto& c) { c.training = 2; }, {"config.training is 2", "0 or 1"});
+    expectRefused(grid, [](auto& c) { c.gate = moecclNumGates; },
+                  {"config.gate is 6", "moecclGateSigmoid (5)"});
     expectRefused(grid, [](auto& c) { c.magic = 0; },
                   {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
     expectRefused(grid, [](auto& c) { c.size = 8; }, {"config was not initialised"});
     expectRefused(grid, [](auto& c) { c.version = 0; }, {"config was not initialised"});
     expectRefused(grid, [](auto& c) { c.version = 990000; }, {"config comes from", "99"});
+  });
+}
+
+TEST(MoeErrors, FieldsOfGates) {
+  onGrid([](moecclGrid_t grid, int) {
+    const auto refused = [&](moecclMoeGate_t gate, auto spoil, const Parts& parts) {
+      expectRefused(
+          grid,
+          [=](moecclMoeConfig_t& c) {
+            c.gate = gate;
+            spoil(c);
+          },
+          parts);
+    };
+    using Config = moecclMoeConfig_t&;
+    refused(moecclGateSwitch, [](Config) {}, {"config.topK is 2", "1 with moecclGateSwitch"});
+    refused(moecclGateGShard, [](Config c) { c.topK = 3; }, {"config.topK is 3", "must be 2"});
+    for (double jitter : {-0.5, 1.5, std::nan("")})
+      refused(moecclGateSwitch,
+              [=](Config c) {
+                c.topK = 1;
+                c.jitter = jitter;
+              },
+              {"config.jitter is", "from 0 to 1"});
+    refused(
+        moecclGateSoftmax, [](Config c) { c.jitter = 0.5; },
+        {"config.jitter is 0.5; it must be 0 with moecclGateSoftmax", "moecclGateSwitch alone"});
+    refused(moecclGateNoisyTopK, [](Config c) { c.importanceWeight = -1; },
+            {"config.importanceWeight is -1", "0 or more"});
+    refused(moecclGateNoisyTopK,
+            [](Config c) { c.loadWeight = std::numeric_limits<double>::infinity(); },
+            {"config.loadWeight is inf", "finite"});
+    refused(moecclGateSigmoid, [](Config c) { c.expertGroups = 3; },
+            {"config.expertGroups is 3", "divisor of the number of experts, 4"});
+    refused(moecclGateSigmoid, [](Config c) { c.expertGroups = -1; },
+            {"config.expertGroups is -1", "from 0 to the number of experts, 4"});
+    refused(moecclGateSigmoid, [](Config c) { c.topGroups = 1ll << 40; },
+            {"config.topGroups is 1099511627776", "from 0"});
+    refused(moecclGateSigmoid,
+            [](Config c) {
+              c.expertGroups = 2;
+              c.topGroups = 3;
+            },
+            {"config.topGroups is 3", "from 1 to 2"});
+    refused(moecclGateSigmoid,
+            [](Config c) {
+              c.expertGroups = 4;
+              c.topGroups = 1;
+            },
+            {"config.topK is 2", "topGroups groups, 1"});
+    refused(moecclGateSigmoid, [](Config c) { c.routingScale = -2; },
+            {"config.routingScale is -2", "above 0"});
+    refused(moecclGateSigmoid, [](Config c) { c.sequenceTokens = -1; },
+            {"config.sequenceTokens is -1", "at least 0"});
+    for (auto field : {&moecclMoeConfig_t::expertGroups, &moecclMoeConfig_t::topGroups,
+                       &moecclMoeConfig_t::sequenceTokens})
+      refused(moecclGateExpertChoice, [=](Config c) { c.*field = 1; },
+              {"is 1; it must be 0 with moecclGateExpertChoice", "moecclGateSigmoid alone"});
+    for (auto field : {&moecclMoeConfig_t::importanceWeight, &moecclMoeConfig_t::loadWeight,
+                       &moecclMoeConfig_t::routingScale})
+      refused(moecclGateGShard, [=](Config c) { c.*field = 0.5; },
+              {"is 0.5; it must be 0 with moecclGateGShard", "alone reads it"});
+  });
+}
+
+// Questions about schedules are remembered; not so far that a gate that does not fit goes unnoticed.
+TEST(MoeErrors, FieldsOfGatesInQuestions) {
+  onGrid([](moecclGrid_t grid, int) {
+    moecclMoeConfig_t config = rightConfig();
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.grid = grid;
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &config;
+    moecclScheduleChoice_t first;
+    int room = 1;
+    check(moecclSelectSchedule(&query, &first, &room));
+    config.gate = moecclGateSwitch;
+    room = 1;
+    checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
+               {"moecclSelectSchedule: config.topK is 2", "moecclGateSwitch"});
+  });
+}
+
+TEST(MoeErrors, WeightsOfGates) {
+  onGrid([](moecclGrid_t grid, int) {
+    const auto refused = [](moecclResult_t result, const Parts& parts,
+                            moecclResult_t expected = moecclInvalidArgument) {
+      checkError(result, expected, nullptr, parts);
+    };
+    std::vector<float> numbers(1000);
+    std::vector<double> bias(4);
+    for (int gate = 0; gate < moecclNumGates; ++gate) {
+      moecclMoeConfig_t config = rightConfig();
+      config.gate = static_cast<moecclMoeGate_t>(gate);
+      config.topK = gate == moecclGateSwitch ? 1 : 2;
+      config.training = 1;
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+      weights.gate = weights.w1 = weights.w2 = numbers.data();
+      moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+      gradients.noise = numbers.data();
+      if (gate == moecclGateNoisyTopK) {
+        refused(moecclMoeLayerSetWeights(layer, &weights), {"weights.noise is NULL", "[M][E]"});
+        check(moecclMoeLayerSetGradients(layer, &gradients));
+        weights.noise = numbers.data();
+        check(moecclMoeLayerSetWeights(layer, &weights));
+      } else {
+        weights.noise = numbers.data();
+        refused(moecclMoeLayerSetWeights(layer, &weights), {"weights.noise is set", "NULL"});
+        refused(moecclMoeLayerSetGradients(layer, &gradients), {"gradients.noise is set"});
+        weights.noise = nullptr;
+      }
+      weights.bias = bias.data();
+      if (gate == moecclGateSigmoid) {
+        check(moecclMoeLayerSetWeights(layer, &weights));
+        refused(moecclMoeUpdateBias(nullptr, bias.data(), 0.1), {"layer is NULL"});
+        refused(moecclMoeUpdateBias(layer, nullptr, 0.1), {"moecclMoeUpdateBias: bias is NULL"});
+        for (double speed : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+          refused(moecclMoeUpdateBias(layer, bias.data(), speed), {"speed is", "0 or more"});
+      } else {
+        refused(moecclMoeLayerSetWeights(layer, &weights), {"weights.bias is set", "NULL"});
+        refused(moecclMoeUpdateBias(layer, bias.data(), 0.1), {"moecclGateSigmoid"},
+                moecclInvalidUsage);
+      }
+      refused(moecclMoeLayerSetStep(nullptr, 1), {"moecclMoeLayerSetStep: layer is NULL"});
+      refused(moecclMoeLayerSetStep(layer, -1), {"step is -1", "0 or more"});
+      check(moecclMoeLayerDestroy(layer));
+    }
+    const moecclMoeConfig_t config = rightConfig();
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    refused(moecclMoeLayerSetStep(layer, 1), {"config.training 1"}, moecclInvalidUsage);
+    check(moecclMoeLayerDestroy(layer));
   });
 }
 
@@ -131,6 +269,12 @@ TEST(MoeErrors, ConfigsThatDiffer) {
     expectRefused(
         grid, [=](auto& c) { c.chunks = rank == 1 ? 1 : 0; },
         {"chunks is 0 on rank 0 and 1 on rank 1"}, moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.seed = rank; }, {"seed is 0 on rank 0 and 1 on rank 1"},
+        moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.gate = rank == 1 ? moecclGateSigmoid : moecclGateSoftmax; },
+        {"gate is 0 on rank 0 and 5 on rank 1"}, moecclInvalidUsage);
     // One that is wrong by itself too: nobody waits for that rank.
     expectRefused(
         grid, [=](auto& c) { c.tokens = rank == 1 ? -1 : 8; },

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/expert.h"
-#include "kernels/gate_backward.h"
 #include "kernels/permute.h"
 
 namespace moeccl {
@@ -207,94 +206,6 @@ TEST(PermuteBackward, ListedChoicesAsPlaces) {
     EXPECT_EQ(input[m], 1 + rows[m]);
     EXPECT_EQ(input[3 + m], 1 + rows[3 + m] + rows[6 + m]);
   }
-}
-
-// A gate's tokens, and a loss: the choices' weights by some factors, the probabilities by others.
-struct GateCase {
-  GateShape shape;
-  std::int64_t tokens;
-  std::vector<float> input, gate, ofWeights;
-  Vector ofProbabilities;
-  std::vector<std::int32_t> chosen;
-
-  // Of one token, as if it had these logits.
-  double loss(const Vector& logits, std::int64_t token) const {
-    const double highest = *std::max_element(logits.begin(), logits.end());
-    Vector probabilities;
-    double total = 0, among = 0, sum = 0;
-    for (double logit : logits) total += probabilities.emplace_back(std::exp(logit - highest));
-    const std::int32_t* const picks = chosen.data() + token * shape.choices;
-    for (std::int32_t c = 0; c < shape.choices; ++c) among += probabilities[picks[c]];
-    for (std::int32_t c = 0; c < shape.choices; ++c)
-      sum += ofWeights[token * shape.choices + c] * probabilities[picks[c]] /
-             (shape.choices == 1 ? total : among);
-    for (std::int32_t e = 0; e < shape.experts; ++e)
-      sum += ofProbabilities[e] * probabilities[e] / total;
-    return sum;
-  }
-};
-
-// Largest differences relative to the largest slope, for gates `steep` times as sure of themselves.
-void compareGate(const GateShape& shape, std::int64_t tokens, float steep, Random& random) {
-  const std::int64_t experts = shape.experts, embedding = shape.embedding;
-  GateCase it{shape,
-              tokens,
-              uniform(random, tokens * embedding),
-              uniform(random, embedding * experts),
-              uniform(random, tokens * shape.choices),
-              inDouble(uniform(random, experts)),
-              std::vector<std::int32_t>(tokens * shape.choices)};
-  for (float& each : it.gate) each *= steep;
-  std::vector<double> workspace(gateWorkspace(shape)), sums(3 * experts);
-  std::vector<float> weights(tokens * shape.choices), probabilities(tokens * experts);
-  chooseExperts(shape, it.input.data(), it.gate.data(), tokens, workspace, it.chosen.data(),
-                weights.data(), probabilities.data(),
-                {sums.data(), sums.data() + experts, sums.data() + 2 * experts});
-  std::vector<float> logitGradients(tokens * experts, 99);
-  softmaxTopKBackward(shape, {it.chosen.data(), weights.data(), probabilities.data(), tokens},
-                      it.ofWeights.data(), it.ofProbabilities.data(), logitGradients.data());
-
-  Vector gateGradient(it.gate.size()), inputGradient(it.input.size());
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    Vector logits(experts);
-    for (std::int64_t e = 0; e < experts; ++e)
-      for (std::int64_t m = 0; m < embedding; ++m)
-        logits[e] += static_cast<double>(it.input[t * embedding + m]) * it.gate[m * experts + e];
-    const Vector expected = slopes(logits, [&] { return it.loss(logits, t); });
-    double scale = 0;
-    for (double each : expected) scale = std::max(scale, std::abs(each));
-    for (std::int64_t e = 0; e < experts; ++e) {
-      ASSERT_NEAR(logitGradients[t * experts + e], expected[e], 1e-5 * scale + 1e-11)
-          << "token " << t << ", expert " << e;
-      for (std::int64_t m = 0; m < embedding; ++m) {
-        gateGradient[m * experts + e] += it.input[t * embedding + m] * expected[e];
-        inputGradient[t * embedding + m] += it.gate[m * experts + e] * expected[e];
-      }
-    }
-  }
-  std::vector<float> dGate(it.gate.size(), 1), dInput(it.input.size(), 1);
-  gateProductBackward(shape, it.input.data(), it.gate.data(), logitGradients.data(), tokens,
-                      dGate.data(), dInput.data());
-  expectClose("gate", dGate, gateGradient, 1);
-  expectClose("input", dInput, inputGradient, 1);
-  std::vector<float> dInputAlone(it.input.size(), 1);
-  gateProductBackward(shape, it.input.data(), it.gate.data(), logitGradients.data(), tokens,
-                      nullptr, dInputAlone.data());
-  EXPECT_EQ(dInputAlone, dInput);
-}
-
-TEST(GateBackward, IsTheSlope) {
-  Random random(6);
-  for (std::int32_t experts : {1, 2, 5, 16})
-    for (std::int32_t choices : {1, 2, 3})
-      for (std::int64_t tokens : {0, 1, 9})
-        // Gates that leave but a thousandth to other experts, too: their slopes are small, and right.
-        for (float steep : {1.0f, 6.0f}) {
-          if (choices > experts) continue;
-          SCOPED_TRACE(testing::Message() << experts << " experts, " << choices << " choices, "
-                                          << tokens << " tokens, steep " << steep);
-          compareGate({4, experts, choices}, tokens, steep, random);
-        }
 }
 
 }  // namespace

@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "kernels/capacity.h"
 #include "kernels/expert.h"
-#include "kernels/gate.h"
 #include "kernels/permute.h"
 
 namespace moeccl {
@@ -24,136 +21,6 @@ std::vector<float> uniform(Random& random, std::int64_t count) {
   std::vector<float> values(count);
   for (float& v : values) v = value(random);
   return values;
-}
-
-// Few different values, so that equal logits are common.
-std::vector<float> coarse(Random& random, std::int64_t count) {
-  std::uniform_int_distribution<int> value(-1, 1);
-  std::vector<float> values(count);
-  for (float& v : values) v = static_cast<float>(value(random)) * 0.5f;
-  return values;
-}
-
-struct Gated {
-  std::vector<std::int32_t> chosen;
-  std::vector<float> weights, probabilities;
-  std::vector<double> probability, first, assigned;
-};
-
-Gated gateBy(const GateShape& shape, const std::vector<float>& input,
-             const std::vector<float>& gate) {
-  const std::int64_t tokens = static_cast<std::int64_t>(input.size()) / shape.embedding;
-  Gated result;
-  result.chosen.resize(tokens * shape.choices);
-  result.weights.resize(tokens * shape.choices);
-  result.probabilities.resize(tokens * shape.experts);
-  for (auto* sums : {&result.probability, &result.first, &result.assigned})
-    sums->resize(shape.experts);
-  std::vector<double> workspace(gateWorkspace(shape));
-  chooseExperts(shape, input.data(), gate.data(), tokens, workspace, result.chosen.data(),
-                result.weights.data(), result.probabilities.data(),
-                {result.probability.data(), result.first.data(), result.assigned.data()});
-  return result;
-}
-
-void compareWithLoops(const GateShape& shape, const std::vector<float>& input,
-                      const std::vector<float>& gate) {
-  const Gated gated = gateBy(shape, input, gate);
-  const std::int64_t tokens = static_cast<std::int64_t>(input.size()) / shape.embedding;
-  std::vector<double> probabilitySum(shape.experts), first(shape.experts), assigned(shape.experts);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    std::vector<double> logits(shape.experts), probabilities;
-    for (std::int32_t e = 0; e < shape.experts; ++e)
-      for (std::int64_t m = 0; m < shape.embedding; ++m)
-        logits[e] +=
-            static_cast<double>(input[t * shape.embedding + m]) * gate[m * shape.experts + e];
-    double sum = 0;
-    for (double logit : logits) {
-      probabilities.push_back(std::exp(logit));
-      sum += probabilities.back();
-    }
-    for (std::int32_t e = 0; e < shape.experts; ++e) probabilitySum[e] += probabilities[e] /= sum;
-    std::vector<std::int32_t> order(shape.experts);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
-    for (std::int32_t e = 0; e < shape.experts; ++e)
-      ASSERT_NEAR(gated.probabilities[t * shape.experts + e], probabilities[e], 1e-7);
-    double chosenSum = 0;
-    for (std::int32_t c = 0; c < shape.choices; ++c) chosenSum += probabilities[order[c]];
-    first[order[0]] += 1;
-    for (std::int32_t c = 0; c < shape.choices; ++c) {
-      ASSERT_EQ(gated.chosen[t * shape.choices + c], order[c]) << "token " << t << " choice " << c;
-      const double weight = probabilities[order[c]] / (shape.choices == 1 ? 1 : chosenSum);
-      ASSERT_NEAR(gated.weights[t * shape.choices + c], weight, 1e-7);
-      assigned[order[c]] += 1;
-    }
-  }
-  EXPECT_EQ(gated.first, first);
-  EXPECT_EQ(gated.assigned, assigned);
-  for (std::int32_t e = 0; e < shape.experts; ++e)
-    EXPECT_NEAR(gated.probability[e], probabilitySum[e], 1e-12 * static_cast<double>(tokens + 1));
-}
-
-TEST(Gate, ChoosesAsLoopsDo) {
-  Random random(1);
-  for (std::int32_t experts : {1, 2, 3, 4, 5, 8, 13, 64})
-    for (std::int32_t choices : {1, 2, 3, 64}) {
-      if (choices > experts && choices != 64) continue;
-      const GateShape shape{17, experts, std::min(choices, experts)};
-      for (std::int64_t tokens : {0, 1, 3, 4, 5, 50}) {
-        SCOPED_TRACE(testing::Message()
-                     << experts << " experts, " << choices << " choices, " << tokens << " tokens");
-        compareWithLoops(shape, uniform(random, tokens * 17), uniform(random, 17 * experts));
-        compareWithLoops(shape, coarse(random, tokens * 17), coarse(random, 17 * experts));
-      }
-    }
-}
-
-TEST(Gate, EqualLogitsGoToTheLowerExpert) {
-  const GateShape shape{3, 6, 4};
-  const Gated gated = gateBy(shape, std::vector<float>(3 * 5, 1.0f), std::vector<float>(18, 0.25f));
-  for (std::size_t at = 0; at < gated.chosen.size(); ++at)
-    EXPECT_EQ(gated.chosen[at], static_cast<std::int32_t>(at % 4));
-  for (float weight : gated.weights) EXPECT_EQ(weight, 0.25f);
-}
-
-// What schedules rely on that gate parts apart: a token's routing has the same bits in whatever batch it comes.
-TEST(Gate, ATokenDoesNotFeelItsNeighbours) {
-  Random random(2);
-  for (std::int32_t experts : {3, 8, 30}) {
-    const GateShape shape{129, experts, 2};
-    const std::vector<float> gate = uniform(random, 129 * experts);
-    const std::vector<float> input = uniform(random, 40 * 129);
-    const Gated all = gateBy(shape, input, gate);
-    for (int begin = 0; begin < 40; ++begin)
-      for (int count = 1; begin + count <= std::min(40, begin + 9); ++count) {
-        const Gated some = gateBy(
-            shape, {input.begin() + begin * 129, input.begin() + (begin + count) * 129}, gate);
-        ASSERT_EQ(std::memcmp(some.chosen.data(), all.chosen.data() + begin * 2,
-                              some.chosen.size() * sizeof(std::int32_t)),
-                  0);
-        ASSERT_EQ(std::memcmp(some.weights.data(), all.weights.data() + begin * 2,
-                              some.weights.size() * sizeof(float)),
-                  0);
-      }
-  }
-}
-
-TEST(Gate, ExtremeLogitsStayFinite) {
-  const GateShape shape{1, 3, 2};
-  const Gated gated = gateBy(shape, {1e30f, -1e30f}, {1e30f, 0, -1e30f});
-  EXPECT_EQ(gated.chosen, (std::vector<std::int32_t>{0, 1, 2, 1}));
-  EXPECT_EQ(gated.weights, (std::vector<float>{1, 0, 1, 0}));
-}
-
-TEST(Gate, ANanTokenSpoilsItselfAlone) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const GateShape shape{1, 3, 2};
-  const Gated gated = gateBy(shape, {1, nan, 2}, {1, 2, 3});
-  EXPECT_EQ(gated.chosen, (std::vector<std::int32_t>{2, 1, 0, 1, 2, 1}));
-  for (std::size_t at = 0; at < 6; ++at)
-    EXPECT_EQ(std::isnan(gated.weights[at]), at / 2 == 1) << at;
 }
 
 TEST(Slots, FirstChoicesComeBeforeSecondOnes) {

@@ -65,24 +65,43 @@ TEST(Forward, ThroughEveryAlgorithm) {
     }
 }
 
+void expectChunksAsParts(const Problem& problem) {
+  SCOPED_TRACE(problem.text());
+  const Solved chunked = solve(problem);
+  Solved whole = chunked;
+  whole.layer.config.chunks = 0;
+  const auto outcomes = runLayer(problem, chunked, {.schedule = moecclScheduleS1});
+  const auto expected = runLayer(problem, whole, {.schedule = moecclScheduleS1});
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
+    EXPECT_EQ(outcomes[rank].auxiliaryLoss, expected[rank].auxiliaryLoss);
+    EXPECT_EQ(outcomes[rank].assigned, expected[rank].assigned);
+    EXPECT_EQ(outcomes[rank].kept, expected[rank].kept);
+    if (problem.probe) {
+      EXPECT_EQ(outcomes[rank].output, expected[rank].output);
+    }
+    // BLAS may round the rows of larger matrices otherwise.
+    const std::vector<double> output(expected[rank].output.begin(), expected[rank].output.end());
+    EXPECT_LE(moe_reference::largestError(outcomes[rank].output.data(), output.data(),
+                                          static_cast<std::int64_t>(output.size())),
+              1e-6);
+  }
+}
+
 TEST(Chunks, ComputeWhatThePartsDo) {
   for (const Problem& problem : chunkedProblems()) {
-    const Solved chunked = solve(problem);
-    Solved whole = chunked;
-    whole.layer.config.chunks = 0;
-    const auto outcomes = runLayer(problem, chunked, {.schedule = moecclScheduleS1});
-    const auto expected = runLayer(problem, whole, {.schedule = moecclScheduleS1});
-    for (int rank = 0; rank < problem.ranks(); ++rank) {
-      EXPECT_EQ(outcomes[rank].auxiliaryLoss, expected[rank].auxiliaryLoss) << problem.text();
-      // BLAS may round the rows of larger matrices otherwise.
-      const std::vector<double> output(expected[rank].output.begin(), expected[rank].output.end());
-      EXPECT_LE(moe_reference::largestError(outcomes[rank].output.data(), output.data(),
-                                            static_cast<std::int64_t>(output.size())),
-                1e-6)
-          << problem.text();
-    }
+    expectChunksAsParts(problem);
     if (HasFailure()) return;
   }
+}
+
+TEST(Chunks, ComputeWhatThePartsDoThroughEveryGate) {
+  for (Problem problem : chunkedGateProblems())
+    for (bool probe : {false, true}) {
+      problem.probe = probe;
+      if (probe) problem.embedding = problem.experts;
+      expectChunksAsParts(problem);
+      if (HasFailure()) return;
+    }
 }
 
 TEST(Chunks, InPlaceOnAStreamThroughEveryAlgorithm) {

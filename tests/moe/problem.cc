@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <stdexcept>
+
+#include "kernels/gates/random.h"
 
 namespace moeccl::test {
 namespace {
@@ -60,6 +64,27 @@ std::vector<float> tokensOf(const Problem& problem, Source& source) {
   return tokens;
 }
 
+// The fields and weights of the problem's gate, none at its default.
+void setGate(const Problem& problem, Layer& layer, Source& source) {
+  layer.config.gate = problem.gate;
+  layer.config.training = problem.training ? 1 : 0;
+  layer.config.seed = problem.seed;
+  if (problem.gate == moecclGateSwitch) layer.config.jitter = 0.25;
+  if (problem.gate == moecclGateNoisyTopK) {
+    layer.config.importanceWeight = 0.5;
+    layer.config.loadWeight = 2;
+    layer.noise = source.uniform(problem.embedding * problem.experts);
+  }
+  if (problem.gate == moecclGateSigmoid) {
+    layer.config.expertGroups = problem.experts % 3 == 0 ? 3 : 1;
+    layer.config.topGroups =
+        problem.experts % 3 == 0 && problem.choices * 3 <= problem.experts * 2 ? 2 : 0;
+    layer.config.routingScale = 2.5;
+    layer.config.sequenceTokens = 7;
+    for (float bias : source.uniform(problem.experts)) layer.bias.push_back(bias / 8);
+  }
+}
+
 Layer layerOf(const Problem& problem, Source& source) {
   Layer layer;
   layer.nMp = problem.grid.nMp;
@@ -76,6 +101,7 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.gate = problem.data == Tokens::tied ? source.whole(gate) : source.uniform(gate);
   for (std::int64_t m = 0; m < problem.embedding && problem.hotGate != 0; ++m)
     layer.gate[m * problem.experts + 1] += problem.hotGate;
+  setGate(problem, layer, source);
   const std::int64_t weights = problem.experts * problem.embedding * problem.hidden;
   if (problem.probe) {
     layer.w1.assign(weights, 0.0f);
@@ -113,7 +139,12 @@ void expectSolved(const Problem& problem, const Solved& solved, int rank, const 
   EXPECT_EQ(outcome.assigned, expected.assigned);
   EXPECT_EQ(outcome.kept, expected.kept);
   EXPECT_EQ(outcome.droppedChoices, static_cast<std::int64_t>(expected.placeless.size()));
-  EXPECT_NEAR(outcome.auxiliaryLoss, expected.auxiliaryLoss, 1e-12);
+  EXPECT_NEAR(outcome.auxiliaryLoss, expected.auxiliaryLoss,
+              1e-12 * std::max(1.0, expected.auxiliaryLoss));
+  const double choices = std::reduce(expected.assigned.begin(), expected.assigned.end(), 0.0);
+  const auto most = static_cast<double>(std::ranges::max(expected.assigned));
+  EXPECT_DOUBLE_EQ(outcome.imbalance,
+                   choices == 0 ? 0 : most / (choices / static_cast<double>(problem.experts)));
   if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
 }
 
@@ -125,7 +156,8 @@ std::string Problem::text() const {
       << (grid.order == moecclOrderEspEp ? ", ESP consecutive" : ", EP consecutive") << "; tokens "
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
-      << capacityGroups << ", chunks " << chunks << ", seed " << seed;
+      << capacityGroups << ", chunks " << chunks << ", gate " << gate
+      << (training ? ", training" : "") << ", seed " << seed;
   return out.str();
 }
 
@@ -154,6 +186,52 @@ std::vector<Problem> gridProblems() {
           problem.biases = oneOf(true, true, false);
         }
   return problems;
+}
+
+std::vector<Problem> gateProblems() {
+  constexpr moecclGridOrder_t kEsp = moecclOrderEspEp, kEp = moecclOrderEpEsp;
+  const moecclGridShape_t grids[] = {{1, 1, 1, kEsp}, {2, 2, 2, kEp},  {4, 2, 2, kEsp},
+                                     {3, 3, 2, kEsp}, {2, 1, 4, kEsp}, {6, 2, 3, kEp},
+                                     {4, 4, 3, kEp},  {4, 4, 4, kEsp}, {16, 4, 4, kEsp}};
+  std::vector<Problem> problems;
+  unsigned turn = 0;
+  for (int gate = 0; gate < moecclNumGates; ++gate)
+    for (const moecclGridShape_t& grid : grids) {
+      Problem& problem = problems.emplace_back();
+      problem.name = "gates";
+      problem.grid = grid;
+      problem.gate = static_cast<moecclMoeGate_t>(gate);
+      problem.seed = 100 + turn;
+      problem.tokens = std::array{17, 31, 5, 24, 1}[turn % 5];
+      problem.choices = std::array{1, 2, 3, 1}[turn % 4];
+      if (gate == moecclGateGShard) problem.choices = 2;
+      if (gate == moecclGateSwitch) problem.choices = 1;
+      problem.capacityFactor = std::array{0.3, 1.0, 20.0}[turn % 3];
+      problem.capacityGroups = turn % 2 == 0 ? 0 : 2 * grid.nMp;
+      problem.data = std::array{Tokens::random, Tokens::repeated, Tokens::tied}[(turn / 2) % 3];
+      problem.hotGate = turn % 7 == 3 ? 3 : 0;
+      problem.training = turn % 4 < 2;
+      ++turn;
+    }
+  return problems;
+}
+
+moe_reference::Chance chanceOf(const Problem& problem, int batch) {
+  moe_reference::Chance chance;
+  if (!problem.training) return chance;
+  const gates::Random random(
+      {problem.seed, static_cast<std::uint64_t>(problem.step), static_cast<std::uint64_t>(batch)});
+  if (problem.gate == moecclGateSwitch)
+    chance.jitter = [=](std::int64_t token, std::int64_t m) {
+      return random.fourUniform(token, m / 4)[m % 4];
+    };
+  if (problem.gate == moecclGateGShard)
+    chance.second = [=](std::int64_t token) { return random.uniform(token, 0); };
+  if (problem.gate == moecclGateNoisyTopK)
+    chance.normal = [=](std::int64_t token, std::int64_t expert) {
+      return random.normal(token, expert);
+    };
+  return chance;
 }
 
 Problem six(const std::string& name) {
@@ -228,6 +306,27 @@ std::vector<Problem> chunkedProblems() {
   return problems;
 }
 
+std::vector<Problem> chunkedGateProblems() {
+  std::vector<Problem> problems;
+  for (int gate = 0; gate < moecclNumGates; ++gate)
+    for (moecclGridShape_t grid : {moecclGridShape_t{2, 2, 3, moecclOrderEpEsp},
+                                   moecclGridShape_t{4, 2, 2, moecclOrderEspEp}})
+      for (std::int64_t tokens : {7, 101}) {
+        Problem& problem = problems.emplace_back();
+        problem.name = "gates in chunks";
+        problem.grid = grid;
+        problem.gate = static_cast<moecclMoeGate_t>(gate);
+        problem.training = true;
+        problem.tokens = tokens;
+        problem.choices = gate == moecclGateSwitch ? 1 : 2;
+        problem.chunks = 3;
+        problem.capacityGroups = grid.nMp * 6;
+        problem.capacityFactor = 0.8;
+        problem.seed = static_cast<unsigned>(problems.size());
+      }
+  return problems;
+}
+
 Problem hardProblem(const std::string& name) {
   for (const Problem& problem : hardProblems())
     if (problem.name == name) return problem;
@@ -240,7 +339,8 @@ Solved solve(const Problem& problem) {
   solved.layer = layerOf(problem, source);
   for (int batch = 0; batch < problem.batches(); ++batch) {
     solved.inputs.push_back(tokensOf(problem, source));
-    solved.expected.push_back(moe_reference::forward(solved.layer, solved.inputs.back().data()));
+    solved.expected.push_back(moe_reference::forward(solved.layer, solved.inputs.back().data(),
+                                                     chanceOf(problem, batch)));
   }
   return solved;
 }
@@ -278,6 +378,7 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     Outcome& outcome = outcomes[rank];
     std::vector<float> input = solved.inputs[batch];
     for (int i = 0; i < run.forwards; ++i) {
+      if (problem.training) check(moecclMoeLayerSetStep(layer, problem.step));
       if (run.inPlace)
         outcome.output = input;
       else
@@ -288,6 +389,7 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
     check(moecclMoeGetStats(layer, &stats));
     outcome.auxiliaryLoss = stats.auxiliaryLoss;
+    outcome.imbalance = stats.imbalance;
     outcome.droppedChoices = stats.droppedChoices;
     outcome.assigned.assign(stats.assigned, stats.assigned + problem.experts);
     outcome.kept.assign(stats.kept, stats.kept + problem.experts);
@@ -321,9 +423,14 @@ void expectAllSchedules(const Problem& problem) {
   for (moecclSchedule_t schedule : schedulesOf(problem)) {
     const auto outcomes = runLayer(problem, solved, {.schedule = schedule});
     if (first.empty()) first = outcomes;
-    for (int rank = 0; rank < problem.ranks(); ++rank)
-      EXPECT_EQ(outcomes[rank].auxiliaryLoss, first[rank].auxiliaryLoss)
-          << problem.text() << ", " << nameOf(schedule);
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
+      SCOPED_TRACE(problem.text() + ", " + nameOf(schedule));
+      EXPECT_EQ(outcomes[rank].auxiliaryLoss, first[rank].auxiliaryLoss);
+      // What a probe's experts give back are the choices' weights.
+      if (problem.probe) {
+        EXPECT_EQ(outcomes[rank].output, first[rank].output);
+      }
+    }
   }
 }
 

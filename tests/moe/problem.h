@@ -25,6 +25,9 @@ struct Problem {
   std::int64_t capacityGroups = 0;
   std::int64_t chunks = 0;
   moecclMoeActivation_t activation = moecclMoeGelu;
+  moecclMoeGate_t gate = moecclGateSoftmax;
+  bool training = false;  // gates draw random numbers
+  std::int64_t step = 5;
   Tokens data = Tokens::random;
   bool biases = true;
   // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
@@ -51,6 +54,13 @@ Solved solve(const Problem& problem);
 // else a layer has changes from grid to grid.
 std::vector<Problem> gridProblems();
 
+// Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
+// drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training.
+std::vector<Problem> gateProblems();
+
+// What is random about a batch in training.
+moe_reference::Chance chanceOf(const Problem& problem, int batch);
+
 // MP groups of two that cross the ESP groups of three.
 Problem six(const std::string& name);
 
@@ -59,13 +69,15 @@ Problem six(const std::string& name);
 std::vector<Problem> hardProblems();
 // S1 in chunks, of one capacity group and of several, some of them nothing but padding.
 std::vector<Problem> chunkedProblems();
+// Every gate in training under S1 in chunks, whose borders cut sequences.
+std::vector<Problem> chunkedGateProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
 
 // One rank's results.
 struct Outcome {
   std::vector<float> output;
-  double auxiliaryLoss = 0;
+  double auxiliaryLoss = 0, imbalance = 0;
   std::int64_t droppedChoices = 0;
   std::vector<std::int64_t> assigned, kept;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "examples/moe_reference.h"
 
@@ -17,7 +18,24 @@ struct Case {
   Layer layer;
   std::vector<float> input, outputGradient;
   double auxiliaryLossScale = 0.75;
+  Chance chance;
 };
+
+// Of the kind that the gate asks for, such that jitter is exact.
+Chance chanceOf(const moecclMoeConfig_t& config) {
+  const auto uniform = [](std::int64_t token, std::int64_t i) {
+    return static_cast<double>(1 + (5 * token + 3 * i) % 7) / 8;
+  };
+  Chance chance;
+  if (config.gate == moecclGateSwitch) chance.jitter = uniform;
+  if (config.gate == moecclGateGShard)
+    chance.second = [=](std::int64_t token) { return uniform(token, 0); };
+  if (config.gate == moecclGateNoisyTopK)
+    chance.normal = [=](std::int64_t token, std::int64_t expert) {
+      return 2 * uniform(token, expert) - 1;
+    };
+  return chance;
+}
 
 std::vector<float> coarse(std::mt19937& random, std::int64_t count) {
   std::uniform_int_distribution<int> value(-256, 256);
@@ -33,6 +51,11 @@ Case caseOf(const moecclMoeConfig_t& config, int nMp, bool biases, unsigned seed
   it.layer.nMp = nMp;
   const std::int64_t matrix = config.embedding * config.hidden;
   it.layer.gate = coarse(random, config.embedding * config.experts);
+  it.chance = chanceOf(config);
+  if (config.gate == moecclGateNoisyTopK)
+    it.layer.noise = coarse(random, config.embedding * config.experts);
+  if (config.gate == moecclGateSigmoid)
+    for (float bias : coarse(random, config.experts)) it.layer.bias.push_back(bias / 4);
   it.layer.w1 = coarse(random, config.experts * matrix);
   it.layer.w2 = coarse(random, config.experts * matrix);
   if (biases) it.layer.b1 = coarse(random, config.experts * config.hidden);
@@ -42,54 +65,64 @@ Case caseOf(const moecclMoeConfig_t& config, int nMp, bool biases, unsigned seed
   return it;
 }
 
-double product(const float* a, std::int64_t stride, const float* b, std::int64_t count) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i * stride]) * b[i];
-  return sum;
-}
-
-// No step moves a logit past another, or a hidden unit past relu's corner: by more than 4 steps neither
-// can move, since no number is above 1.
-bool smooth(const Case& it) {
-  constexpr double kMargin = 8 * kStep;
-  const moecclMoeConfig_t& config = it.layer.config;
-  for (std::int64_t token = 0; token < config.tokens; ++token) {
-    const float* const numbers = it.input.data() + token * config.embedding;
-    std::vector<double> logits;
-    for (std::int64_t e = 0; e < config.experts; ++e) {
-      logits.push_back(
-          product(it.layer.gate.data() + e, config.experts, numbers, config.embedding));
-      for (std::int64_t h = 0; h < config.hidden; ++h) {
-        const double bias = it.layer.b1.empty() ? 0 : it.layer.b1[e * config.hidden + h];
-        const float* const column = it.layer.w1.data() + e * config.embedding * config.hidden + h;
-        const double unit = bias + product(column, config.hidden, numbers, config.embedding);
-        if (config.activation == moecclMoeRelu && std::abs(unit) < kMargin) return false;
-      }
-    }
-    std::sort(logits.begin(), logits.end());
-    for (std::size_t i = 1; i < logits.size(); ++i)
-      if (logits[i] - logits[i - 1] < kMargin) return false;
-  }
-  return true;
-}
-
 double loss(const Case& it) {
-  const Result result = forward(it.layer, it.input.data());
+  const Result result = forward(it.layer, it.input.data(), it.chance);
   double sum = it.auxiliaryLossScale * result.auxiliaryLoss;
   for (std::size_t i = 0; i < result.output.size(); ++i)
     sum += it.outputGradient[i] * result.output[i];
   return sum;
 }
 
+// Calls function with a number some steps away from where it is.
+template <typename Function>
+auto away(float& number, int steps, Function function) {
+  const float here = number;
+  number = here + static_cast<float>(steps) * kStep;
+  const auto result = function();
+  number = here;
+  return result;
+}
+
+double product(const float* a, std::int64_t stride, const float* b, std::int64_t count) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i * stride]) * b[i];
+  return sum;
+}
+
+// No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no number is
+// above 1.
+bool awayFromCorners(const Case& it) {
+  constexpr double kMargin = 8 * kStep;
+  const moecclMoeConfig_t& config = it.layer.config;
+  for (std::int64_t token = 0; token < config.tokens; ++token)
+    for (std::int64_t e = 0; e < config.experts; ++e)
+      for (std::int64_t h = 0; h < config.hidden; ++h) {
+        const float* const numbers = it.input.data() + token * config.embedding;
+        const double bias = it.layer.b1.empty() ? 0 : it.layer.b1[e * config.hidden + h];
+        const float* const column = it.layer.w1.data() + e * config.embedding * config.hidden + h;
+        const double unit = bias + product(column, config.hidden, numbers, config.embedding);
+        if (config.activation == moecclMoeRelu && std::abs(unit) < kMargin) return false;
+      }
+  return true;
+}
+
+// Nor does any change a choice, their order or who has a place.
+bool smooth(Case& it) {
+  const auto choices = [&] {
+    const Result result = forward(it.layer, it.input.data(), it.chance);
+    return std::pair(result.chosen, result.placeless);
+  };
+  const auto here = choices();
+  for (auto* numbers : {&it.input, &it.layer.gate, &it.layer.noise})
+    for (float& number : *numbers)
+      for (int steps : {-2, -1, 1, 2})
+        if (away(number, steps, choices) != here) return false;
+  return awayFromCorners(it);
+}
+
 // Central differences of fourth order.
 double slope(const Case& it, float& number) {
-  const float here = number;
-  const auto at = [&](int steps) {
-    number = here + static_cast<float>(steps) * kStep;
-    const double value = loss(it);
-    number = here;
-    return value;
-  };
+  const auto at = [&](int steps) { return away(number, steps, [&] { return loss(it); }); };
   return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12.0 * kStep);
 }
 
@@ -106,36 +139,74 @@ void compare(const char* name, const Case& it, std::vector<float>& numbers,
   EXPECT_LE(largest, 1e-8 * scale) << name;
 }
 
+// Compares the gradients of the first of many cases where the loss is smooth; whether choices are dropped.
+bool compareSmoothCase(const moecclMoeConfig_t& config, bool biases) {
+  unsigned seed = 1;
+  Case it = caseOf(config, 2, biases, seed);
+  while (!smooth(it)) it = caseOf(config, 2, biases, ++seed);
+  SCOPED_TRACE(testing::Message() << "gate " << config.gate << ", activation " << config.activation
+                                  << ", choices " << config.topK << ", capacity factor "
+                                  << config.capacityFactor << ", seed " << seed);
+  const Gradients gradients = backward(it.layer, it.input.data(), it.outputGradient.data(),
+                                       it.auxiliaryLossScale, it.chance);
+  compare("input", it, it.input, gradients.input);
+  compare("gate", it, it.layer.gate, gradients.gate);
+  compare("noise", it, it.layer.noise, gradients.noise);
+  compare("w1", it, it.layer.w1, gradients.w1);
+  compare("b1", it, it.layer.b1, gradients.b1);
+  compare("w2", it, it.layer.w2, gradients.w2);
+  compare("b2", it, it.layer.b2, gradients.b2);
+  return !forward(it.layer, it.input.data(), it.chance).placeless.empty();
+}
+
+moecclMoeConfig_t smallConfig() {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = 7;
+  config.embedding = 5;
+  config.hidden = 6;
+  config.experts = 4;
+  return config;
+}
+
 TEST(Reference, GradientsAreTheSlopesOfTheLoss) {
   int dropping = 0;
   for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu})
     for (std::int64_t choices : {1, 2, 3})
       for (double factor : {0.4, 2.0})
         for (bool biases : {false, true}) {
-          moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-          config.tokens = 7;
-          config.embedding = 5;
-          config.hidden = 6;
-          config.experts = 4;
+          moecclMoeConfig_t config = smallConfig();
           config.topK = choices;
           config.capacityFactor = factor;
           config.activation = activation;
-          unsigned seed = 1;
-          Case it = caseOf(config, 2, biases, seed);
-          while (!smooth(it)) it = caseOf(config, 2, biases, ++seed);
-          SCOPED_TRACE(testing::Message() << "activation " << activation << ", choices " << choices
-                                          << ", capacity factor " << factor << ", seed " << seed);
-          dropping += forward(it.layer, it.input.data()).placeless.empty() ? 0 : 1;
-          const Gradients gradients =
-              backward(it.layer, it.input.data(), it.outputGradient.data(), it.auxiliaryLossScale);
-          compare("input", it, it.input, gradients.input);
-          compare("gate", it, it.layer.gate, gradients.gate);
-          compare("w1", it, it.layer.w1, gradients.w1);
-          compare("b1", it, it.layer.b1, gradients.b1);
-          compare("w2", it, it.layer.w2, gradients.w2);
-          compare("b2", it, it.layer.b2, gradients.b2);
+          dropping += compareSmoothCase(config, biases) ? 1 : 0;
         }
   EXPECT_GE(dropping, 12);
+}
+
+TEST(Reference, GradientsOfEveryGateAreSlopes) {
+  for (int gate = 0; gate < moecclNumGates; ++gate)
+    for (std::int64_t choices : {1, 2, 3})
+      for (double factor : {0.5, 1.5}) {
+        moecclMoeConfig_t config = smallConfig();
+        config.gate = static_cast<moecclMoeGate_t>(gate);
+        config.topK = choices;
+        config.capacityFactor = factor;
+        if (gate == moecclGateGShard && choices != 2) continue;
+        if (gate == moecclGateSwitch && choices != 1) continue;
+        if (gate == moecclGateSwitch) config.jitter = 0.5;
+        if (gate == moecclGateNoisyTopK) {
+          config.experts = choices + 1;  // so that the order of choices is that of all experts
+          config.importanceWeight = 0.5;
+          config.loadWeight = 2;
+        }
+        if (gate == moecclGateSigmoid) {
+          config.sequenceTokens = 3;
+          config.routingScale = 2.5;
+          config.expertGroups = choices == 2 ? 2 : 0;
+          config.topGroups = choices == 2 ? 1 : 0;
+        }
+        compareSmoothCase(config, true);
+      }
 }
 
 }  // namespace
