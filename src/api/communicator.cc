@@ -2,6 +2,7 @@
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
 #include "src/comm/rendezvous.h"
+#include "src/log.h"
 
 using moeccl::boundary;
 using moeccl::communicatorOf;
@@ -35,7 +36,13 @@ moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator,
 // A new communicator, with the profile that MOECCL_PROFILE names. Ranks agree on whether it does.
 moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
   std::unique_ptr<moecclComm> comm(adopt(moeccl::Communicator::create(oob, settings), nullptr));
-  if (settings.profile.empty()) return comm.release();
+  if (settings.profile.empty()) {
+    if (oob.rank() == 0)
+      moeccl::log(moeccl::LogLevel::info, {oob.rank(), oob.ranks()},
+                  "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
+                  "links; moeccl-fit measures those of a cluster");
+    return comm.release();
+  }
   try {
     moeccl::adoptProfile(*comm->state, [&] {
       return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(settings.profile));

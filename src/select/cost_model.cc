@@ -122,6 +122,12 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
   return ways.ways[index].choice;
 }
 
+void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {
+  const Ways& ways = waysOf(collective, given);
+  if (!ways.measured) return;
+  for (const Way& way : ways.ways) bytesBetween(collective, given, way.choice, 0);
+}
+
 double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& given,
                                const AlgorithmChoice& way, double bytes) {
   if (topology_.nodes() == 1) return 0;

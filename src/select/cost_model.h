@@ -38,6 +38,9 @@ class CostModel {
   // those of a typical size within a factor of two, so that few are ever computed.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
 
+  // Finds out now what questions about measured ways need, however many ranks there are to plan for.
+  void prepare(Collective collective, const AlgorithmChoice& given);
+
   // What a rank sends to other nodes, one way: the mean of the largest node's.
   double bytesBetween(Collective collective, const AlgorithmChoice& given,
                       const AlgorithmChoice& way, double bytes);

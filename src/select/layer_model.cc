@@ -74,14 +74,19 @@ void LayerModel::prepare(const Grid& grid) {
   sizes.grid = grid;
   sizes.embedding = 1;
   sizes.experts = grid.ep;
-  estimates(kAll, kBoth, sizes);
+  for (const moecclSchedule_t schedule : kAll)
+    for (const Pass pass : kBoth)
+      for (const Exchange& exchange : termsOf(schedule, pass, sizes).exchanges)
+        for (CostModel& group : groups(exchange.group))
+          group.prepare(exchange.collective, given(exchange, sizes));
 }
 
 AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& sizes) const {
   AlgorithmChoice choice = fixed_[static_cast<std::size_t>(exchange.collective)];
   if (needsGrid(exchange.collective)) {
     choice.parameters.grid = sizes.grid;
-    choice.parameters.experts = static_cast<int>(sizes.localExperts());
+    // Costs go by bytes; into how many experts' blocks they are cut is no matter, and profiles know one.
+    choice.parameters.experts = 1;
   }
   return choice;
 }

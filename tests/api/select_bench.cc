@@ -70,7 +70,6 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
   layer.embedding = 1024;
   layer.hidden = 4096;
-  layer.experts = shape.nEp;
   layer.topK = 1;
   layer.capacityFactor = 1.2;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
@@ -79,6 +78,7 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
   query.pass = moecclPassBoth;
   const auto ask = [&](std::int64_t tokens) {
     layer.tokens = tokens;
+    layer.experts = shape.nEp * (1 + tokens % 3);
     moecclScheduleChoice_t choices[4];
     int count = 4;
     const auto begin = std::chrono::steady_clock::now();
