@@ -33,9 +33,10 @@ std::string differences(const Fingerprint& mine, const Fingerprint& theirs);
 
 // What was measured. To the profile these are texts; whoever measures and whoever asks must agree on them.
 struct CurveKey {
-  std::string collective;  // as nameOf(Collective); "exchange": messages between two ranks
-  std::string algorithm;   // as in MOECCL_ALGO; of an exchange which ranks: "in node, all ranks"
-  std::string where;       // the group: ranks per node, "4+4", and the grid, where there is one
+  std::string collective;  // as nameOf(Collective)
+  std::string algorithm;   // as in MOECCL_ALGO
+  std::string
+      where;  // the group, as src/select/group_text.h names it: "2x4", "mp2,ep4,esp2 on 2x4", "2x1, alone"
 
   bool operator==(const CurveKey&) const = default;
 };

@@ -27,7 +27,6 @@ struct LayerSizes {
   std::int64_t capacity;    // T
   std::int64_t partTokens;  // of one rank of the MP group under S1
 
-  std::int64_t localExperts() const { return experts / grid.ep; }
   bool operator==(const LayerSizes&) const = default;
 };
 
