@@ -1,5 +1,7 @@
 #include "perf/layers/contender.h"
 
+#include <moeccl/model.h>
+
 namespace moeccl::perf::layers {
 namespace {
 
@@ -26,12 +28,14 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
 }
 
 Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
-    : setting_(setting), backward_((pass & moecclPassBackward) != 0) {
+    : setting_(setting),
+      config_(layer.config(setting.schedule, pass)),
+      backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
-  const moecclMoeConfig_t config = layer.config(setting.schedule, pass);
+  grid_ = place.grid.get();
   moecclMoeLayer_t handle = nullptr;
-  const moecclResult_t result = moecclMoeLayerCreate(place.grid.get(), &config, &handle);
+  const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
   if (result == moecclInvalidArgument && setting.schedule > moecclScheduleBaseline)
     reason_ = moecclGetLastError(nullptr);
@@ -44,6 +48,26 @@ moecclMoeShapes_t Contender::shapes() const {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   require(moecclMoeLayerGetShapes(handle_.get(), &shapes), "ask for the shapes", nullptr);
   return shapes;
+}
+
+std::string Contender::ways() const {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = grid_;
+  moecclMoeConfig_t config = config_;
+  config.schedule = shapes().schedule;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  std::string ways = scheduleName(config.schedule);
+  for (const moecclPass_t pass : {moecclPassForward, moecclPassBackward}) {
+    if (pass == moecclPassBackward && !backward_) continue;
+    query.pass = pass;
+    moecclScheduleChoice_t choice;
+    int room = 1;
+    require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
+    (ways += "; ") += choice.exchanges;
+  }
+  return ways;
 }
 
 void Contender::setData(Data& data) {

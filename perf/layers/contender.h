@@ -42,6 +42,9 @@ class Contender {
   bool offered() const { return handle_ != nullptr; }
   const std::string& reason() const { return reason_; }
   moecclMoeShapes_t shapes() const;
+  // The schedule that is followed and the algorithms of its exchanges: contenders of a layer with equal texts
+  // do the same.
+  std::string ways() const;
 
   // From now on passes are over `data`, which must outlive them.
   void setData(Data& data);
@@ -55,6 +58,8 @@ class Contender {
     void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }
   };
   Setting setting_;
+  moecclMoeConfig_t config_;
+  moecclGrid_t grid_ = nullptr;
   bool backward_;
   Data* data_ = nullptr;
   moecclComm_t comm_ = nullptr;

@@ -38,7 +38,7 @@ ordered_json shapeToJson(const Layer& layer) {
           {"capacity", layer.capacity()}};
 }
 
-ordered_json contenderToJson(const Timed& timed) {
+ordered_json contenderToJson(const Timed& timed, const Timed& timedAs) {
   const Quartiles quartiles = quartilesOf(timed.seconds);
   return {{"name", timed.setting.name()},
           {"schedule", scheduleName(timed.setting.schedule)},
@@ -46,6 +46,7 @@ ordered_json contenderToJson(const Timed& timed) {
           {"followed", scheduleName(timed.followed)},
           {"error", timed.error},
           {"passes", timed.passes},
+          {"timedAs", timedAs.setting.name()},
           {"seconds", timed.seconds},
           {"quartiles", {quartiles.first, quartiles.median, quartiles.third}}};
 }
@@ -82,7 +83,7 @@ ordered_json outcomeToJson(const Outcome& outcome) {
   ordered_json json = shapeToJson(outcome.layer);
   json["contenders"] = ordered_json::array();
   for (const Timed& timed : outcome.measured.timed)
-    json["contenders"].push_back(contenderToJson(timed));
+    json["contenders"].push_back(contenderToJson(timed, outcome.measured.timed[timed.timedAs]));
   json["notOffered"] = ordered_json::array();
   for (const NotOffered& absent : outcome.measured.notOffered)
     json["notOffered"].push_back({{"name", absent.setting.name()}, {"reason", absent.reason}});
@@ -148,6 +149,7 @@ std::string toJson(const Run& run) {
                        {"scale", run.scale},
                        {"pass", options.pass == moecclPassBoth ? "both" : "forward"},
                        {"repetitions", options.repetitions},
+                       {"closeRepetitions", options.closeRepetitions},
                        {"turnMs", options.turnMs},
                        {"layers", ordered_json::array()},
                        {"skipped", ordered_json::array()}};

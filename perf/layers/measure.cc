@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kWarmUps = 2;
 constexpr int kMostPasses = 1000;
+constexpr double kClose = 1.3;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double largestOf(const Job& job, double mine) {
@@ -68,12 +70,14 @@ class Race {
   std::vector<Timed> check() {
     std::vector<Timed> timed;
     std::vector<std::vector<float>> expected;
+    std::map<std::string, std::size_t> first;  // of those that do the same
     for (Contender& contender : contenders_) {
       data_->prepare();
       contender.run(1);
       if (expected.empty()) expected = firstResults();
       const double error = compare(expected, contender.setting());
-      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, {}});
+      const std::size_t timedAs = first.emplace(contender.ways(), timed.size()).first->second;
+      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, timedAs, {}});
     }
     return timed;
   }
@@ -86,21 +90,51 @@ class Race {
 
   // Sets the passes of a turn, and the times.
   void run(std::vector<Timed>& timed) {
-    for (std::size_t i = 0; i < timed.size(); ++i)
+    std::vector<std::size_t> racers;
+    for (std::size_t i = 0; i < timed.size(); ++i) {
+      if (timed[i].timedAs != i) continue;
+      racers.push_back(i);
       timed[i].passes = static_cast<int>(
           std::clamp(std::ceil(options_.turnMs / 1000 / warmSeconds(i)), 1.0, double{kMostPasses}));
-
+    }
     Draws draws(options_.seed);  // the same on every rank
-    const std::vector<double> mine =
-        inTurns(timed.size(), options_.repetitions, draws, [&](std::size_t contender) {
-          return secondsOf(contenders_[contender], timed[contender].passes);
-        });
-    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
-    const auto lists = byContender(slowest, timed.size());
-    for (std::size_t i = 0; i < timed.size(); ++i) timed[i].seconds = lists[i];
+    race(timed, racers, options_.repetitions, draws);
+    race(timed, closeOnes(timed, racers), options_.closeRepetitions, draws);
+    for (Timed& contender : timed) {
+      contender.passes = timed[contender.timedAs].passes;
+      contender.seconds = timed[contender.timedAs].seconds;
+    }
   }
 
  private:
+  // Turns of those contenders; adds the times.
+  void race(std::vector<Timed>& timed, const std::vector<std::size_t>& racers, int repetitions,
+            Draws& draws) {
+    if (racers.empty() || repetitions == 0) return;
+    const std::vector<double> mine =
+        inTurns(racers.size(), repetitions, draws, [&](std::size_t racer) {
+          return secondsOf(contenders_[racers[racer]], timed[racers[racer]].passes);
+        });
+    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
+    const auto lists = byContender(slowest, racers.size());
+    for (std::size_t i = 0; i < racers.size(); ++i) {
+      std::vector<double>& seconds = timed[racers[i]].seconds;
+      seconds.insert(seconds.end(), lists[i].begin(), lists[i].end());
+    }
+  }
+
+  // Those that may be the best, and so decide what another choice has cost.
+  static std::vector<std::size_t> closeOnes(const std::vector<Timed>& timed,
+                                            const std::vector<std::size_t>& racers) {
+    const auto medianOf = [&](std::size_t racer) { return quantileOf(timed[racer].seconds, 0.5); };
+    double least = kInfinity;
+    for (const std::size_t racer : racers) least = std::min(least, medianOf(racer));
+    std::vector<std::size_t> close;
+    for (const std::size_t racer : racers)
+      if (medianOf(racer) <= kClose * least) close.push_back(racer);
+    return close;
+  }
+
   // What all results are compared with. Among zeros nothing would be wrong.
   std::vector<std::vector<float>> firstResults() const {
     std::vector<std::vector<float>> all;

@@ -63,6 +63,10 @@ Parsed parseOptions(int argc, const char* const* argv) {
                  "how often each contender has its turn, each time in another order")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--close-repetitions", options.closeRepetitions,
+                 "further turns of those that took up to 1.3 times as long as the fastest")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--turn-ms", options.turnMs, "how long a turn takes at least")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -17,6 +17,7 @@ struct Options {
   std::int64_t topK = 0;                  // 0: drawn
   moecclPass_t pass = moecclPassForward;  // or both
   int repetitions = 5;
+  int closeRepetitions = 15;
   double turnMs = 20;
   double memoryGib = 4;  // of all ranks of a node
   std::string jsonFile;  // empty: none

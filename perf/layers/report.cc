@@ -22,9 +22,10 @@ void printHead(const Run& run) {
   std::printf("# %d ranks, by node:%s\n", run.ranks, nodes.c_str());
   if (run.ranks > 1 && std::getenv("OPENBLAS_NUM_THREADS") == nullptr)
     std::printf("# OPENBLAS_NUM_THREADS is not set; ranks that share cores slow each other down\n");
-  std::printf("# %d repetitions of turns of %g ms or more. Times: ms of a %s\n",
-              options.repetitions, options.turnMs,
-              options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
+  std::printf(
+      "# %d repetitions of turns of %g ms or more, of the closest %d more. Times: ms of a %s\n",
+      options.repetitions, options.turnMs, options.closeRepetitions,
+      options.pass == moecclPassBoth ? "forward and a backward pass" : "forward pass");
   std::printf(
       "# on the slowest rank, median. baseline, S1, ...: with automatic algorithms. auto: nothing\n"
       "# is fixed, and what it chose. regret: of auto, over the best\n#\n");

@@ -18,7 +18,7 @@ constexpr auto kS1 = moecclScheduleS1, kAuto = moecclScheduleAuto;
 
 Timed timed(moecclSchedule_t schedule, const char* algorithms, Seconds seconds,
             moecclSchedule_t followed) {
-  return {{schedule, algorithms}, followed, 1, 0, std::move(seconds)};
+  return {{schedule, algorithms}, followed, 1, 0, 0, std::move(seconds)};
 }
 Timed timed(moecclSchedule_t schedule, const char* algorithms, Seconds seconds) {
   return timed(schedule, algorithms, std::move(seconds), schedule);

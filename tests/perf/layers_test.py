@@ -37,15 +37,20 @@ class Layers(unittest.TestCase):
             report = json.load(file)
         self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-layers", 1))
         for layer in report["layers"]:
-            self.hold_together(layer, report["repetitions"])
+            self.hold_together(layer, report["repetitions"], report["closeRepetitions"])
         return report
 
-    def hold_together(self, layer, repetitions):
+    def hold_together(self, layer, repetitions, close_repetitions):
         """Best, regrets and predictions follow from the times beside them."""
         contenders = {contender["name"]: contender for contender in layer["contenders"]}
         medians = {name: statistics.median(contender["seconds"]) for name, contender in contenders.items()}
-        for contender in contenders.values():
-            self.assertEqual(len(contender["seconds"]), repetitions)
+        first = {name: statistics.median(contender["seconds"][:repetitions]) for name, contender in contenders.items()}
+        for name, contender in contenders.items():
+            close = first[name] <= 1.3 * min(first.values())
+            self.assertEqual(len(contender["seconds"]), repetitions + close * close_repetitions)
+            timed_as = contenders[contender["timedAs"]]
+            self.assertEqual(timed_as["timedAs"], contender["timedAs"])
+            self.assertEqual((timed_as["seconds"], timed_as["followed"]), (contender["seconds"], contender["followed"]))
             self.assertGreater(min(contender["seconds"]), 0)
             self.assertLessEqual(contender["error"], 1e-4)
         least = min(medians.values())
