@@ -6,7 +6,8 @@
  * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them and
  * the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective,
  * algorithm and group, with a second line where one does not fit; the local work of a layer is a sum of
- * terms for the gate, the experts' products and what is moved. What a profile has no samples for, and
+ * terms for the gate, the experts' products and what is moved; and of whole layers, where they were measured, the
+ * profile knows by what factors their exchanges and local work take longer than by themselves. What a profile has no samples for, and
  * everything where there is no profile, is priced from the plans and the costs of links: of those on which the
  * profile's samples come out best, or typical ones.
  */
@@ -69,8 +70,10 @@ typedef struct {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer on a grid of one rank, while all ranks of the machine compute such a layer: the
- * local work, without exchanges. */
+/* One measured layer. On a grid of one rank, while all ranks of the machine compute such a layer: the
+ * local work, without exchanges. On a larger grid: how much longer the schedule's exchanges and local work
+ * take together than by themselves, per grid, schedule and pass; the layer's communicator must choose its
+ * algorithms by this profile's samples of them. It counts once these are there. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;

@@ -5,7 +5,8 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.75, kLayersWeight = 0.2;
+constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.6, kLayersWeight = 0.15,
+                 kSchedulesWeight = 0.2;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -41,6 +42,8 @@ Campaign::Campaign(const FitOptions& options, Team& team)
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
       layersPart_(budget_.addPart(kLayersWeight, layerKinds().size())),
+      schedulesPart_(budget_.addPart(
+          kSchedulesWeight, team.job().ranks() == 1 ? 0 : shapes_.size() * wholeKinds().size())),
       omitted_(unlikeGroups(shapes_, nodeOfRank_)) {
   const moecclComm_t world = team.job().comm();
   for (const moecclGridShape_t& shape : shapes_) {
@@ -57,6 +60,7 @@ void Campaign::run(Profile& profile) {
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
   for (const Target& target : targets_) measure(target, mine);
   for (const LayerKind& kind : layerKinds()) measure(kind, mine);
+  if (team_.job().ranks() > 1) measureSchedules(profile);
   progress_.clear();
 }
 
@@ -134,6 +138,32 @@ void Campaign::measure(const LayerKind& kind, Profile* profile) {
   if (measured.cutAt > 0)
     omitted_.push_back(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
   budget_.finishUnit(layersPart_, began, team_.elapsed());
+}
+
+void Campaign::measureSchedules(Profile& profile) {
+  const Job& job = team_.job();
+  if (job.rank() == 0) profile.fit();
+  const Profile soFar = profile.ofRankZero(job);
+  moecclComm_t split = nullptr;
+  require(moecclCommSplit(job.comm(), 0, job.rank(), &split, nullptr), "split", job.comm());
+  const Comm comm(split);
+  require(moecclCommSetProfile(split, soFar.get()), "choose by what was measured", split);
+  for (const moecclGridShape_t& shape : shapes_) {
+    moecclGrid_t made = nullptr;
+    require(moecclGridCreate(split, shape, &made), "make a grid", split);
+    const Grid grid(made);
+    for (const WholeKind& kind : wholeKinds()) {
+      const double began = team_.elapsed();
+      const std::string text = "grid " + textOf(shape) + ", " + textOf(kind);
+      progress_.show(budget_, began, text);
+      const SchedulesMeasured measured = perf::measureSchedules(
+          team_, options_, made, shape, kind, budget_.until(schedulesPart_, began),
+          job.rank() == 0 ? &profile : nullptr);
+      unsteady_ += measured.unsteady;
+      if (measured.cut) omitted_.push_back(text);
+      budget_.finishUnit(schedulesPart_, began, team_.elapsed());
+    }
+  }
 }
 
 void Campaign::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,

@@ -10,6 +10,7 @@
 #include "perf/fit/pairs.h"
 #include "perf/fit/profile.h"
 #include "perf/fit/progress.h"
+#include "perf/fit/schedules.h"
 #include "perf/fit/sweep.h"
 #include "perf/fit/targets.h"
 
@@ -36,6 +37,8 @@ class Campaign {
   // `alone`: rank 0's pair, while the other ranks sleep.
   void measure(const Pairing& pairing, bool alone, Profile* profile);
   void measure(const LayerKind& kind, Profile* profile);
+  // Whole layers on grids of a communicator that chooses by `profile`, which is rank 0's.
+  void measureSchedules(Profile& profile);
   // One unit of `part`; adds its samples on rank 0.
   void sweepUnit(std::size_t part, const Subject& subject, const std::string& text, const Add& add);
 
@@ -48,7 +51,7 @@ class Campaign {
   std::vector<Target> targets_;
   Budget budget_;
   Progress progress_;
-  std::size_t pairsPart_, collectivesPart_, layersPart_;
+  std::size_t pairsPart_, collectivesPart_, layersPart_, schedulesPart_;
   std::vector<std::string> omitted_;
   std::size_t unsteady_ = 0;
 };

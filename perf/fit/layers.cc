@@ -1,9 +1,8 @@
 #include "perf/fit/layers.h"
 
-#include <moeccl/moe.h>
-
 #include <array>
-#include <random>
+
+#include "perf/fit/measured_layer.h"
 
 namespace moeccl::perf {
 namespace {
@@ -21,85 +20,6 @@ constexpr std::array kKinds = {
 
 constexpr std::int64_t kFewestTokens = 64, kMostTokens = 1 << 16, kStep = 2;
 constexpr double kLongestPass = 0.1;
-
-struct DestroyLayer {
-  void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }
-};
-
-// A rank's own layer, with weights and tokens.
-class LocalLayer {
- public:
-  LocalLayer(moecclGrid_t grid, const LayerKind& kind, std::int64_t tokens) {
-    moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-    config.tokens = tokens;
-    config.embedding = kind.embedding;
-    config.hidden = kind.hidden;
-    config.experts = kind.experts;
-    config.topK = kind.topK;
-    config.capacityFactor = kind.capacityFactor;
-    config.training = 1;
-    config.schedule = moecclScheduleS1;  // the only choice: there is nothing to exchange
-    moecclMoeLayer_t layer = nullptr;
-    require(moecclMoeLayerCreate(grid, &config, &layer), "make a layer", nullptr);
-    layer_.reset(layer);
-
-    const auto size = [](std::int64_t a, std::int64_t b, std::int64_t c) {
-      return static_cast<std::size_t>(a * b * c);
-    };
-    gate_ = random(size(kind.embedding, kind.experts, 1));
-    first_ = random(size(kind.experts, kind.embedding, kind.hidden));
-    second_ = random(size(kind.experts, kind.hidden, kind.embedding));
-    input_ = random(size(tokens, kind.embedding, 1));
-    output_.resize(input_.size());
-    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
-    weights.gate = gate_.data();
-    weights.w1 = first_.data();
-    weights.w2 = second_.data();
-    require(moecclMoeLayerSetWeights(layer, &weights), "set weights", nullptr);
-
-    gateGradient_.resize(gate_.size());
-    firstGradient_.resize(first_.size());
-    secondGradient_.resize(second_.size());
-    moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
-    gradients.gate = gateGradient_.data();
-    gradients.w1 = firstGradient_.data();
-    gradients.w2 = secondGradient_.data();
-    require(moecclMoeLayerSetGradients(layer, &gradients), "set gradients", nullptr);
-    forward();  // a backward pass takes one before it, whosever turn is first
-  }
-
-  void forward() {
-    require(moecclMoeForward(layer_.get(), input_.data(), output_.data(), nullptr), "forward",
-            nullptr);
-  }
-  // Of the last forward pass, as often as one likes.
-  void backward() {
-    require(moecclMoeBackward(layer_.get(), input_.data(), 1, output_.data(), nullptr), "backward",
-            nullptr);
-  }
-  moecclMoeLayer_t get() const { return layer_.get(); }
-
- private:
-  std::vector<float> random(std::size_t size) {
-    std::uniform_real_distribution<float> values(-1, 1);
-    std::vector<float> all(size);
-    for (float& value : all) value = values(random_);
-    return all;
-  }
-
-  std::minstd_rand random_;
-  std::vector<float> gate_, first_, second_, input_, output_;
-  std::vector<float> gateGradient_, firstGradient_, secondGradient_;
-  std::unique_ptr<moecclMoeLayer, DestroyLayer> layer_;
-};
-
-// What is timed of a layer; samples of one pass are fitted by themselves.
-struct TimedPass {
-  moecclPass_t pass;
-  void (LocalLayer::*run)();
-};
-constexpr std::array kPasses = {TimedPass{moecclPassForward, &LocalLayer::forward},
-                                TimedPass{moecclPassBackward, &LocalLayer::backward}};
 
 }  // namespace
 
@@ -135,16 +55,25 @@ LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerK
       break;
     }
     showTokens(tokens);
-    LocalLayer layer(grid, kind, tokens);
+    moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+    config.tokens = tokens;
+    config.embedding = kind.embedding;
+    config.hidden = kind.hidden;
+    config.experts = kind.experts;
+    config.topK = kind.topK;
+    config.capacityFactor = kind.capacityFactor;
+    config.training = 1;
+    config.schedule = moecclScheduleS1;  // the only choice: there is nothing to exchange
+    MeasuredLayer layer(grid, config);
     std::vector<Turn> turns;
-    for (const TimedPass& pass : kPasses)
+    for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});
-    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2},
-              true);
+    takeTurns(team, turns,
+              {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2, true}, true);
     last = 0;
     for (std::size_t i = 0; i < turns.size(); ++i) {
       const Median seconds = medianOf(turns[i].seconds);
-      if (profile != nullptr) profile->add(layer.get(), kPasses[i].pass, seconds);
+      if (profile != nullptr) profile->add(layer.get(), kTimedPasses[i].pass, seconds);
       measured.unsteady += !turns[i].steady;
       last += seconds.value;
     }

@@ -12,31 +12,34 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kBlockSeconds = 2e-3;
+constexpr double kBlockSeconds = 2e-3, kIndependentBlockSeconds = 10e-3;
 constexpr double kMostCalls = 1000;
 
 // Seconds per call, on this rank.
-double timeOf(Team& team, const Turn& turn, int calls) {
+double timeOf(Team& team, const Turn& turn, int calls, bool independent) {
   team.barrier();
   if (calls > 1) turn.call();  // what came before has left its own things in the caches
+  if (independent) team.barrier();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < calls; ++i) turn.call();
+  if (independent) team.barrier();
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / calls;
 }
 
 // Of each turn, so that they last as long as a block should. The first call of each makes what later ones
 // find ready.
-std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns) {
+std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, bool independent) {
   std::vector<double> once;
   for (const Turn& turn : turns) {
     turn.call();
-    once.push_back(timeOf(team, turn, 1));
+    once.push_back(timeOf(team, turn, 1, independent));
   }
+  const double block = independent ? kIndependentBlockSeconds : kBlockSeconds;
   std::vector<int> calls;
   for (const double seconds : team.slowest(once))
-    calls.push_back(static_cast<int>(
-        std::clamp(std::ceil(kBlockSeconds / std::max(seconds, 1e-9)), 1.0, kMostCalls)));
+    calls.push_back(
+        static_cast<int>(std::clamp(std::ceil(block / std::max(seconds, 1e-9)), 1.0, kMostCalls)));
   return calls;
 }
 
@@ -55,7 +58,7 @@ bool allSteady(std::vector<Turn>& turns, double percent) {
 }  // namespace
 
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts) {
-  const std::vector<int> calls = callsPerBlock(team, turns);
+  const std::vector<int> calls = callsPerBlock(team, turns, rounds.independent);
   std::vector<std::size_t> order(turns.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random;  // every rank's draws are the same
@@ -63,7 +66,7 @@ void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool 
   for (int repetition = 1; repetition <= rounds.maxRepetitions; ++repetition) {
     std::ranges::shuffle(order, random);
     for (const std::size_t turn : order) {
-      const double seconds = timeOf(team, turns[turn], calls[turn]);
+      const double seconds = timeOf(team, turns[turn], calls[turn], rounds.independent);
       mine[turn] = counts ? std::max(seconds, 1e-9) : 0;
     }
     const std::vector<double> slowest = team.slowest(mine);

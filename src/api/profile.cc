@@ -1,13 +1,16 @@
 // Profiles: made, filled, fitted, stored, and given to communicators.
+#include <algorithm>
 #include <utility>
 
 #include "src/api/launch.h"
+#include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/api/structs.h"
 #include "src/comm/digest.h"
 #include "src/comm/host.h"
 #include "src/select/group_text.h"
+#include "src/select/layer_model.h"
 #include "src/select/link_fit.h"
 
 namespace moeccl {
@@ -32,6 +35,8 @@ std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (const Local* local = fitted.local(pass))
       handle->local[static_cast<std::size_t>(pass)] = local->samples;
+  for (const LayerCurve& curve : fitted.layers())
+    handle->layers.push_back({curve.key, curve.samples, {}});
   handle->profile = std::make_shared<const Profile>(std::move(fitted));
   return handle;
 }
@@ -43,6 +48,29 @@ void requireTimes(double seconds, double spread) {
   if (!(spread >= 0 && spread <= kMaxSpread))
     throw Error(moecclInvalidArgument,
                 stringf("sample.spread is %g; it must be from 0 to %g", spread, kMaxSpread));
+}
+
+LocalSample localSampleOf(const LayerShape& shape) {
+  LocalSample sample;
+  sample.work.tokens = static_cast<double>(shape.tokens);
+  sample.work.embedding = static_cast<double>(shape.embedding);
+  sample.work.hidden = static_cast<double>(shape.localHidden);
+  sample.work.experts = static_cast<double>(gates::logitsPerToken(shape.gate));
+  sample.work.choices = static_cast<double>(shape.gate.choices);
+  sample.work.rows = static_cast<double>(shape.experts * shape.capacity());
+  return sample;
+}
+
+// A layer with exchanges, without its times.
+LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
+  const Groups& groups = layer.groups();
+  const auto world = hold(groups.grid->comms[moecclGroupWorld]);
+  const Grid grid = asGrid(groups.shape);
+  LayerModel model(world->communicator->topology(), grid,
+                   world->communicator->settings().algorithms, nullptr);
+  const moecclSchedule_t schedule = layer.shape().schedule;
+  return {
+      model.keyOf(schedule, pass), {model.sampleOf(schedule, pass, sizesOf(layer.shape(), 1))}, {}};
 }
 
 // What each rank says of its profile.
@@ -189,19 +217,24 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
             "sample.pass must be moecclPassForward or moecclPassBackward");
     moeccl::requireTimes(theirs.seconds, theirs.spread);
-    const moeccl::LayerShape& shape = theirs.layer->layer.shape();
-    if (shape.grid.nEp != 1 || shape.grid.nEsp != 1)
-      throw Error(moecclInvalidArgument,
-                  "sample.layer has exchanges; it must be one on a grid of one rank");
-    moeccl::LocalWork work;
-    work.tokens = static_cast<double>(shape.tokens);
-    work.embedding = static_cast<double>(shape.embedding);
-    work.hidden = static_cast<double>(shape.localHidden);
-    work.experts = static_cast<double>(moeccl::gates::logitsPerToken(shape.gate));
-    work.choices = static_cast<double>(shape.gate.choices);
-    work.rows = static_cast<double>(shape.experts * shape.capacity());
-    it.local[theirs.pass == moecclPassForward ? 0 : 1].push_back(
-        {work, theirs.seconds, theirs.spread});
+    const moeccl::MoeLayer& layer = theirs.layer->layer;
+    const moeccl::Pass pass =
+        theirs.pass == moecclPassForward ? moeccl::Pass::forward : moeccl::Pass::backward;
+    if (layer.groups().world.ranks == 1) {
+      moeccl::LocalSample local = moeccl::localSampleOf(layer.shape());
+      local.seconds = theirs.seconds;
+      local.spread = theirs.spread;
+      it.local[static_cast<std::size_t>(pass)].push_back(local);
+      return;
+    }
+    moeccl::LayerCurve curve = moeccl::layerCurveOf(layer, pass);
+    curve.samples[0].seconds = theirs.seconds;
+    curve.samples[0].spread = theirs.spread;
+    const auto known = std::ranges::find(it.layers, curve.key, &moeccl::LayerCurve::key);
+    if (known == it.layers.end())
+      it.layers.push_back(std::move(curve));
+    else
+      known->samples.push_back(std::move(curve.samples[0]));
   });
 }
 
@@ -216,6 +249,7 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
     for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
       if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())
         fitted.setLocal(pass, samples);
+    for (const moeccl::LayerCurve& layers : it.layers) fitted.addLayers(layers.key, layers.samples);
     fitted.links = moeccl::fitLinks(fitted);
     it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
   });

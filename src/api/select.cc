@@ -4,6 +4,7 @@
 
 #include "algorithms/choice.h"
 #include "src/api/launch.h"
+#include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/api/structs.h"
@@ -73,23 +74,6 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
       communicator.settings().algorithms, state->model->profile(), false};
-}
-
-LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
-  LayerSizes sizes{};
-  sizes.grid = asGrid(shape.grid);
-  sizes.tokens = shape.tokens;
-  sizes.embedding = shape.embedding;
-  sizes.localHidden = shape.localHidden;
-  sizes.experts = shape.experts;
-  sizes.choices = shape.gate.choices;
-  sizes.width = shape.choices;
-  sizes.logits = gates::logitsPerToken(shape.gate);
-  sizes.sums = gates::sumsSize(shape.gate);
-  sizes.capacityFactor = capacityFactor;
-  sizes.capacity = shape.capacity();
-  sizes.partTokens = shape.partTokens;
-  return sizes;
 }
 
 LayerQuestion questionOf(const moecclScheduleQuery_t& query) {

@@ -7,7 +7,6 @@
 
 #include "algorithms/choice.h"
 #include "src/select/alternatives.h"
-#include "src/select/group_text.h"
 
 namespace moeccl {
 
@@ -30,8 +29,7 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
   Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
   if (profile_ != nullptr) {
-    const std::string grid = needsGrid(collective) ? textOf(problem.grid, topology_) : "";
-    const std::string_view where = needsGrid(collective) ? grid : where_;
+    const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
       if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where))
         found.ways.push_back({given, curve, nullptr, -1});

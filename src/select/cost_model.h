@@ -10,6 +10,7 @@
 
 #include "algorithms/registry.h"
 #include "src/cost/price.h"
+#include "src/select/group_text.h"
 #include "src/select/profile.h"
 
 namespace moeccl {
@@ -47,6 +48,11 @@ class CostModel {
 
   // The straight line through what was measured, or is priced, of one way: seconds = alpha + beta bytes.
   Segment line(Collective collective, const AlgorithmChoice& way);
+
+  // How a profile calls the group, of a collective on a grid with that.
+  std::string where(Collective collective, const AlgorithmChoice& given) const {
+    return needsGrid(collective) ? textOf(given.parameters.grid, topology_) : where_;
+  }
 
   const Topology& topology() const { return topology_; }
   const std::shared_ptr<const Profile>& profile() const { return profile_; }

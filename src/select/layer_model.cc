@@ -53,13 +53,20 @@ const char* nameOf(moecclSchedule_t schedule) {
 
 LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
                        std::shared_ptr<const Profile> profile)
-    : fixed_(fixed), profile_(std::move(profile)) {
+    : fixed_(fixed), profile_(std::move(profile)), where_(textOf(grid, world)) {
   const int ranksOnNode = world.nodeSize(largestNode(world));
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(world, grid, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
                                                            ranksOnNode);
-  if (profile_ == nullptr || profile_->fingerprint.ranksPerNode.empty()) return;
+  if (profile_ == nullptr) return;
+  for (int schedule = 0; schedule < moecclNumSchedules; ++schedule)
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      if (const LayerCurve* measured =
+              profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), pass)))
+        factors_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)] =
+            measured->factors;
+  if (profile_->fingerprint.ranksPerNode.empty()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
   slowdown_ = sharingOf(ranksOnNode, ranksOnNode, cluster.processorsPerNode).slowdown /
@@ -91,6 +98,22 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
   return choice;
 }
 
+LayerKey LayerModel::keyOf(moecclSchedule_t schedule, Pass pass) const {
+  return {nameOf(schedule), nameOf(pass), where_};
+}
+
+LayerSample LayerModel::sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes) {
+  const ScheduleTerms terms = termsOf(schedule, pass, sizes);
+  LayerSample sample{{terms.local.begin(), terms.local.end()}, {}};
+  for (const Exchange& exchange : terms.exchanges) {
+    LayerExchange stored{std::string(nameOf(exchange.collective)), {}, exchange.bytes};
+    for (const CostModel& group : groups(exchange.group))
+      stored.where.push_back(group.where(exchange.collective, given(exchange, sizes)));
+    sample.exchanges.push_back(std::move(stored));
+  }
+  return sample;
+}
+
 double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms) const {
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
     return slowdown_ * local->fit.at(terms.local);
@@ -108,6 +131,7 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
     Estimate estimate{schedule, 0, 0, 0, profile_ != nullptr, {}};
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(schedule, pass, sizes);
+      const LayerFactors& factors = factorsOf(schedule, pass);
       for (const Exchange& exchange : terms.exchanges) {
         const AlgorithmChoice how = given(exchange, sizes);
         CostModel::Estimate slowest{};
@@ -119,14 +143,14 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
           if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
         }
         estimate.bytesBetween += bytesBetween;
-        estimate.communication += slowest.seconds;
+        estimate.communication += factors.exchanges * slowest.seconds;
         estimate.measured &= slowest.measured;
         if (pass != passes[0]) continue;
         if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
         ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
       }
       estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr;
-      estimate.seconds += localSeconds(pass, terms);
+      estimate.seconds += factors.local * localSeconds(pass, terms);
     }
     estimate.seconds += estimate.communication;
     all.push_back(std::move(estimate));
@@ -144,7 +168,13 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                     estimate.measured ? "" : " (not all of it measured)");
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(estimate.schedule, pass, sizes);
-      text += stringf("    %s\n", pass == Pass::forward ? "forward" : "backward");
+      const LayerFactors& factors = factorsOf(estimate.schedule, pass);
+      text += stringf("    %s", nameOf(pass));
+      if (factors != LayerFactors{})
+        text +=
+            stringf("; in whole layers local work takes %.2f times as long, exchanges %.2f times",
+                    factors.local, factors.exchanges);
+      text += "\n";
       text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
                       localSeconds(pass, terms) * 1e3);
       for (const Exchange& exchange : terms.exchanges)

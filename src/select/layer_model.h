@@ -38,6 +38,10 @@ class LayerModel {
   std::string explain(std::span<const moecclSchedule_t> offered, std::span<const Pass> passes,
                       const LayerSizes& sizes);
 
+  // What a profile stores of a layer that was measured.
+  LayerKey keyOf(moecclSchedule_t schedule, Pass pass) const;
+  LayerSample sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes);
+
   // Groups of one kind may lie differently on the nodes: these are the different ones. A call of all of
   // them takes as long as the slowest.
   std::span<CostModel> groups(GroupKind kind) { return groups_[static_cast<std::size_t>(kind)]; }
@@ -45,9 +49,15 @@ class LayerModel {
 
  private:
   double localSeconds(Pass pass, const ScheduleTerms& terms) const;
+  // Within a layer, against the parts by themselves.
+  const LayerFactors& factorsOf(moecclSchedule_t schedule, Pass pass) const {
+    return factors_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)];
+  }
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;
+  std::string where_;  // the grid
+  std::array<std::array<LayerFactors, 2>, moecclNumSchedules> factors_;
   double slowdown_ = 1;  // of local work, against where it was measured
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };

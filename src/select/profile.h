@@ -12,6 +12,7 @@
 
 #include "src/cost/fit.h"
 #include "src/cost/links.h"
+#include "src/select/layer_fit.h"
 
 namespace moeccl {
 
@@ -88,6 +89,7 @@ struct Local {
 };
 
 enum class Pass { forward, backward };
+const char* nameOf(Pass pass);  // "forward", "backward"
 
 // The links by which plans are priced where nothing is measured, and how far they are off where it is: errors as
 // in Agreement.
@@ -118,14 +120,21 @@ class Profile {
                                 std::string_view where, double bytes) const;
   // Nothing where the pass was not measured.
   const Local* local(Pass pass) const;
+  // Whole layers, by grid, then schedule, then pass.
+  std::span<const LayerCurve> layers() const { return layers_; }
+  // Nothing where they were not measured.
+  const LayerCurve* layers(const LayerKey& key) const;
 
   // These fit what they are given. Throw InvalidArgument for a curve that is there already, and what
   // fitLine and fitFeatures refuse.
   void add(CurveKey key, std::vector<Point> samples);
   void setLocal(Pass pass, std::vector<LocalSample> samples);
+  // By the curves and the local work that are there.
+  void addLayers(LayerKey key, std::vector<LayerSample> samples);
   // With fits that are made already.
   void setCurves(std::vector<Curve> curves);
   void setLocal(Pass pass, Local local);
+  void setLayers(std::vector<LayerCurve> layers);
   // All fits again, from the samples.
   void refit();
 
@@ -134,6 +143,7 @@ class Profile {
  private:
   std::vector<Curve> curves_;  // ordered as curves() says
   std::array<std::optional<Local>, 2> local_;
+  std::vector<LayerCurve> layers_;  // ordered as layers() says
 };
 
 // Text and data: parseProfile(printProfile(profile)) == profile, bit for bit. Both throw InvalidArgument

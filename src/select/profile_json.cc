@@ -14,11 +14,17 @@
 //                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128, "experts": 8,
 //                                       "choices": 2, "rows": 256, "seconds": 0.01, "spread": 0}]},
 //              "backward": {...}},
+//    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
+//                "factors": {"local": 1.1, "exchanges": 1.05, "medianError": 0.02, "worstError": 0.06},
+//                "samples": [{"local": {"layer": 1, "gate": 8192, ...},
+//                             "exchanges": [{"collective": "dispatch", "where": ["mp2,ep4,esp2 on 2x4"],
+//                                            "bytes": 65536}],
+//                             "seconds": 0.01, "spread": 0.02}]}],
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
 // A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
-// those who change samples by hand call for new ones (Profile::refit). "local", its passes and "links"
-// (src/cost/links.h) may be missing.
+// those who change samples by hand call for new ones (Profile::refit). "local", its passes, "layers"
+// (src/select/layer_fit.h) and "links" (src/cost/links.h) may be missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -39,7 +45,7 @@ constexpr int kSchemaVersion = 1;
 constexpr JsonLimits kLimits = {
     .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
-constexpr std::size_t kMaxSegments = 16;
+constexpr std::size_t kMaxSegments = 16, kMaxExchanges = 64;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
 // Of coefficients, errors and what layers are made of: keeps predictions finite.
 constexpr double kMaxCoefficient = 1e30;
@@ -119,6 +125,43 @@ Local readLocal(const JsonReader& from) {
     local.fit.coefficients.push_back(coefficients[name].number(0, kMaxCoefficient));
   local.fit.agreement = readAgreement(fit);
   return local;
+}
+
+LayerExchange readExchange(const JsonReader& from) {
+  LayerExchange exchange{from["collective"].text(), {}, from["bytes"].number(0, kMaxSize)};
+  const JsonReader where = from["where"];
+  const std::size_t count = where.size(1, kMaxExchanges);
+  for (std::size_t i = 0; i < count; ++i) exchange.where.push_back(where[i].text());
+  return exchange;
+}
+
+LayerSample readLayerSample(const JsonReader& from) {
+  LayerSample sample;
+  const JsonReader local = from["local"];
+  for (const char* name : kLocalFeatureNames)
+    sample.local.push_back(local[name].number(0, kMaxCoefficient));
+  const JsonReader exchanges = from["exchanges"];
+  const std::size_t count = exchanges.size(0, kMaxExchanges);
+  for (std::size_t i = 0; i < count; ++i) sample.exchanges.push_back(readExchange(exchanges[i]));
+  sample.seconds = readSeconds(from);
+  sample.spread = readSpread(from);
+  return sample;
+}
+
+LayerCurve readLayers(const JsonReader& from) {
+  LayerCurve curve;
+  curve.key = {from["schedule"].text(), from["pass"].text(), from["where"].text()};
+  if (curve.key.pass != nameOf(Pass::forward) && curve.key.pass != nameOf(Pass::backward))
+    from["pass"].fail("is \"" + curve.key.pass + "\"; it must be \"forward\" or \"backward\"");
+  const JsonReader factors = from["factors"];
+  curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
+  curve.factors.exchanges = factors["exchanges"].number(kLeastFactor, kMostFactor);
+  curve.factors.medianError = factors["medianError"].number(0, kMaxCoefficient);
+  curve.factors.worstError = factors["worstError"].number(0, kMaxCoefficient);
+  const JsonReader samples = from["samples"];
+  const std::size_t count = samples.size(1, kMaxSamples);
+  for (std::size_t i = 0; i < count; ++i) curve.samples.push_back(readLayerSample(samples[i]));
+  return curve;
 }
 
 LinkFit readLinks(const JsonReader& from) {
@@ -214,6 +257,32 @@ std::string printLocal(const Local& local) {
          ",\n   \"samples\": " + printList(local.samples, "    ", sample) + "}";
 }
 
+std::string printExchange(const LayerExchange& exchange) {
+  return "{\"collective\": " + shown(exchange.collective) +
+         ", \"where\": " + json(exchange.where).dump() + ", \"bytes\": " + shown(exchange.bytes) +
+         "}";
+}
+
+std::string printLayers(const LayerCurve& curve) {
+  const auto sample = [](const LayerSample& s) {
+    std::string local;
+    for (std::size_t i = 0; i < kLocalFeatures; ++i)
+      local +=
+          std::string(i ? ", " : "") + '"' + kLocalFeatureNames[i] + "\": " + shown(s.local.at(i));
+    return "{\"local\": {" + local +
+           "},\n     \"exchanges\": " + printList(s.exchanges, "      ", printExchange) + ", " +
+           printTimes(s.seconds, s.spread);
+  };
+  const LayerFactors& factors = curve.factors;
+  return "{\"schedule\": " + shown(curve.key.schedule) + ", \"pass\": " + shown(curve.key.pass) +
+         ", \"where\": " + shown(curve.key.where) +
+         ",\n   \"factors\": {\"local\": " + shown(factors.local) +
+         ", \"exchanges\": " + shown(factors.exchanges) +
+         ", \"medianError\": " + shown(factors.medianError) +
+         ", \"worstError\": " + shown(factors.worstError) +
+         "},\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
+}
+
 std::string printLinks(const LinkFit& fit) {
   std::string costs;
   for (const auto& [name, cost] : kLinkNames)
@@ -242,8 +311,11 @@ std::string print(const Profile& profile) {
          ",\n \"fingerprint\": " + printFingerprint(profile.fingerprint) +
          ",\n \"date\": " + shown(profile.date) + ",\n \"command\": " + shown(profile.command) +
          ",\n \"curves\": " + printList(profile.curves(), "  ", printCurve) + ",\n \"local\": {" +
-         locals + "}" + (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") +
-         "}\n";
+         locals + "}" +
+         (profile.layers().empty()
+              ? ""
+              : ",\n \"layers\": " + printList(profile.layers(), "  ", printLayers)) +
+         (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") + "}\n";
 }
 
 }  // namespace
@@ -265,6 +337,13 @@ Profile parseProfile(std::string_view text) {
     const JsonReader local = root["local"];
     for (const auto& [name, pass] : kPasses)
       if (local.has(name)) profile.setLocal(pass, readLocal(local[name]));
+  }
+  if (root.has("layers")) {
+    std::vector<LayerCurve> layers;
+    const JsonReader all = root["layers"];
+    const std::size_t keys = all.size(0, kMaxCurves);
+    for (std::size_t i = 0; i < keys; ++i) layers.push_back(readLayers(all[i]));
+    profile.setLayers(std::move(layers));
   }
   if (root.has("links")) profile.links = readLinks(root["links"]);
   return profile;

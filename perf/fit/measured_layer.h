@@ -1,0 +1,45 @@
+// A layer with weights and tokens, to be timed.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <array>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace moeccl::perf {
+
+// For training. All ranks have the same tokens and gate.
+class MeasuredLayer {
+ public:
+  // Collective over the grid, as forward and backward are. Throws std::runtime_error.
+  MeasuredLayer(moecclGrid_t grid, const moecclMoeConfig_t& config);
+
+  void forward();
+  // Of the last forward pass, as often as one likes; the constructor made one.
+  void backward();
+  moecclMoeLayer_t get() const { return layer_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }
+  };
+  std::vector<float> random(std::size_t size);
+
+  std::minstd_rand random_;
+  std::vector<float> gate_, first_, second_, input_, output_;
+  std::vector<float> gateGradient_, firstGradient_, secondGradient_;
+  std::unique_ptr<moecclMoeLayer, Destroy> layer_;
+};
+
+// What is timed of a layer; samples of one pass are fitted by themselves.
+struct TimedPass {
+  moecclPass_t pass;
+  void (MeasuredLayer::*run)();
+};
+inline constexpr std::array kTimedPasses = {
+    TimedPass{moecclPassForward, &MeasuredLayer::forward},
+    TimedPass{moecclPassBackward, &MeasuredLayer::backward}};
+
+}  // namespace moeccl::perf

@@ -1,0 +1,24 @@
+#include "src/api/layer_sizes.h"
+
+#include "src/api/launch.h"
+
+namespace moeccl {
+
+LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
+  LayerSizes sizes{};
+  sizes.grid = asGrid(shape.grid);
+  sizes.tokens = shape.tokens;
+  sizes.embedding = shape.embedding;
+  sizes.localHidden = shape.localHidden;
+  sizes.experts = shape.experts;
+  sizes.choices = shape.gate.choices;
+  sizes.width = shape.choices;
+  sizes.logits = gates::logitsPerToken(shape.gate);
+  sizes.sums = gates::sumsSize(shape.gate);
+  sizes.capacityFactor = capacityFactor;
+  sizes.capacity = shape.capacity();
+  sizes.partTokens = shape.partTokens;
+  return sizes;
+}
+
+}  // namespace moeccl

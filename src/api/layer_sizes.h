@@ -1,0 +1,11 @@
+// What the model must know of a layer.
+#pragma once
+
+#include "src/moe/layer_shape.h"
+#include "src/select/schedule_terms.h"
+
+namespace moeccl {
+
+LayerSizes sizesOf(const LayerShape& shape, double capacityFactor);
+
+}  // namespace moeccl

@@ -1,0 +1,77 @@
+#include "src/select/layer_fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/cost/least_squares.h"
+#include "src/select/profile.h"
+
+namespace moeccl {
+namespace {
+
+constexpr double kPrior = 0.1;  // samples
+
+// What the profile predicts of a sample's parts, over what the sample took.
+struct Shares {
+  double local, exchanges;
+};
+
+// By the fastest algorithm; of groups that differ the slowest. Nothing where one was not measured.
+std::optional<double> secondsOf(const Profile& profile, const LayerExchange& exchange) {
+  double slowest = 0;
+  for (const std::string& where : exchange.where) {
+    std::optional<double> fastest;
+    for (const Curve& curve : profile.curves(exchange.collective, where)) {
+      const double seconds = curve.fit.at(exchange.bytes);
+      fastest = std::min(fastest.value_or(seconds), seconds);
+    }
+    if (!fastest) return std::nullopt;
+    slowest = std::max(slowest, *fastest);
+  }
+  return slowest;
+}
+
+std::optional<Shares> sharesOf(const Profile& profile, const Local& local,
+                               const LayerSample& sample) {
+  Shares shares{local.fit.at(sample.local) / sample.seconds, 0};
+  for (const LayerExchange& exchange : sample.exchanges) {
+    const auto seconds = secondsOf(profile, exchange);
+    if (!seconds) return std::nullopt;
+    shares.exchanges += *seconds / sample.seconds;
+  }
+  return shares;
+}
+
+}  // namespace
+
+LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
+                        std::span<const LayerSample> samples) {
+  const Local* const local = profile.local(key.pass == "backward" ? Pass::backward : Pass::forward);
+  std::vector<Shares> known;
+  for (const LayerSample& sample : samples)
+    if (const auto shares = local ? sharesOf(profile, *local, sample) : std::nullopt)
+      known.push_back(*shares);
+  if (known.empty()) return {};
+
+  const double prior = std::sqrt(kPrior);
+  std::vector<std::vector<double>> columns = {{prior, 0}, {0, prior}};
+  std::vector<double> target = {prior, prior};
+  for (const Shares& shares : known) {
+    columns[0].push_back(shares.local);
+    columns[1].push_back(shares.exchanges);
+    target.push_back(1);
+  }
+  const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
+  LayerFactors fit;
+  fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);
+  fit.exchanges = std::clamp(factors[1], kLeastFactor, kMostFactor);
+  std::vector<double> errors;
+  for (const Shares& shares : known)
+    errors.push_back(std::abs(fit.local * shares.local + fit.exchanges * shares.exchanges - 1));
+  std::ranges::sort(errors);
+  fit.medianError = (errors[(errors.size() - 1) / 2] + errors[errors.size() / 2]) / 2;
+  fit.worstError = errors.back();
+  return fit;
+}
+
+}  // namespace moeccl
