@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-namespace moeccl {
+#include "kernels/activation.h"
 
-enum class Activation { gelu, relu };
+namespace moeccl {
 
 // Row-major; b1 and b2 may be null, which is zero.
 struct ExpertWeights {
@@ -15,11 +15,6 @@ struct ExpertWeights {
   const float* w2;  // [hidden][embedding]
   const float* b2;  // [embedding]
 };
-
-// rows [rows][width] = activation(rows + bias), in place. bias [width] may be null. gelu is
-// x (1 + erf(x / sqrt 2)) / 2.
-void biasActivation(Activation activation, const float* bias, std::int64_t rows, std::int64_t width,
-                    float* values);
 
 // Floats of workspace that expertForward needs, whatever the number of rows.
 std::int64_t expertWorkspace(std::int64_t hidden);

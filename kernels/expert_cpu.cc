@@ -1,8 +1,6 @@
 #include <cblas.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "kernels/expert.h"
 
@@ -46,43 +44,13 @@ void addRows(std::int64_t rows, std::int64_t columns, const float* values, float
     for (std::int64_t i = 0; i < columns; ++i) sums[i] += values[i];
 }
 
-float gelu(float x) {
-  constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
-  return 0.5f * x * (1.0f + std::erf(x * kHalfSqrt));
-}
-
-float geluSlope(float x) {
-  constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
-  constexpr float kPeak = static_cast<float>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-  return 0.5f * (1.0f + std::erf(x * kHalfSqrt)) + x * kPeak * std::exp(-0.5f * x * x);
-}
-
-template <typename Function>
-void forEach(const float* bias, std::int64_t rows, std::int64_t width, float* values,
-             Function function) {
-  for (std::int64_t row = 0; row < rows; ++row, values += width)
-    for (std::int64_t i = 0; i < width; ++i)
-      values[i] = function(bias == nullptr ? values[i] : values[i] + bias[i]);
-}
-
-// gradients *= slope(values + bias).
-template <typename Function>
-void multiplyBySlope(const float* bias, std::int64_t rows, std::int64_t columns,
-                     const float* values, float* gradients, Function slope) {
-  for (std::int64_t row = 0; row < rows; ++row, values += columns, gradients += columns)
-    for (std::int64_t i = 0; i < columns; ++i)
-      gradients[i] *= slope(bias == nullptr ? values[i] : values[i] + bias[i]);
+// Each row of values [rows][columns] += terms [columns]. terms may be null: zero.
+void addToRows(std::int64_t rows, std::int64_t columns, const float* terms, float* values) {
+  for (std::int64_t row = 0; row < rows && terms != nullptr; ++row, values += columns)
+    for (std::int64_t i = 0; i < columns; ++i) values[i] += terms[i];
 }
 
 }  // namespace
-
-void biasActivation(Activation activation, const float* bias, std::int64_t rows, std::int64_t width,
-                    float* values) {
-  if (activation == Activation::gelu)
-    forEach(bias, rows, width, values, gelu);
-  else  // keeps NaN, unlike std::max
-    forEach(bias, rows, width, values, [](float x) { return x < 0 ? 0.0f : x; });
-}
 
 std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
 
@@ -93,10 +61,9 @@ void expertForward(Activation activation, const ExpertWeights& weights, std::int
     const std::int64_t count = std::min(kBlockRows, rows - begin);
     float* const result = output + begin * embedding;
     multiply(count, hidden, embedding, input + begin * embedding, weights.w1, workspace.data());
-    biasActivation(activation, weights.b1, count, hidden, workspace.data());
+    activate(activation, weights.b1, count, hidden, workspace.data());
     multiply(count, embedding, hidden, workspace.data(), weights.w2, result);
-    if (weights.b2 != nullptr)
-      forEach(weights.b2, count, embedding, result, [](float x) { return x; });
+    addToRows(count, embedding, weights.b2, result);
   }
 }
 
@@ -114,12 +81,7 @@ void expertBackward(Activation activation, const ExpertWeights& weights, std::in
     const float* const out = outputGradient + begin * embedding;
     multiply(count, hidden, embedding, in, weights.w1, inner);
     multiplyByTransposed(count, hidden, embedding, out, weights.w2, innerGradient);
-    if (activation == Activation::gelu)
-      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient, geluSlope);
-    else
-      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient,
-                      [](float x) { return x <= 0 ? 0.0f : 1.0f; });
-    biasActivation(activation, weights.b1, count, hidden, inner);
+    activateBackward(activation, weights.b1, count, hidden, inner, innerGradient);
     addTransposedProduct(hidden, embedding, count, inner, out, gradients.w2);
     addRows(count, embedding, out, gradients.b2);
     addTransposedProduct(embedding, hidden, count, in, innerGradient, gradients.w1);

@@ -4,6 +4,7 @@
 
 #include "kernels/reduce.h"
 #include "kernels/small_float.h"
+#include "kernels/vectors.h"
 
 namespace moeccl {
 namespace {
@@ -81,31 +82,15 @@ struct Reduction {
   }
 };
 
-#ifdef __x86_64__
-// The same code, with vectors twice as wide as those that every x86-64 has.
-template <typename Kernel, typename... Arguments>
-[[gnu::target("avx2")]] void runAvx2(Arguments... arguments) {
-  Kernel::run(arguments...);
-}
-#endif
-
-template <typename Kernel, typename... Arguments>
-void run(Arguments... arguments) {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2")) return runAvx2<Kernel>(arguments...);
-#endif
-  Kernel::run(arguments...);
-}
-
 template <typename Format, typename... Arguments>
 void reduceAs(moecclRedOp_t op, Arguments... arguments) {
   switch (op) {
     case moecclSum:
-      return run<Reduction<Format, Sum>>(arguments...);
+      return runWide<Reduction<Format, Sum>>(arguments...);
     case moecclMax:
-      return run<Reduction<Format, Max>>(arguments...);
+      return runWide<Reduction<Format, Max>>(arguments...);
     case moecclMin:
-      return run<Reduction<Format, Min>>(arguments...);
+      return runWide<Reduction<Format, Min>>(arguments...);
     default:
       return;
   }
