@@ -233,6 +233,13 @@ def local_table(fit):
     return table(rows, ("term", "each"))
 
 
+def layers_table(layers):
+    rows = [(one["where"], f"{one['schedule']}, {one['pass']}", f"{one['factors']['local']:.2f}",
+             f"{one['factors']['exchanges']:.2f}", f"{100 * one['factors']['medianError']:.1f} %",
+             f"{100 * one['factors']['worstError']:.0f} %", str(len(one["samples"]))) for one in layers]
+    return table(rows, ("ranks", "schedule", "local work", "exchanges", "median error", "worst error", "samples"))
+
+
 def sections(pyplot, profile, maps):
     """Heading, pictures by name, HTML of tables."""
     colours = colours_of(profile["curves"])
@@ -245,6 +252,9 @@ def sections(pyplot, profile, maps):
     for name, local in profile.get("local", {}).items():
         yield f"Local work, {name}", {f"local-{name}": plot_local(pyplot, name, local["samples"])}, \
             local_table(local["fit"])
+    if profile.get("layers"):
+        yield "Whole layers", {}, "<p>How many times longer their parts take than by themselves, and how far the " \
+            "sum of these then is off.</p>\n" + layers_table(profile["layers"])
     grids = {}
     for one in maps:
         grids.setdefault(grid_text(one["grid"]), []).append(one)

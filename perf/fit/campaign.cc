@@ -148,22 +148,25 @@ void Campaign::measureSchedules(Profile& profile) {
   require(moecclCommSplit(job.comm(), 0, job.rank(), &split, nullptr), "split", job.comm());
   const Comm comm(split);
   require(moecclCommSetProfile(split, soFar.get()), "choose by what was measured", split);
+  std::vector<Grid> grids;
   for (const moecclGridShape_t& shape : shapes_) {
     moecclGrid_t made = nullptr;
     require(moecclGridCreate(split, shape, &made), "make a grid", split);
-    const Grid grid(made);
-    for (const WholeKind& kind : wholeKinds()) {
+    grids.emplace_back(made);
+  }
+  // Grid by grid, so that all of them go without what there is no time for.
+  for (const WholeKind& kind : wholeKinds())
+    for (std::size_t i = 0; i < shapes_.size(); ++i) {
       const double began = team_.elapsed();
-      const std::string text = "grid " + textOf(shape) + ", " + textOf(kind);
+      const std::string text = "grid " + textOf(shapes_[i]) + ", " + textOf(kind);
       progress_.show(budget_, began, text);
       const SchedulesMeasured measured = perf::measureSchedules(
-          team_, options_, made, shape, kind, budget_.until(schedulesPart_, began),
-          job.rank() == 0 ? &profile : nullptr);
+          team_, options_, grids[i].get(), shapes_[i], kind,
+          budget_.until(schedulesPart_, began), job.rank() == 0 ? &profile : nullptr);
       unsteady_ += measured.unsteady;
       if (measured.cut) omitted_.push_back(text);
       budget_.finishUnit(schedulesPart_, began, team_.elapsed());
     }
-  }
 }
 
 void Campaign::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,

@@ -58,6 +58,7 @@ LocalSample localSampleOf(const LayerShape& shape) {
   sample.work.experts = static_cast<double>(gates::logitsPerToken(shape.gate));
   sample.work.choices = static_cast<double>(shape.gate.choices);
   sample.work.rows = static_cast<double>(shape.experts * shape.capacity());
+  sample.work.ownExperts = static_cast<double>(shape.localExperts);
   return sample;
 }
 

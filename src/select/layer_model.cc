@@ -11,7 +11,8 @@ namespace moeccl {
 namespace {
 
 // Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
-constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 5e-9, 1e-9};
+constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9,   0.1e-9,
+                                                               1e-9, 5e-9, 1e-9};
 
 // The group of a kind that each rank belongs to.
 int groupOf(const Grid& grid, GroupKind kind, int rank) {

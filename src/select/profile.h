@@ -59,16 +59,18 @@ struct LocalWork {
   double experts = 0;    // that a token chooses among; twice that with noisy top-k
   double choices = 0;    // experts per token
   double rows = 0;       // that go through the rank's experts
+  double ownExperts = 0;  // the rank's
 
   bool operator==(const LocalWork&) const = default;
 };
 
 // What its time is linear in: the layer itself, the multiplications of the gate's product and of the
-// experts' products, the elements that an activation is computed of, the elements that are moved.
-enum LocalFeature { kLayer, kGate, kProducts, kActivations, kMoves };
-inline constexpr std::size_t kLocalFeatures = 5;
+// experts' products, the elements of the weights, however few rows there are for them, the elements that an
+// activation is computed of, the elements that are moved.
+enum LocalFeature { kLayer, kGate, kProducts, kWeights, kActivations, kMoves };
+inline constexpr std::size_t kLocalFeatures = 6;
 inline constexpr std::array<const char*, kLocalFeatures> kLocalFeatureNames = {
-    "layer", "gate", "products", "activations", "moves"};
+    "layer", "gate", "products", "weights", "activations", "moves"};
 std::array<double, kLocalFeatures> featuresOf(const LocalWork& work);
 
 // Measured while all ranks of the node work.

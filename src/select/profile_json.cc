@@ -9,10 +9,11 @@
 //                "fit": {"segments": [{"from": 0, "alpha": 1e-05, "beta": 8e-10}],
 //                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
 //                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],
-//    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, "experts": 1e-10, "moves": 0},
+//    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, ..., "moves": 0},
 //                                  "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
 //                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128, "experts": 8,
-//                                       "choices": 2, "rows": 256, "seconds": 0.01, "spread": 0}]},
+//                                       "choices": 2, "rows": 256, "ownExperts": 8, "seconds": 0.01,
+//                                       "spread": 0}]},
 //              "backward": {...}},
 //    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
 //                "factors": {"local": 1.1, "exchanges": 1.05, "medianError": 0.02, "worstError": 0.06},
@@ -53,7 +54,8 @@ constexpr double kMaxCoefficient = 1e30;
 constexpr std::pair<const char*, double LocalWork::*> kWork[] = {
     {"tokens", &LocalWork::tokens},   {"embedding", &LocalWork::embedding},
     {"hidden", &LocalWork::hidden},   {"experts", &LocalWork::experts},
-    {"choices", &LocalWork::choices}, {"rows", &LocalWork::rows}};
+    {"choices", &LocalWork::choices}, {"rows", &LocalWork::rows},
+    {"ownExperts", &LocalWork::ownExperts}};
 constexpr std::pair<const char*, Pass> kPasses[] = {{"forward", Pass::forward},
                                                     {"backward", Pass::backward}};
 

@@ -38,6 +38,7 @@ std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gate
   work.hidden = volumes.hidden;
   work.experts = volumes.logits;
   work.rows = products / volumes.embedding;
+  work.ownExperts = volumes.experts / volumes.ep;
   auto features = featuresOf(work);
   features[kMoves] = moved;
   return features;

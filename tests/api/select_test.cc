@@ -86,6 +86,26 @@ moecclProfile_t profileOn(moecclComm_t comm, moecclGrid_t grid, double ratio) {
   return profile;
 }
 
+// A layer of one rank, which takes a second forward.
+void addLocalWork(moecclComm_t comm, moecclProfile_t profile) {
+  int rank = 0;
+  check(moecclCommUserRank(comm, &rank), comm);
+  moecclComm_t alone = nullptr;
+  check(moecclCommSplit(comm, rank, 0, &alone, nullptr), comm);
+  moecclGrid_t grid = gridOn(alone, {1, 1, 1, moecclOrderEspEp});
+  moecclMoeConfig_t config = layerConfig();
+  config.schedule = moecclScheduleS1;
+  moecclMoeLayer_t layer = nullptr;
+  check(moecclMoeLayerCreate(grid, &config, &layer));
+  moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+  sample.layer = layer;
+  sample.seconds = 1;
+  check(moecclProfileAddLayer(profile, &sample));
+  check(moecclMoeLayerDestroy(layer));
+  check(moecclGridDestroy(grid));
+  check(moecclCommDestroy(alone));
+}
+
 std::vector<moecclScheduleChoice_t> schedules(moecclGrid_t grid, const moecclMoeConfig_t& layer,
                                               moecclSelectionRule_t rule = moecclRuleModel) {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
@@ -126,6 +146,40 @@ TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
               s1.exchanges);
     // The baseline is priced, in microseconds; what is measured by hand is not.
     checkThat(choices[0].schedule == moecclScheduleBaseline && !choices[0].measured, "baseline");
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+// Whole layers that took longer than their parts make predictions longer, of their schedule alone.
+TEST(Select, WholeLayersCount) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = profileOn(comm, grid, 1.5);
+    addLocalWork(comm, profile);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    const auto before = schedules(grid, layerConfig());
+
+    moecclMoeConfig_t config = layerConfig();
+    config.schedule = moecclScheduleS1;
+    config.training = 1;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+    sample.layer = layer;
+    sample.seconds = 2 * choiceOf(before, moecclScheduleS1).seconds;
+    for (int i = 0; i < 8; ++i) check(moecclProfileAddLayer(profile, &sample));
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    const auto after = schedules(grid, layerConfig());
+    const auto ratio = [&](moecclSchedule_t schedule) {
+      return choiceOf(after, schedule).seconds / choiceOf(before, schedule).seconds;
+    };
+    checkThat(std::abs(ratio(moecclScheduleS1) - 2) < 0.1,
+              "S1 " + std::to_string(ratio(moecclScheduleS1)));
+    checkThat(ratio(moecclScheduleS2) == 1, "S2 " + std::to_string(ratio(moecclScheduleS2)));
+    check(moecclMoeLayerDestroy(layer));
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));
   });

@@ -55,7 +55,7 @@ class Fit(unittest.TestCase):
         return profile
 
     def test_a_profile_that_predicts(self):
-        profile = self.fit("2x2", *QUICK, "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
+        profile = self.fit("2x2", "--budget", "12", *QUICK[2:], "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
@@ -64,6 +64,13 @@ class Fit(unittest.TestCase):
             *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
               for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
         self.assertGreater(len(profile["local"]["forward"]["samples"]), 0)
+        self.assertEqual({(layers["schedule"], layers["pass"], layers["where"]) for layers in profile["layers"]},
+                         {(schedule, which, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
+                          for schedule in ("baseline", "S1", "S2") for which in ("forward", "backward")})
+        for layers in profile["layers"]:
+            self.assertGreater(len(layers["samples"]), 1)
+            # Their parts are measured too: without the factors could be nothing but 1.
+            self.assertNotEqual((layers["factors"]["local"], layers["factors"]["exchanges"]), (1, 1))
         # Measured once, known to both grids.
         dispatch = [curve["samples"] for curve in profile["curves"] if curve["collective"] == "dispatch"]
         self.assertIn(dispatch[0], dispatch[1:])
@@ -109,6 +116,7 @@ class Fit(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         profile = self.read(self.profile)
         self.assertEqual(profile["curves"], [])
+        self.assertNotIn("layers", profile)
         for samples in (profile["local"][which]["samples"] for which in ("forward", "backward")):
             self.assertGreater(len(samples), 4)
             self.assertGreater(len({(sample["embedding"], sample["experts"]) for sample in samples}), 2)

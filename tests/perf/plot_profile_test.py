@@ -32,6 +32,9 @@ PROFILE = {
                                   "worstError": 0},
                           "samples": [{"tokens": 64, "embedding": 8, "hidden": 8, "experts": 8, "choices": 2,
                                        "rows": 128, "seconds": 1e-3, "spread": 0}]}},
+    "layers": [{"schedule": "S2", "pass": "forward", "where": "mp2,ep2,esp2 on 2x2",
+                "factors": {"local": 1.25, "exchanges": 0.5, "medianError": 0.02, "worstError": 0.1},
+                "samples": [{}, {}]}],
 }
 
 
@@ -73,7 +76,7 @@ class Plot(unittest.TestCase):
         # Five collectives of a group are two pictures.
         self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2)
         for words in ("Ranks 2x2", "linear, from 4K", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
-                      "Local work, forward", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
+                      "Local work, forward", "S2, forward", "1.25", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
             self.assertIn(words, text)
 
     def test_pictures(self):
@@ -84,7 +87,7 @@ class Plot(unittest.TestCase):
 
     def test_a_profile_without_anything(self):
         empty = {**PROFILE, "curves": []}
-        del empty["local"]
+        del empty["local"], empty["layers"]
         process = self.plot("--output", os.path.join(self.folder, "report.html"), self.write("p.json", empty))
         self.assertEqual(process.returncode, 0, process.stderr)
 

@@ -28,7 +28,7 @@ TEST(ProfileLookup, AllocatesNothing) {
   const std::string collective = "a collective whose name takes memory of its own";
   const std::string where = "a group whose name takes memory of its own as well";
   profile.add({collective, "an algorithm with many parameters", where}, lineOf(1e-5, 1e-9));
-  const LocalWork work{256, 128, 512, 8, 2, 300};
+  const LocalWork work{256, 128, 512, 8, 2, 300, 8};
   double sum = 0;
   const long before = allocations;
   sum += *profile.seconds(collective, "an algorithm with many parameters", where, 1e6);

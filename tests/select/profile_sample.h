@@ -25,13 +25,20 @@ inline Profile sampleProfile() {
   std::vector<LocalSample> samples;
   for (double tokens : {64, 512, 1024})
     for (double hidden : {64, 256}) {
-      const LocalWork work{tokens, 128, hidden, 8, 2, tokens / 2 + hidden};
+      const LocalWork work{tokens, 128, hidden, 8, 2, tokens / 2 + hidden, 4};
       const auto features = featuresOf(work);
       samples.push_back({work, 1e-5 + 1e-10 * features[1] + 2e-10 * features[2], 0.02});
     }
   profile.setLocal(Pass::forward, samples);
   for (LocalSample& sample : samples) sample.seconds *= 2;
   profile.setLocal(Pass::backward, samples);
+  for (const char* pass : {"backward", "forward"}) {
+    std::vector<LayerSample> layers;
+    for (const double bytes : {1024.0, 65536.0})
+      layers.push_back(
+          {{1, 1e4, 1e6, 1e4, 1e4, 1e3}, {{"alltoall", {"4", "4+4"}, bytes}}, 0.1 + bytes, 0.02});
+    profile.addLayers({"S1", pass, "mp2,ep4,esp2 on 2x4"}, layers);
+  }
   profile.links = LinkFit{{.overheadInNode = 1e-6, .betaUplink = 1.0 / 3 * 1e-9}, 0.1, 0.7};
   return profile;
 }

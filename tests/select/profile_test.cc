@@ -40,7 +40,7 @@ TEST(Profile, FindsCurves) {
 
 TEST(Profile, PredictsLocalWork) {
   const Profile profile = sampleProfile();
-  const LocalWork work{256, 128, 512, 8, 2, 300};
+  const LocalWork work{256, 128, 512, 8, 2, 300, 8};
   const double truth = 1e-5 + 1e-10 * 256 * 128 * 8 + 2e-10 * 300 * 128 * 512;
   EXPECT_NEAR(profile.local(Pass::forward)->seconds(work) / truth, 1, 1e-6);
   EXPECT_NEAR(profile.local(Pass::backward)->seconds(work) / truth, 2, 1e-6);
@@ -191,6 +191,17 @@ constexpr Malformed kMalformed[] = {
     {"local", "\"gate\": ", "\"gates\": ", "local.forward.fit.seconds has no \"gate\""},
     {"backward", "\"rows\": ", "\"rows\": -",
      "local.backward.samples[0].rows is -96; it must be a number between 0 and 1e+30"},
+    {"layers", "\"pass\": \"backward\"", "\"pass\": \"both\"",
+     "layers[0].pass is \"both\"; it must be \"forward\" or \"backward\""},
+    {"layers", "\"pass\": \"backward\"", "\"pass\": \"forward\"",
+     "the profile has layers of schedule S1, forward, group mp2,ep4,esp2 on 2x4 twice"},
+    {"factors", "\"exchanges\": ", "\"exchanges\": 17, \"x\": ",
+     "layers[0].factors.exchanges is 17; it must be a number between 0.25 and 4"},
+    {"factors", "\"weights\": ", "\"weight\": ", "layers[0].samples[0].local has no \"weights\""},
+    {"factors", "[\"4\",\"4+4\"]", "[]",
+     "layers[0].samples[0].exchanges[0].where has 0 values; it must have between 1 and 64"},
+    {"factors", "\"bytes\": 1024", "\"bytes\": -1",
+     "layers[0].samples[0].exchanges[0].bytes is -1; it must be a number between 0 and 1e+19"},
     {"links", "\"costs\": ", "\"cost\": ", "links has no \"costs\""},
     {"links", "\"betaUplink\": ", "\"betaUplink\": -1, \"x\": ",
      "links.costs.betaUplink is -1; it must be a number between 0 and 1e+30"},

@@ -1,0 +1,112 @@
+// How much longer the parts of whole layers take than by themselves.
+#include "src/select/layer_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/error.h"
+#include "src/select/profile.h"
+
+namespace moeccl {
+namespace {
+
+const LayerKey kKey{"S1", "forward", "grid"};
+
+// Local work takes 1 ns for each of its products; "exchange" of "wide" 1 ns per byte, by the slower of two
+// algorithms 2 ns, of "narrow" 3 ns.
+Profile parts() {
+  Profile profile;
+  profile.fingerprint = {{4}, "cpu", 2, "ucx 1.13.1", "0.1.0"};
+  const auto line = [](double beta) {
+    std::vector<Point> points;
+    for (double x = 1e3; x <= 1e7; x *= 10) points.push_back({x, beta * x, 0});
+    return points;
+  };
+  profile.add({"exchange", "fast", "wide"}, line(1e-9));
+  profile.add({"exchange", "slow", "wide"}, line(2e-9));
+  profile.add({"exchange", "fast", "narrow"}, line(3e-9));
+  std::vector<LocalSample> samples;
+  for (const double rows : {10, 100, 1000}) {
+    const LocalWork work{0, 1, 1, 0, 0, rows, 0};
+    samples.push_back({work, 1e-9 * featuresOf(work)[kProducts], 0});
+  }
+  Local local{samples, {std::vector<double>(kLocalFeatures), {}}};
+  local.fit.coefficients[kProducts] = 1e-9;
+  profile.setLocal(Pass::forward, local);
+  return profile;
+}
+
+LayerSample sampleOf(double products, double bytes, std::vector<std::string> where,
+                     double seconds) {
+  LayerSample sample{std::vector<double>(kLocalFeatures), {}, seconds, 0};
+  sample.local[kProducts] = products;
+  sample.exchanges.push_back({"exchange", std::move(where), bytes});
+  return sample;
+}
+
+TEST(LayerFit, FindsTheFactors) {
+  std::vector<LayerSample> samples;
+  for (const double products : {1e4, 1e5, 1e6, 1e7})
+    for (const double bytes : {1e4, 1e5, 1e6, 1e7})
+      samples.push_back(sampleOf(products, bytes, {"wide"}, 1.5e-9 * products + 0.8e-9 * bytes));
+  const LayerFactors factors = fitFactors(parts(), kKey, samples);
+  EXPECT_NEAR(factors.local, 1.5, 0.02);
+  EXPECT_NEAR(factors.exchanges, 0.8, 0.02);
+  EXPECT_LT(factors.medianError, 0.01);
+  EXPECT_LT(factors.worstError, 0.03);
+  // Of groups that differ the slowest counts.
+  for (LayerSample& sample : samples) sample.exchanges[0].where = {"wide", "narrow"};
+  EXPECT_NEAR(fitFactors(parts(), kKey, samples).exchanges, 0.8 / 3, 0.02);
+}
+
+TEST(LayerFit, WhatSamplesDoNotTellIsOne) {
+  EXPECT_EQ(fitFactors(parts(), kKey, {}), LayerFactors{});
+  // Next to no local work.
+  const std::vector<LayerSample> samples(20, sampleOf(1e2, 1e6, {"wide"}, 2e-3));
+  const LayerFactors factors = fitFactors(parts(), kKey, samples);
+  EXPECT_NEAR(factors.local, 1, 0.01);
+  EXPECT_NEAR(factors.exchanges, 2, 0.05);
+}
+
+TEST(LayerFit, LeavesOutWhatThePartsDoNotCover) {
+  std::vector<LayerSample> samples(3, sampleOf(1e6, 1e6, {"wide", "elsewhere"}, 1));
+  EXPECT_EQ(fitFactors(parts(), kKey, samples), LayerFactors{});
+  samples.push_back(sampleOf(1e6, 1e6, {"wide"}, 4e-3));
+  const LayerFactors factors = fitFactors(parts(), kKey, samples);
+  EXPECT_GT(factors.local, 1.5);
+  EXPECT_LT(factors.worstError, 0.25);
+  // Nobody measured the local work of that pass.
+  EXPECT_EQ(fitFactors(parts(), {"S1", "backward", "grid"}, samples), LayerFactors{});
+}
+
+TEST(LayerFit, FactorsStayWithinBounds) {
+  for (const double seconds : {1e-9, 1e3}) {
+    const std::vector<LayerSample> samples(3, sampleOf(1e6, 1e6, {"wide"}, seconds));
+    const LayerFactors factors = fitFactors(parts(), kKey, samples);
+    for (const double factor : {factors.local, factors.exchanges}) {
+      EXPECT_GE(factor, kLeastFactor);
+      EXPECT_LE(factor, kMostFactor);
+    }
+  }
+}
+
+TEST(LayerFit, IsFoundByItsKeyAndMadeAnew) {
+  Profile profile = parts();
+  profile.addLayers(kKey, {sampleOf(1e6, 1e6, {"wide"}, 4e-3)});
+  profile.addLayers({"S2", "forward", "grid"}, {sampleOf(1e6, 1e6, {"wide"}, 2e-3)});
+  ASSERT_NE(profile.layers(kKey), nullptr);
+  EXPECT_GT(profile.layers(kKey)->factors.local, 1.5);
+  EXPECT_EQ(profile.layers({"S1", "backward", "grid"}), nullptr);
+  EXPECT_THROW(profile.addLayers(kKey, {}), Error);
+  const Profile before = profile;
+  std::vector<LayerCurve> changed(profile.layers().begin(), profile.layers().end());
+  for (LayerCurve& curve : changed) curve.factors = {};
+  profile.setLayers(changed);
+  EXPECT_NE(profile, before);
+  profile.refit();
+  EXPECT_EQ(profile.layers(kKey)->factors, before.layers(kKey)->factors);
+}
+
+}  // namespace
+}  // namespace moeccl
