@@ -24,16 +24,21 @@ double jitterOf(const Layer& layer, std::int64_t token, std::int64_t m, const Ch
   return 1 + layer.config.jitter * (2 * chance.jitter(token, m) - 1);
 }
 
+// As the layer stores numbers.
+double rounded(const Layer& layer, double number) {
+  return layer.config.datatype == moecclFloat32 ? static_cast<float>(number) : number;
+}
+
 // What the gate sees of a token.
-Vector seenBy(const Layer& layer, const float* input, std::int64_t token, const Chance& chance) {
+Vector seenBy(const Layer& layer, const double* input, std::int64_t token, const Chance& chance) {
   const std::int64_t embedding = layer.config.embedding;
   Vector seen(input + token * embedding, input + (token + 1) * embedding);
   for (std::int64_t m = 0; m < embedding && chance.jitter; ++m)
-    seen[m] = static_cast<float>(seen[m] * jitterOf(layer, token, m, chance));
+    seen[m] = rounded(layer, seen[m] * jitterOf(layer, token, m, chance));
   return seen;
 }
 
-Vector product(const Layer& layer, const Vector& token, const std::vector<float>& matrix) {
+Vector product(const Layer& layer, const Vector& token, const Vector& matrix) {
   const std::int64_t experts = layer.config.experts;
   Vector result(matrix.empty() ? 0 : experts, 0.0);
   for (std::size_t expert = 0; expert < result.size(); ++expert)
@@ -54,21 +59,20 @@ double slope(moecclMoeActivation_t which, double x) {
 }
 
 // What an expert's hidden units get, before the activation.
-Vector hiddenInput(const Layer& layer, std::int64_t expert, const float* token) {
+Vector hiddenInput(const Layer& layer, std::int64_t expert, const double* token) {
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
-  const float* const w1 = layer.w1.data() + expert * embedding * hidden;
+  const double* const w1 = layer.w1.data() + expert * embedding * hidden;
   Vector inner(hidden, 0.0);
   for (std::int64_t m = 0; m < embedding; ++m)
-    for (std::int64_t h = 0; h < hidden; ++h)
-      inner[h] += static_cast<double>(token[m]) * w1[m * hidden + h];
+    for (std::int64_t h = 0; h < hidden; ++h) inner[h] += token[m] * w1[m * hidden + h];
   for (std::int64_t h = 0; h < hidden && !layer.b1.empty(); ++h)
     inner[h] += layer.b1[expert * hidden + h];
   return inner;
 }
 
-Vector expertOutput(const Layer& layer, std::int64_t expert, const float* token) {
+Vector expertOutput(const Layer& layer, std::int64_t expert, const double* token) {
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
-  const float* const w2 = layer.w2.data() + expert * hidden * embedding;
+  const double* const w2 = layer.w2.data() + expert * hidden * embedding;
   const Vector inner = hiddenInput(layer, expert, token);
   Vector result(embedding, 0.0);
   for (std::int64_t h = 0; h < hidden; ++h)
@@ -93,8 +97,9 @@ std::int64_t widthOf(const moecclMoeConfig_t& config) {
 }
 
 // Tokens choose experts: all first choices have places before all second ones.
-void placeInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
-                  std::int64_t places, Routing& routing) {
+void placeInGroup(const Layer& layer, const std::vector<std::int64_t>& tokens, std::int64_t places,
+                  Routing& routing) {
+  const moecclMoeConfig_t& config = layer.config;
   Result& result = routing.result;
   std::vector<std::int64_t> taken(config.experts, 0);
   for (std::int64_t choice = 0; choice < config.topK; ++choice)
@@ -110,12 +115,13 @@ void placeInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_
 }
 
 // Experts choose tokens, by weights as they are handed out.
-void chooseInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
-                   std::int64_t places, Routing& routing) {
+void chooseInGroup(const Layer& layer, const std::vector<std::int64_t>& tokens, std::int64_t places,
+                   Routing& routing) {
+  const moecclMoeConfig_t& config = layer.config;
   for (std::int64_t expert = 0; expert < config.experts; ++expert) {
     std::vector<std::int64_t> order = tokens;
     const auto weight = [&](std::int64_t token) {
-      return static_cast<float>(routing.decisions[token].weights[expert]);
+      return rounded(layer, routing.decisions[token].weights[expert]);
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int64_t a, std::int64_t b) { return weight(a) > weight(b); });
@@ -126,7 +132,7 @@ void chooseInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64
   }
 }
 
-Routing route(const Layer& layer, const float* input, const Chance& chance) {
+Routing route(const Layer& layer, const double* input, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
   const std::int64_t tokens = config.tokens, experts = config.experts;
   const std::int64_t groups = config.capacityGroups == 0 ? layer.nMp : config.capacityGroups;
@@ -165,7 +171,7 @@ Routing route(const Layer& layer, const float* input, const Chance& chance) {
     for (std::int64_t token = 0; token < tokens; ++token)
       if (token * groups / padded == group) members.push_back(token);
     const auto place = config.gate == moecclGateExpertChoice ? chooseInGroup : placeInGroup;
-    place(config, members, result.capacity / groups, routing);
+    place(layer, members, result.capacity / groups, routing);
   }
   std::sort(result.placeless.begin(), result.placeless.end());
   const std::int64_t width = widthOf(config);
@@ -178,7 +184,7 @@ Routing route(const Layer& layer, const float* input, const Chance& chance) {
 
 // Adds the gradients of an expert's weights, given those of its output for one token, and returns those
 // of the token.
-Vector expertBackward(const Layer& layer, std::int64_t expert, const float* token,
+Vector expertBackward(const Layer& layer, std::int64_t expert, const double* token,
                       const Vector& outputGradient, Gradients& gradients) {
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
   const std::int64_t matrix = expert * embedding * hidden;
@@ -239,7 +245,7 @@ LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t to
 }
 
 // Adds the gradients of a matrix of the gate, and of the token by it, given those of their product.
-void productBackward(const Layer& layer, const std::vector<float>& matrix, const Vector& seen,
+void productBackward(const Layer& layer, const Vector& matrix, const Vector& seen,
                      const Vector& ofProduct, Vector& ofMatrix, Vector& ofSeen) {
   const std::int64_t experts = layer.config.experts;
   for (std::size_t expert = 0; expert < ofProduct.size(); ++expert)
@@ -251,7 +257,7 @@ void productBackward(const Layer& layer, const std::vector<float>& matrix, const
 
 }  // namespace
 
-Result forward(const Layer& layer, const float* input, const Chance& chance) {
+Result forward(const Layer& layer, const double* input, const Chance& chance) {
   const std::int64_t embedding = layer.config.embedding, width = widthOf(layer.config);
   Routing routing = route(layer, input, chance);
   routing.result.output.assign(layer.config.tokens * embedding, 0.0);
@@ -266,7 +272,7 @@ Result forward(const Layer& layer, const float* input, const Chance& chance) {
   return routing.result;
 }
 
-Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
+Gradients backward(const Layer& layer, const double* input, const double* outputGradient,
                    double auxiliaryLossScale, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
   const std::int64_t embedding = config.embedding, width = widthOf(config);
@@ -312,8 +318,9 @@ Gradients backward(const Layer& layer, const float* input, const float* outputGr
 namespace {
 
 // The part of [E][...] matrices that belongs to `shapes`.
-template <typename Whole, typename Part>
-void cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& whole, Part& part) {
+template <typename Whole>
+Gradients cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& whole) {
+  Gradients part;
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
   const auto append = [](auto& to, const auto& from, std::int64_t first, std::int64_t count) {
     if (!from.empty()) to.insert(to.end(), from.begin() + first, from.begin() + first + count);
@@ -327,35 +334,60 @@ void cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& 
            shapes.localHidden * embedding);
     append(part.b2, whole.b2, e * embedding, embedding);
   }
+  part.gate = whole.gate;
+  part.noise = whole.noise;
+  return part;
+}
+
+template <typename Real>
+Elements encodeAs(const std::vector<double>& numbers) {
+  const std::vector<Real> values(numbers.begin(), numbers.end());
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  return {bytes, bytes + values.size() * sizeof(Real)};
+}
+
+template <typename Real>
+std::vector<double> decodeFrom(const Elements& elements) {
+  const auto* const values = reinterpret_cast<const Real*>(elements.data());
+  return {values, values + elements.size() / sizeof(Real)};
 }
 
 }  // namespace
 
+Elements encode(moecclDataType_t datatype, const std::vector<double>& numbers) {
+  return datatype == moecclFloat64 ? encodeAs<double>(numbers) : encodeAs<float>(numbers);
+}
+
+std::vector<double> decode(moecclDataType_t datatype, const Elements& elements) {
+  return datatype == moecclFloat64 ? decodeFrom<double>(elements) : decodeFrom<float>(elements);
+}
+
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes) {
+  const Gradients part = cutShard(layer, shapes, layer);
   Shard shard;
-  cutShard(layer, shapes, layer, shard);
-  shard.weights.gate = layer.gate.data();
-  shard.weights.noise = layer.noise.empty() ? nullptr : layer.noise.data();
+  const auto encoded = [&](const Vector& numbers, Elements& elements) -> const void* {
+    elements = encode(layer.config.datatype, numbers);
+    return elements.empty() ? nullptr : elements.data();
+  };
+  shard.weights.gate = encoded(part.gate, shard.gate);
+  shard.weights.noise = encoded(part.noise, shard.noise);
   shard.weights.bias = layer.bias.empty() ? nullptr : layer.bias.data();
-  shard.weights.w1 = shard.w1.data();
-  shard.weights.b1 = shard.b1.empty() ? nullptr : shard.b1.data();
-  shard.weights.w2 = shard.w2.data();
-  shard.weights.b2 = shard.b2.empty() ? nullptr : shard.b2.data();
+  shard.weights.w1 = encoded(part.w1, shard.w1);
+  shard.weights.b1 = encoded(part.b1, shard.b1);
+  shard.weights.w2 = encoded(part.w2, shard.w2);
+  shard.weights.b2 = encoded(part.b2, shard.b2);
   return shard;
 }
 
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole) {
-  Gradients shard;
-  cutShard(layer, shapes, whole, shard);
+  Gradients shard = cutShard(layer, shapes, whole);
   shard.input = whole.input;
-  shard.gate = whole.gate;
-  shard.noise = whole.noise;
   return shard;
 }
 
-double largestError(const float* actual, const double* expected, std::int64_t count) {
+double largestError(const Vector& actual, const Vector& expected) {
   double largest = 0, scale = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
     const double error = std::abs(actual[i] - expected[i]);
     if (std::isnan(error)) return error;
     largest = std::max(largest, error);

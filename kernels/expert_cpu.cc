@@ -1,7 +1,6 @@
-#include <cblas.h>
-
 #include <algorithm>
 
+#include "kernels/blas.h"
 #include "kernels/expert.h"
 
 namespace moeccl {
@@ -11,41 +10,38 @@ namespace {
 // that their hidden values are small beside the tokens.
 constexpr std::int64_t kBlockRows = 256;
 
-blasint blasSize(std::int64_t size) { return static_cast<blasint>(size); }
-
 // c [rows][columns] = a [rows][inner] b [inner][columns].
-void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const float* a,
-              const float* b, float* c) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blasSize(rows), blasSize(columns),
-              blasSize(inner), 1.0f, a, blasSize(inner), b, blasSize(columns), 0.0f, c,
-              blasSize(columns));
+template <typename Real>
+void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const Real* a,
+              const Real* b, Real* c) {
+  blas::multiply(CblasNoTrans, CblasNoTrans, rows, columns, inner, a, b, Real{0}, c);
 }
 
 // c [rows][columns] = a [rows][inner] b^T, of b [columns][inner].
+template <typename Real>
 void multiplyByTransposed(std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                          const float* a, const float* b, float* c) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blasSize(rows), blasSize(columns),
-              blasSize(inner), 1.0f, a, blasSize(inner), b, blasSize(inner), 0.0f, c,
-              blasSize(columns));
+                          const Real* a, const Real* b, Real* c) {
+  blas::multiply(CblasNoTrans, CblasTrans, rows, columns, inner, a, b, Real{0}, c);
 }
 
 // c [rows][columns] += a^T b, of a [inner][rows] and b [inner][columns]. c may be null: not wanted.
+template <typename Real>
 void addTransposedProduct(std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                          const float* a, const float* b, float* c) {
-  if (c == nullptr) return;
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blasSize(rows), blasSize(columns),
-              blasSize(inner), 1.0f, a, blasSize(rows), b, blasSize(columns), 1.0f, c,
-              blasSize(columns));
+                          const Real* a, const Real* b, Real* c) {
+  if (c != nullptr)
+    blas::multiply(CblasTrans, CblasNoTrans, rows, columns, inner, a, b, Real{1}, c);
 }
 
 // sums [columns] += the rows of values [rows][columns]. sums may be null: not wanted.
-void addRows(std::int64_t rows, std::int64_t columns, const float* values, float* sums) {
+template <typename Real>
+void addRows(std::int64_t rows, std::int64_t columns, const Real* values, Real* sums) {
   for (std::int64_t row = 0; row < rows && sums != nullptr; ++row, values += columns)
     for (std::int64_t i = 0; i < columns; ++i) sums[i] += values[i];
 }
 
 // Each row of values [rows][columns] += terms [columns]. terms may be null: zero.
-void addToRows(std::int64_t rows, std::int64_t columns, const float* terms, float* values) {
+template <typename Real>
+void addToRows(std::int64_t rows, std::int64_t columns, const Real* terms, Real* values) {
   for (std::int64_t row = 0; row < rows && terms != nullptr; ++row, values += columns)
     for (std::int64_t i = 0; i < columns; ++i) values[i] += terms[i];
 }
@@ -54,12 +50,13 @@ void addToRows(std::int64_t rows, std::int64_t columns, const float* terms, floa
 
 std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
 
-void expertForward(Activation activation, const ExpertWeights& weights, std::int64_t embedding,
-                   std::int64_t hidden, const float* input, std::int64_t rows,
-                   std::span<float> workspace, float* output) {
+template <typename Real>
+void expertForward(Activation activation, const ExpertWeights<Real>& weights,
+                   std::int64_t embedding, std::int64_t hidden, const Real* input,
+                   std::int64_t rows, std::span<Real> workspace, Real* output) {
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - begin);
-    float* const result = output + begin * embedding;
+    Real* const result = output + begin * embedding;
     multiply(count, hidden, embedding, input + begin * embedding, weights.w1, workspace.data());
     activate(activation, weights.b1, count, hidden, workspace.data());
     multiply(count, embedding, hidden, workspace.data(), weights.w2, result);
@@ -69,16 +66,17 @@ void expertForward(Activation activation, const ExpertWeights& weights, std::int
 
 std::int64_t expertBackwardWorkspace(std::int64_t hidden) { return 2 * kBlockRows * hidden; }
 
-void expertBackward(Activation activation, const ExpertWeights& weights, std::int64_t embedding,
-                    std::int64_t hidden, const float* input, const float* outputGradient,
-                    std::int64_t rows, std::span<float> workspace, const ExpertGradients& gradients,
-                    float* inputGradient) {
-  float* const inner = workspace.data();
-  float* const innerGradient = inner + kBlockRows * hidden;
+template <typename Real>
+void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
+                    std::int64_t embedding, std::int64_t hidden, const Real* input,
+                    const Real* outputGradient, std::int64_t rows, std::span<Real> workspace,
+                    const ExpertGradients<Real>& gradients, Real* inputGradient) {
+  Real* const inner = workspace.data();
+  Real* const innerGradient = inner + kBlockRows * hidden;
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - begin);
-    const float* const in = input + begin * embedding;
-    const float* const out = outputGradient + begin * embedding;
+    const Real* const in = input + begin * embedding;
+    const Real* const out = outputGradient + begin * embedding;
     multiply(count, hidden, embedding, in, weights.w1, inner);
     multiplyByTransposed(count, hidden, embedding, out, weights.w2, innerGradient);
     activateBackward(activation, weights.b1, count, hidden, inner, innerGradient);
@@ -90,5 +88,16 @@ void expertBackward(Activation activation, const ExpertWeights& weights, std::in
                          inputGradient + begin * embedding);
   }
 }
+
+template void expertForward(Activation, const ExpertWeights<float>&, std::int64_t, std::int64_t,
+                            const float*, std::int64_t, std::span<float>, float*);
+template void expertBackward(Activation, const ExpertWeights<float>&, std::int64_t, std::int64_t,
+                             const float*, const float*, std::int64_t, std::span<float>,
+                             const ExpertGradients<float>&, float*);
+template void expertForward(Activation, const ExpertWeights<double>&, std::int64_t, std::int64_t,
+                            const double*, std::int64_t, std::span<double>, double*);
+template void expertBackward(Activation, const ExpertWeights<double>&, std::int64_t, std::int64_t,
+                             const double*, const double*, std::int64_t, std::span<double>,
+                             const ExpertGradients<double>&, double*);
 
 }  // namespace moeccl

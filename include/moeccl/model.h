@@ -70,7 +70,7 @@ typedef struct {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer. On a grid of one rank, while all ranks of the machine compute such a layer: the
+/* One measured layer of float32. On a grid of one rank, while all ranks of the machine compute such a layer: the
  * local work, without exchanges. On a larger grid: how much longer the schedule's exchanges and local work
  * take together than by themselves, per grid, schedule and pass; the layer's communicator must choose its
  * algorithms by this profile's samples of them. It counts once these are there. */
@@ -179,7 +179,8 @@ typedef struct {
   moecclSchedule_t schedule;
   double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
   double communication; /* of these: in collectives */
-  int measured;         /* 1: all by fits, 0: some priced from links */
+  int measured;         /* 1: all by fits; 0: some priced from links, or local work of float64
+                           taken as twice that of float32 */
   /* The schedule's exchanges in their order, each with its fastest algorithm, of the forward pass unless
    * `pass` is backward alone: "dispatch: dedup, combine: flat, MP-AllGather: ring". */
   char exchanges[MOECCL_EXCHANGES_BYTES];

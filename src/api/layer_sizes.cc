@@ -7,6 +7,7 @@ namespace moeccl {
 LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   LayerSizes sizes{};
   sizes.grid = asGrid(shape.grid);
+  sizes.elementBytes = shape.elementBytes;
   sizes.tokens = shape.tokens;
   sizes.embedding = shape.embedding;
   sizes.localHidden = shape.localHidden;

@@ -219,6 +219,8 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
             "sample.pass must be moecclPassForward or moecclPassBackward");
     moeccl::requireTimes(theirs.seconds, theirs.spread);
     const moeccl::MoeLayer& layer = theirs.layer->layer;
+    require(layer.shape().datatype == moecclFloat32,
+            "sample.layer computes with moecclFloat64; profiles hold what float32 takes");
     const moeccl::Pass pass =
         theirs.pass == moecclPassForward ? moeccl::Pass::forward : moeccl::Pass::backward;
     if (layer.groups().world.ranks == 1) {

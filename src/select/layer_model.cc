@@ -11,8 +11,10 @@ namespace moeccl {
 namespace {
 
 // Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
-constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9,   0.1e-9,
-                                                               1e-9, 5e-9, 1e-9};
+constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
+
+// Of the elements, float32, of the layers whose local work is measured.
+constexpr int kMeasuredBytes = 4;
 
 // The group of a kind that each rank belongs to.
 int groupOf(const Grid& grid, GroupKind kind, int rank) {
@@ -80,6 +82,7 @@ void LayerModel::prepare(const Grid& grid) {
   constexpr std::array<Pass, 2> kBoth = {Pass::forward, Pass::backward};
   LayerSizes sizes{};
   sizes.grid = grid;
+  sizes.elementBytes = kMeasuredBytes;
   sizes.embedding = 1;
   sizes.experts = grid.ep;
   for (const moecclSchedule_t schedule : kAll)
@@ -115,11 +118,15 @@ LayerSample LayerModel::sampleOf(moecclSchedule_t schedule, Pass pass, const Lay
   return sample;
 }
 
-double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms) const {
+double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms,
+                                const LayerSizes& sizes) const {
+  // Memory and vector registers hold so many fewer elements of another size.
+  const double width = static_cast<double>(sizes.elementBytes) / kMeasuredBytes;
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
-    return slowdown_ * local->fit.at(terms.local);
+    return width * slowdown_ * local->fit.at(terms.local);
   double seconds = 0;
-  for (std::size_t i = 0; i < kLocalFeatures; ++i) seconds += kTypicalLocal[i] * terms.local[i];
+  for (std::size_t i = 0; i < kLocalFeatures; ++i)
+    seconds += width * kTypicalLocal[i] * terms.local[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
@@ -150,8 +157,9 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
         if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
         ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
       }
-      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr;
-      estimate.seconds += factors.local * localSeconds(pass, terms);
+      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
+                           sizes.elementBytes == kMeasuredBytes;
+      estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
     }
     estimate.seconds += estimate.communication;
     all.push_back(std::move(estimate));
@@ -177,7 +185,7 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                     factors.local, factors.exchanges);
       text += "\n";
       text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
-                      localSeconds(pass, terms) * 1e3);
+                      localSeconds(pass, terms, sizes) * 1e3);
       for (const Exchange& exchange : terms.exchanges)
         for (CostModel& group : groups(exchange.group)) {
           const auto ways =

@@ -48,7 +48,7 @@ class LayerModel {
   AlgorithmChoice given(const Exchange& exchange, const LayerSizes& sizes) const;
 
  private:
-  double localSeconds(Pass pass, const ScheduleTerms& terms) const;
+  double localSeconds(Pass pass, const ScheduleTerms& terms, const LayerSizes& sizes) const;
   // Within a layer, against the parts by themselves.
   const LayerFactors& factorsOf(moecclSchedule_t schedule, Pass pass) const {
     return factors_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)];
