@@ -23,6 +23,11 @@ struct Layer {
   std::vector<float> b1;     // [E][H]; empty: zero
   std::vector<float> w2;     // [E][H][M]
   std::vector<float> b2;     // [E][M]; empty: zero
+  // Of the residual branch, whose hidden size R is config.residual; empty without one.
+  std::vector<float> residualW1;  // [M][R]
+  std::vector<float> residualB1;  // [R]; empty: zero
+  std::vector<float> residualW2;  // [R][M]
+  std::vector<float> residualB2;  // [M]; empty: zero
 };
 
 struct Result {
@@ -31,7 +36,7 @@ struct Result {
   std::vector<std::int64_t> assigned;   // [E] choices per expert, before capacity
   std::vector<std::int64_t> kept;       // [E] choices per expert that found a place
   std::vector<std::int64_t> placeless;  // choices without a place: token * topK + choice, ascending
-  std::int64_t capacity = 0;            // places per expert
+  std::int64_t capacity = 0;            // places per expert; dropless: 0
   double auxiliaryLoss = 0;
 };
 
@@ -42,6 +47,7 @@ Result forward(const Layer& layer, const float* input, const Chance& chance = {}
 struct Gradients {
   std::vector<double> input;  // [tokens][M]
   std::vector<double> gate, noise, w1, b1, w2, b2;
+  std::vector<double> residualW1, residualB1, residualW2, residualB2;
 };
 
 // The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
@@ -57,7 +63,7 @@ struct Shard {
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
 
-// The same part of gradients, whose input, gate and noise every rank of the MP group has whole.
+// The same part of gradients, of which every rank of the MP group has all but those of experts whole.
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
 // The largest |actual - expected| over `count` values, divided by the largest |expected| (by 1 when
