@@ -17,7 +17,7 @@ ModelConfig smoothModel() {
   config.embedding = 12;
   config.heads = 3;
   config.hidden = 10;
-  config.experts = {3, 6};
+  config.experts = {3, 4};
   config.residual = 5;
   config.topK = 3;
   config.capacityFactor = 3;
