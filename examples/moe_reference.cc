@@ -26,16 +26,21 @@ double jitterOf(const Layer& layer, std::int64_t token, std::int64_t m, const Ch
   return 1 + layer.config.jitter * (2 * chance.jitter(token, m) - 1);
 }
 
+// As the layer stores numbers.
+double rounded(const Layer& layer, double number) {
+  return layer.config.datatype == moecclFloat32 ? static_cast<float>(number) : number;
+}
+
 // What the gate sees of a token.
-Vector seenBy(const Layer& layer, const float* input, std::int64_t token, const Chance& chance) {
+Vector seenBy(const Layer& layer, const double* input, std::int64_t token, const Chance& chance) {
   const std::int64_t embedding = layer.config.embedding;
   Vector seen(input + token * embedding, input + (token + 1) * embedding);
   for (std::int64_t m = 0; m < embedding && chance.jitter; ++m)
-    seen[m] = static_cast<float>(seen[m] * jitterOf(layer, token, m, chance));
+    seen[m] = rounded(layer, seen[m] * jitterOf(layer, token, m, chance));
   return seen;
 }
 
-Vector product(const Layer& layer, const Vector& token, const std::vector<float>& matrix) {
+Vector product(const Layer& layer, const Vector& token, const Vector& matrix) {
   const std::int64_t experts = layer.config.experts;
   Vector result(matrix.empty() ? 0 : experts, 0.0);
   for (std::size_t expert = 0; expert < result.size(); ++expert)
@@ -89,16 +94,16 @@ MlpOf<From> residualOf(const moecclMoeConfig_t& config, From& from) {
 }
 
 // What hidden units get, before the activation.
-Vector hiddenInput(const Layer& layer, const Mlp<const float>& mlp, const float* token) {
+Vector hiddenInput(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
   Vector inner(mlp.hidden, 0.0);
   for (std::int64_t m = 0; m < layer.config.embedding; ++m)
     for (std::int64_t h = 0; h < mlp.hidden; ++h)
-      inner[h] += static_cast<double>(token[m]) * mlp.w1[m * mlp.hidden + h];
+      inner[h] += token[m] * mlp.w1[m * mlp.hidden + h];
   for (std::int64_t h = 0; h < mlp.hidden && mlp.b1 != nullptr; ++h) inner[h] += mlp.b1[h];
   return inner;
 }
 
-Vector outputOf(const Layer& layer, const Mlp<const float>& mlp, const float* token) {
+Vector outputOf(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
   const std::int64_t embedding = layer.config.embedding;
   const Vector inner = hiddenInput(layer, mlp, token);
   Vector result(embedding, 0.0);
@@ -123,8 +128,9 @@ std::int64_t widthOf(const moecclMoeConfig_t& config) {
 }
 
 // Tokens choose experts: all first choices have places before all second ones.
-void placeInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
-                  std::int64_t places, Routing& routing) {
+void placeInGroup(const Layer& layer, const std::vector<std::int64_t>& tokens, std::int64_t places,
+                  Routing& routing) {
+  const moecclMoeConfig_t& config = layer.config;
   Result& result = routing.result;
   std::vector<std::int64_t> taken(config.experts, 0);
   for (std::int64_t choice = 0; choice < config.topK; ++choice)
@@ -140,12 +146,13 @@ void placeInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_
 }
 
 // Experts choose tokens, by weights as they are handed out.
-void chooseInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64_t>& tokens,
-                   std::int64_t places, Routing& routing) {
+void chooseInGroup(const Layer& layer, const std::vector<std::int64_t>& tokens, std::int64_t places,
+                   Routing& routing) {
+  const moecclMoeConfig_t& config = layer.config;
   for (std::int64_t expert = 0; expert < config.experts; ++expert) {
     std::vector<std::int64_t> order = tokens;
     const auto weight = [&](std::int64_t token) {
-      return static_cast<float>(routing.decisions[token].weights[expert]);
+      return rounded(layer, routing.decisions[token].weights[expert]);
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int64_t a, std::int64_t b) { return weight(a) > weight(b); });
@@ -156,7 +163,7 @@ void chooseInGroup(const moecclMoeConfig_t& config, const std::vector<std::int64
   }
 }
 
-Routing route(const Layer& layer, const float* input, const Chance& chance) {
+Routing route(const Layer& layer, const double* input, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
   const std::int64_t tokens = config.tokens, experts = config.experts;
   const bool dropless = config.dropless != 0;
@@ -199,7 +206,7 @@ Routing route(const Layer& layer, const float* input, const Chance& chance) {
     for (std::int64_t token = 0; token < tokens; ++token)
       if (token * groups / padded == group) members.push_back(token);
     const auto place = config.gate == moecclGateExpertChoice ? chooseInGroup : placeInGroup;
-    place(config, members, dropless ? tokens : result.capacity / groups, routing);
+    place(layer, members, dropless ? tokens : result.capacity / groups, routing);
   }
   std::sort(result.placeless.begin(), result.placeless.end());
   const std::int64_t width = widthOf(config);
@@ -211,7 +218,7 @@ Routing route(const Layer& layer, const float* input, const Chance& chance) {
 }
 
 // Adds the gradients of weights, given those of their output for one token, and returns those of the token.
-Vector mlpBackward(const Layer& layer, const Mlp<const float>& mlp, const float* token,
+Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const double* token,
                    const Vector& outputGradient, const Mlp<double>& gradients) {
   const std::int64_t embedding = layer.config.embedding, hidden = mlp.hidden;
   const Vector inner = hiddenInput(layer, mlp, token);
@@ -270,7 +277,7 @@ LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t to
 }
 
 // Adds the gradients of a matrix of the gate, and of the token by it, given those of their product.
-void productBackward(const Layer& layer, const std::vector<float>& matrix, const Vector& seen,
+void productBackward(const Layer& layer, const Vector& matrix, const Vector& seen,
                      const Vector& ofProduct, Vector& ofMatrix, Vector& ofSeen) {
   const std::int64_t experts = layer.config.experts;
   for (std::size_t expert = 0; expert < ofProduct.size(); ++expert)
@@ -282,7 +289,7 @@ void productBackward(const Layer& layer, const std::vector<float>& matrix, const
 
 }  // namespace
 
-Result forward(const Layer& layer, const float* input, const Chance& chance) {
+Result forward(const Layer& layer, const double* input, const Chance& chance) {
   const std::int64_t embedding = layer.config.embedding, width = widthOf(layer.config);
   Routing routing = route(layer, input, chance);
   routing.result.output.assign(layer.config.tokens * embedding, 0.0);
@@ -303,7 +310,7 @@ Result forward(const Layer& layer, const float* input, const Chance& chance) {
   return routing.result;
 }
 
-Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
+Gradients backward(const Layer& layer, const double* input, const double* outputGradient,
                    double auxiliaryLossScale, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
   const std::int64_t embedding = config.embedding, width = widthOf(config);
@@ -325,7 +332,7 @@ Gradients backward(const Layer& layer, const float* input, const float* outputGr
   for (std::int64_t at : routing.placed) {
     const std::int64_t token = at / width, choice = at % width;
     const std::int64_t expert = routing.decisions[token].experts[choice];
-    const Mlp<const float> mlp = expertOf(config, layer, expert);
+    const Mlp<const double> mlp = expertOf(config, layer, expert);
     const Vector output = outputOf(layer, mlp, input + token * embedding);
     Vector weighted(embedding);
     for (std::int64_t m = 0; m < embedding; ++m) {
@@ -339,7 +346,7 @@ Gradients backward(const Layer& layer, const float* input, const float* outputGr
       gradients.input[token * embedding + m] += ofToken[m];
   }
   for (std::int64_t token = 0; token < config.tokens && config.residual > 0; ++token) {
-    const float* const ofOutput = outputGradient + token * embedding;
+    const double* const ofOutput = outputGradient + token * embedding;
     const Vector ofToken =
         mlpBackward(layer, residualOf(config, layer), input + token * embedding,
                     Vector(ofOutput, ofOutput + embedding), residualOf(config, gradients));
@@ -362,8 +369,9 @@ Gradients backward(const Layer& layer, const float* input, const float* outputGr
 namespace {
 
 // The part of [E][...] matrices that belongs to `shapes`.
-template <typename Whole, typename Part>
-void cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& whole, Part& part) {
+template <typename Whole>
+Gradients cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& whole) {
+  Gradients part;
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
   const auto append = [](auto& to, const auto& from, std::int64_t first, std::int64_t count) {
     if (!from.empty()) to.insert(to.end(), from.begin() + first, from.begin() + first + count);
@@ -377,43 +385,68 @@ void cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& 
            shapes.localHidden * embedding);
     append(part.b2, whole.b2, e * embedding, embedding);
   }
+  part.gate = whole.gate;
+  part.noise = whole.noise;
+  part.residualW1 = whole.residualW1;
+  part.residualB1 = whole.residualB1;
+  part.residualW2 = whole.residualW2;
+  part.residualB2 = whole.residualB2;
+  return part;
+}
+
+template <typename Real>
+Elements encodeAs(const std::vector<double>& numbers) {
+  const std::vector<Real> values(numbers.begin(), numbers.end());
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  return {bytes, bytes + values.size() * sizeof(Real)};
+}
+
+template <typename Real>
+std::vector<double> decodeFrom(const Elements& elements) {
+  const auto* const values = reinterpret_cast<const Real*>(elements.data());
+  return {values, values + elements.size() / sizeof(Real)};
 }
 
 }  // namespace
 
+Elements encode(moecclDataType_t datatype, const std::vector<double>& numbers) {
+  return datatype == moecclFloat64 ? encodeAs<double>(numbers) : encodeAs<float>(numbers);
+}
+
+std::vector<double> decode(moecclDataType_t datatype, const Elements& elements) {
+  return datatype == moecclFloat64 ? decodeFrom<double>(elements) : decodeFrom<float>(elements);
+}
+
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes) {
+  const Gradients part = cutShard(layer, shapes, layer);
   Shard shard;
-  cutShard(layer, shapes, layer, shard);
-  shard.weights.gate = layer.gate.data();
-  shard.weights.noise = layer.noise.empty() ? nullptr : layer.noise.data();
+  const auto encoded = [&](const Vector& numbers, Elements& elements) -> const void* {
+    elements = encode(layer.config.datatype, numbers);
+    return elements.empty() ? nullptr : elements.data();
+  };
+  shard.weights.gate = encoded(part.gate, shard.gate);
+  shard.weights.noise = encoded(part.noise, shard.noise);
   shard.weights.bias = layer.bias.empty() ? nullptr : layer.bias.data();
-  shard.weights.w1 = shard.w1.data();
-  shard.weights.b1 = shard.b1.empty() ? nullptr : shard.b1.data();
-  shard.weights.w2 = shard.w2.data();
-  shard.weights.b2 = shard.b2.empty() ? nullptr : shard.b2.data();
-  shard.weights.residualW1 = at(layer.residualW1, 0);
-  shard.weights.residualB1 = at(layer.residualB1, 0);
-  shard.weights.residualW2 = at(layer.residualW2, 0);
-  shard.weights.residualB2 = at(layer.residualB2, 0);
+  shard.weights.w1 = encoded(part.w1, shard.w1);
+  shard.weights.b1 = encoded(part.b1, shard.b1);
+  shard.weights.w2 = encoded(part.w2, shard.w2);
+  shard.weights.b2 = encoded(part.b2, shard.b2);
+  shard.weights.residualW1 = encoded(part.residualW1, shard.residualW1);
+  shard.weights.residualB1 = encoded(part.residualB1, shard.residualB1);
+  shard.weights.residualW2 = encoded(part.residualW2, shard.residualW2);
+  shard.weights.residualB2 = encoded(part.residualB2, shard.residualB2);
   return shard;
 }
 
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole) {
-  Gradients shard;
-  cutShard(layer, shapes, whole, shard);
+  Gradients shard = cutShard(layer, shapes, whole);
   shard.input = whole.input;
-  shard.gate = whole.gate;
-  shard.noise = whole.noise;
-  shard.residualW1 = whole.residualW1;
-  shard.residualB1 = whole.residualB1;
-  shard.residualW2 = whole.residualW2;
-  shard.residualB2 = whole.residualB2;
   return shard;
 }
 
-double largestError(const float* actual, const double* expected, std::int64_t count) {
+double largestError(const Vector& actual, const Vector& expected) {
   double largest = 0, scale = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
     const double error = std::abs(actual[i] - expected[i]);
     if (std::isnan(error)) return error;
     largest = std::max(largest, error);

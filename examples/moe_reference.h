@@ -1,8 +1,9 @@
 // A Mixture-of-Experts layer in plain loops, to hold the real one against. It computes what
 // moeccl/moe.h defines and shares nothing with the library: one process, the tokens of one MP group
-// at a time, every sum in double.
+// at a time, everything in double. Numbers that the real one gets as float32 must be such here too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,19 +16,19 @@ namespace moe_reference {
 // A whole layer, not a rank's part of it. Matrices are row-major.
 struct Layer {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-  int nMp = 1;               // ranks per MP group; they decide how tokens are padded
-  std::vector<float> gate;   // [M][E]
-  std::vector<float> noise;  // [M][E] with NoisyTopK, else empty
-  std::vector<double> bias;  // [E] with Sigmoid; empty: zero
-  std::vector<float> w1;     // [E][M][H]
-  std::vector<float> b1;     // [E][H]; empty: zero
-  std::vector<float> w2;     // [E][H][M]
-  std::vector<float> b2;     // [E][M]; empty: zero
+  int nMp = 1;                // ranks per MP group; they decide how tokens are padded
+  std::vector<double> gate;   // [M][E]
+  std::vector<double> noise;  // [M][E] with NoisyTopK, else empty
+  std::vector<double> bias;   // [E] with Sigmoid; empty: zero
+  std::vector<double> w1;     // [E][M][H]
+  std::vector<double> b1;     // [E][H]; empty: zero
+  std::vector<double> w2;     // [E][H][M]
+  std::vector<double> b2;     // [E][M]; empty: zero
   // Of the residual branch, whose hidden size R is config.residual; empty without one.
-  std::vector<float> residualW1;  // [M][R]
-  std::vector<float> residualB1;  // [R]; empty: zero
-  std::vector<float> residualW2;  // [R][M]
-  std::vector<float> residualB2;  // [M]; empty: zero
+  std::vector<double> residualW1;  // [M][R]
+  std::vector<double> residualB1;  // [R]; empty: zero
+  std::vector<double> residualW2;  // [R][M]
+  std::vector<double> residualB2;  // [M]; empty: zero
 };
 
 struct Result {
@@ -41,7 +42,7 @@ struct Result {
 };
 
 // The forward pass over the tokens of one MP group, input [tokens][M].
-Result forward(const Layer& layer, const float* input, const Chance& chance = {});
+Result forward(const Layer& layer, const double* input, const Chance& chance = {});
 
 // As moecclMoeGradients_t, of a whole layer and one MP group.
 struct Gradients {
@@ -52,13 +53,19 @@ struct Gradients {
 
 // The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
 // the auxiliary loss.
-Gradients backward(const Layer& layer, const float* input, const float* outputGradient,
+Gradients backward(const Layer& layer, const double* input, const double* outputGradient,
                    double auxiliaryLossScale, const Chance& chance = {});
 
-// The part of the weights that a rank hands to moecclMoeLayerSetWeights; `weights` points into the
-// vectors.
+// Numbers as the library takes and gives them: float32 or float64.
+using Elements = std::vector<std::byte>;
+Elements encode(moecclDataType_t datatype, const std::vector<double>& numbers);
+std::vector<double> decode(moecclDataType_t datatype, const Elements& elements);
+
+// The part of the weights that a rank hands to moecclMoeLayerSetWeights, in the layer's datatype;
+// `weights` points into them, and to the layer's bias.
 struct Shard {
-  std::vector<float> w1, b1, w2, b2;
+  Elements gate, noise, w1, b1, w2, b2;
+  Elements residualW1, residualB1, residualW2, residualB2;
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
@@ -66,8 +73,8 @@ Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
 // The same part of gradients, of which every rank of the MP group has all but those of experts whole.
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
-// The largest |actual - expected| over `count` values, divided by the largest |expected| (by 1 when
+// The largest |actual - expected| over as many values, divided by the largest |expected| (by 1 when
 // all are 0). NaN when a value is NaN.
-double largestError(const float* actual, const double* expected, std::int64_t count);
+double largestError(const std::vector<double>& actual, const std::vector<double>& expected);
 
 }  // namespace moe_reference

@@ -1,5 +1,5 @@
 // Moves tokens to the places of their experts and back. `rows` is a matrix of places: expert e has
-// its place s in row e * expertStride + s, each row one token wide.
+// its place s in row e * expertStride + s, each row one token wide. Real: float or double.
 #pragma once
 
 #include <cstdint>
@@ -8,63 +8,74 @@
 namespace moeccl {
 
 // The choices of some tokens, [tokens][choices] each, as gates/gate.h makes them.
+template <typename Real>
 struct Choices {
   const std::int32_t* experts;
   const std::int64_t* slots;  // within the expert; -1: dropped
-  const float* weights;
+  const Real* weights;
   std::int64_t tokens;
   std::int32_t choices;
 };
 
 // Copies each token of input [tokens][embedding] to the places of its choices.
-void scatterTokens(const Choices& choices, const float* input, std::int64_t embedding,
-                   std::int64_t expertStride, float* rows);
+template <typename Real>
+void scatterTokens(const Choices<Real>& choices, const Real* input, std::int64_t embedding,
+                   std::int64_t expertStride, Real* rows);
 
 // Zeroes the places that no token has: per capacity group and expert those from used
 // [groups][experts] up to groupSlots.
+template <typename Real>
 void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
                  std::int64_t groupSlots, std::int64_t embedding, std::int64_t expertStride,
-                 float* rows);
+                 Real* rows);
 
 // output [tokens][embedding] = sum over a token's choices, in their order, of weight * row; a
 // dropped choice adds nothing.
-void combineTokens(const Choices& choices, const float* rows, std::int64_t embedding,
-                   std::int64_t expertStride, float* output);
+template <typename Real>
+void combineTokens(const Choices<Real>& choices, const Real* rows, std::int64_t embedding,
+                   std::int64_t expertStride, Real* output);
 
 // The gradient of scatterTokens: inputGradient [tokens][embedding] = the sum of rowGradients over the
 // places of a token's choices.
-void scatterTokensBackward(const Choices& choices, const float* rowGradients,
-                           std::int64_t embedding, std::int64_t expertStride, float* inputGradient);
+template <typename Real>
+void scatterTokensBackward(const Choices<Real>& choices, const Real* rowGradients,
+                           std::int64_t embedding, std::int64_t expertStride, Real* inputGradient);
 
 // The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in places
 // that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
-void combineTokensBackward(const Choices& choices, const float* rows, const float* outputGradient,
-                           std::int64_t embedding, std::int64_t expertStride, float* rowGradients,
-                           float* weightGradients);
+template <typename Real>
+void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
+                           const Real* outputGradient, std::int64_t embedding,
+                           std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
 
 // Without places between: the choices that have one, expert by expert, each choice by its index in
 // [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`, which
 // has room for all choices.
-void listByExpert(const Choices& choices, std::int32_t experts, std::int64_t* begins,
+template <typename Real>
+void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64_t* begins,
                   std::int64_t* listed);
 
 // rows [listed][embedding]: each choice's token of input [tokens][embedding].
-void gatherListed(const Choices& choices, std::span<const std::int64_t> listed, const float* input,
-                  std::int64_t embedding, float* rows);
+template <typename Real>
+void gatherListed(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                  const Real* input, std::int64_t embedding, Real* rows);
 
 // Adds weight * row to each choice's token of output [tokens][embedding].
-void addListed(const Choices& choices, std::span<const std::int64_t> listed, const float* rows,
-               std::int64_t embedding, float* output);
+template <typename Real>
+void addListed(const Choices<Real>& choices, std::span<const std::int64_t> listed, const Real* rows,
+               std::int64_t embedding, Real* output);
 
 // The gradient of gatherListed: adds each row to its choice's token of inputGradient
 // [tokens][embedding].
-void gatherListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
-                          const float* rowGradients, std::int64_t embedding, float* inputGradient);
+template <typename Real>
+void gatherListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                          const Real* rowGradients, std::int64_t embedding, Real* inputGradient);
 
 // The gradients of addListed, of the same rows: sets rowGradients [listed][embedding], and
 // weightGradients [tokens][choices] of the choices listed.
-void addListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
-                       const float* rows, const float* outputGradient, std::int64_t embedding,
-                       float* rowGradients, float* weightGradients);
+template <typename Real>
+void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                       const Real* rows, const Real* outputGradient, std::int64_t embedding,
+                       Real* rowGradients, Real* weightGradients);
 
 }  // namespace moeccl

@@ -1,24 +1,25 @@
-#include <cblas.h>
-
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/blas.h"
 #include "kernels/permute.h"
 
 namespace moeccl {
 namespace {
 
 // The gradients of weight * row; returns the weight's.
-float backwardOfWeighted(float weight, const float* row, const float* outputGradient,
-                         std::int64_t embedding, float* rowGradient) {
+template <typename Real>
+Real backwardOfWeighted(Real weight, const Real* row, const Real* outputGradient,
+                        std::int64_t embedding, Real* rowGradient) {
   for (std::int64_t m = 0; m < embedding; ++m) rowGradient[m] = weight * outputGradient[m];
-  return cblas_sdot(static_cast<blasint>(embedding), row, 1, outputGradient, 1);
+  return blas::dot(embedding, row, outputGradient);
 }
 
 }  // namespace
 
-void scatterTokens(const Choices& choices, const float* input, std::int64_t embedding,
-                   std::int64_t expertStride, float* rows) {
+template <typename Real>
+void scatterTokens(const Choices<Real>& choices, const Real* input, std::int64_t embedding,
+                   std::int64_t expertStride, Real* rows) {
   for (std::int64_t token = 0; token < choices.tokens; ++token)
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
@@ -28,52 +29,55 @@ void scatterTokens(const Choices& choices, const float* input, std::int64_t embe
     }
 }
 
+template <typename Real>
 void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
                  std::int64_t groupSlots, std::int64_t embedding, std::int64_t expertStride,
-                 float* rows) {
+                 Real* rows) {
   for (std::int32_t expert = 0; expert < experts; ++expert)
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t count = used[group * experts + expert];
       const std::int64_t row = expert * expertStride + group * groupSlots + count;
-      std::fill_n(rows + row * embedding, (groupSlots - count) * embedding, 0.0f);
+      std::fill_n(rows + row * embedding, (groupSlots - count) * embedding, Real{0});
     }
 }
 
-void combineTokens(const Choices& choices, const float* rows, std::int64_t embedding,
-                   std::int64_t expertStride, float* output) {
+template <typename Real>
+void combineTokens(const Choices<Real>& choices, const Real* rows, std::int64_t embedding,
+                   std::int64_t expertStride, Real* output) {
   for (std::int64_t token = 0; token < choices.tokens; ++token) {
-    float* const sum = output + token * embedding;
-    std::fill_n(sum, embedding, 0.0f);
+    Real* const sum = output + token * embedding;
+    std::fill_n(sum, embedding, Real{0});
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
       if (choices.slots[at] < 0) continue;
-      const float weight = choices.weights[at];
-      const float* const row =
+      const Real weight = choices.weights[at];
+      const Real* const row =
           rows + (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
       for (std::int64_t m = 0; m < embedding; ++m) sum[m] += weight * row[m];
     }
   }
 }
 
-void scatterTokensBackward(const Choices& choices, const float* rowGradients,
-                           std::int64_t embedding, std::int64_t expertStride,
-                           float* inputGradient) {
+template <typename Real>
+void scatterTokensBackward(const Choices<Real>& choices, const Real* rowGradients,
+                           std::int64_t embedding, std::int64_t expertStride, Real* inputGradient) {
   for (std::int64_t token = 0; token < choices.tokens; ++token) {
-    float* const sum = inputGradient + token * embedding;
-    std::fill_n(sum, embedding, 0.0f);
+    Real* const sum = inputGradient + token * embedding;
+    std::fill_n(sum, embedding, Real{0});
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
       if (choices.slots[at] < 0) continue;
-      const float* const row =
+      const Real* const row =
           rowGradients + (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
       for (std::int64_t m = 0; m < embedding; ++m) sum[m] += row[m];
     }
   }
 }
 
-void combineTokensBackward(const Choices& choices, const float* rows, const float* outputGradient,
-                           std::int64_t embedding, std::int64_t expertStride, float* rowGradients,
-                           float* weightGradients) {
+template <typename Real>
+void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
+                           const Real* outputGradient, std::int64_t embedding,
+                           std::int64_t expertStride, Real* rowGradients, Real* weightGradients) {
   for (std::int64_t token = 0; token < choices.tokens; ++token)
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
@@ -87,7 +91,8 @@ void combineTokensBackward(const Choices& choices, const float* rows, const floa
     }
 }
 
-void listByExpert(const Choices& choices, std::int32_t experts, std::int64_t* begins,
+template <typename Real>
+void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64_t* begins,
                   std::int64_t* listed) {
   const std::int64_t count = choices.tokens * choices.choices;
   // Counts are kept two places late: so begins[e + 1] is first where expert e begins, and is then
@@ -101,36 +106,40 @@ void listByExpert(const Choices& choices, std::int32_t experts, std::int64_t* be
     if (choices.slots[at] >= 0) listed[begins[choices.experts[at] + 1]++] = at;
 }
 
-void gatherListed(const Choices& choices, std::span<const std::int64_t> listed, const float* input,
-                  std::int64_t embedding, float* rows) {
+template <typename Real>
+void gatherListed(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                  const Real* input, std::int64_t embedding, Real* rows) {
   for (std::int64_t at : listed) {
     std::copy_n(input + at / choices.choices * embedding, embedding, rows);
     rows += embedding;
   }
 }
 
-void addListed(const Choices& choices, std::span<const std::int64_t> listed, const float* rows,
-               std::int64_t embedding, float* output) {
+template <typename Real>
+void addListed(const Choices<Real>& choices, std::span<const std::int64_t> listed, const Real* rows,
+               std::int64_t embedding, Real* output) {
   for (std::int64_t at : listed) {
-    const float weight = choices.weights[at];
-    float* const sum = output + at / choices.choices * embedding;
+    const Real weight = choices.weights[at];
+    Real* const sum = output + at / choices.choices * embedding;
     for (std::int64_t m = 0; m < embedding; ++m) sum[m] += weight * rows[m];
     rows += embedding;
   }
 }
 
-void gatherListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
-                          const float* rowGradients, std::int64_t embedding, float* inputGradient) {
+template <typename Real>
+void gatherListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                          const Real* rowGradients, std::int64_t embedding, Real* inputGradient) {
   for (std::int64_t at : listed) {
-    float* const sum = inputGradient + at / choices.choices * embedding;
+    Real* const sum = inputGradient + at / choices.choices * embedding;
     for (std::int64_t m = 0; m < embedding; ++m) sum[m] += rowGradients[m];
     rowGradients += embedding;
   }
 }
 
-void addListedBackward(const Choices& choices, std::span<const std::int64_t> listed,
-                       const float* rows, const float* outputGradient, std::int64_t embedding,
-                       float* rowGradients, float* weightGradients) {
+template <typename Real>
+void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+                       const Real* rows, const Real* outputGradient, std::int64_t embedding,
+                       Real* rowGradients, Real* weightGradients) {
   for (std::int64_t at : listed) {
     weightGradients[at] = backwardOfWeighted(choices.weights[at], rows,
                                              outputGradient + at / choices.choices * embedding,
@@ -139,5 +148,44 @@ void addListedBackward(const Choices& choices, std::span<const std::int64_t> lis
     rowGradients += embedding;
   }
 }
+
+template void scatterTokens(const Choices<float>&, const float*, std::int64_t, std::int64_t,
+                            float*);
+template void clearUnused(const std::int64_t*, std::int64_t, std::int32_t, std::int64_t,
+                          std::int64_t, std::int64_t, float*);
+template void combineTokens(const Choices<float>&, const float*, std::int64_t, std::int64_t,
+                            float*);
+template void scatterTokensBackward(const Choices<float>&, const float*, std::int64_t, std::int64_t,
+                                    float*);
+template void combineTokensBackward(const Choices<float>&, const float*, const float*, std::int64_t,
+                                    std::int64_t, float*, float*);
+template void listByExpert(const Choices<float>&, std::int32_t, std::int64_t*, std::int64_t*);
+template void gatherListed(const Choices<float>&, std::span<const std::int64_t>, const float*,
+                           std::int64_t, float*);
+template void addListed(const Choices<float>&, std::span<const std::int64_t>, const float*,
+                        std::int64_t, float*);
+template void gatherListedBackward(const Choices<float>&, std::span<const std::int64_t>,
+                                   const float*, std::int64_t, float*);
+template void addListedBackward(const Choices<float>&, std::span<const std::int64_t>, const float*,
+                                const float*, std::int64_t, float*, float*);
+template void scatterTokens(const Choices<double>&, const double*, std::int64_t, std::int64_t,
+                            double*);
+template void clearUnused(const std::int64_t*, std::int64_t, std::int32_t, std::int64_t,
+                          std::int64_t, std::int64_t, double*);
+template void combineTokens(const Choices<double>&, const double*, std::int64_t, std::int64_t,
+                            double*);
+template void scatterTokensBackward(const Choices<double>&, const double*, std::int64_t,
+                                    std::int64_t, double*);
+template void combineTokensBackward(const Choices<double>&, const double*, const double*,
+                                    std::int64_t, std::int64_t, double*, double*);
+template void listByExpert(const Choices<double>&, std::int32_t, std::int64_t*, std::int64_t*);
+template void gatherListed(const Choices<double>&, std::span<const std::int64_t>, const double*,
+                           std::int64_t, double*);
+template void addListed(const Choices<double>&, std::span<const std::int64_t>, const double*,
+                        std::int64_t, double*);
+template void gatherListedBackward(const Choices<double>&, std::span<const std::int64_t>,
+                                   const double*, std::int64_t, double*);
+template void addListedBackward(const Choices<double>&, std::span<const std::int64_t>,
+                                const double*, const double*, std::int64_t, double*, double*);
 
 }  // namespace moeccl

@@ -52,10 +52,10 @@ moecclGridShape_t gridOf(const Options& options, int ranks) {
   return grid;
 }
 
-std::vector<float> normal(std::mt19937_64& random, std::int64_t count, std::int64_t summands) {
+std::vector<double> normal(std::mt19937_64& random, std::int64_t count, std::int64_t summands) {
   std::normal_distribution<float> value(0, 1 / std::sqrt(static_cast<float>(summands)));
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& each : values) each = value(random);
+  std::vector<double> values(static_cast<std::size_t>(count));
+  for (double& each : values) each = value(random);
   return values;
 }
 
@@ -131,8 +131,9 @@ class Quickstart {
     const std::int64_t batch = rank_ / problem_.grid.nMp;
     const std::vector<float> table =
         embeddingTable(words_.different, options_.embedding, options_.seed);
-    problem_.input =
+    const std::vector<float> input =
         embed(words_, batch * options_.tokens, options_.tokens, table, options_.embedding);
+    problem_.input.assign(input.begin(), input.end());
     problem_.expected = moe_reference::forward(problem_.layer, problem_.input.data());
 
     std::vector<Row> rows;

@@ -77,7 +77,7 @@ class RunningLayer {
       fail("setting the weights", nullptr);
   }
 
-  void forward(const float* input, float* output) {
+  void forward(const void* input, void* output) {
     if (moecclMoeForward(layer_, input, output, nullptr) != moecclSuccess)
       fail("the forward pass", nullptr);
   }
@@ -142,19 +142,22 @@ Row measure(moecclComm_t world, const Problem& problem, const Options& options,
             moecclSchedule_t schedule, const std::string& algorithm) {
   using Clock = std::chrono::steady_clock;
   RunningLayer layer(world, problem, schedule, algorithm);
-  std::vector<float> output(problem.input.size());
+  const moe_reference::Elements input = moe_reference::encode(moecclFloat32, problem.input);
+  const moe_reference::Elements poison = moe_reference::encode(
+      moecclFloat32,
+      std::vector<double>(problem.input.size(), std::numeric_limits<double>::quiet_NaN()));
+  moe_reference::Elements output;
   std::vector<double> seconds;
   Verdict verdict;
   const auto pass = [&](std::int64_t number) {
     // What the last pass has written must not count for this one.
-    std::fill(output.begin(), output.end(), std::numeric_limits<float>::quiet_NaN());
+    output = poison;
     barrier(world);
     const Clock::time_point begun = Clock::now();
-    layer.forward(problem.input.data(), output.data());
+    layer.forward(input.data(), output.data());
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begun).count());
-    const double error =
-        moe_reference::largestError(output.data(), problem.expected.output.data(),
-                                    static_cast<std::int64_t>(problem.expected.output.size()));
+    const double error = moe_reference::largestError(moe_reference::decode(moecclFloat32, output),
+                                                     problem.expected.output);
     verdict.error = worse(error, verdict.error);
     const std::string wrong = complaint(problem, layer.stats(), error, options.tolerance);
     if (wrong.empty() || verdict.wrongPass >= 0) return;

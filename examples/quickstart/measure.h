@@ -17,7 +17,7 @@ namespace quickstart {
 struct Problem {
   moecclGridShape_t grid{};
   moe_reference::Layer layer;
-  std::vector<float> input;  // [tokens][M]
+  std::vector<double> input;  // [tokens][M]
   moe_reference::Result expected;
 };
 

@@ -69,7 +69,7 @@ typedef struct {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer on a grid of one rank, while all ranks of the machine compute such a layer: the
+/* One measured layer of float32 on a grid of one rank, while all ranks of the machine compute such a layer: the
  * local work, without exchanges. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
@@ -176,7 +176,8 @@ typedef struct {
   moecclSchedule_t schedule;
   double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
   double communication; /* of these: in collectives */
-  int measured;         /* 1: all by fits, 0: some priced from links */
+  int measured;         /* 1: all by fits; 0: some priced from links, or local work of float64
+                           taken as twice that of float32 */
   /* The schedule's exchanges in their order, each with its fastest algorithm, of the forward pass unless
    * `pass` is backward alone: "dispatch: dedup, combine: flat, MP-AllGather: ring". */
   char exchanges[MOECCL_EXCHANGES_BYTES];

@@ -88,8 +88,8 @@ typedef enum {
  * Switch        As softmax with k = 1, which topK must be; but the gate sees each element of its input
  *               times a random number, uniform from 1 - jitter to 1 + jitter, 1 in inference (Fedus et
  *               al. 2021, 2.1 and 2.4).
- * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (as floats; of
- *               equal ones the earlier), as many as it has places. Weight: p. So a token has from 0
+ * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (in the layer's
+ *               datatype; of equal ones the earlier), as many as it has places. Weight: p. So a token has from 0
  *               to E experts, k f on average; topK has no other meaning. No loss, nothing is dropped
  *               (Zhou et al. 2022, 3.2).
  * Sigmoid       s = sigmoid(logits). Experts lie in expertGroups equal consecutive groups. A token goes
@@ -124,12 +124,12 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 */
+  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64 */
   moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                        PPMoE) overrides it */
-  /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in floats of each
-   * rank: tokens (M + 2 E), with noisy top-k tokens (M + 4 E) (S1: 1 / N_MP of it), what its experts
-   * were given, and what came back:
+  /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in elements of
+   * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it), what its
+   * experts were given, and what came back:
    *   baseline  E T M N_ESP          + E T M
    *   S1        E T M N_ESP / N_MP   + E T M / N_MP
    *   S2        E T M max(1, N_ESP / N_MP) + E T M

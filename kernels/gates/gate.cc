@@ -1,11 +1,9 @@
 #include "kernels/gates/gate.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <array>
-#include <type_traits>
 
+#include "kernels/blas.h"
 #include "kernels/capacity.h"
 #include "kernels/gates/parts.h"
 #include "kernels/gates/rule.h"
@@ -30,26 +28,6 @@ std::unique_ptr<Rule> ruleOf(const Config& config) {
       return sigmoidRule(config);
   }
   return nullptr;
-}
-
-// c [rows][columns] += a b, where a is [rows][inner] and b [inner][columns]; Transpose says which of
-// them lies in memory transposed.
-enum class Transpose { first, second };
-
-template <typename Real>
-void addProduct(Transpose transpose, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                const Real* a, const Real* b, Real* c) {
-  const bool first = transpose == Transpose::first;
-  const auto size = [](std::int64_t value) { return static_cast<blasint>(value); };
-  const auto call = [&](auto gemm) {
-    gemm(CblasRowMajor, first ? CblasTrans : CblasNoTrans, first ? CblasNoTrans : CblasTrans,
-         size(rows), size(columns), size(inner), 1, a, size(first ? rows : inner), b,
-         size(first ? columns : inner), 1, c, size(columns));
-  };
-  if constexpr (std::is_same_v<Real, float>)
-    call(cblas_sgemm);
-  else
-    call(cblas_dgemm);
 }
 
 bool hasJitter(const Config& config) { return config.kind == Kind::softmax && config.jitter > 0; }
@@ -247,10 +225,10 @@ void Gate<Real>::multiplyBlock(const Parameters<Real>& parameters, const Part<Re
   }
   const auto add = [&](const std::vector<Real>& dLogits, const Real* weights, Real* dWeights) {
     if (dWeights != nullptr)
-      addProduct(Transpose::first, embedding, experts, count, jitter ? block_.data() : input,
-                 dLogits.data(), dWeights);
-    addProduct(Transpose::second, count, embedding, experts, dLogits.data(), weights,
-               jitter ? dBlock_.data() : dInput);
+      blas::multiply(CblasTrans, CblasNoTrans, embedding, experts, count,
+                     jitter ? block_.data() : input, dLogits.data(), Real{1}, dWeights);
+    blas::multiply(CblasNoTrans, CblasTrans, count, embedding, experts, dLogits.data(), weights,
+                   Real{1}, jitter ? dBlock_.data() : dInput);
   };
   add(dGateBlock_, parameters.gate, gradients.gate);
   if (config_.kind == Kind::noisy) add(dNoiseBlock_, parameters.noise, gradients.noise);

@@ -15,9 +15,9 @@ constexpr int kTileTokens = 4, kTileExperts = 4;
 // tokens, repeat one.
 //
 // A token's logits depend on that token and the gate alone, to the last bit, and not on the tokens
-// around it: a product of two floats is exact in double, and the sums run in the order of the
-// embedding, one rounding per term with fused multiply-add as without. So schedules that gate
-// different parts of a batch agree on every choice.
+// around it: the sums run in the order of the embedding, and an expert's by the same code for every
+// token. A product of two floats is exact in double, one rounding per term with fused multiply-add as
+// without. So schedules that gate different parts of a batch agree on every choice.
 template <typename Row, typename Weight>
 void logitsOf(const Row* const (&rows)[kTileTokens], const Weight* gate, std::int64_t embedding,
               std::int64_t experts, double* const (&logits)[kTileTokens]) {

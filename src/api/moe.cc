@@ -45,9 +45,9 @@ bool isKind(const moeccl::MoeLayer& layer, moeccl::gates::Kind kind) {
   return layer.shape().gate.kind == kind;
 }
 
-const float* weight(const void* pointer, const char* text) {
+const void* weight(const void* pointer, const char* text) {
   require(pointer != nullptr, text);
-  return static_cast<const float*>(pointer);
+  return pointer;
 }
 
 }  // namespace
@@ -99,8 +99,8 @@ moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeW
     ours.gate.bias = theirs.bias;
     ours.w1 = weight(theirs.w1, "weights.w1 is NULL; it must hold [localExperts][M][localHidden]");
     ours.w2 = weight(theirs.w2, "weights.w2 is NULL; it must hold [localExperts][localHidden][M]");
-    ours.b1 = static_cast<const float*>(theirs.b1);
-    ours.b2 = static_cast<const float*>(theirs.b2);
+    ours.b1 = theirs.b1;
+    ours.b2 = theirs.b2;
     it.setWeights(ours);
   });
 }
@@ -113,11 +113,7 @@ moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
     requireTraining(it);
     require(theirs.noise == nullptr || isKind(it, moeccl::gates::Kind::noisy),
             "gradients.noise is set; it must be NULL, since only moecclGateNoisyTopK has it");
-    it.setGradients({{static_cast<float*>(theirs.gate), static_cast<float*>(theirs.noise)},
-                     static_cast<float*>(theirs.w1),
-                     static_cast<float*>(theirs.b1),
-                     static_cast<float*>(theirs.w2),
-                     static_cast<float*>(theirs.b2)});
+    it.setGradients({{theirs.gate, theirs.noise}, theirs.w1, theirs.b1, theirs.w2, theirs.b2});
   });
 }
 
@@ -142,8 +138,7 @@ moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void*
     }
     if (!it.hasWeights())
       throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
-    const moecclResult_t result =
-        it.forward(static_cast<const float*>(input), static_cast<float*>(output), stream);
+    const moecclResult_t result = it.forward(input, output, stream);
     if (result != moecclSuccess)
       throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
   });
@@ -162,8 +157,7 @@ moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradi
     if (it.stats() == nullptr)
       throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
     const moecclResult_t result =
-        it.backward(static_cast<const float*>(outputGradient), auxiliaryLossScale,
-                    static_cast<float*>(inputGradient), stream);
+        it.backward(outputGradient, auxiliaryLossScale, inputGradient, stream);
     if (result != moecclSuccess)
       throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
   });

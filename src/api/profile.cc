@@ -193,6 +193,8 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     if (shape.grid.nEp != 1 || shape.grid.nEsp != 1)
       throw Error(moecclInvalidArgument,
                   "sample.layer has exchanges; it must be one on a grid of one rank");
+    require(shape.datatype == moecclFloat32,
+            "sample.layer computes with moecclFloat64; profiles hold what float32 takes");
     moeccl::LocalWork work;
     work.tokens = static_cast<double>(shape.tokens);
     work.embedding = static_cast<double>(shape.embedding);

@@ -78,6 +78,7 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
 LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   LayerSizes sizes{};
   sizes.grid = asGrid(shape.grid);
+  sizes.elementBytes = shape.elementBytes;
   sizes.tokens = shape.tokens;
   sizes.embedding = shape.embedding;
   sizes.localHidden = shape.localHidden;

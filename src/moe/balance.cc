@@ -5,22 +5,32 @@
 
 namespace moeccl {
 
-BatchSums::BatchSums(const LayerShape& shape)
-    : rowSize_(gates::sumsSize(shape.gate)),
-      values_(static_cast<std::size_t>(elementCount({shape.grid.nMp, rowSize_}))) {}
+namespace {
 
-BatchStats::BatchStats(const LayerShape& shape)
-    : parts_(shape.grid.nMp),
-      gate_(shape.gate),
-      assigned_(static_cast<std::size_t>(shape.experts)),
+std::size_t numberOfSums(const LayerShape& shape) {
+  return static_cast<std::size_t>(elementCount({shape.grid.nMp, gates::sumsSize(shape.gate)}));
+}
+
+}  // namespace
+
+BatchSums::BatchSums(Compute& compute)
+    : rowSize_(gates::sumsSize(compute.shape().gate)),
+      rows_(compute.allocate(numberOfSums(compute.shape()) * sizeof(double))) {}
+
+BatchStats::BatchStats(Compute& compute)
+    : compute_(compute),
+      gate_(compute.shape().gate),
+      assigned_(static_cast<std::size_t>(compute.shape().experts)),
       kept_(assigned_.size()),
-      total_(static_cast<std::size_t>(gates::sumsSize(shape.gate))),
-      gradient_(total_.size()) {}
+      rows_(numberOfSums(compute.shape())),
+      total_(static_cast<std::size_t>(gates::sumsSize(compute.shape().gate))),
+      gradient_(total_.size()),
+      handedGradient_(compute.allocate(gradient_.size() * sizeof(double))) {}
 
-void BatchStats::summarise(const BatchSums& sums) {
+void BatchStats::summarise(const BatchSums& sums, moecclStream_t stream) {
+  compute_.toHost(rows_.data(), sums.rows(), rows_.size() * sizeof(double), stream);
   std::ranges::fill(total_, 0.0);
-  for (int part = 0; part < parts_; ++part)
-    for (std::size_t i = 0; i < total_.size(); ++i) total_[i] += sums.row(part)[i];
+  for (std::size_t i = 0; i < rows_.size(); ++i) total_[i % total_.size()] += rows_[i];
   for (std::size_t expert = 0; expert < assigned_.size(); ++expert) {
     assigned_[expert] = static_cast<std::int64_t>(total_[expert]);
     kept_[expert] = static_cast<std::int64_t>(total_[assigned_.size() + expert]);
@@ -28,9 +38,11 @@ void BatchStats::summarise(const BatchSums& sums) {
   auxiliaryLoss_ = gate_.loss(total_.data(), 0, gradient_.data());
 }
 
-const double* BatchStats::lossBackward(double scale) {
+const double* BatchStats::lossBackward(double scale, moecclStream_t stream) {
   gate_.loss(total_.data(), scale, gradient_.data());
-  return gradient_.data();
+  compute_.fromHost(handedGradient_.get(), gradient_.data(), gradient_.size() * sizeof(double),
+                    stream);
+  return static_cast<const double*>(handedGradient_.get());
 }
 
 double BatchStats::imbalance() const {

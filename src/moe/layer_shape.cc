@@ -55,9 +55,9 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
            "it must be moecclMoeGelu or moecclMoeRelu");
   if (config.training != 0 && config.training != 1)
     refuse("training", config.training, "it must be 0 or 1");
-  if (config.datatype != moecclFloat32)
+  if (config.datatype != moecclFloat32 && config.datatype != moecclFloat64)
     refuse("datatype", static_cast<int>(config.datatype),
-           "the layer offers moecclFloat32 (7) alone");
+           "it must be moecclFloat32 (7) or moecclFloat64 (8)");
 }
 
 // ceil(k f B L / E), where what is within rounding error of a whole number counts as that number.
@@ -128,6 +128,8 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.choices = gates::width(shape.gate);
   shape.seed = config.seed;
   shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
+  shape.datatype = config.datatype;
+  shape.elementBytes = config.datatype == moecclFloat64 ? 8 : 4;
   shape.grid = grid;
   shape.training = config.training != 0;
   shape.localExperts = config.experts / grid.nEp;

@@ -26,6 +26,8 @@ struct LayerShape {
   std::int32_t
       choices;  // places for the choices of a token: topK, or with expert choice all experts
   Activation activation;
+  moecclDataType_t datatype;  // of tokens and weights
+  std::int64_t elementBytes;
   moecclSchedule_t schedule;  // never auto
   moecclGridShape_t grid;
   bool training;  // forward keeps what backward needs

@@ -6,6 +6,7 @@
 
 #include "moeccl/model.h"
 #include "src/error.h"
+#include "src/moe/compute_cpu.h"
 
 namespace moeccl {
 namespace {
@@ -80,16 +81,16 @@ Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const 
   return groups;
 }
 
-std::unique_ptr<Schedule> scheduleOf(const LayerShape& shape, const Groups& groups) {
-  switch (shape.schedule) {
+std::unique_ptr<Schedule> scheduleOf(const Groups& groups, Compute& compute) {
+  switch (compute.shape().schedule) {
     case moecclScheduleBaseline:
-      return baselineSchedule(shape, groups);
+      return baselineSchedule(groups, compute);
     case moecclScheduleS1:
-      return s1Schedule(shape, groups);
+      return s1Schedule(groups, compute);
     case moecclScheduleS2:
-      return s2Schedule(shape, groups);
+      return s2Schedule(groups, compute);
     case moecclSchedulePpMoe:
-      return ppMoeSchedule(shape, groups);
+      return ppMoeSchedule(groups, compute);
     default:
       throw Error(moecclInternalError, "no such schedule");
   }
@@ -119,20 +120,34 @@ moecclSchedule_t chosenSchedule(const Groups& groups, const moecclMoeConfig_t& c
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
     : groups_(comparedGroups(grid, config, environment)),
       shape_(layerShape(config, chosenSchedule(groups_, config, environment), groups_.shape)),
-      schedule_(scheduleOf(shape_, groups_)),
-      sums_(shape_),
-      stats_(shape_),
+      compute_(cpuCompute(shape_)),
+      schedule_(scheduleOf(groups_, *compute_)),
+      sums_(*compute_),
+      stats_(*compute_),
       assigned_(static_cast<std::size_t>(shape_.experts)) {}
 
-moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream_t stream) {
-  hasStats_ = false;
+void MoeLayer::setWeights(const LayerWeights& weights) {
+  weights_ = weights;
+  // One of the summands of an expert's shards brings the second bias.
+  if (groups_.esp.rank != 0) weights_.b2 = nullptr;
+}
+
+moecclResult_t MoeLayer::begin(moecclStream_t& stream) {
+  if (compute_->onStreams()) return moecclSuccess;
   failedPhase_ = "the stream's earlier work";
-  moecclResult_t result = moecclStreamSynchronize(stream);
+  const moecclResult_t result = moecclStreamSynchronize(stream);
+  stream = nullptr;
+  return result;
+}
+
+moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
+  hasStats_ = false;
+  moecclResult_t result = begin(stream);
   if (result != moecclSuccess) return result;
-  result = schedule_->forward(weights_, step_, input, output, sums_);
+  result = schedule_->forward(weights_, step_, input, output, sums_, stream);
   failedPhase_ = schedule_->failedPhase();
   if (result != moecclSuccess) return result;
-  stats_.summarise(sums_);
+  stats_.summarise(sums_, stream);
   for (std::size_t expert = 0; expert < assigned_.size(); ++expert)
     assigned_[expert] += stats_.assigned()[expert];
   hasStats_ = true;
@@ -140,13 +155,13 @@ moecclResult_t MoeLayer::forward(const float* input, float* output, moecclStream
   return moecclSuccess;
 }
 
-moecclResult_t MoeLayer::backward(const float* outputGradient, double auxiliaryLossScale,
-                                  float* inputGradient, moecclStream_t stream) {
-  failedPhase_ = "the stream's earlier work";
-  moecclResult_t result = moecclStreamSynchronize(stream);
+moecclResult_t MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale,
+                                  void* inputGradient, moecclStream_t stream) {
+  moecclResult_t result = begin(stream);
   if (result != moecclSuccess) return result;
-  result = schedule_->backward(weights_, outputGradient, stats_.lossBackward(auxiliaryLossScale),
-                               gradients_, inputGradient);
+  result =
+      schedule_->backward(weights_, outputGradient, stats_.lossBackward(auxiliaryLossScale, stream),
+                          gradients_, inputGradient, stream);
   failedPhase_ = schedule_->failedPhase();
   return result;
 }

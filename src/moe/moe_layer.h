@@ -19,15 +19,15 @@ class MoeLayer {
   const LayerShape& shape() const { return shape_; }
   const Groups& groups() const { return groups_; }
 
-  void setWeights(const LayerWeights& weights) { weights_ = weights; }
+  void setWeights(const LayerWeights& weights);
   bool hasWeights() const { return weights_.gate.gate != nullptr; }
 
   // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
-  moecclResult_t forward(const float* input, float* output, moecclStream_t stream);
+  moecclResult_t forward(const void* input, void* output, moecclStream_t stream);
   void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
   // As moecclMoeBackward, after a forward of a layer for training; else as forward.
-  moecclResult_t backward(const float* outputGradient, double auxiliaryLossScale,
-                          float* inputGradient, moecclStream_t stream);
+  moecclResult_t backward(const void* outputGradient, double auxiliaryLossScale,
+                          void* inputGradient, moecclStream_t stream);
   // As moecclMoeLayerSetStep and moecclMoeUpdateBias.
   void setStep(std::int64_t step) { step_ = step; }
   moecclResult_t updateBias(double* bias, double speed);
@@ -37,8 +37,12 @@ class MoeLayer {
   const BatchStats* stats() const { return hasStats_ ? &stats_ : nullptr; }
 
  private:
+  // Before a pass: on return `stream` is what its work goes on.
+  moecclResult_t begin(moecclStream_t& stream);
+
   Groups groups_;
   LayerShape shape_;
+  std::unique_ptr<Compute> compute_;
   std::unique_ptr<Schedule> schedule_;
   LayerWeights weights_;
   LayerGradients gradients_;

@@ -51,7 +51,7 @@
 //
 // Bytes that leave a rank: (1 - 1 / N_ESP) y in the AllGather and in the ReduceScatter, and
 // (1 - 1 / N_EP) y / N_ESP in each EP-AlltoAll.
-#include "kernels/copy.h"
+#include "src/moe/router.h"
 #include "src/moe/schedule.h"
 
 namespace moeccl {
@@ -59,94 +59,98 @@ namespace {
 
 class Baseline final : public Schedule {
  public:
-  Baseline(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups),
-        mine_(shape, shape.paddedTokens(), shape.training),
-        other_(shape, shape.grid.nEsp > 1 ? shape.paddedTokens() : 0, false),
-        otherSums_(shape),
-        places_(elementCount({shape.experts, shape.grid.nEsp, shape.capacity(), shape.embedding})) {
+  Baseline(const Groups& groups, Compute& compute)
+      : Schedule(groups, compute),
+        mine_(compute.router(shape_.paddedTokens(), shape_.training)),
+        other_(compute.router(groups.esp.ranks > 1 ? shape_.paddedTokens() : 0, false)),
+        otherSums_(compute),
+        places_(compute, elementCount({shape_.experts, groups.esp.ranks, shape_.capacity(),
+                                       shape_.embedding})) {
     if (groups.esp.ranks > 1)
-      gathered_.resize(static_cast<std::size_t>(
-          elementCount({groups.esp.ranks, shape.tokens, shape.embedding})));
-    if (shape.training)
-      places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
+      gathered_ =
+          compute.elements(elementCount({groups.esp.ranks, shape_.tokens, shape_.embedding}));
+    if (shape_.training)
+      places_.keepForBackward(elementCount({shape_.experts, shape_.capacity(), shape_.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
-                         float* output, BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
+                         void* output, BatchSums& sums, moecclStream_t stream) override {
     const std::int64_t batch = shape_.tokens * shape_.embedding;
-    const float* batches = input;
+    const void* batches = input;
     if (groups_.esp.ranks > 1) {
       const moecclResult_t result =
-          moecclAllGather(input, gathered_.data(), static_cast<std::size_t>(batch), moecclFloat32,
-                          groups_.esp.comm, nullptr);
+          moecclAllGather(input, gathered_.get(), static_cast<std::size_t>(batch), shape_.datatype,
+                          groups_.esp.comm, stream);
       if (noted("ESP-AllGather", result) != moecclSuccess) return result;
-      batches = gathered_.data();
+      batches = gathered_.get();
     }
+    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     for (int shard = 0; shard < groups_.esp.ranks; ++shard) {
       const bool own = shard == groups_.esp.rank;
-      Router& router = own ? mine_ : other_;
-      const float* const tokens = batches + shard * batch;
+      Router& router = own ? *mine_ : *other_;
+      const void* const tokens = compute_.at(batches, shard * batch);
       router.routeBatch(weights.gate, drawOf(step, worldRank(groups_.ep.rank, shard)), tokens,
-                        own ? sums : otherSums_);
+                        own ? sums : otherSums_, stream);
       router.scatter(tokens, groups_.esp.ranks * shape_.capacity(),
-                     places_.rows() + shard * shape_.capacity() * shape_.embedding);
+                     compute_.at(places_.rows(), shard * perBatch), stream);
     }
 
-    const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     const std::int64_t perSource = groups_.esp.ranks * perBatch;
     moecclResult_t result =
-        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perSource);
+        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perSource, stream);
     if (result != moecclSuccess) return result;
-    transpose(places_, groups_.ep.ranks, shape_.localExperts, perSource);
-    runExperts(weights, places_, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity());
-    result = allReduce("ESP-AllReduce", groups_.esp, places_, shape_.experts * perSource);
+    transpose(places_, groups_.ep.ranks, shape_.localExperts, perSource, stream);
+    runExperts(weights, places_, groups_.ep.ranks * groups_.esp.ranks * shape_.capacity(), stream);
+    result = addShards(shape_.experts * perSource, stream);
     if (result != moecclSuccess) return result;
-    splitShards(perBatch);
-    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
+    splitShards(perBatch, stream);
+    result =
+        allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch, stream);
     if (result != moecclSuccess) return result;
-    places_.keepResults();
-    mine_.combine(places_.rows(), shape_.capacity(), output);
+    places_.keepResults(stream);
+    mine_->combine(places_.rows(), shape_.capacity(), output, stream);
     return moecclSuccess;
   }
 
-  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+  moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                           const double* sumGradients, const LayerGradients& gradients,
-                          float* inputGradient) override {
+                          void* inputGradient, moecclStream_t stream) override {
     const std::int64_t perBatch = shape_.capacity() * shape_.embedding;  // and expert
     const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
-    mine_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(), places_.rows());
-    moecclResult_t result =
-        allToAll("first EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
+    const std::int64_t perSource = shape_.localExperts * perBatch;
+    mine_->combineBackward(places_.keptResults(), outputGradient, shape_.capacity(), places_.rows(),
+                           stream);
+    moecclResult_t result = allToAll("first EP-AlltoAll", groups_.ep, places_, perSource, stream);
     if (result != moecclSuccess) return result;
-    result = allGather("ESP-AllGather", groups_.esp, places_, shape_.experts * perBatch);
+    result = allGather("ESP-AllGather", groups_.esp, places_, sources * perSource, stream);
     if (result != moecclSuccess) return result;
-    transpose(places_, shards, shape_.experts, perBatch);
-    transpose(places_, sources, shape_.localExperts, shards * perBatch);
-    runSourcesBackward(weights, gradients);
-    transpose(places_, shape_.localExperts, sources, shards * perBatch);
-    transpose(places_, shape_.experts, shards, perBatch);
-    result = reduceScatter("ESP-ReduceScatter", groups_.esp, places_, shape_.experts * perBatch);
+    transpose(places_, shards, shape_.experts, perBatch, stream);
+    transpose(places_, sources, shape_.localExperts, shards * perBatch, stream);
+    runSourcesBackward(weights, gradients, stream);
+    transpose(places_, shape_.localExperts, sources, shards * perBatch, stream);
+    transpose(places_, shape_.experts, shards, perBatch, stream);
+    result = reduceScatter("ESP-ReduceScatter", groups_.esp, places_, sources * perSource, stream);
     if (result != moecclSuccess) return result;
-    result = allToAll("second EP-AlltoAll", groups_.ep, places_, shape_.localExperts * perBatch);
+    result = allToAll("second EP-AlltoAll", groups_.ep, places_, perSource, stream);
     if (result != moecclSuccess) return result;
-    mine_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
-    mine_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
+    mine_->scatterBackward(places_.rows(), shape_.capacity(), inputGradient, stream);
+    mine_->gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient, stream);
     return moecclSuccess;
   }
 
  private:
   // As runExpertsBackward, of places_ [E_local][N_EP][N_ESP][C]; weights get the gradients of one rank
   // of each MP group.
-  void runSourcesBackward(const LayerWeights& weights, const LayerGradients& gradients) {
+  void runSourcesBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                          moecclStream_t stream) {
     std::int64_t begin = 0;
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
       for (int ep = 0; ep < groups_.ep.ranks; ++ep)
         for (int esp = 0; esp < groups_.esp.ranks; ++esp) {
           const bool counts = worldRank(ep, esp) % shape_.grid.nMp == 0;
-          runExpertBackward(weights, counts ? gradients : LayerGradients{}, expert,
-                            shape_.capacity(), places_.keptInputs() + begin,
-                            places_.rows() + begin);
+          compute_.expertBackward(weights, counts ? gradients : LayerGradients{}, expert,
+                                  shape_.capacity(), compute_.at(places_.keptInputs(), begin),
+                                  compute_.at(places_.rows(), begin), stream);
           begin += shape_.capacity() * shape_.embedding;
         }
   }
@@ -156,30 +160,29 @@ class Baseline final : public Schedule {
     return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
   }
 
+  moecclResult_t addShards(std::int64_t count, moecclStream_t stream) {
+    if (groups_.esp.ranks == 1) return moecclSuccess;
+    return allReduce("ESP-AllReduce", groups_.esp, places_.rows(), places_.rows(), count, stream);
+  }
+
   // places_ [E_local][N_EP][N_ESP][perBatch] -> the caller's [N_EP][E_local][perBatch].
-  void splitShards(std::int64_t perBatch) {
-    const std::int64_t shards = groups_.esp.ranks, sources = groups_.ep.ranks;
-    const auto block = static_cast<std::ptrdiff_t>(perBatch * sizeof(float));
-    const auto* from =
-        reinterpret_cast<const std::byte*>(places_.rows()) + groups_.esp.rank * block;
-    auto* to = reinterpret_cast<std::byte*>(places_.spare());
-    for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
-      copyBlocks(to + expert * block, shape_.localExperts * block,
-                 from + expert * sources * shards * block, shards * block,
-                 static_cast<std::size_t>(block), sources);
+  void splitShards(std::int64_t perBatch, moecclStream_t stream) {
+    compute_.transpose(places_.spare(), compute_.at(places_.rows(), groups_.esp.rank * perBatch),
+                       shape_.localExperts, groups_.ep.ranks, perBatch,
+                       groups_.esp.ranks * perBatch, stream);
     places_.swap();
   }
 
-  Router mine_, other_;  // the caller's batch is needed again at the end
+  std::unique_ptr<Router> mine_, other_;  // the caller's batch is needed again at the end
   BatchSums otherSums_;
   Places places_;
-  std::vector<float> gathered_;
+  Memory gathered_;  // [N_ESP][tokens][embedding]
 };
 
 }  // namespace
 
-std::unique_ptr<Schedule> baselineSchedule(const LayerShape& shape, const Groups& groups) {
-  return std::make_unique<Baseline>(shape, groups);
+std::unique_ptr<Schedule> baselineSchedule(const Groups& groups, Compute& compute) {
+  return std::make_unique<Baseline>(groups, compute);
 }
 
 }  // namespace moeccl

@@ -29,8 +29,8 @@
 //
 // Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include <algorithm>
-#include <span>
 
+#include "src/moe/router.h"
 #include "src/moe/schedule.h"
 
 namespace moeccl {
@@ -38,90 +38,84 @@ namespace {
 
 class PpMoe final : public Schedule {
  public:
-  PpMoe(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups),
-        router_(shape, shape.paddedTokens(), shape.training),
-        places_(elementCount({shape.tokens, shape.embedding})),
-        begins_(static_cast<std::size_t>(shape.experts) + 1),
-        listed_(static_cast<std::size_t>(elementCount({shape.tokens, shape.choices}))) {
-    if (!shape.training) return;
-    const std::int64_t rows = std::min(elementCount({shape.localExperts, shape.capacity()}),
-                                       elementCount({shape.tokens, shape.choices}));
-    results_.resize(static_cast<std::size_t>(elementCount({rows, shape.embedding})));
-    partial_.resize(
-        static_cast<std::size_t>(elementCount({shape.tokens, shape.embedding + shape.choices})));
+  PpMoe(const Groups& groups, Compute& compute)
+      : Schedule(groups, compute),
+        router_(compute.router(shape_.paddedTokens(), shape_.training)),
+        rows_(compute.elements(batch())),
+        partial_(compute.elements(elementCount(
+            {shape_.tokens, shape_.embedding + (shape_.training ? shape_.choices : 0)}))) {
+    if (!shape_.training) return;
+    rowGradients_ = compute.elements(batch());
+    const std::int64_t rows = std::min(elementCount({shape_.localExperts, shape_.capacity()}),
+                                       elementCount({shape_.tokens, shape_.choices}));
+    results_ = compute.elements(elementCount({rows, shape_.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
-                         float* output, BatchSums& sums) override {
-    router_.routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums);
-    const Choices choices = router_.choices();
-    listByExpert(choices, shape_.experts, begins_.data(), listed_.data());
-
-    float* const partial = places_.spare();
-    const std::int64_t batch = shape_.tokens * shape_.embedding;
-    std::fill_n(partial, batch, 0.0f);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
+                         void* output, BatchSums& sums, moecclStream_t stream) override {
+    router_->routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums, stream);
+    begins_ = router_->list(stream);
+    compute_.zero(partial_.get(), batch(), stream);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-      const std::span<const std::int64_t> listed = listedOf(expert);
-      float* const results = shape_.training ? resultsOf(expert) : places_.rows();
-      gatherListed(choices, listed, input, shape_.embedding, places_.rows());
-      runExpert(weights, expert, static_cast<std::int64_t>(listed.size()), places_.rows(), results);
-      addListed(choices, listed, results, shape_.embedding, partial);
+      const Router::Listed listed = listedOf(expert);
+      void* const results = shape_.training ? resultsOf(listed) : rows_.get();
+      router_->gather(listed, input, rows_.get(), stream);
+      compute_.expertForward(weights, expert, listed.count, rows_.get(), results, stream);
+      router_->add(listed, results, partial_.get(), stream);
     }
-    return noted("AllReduce", moecclAllReduce(partial, output, static_cast<std::size_t>(batch),
-                                              moecclFloat32, moecclSum, groups_.mp.comm, nullptr));
+    return allReduce("AllReduce", groups_.mp, partial_.get(), output, batch(), stream);
   }
 
-  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+  moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                           const double* sumGradients, const LayerGradients& gradients,
-                          float* inputGradient) override {
-    const Choices choices = router_.choices();
-    const std::int64_t batch = shape_.tokens * shape_.embedding;
-    float* const weightGradients = partial_.data() + batch;
-    std::ranges::fill(partial_, 0.0f);
+                          void* inputGradient, moecclStream_t stream) override {
+    const std::int64_t perChoice = shape_.tokens * shape_.choices;
+    void* const weightGradients = compute_.at(partial_.get(), batch());
+    compute_.zero(partial_.get(), batch() + perChoice, stream);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-      const std::span<const std::int64_t> listed = listedOf(expert);
-      gatherListed(choices, listed, router_.input(), shape_.embedding, places_.rows());
-      addListedBackward(choices, listed, resultsOf(expert), outputGradient, shape_.embedding,
-                        places_.spare(), weightGradients);
-      runExpertBackward(weights, gradients, expert, static_cast<std::int64_t>(listed.size()),
-                        places_.rows(), places_.spare());
-      gatherListedBackward(choices, listed, places_.spare(), shape_.embedding, partial_.data());
+      const Router::Listed listed = listedOf(expert);
+      router_->gather(listed, router_->keptInput(), rows_.get(), stream);
+      router_->addBackward(listed, resultsOf(listed), outputGradient, rowGradients_.get(),
+                           weightGradients, stream);
+      compute_.expertBackward(weights, gradients, expert, listed.count, rows_.get(),
+                              rowGradients_.get(), stream);
+      router_->gatherBackward(listed, rowGradients_.get(), partial_.get(), stream);
     }
-    const moecclResult_t result =
-        moecclAllReduce(partial_.data(), partial_.data(), partial_.size(), moecclFloat32, moecclSum,
-                        groups_.mp.comm, nullptr);
-    if (noted("AllReduce", result) != moecclSuccess) return result;
-    std::copy_n(partial_.data(), batch, inputGradient);
-    std::copy_n(weightGradients, shape_.tokens * shape_.choices, router_.weightGradients());
-    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
+    const moecclResult_t result = allReduce("AllReduce", groups_.mp, partial_.get(), partial_.get(),
+                                            batch() + perChoice, stream);
+    if (result != moecclSuccess) return result;
+    compute_.copy(inputGradient, partial_.get(), batch(), stream);
+    compute_.copy(router_->weightGradients(), weightGradients, perChoice, stream);
+    router_->gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient, stream);
     return moecclSuccess;
   }
 
  private:
+  std::int64_t batch() const { return elementCount({shape_.tokens, shape_.embedding}); }
+  std::int64_t firstExpert() const { return groups_.ep.rank * shape_.localExperts; }
+
   // The choices of one of the caller's experts. A token chooses it at most once.
-  std::span<const std::int64_t> listedOf(std::int64_t localExpert) const {
-    const std::int64_t expert = groups_.ep.rank * shape_.localExperts + localExpert;
-    return {listed_.data() + begins_[expert], listed_.data() + begins_[expert + 1]};
+  Router::Listed listedOf(std::int64_t localExpert) const {
+    const std::int64_t* const begin = begins_ + firstExpert() + localExpert;
+    return {begin[0], begin[1] - begin[0]};
   }
 
   // What one of the caller's experts has returned for them.
-  float* resultsOf(std::int64_t localExpert) {
-    const std::int64_t first = groups_.ep.rank * shape_.localExperts;
-    return results_.data() + (begins_[first + localExpert] - begins_[first]) * shape_.embedding;
+  void* resultsOf(Router::Listed listed) const {
+    return compute_.at(results_.get(), (listed.begin - begins_[firstExpert()]) * shape_.embedding);
   }
 
-  Router router_;
-  Places places_;                              // of one expert's tokens
-  std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them
-  std::vector<float> results_;                 // [kept choices of the caller's experts][embedding]
-  std::vector<float> partial_;  // [tokens][embedding], then [tokens][choices]; for backward
+  std::unique_ptr<Router> router_;
+  const std::int64_t* begins_ = nullptr;  // as the router's list says
+  Memory rows_, rowGradients_;            // of one expert's tokens
+  Memory results_;                        // [kept choices of the caller's experts][embedding]
+  Memory partial_;  // [tokens][embedding], then for backward [tokens][choices]
 };
 
 }  // namespace
 
-std::unique_ptr<Schedule> ppMoeSchedule(const LayerShape& shape, const Groups& groups) {
-  return std::make_unique<PpMoe>(shape, groups);
+std::unique_ptr<Schedule> ppMoeSchedule(const Groups& groups, Compute& compute) {
+  return std::make_unique<PpMoe>(groups, compute);
 }
 
 }  // namespace moeccl

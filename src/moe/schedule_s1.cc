@@ -54,8 +54,8 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <vector>
 
+#include "src/moe/router.h"
 #include "src/moe/schedule.h"
 #include "src/moe/stream.h"
 
@@ -63,99 +63,103 @@ namespace moeccl {
 namespace {
 
 struct Chunk {
-  Chunk(const LayerShape& shape, std::int64_t chunkNumber)
+  Chunk(Compute& compute, std::int64_t chunkNumber)
       : number(chunkNumber),
-        router(shape, shape.chunkTokens(), shape.training),
-        places(
-            elementCount({shape.experts, shape.grid.nEsp, shape.chunkSlots(), shape.embedding})) {
+        router(compute.router(compute.shape().chunkTokens(), compute.shape().training)),
+        places(compute, elementCount({compute.shape().experts, compute.shape().grid.nEsp,
+                                      compute.shape().chunkSlots(), compute.shape().embedding})) {
+    const LayerShape& shape = compute.shape();
     if (shape.training)
       places.keepForBackward(elementCount({shape.experts, shape.chunkSlots(), shape.embedding}));
   }
 
-  // Null: there is but one chunk, and calls complete before they return.
-  moecclStream_t stream() const { return ownStream ? ownStream->get() : nullptr; }
-
   std::int64_t number;
-  Router router;
+  std::unique_ptr<Router> router;
   Places places;
   std::optional<OwnStream> ownStream;
+  moecclStream_t stream = nullptr;  // its own, or where there is but one chunk that of the pass
   // [N_MP][chunk tokens][embedding], where the caller's batch has no room for that as it comes.
-  std::vector<float> gathered;
+  Memory gathered;
 };
 
 class S1 final : public Schedule {
  public:
-  S1(const LayerShape& shape, const Groups& groups) : Schedule(shape, groups) {
-    const bool fits = shape.chunks == 1 && shape.paddedTokens() == shape.tokens;
-    for (std::int64_t number = 0; number < shape.chunks; ++number) {
-      Chunk& chunk = chunks_.emplace_back(shape, number);
-      if (shape.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
-      if (shape.grid.nMp > 1 && !fits)
-        chunk.gathered.resize(static_cast<std::size_t>(
-            elementCount({shape.grid.nMp, shape.chunkTokens(), shape.embedding})));
+  S1(const Groups& groups, Compute& compute) : Schedule(groups, compute) {
+    const bool fits = shape_.chunks == 1 && shape_.paddedTokens() == shape_.tokens;
+    const std::int64_t gathered =
+        elementCount({shape_.grid.nMp, shape_.chunkTokens(), shape_.embedding});
+    for (std::int64_t number = 0; number < shape_.chunks; ++number) {
+      Chunk& chunk = chunks_.emplace_back(compute, number);
+      if (shape_.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
+      if (shape_.grid.nMp == 1 || fits) continue;
+      chunk.gathered = compute.elements(gathered);
+      compute.zero(chunk.gathered.get(), gathered, nullptr);  // padding is sent too
     }
-    if (shape.training)
-      gateGradient_.resize(static_cast<std::size_t>(
-          elementCount({shape.embedding, shape.experts, isNoisy() ? 2 : 1})));
+    if (shape_.training) gateGradient_ = compute.elements(gateGradientSize());
   }
 
-  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
-                         float* output, BatchSums& sums) override {
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
+                         void* output, BatchSums& sums, moecclStream_t stream) override {
     // Once all chunks have started `input` is not needed, so output may be the same.
     const moecclResult_t result = overlap(
-        output,
+        output, stream,
         [&](Chunk& chunk) {
-          const float* const tokens = input + firstElement(groups_.mp.rank, chunk);
-          chunk.router.routeChunk(weights.gate, drawOf(step, groups_.world.rank), tokens,
-                                  groups_.mp.rank, chunk.number, sums);
-          chunk.router.scatter(tokens, shape_.chunkSlots(), chunk.places.rows());
+          const void* const tokens = compute_.at(input, firstElement(groups_.mp.rank, chunk));
+          chunk.router->routeChunk(weights.gate, drawOf(step, groups_.world.rank), tokens,
+                                   groups_.mp.rank, chunk.number, sums, chunk.stream);
+          chunk.router->scatter(tokens, shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
         },
-        [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert()); },
-        [&](Chunk& chunk, float* part) {
-          chunk.places.keepResults();
-          chunk.router.combine(chunk.places.rows(), shape_.chunkSlots(), part);
+        [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert(), chunk.stream); },
+        [&](Chunk& chunk, void* part) {
+          chunk.places.keepResults(chunk.stream);
+          chunk.router->combine(chunk.places.rows(), shape_.chunkSlots(), part, chunk.stream);
         });
-    return result == moecclSuccess ? gatherSums(sums) : result;
+    return result == moecclSuccess ? gatherSums(sums, stream) : result;
   }
 
-  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+  moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                           const double* sumGradients, const LayerGradients& gradients,
-                          float* inputGradient) override {
-    std::ranges::fill(gateGradient_, 0.0f);
+                          void* inputGradient, moecclStream_t stream) override {
+    compute_.zero(gateGradient_.get(), gateGradientSize(), stream);
     const moecclResult_t result = overlap(
-        inputGradient,
+        inputGradient, stream,
         [&](Chunk& chunk) {
-          chunk.router.combineBackward(chunk.places.keptResults(),
-                                       outputGradient + firstElement(groups_.mp.rank, chunk),
-                                       shape_.chunkSlots(), chunk.places.rows());
+          chunk.router->combineBackward(
+              chunk.places.keptResults(),
+              compute_.at(outputGradient, firstElement(groups_.mp.rank, chunk)),
+              shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
         },
         [&](Chunk& chunk) {
-          runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert());
+          runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert(), chunk.stream);
         },
-        [&](Chunk& chunk, float* part) {
-          chunk.router.scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part);
-          chunk.router.gateBackward(weights.gate, sumGradients, partialGradients(), part);
+        [&](Chunk& chunk, void* part) {
+          chunk.router->scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part,
+                                        chunk.stream);
+          chunk.router->gateBackward(weights.gate, sumGradients, partialGradients(), part,
+                                     chunk.stream);
         });
-    return result == moecclSuccess ? addGateGradient(gradients.gate) : result;
+    return result == moecclSuccess ? addGateGradient(gradients.gate, stream) : result;
   }
 
  private:
   // Each chunk through `fill`, dispatch, `experts`, combine, `finish`, which writes the caller's part of
   // it, and MP-AllGather, into `batch`, as drawn above. On failure too nothing is under way afterwards.
   template <typename Fill, typename Experts, typename Finish>
-  moecclResult_t overlap(float* batch, Fill fill, Experts experts, Finish finish) {
+  moecclResult_t overlap(void* batch, moecclStream_t stream, Fill fill, Experts experts,
+                         Finish finish) {
+    for (Chunk& chunk : chunks_) chunk.stream = chunk.ownStream ? chunk.ownStream->get() : stream;
     const moecclResult_t result = pipeline(batch, fill, experts, finish);
     for (Chunk& chunk : chunks_)
-      if (result != moecclSuccess) moecclStreamSynchronize(chunk.stream());
+      if (result != moecclSuccess) moecclStreamSynchronize(chunk.stream);
     return result;
   }
 
   template <typename Fill, typename Experts, typename Finish>
-  moecclResult_t pipeline(float* batch, Fill fill, Experts experts, Finish finish) {
+  moecclResult_t pipeline(void* batch, Fill fill, Experts experts, Finish finish) {
     moecclResult_t result = moecclSuccess;
     for (Chunk& chunk : chunks_) {
       fill(chunk);
-      result = dispatch(chunk.places, shape_.chunkSlots(), chunk.stream());
+      result = dispatch(chunk.places, shape_.chunkSlots(), chunk.stream);
       if (result != moecclSuccess) return result;
     }
     for (std::size_t step = 0; step <= chunks_.size(); ++step) {
@@ -164,7 +168,7 @@ class S1 final : public Schedule {
         result = wait("dispatch", chunk);
         if (result != moecclSuccess) return result;
         experts(chunk);
-        result = combine(chunk.places, shape_.chunkSlots(), chunk.stream());
+        result = combine(chunk.places, shape_.chunkSlots(), chunk.stream);
         if (result != moecclSuccess) return result;
       }
       if (step == 0) continue;
@@ -184,12 +188,13 @@ class S1 final : public Schedule {
   }
 
   moecclResult_t wait(const char* phase, const Chunk& chunk) {
-    return noted(phase, moecclStreamSynchronize(chunk.stream()));
+    if (compute_.onStreams()) return moecclSuccess;
+    return noted(phase, moecclStreamSynchronize(chunk.stream));
   }
 
   // One query advances all streams; what fails is found by wait.
   void progress() override {
-    if (chunks_.size() > 1) moecclStreamQuery(chunks_[0].stream());
+    if (chunks_.size() > 1) moecclStreamQuery(chunks_[0].stream);
   }
 
   std::int64_t rowsPerExpert() const { return groups_.world.ranks * shape_.chunkSlots(); }
@@ -200,69 +205,70 @@ class S1 final : public Schedule {
   }
 
   // Where the caller's part of a chunk of `batch` is written, and the MP-AllGather finds it.
-  float* partOf(Chunk& chunk, float* batch) const {
-    if (chunk.gathered.empty()) return batch + firstElement(groups_.mp.rank, chunk);
-    return chunk.gathered.data() + groups_.mp.rank * shape_.chunkTokens() * shape_.embedding;
+  void* partOf(const Chunk& chunk, void* batch) const {
+    if (!chunk.gathered) return compute_.at(batch, firstElement(groups_.mp.rank, chunk));
+    return compute_.at(chunk.gathered.get(),
+                       groups_.mp.rank * shape_.chunkTokens() * shape_.embedding);
   }
 
-  moecclResult_t gatherParts(Chunk& chunk, float* batch) {
+  moecclResult_t gatherParts(Chunk& chunk, void* batch) {
     return allGatherInPlace("MP-AllGather", groups_.mp,
-                            chunk.gathered.empty() ? batch : chunk.gathered.data(),
-                            shape_.chunkTokens() * shape_.embedding, chunk.stream());
+                            chunk.gathered ? chunk.gathered.get() : batch,
+                            shape_.chunkTokens() * shape_.embedding, chunk.stream);
   }
 
   // Copies what has been gathered to where it belongs, without padding.
-  void spreadParts(const Chunk& chunk, float* batch) const {
-    for (int part = 0; part < groups_.mp.ranks && !chunk.gathered.empty(); ++part) {
+  void spreadParts(const Chunk& chunk, void* batch) const {
+    for (int part = 0; part < groups_.mp.ranks && chunk.gathered; ++part) {
       const std::int64_t first = firstElement(part, chunk);
       const std::int64_t count = shape_.chunkTokens() * shape_.embedding;
-      std::copy_n(chunk.gathered.data() + part * count,
-                  std::min(shape_.tokens * shape_.embedding - first, count), batch + first);
+      compute_.copy(compute_.at(batch, first), compute_.at(chunk.gathered.get(), part * count),
+                    std::min(shape_.tokens * shape_.embedding - first, count), chunk.stream);
     }
   }
 
   std::int64_t gateMatrix() const { return shape_.embedding * shape_.experts; }
   bool isNoisy() const { return shape_.gate.kind == gates::Kind::noisy; }
+  std::int64_t gateGradientSize() const {
+    return elementCount({isNoisy() ? 2 : 1, shape_.embedding, shape_.experts});
+  }
 
   // What the caller's part adds to the gradients of the gate.
   GateGradients partialGradients() {
-    float* const gate = gateGradient_.data();
-    return {gate, isNoisy() ? gate + gateMatrix() : nullptr};
+    void* const gate = gateGradient_.get();
+    return {gate, isNoisy() ? compute_.at(gate, gateMatrix()) : nullptr};
   }
 
   // All ranks of the MP group take part, whichever of them want the gradient.
-  moecclResult_t addGateGradient(const GateGradients& sums) {
+  moecclResult_t addGateGradient(const GateGradients& sums, moecclStream_t stream) {
+    void* const gate = gateGradient_.get();
     if (groups_.mp.ranks > 1) {
-      const moecclResult_t result =
-          moecclAllReduce(gateGradient_.data(), gateGradient_.data(), gateGradient_.size(),
-                          moecclFloat32, moecclSum, groups_.mp.comm, nullptr);
-      if (noted("MP-AllReduce of the gate's gradient", result) != moecclSuccess) return result;
+      const moecclResult_t result = allReduce("MP-AllReduce of the gate's gradient", groups_.mp,
+                                              gate, gate, gateGradientSize(), stream);
+      if (result != moecclSuccess) return result;
     }
-    const auto add = [&](float* sum, std::int64_t begin) {
-      for (std::int64_t i = 0; i < gateMatrix() && sum != nullptr; ++i)
-        sum[i] += gateGradient_[begin + i];
-    };
-    add(sums.gate, 0);
-    add(sums.noise, gateMatrix());
+    const GateGradients partial = partialGradients();
+    if (sums.gate != nullptr) compute_.add(sums.gate, partial.gate, gateMatrix(), stream);
+    if (sums.noise != nullptr) compute_.add(sums.noise, partial.noise, gateMatrix(), stream);
     return moecclSuccess;
   }
 
-  moecclResult_t gatherSums(BatchSums& sums) {
+  moecclResult_t gatherSums(BatchSums& sums, moecclStream_t stream) {
     if (groups_.mp.ranks == 1) return moecclSuccess;
     return noted("MP-AllGather of the gate's sums",
                  moecclAllGather(sums.row(groups_.mp.rank), sums.rows(),
                                  static_cast<std::size_t>(sums.rowSize()), moecclFloat64,
-                                 groups_.mp.comm, nullptr));
+                                 groups_.mp.comm, stream));
   }
 
-  std::deque<Chunk> chunks_;         // they cannot be moved
-  std::vector<float> gateGradient_;  // of the gate, and of its noise, by the caller's part
+  std::deque<Chunk> chunks_;  // they cannot be moved
+  Memory gateGradient_;       // of the gate, and of its noise, by the caller's part
 };
 
 }  // namespace
 
-std::unique_ptr<Schedule> s1Schedule(const LayerShape& shape, const Groups& groups) {
-  return std::make_unique<S1>(shape, groups);
+std::unique_ptr<Schedule> s1Schedule(const Groups& groups, Compute& compute) {
+  return std::make_unique<S1>(groups, compute);
 }
 
 }  // namespace moeccl

@@ -36,6 +36,7 @@
 // As many bytes leave a rank as forward.
 #include <algorithm>
 
+#include "src/moe/router.h"
 #include "src/moe/schedule.h"
 
 namespace moeccl {
@@ -43,55 +44,55 @@ namespace {
 
 class S2 final : public Schedule {
  public:
-  S2(const LayerShape& shape, const Groups& groups)
-      : Schedule(shape, groups),
-        router_(shape, shape.paddedTokens(), shape.training),
-        places_(elementCount({shape.experts, std::max(shape.grid.nMp, shape.grid.nEsp),
-                              shape.capacity() / shape.grid.nMp, shape.embedding})),
-        slots_(shape.capacity() / shape.grid.nMp) {
-    if (shape.training)
-      places_.keepForBackward(elementCount({shape.experts, shape.capacity(), shape.embedding}));
+  S2(const Groups& groups, Compute& compute)
+      : Schedule(groups, compute),
+        router_(compute.router(shape_.paddedTokens(), shape_.training)),
+        places_(compute, elementCount({shape_.experts, std::max(shape_.grid.nMp, shape_.grid.nEsp),
+                                       shape_.capacity() / shape_.grid.nMp, shape_.embedding})),
+        slots_(shape_.capacity() / shape_.grid.nMp) {
+    if (shape_.training)
+      places_.keepForBackward(elementCount({shape_.experts, shape_.capacity(), shape_.embedding}));
   }
 
-  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const float* input,
-                         float* output, BatchSums& sums) override {
-    router_.routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums);
-    router_.scatter(input, shape_.capacity(), places_.rows());
-    moecclResult_t result = splitDispatch(places_, slots_);
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
+                         void* output, BatchSums& sums, moecclStream_t stream) override {
+    router_->routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums, stream);
+    router_->scatter(input, shape_.capacity(), places_.rows(), stream);
+    moecclResult_t result = splitDispatch(places_, slots_, stream);
     if (result != moecclSuccess) return result;
-    runExperts(weights, places_, groups_.world.ranks * slots_);
-    result = combineAllGather(places_, slots_);
+    runExperts(weights, places_, groups_.world.ranks * slots_, stream);
+    result = combineAllGather(places_, slots_, stream);
     if (result != moecclSuccess) return result;
-    places_.keepResults();
-    router_.combine(places_.rows(), shape_.capacity(), output);
+    places_.keepResults(stream);
+    router_->combine(places_.rows(), shape_.capacity(), output, stream);
     return moecclSuccess;
   }
 
-  moecclResult_t backward(const LayerWeights& weights, const float* outputGradient,
+  moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                           const double* sumGradients, const LayerGradients& gradients,
-                          float* inputGradient) override {
-    router_.combineBackward(places_.keptResults(), outputGradient, shape_.capacity(),
-                            places_.rows());
-    moecclResult_t result = splitDispatch(places_, slots_);
+                          void* inputGradient, moecclStream_t stream) override {
+    router_->combineBackward(places_.keptResults(), outputGradient, shape_.capacity(),
+                             places_.rows(), stream);
+    moecclResult_t result = splitDispatch(places_, slots_, stream);
     if (result != moecclSuccess) return result;
-    runExpertsBackward(weights, gradients, places_, groups_.world.ranks * slots_);
-    result = combineAllGather(places_, slots_);
+    runExpertsBackward(weights, gradients, places_, groups_.world.ranks * slots_, stream);
+    result = combineAllGather(places_, slots_, stream);
     if (result != moecclSuccess) return result;
-    router_.scatterBackward(places_.rows(), shape_.capacity(), inputGradient);
-    router_.gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient);
+    router_->scatterBackward(places_.rows(), shape_.capacity(), inputGradient, stream);
+    router_->gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient, stream);
     return moecclSuccess;
   }
 
  private:
-  Router router_;
+  std::unique_ptr<Router> router_;
   Places places_;
   std::int64_t slots_;  // per expert, of those that one rank takes
 };
 
 }  // namespace
 
-std::unique_ptr<Schedule> s2Schedule(const LayerShape& shape, const Groups& groups) {
-  return std::make_unique<S2>(shape, groups);
+std::unique_ptr<Schedule> s2Schedule(const Groups& groups, Compute& compute) {
+  return std::make_unique<S2>(groups, compute);
 }
 
 }  // namespace moeccl

@@ -13,6 +13,9 @@ namespace {
 // Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
 constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 5e-9, 1e-9};
 
+// Of the elements, float32, of the layers whose local work is measured.
+constexpr int kMeasuredBytes = 4;
+
 // The group of a kind that each rank belongs to.
 int groupOf(const Grid& grid, GroupKind kind, int rank) {
   switch (kind) {
@@ -72,6 +75,7 @@ void LayerModel::prepare(const Grid& grid) {
   constexpr std::array<Pass, 2> kBoth = {Pass::forward, Pass::backward};
   LayerSizes sizes{};
   sizes.grid = grid;
+  sizes.elementBytes = kMeasuredBytes;
   sizes.embedding = 1;
   sizes.experts = grid.ep;
   for (const moecclSchedule_t schedule : kAll)
@@ -91,11 +95,15 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
   return choice;
 }
 
-double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms) const {
+double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms,
+                                const LayerSizes& sizes) const {
+  // Memory and vector registers hold so many fewer elements of another size.
+  const double width = static_cast<double>(sizes.elementBytes) / kMeasuredBytes;
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
-    return slowdown_ * local->fit.at(terms.local);
+    return width * slowdown_ * local->fit.at(terms.local);
   double seconds = 0;
-  for (std::size_t i = 0; i < kLocalFeatures; ++i) seconds += kTypicalLocal[i] * terms.local[i];
+  for (std::size_t i = 0; i < kLocalFeatures; ++i)
+    seconds += width * kTypicalLocal[i] * terms.local[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
@@ -125,8 +133,9 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
         if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
         ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
       }
-      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr;
-      estimate.seconds += localSeconds(pass, terms);
+      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
+                           sizes.elementBytes == kMeasuredBytes;
+      estimate.seconds += localSeconds(pass, terms, sizes);
     }
     estimate.seconds += estimate.communication;
     all.push_back(std::move(estimate));
@@ -146,7 +155,7 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
       const ScheduleTerms terms = termsOf(estimate.schedule, pass, sizes);
       text += stringf("    %s\n", pass == Pass::forward ? "forward" : "backward");
       text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
-                      localSeconds(pass, terms) * 1e3);
+                      localSeconds(pass, terms, sizes) * 1e3);
       for (const Exchange& exchange : terms.exchanges)
         for (CostModel& group : groups(exchange.group)) {
           const auto ways =

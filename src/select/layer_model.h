@@ -44,7 +44,7 @@ class LayerModel {
   AlgorithmChoice given(const Exchange& exchange, const LayerSizes& sizes) const;
 
  private:
-  double localSeconds(Pass pass, const ScheduleTerms& terms) const;
+  double localSeconds(Pass pass, const ScheduleTerms& terms, const LayerSizes& sizes) const;
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;

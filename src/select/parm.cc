@@ -7,8 +7,6 @@
 namespace moeccl {
 namespace {
 
-constexpr double kBytes = 4;  // of an element
-
 double lineAt(LayerModel& model, const LayerSizes& sizes, Collective collective, GroupKind group,
               double bytes) {
   double slowest = 0;
@@ -27,6 +25,7 @@ struct ParmTerms {
 
 ParmTerms termsOf(LayerModel& model, const LayerSizes& sizes, bool published) {
   const double mp = sizes.grid.mp, esp = sizes.grid.esp;
+  const auto bytes = static_cast<double>(sizes.elementBytes);
   const double x = static_cast<double>(sizes.tokens) * static_cast<double>(sizes.embedding);
   // Parm's y = E T M N_ESP, with E T = k f B L.
   double y = static_cast<double>(sizes.choices) * sizes.capacityFactor * x * esp;
@@ -35,10 +34,10 @@ ParmTerms termsOf(LayerModel& model, const LayerSizes& sizes, bool published) {
   // Our lines are over what a rank puts in: a part of x, y / N_MP without the shards' copies, and what
   // is combined.
   return {
-      lineAt(model, sizes, Collective::allGather, GroupKind::mp, x / mp * kBytes),
-      lineAt(model, sizes, Collective::dispatch, GroupKind::world, y / mp / esp * kBytes),
+      lineAt(model, sizes, Collective::allGather, GroupKind::mp, x / mp * bytes),
+      lineAt(model, sizes, Collective::dispatch, GroupKind::world, y / mp / esp * bytes),
       lineAt(model, sizes, Collective::combineAllGather, GroupKind::world,
-             (published ? y : y / mp) * kBytes),
+             (published ? y : y / mp) * bytes),
   };
 }
 

@@ -21,13 +21,14 @@ struct Volumes {
         batch(tokens * embedding),
         part(static_cast<double>(sizes.partTokens) * embedding),
         places(experts * static_cast<double>(sizes.capacity) * embedding),
-        hidden(static_cast<double>(sizes.localHidden)) {}
+        hidden(static_cast<double>(sizes.localHidden)),
+        bytes(static_cast<double>(sizes.elementBytes)) {}
 
   double tokens, embedding, experts, choices, width, logits, sums, mp, ep, esp;
   double batch, part, places, hidden;
+  double bytes;  // of an element
 };
 
-constexpr double kBytes = 4;     // of an element
 constexpr double kSumBytes = 8;  // of one of a part's gate sums
 
 std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gated, double products,
@@ -46,10 +47,10 @@ std::array<double, kLocalFeatures> localWork(const Volumes& volumes, double gate
 ScheduleTerms baseline(const Volumes& v) {
   ScheduleTerms terms;
   terms.exchanges = {
-      {"ESP-AllGather", Collective::allGather, GroupKind::esp, v.batch * kBytes},
-      {"first EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * v.esp * kBytes},
-      {"ESP-AllReduce", Collective::allReduce, GroupKind::esp, v.places * v.esp * kBytes},
-      {"second EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * kBytes},
+      {"ESP-AllGather", Collective::allGather, GroupKind::esp, v.batch * v.bytes},
+      {"first EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * v.esp * v.bytes},
+      {"ESP-AllReduce", Collective::allReduce, GroupKind::esp, v.places * v.esp * v.bytes},
+      {"second EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * v.bytes},
   };
   // Every batch of the ESP group to its places, twice around, and its own back.
   const double moved = (2 * v.esp + 1) * v.places + v.choices * v.batch;
@@ -60,10 +61,10 @@ ScheduleTerms baseline(const Volumes& v) {
 ScheduleTerms baselineBackward(const Volumes& v) {
   ScheduleTerms terms;
   terms.exchanges = {
-      {"first EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * kBytes},
-      {"ESP-AllGather", Collective::allGather, GroupKind::esp, v.places * kBytes},
-      {"ESP-ReduceScatter", Collective::reduceScatter, GroupKind::esp, v.places * v.esp * kBytes},
-      {"second EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * kBytes},
+      {"first EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * v.bytes},
+      {"ESP-AllGather", Collective::allGather, GroupKind::esp, v.places * v.bytes},
+      {"ESP-ReduceScatter", Collective::reduceScatter, GroupKind::esp, v.places * v.esp * v.bytes},
+      {"second EP-AlltoAll", Collective::allToAll, GroupKind::ep, v.places * v.bytes},
   };
   // All places of the ESP group four times around.
   const double moved = (4 * v.esp + 1) * v.places + v.choices * v.batch;
@@ -75,16 +76,16 @@ ScheduleTerms s1(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
   const double places = v.places / v.mp;
   terms.exchanges = {
-      {"dispatch", Collective::dispatch, GroupKind::world, places * kBytes},
-      {"combine", Collective::combine, GroupKind::world, places * v.esp * kBytes},
-      {"MP-AllGather", Collective::allGather, GroupKind::mp, v.part * kBytes},
+      {"dispatch", Collective::dispatch, GroupKind::world, places * v.bytes},
+      {"combine", Collective::combine, GroupKind::world, places * v.esp * v.bytes},
+      {"MP-AllGather", Collective::allGather, GroupKind::mp, v.part * v.bytes},
   };
   if (pass == Pass::forward)
     terms.exchanges.push_back({"MP-AllGather of the gate's sums", Collective::allGather,
                                GroupKind::mp, v.sums * kSumBytes});
   else
     terms.exchanges.push_back({"MP-AllReduce of the gate's gradient", Collective::allReduce,
-                               GroupKind::mp, v.logits * v.embedding * kBytes});
+                               GroupKind::mp, v.logits * v.embedding * v.bytes});
   terms.local = localWork(v, v.tokens / v.mp, places * v.esp, places + v.choices * v.part);
   return terms;
 }
@@ -94,8 +95,8 @@ ScheduleTerms s2(const Volumes& v) {
   ScheduleTerms terms;
   const double places = v.places / v.mp;
   terms.exchanges = {
-      {"dispatch", Collective::splitDispatch, GroupKind::world, v.places * kBytes},
-      {"SAA", Collective::combineAllGather, GroupKind::world, places * v.esp * kBytes},
+      {"dispatch", Collective::splitDispatch, GroupKind::world, v.places * v.bytes},
+      {"SAA", Collective::combineAllGather, GroupKind::world, places * v.esp * v.bytes},
   };
   terms.local = localWork(v, v.tokens, places * v.esp, v.places + v.choices * v.batch);
   return terms;
@@ -105,7 +106,7 @@ ScheduleTerms ppMoe(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
   // The gradients of the choices' weights come with those of the tokens.
   const double reduced = pass == Pass::forward ? v.batch : v.batch + v.tokens * v.width;
-  terms.exchanges = {{"AllReduce", Collective::allReduce, GroupKind::mp, reduced * kBytes}};
+  terms.exchanges = {{"AllReduce", Collective::allReduce, GroupKind::mp, reduced * v.bytes}};
   // Balanced experts: what capacity keeps, a share of it on each rank.
   const double kept = std::min(v.choices * v.batch, v.places) / v.ep;
   terms.local = localWork(v, v.tokens, kept, 2 * kept + v.batch);

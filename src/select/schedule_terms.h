@@ -12,9 +12,10 @@
 
 namespace moeccl {
 
-// The numbers of a layer that costs depend on; its elements are float32.
+// The numbers of a layer that costs depend on.
 struct LayerSizes {
   Grid grid;
+  std::int64_t elementBytes;
   std::int64_t tokens;     // of one MP group, B L
   std::int64_t embedding;  // M
   std::int64_t localHidden;

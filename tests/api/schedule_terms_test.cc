@@ -135,6 +135,7 @@ LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
                    const moecclMoeShapes_t& shapes) {
   LayerSizes sizes{};
   sizes.grid = {grid.nMp, grid.nEp, grid.nEsp, grid.order == moecclOrderEspEp};
+  sizes.elementBytes = config.datatype == moecclFloat64 ? 8 : 4;
   sizes.tokens = config.tokens;
   sizes.embedding = config.embedding;
   sizes.localHidden = shapes.localHidden;
@@ -166,7 +167,7 @@ std::vector<Made> expectedOf(const ScheduleTerms& terms, const Grid& grid) {
 }
 
 void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule,
-                 moecclMoeGate_t kind) {
+                 moecclMoeGate_t kind, moecclDataType_t datatype) {
   moecclGrid_t grid = nullptr;
   check(moecclGridCreate(comm, shape, &grid), comm);
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
@@ -179,25 +180,26 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   config.schedule = schedule;
   config.training = 1;
   config.gate = kind;
+  config.datatype = datatype;
   if (kind == moecclGateSwitch) config.topK = 1;
   if (kind == moecclGateSigmoid) config.sequenceTokens = 7;
   moecclMoeLayer_t layer = nullptr;
   check(moecclMoeLayerCreate(grid, &config, &layer));
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   check(moecclMoeLayerGetShapes(layer, &shapes));
-  const auto floats = [](std::int64_t count) {
-    return std::vector<float>(static_cast<std::size_t>(count), 0.5f);
+  const auto zeros = [](std::int64_t count) {  // of either datatype
+    return std::vector<double>(static_cast<std::size_t>(count));
   };
-  const std::vector<float> gate = floats(config.embedding * config.experts),
-                           matrix =
-                               floats(shapes.localExperts * config.embedding * shapes.localHidden);
+  const std::vector<double> gate = zeros(config.embedding * config.experts);
+  const std::vector<double> matrix =
+      zeros(shapes.localExperts * config.embedding * shapes.localHidden);
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
   weights.gate = gate.data();
   weights.noise = kind == moecclGateNoisyTopK ? gate.data() : nullptr;
   weights.w1 = weights.w2 = matrix.data();
   check(moecclMoeLayerSetWeights(layer, &weights));
-  const std::vector<float> tokens = floats(config.tokens * config.embedding);
-  std::vector<float> outputs = tokens, gradient = tokens;
+  const std::vector<double> tokens = zeros(config.tokens * config.embedding);
+  std::vector<double> outputs = tokens, gradient = tokens;
 
   const LayerSizes sizes = sizesOf(config, shape, shapes);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -229,7 +231,8 @@ TEST(ScheduleTerms, AreTheCallsOfALayer) {
                    " schedule " + std::to_string(schedule));
       runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}}, [&](moecclComm_t comm, int) {
         for (int gate = 0; gate < moecclNumGates; ++gate)
-          expectTerms(comm, shape, schedule, static_cast<moecclMoeGate_t>(gate));
+          for (const auto datatype : {moecclFloat32, moecclFloat64})
+            expectTerms(comm, shape, schedule, static_cast<moecclMoeGate_t>(gate), datatype);
       });
     }
 }

@@ -62,8 +62,9 @@ TEST(Allocation, NoneOnceTheLayerHasRun) {
       check(moecclMoeLayerGetShapes(layer, &shapes));
       const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
       check(moecclMoeLayerSetWeights(layer, &shard.weights));
-      std::vector<float> tokens = solved.inputs[rank / problem.grid.nMp];
-      std::vector<float> gradient(tokens.size(), 1.0f);
+      moe_reference::Elements tokens =
+          moe_reference::encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]);
+      moe_reference::Elements gradient = tokens;
       const auto pass = [&] {
         check(moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr));
         check(moecclMoeBackward(layer, gradient.data(), 1.0, gradient.data(), nullptr));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "tests/moe/problem.h"
@@ -12,6 +13,9 @@
 namespace moeccl::test {
 namespace {
 
+using moe_reference::decode;
+using moe_reference::Elements;
+using moe_reference::encode;
 using moe_reference::Gradients;
 
 constexpr double kAuxiliaryLossScale = 0.7;
@@ -19,12 +23,19 @@ constexpr double kAuxiliaryLossScale = 0.7;
 struct Task {
   Problem problem;
   Solved solved;
-  std::vector<std::vector<float>> outputGradients;  // by batch
-  std::vector<Gradients> expected;                  // by batch; of experts' weights: of all batches
+  std::vector<std::vector<double>> outputGradients;  // by batch
+  std::vector<Gradients> expected;  // by batch; of experts' weights: of all batches
 };
 
-void add(std::vector<double>& sum, const std::vector<double>& summand) {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
+// Gives all of them the sum of their gradients of experts' weights.
+void addOverBatches(std::vector<Gradients>& all) {
+  for (auto Gradients::*weights :
+       {&Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2}) {
+    std::vector<double> sum((all[0].*weights).size());
+    for (const Gradients& each : all)
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (each.*weights)[i];
+    for (Gradients& each : all) each.*weights = sum;
+  }
 }
 
 Task taskOf(Problem problem) {
@@ -32,32 +43,21 @@ Task taskOf(Problem problem) {
   Task task{problem, solve(problem), {}, {}};
   std::mt19937 random(problem.seed + 1);
   std::uniform_real_distribution<float> value(-1, 1);
-  Gradients sum;
   int batch = 0;
-  for (const std::vector<float>& input : task.solved.inputs) {
-    std::vector<float>& gradient = task.outputGradients.emplace_back(input.size());
-    for (float& each : gradient) each = value(random);
+  for (const std::vector<double>& input : task.solved.inputs) {
+    std::vector<double>& gradient = task.outputGradients.emplace_back(input.size());
+    for (double& each : gradient) each = value(random);
     task.expected.push_back(moe_reference::backward(task.solved.layer, input.data(),
                                                     gradient.data(), kAuxiliaryLossScale,
                                                     chanceOf(problem, batch++)));
-    if (task.expected.size() == 1) {
-      sum = task.expected[0];
-      continue;
-    }
-    for (auto Gradients::*weights :
-         {&Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2})
-      add(sum.*weights, task.expected.back().*weights);
   }
-  for (Gradients& each : task.expected)
-    for (auto Gradients::*weights :
-         {&Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2})
-      each.*weights = sum.*weights;
+  addOverBatches(task.expected);
   return task;
 }
 
 // What a rank gets.
 struct Learned {
-  std::vector<float> input, gate, noise, w1, b1, w2, b2;
+  Elements input, gate, noise, w1, b1, w2, b2;
 };
 
 struct How {
@@ -66,37 +66,40 @@ struct How {
   bool ownStream = false, inPlace = false;
   int passes = 1;            // forward and backward
   int backwards = 1;         // in each pass
-  float before = 0;          // in the gradients
+  double before = 0;         // in the gradients
   bool onlyInput = false;    // no gradients of weights
   bool afterOthers = false;  // after a pass over other tokens
+  double tolerance = 0;      // 0: that of the datatype
 };
 
-void expectClose(const char* name, const std::vector<float>& actual,
-                 const std::vector<double>& expected) {
-  ASSERT_EQ(actual.size(), expected.size()) << name;
-  EXPECT_LE(moe_reference::largestError(actual.data(), expected.data(),
-                                        static_cast<std::int64_t>(expected.size())),
-            1e-5)
-      << name;
-}
-
-void expectLearned(const Learned& learned, Gradients expected, const How& how) {
+void expectLearned(moecclDataType_t datatype, const Learned& learned, Gradients expected,
+                   const How& how) {
   for (auto Gradients::*weights : {&Gradients::gate, &Gradients::noise, &Gradients::w1,
                                    &Gradients::b1, &Gradients::w2, &Gradients::b2})
     for (double& each : expected.*weights) each = how.before + how.passes * how.backwards * each;
+  const double tolerance = how.tolerance > 0 ? how.tolerance : toleranceOf(datatype);
+  const auto expectClose = [&](const char* name, const Elements& elements,
+                               const std::vector<double>& numbers, double factor = 1) {
+    const std::vector<double> actual = decode(datatype, elements);
+    ASSERT_EQ(actual.size(), numbers.size()) << name;
+    EXPECT_LE(moe_reference::largestError(actual, numbers), factor * tolerance) << name;
+  };
   expectClose("input", learned.input, expected.input);
   if (how.onlyInput) return;
-  expectClose("gate", learned.gate, expected.gate);
-  expectClose("noise", learned.noise, expected.noise);
+  // Where one expert has nearly all probability, these are small differences of large numbers, here as in
+  // the reference.
+  const double factor = datatype == moecclFloat64 ? 10 : 1;
+  expectClose("gate", learned.gate, expected.gate, factor);
+  expectClose("noise", learned.noise, expected.noise, factor);
   expectClose("w1", learned.w1, expected.w1);
   expectClose("b1", learned.b1, expected.b1);
   expectClose("w2", learned.w2, expected.w2);
   expectClose("b2", learned.b2, expected.b2);
 }
 
-Learned roomFor(const Gradients& shard, float before) {
-  const auto room = [before](const std::vector<double>& like) {
-    return std::vector<float>(like.size(), before);
+Learned roomFor(moecclDataType_t datatype, const Gradients& shard, double before) {
+  const auto room = [&](const std::vector<double>& like) {
+    return encode(datatype, std::vector<double>(like.size(), before));
   };
   return {room(shard.input), room(shard.gate), room(shard.noise), room(shard.w1),
           room(shard.b1),    room(shard.w2),   room(shard.b2)};
@@ -136,34 +139,35 @@ std::vector<Learned> learn(const Task& task, const How& how) {
     const Gradients expected =
         moe_reference::shardOf(task.solved.layer, shapes, task.expected[batch]);
     Learned& learned = all[rank];
-    learned = roomFor(expected, how.before);
+    learned = roomFor(problem.datatype, expected, how.before);
+    const Elements poison =
+        encode(problem.datatype, std::vector<double>(task.outputGradients[batch].size(),
+                                                     std::numeric_limits<double>::quiet_NaN()));
     moecclStream_t stream = nullptr;
     if (how.ownStream) check(moecclStreamCreate(comm, &stream));
     if (how.afterOthers) {
-      std::vector<float> others = task.solved.inputs[batch];
-      std::ranges::reverse(others);
+      std::vector<double> reversed = task.solved.inputs[batch];
+      std::ranges::reverse(reversed);
+      Elements others = encode(problem.datatype, reversed);
       check(moecclMoeForward(layer, others.data(), others.data(), stream));
       check(moecclMoeBackward(layer, others.data(), kAuxiliaryLossScale, others.data(), stream));
     }
     if (!how.onlyInput) setGradients(layer, learned);
     for (int pass = 0; pass < how.passes; ++pass) {
       // The layer keeps what it needs by itself: the caller's input may go.
-      std::vector<float> tokens = task.solved.inputs[batch];
+      Elements tokens = encode(problem.datatype, task.solved.inputs[batch]);
       check(moecclMoeLayerSetStep(layer, problem.step));
       check(moecclMoeForward(layer, tokens.data(), tokens.data(), stream));
       for (int i = 0; i < how.backwards; ++i) {
-        std::vector<float> gradient = task.outputGradients[batch];
-        if (how.inPlace)
-          learned.input = gradient;
-        else
-          learned.input.assign(gradient.size(), std::numeric_limits<float>::quiet_NaN());
+        const Elements gradient = encode(problem.datatype, task.outputGradients[batch]);
+        learned.input = how.inPlace ? gradient : poison;
         check(moecclMoeBackward(layer, how.inPlace ? learned.input.data() : gradient.data(),
                                 kAuxiliaryLossScale, learned.input.data(), stream));
       }
     }
     {
       SCOPED_TRACE(problem.text() + ", " + nameOf(how.schedule) + ", rank " + std::to_string(rank));
-      expectLearned(learned, expected, how);
+      expectLearned(problem.datatype, learned, expected, how);
     }
     check(moecclStreamDestroy(stream));
     check(moecclMoeLayerDestroy(layer));
@@ -178,14 +182,14 @@ void expectAllSchedulesLearn(const Problem& problem) {
 }
 
 TEST(Backward, FollowsTheReferenceOnEveryGrid) {
-  for (const Problem& problem : gridProblems()) {
+  for (const Problem& problem : inBothDatatypes(gridProblems())) {
     expectAllSchedulesLearn(problem);
     if (HasFailure()) return;
   }
 }
 
 TEST(Backward, FollowsTheReferenceInHardCases) {
-  for (const Problem& problem : hardProblems()) {
+  for (const Problem& problem : inBothDatatypes(hardProblems())) {
     expectAllSchedulesLearn(problem);
     if (HasFailure()) return;
   }
@@ -194,7 +198,7 @@ TEST(Backward, FollowsTheReferenceInHardCases) {
 TEST(Backward, FollowsTheReferenceInChunks) {
   std::vector<Problem> problems = chunkedProblems();
   std::ranges::copy(chunkedGateProblems(), std::back_inserter(problems));
-  for (const Problem& problem : problems) {
+  for (const Problem& problem : inBothDatatypes(problems)) {
     learn(taskOf(problem), {.schedule = moecclScheduleS1});
     if (HasFailure()) return;
   }
@@ -207,12 +211,12 @@ TEST(Backward, FollowsTheReferenceInChunks) {
                .inPlace = true,
                .passes = 2,
                .backwards = 2,
-               .before = 0.5f});
+               .before = 0.5});
   learn(task, {.schedule = moecclScheduleS1, .afterOthers = true});
 }
 
 TEST(Backward, FollowsTheReferenceThroughEveryGate) {
-  for (const Problem& problem : gateProblems()) {
+  for (const Problem& problem : inBothDatatypes(gateProblems())) {
     expectAllSchedulesLearn(problem);
     if (HasFailure()) return;
   }
@@ -260,7 +264,7 @@ TEST(Backward, InPlaceAndOnAStream) {
 TEST(Backward, AddsToTheGradientsOfWeightsAlone) {
   for (const Task& task : sixes())
     for (moecclSchedule_t schedule : schedulesOf(task.problem))
-      learn(task, {.schedule = schedule, .passes = 3, .backwards = 2, .before = 0.5f});
+      learn(task, {.schedule = schedule, .passes = 3, .backwards = 2, .before = 0.5});
 }
 
 TEST(Backward, KeepsNothingOfAnEarlierPass) {
@@ -273,6 +277,82 @@ TEST(Backward, WithoutGradientsOfWeights) {
   for (const Task& task : sixes())
     for (moecclSchedule_t schedule : schedulesOf(task.problem))
       learn(task, {.schedule = schedule, .onlyInput = true});
+}
+
+// What expected gradients are made of: slopes of the loss that the layer itself computes forward.
+Task differencesOf(const Problem& problem, moecclSchedule_t schedule) {
+  Task task = taskOf(problem);
+  std::vector<Gradients> slopes(problem.ranks());
+  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, problem.grid, &grid));
+    moe_reference::Layer whole = task.solved.layer;
+    whole.config.schedule = schedule;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &whole.config, &layer));
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    check(moecclMoeLayerGetShapes(layer, &shapes));
+    const int batch = rank / problem.grid.nMp;
+    std::vector<double> input = task.solved.inputs[batch];
+    const auto loss = [&] {
+      const moe_reference::Shard shard = moe_reference::shardOf(whole, shapes);
+      check(moecclMoeLayerSetWeights(layer, &shard.weights));
+      check(moecclMoeLayerSetStep(layer, problem.step));
+      Elements tokens = encode(problem.datatype, input);
+      check(moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr));
+      moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+      check(moecclMoeGetStats(layer, &stats));
+      const std::vector<double> output = decode(problem.datatype, tokens);
+      return std::inner_product(output.begin(), output.end(), task.outputGradients[batch].begin(),
+                                kAuxiliaryLossScale * stats.auxiliaryLoss);
+    };
+    // All batches step by the same element of their inputs at once: none sees another's.
+    const auto differentiate = [&](std::vector<double>& numbers, std::vector<double>& slope) {
+      constexpr double kStep = 1e-5;
+      for (double& number : numbers) {
+        const double here = number;
+        number = here + kStep;
+        const double above = loss();
+        number = here - kStep;
+        slope.push_back((above - loss()) / (2 * kStep));
+        number = here;
+      }
+    };
+    differentiate(input, slopes[rank].input);
+    differentiate(whole.gate, slopes[rank].gate);
+    differentiate(whole.noise, slopes[rank].noise);
+    differentiate(whole.w1, slopes[rank].w1);
+    differentiate(whole.b1, slopes[rank].b1);
+    differentiate(whole.w2, slopes[rank].w2);
+    differentiate(whole.b2, slopes[rank].b2);
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclGridDestroy(grid));
+  });
+  for (int batch = 0; batch < problem.batches(); ++batch)
+    task.expected[batch] = slopes[batch * problem.grid.nMp];
+  addOverBatches(task.expected);
+  return task;
+}
+
+// Without the reference: what is learned is the slope of what is computed.
+TEST(Backward, IsTheSlopeOfForward) {
+  for (int gate = 0; gate < moecclNumGates; ++gate)
+    for (int nMp : {2, 6}) {
+      Problem problem = six("slopes");
+      problem.datatype = moecclFloat64;
+      problem.training = true;
+      problem.gate = static_cast<moecclMoeGate_t>(gate);
+      problem.choices = gate == moecclGateSwitch ? 1 : 2;
+      problem.grid.nMp = nMp;
+      problem.tokens = 7;
+      problem.embedding = 3;
+      problem.hidden = 6;
+      problem.experts = 4;
+      problem.capacityGroups = 2 * nMp;
+      problem.chunks = 2;
+      for (moecclSchedule_t schedule : schedulesOf(problem))
+        learn(differencesOf(problem, schedule), {.schedule = schedule, .tolerance = 1e-6});
+    }
 }
 
 // What ranks share they must agree on to the last bit, or their copies of the weights drift apart.

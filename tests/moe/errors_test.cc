@@ -79,7 +79,7 @@ TEST(MoeErrors, FieldsOfTheConfig) {
     expectRefused(grid, [](auto& c) { c.activation = moecclMoeNumActivations; },
                   {"config.activation is 2", "moecclMoeRelu"});
     expectRefused(grid, [](auto& c) { c.datatype = moecclFloat16; },
-                  {"config.datatype is 6", "moecclFloat32"});
+                  {"config.datatype is 6", "moecclFloat32 (7) or moecclFloat64 (8)"});
     expectRefused(grid, [](auto& c) { c.schedule = moecclNumSchedules; },
                   {"config.schedule is 5", "S2 or PpMoe"});
     expectRefused(grid, [](auto& c) { c.schedule = moecclSchedulePpMoe; },

@@ -34,7 +34,7 @@ class EveryGate : public testing::TestWithParam<int> {
 struct Rank {
   moecclMoeLayer_t layer;
   int batch;
-  const std::vector<float>& input;
+  moe_reference::Elements input;
 };
 void onLayer(const Problem& problem, const Solved& solved,
              const std::function<void(const Rank&, int rank)>& body) {
@@ -48,14 +48,14 @@ void onLayer(const Problem& problem, const Solved& solved,
     const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
     check(moecclMoeLayerSetWeights(layer, &shard.weights));
     const int batch = rank / problem.grid.nMp;
-    body({layer, batch, solved.inputs[batch]}, rank);
+    body({layer, batch, moe_reference::encode(problem.datatype, solved.inputs[batch])}, rank);
     check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));
   });
 }
 
-std::vector<float> forward(const Rank& rank) {
-  std::vector<float> output(rank.input.size());
+moe_reference::Elements forward(const Rank& rank) {
+  moe_reference::Elements output(rank.input.size());
   check(moecclMoeForward(rank.layer, rank.input.data(), output.data(), nullptr));
   return output;
 }
@@ -67,7 +67,7 @@ moecclMoeStats_t statsOf(const Rank& rank) {
 }
 
 TEST(Gates, ComputeTheReferenceUnderEverySchedule) {
-  for (const Problem& problem : gateProblems()) {
+  for (const Problem& problem : inBothDatatypes(gateProblems())) {
     expectAllSchedules(problem);
     if (HasFailure()) return;
   }
@@ -97,7 +97,7 @@ TEST_P(EveryGate, HasTheSameBitsUnderEverySchedule) {
       Problem problem = probe({nMp, 2, 3, moecclOrderEpEsp});
       problem.tokens = 19;
       problem.capacityFactor = factor;
-      expectAllSchedules(problem);
+      for (const Problem& each : inBothDatatypes({problem})) expectAllSchedules(each);
     }
 }
 
@@ -127,7 +127,7 @@ TEST_P(EveryGate, CountsStepsInTraining) {
   const bool chance = gate() == moecclGateSwitch || gate() == moecclGateNoisyTopK;
   const Solved solved = solve(problem);
   onLayer(problem, solved, [&](const Rank& rank, int) {
-    const std::vector<float> zeroth = forward(rank), one = forward(rank), two = forward(rank);
+    const moe_reference::Elements zeroth = forward(rank), one = forward(rank), two = forward(rank);
     checkThat(!chance || (zeroth != one && one != two), "the same noise twice");
     checkThat(chance || gate() == moecclGateGShard || (zeroth == one && one == two), "noise");
     check(moecclMoeLayerSetStep(rank.layer, 1));
@@ -142,7 +142,7 @@ TEST_P(EveryGate, DrawsForEachGroupByItself) {
   const Problem problem = probe({1, 2, 1, moecclOrderEspEp});
   Solved solved = solve(problem);
   solved.inputs[1] = solved.inputs[0];
-  std::vector<std::vector<float>> outputs(2);
+  std::vector<moe_reference::Elements> outputs(2);
   onLayer(problem, solved, [&](const Rank& rank, int number) { outputs[number] = forward(rank); });
   const bool chance = gate() == moecclGateSwitch || gate() == moecclGateNoisyTopK;
   if (gate() != moecclGateGShard) {
@@ -155,7 +155,7 @@ TEST_P(EveryGate, IsNotRandomInInference) {
   problem.training = false;
   const Solved solved = solve(problem);
   onLayer(problem, solved, [&](const Rank& rank, int) {
-    const std::vector<float> first = forward(rank);
+    const moe_reference::Elements first = forward(rank);
     checkThat(forward(rank) == first, "noise in inference");
   });
 }

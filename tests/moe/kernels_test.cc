@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <span>
 #include <vector>
@@ -15,11 +16,17 @@ namespace moeccl {
 namespace {
 
 using Random = std::mt19937;
+using Reals = testing::Types<float, double>;
 
-std::vector<float> uniform(Random& random, std::int64_t count) {
-  std::uniform_real_distribution<float> value(-1, 1);
-  std::vector<float> values(count);
-  for (float& v : values) v = value(random);
+// What rounding may do to a result of about 1.
+template <typename Real>
+constexpr double kRounding = 16 * std::numeric_limits<Real>::epsilon();
+
+template <typename Real>
+std::vector<Real> uniform(Random& random, std::int64_t count) {
+  std::uniform_real_distribution<Real> value(-1, 1);
+  std::vector<Real> values(count);
+  for (Real& v : values) v = value(random);
   return values;
 }
 
@@ -41,7 +48,12 @@ TEST(Slots, GroupsHavePlacesOfTheirOwn) {
   EXPECT_EQ(used, (std::vector<std::int64_t>{0, 2, 0, 2, 0, 0}));
 }
 
-TEST(Permute, ScatterThenCombineGivesBackTheTokens) {
+template <typename Real>
+class Permute : public testing::Test {};
+TYPED_TEST_SUITE(Permute, Reals);
+
+TYPED_TEST(Permute, ScatterThenCombineGivesBackTheTokens) {
+  using Real = TypeParam;
   Random random(3);
   for (std::int64_t tokens : {0, 1, 7, 30}) {
     const std::int32_t experts = 5, choices = 2;
@@ -53,28 +65,29 @@ TEST(Permute, ScatterThenCombineGivesBackTheTokens) {
       chosen.push_back(expert(random));
       chosen.push_back((chosen.back() + 1) % experts);
     }
-    const std::vector<float> weights = uniform(random, tokens * choices);
-    const std::vector<float> input = uniform(random, tokens * embedding);
+    const std::vector<Real> weights = uniform<Real>(random, tokens * choices);
+    const std::vector<Real> input = uniform<Real>(random, tokens * embedding);
     std::vector<std::int64_t> slots(tokens * choices), used(groups * experts);
     assignSlots({experts, choices, groupTokens, groupSlots}, chosen.data(), tokens, groups,
                 used.data(), slots.data());
 
-    const float poison = 1e30f;
-    std::vector<float> rows(experts * stride * embedding, poison);
-    const Choices all{chosen.data(), slots.data(), weights.data(), tokens, choices};
+    const Real poison = 1e30;
+    std::vector<Real> rows(experts * stride * embedding, poison);
+    const Choices<Real> all{chosen.data(), slots.data(), weights.data(), tokens, choices};
     scatterTokens(all, input.data(), embedding, stride, rows.data());
     clearUnused(used.data(), groups, experts, groupSlots, embedding, stride, rows.data());
 
-    std::vector<float> expected(rows.size(), poison);
+    std::vector<Real> expected(rows.size(), poison);
     for (std::int32_t e = 0; e < experts; ++e)
-      std::fill_n(expected.begin() + e * stride * embedding, groups * groupSlots * embedding, 0.0f);
+      std::fill_n(expected.begin() + e * stride * embedding, groups * groupSlots * embedding,
+                  Real{0});
     for (std::int64_t at = 0; at < tokens * choices; ++at)
       if (slots[at] >= 0)
         std::copy_n(input.begin() + at / choices * embedding, embedding,
                     expected.begin() + (chosen[at] * stride + slots[at]) * embedding);
     EXPECT_EQ(rows, expected);
 
-    std::vector<float> output(tokens * embedding, poison);
+    std::vector<Real> output(tokens * embedding, poison);
     combineTokens(all, rows.data(), embedding, stride, output.data());
     for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t m = 0; m < embedding; ++m) {
@@ -82,12 +95,13 @@ TEST(Permute, ScatterThenCombineGivesBackTheTokens) {
         for (std::int32_t c = 0; c < choices; ++c)
           if (slots[t * choices + c] >= 0)
             sum += static_cast<double>(weights[t * choices + c]) * input[t * embedding + m];
-        EXPECT_NEAR(output[t * embedding + m], sum, 1e-6);
+        EXPECT_NEAR(output[t * embedding + m], sum, kRounding<Real>);
       }
   }
 }
 
-TEST(Permute, ListsKeptChoicesByExpert) {
+TYPED_TEST(Permute, ListsKeptChoicesByExpert) {
+  using Real = TypeParam;
   Random random(5);
   for (std::int32_t experts : {1, 2, 5})
     for (std::int64_t tokens : {0, 1, 30}) {
@@ -98,16 +112,16 @@ TEST(Permute, ListsKeptChoicesByExpert) {
       for (std::int64_t t = 0; t < tokens; ++t)
         for (std::int32_t c = 0; c < choices; ++c)
           chosen.push_back(c == 0 ? expert(random) : (chosen.back() + 1) % experts);
-      const std::vector<float> weights = uniform(random, tokens * choices);
-      const std::vector<float> input = uniform(random, tokens * embedding);
+      const std::vector<Real> weights = uniform<Real>(random, tokens * choices);
+      const std::vector<Real> input = uniform<Real>(random, tokens * embedding);
       std::vector<std::int64_t> slots(tokens * choices), used(experts);
       assignSlots({experts, choices, std::max<std::int64_t>(tokens, 1), 6}, chosen.data(), tokens,
                   1, used.data(), slots.data());
-      const Choices all{chosen.data(), slots.data(), weights.data(), tokens, choices};
+      const Choices<Real> all{chosen.data(), slots.data(), weights.data(), tokens, choices};
       std::vector<std::int64_t> begins(experts + 1, 99), listed(tokens * choices, 99);
       listByExpert(all, experts, begins.data(), listed.data());
 
-      std::vector<float> output(tokens * embedding), expected = output;
+      std::vector<Real> output(tokens * embedding), expected = output;
       ASSERT_EQ(begins[0], 0);
       for (std::int32_t e = 0; e < experts; ++e) {
         std::vector<std::int64_t> kept;
@@ -116,7 +130,7 @@ TEST(Permute, ListsKeptChoicesByExpert) {
         const std::span<const std::int64_t> mine{listed.data() + begins[e],
                                                  listed.data() + begins[e + 1]};
         ASSERT_EQ(kept, std::vector(mine.begin(), mine.end())) << "expert " << e;
-        std::vector<float> rows(kept.size() * embedding);
+        std::vector<Real> rows(kept.size() * embedding);
         gatherListed(all, mine, input.data(), embedding, rows.data());
         addListed(all, mine, rows.data(), embedding, output.data());
         for (std::int64_t at : kept)
@@ -129,19 +143,25 @@ TEST(Permute, ListsKeptChoicesByExpert) {
     }
 }
 
-TEST(Expert, MatchesLoops) {
+template <typename Real>
+class Expert : public testing::Test {};
+TYPED_TEST_SUITE(Expert, Reals);
+
+TYPED_TEST(Expert, MatchesLoops) {
+  using Real = TypeParam;
   Random random(4);
   for (Activation activation : {Activation::gelu, Activation::relu})
     for (bool biases : {false, true})
       for (std::int64_t rows : {0, 1, 5, 255, 256, 257, 600})
         for (bool inPlace : {false, true}) {
           const std::int64_t embedding = 7, hidden = 10;
-          const std::vector<float> w1 = uniform(random, embedding * hidden);
-          const std::vector<float> w2 = uniform(random, embedding * hidden);
-          const std::vector<float> b1 = uniform(random, hidden), b2 = uniform(random, embedding);
-          const std::vector<float> input = uniform(random, rows * embedding);
-          std::vector<float> output = input, workspace(expertWorkspace(hidden));
-          expertForward(
+          const std::vector<Real> w1 = uniform<Real>(random, embedding * hidden);
+          const std::vector<Real> w2 = uniform<Real>(random, embedding * hidden);
+          const std::vector<Real> b1 = uniform<Real>(random, hidden),
+                                  b2 = uniform<Real>(random, embedding);
+          const std::vector<Real> input = uniform<Real>(random, rows * embedding);
+          std::vector<Real> output = input, workspace(expertWorkspace(hidden));
+          expertForward<Real>(
               activation,
               {w1.data(), biases ? b1.data() : nullptr, w2.data(), biases ? b2.data() : nullptr},
               embedding, hidden, inPlace ? output.data() : input.data(), rows, workspace,
@@ -160,7 +180,8 @@ TEST(Expert, MatchesLoops) {
               for (std::int64_t h = 0; h < hidden; ++h)
                 expected[m] += inner[h] * w2[h * embedding + m];
               if (biases) expected[m] += b2[m];
-              ASSERT_NEAR(output[r * embedding + m], expected[m], 2e-5) << "row " << r;
+              ASSERT_NEAR(output[r * embedding + m], expected[m], 16 * kRounding<Real>)
+                  << "row " << r;
             }
           }
         }

@@ -7,14 +7,14 @@ namespace moeccl::test {
 namespace {
 
 TEST(AllSchedules, ComputeTheReferenceOnEveryGrid) {
-  for (const Problem& problem : gridProblems()) {
+  for (const Problem& problem : inBothDatatypes(gridProblems())) {
     expectAllSchedules(problem);
     if (HasFailure()) return;
   }
 }
 
 TEST(AllSchedules, ComputeTheReferenceInHardCases) {
-  for (const Problem& problem : hardProblems()) {
+  for (const Problem& problem : inBothDatatypes(hardProblems())) {
     expectAllSchedules(problem);
     if (HasFailure()) return;
   }
@@ -80,22 +80,20 @@ void expectChunksAsParts(const Problem& problem) {
       EXPECT_EQ(outcomes[rank].output, expected[rank].output);
     }
     // BLAS may round the rows of larger matrices otherwise.
-    const std::vector<double> output(expected[rank].output.begin(), expected[rank].output.end());
-    EXPECT_LE(moe_reference::largestError(outcomes[rank].output.data(), output.data(),
-                                          static_cast<std::int64_t>(output.size())),
-              1e-6);
+    EXPECT_LE(moe_reference::largestError(outcomes[rank].output, expected[rank].output),
+              toleranceOf(problem.datatype) / 10);
   }
 }
 
 TEST(Chunks, ComputeWhatThePartsDo) {
-  for (const Problem& problem : chunkedProblems()) {
+  for (const Problem& problem : inBothDatatypes(chunkedProblems())) {
     expectChunksAsParts(problem);
     if (HasFailure()) return;
   }
 }
 
 TEST(Chunks, ComputeWhatThePartsDoThroughEveryGate) {
-  for (Problem problem : chunkedGateProblems())
+  for (Problem problem : inBothDatatypes(chunkedGateProblems()))
     for (bool probe : {false, true}) {
       problem.probe = probe;
       if (probe) problem.embedding = problem.experts;
@@ -165,7 +163,7 @@ TEST(Forward, SeesWeightsChangeInPlace) {
   other.inputs = solved.inputs;
   for (std::size_t batch = 0; batch < other.inputs.size(); ++batch)
     other.expected[batch] = moe_reference::forward(other.layer, other.inputs[batch].data());
-  std::vector<std::vector<float>> outputs(problem.ranks());
+  std::vector<moe_reference::Elements> outputs(problem.ranks());
   runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
     moecclMoeLayer_t layer = nullptr;
@@ -174,10 +172,9 @@ TEST(Forward, SeesWeightsChangeInPlace) {
     check(moecclMoeLayerCreate(grid, &solved.layer.config, &layer));
     check(moecclMoeLayerGetShapes(layer, &shapes));
     moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-    std::vector<float> gate = solved.layer.gate;
-    shard.weights.gate = gate.data();
     check(moecclMoeLayerSetWeights(layer, &shard.weights));
-    const std::vector<float>& input = solved.inputs[rank / problem.grid.nMp];
+    const moe_reference::Elements input =
+        moe_reference::encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]);
     outputs[rank].resize(input.size());
     check(moecclMoeForward(layer, input.data(), outputs[rank].data(), nullptr));
     const moe_reference::Shard next = moe_reference::shardOf(other.layer, shapes);
@@ -185,16 +182,16 @@ TEST(Forward, SeesWeightsChangeInPlace) {
     std::copy(next.b1.begin(), next.b1.end(), shard.b1.begin());
     std::copy(next.w2.begin(), next.w2.end(), shard.w2.begin());
     std::copy(next.b2.begin(), next.b2.end(), shard.b2.begin());
-    std::copy(other.layer.gate.begin(), other.layer.gate.end(), gate.begin());
+    std::copy(next.gate.begin(), next.gate.end(), shard.gate.begin());
     check(moecclMoeForward(layer, input.data(), outputs[rank].data(), nullptr));
     check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));
   });
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     const auto& expected = other.expected[rank / problem.grid.nMp].output;
-    EXPECT_LE(moe_reference::largestError(outputs[rank].data(), expected.data(),
-                                          static_cast<std::int64_t>(expected.size())),
-              1e-5);
+    EXPECT_LE(moe_reference::largestError(moe_reference::decode(problem.datatype, outputs[rank]),
+                                          expected),
+              toleranceOf(problem.datatype));
   }
 }
 

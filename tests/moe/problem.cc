@@ -21,14 +21,17 @@ using moe_reference::Result;
 
 class Source {
  public:
-  explicit Source(unsigned seed) : random_(seed) {}
-  std::vector<float> uniform(std::int64_t count) {
-    std::uniform_real_distribution<float> value(-1, 1);
-    return filled(count, [&] { return value(random_); });
+  Source(unsigned seed, moecclDataType_t datatype) : random_(seed), datatype_(datatype) {}
+  std::vector<double> uniform(std::int64_t count) {
+    std::uniform_real_distribution<float> shortValue(-1, 1);
+    std::uniform_real_distribution<double> longValue(-1, 1);
+    return filled(count, [&]() -> double {
+      return datatype_ == moecclFloat64 ? longValue(random_) : shortValue(random_);
+    });
   }
-  std::vector<float> whole(std::int64_t count) {
+  std::vector<double> whole(std::int64_t count) {
     std::uniform_int_distribution<int> value(-1, 1);
-    return filled(count, [&] { return static_cast<float>(value(random_)); });
+    return filled(count, [&] { return static_cast<double>(value(random_)); });
   }
   std::int64_t below(std::int64_t bound) {
     return std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random_);
@@ -36,31 +39,32 @@ class Source {
 
  private:
   template <typename Draw>
-  std::vector<float> filled(std::int64_t count, Draw draw) {
-    std::vector<float> values(count);
-    for (float& value : values) value = draw();
+  std::vector<double> filled(std::int64_t count, Draw draw) {
+    std::vector<double> values(count);
+    for (double& value : values) value = draw();
     return values;
   }
   std::mt19937 random_;
+  moecclDataType_t datatype_;
 };
 
-std::vector<float> tokensOf(const Problem& problem, Source& source) {
+std::vector<double> tokensOf(const Problem& problem, Source& source) {
   const std::int64_t count = problem.tokens * problem.embedding;
-  std::vector<float> tokens;
+  std::vector<double> tokens;
   if (problem.data == Tokens::random) {
     tokens = source.uniform(count);
   } else if (problem.data == Tokens::tied) {
     tokens = source.whole(count);
   } else {
     const std::int64_t words = 5;
-    const std::vector<float> vocabulary = source.uniform(words * problem.embedding);
+    const std::vector<double> vocabulary = source.uniform(words * problem.embedding);
     for (std::int64_t t = 0; t < problem.tokens; ++t) {
       const auto word = vocabulary.begin() + source.below(words) * problem.embedding;
       tokens.insert(tokens.end(), word, word + problem.embedding);
     }
   }
   if (problem.hotGate != 0)
-    for (float& value : tokens) value = std::abs(value);
+    for (double& value : tokens) value = std::abs(value);
   return tokens;
 }
 
@@ -81,7 +85,7 @@ void setGate(const Problem& problem, Layer& layer, Source& source) {
         problem.experts % 3 == 0 && problem.choices * 3 <= problem.experts * 2 ? 2 : 0;
     layer.config.routingScale = 2.5;
     layer.config.sequenceTokens = 7;
-    for (float bias : source.uniform(problem.experts)) layer.bias.push_back(bias / 8);
+    for (double bias : source.uniform(problem.experts)) layer.bias.push_back(bias / 8);
   }
 }
 
@@ -97,16 +101,19 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.config.capacityGroups = problem.capacityGroups;
   layer.config.chunks = problem.chunks;
   layer.config.activation = problem.activation;
+  layer.config.datatype = problem.datatype;
   const std::int64_t gate = problem.embedding * problem.experts;
   layer.gate = problem.data == Tokens::tied ? source.whole(gate) : source.uniform(gate);
   for (std::int64_t m = 0; m < problem.embedding && problem.hotGate != 0; ++m)
     layer.gate[m * problem.experts + 1] += problem.hotGate;
+  if (problem.datatype == moecclFloat32)
+    for (double& number : layer.gate) number = static_cast<float>(number);
   setGate(problem, layer, source);
   const std::int64_t weights = problem.experts * problem.embedding * problem.hidden;
   if (problem.probe) {
-    layer.w1.assign(weights, 0.0f);
-    layer.w2.assign(weights, 0.0f);
-    layer.b2.assign(problem.experts * problem.embedding, 0.0f);
+    layer.w1.assign(weights, 0.0);
+    layer.w2.assign(weights, 0.0);
+    layer.b2.assign(problem.experts * problem.embedding, 0.0);
     for (std::int64_t e = 0; e < problem.experts; ++e) layer.b2[e * problem.embedding + e] = 1;
     return layer;
   }
@@ -120,7 +127,7 @@ Layer layerOf(const Problem& problem, Source& source) {
 }
 
 // Which choices had a place, out of what the probe's experts left in the output.
-void expectSamePlaces(const Problem& problem, const std::vector<float>& output,
+void expectSamePlaces(const Problem& problem, const std::vector<double>& output,
                       const Result& expected) {
   for (std::int64_t token = 0; token < problem.tokens; ++token)
     for (std::int64_t expert = 0; expert < problem.experts; ++expert) {
@@ -133,9 +140,8 @@ void expectSamePlaces(const Problem& problem, const std::vector<float>& output,
 void expectSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome) {
   const Result& expected = solved.expected[rank / problem.grid.nMp];
   ASSERT_EQ(outcome.output.size(), expected.output.size());
-  EXPECT_LE(moe_reference::largestError(outcome.output.data(), expected.output.data(),
-                                        static_cast<std::int64_t>(expected.output.size())),
-            1e-5);
+  EXPECT_LE(moe_reference::largestError(outcome.output, expected.output),
+            toleranceOf(problem.datatype));
   EXPECT_EQ(outcome.assigned, expected.assigned);
   EXPECT_EQ(outcome.kept, expected.kept);
   EXPECT_EQ(outcome.droppedChoices, static_cast<std::int64_t>(expected.placeless.size()));
@@ -157,7 +163,8 @@ std::string Problem::text() const {
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", chunks " << chunks << ", gate " << gate
-      << (training ? ", training" : "") << ", seed " << seed;
+      << (training ? ", training" : "") << (datatype == moecclFloat64 ? ", float64" : "")
+      << ", seed " << seed;
   return out.str();
 }
 
@@ -215,6 +222,17 @@ std::vector<Problem> gateProblems() {
     }
   return problems;
 }
+
+std::vector<Problem> inBothDatatypes(std::vector<Problem> problems) {
+  const std::size_t count = problems.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    problems.push_back(problems[i]);
+    problems.back().datatype = moecclFloat64;
+  }
+  return problems;
+}
+
+double toleranceOf(moecclDataType_t datatype) { return datatype == moecclFloat64 ? 1e-12 : 1e-5; }
 
 moe_reference::Chance chanceOf(const Problem& problem, int batch) {
   moe_reference::Chance chance;
@@ -334,7 +352,7 @@ Problem hardProblem(const std::string& name) {
 }
 
 Solved solve(const Problem& problem) {
-  Source source(problem.seed);
+  Source source(problem.seed, problem.datatype);
   Solved solved;
   solved.layer = layerOf(problem, source);
   for (int batch = 0; batch < problem.batches(); ++batch) {
@@ -376,16 +394,19 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     moecclStream_t stream = nullptr;
     if (run.ownStream) check(moecclStreamCreate(comm, &stream));
     Outcome& outcome = outcomes[rank];
-    std::vector<float> input = solved.inputs[batch];
+    const moe_reference::Elements input =
+        moe_reference::encode(problem.datatype, solved.inputs[batch]);
+    const moe_reference::Elements poison = moe_reference::encode(
+        problem.datatype,
+        std::vector<double>(solved.inputs[batch].size(), std::numeric_limits<double>::quiet_NaN()));
+    moe_reference::Elements output;
     for (int i = 0; i < run.forwards; ++i) {
       if (problem.training) check(moecclMoeLayerSetStep(layer, problem.step));
-      if (run.inPlace)
-        outcome.output = input;
-      else
-        outcome.output.assign(input.size(), std::numeric_limits<float>::quiet_NaN());
-      check(moecclMoeForward(layer, run.inPlace ? outcome.output.data() : input.data(),
-                             outcome.output.data(), stream));
+      output = run.inPlace ? input : poison;
+      check(moecclMoeForward(layer, run.inPlace ? output.data() : input.data(), output.data(),
+                             stream));
     }
+    outcome.output = moe_reference::decode(problem.datatype, output);
     moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
     check(moecclMoeGetStats(layer, &stats));
     outcome.auxiliaryLoss = stats.auxiliaryLoss;

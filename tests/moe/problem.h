@@ -29,11 +29,12 @@ struct Problem {
   bool training = false;  // gates draw random numbers
   std::int64_t step = 5;
   Tokens data = Tokens::random;
+  moecclDataType_t datatype = moecclFloat32;
   bool biases = true;
   // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
   // which choices had a place. Needs embedding >= experts.
   bool probe = false;
-  float hotGate =
+  double hotGate =
       0;  // added to the gate's column of expert 1, against tokens shifted to be positive
   unsigned seed = 1;
 
@@ -45,7 +46,7 @@ struct Problem {
 // A whole layer, and per MP group the tokens and what the reference makes of them.
 struct Solved {
   moe_reference::Layer layer;
-  std::vector<std::vector<float>> inputs;
+  std::vector<std::vector<double>> inputs;
   std::vector<moe_reference::Result> expected;
 };
 Solved solve(const Problem& problem);
@@ -57,6 +58,11 @@ std::vector<Problem> gridProblems();
 // Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
 // drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training.
 std::vector<Problem> gateProblems();
+
+// All of them in float32, then in float64.
+std::vector<Problem> inBothDatatypes(std::vector<Problem> problems);
+// How far from the reference a result may be, as moe_reference::largestError.
+double toleranceOf(moecclDataType_t datatype);
 
 // What is random about a batch in training.
 moe_reference::Chance chanceOf(const Problem& problem, int batch);
@@ -76,7 +82,7 @@ Problem hardProblem(const std::string& name);
 
 // One rank's results.
 struct Outcome {
-  std::vector<float> output;
+  std::vector<double> output;
   double auxiliaryLoss = 0, imbalance = 0;
   std::int64_t droppedChoices = 0;
   std::vector<std::int64_t> assigned, kept;

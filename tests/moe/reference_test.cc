@@ -11,12 +11,12 @@
 namespace moe_reference {
 namespace {
 
-// All numbers are multiples of 2^-8, so that steps of 2^-10 are exact in float.
-constexpr float kStep = 1.0f / 1024;
+// All numbers are multiples of 2^-8, so that steps of 2^-10 are exact, as float32 too.
+constexpr double kStep = 1.0 / 1024;
 
 struct Case {
   Layer layer;
-  std::vector<float> input, outputGradient;
+  std::vector<double> input, outputGradient;
   double auxiliaryLossScale = 0.75;
   Chance chance;
 };
@@ -37,10 +37,10 @@ Chance chanceOf(const moecclMoeConfig_t& config) {
   return chance;
 }
 
-std::vector<float> coarse(std::mt19937& random, std::int64_t count) {
+std::vector<double> coarse(std::mt19937& random, std::int64_t count) {
   std::uniform_int_distribution<int> value(-256, 256);
-  std::vector<float> values(count);
-  for (float& each : values) each = static_cast<float>(value(random)) / 256;
+  std::vector<double> values(count);
+  for (double& each : values) each = static_cast<double>(value(random)) / 256;
   return values;
 }
 
@@ -55,7 +55,7 @@ Case caseOf(const moecclMoeConfig_t& config, int nMp, bool biases, unsigned seed
   if (config.gate == moecclGateNoisyTopK)
     it.layer.noise = coarse(random, config.embedding * config.experts);
   if (config.gate == moecclGateSigmoid)
-    for (float bias : coarse(random, config.experts)) it.layer.bias.push_back(bias / 4);
+    for (double bias : coarse(random, config.experts)) it.layer.bias.push_back(bias / 4);
   it.layer.w1 = coarse(random, config.experts * matrix);
   it.layer.w2 = coarse(random, config.experts * matrix);
   if (biases) it.layer.b1 = coarse(random, config.experts * config.hidden);
@@ -81,29 +81,30 @@ double loss(const Case& it) {
 
 // Calls function with a number some steps away from where it is.
 template <typename Function>
-auto away(float& number, int steps, Function function) {
-  const float here = number;
-  number = here + static_cast<float>(steps) * kStep;
+auto away(double& number, int steps, Function function) {
+  const double here = number;
+  number = here + steps * kStep;
   const auto result = function();
   number = here;
   return result;
 }
 
-double product(const float* a, std::int64_t stride, const float* b, std::int64_t count) {
+double product(const double* a, std::int64_t stride, const double* b, std::int64_t count) {
   double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i * stride]) * b[i];
+  for (std::int64_t i = 0; i < count; ++i) sum += a[i * stride] * b[i];
   return sum;
 }
 
 // No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no number is
 // above 1. w1 [M][hidden]; b1 may be null.
-bool awayFromCorners(const Case& it, std::int64_t hidden, const float* w1, const float* b1) {
+bool awayFromCorners(const Case& it, std::int64_t hidden, const double* w1,
+                     const double* b1) {
   constexpr double kMargin = 8 * kStep;
   const moecclMoeConfig_t& config = it.layer.config;
   if (config.activation != moecclMoeRelu) return true;
   for (std::int64_t token = 0; token < config.tokens; ++token)
     for (std::int64_t h = 0; h < hidden; ++h) {
-      const float* const numbers = it.input.data() + token * config.embedding;
+      const double* const numbers = it.input.data() + token * config.embedding;
       const double unit = (b1 == nullptr ? 0 : b1[h]) +
                           product(w1 + h, hidden, numbers, config.embedding);
       if (std::abs(unit) < kMargin) return false;
@@ -113,7 +114,7 @@ bool awayFromCorners(const Case& it, std::int64_t hidden, const float* w1, const
 
 bool awayFromCorners(const Case& it) {
   const moecclMoeConfig_t& config = it.layer.config;
-  const auto bias = [](const std::vector<float>& all, std::int64_t begin) {
+  const auto bias = [](const std::vector<double>& all, std::int64_t begin) {
     return all.empty() ? nullptr : all.data() + begin;
   };
   for (std::int64_t e = 0; e < config.experts; ++e)
@@ -133,19 +134,19 @@ bool smooth(Case& it) {
   };
   const auto here = choices();
   for (auto* numbers : {&it.input, &it.layer.gate, &it.layer.noise})
-    for (float& number : *numbers)
+    for (double& number : *numbers)
       for (int steps : {-2, -1, 1, 2})
         if (away(number, steps, choices) != here) return false;
   return awayFromCorners(it);
 }
 
 // Central differences of fourth order.
-double slope(const Case& it, float& number) {
+double slope(const Case& it, double& number) {
   const auto at = [&](int steps) { return away(number, steps, [&] { return loss(it); }); };
   return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12.0 * kStep);
 }
 
-void compare(const char* name, const Case& it, std::vector<float>& numbers,
+void compare(const char* name, const Case& it, std::vector<double>& numbers,
              const std::vector<double>& gradients) {
   if (numbers.empty()) return;  // a bias that is not there
   ASSERT_EQ(numbers.size(), gradients.size()) << name;

@@ -1,0 +1,80 @@
+// What a layer computes with: the memory, the datatype and the loops behind the schedules, which order
+// them and themselves see nothing but pointers and counts.
+//
+// Pointers without a type are to elements of the layer's datatype, counts are of elements, and all of it lies
+// in the memory that allocate gives, as do the caller's tokens and weights. Every computation has a stream,
+// as collectives have: see onStreams.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "src/moe/layer_shape.h"
+#include "src/moe/weights.h"
+
+namespace moeccl {
+
+class Router;
+
+struct FreeMemory {
+  void operator()(void* memory) const { free(memory); }
+  void (*free)(void*) = nullptr;
+};
+using Memory = std::unique_ptr<void, FreeMemory>;
+
+class Compute {
+ public:
+  explicit Compute(const LayerShape& shape) : shape_(shape) {}
+  virtual ~Compute() = default;
+
+  const LayerShape& shape() const { return shape_; }
+  // For counts of collectives.
+  moecclDataType_t datatype() const { return shape_.datatype; }
+
+  // False: the caller's thread computes, and has done so when a call returns, whatever the stream; so it
+  // must itself have waited for the collectives before. True: work is queued on the stream behind them.
+  virtual bool onStreams() const = 0;
+
+  // Uninitialised. Throws.
+  virtual Memory allocate(std::size_t bytes) = 0;
+  Memory elements(std::int64_t count) {
+    return allocate(static_cast<std::size_t>(count * shape_.elementBytes));
+  }
+  void* at(void* elements, std::int64_t index) const {
+    return static_cast<std::byte*>(elements) + index * shape_.elementBytes;
+  }
+  const void* at(const void* elements, std::int64_t index) const {
+    return static_cast<const std::byte*>(elements) + index * shape_.elementBytes;
+  }
+
+  // For the few numbers that the host looks at: `bytes` bytes to and from its own memory, which may be
+  // used again on return.
+  virtual void toHost(void* host, const void* from, std::size_t bytes, moecclStream_t stream) = 0;
+  virtual void fromHost(void* to, const void* host, std::size_t bytes, moecclStream_t stream) = 0;
+
+  virtual void zero(void* to, std::int64_t count, moecclStream_t stream) = 0;
+  virtual void copy(void* to, const void* from, std::int64_t count, moecclStream_t stream) = 0;
+  // to += from.
+  virtual void add(void* to, const void* from, std::int64_t count, moecclStream_t stream) = 0;
+  // to [inner][outer][block] = from [outer][inner], whose blocks begin `distance` elements apart.
+  virtual void transpose(void* to, const void* from, std::int64_t outer, std::int64_t inner,
+                         std::int64_t block, std::int64_t distance, moecclStream_t stream) = 0;
+
+  // tokens [count][embedding] through the caller's shard of its `expert`, from 0. results may be tokens.
+  virtual void expertForward(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
+                             const void* tokens, void* results, moecclStream_t stream) = 0;
+  // The same backward, of the same tokens: rowGradients [count][embedding] from gradients of the results to
+  // those of the tokens. Adds to the gradients of the weights.
+  virtual void expertBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                              std::int64_t expert, std::int64_t count, const void* tokens,
+                              void* rowGradients, moecclStream_t stream) = 0;
+
+  // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not outlive this.
+  virtual std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) = 0;
+
+ private:
+  const LayerShape shape_;
+};
+
+}  // namespace moeccl

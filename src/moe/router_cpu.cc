@@ -1,0 +1,175 @@
+#include "src/moe/router_cpu.h"
+
+#include <algorithm>
+
+namespace moeccl {
+namespace {
+
+std::size_t sized(std::initializer_list<std::int64_t> sizes) {
+  return static_cast<std::size_t>(elementCount(sizes));
+}
+
+template <typename Real>
+const Real* read(const void* elements) {
+  return static_cast<const Real*>(elements);
+}
+template <typename Real>
+Real* written(void* elements) {
+  return static_cast<Real*>(elements);
+}
+
+template <typename Real>
+gates::Parameters<Real> parametersOf(const GateWeights& gate) {
+  return {read<Real>(gate.gate), read<Real>(gate.noise), gate.bias};
+}
+
+}  // namespace
+
+template <typename Real>
+CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool keeps)
+    : shape_(shape), keeps_(keeps), gate_(shape.gate) {
+  const std::size_t perChoice = sized({tokens, shape.choices});
+  chosen_.resize(perChoice);
+  weights_.resize(perChoice);
+  slots_.resize(perChoice);
+  used_.resize(sized({shape.groups, shape.experts}));
+  logits_.resize(sized(
+      {keeps ? tokens : std::min(tokens, shape.partTokens), gates::logitsPerToken(shape.gate)}));
+  if (!keeps) return;
+  input_.resize(sized({tokens, shape.embedding}));
+  weightGradients_.resize(perChoice);
+}
+
+template <typename Real>
+void CpuRouter<Real>::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                                 const void* input, BatchSums& sums, moecclStream_t) {
+  begin(0, draw);
+  for (int part = 0; part < shape_.grid.nMp; ++part) {
+    std::fill_n(sums.row(part), sums.rowSize(), 0.0);
+    gateMore(gate, read<Real>(input) + tokens_ * shape_.embedding,
+             std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part));
+  }
+  // Which part a kept choice is counted in does not matter: the counts are exact.
+  place(shape_.groups, sums.row(0));
+}
+
+template <typename Real>
+void CpuRouter<Real>::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                                 const void* input, int part, std::int64_t chunk, BatchSums& sums,
+                                 moecclStream_t) {
+  if (chunk == 0) std::fill_n(sums.row(part), sums.rowSize(), 0.0);
+  begin(shape_.firstToken(part, chunk), draw);
+  gateMore(gate, read<Real>(input), std::min(shape_.tokens - firstToken_, shape_.chunkTokens()),
+           sums.row(part));
+  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part));
+}
+
+template <typename Real>
+void CpuRouter<Real>::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
+  tokens_ = 0;
+  firstToken_ = firstToken;
+  draw_ = draw;
+}
+
+template <typename Real>
+void CpuRouter<Real>::gateMore(const GateWeights& gate, const Real* input, std::int64_t count,
+                               double* sums) {
+  const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
+  gate_.forward(
+      parametersOf<Real>(gate), {input, count, firstToken_ + tokens_, draw_},
+      {logits_.data() + (keeps_ ? tokens_ * perToken : 0),
+       chosen_.data() + tokens_ * shape_.choices, weights_.data() + tokens_ * shape_.choices},
+      sums);
+  if (keeps_)
+    std::copy_n(input, count * shape_.embedding, input_.data() + tokens_ * shape_.embedding);
+  tokens_ += count;
+}
+
+template <typename Real>
+void CpuRouter<Real>::place(std::int64_t groups, double* sums) {
+  groups_ = groups;
+  gate_.place(tokens_, groups_, chosen_.data(), weights_.data(), used_.data(), slots_.data(), sums);
+}
+
+template <typename Real>
+void CpuRouter<Real>::clearUnusedPlaces(std::int64_t expertStride, Real* rows) const {
+  clearUnused(used_.data(), groups_, shape_.experts, shape_.groupSlots, shape_.embedding,
+              expertStride, rows);
+}
+
+template <typename Real>
+void CpuRouter<Real>::scatter(const void* input, std::int64_t expertStride, void* rows,
+                              moecclStream_t) {
+  scatterTokens(choices(), read<Real>(input), shape_.embedding, expertStride, written<Real>(rows));
+  clearUnusedPlaces(expertStride, written<Real>(rows));
+}
+
+template <typename Real>
+void CpuRouter<Real>::combine(const void* rows, std::int64_t expertStride, void* output,
+                              moecclStream_t) {
+  combineTokens(choices(), read<Real>(rows), shape_.embedding, expertStride, written<Real>(output));
+}
+
+template <typename Real>
+void CpuRouter<Real>::combineBackward(const void* rows, const void* outputGradient,
+                                      std::int64_t expertStride, void* rowGradients,
+                                      moecclStream_t) {
+  combineTokensBackward(choices(), read<Real>(rows), read<Real>(outputGradient), shape_.embedding,
+                        expertStride, written<Real>(rowGradients), weightGradients_.data());
+  clearUnusedPlaces(expertStride, written<Real>(rowGradients));
+}
+
+template <typename Real>
+void CpuRouter<Real>::scatterBackward(const void* rowGradients, std::int64_t expertStride,
+                                      void* inputGradient, moecclStream_t) {
+  scatterTokensBackward(choices(), read<Real>(rowGradients), shape_.embedding, expertStride,
+                        written<Real>(inputGradient));
+}
+
+template <typename Real>
+void CpuRouter<Real>::gateBackward(const GateWeights& gate, const double* sumGradients,
+                                   const GateGradients& gradients, void* inputGradient,
+                                   moecclStream_t) {
+  gate_.backward(parametersOf<Real>(gate), {input_.data(), tokens_, firstToken_, draw_},
+                 logits_.data(), chosen_.data(), weightGradients_.data(), sumGradients,
+                 {written<Real>(gradients.gate), written<Real>(gradients.noise),
+                  written<Real>(inputGradient)});
+}
+
+template <typename Real>
+const std::int64_t* CpuRouter<Real>::list(moecclStream_t) {
+  begins_.resize(static_cast<std::size_t>(shape_.experts) + 1);
+  listed_.resize(slots_.size());
+  listByExpert(choices(), shape_.experts, begins_.data(), listed_.data());
+  return begins_.data();
+}
+
+template <typename Real>
+void CpuRouter<Real>::gather(Listed listed, const void* input, void* rows, moecclStream_t) {
+  gatherListed(choices(), indices(listed), read<Real>(input), shape_.embedding,
+               written<Real>(rows));
+}
+
+template <typename Real>
+void CpuRouter<Real>::add(Listed listed, const void* rows, void* output, moecclStream_t) {
+  addListed(choices(), indices(listed), read<Real>(rows), shape_.embedding, written<Real>(output));
+}
+
+template <typename Real>
+void CpuRouter<Real>::addBackward(Listed listed, const void* rows, const void* outputGradient,
+                                  void* rowGradients, void* weightGradients, moecclStream_t) {
+  addListedBackward(choices(), indices(listed), read<Real>(rows), read<Real>(outputGradient),
+                    shape_.embedding, written<Real>(rowGradients), written<Real>(weightGradients));
+}
+
+template <typename Real>
+void CpuRouter<Real>::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
+                                     moecclStream_t) {
+  gatherListedBackward(choices(), indices(listed), read<Real>(rowGradients), shape_.embedding,
+                       written<Real>(inputGradient));
+}
+
+template class CpuRouter<float>;
+template class CpuRouter<double>;
+
+}  // namespace moeccl

@@ -1,0 +1,75 @@
+// The router on host memory. Real: float or double.
+#pragma once
+
+#include <vector>
+
+#include "kernels/gates/gate.h"
+#include "kernels/permute.h"
+#include "src/moe/router.h"
+
+namespace moeccl {
+
+template <typename Real>
+class CpuRouter final : public Router {
+ public:
+  // As Compute::router.
+  CpuRouter(const LayerShape& shape, std::int64_t tokens, bool keeps);
+
+  void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                  const void* input, BatchSums& sums, moecclStream_t stream) override;
+  void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                  const void* input, int part, std::int64_t chunk, BatchSums& sums,
+                  moecclStream_t stream) override;
+  void scatter(const void* input, std::int64_t expertStride, void* rows,
+               moecclStream_t stream) override;
+  void combine(const void* rows, std::int64_t expertStride, void* output,
+               moecclStream_t stream) override;
+  void combineBackward(const void* rows, const void* outputGradient, std::int64_t expertStride,
+                       void* rowGradients, moecclStream_t stream) override;
+  void scatterBackward(const void* rowGradients, std::int64_t expertStride, void* inputGradient,
+                       moecclStream_t stream) override;
+  void gateBackward(const GateWeights& gate, const double* sumGradients,
+                    const GateGradients& gradients, void* inputGradient,
+                    moecclStream_t stream) override;
+  const std::int64_t* list(moecclStream_t stream) override;
+  void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
+  void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
+  void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,
+                   void* weightGradients, moecclStream_t stream) override;
+  void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
+                      moecclStream_t stream) override;
+  const void* keptInput() const override { return input_.data(); }
+  void* weightGradients() override { return weightGradients_.data(); }
+
+ private:
+  // Before the tokens from firstToken on are gated.
+  void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
+  // Gates `count` tokens more.
+  void gateMore(const GateWeights& gate, const Real* input, std::int64_t count, double* sums);
+  // Gives places in `groups` capacity groups to what has been gated, and adds those given to `sums`.
+  void place(std::int64_t groups, double* sums);
+  void clearUnusedPlaces(std::int64_t expertStride, Real* rows) const;
+
+  Choices<Real> choices() const {
+    return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
+  }
+  std::span<const std::int64_t> indices(Listed listed) const {
+    return {listed_.data() + listed.begin, static_cast<std::size_t>(listed.count)};
+  }
+
+  const LayerShape shape_;
+  const bool keeps_;
+  gates::Gate<Real> gate_;
+  std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
+  std::optional<gates::Draw> draw_;
+  std::vector<double> logits_;        // [tokens][logitsPerToken], or of one part if not kept
+  std::vector<std::int32_t> chosen_;  // [tokens][choices], as are weights and slots
+  std::vector<Real> weights_;
+  std::vector<std::int64_t> slots_;
+  std::vector<std::int64_t> used_;             // [groups][experts]
+  std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them, once that is asked for
+  std::vector<Real> input_;                    // [tokens][embedding]
+  std::vector<Real> weightGradients_;          // [tokens][choices]
+};
+
+}  // namespace moeccl
