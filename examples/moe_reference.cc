@@ -89,16 +89,15 @@ MlpOf<From> expertOf(const moecclMoeConfig_t& config, From& from, std::int64_t e
 
 template <typename From>
 MlpOf<From> residualOf(const moecclMoeConfig_t& config, From& from) {
-  return {config.residual, at(from.residualW1, 0), at(from.residualB1, 0),
-          at(from.residualW2, 0), at(from.residualB2, 0)};
+  return {config.residual, at(from.residualW1, 0), at(from.residualB1, 0), at(from.residualW2, 0),
+          at(from.residualB2, 0)};
 }
 
 // What hidden units get, before the activation.
 Vector hiddenInput(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
   Vector inner(mlp.hidden, 0.0);
   for (std::int64_t m = 0; m < layer.config.embedding; ++m)
-    for (std::int64_t h = 0; h < mlp.hidden; ++h)
-      inner[h] += token[m] * mlp.w1[m * mlp.hidden + h];
+    for (std::int64_t h = 0; h < mlp.hidden; ++h) inner[h] += token[m] * mlp.w1[m * mlp.hidden + h];
   for (std::int64_t h = 0; h < mlp.hidden && mlp.b1 != nullptr; ++h) inner[h] += mlp.b1[h];
   return inner;
 }
@@ -296,8 +295,9 @@ Result forward(const Layer& layer, const double* input, const Chance& chance) {
   for (std::int64_t at : routing.placed) {
     const std::int64_t token = at / width;
     const Decision<double>& decision = routing.decisions[token];
-    const Vector output = outputOf(
-        layer, expertOf(layer.config, layer, decision.experts[at % width]), input + token * embedding);
+    const Vector output =
+        outputOf(layer, expertOf(layer.config, layer, decision.experts[at % width]),
+                 input + token * embedding);
     for (std::int64_t m = 0; m < embedding; ++m)
       routing.result.output[token * embedding + m] += decision.weights[at % width] * output[m];
   }

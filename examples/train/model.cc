@@ -36,10 +36,9 @@ void requireFit(const Team& team, const ModelConfig& config) {
     throw std::invalid_argument("--embedding " + text(config.embedding) +
                                 " must be a multiple of --heads " + text(config.heads));
   if (static_cast<std::int64_t>(config.experts.size()) > config.blocks)
-    throw std::invalid_argument("--experts has " +
-                                text(static_cast<std::int64_t>(config.experts.size())) +
-                                " numbers; it may have one for each of --blocks, " +
-                                text(config.blocks));
+    throw std::invalid_argument(
+        "--experts has " + text(static_cast<std::int64_t>(config.experts.size())) +
+        " numbers; it may have one for each of --blocks, " + text(config.blocks));
   if (config.blocks < team.stages())
     throw std::invalid_argument("--blocks " + text(config.blocks) + " must be at least --stages " +
                                 text(team.stages()));

@@ -17,8 +17,10 @@ namespace train {
 struct ModelConfig {
   std::int64_t characters = 0;  // different ones
   std::int64_t blocks = 2, embedding = 64, heads = 8, hidden = 128, topK = 2;
-  std::vector<std::int64_t> experts = {8};  // block by block; the last number for all that follow, too
-  std::int64_t residual = 0;  // hidden units of an expert that all tokens pass, in each block; 0: none
+  std::vector<std::int64_t> experts = {
+      8};  // block by block; the last number for all that follow, too
+  std::int64_t residual =
+      0;  // hidden units of an expert that all tokens pass, in each block; 0: none
   double capacityFactor = 1.25;
   std::int64_t context = 64;
   // Samples that an MP group takes through the model at once. The auxiliary loss and the capacity of experts

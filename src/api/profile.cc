@@ -195,6 +195,10 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
                   "sample.layer has exchanges; it must be one on a grid of one rank");
     require(shape.datatype == moecclFloat32,
             "sample.layer computes with moecclFloat64; profiles hold what float32 takes");
+    if (shape.dropless || shape.residual > 0)
+      throw Error(moecclInvalidArgument,
+                  "sample.layer is dropless or has a residual branch; it must be one whose work "
+                  "follows from its capacity alone");
     moeccl::LocalWork work;
     work.tokens = static_cast<double>(shape.tokens);
     work.embedding = static_cast<double>(shape.embedding);

@@ -97,16 +97,15 @@ double product(const double* a, std::int64_t stride, const double* b, std::int64
 
 // No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no number is
 // above 1. w1 [M][hidden]; b1 may be null.
-bool awayFromCorners(const Case& it, std::int64_t hidden, const double* w1,
-                     const double* b1) {
+bool awayFromCorners(const Case& it, std::int64_t hidden, const double* w1, const double* b1) {
   constexpr double kMargin = 8 * kStep;
   const moecclMoeConfig_t& config = it.layer.config;
   if (config.activation != moecclMoeRelu) return true;
   for (std::int64_t token = 0; token < config.tokens; ++token)
     for (std::int64_t h = 0; h < hidden; ++h) {
       const double* const numbers = it.input.data() + token * config.embedding;
-      const double unit = (b1 == nullptr ? 0 : b1[h]) +
-                          product(w1 + h, hidden, numbers, config.embedding);
+      const double unit =
+          (b1 == nullptr ? 0 : b1[h]) + product(w1 + h, hidden, numbers, config.embedding);
       if (std::abs(unit) < kMargin) return false;
     }
   return true;
