@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 
 namespace moe_reference {
 namespace {
@@ -58,28 +60,56 @@ double slope(moecclMoeActivation_t which, double x) {
   return (1 + std::erf(x / std::sqrt(2.0))) / 2 + x * density;
 }
 
-// What an expert's hidden units get, before the activation.
-Vector hiddenInput(const Layer& layer, std::int64_t expert, const double* token) {
-  const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
-  const double* const w1 = layer.w1.data() + expert * embedding * hidden;
-  Vector inner(hidden, 0.0);
-  for (std::int64_t m = 0; m < embedding; ++m)
-    for (std::int64_t h = 0; h < hidden; ++h) inner[h] += token[m] * w1[m * hidden + h];
-  for (std::int64_t h = 0; h < hidden && !layer.b1.empty(); ++h)
-    inner[h] += layer.b1[expert * hidden + h];
+// Two matrices with an activation between: an expert, or the residual branch. Biases may be null.
+template <typename Number>
+struct Mlp {
+  std::int64_t hidden;
+  Number *w1, *b1, *w2, *b2;
+};
+
+template <typename Number>
+Number* at(std::vector<Number>& values, std::int64_t index) {
+  return values.empty() ? nullptr : values.data() + index;
+}
+template <typename Number>
+const Number* at(const std::vector<Number>& values, std::int64_t index) {
+  return values.empty() ? nullptr : values.data() + index;
+}
+
+// `From`: a Layer, or Gradients of it.
+template <typename From>
+using MlpOf = Mlp<std::remove_pointer_t<decltype(at(std::declval<From&>().w1, 0))>>;
+
+template <typename From>
+MlpOf<From> expertOf(const moecclMoeConfig_t& config, From& from, std::int64_t expert) {
+  const std::int64_t matrix = expert * config.embedding * config.hidden;
+  return {config.hidden, at(from.w1, matrix), at(from.b1, expert * config.hidden),
+          at(from.w2, matrix), at(from.b2, expert * config.embedding)};
+}
+
+template <typename From>
+MlpOf<From> residualOf(const moecclMoeConfig_t& config, From& from) {
+  return {config.residual, at(from.residualW1, 0), at(from.residualB1, 0), at(from.residualW2, 0),
+          at(from.residualB2, 0)};
+}
+
+// What hidden units get, before the activation.
+Vector hiddenInput(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
+  Vector inner(mlp.hidden, 0.0);
+  for (std::int64_t m = 0; m < layer.config.embedding; ++m)
+    for (std::int64_t h = 0; h < mlp.hidden; ++h) inner[h] += token[m] * mlp.w1[m * mlp.hidden + h];
+  for (std::int64_t h = 0; h < mlp.hidden && mlp.b1 != nullptr; ++h) inner[h] += mlp.b1[h];
   return inner;
 }
 
-Vector expertOutput(const Layer& layer, std::int64_t expert, const double* token) {
-  const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
-  const double* const w2 = layer.w2.data() + expert * hidden * embedding;
-  const Vector inner = hiddenInput(layer, expert, token);
+Vector outputOf(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
+  const std::int64_t embedding = layer.config.embedding;
+  const Vector inner = hiddenInput(layer, mlp, token);
   Vector result(embedding, 0.0);
-  for (std::int64_t h = 0; h < hidden; ++h)
+  for (std::int64_t h = 0; h < mlp.hidden; ++h)
     for (std::int64_t m = 0; m < embedding; ++m)
-      result[m] += activation(layer.config.activation, inner[h]) * w2[h * embedding + m];
-  for (std::int64_t m = 0; m < embedding && !layer.b2.empty(); ++m)
-    result[m] += layer.b2[expert * embedding + m];
+      result[m] += activation(layer.config.activation, inner[h]) * mlp.w2[h * embedding + m];
+  for (std::int64_t m = 0; m < embedding && mlp.b2 != nullptr; ++m) result[m] += mlp.b2[m];
   return result;
 }
 
@@ -135,7 +165,10 @@ void chooseInGroup(const Layer& layer, const std::vector<std::int64_t>& tokens, 
 Routing route(const Layer& layer, const double* input, const Chance& chance) {
   const moecclMoeConfig_t& config = layer.config;
   const std::int64_t tokens = config.tokens, experts = config.experts;
-  const std::int64_t groups = config.capacityGroups == 0 ? layer.nMp : config.capacityGroups;
+  const bool dropless = config.dropless != 0;
+  const std::int64_t groups = dropless                     ? 1
+                              : config.capacityGroups == 0 ? layer.nMp
+                                                           : config.capacityGroups;
   const std::int64_t unit = std::lcm(groups, static_cast<std::int64_t>(layer.nMp));
   const std::int64_t padded = roundUp(tokens, unit);
 
@@ -145,9 +178,10 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
                         static_cast<double>(tokens) / static_cast<double>(experts);
   const double nearest = std::round(wanted);
   const double places = std::abs(wanted - nearest) <= 1e-12 * wanted ? nearest : std::ceil(wanted);
-  result.capacity = places >= static_cast<double>(padded)
-                        ? padded
-                        : roundUp(static_cast<std::int64_t>(places), unit);
+  if (!dropless)
+    result.capacity = places >= static_cast<double>(padded)
+                          ? padded
+                          : roundUp(static_cast<std::int64_t>(places), unit);
   result.assigned.assign(experts, 0);
   result.kept.assign(experts, 0);
 
@@ -171,7 +205,7 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
     for (std::int64_t token = 0; token < tokens; ++token)
       if (token * groups / padded == group) members.push_back(token);
     const auto place = config.gate == moecclGateExpertChoice ? chooseInGroup : placeInGroup;
-    place(layer, members, result.capacity / groups, routing);
+    place(layer, members, dropless ? tokens : result.capacity / groups, routing);
   }
   std::sort(result.placeless.begin(), result.placeless.end());
   const std::int64_t width = widthOf(config);
@@ -182,28 +216,25 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
   return routing;
 }
 
-// Adds the gradients of an expert's weights, given those of its output for one token, and returns those
-// of the token.
-Vector expertBackward(const Layer& layer, std::int64_t expert, const double* token,
-                      const Vector& outputGradient, Gradients& gradients) {
-  const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
-  const std::int64_t matrix = expert * embedding * hidden;
-  const Vector inner = hiddenInput(layer, expert, token);
+// Adds the gradients of weights, given those of their output for one token, and returns those of the token.
+Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const double* token,
+                   const Vector& outputGradient, const Mlp<double>& gradients) {
+  const std::int64_t embedding = layer.config.embedding, hidden = mlp.hidden;
+  const Vector inner = hiddenInput(layer, mlp, token);
   Vector tokenGradient(embedding, 0.0);
-  for (std::int64_t m = 0; m < embedding; ++m)
-    gradients.b2[expert * embedding + m] += outputGradient[m];
+  for (std::int64_t m = 0; m < embedding; ++m) gradients.b2[m] += outputGradient[m];
   for (std::int64_t h = 0; h < hidden; ++h) {
     const double active = activation(layer.config.activation, inner[h]);
     double gradient = 0;
     for (std::int64_t m = 0; m < embedding; ++m) {
-      gradients.w2[matrix + h * embedding + m] += active * outputGradient[m];
-      gradient += layer.w2[matrix + h * embedding + m] * outputGradient[m];
+      gradients.w2[h * embedding + m] += active * outputGradient[m];
+      gradient += mlp.w2[h * embedding + m] * outputGradient[m];
     }
     gradient *= slope(layer.config.activation, inner[h]);
-    gradients.b1[expert * hidden + h] += gradient;
+    gradients.b1[h] += gradient;
     for (std::int64_t m = 0; m < embedding; ++m) {
-      gradients.w1[matrix + m * hidden + h] += token[m] * gradient;
-      tokenGradient[m] += layer.w1[matrix + m * hidden + h] * gradient;
+      gradients.w1[m * hidden + h] += token[m] * gradient;
+      tokenGradient[m] += mlp.w1[m * hidden + h] * gradient;
     }
   }
   return tokenGradient;
@@ -265,9 +296,16 @@ Result forward(const Layer& layer, const double* input, const Chance& chance) {
     const std::int64_t token = at / width;
     const Decision<double>& decision = routing.decisions[token];
     const Vector output =
-        expertOutput(layer, decision.experts[at % width], input + token * embedding);
+        outputOf(layer, expertOf(layer.config, layer, decision.experts[at % width]),
+                 input + token * embedding);
     for (std::int64_t m = 0; m < embedding; ++m)
       routing.result.output[token * embedding + m] += decision.weights[at % width] * output[m];
+  }
+  for (std::int64_t token = 0; token < layer.config.tokens && layer.config.residual > 0; ++token) {
+    const Vector output =
+        outputOf(layer, residualOf(layer.config, layer), input + token * embedding);
+    for (std::int64_t m = 0; m < embedding; ++m)
+      routing.result.output[token * embedding + m] += output[m];
   }
   return routing.result;
 }
@@ -285,20 +323,33 @@ Gradients backward(const Layer& layer, const double* input, const double* output
   gradients.b1.assign(config.experts * config.hidden, 0.0);
   gradients.w2.assign(layer.w2.size(), 0.0);
   gradients.b2.assign(config.experts * embedding, 0.0);
+  gradients.residualW1.assign(layer.residualW1.size(), 0.0);
+  gradients.residualB1.assign(config.residual, 0.0);
+  gradients.residualW2.assign(layer.residualW2.size(), 0.0);
+  gradients.residualB2.assign(config.residual > 0 ? embedding : 0, 0.0);
 
   std::vector<Vector> ofWeights(config.tokens, Vector(width, 0.0));
   for (std::int64_t at : routing.placed) {
     const std::int64_t token = at / width, choice = at % width;
     const std::int64_t expert = routing.decisions[token].experts[choice];
-    const Vector output = expertOutput(layer, expert, input + token * embedding);
+    const Mlp<const double> mlp = expertOf(config, layer, expert);
+    const Vector output = outputOf(layer, mlp, input + token * embedding);
     Vector weighted(embedding);
     for (std::int64_t m = 0; m < embedding; ++m) {
       ofWeights[token][choice] += output[m] * outputGradient[token * embedding + m];
       weighted[m] =
           routing.decisions[token].weights[choice] * outputGradient[token * embedding + m];
     }
+    const Vector ofToken = mlpBackward(layer, mlp, input + token * embedding, weighted,
+                                       expertOf(config, gradients, expert));
+    for (std::int64_t m = 0; m < embedding; ++m)
+      gradients.input[token * embedding + m] += ofToken[m];
+  }
+  for (std::int64_t token = 0; token < config.tokens && config.residual > 0; ++token) {
+    const double* const ofOutput = outputGradient + token * embedding;
     const Vector ofToken =
-        expertBackward(layer, expert, input + token * embedding, weighted, gradients);
+        mlpBackward(layer, residualOf(config, layer), input + token * embedding,
+                    Vector(ofOutput, ofOutput + embedding), residualOf(config, gradients));
     for (std::int64_t m = 0; m < embedding; ++m)
       gradients.input[token * embedding + m] += ofToken[m];
   }
@@ -336,6 +387,10 @@ Gradients cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Wh
   }
   part.gate = whole.gate;
   part.noise = whole.noise;
+  part.residualW1 = whole.residualW1;
+  part.residualB1 = whole.residualB1;
+  part.residualW2 = whole.residualW2;
+  part.residualB2 = whole.residualB2;
   return part;
 }
 
@@ -376,6 +431,10 @@ Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes) {
   shard.weights.b1 = encoded(part.b1, shard.b1);
   shard.weights.w2 = encoded(part.w2, shard.w2);
   shard.weights.b2 = encoded(part.b2, shard.b2);
+  shard.weights.residualW1 = encoded(part.residualW1, shard.residualW1);
+  shard.weights.residualB1 = encoded(part.residualB1, shard.residualB1);
+  shard.weights.residualW2 = encoded(part.residualW2, shard.residualW2);
+  shard.weights.residualB2 = encoded(part.residualB2, shard.residualB2);
   return shard;
 }
 

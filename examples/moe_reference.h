@@ -24,6 +24,11 @@ struct Layer {
   std::vector<double> b1;     // [E][H]; empty: zero
   std::vector<double> w2;     // [E][H][M]
   std::vector<double> b2;     // [E][M]; empty: zero
+  // Of the residual branch, whose hidden size R is config.residual; empty without one.
+  std::vector<double> residualW1;  // [M][R]
+  std::vector<double> residualB1;  // [R]; empty: zero
+  std::vector<double> residualW2;  // [R][M]
+  std::vector<double> residualB2;  // [M]; empty: zero
 };
 
 struct Result {
@@ -32,7 +37,7 @@ struct Result {
   std::vector<std::int64_t> assigned;   // [E] choices per expert, before capacity
   std::vector<std::int64_t> kept;       // [E] choices per expert that found a place
   std::vector<std::int64_t> placeless;  // choices without a place: token * topK + choice, ascending
-  std::int64_t capacity = 0;            // places per expert
+  std::int64_t capacity = 0;            // places per expert; dropless: 0
   double auxiliaryLoss = 0;
 };
 
@@ -43,6 +48,7 @@ Result forward(const Layer& layer, const double* input, const Chance& chance = {
 struct Gradients {
   std::vector<double> input;  // [tokens][M]
   std::vector<double> gate, noise, w1, b1, w2, b2;
+  std::vector<double> residualW1, residualB1, residualW2, residualB2;
 };
 
 // The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
@@ -59,11 +65,12 @@ std::vector<double> decode(moecclDataType_t datatype, const Elements& elements);
 // `weights` points into them, and to the layer's bias.
 struct Shard {
   Elements gate, noise, w1, b1, w2, b2;
+  Elements residualW1, residualB1, residualW2, residualB2;
   moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
 
-// The same part of gradients, whose input, gate and noise every rank of the MP group has whole.
+// The same part of gradients, of which every rank of the MP group has all but those of experts whole.
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
 // The largest |actual - expected| over as many values, divided by the largest |expected| (by 1 when

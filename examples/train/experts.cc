@@ -42,6 +42,11 @@ Experts::Experts(const Team& team, Parameters& parameters, const std::string& na
   b1_ = add(".b1", Holders::kShard, partOf(wholeOf(experts, 1, hidden), shapes_, 2));
   w2_ = add(".w2", Holders::kShard, partOf(wholeOf(experts, hidden, embedding), shapes_, 1));
   b2_ = add(".b2", Holders::kEspGroup, partOf(wholeOf(experts, 1, embedding), shapes_, 0));
+  if (config.residual == 0) return;
+  residualW1_ = add(".residual.w1", Holders::kAll, wholeOf(1, embedding, config.residual));
+  residualB1_ = add(".residual.b1", Holders::kAll, wholeOf(1, 1, config.residual));
+  residualW2_ = add(".residual.w2", Holders::kAll, wholeOf(1, config.residual, embedding));
+  residualB2_ = add(".residual.b2", Holders::kAll, wholeOf(1, 1, embedding));
 }
 
 void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const {
@@ -50,6 +55,10 @@ void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outp
   parameters.fillNormal(*gate_, seed, byEmbedding);
   parameters.fillNormal(*w1_, seed, byEmbedding);
   parameters.fillNormal(*w2_, seed, byHidden * outputScale);
+  if (residualW1_ == nullptr) return;
+  parameters.fillNormal(*residualW1_, seed, byEmbedding);
+  parameters.fillNormal(*residualW2_, seed,
+                        outputScale / std::sqrt(static_cast<double>(config_.residual)));
 }
 
 void Experts::bind() const {
@@ -59,6 +68,12 @@ void Experts::bind() const {
   weights.b1 = b1_->value;
   weights.w2 = w2_->value;
   weights.b2 = b2_->value;
+  if (residualW1_ != nullptr) {
+    weights.residualW1 = residualW1_->value;
+    weights.residualB1 = residualB1_->value;
+    weights.residualW2 = residualW2_->value;
+    weights.residualB2 = residualB2_->value;
+  }
   require(moecclMoeLayerSetWeights(layer_.get(), &weights), "setting weights");
   moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
   gradients.gate = gate_->gradient;
@@ -66,6 +81,12 @@ void Experts::bind() const {
   gradients.b1 = b1_->gradient;
   gradients.w2 = w2_->gradient;
   gradients.b2 = b2_->gradient;
+  if (residualW1_ != nullptr) {
+    gradients.residualW1 = residualW1_->gradient;
+    gradients.residualB1 = residualB1_->gradient;
+    gradients.residualW2 = residualW2_->gradient;
+    gradients.residualB2 = residualB2_->gradient;
+  }
   require(moecclMoeLayerSetGradients(layer_.get(), &gradients), "setting gradients");
 }
 

@@ -36,6 +36,9 @@ class Experts {
   std::unique_ptr<moecclMoeLayer, Destroy> layer_;
   moecclMoeShapes_t shapes_ = MOECCL_MOE_SHAPES_INITIALIZER;
   const Parameter *gate_, *w1_, *b1_, *w2_, *b2_;
+  // Null without a residual branch.
+  const Parameter *residualW1_ = nullptr, *residualB1_ = nullptr, *residualW2_ = nullptr,
+                  *residualB2_ = nullptr;
 };
 
 }  // namespace train

@@ -73,7 +73,8 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
            {"--embedding", number(config.embedding)},
            {"--heads", number(config.heads)},
            {"--hidden", number(config.hidden)},
-           {"--experts", number(config.experts)},
+           {"--experts", joined(config.experts)},
+           {"--residual", number(config.residual)},
            {"--top-k", number(config.topK)},
            {"--capacity-factor", textOf(config.capacityFactor)},
            {"--context", number(config.context)},
@@ -147,11 +148,11 @@ class Trainer {
     if (team_.rank() != 0) return;
     const moecclGridShape_t& shape = team_.shape();
     std::printf(
-        "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld weights in %lld blocks of %lld "
+        "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld weights in %lld blocks of %s "
         "experts.\n%zu characters of text, %zu different ones; %lld samples of %lld a step.\n",
         team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(models_.front()->schedule()),
         static_cast<long long>(weights), static_cast<long long>(config_.blocks),
-        static_cast<long long>(config_.experts), text_.numbers.size(), text_.characters.size(),
+        joined(config_.experts).c_str(), text_.numbers.size(), text_.characters.size(),
         static_cast<long long>(options_.batch), static_cast<long long>(config_.context));
     if (team_.stages() > 1)
       std::printf("%d stages of %d ranks; the grid is a stage's.\n", team_.stages(),
@@ -218,14 +219,20 @@ class Trainer {
     const auto passes = static_cast<double>(passes_ * team_.mpGroups());
     const auto blocks = static_cast<double>(config_.blocks);
     const double choices = tokens * static_cast<double>(config_.topK);
-    const double busiest =
-        *std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end());
+    double imbalance = 0;
+    auto assigned = sums.begin() + static_cast<std::ptrdiff_t>(first);
+    for (std::int64_t block = 0; block < config_.blocks; ++block) {
+      const std::int64_t experts = config_.expertsOf(block);
+      const double busiest = *std::max_element(assigned, assigned + experts);
+      imbalance = std::max(imbalance, busiest / choices * static_cast<double>(experts));
+      assigned += experts;
+    }
     return {step,
             sums[0] / tokens,
             sums[1] / tokens,
             sums[2] / passes / blocks,
             sums[3] / choices / blocks,
-            busiest / choices * static_cast<double>(config_.experts)};
+            imbalance};
   }
 
   const Options& options_;

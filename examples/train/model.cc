@@ -10,12 +10,14 @@ namespace {
 // Small, so that the first layer norm sees both, and the first steps change them.
 constexpr double kEmbeddingDeviation = 0.1;
 
-moecclMoeConfig_t layerOf(const ModelConfig& config, moecclSchedule_t schedule) {
+moecclMoeConfig_t layerOf(const ModelConfig& config, std::int64_t block,
+                          moecclSchedule_t schedule) {
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
   layer.tokens = config.tokens();
   layer.embedding = config.embedding;
   layer.hidden = config.hidden;
-  layer.experts = config.experts;
+  layer.experts = config.expertsOf(block);
+  layer.residual = config.residual;
   layer.topK = config.topK;
   layer.capacityFactor = config.capacityFactor;
   layer.capacityGroups = config.capacityGroups;
@@ -33,6 +35,10 @@ void requireFit(const Team& team, const ModelConfig& config) {
   if (config.embedding % config.heads != 0)
     throw std::invalid_argument("--embedding " + text(config.embedding) +
                                 " must be a multiple of --heads " + text(config.heads));
+  if (static_cast<std::int64_t>(config.experts.size()) > config.blocks)
+    throw std::invalid_argument(
+        "--experts has " + text(static_cast<std::int64_t>(config.experts.size())) +
+        " numbers; it may have one for each of --blocks, " + text(config.blocks));
   if (config.blocks < team.stages())
     throw std::invalid_argument("--blocks " + text(config.blocks) + " must be at least --stages " +
                                 text(team.stages()));
@@ -47,6 +53,15 @@ void requireFit(const Team& team, const ModelConfig& config) {
                                 " must divide --samples times --context, " + text(config.tokens()));
 }
 
+std::string nameOf(std::int64_t block) { return "block" + std::to_string(block); }
+
+// Of the blocks before that one, together.
+std::int64_t expertsBefore(const ModelConfig& config, std::int64_t block) {
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < block; ++i) sum += config.expertsOf(i);
+  return sum;
+}
+
 }  // namespace
 
 Outcome& Outcome::operator+=(const Outcome& other) {
@@ -59,13 +74,13 @@ Outcome& Outcome::operator+=(const Outcome& other) {
   return *this;
 }
 
-Model::Block::Block(const Team& team, Parameters& parameters, const std::string& name,
-                    const ModelConfig& config, const moecclMoeConfig_t& layer)
-    : beforeAttention(parameters, name + ".norm1", config.tokens(), config.embedding),
-      attention(team, parameters, name + ".attention", config.samples, config.context,
+Model::Block::Block(const Team& team, Parameters& parameters, const ModelConfig& config,
+                    std::int64_t number, moecclSchedule_t schedule)
+    : beforeAttention(parameters, nameOf(number) + ".norm1", config.tokens(), config.embedding),
+      attention(team, parameters, nameOf(number) + ".attention", config.samples, config.context,
                 config.embedding, config.heads),
-      beforeExperts(parameters, name + ".norm2", config.tokens(), config.embedding),
-      experts(team, parameters, name + ".experts", layer) {}
+      beforeExperts(parameters, nameOf(number) + ".norm2", config.tokens(), config.embedding),
+      experts(team, parameters, nameOf(number) + ".experts", layerOf(config, number, schedule)) {}
 
 Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config,
              moecclSchedule_t schedule)
@@ -79,11 +94,9 @@ Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config
     places_ =
         &parameters.add("places", Holders::kAll, wholeOf(1, config.context, config.embedding));
   }
-  const moecclMoeConfig_t layer = layerOf(config, schedule);
   const std::int64_t end = (team.stage() + 1) * config.blocks / team.stages();
   for (std::int64_t i = firstBlock_; i < end; ++i)
-    blocks_.push_back(
-        std::make_unique<Block>(team, parameters, "block" + std::to_string(i), config, layer));
+    blocks_.push_back(std::make_unique<Block>(team, parameters, config, i, schedule));
   if (team.stage() == team.stages() - 1) {
     beforeOutput_ =
         std::make_unique<LayerNorm>(parameters, "norm", config.tokens(), config.embedding);
@@ -119,15 +132,16 @@ void Model::bind() const {
 
 Outcome Model::forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale) {
   Outcome outcome;
-  outcome.assigned.resize(static_cast<std::size_t>(config_.blocks * config_.experts));
-  auto assigned = outcome.assigned.begin() + firstBlock_ * config_.experts;
+  outcome.assigned.resize(static_cast<std::size_t>(expertsBefore(config_, config_.blocks)));
+  auto assigned = outcome.assigned.begin() + expertsBefore(config_, firstBlock_);
+  std::int64_t number = firstBlock_;
   if (characters_ != nullptr) embed(inputs);
   for (const auto& block : blocks_) {
     forward(*block);
     const moecclMoeStats_t stats = block->experts.stats();
     outcome.auxiliaryLoss += stats.auxiliaryLoss;
     outcome.dropped += static_cast<double>(stats.droppedChoices);
-    assigned = std::copy_n(stats.assigned, config_.experts, assigned);
+    assigned = std::copy_n(stats.assigned, config_.expertsOf(number++), assigned);
   }
   if (output_ == nullptr) return outcome;
   output();

@@ -2,6 +2,7 @@
 // with room for the samples of one pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,7 +16,11 @@ namespace train {
 // Together with the seed this is the function, whatever ranks and grid compute it.
 struct ModelConfig {
   std::int64_t characters = 0;  // different ones
-  std::int64_t blocks = 2, embedding = 64, heads = 8, hidden = 128, experts = 8, topK = 2;
+  std::int64_t blocks = 2, embedding = 64, heads = 8, hidden = 128, topK = 2;
+  std::vector<std::int64_t> experts = {
+      8};  // block by block; the last number for all that follow, too
+  std::int64_t residual =
+      0;  // hidden units of an expert that all tokens pass, in each block; 0: none
   double capacityFactor = 1.25;
   std::int64_t context = 64;
   // Samples that an MP group takes through the model at once. The auxiliary loss and the capacity of experts
@@ -26,6 +31,9 @@ struct ModelConfig {
   std::uint64_t seed = 1;
 
   std::int64_t tokens() const { return samples * context; }
+  std::int64_t expertsOf(std::int64_t block) const {
+    return experts[std::min(static_cast<std::size_t>(block), experts.size() - 1)];
+  }
 };
 
 // Sums over passes, of what a stage knows: the cross entropy is the last one's.
@@ -34,7 +42,7 @@ struct Outcome {
   double divergence = 0;         // from the teacher, over tokens; of the last stage
   double auxiliaryLoss = 0;      // over blocks
   double dropped = 0;            // choices, over blocks
-  std::vector<double> assigned;  // [blocks][experts] choices
+  std::vector<double> assigned;  // choices of each expert, those of the first block first
   Outcome& operator+=(const Outcome& other);
 };
 
@@ -67,8 +75,8 @@ class Model {
 
  private:
   struct Block {
-    Block(const Team& team, Parameters& parameters, const std::string& name,
-          const ModelConfig& config, const moecclMoeConfig_t& layer);
+    Block(const Team& team, Parameters& parameters, const ModelConfig& config, std::int64_t number,
+          moecclSchedule_t schedule);
     LayerNorm beforeAttention;
     Attention attention;
     LayerNorm beforeExperts;

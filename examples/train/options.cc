@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <charconv>
 #include <stdexcept>
 
 #include "examples/common/command_line.h"
@@ -28,7 +29,11 @@ std::vector<Option> optionsOf(Options& options) {
       {"heads", "N", "of attention, a multiple of --mp (8)", sizeOf("heads", model.heads)},
       {"hidden", "N", "hidden units of an expert, a multiple of --esp (128)",
        sizeOf("hidden", model.hidden)},
-      {"experts", "N", "of each block, a multiple of --ep (8)", sizeOf("experts", model.experts)},
+      {"experts", "N,...",
+       "of each block, multiples of --ep; the last is that of all further blocks, too (8)",
+       [&](const std::string& text) { model.experts = numbersOf("experts", text); }},
+      {"residual", "N", "hidden units of an expert that all tokens pass, besides (0: none)",
+       whole<std::int64_t>("residual", model.residual, 0)},
       {"top-k", "N", "experts per token (2)", sizeOf("top-k", model.topK)},
       {"capacity-factor", "F", "places per expert, by what even routing would need (1.25)",
        real("capacity-factor", model.capacityFactor, false)},
@@ -98,6 +103,32 @@ std::string usage() {
   Options options;
   return "usage: train [OPTION...], started once for each rank by moeccl-lab run\n\n" +
          command_line::help(optionsOf(options));
+}
+
+std::vector<std::int64_t> numbersOf(const char* option, const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  const auto wrong = [&] {
+    command_line::wrong(option, text, "whole numbers above 0, with commas between them");
+  };
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number < 1 || (stop != end && *stop != ',')) wrong();
+    numbers.push_back(number);
+    if (stop == end) return numbers;
+    at = stop + 1;
+  }
+}
+
+std::string joined(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (std::int64_t number : numbers) {
+    if (!text.empty()) text += ',';
+    text += std::to_string(number);
+  }
+  return text;
 }
 
 const char* nameOf(moecclSchedule_t schedule) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "checkpoint.h"
+#include "options.h"
 
 namespace train {
 namespace {
@@ -42,7 +43,8 @@ ModelConfig configOf(const std::string& path, const std::vector<Setting>& settin
   config.embedding = size("--embedding");
   config.heads = size("--heads");
   config.hidden = size("--hidden");
-  config.experts = size("--experts");
+  config.experts = numbersOf("teacher", valueOf(settings, "--experts"));
+  config.residual = size("--residual");
   config.topK = size("--top-k");
   config.capacityFactor = numberOf<double>(settings, "--capacity-factor", path);
   return config;

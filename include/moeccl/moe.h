@@ -21,10 +21,15 @@
  *   within 1e-12 of a whole number, relatively, counts as that number.) Places go to first choices
  *   before second ones, in token order; with expert choice to the tokens that the expert takes. A
  *   choice without a place is dropped: it contributes zero; the token's other choices stay as they are.
+ *   Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2.
  *
- * Output: the sum over a token's choices of weight times expert output.
+ * Residual branch (config.residual; DeepSpeed-MoE 4.1, Residual-MoE, and PR-MoE where layers differ in
+ *   experts): one more such expert, of hidden size R, that every token passes, with weight 1.
+ *
+ * Output: the sum over a token's choices of weight times expert output, and what the residual branch
+ *   makes of the token.
  *
  * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
@@ -104,7 +109,9 @@ typedef enum {
 } moecclMoeGate_t;
 
 /* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
- * topK and capacityFactor must be set. Every rank of the grid passes the same. */
+ * topK and capacityFactor or dropless must be set. Every rank of the grid passes the same. The layers of a
+ * model need not be alike: PR-MoE's pyramid has more experts in later layers, each layer on the grid that
+ * suits its number (DeepSpeed-MoE 4.1.2, 4.1.3). */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -114,8 +121,8 @@ typedef struct {
   int64_t hidden;                   /* H, a multiple of N_ESP */
   int64_t experts;                  /* E, a multiple of N_EP */
   int64_t topK;                     /* k, from 1 to experts */
-  double capacityFactor;            /* f, finite, above 0 */
-  int64_t capacityGroups;           /* g; 0: N_MP */
+  double capacityFactor;            /* f, finite, above 0; dropless: 0 */
+  int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
   moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64 */
   moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
@@ -128,13 +135,14 @@ typedef struct {
    *   S2        E T M max(1, N_ESP / N_MP) + E T M
    *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k), with expert
    *             choice tokens (M + E)
-   * and less for numbers per choice. Hidden values are computed again. */
+   * and less for numbers per choice. Hidden values are computed again. Dropless layers keep the same of the rows
+   * that there are, instead of E T of each batch. The residual branch keeps tokens M / N_MP. */
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
    * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
    * divide capacityGroups / N_MP. 0 or 1: none. Results do not depend on it, but for rounding. Exchanges go
    * on while experts compute if the communicator has a progress thread, else between two experts. Other
-   * schedules ignore it. */
+   * schedules ignore it. Dropless: 0 or 1. */
   int64_t chunks;
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */
@@ -146,6 +154,15 @@ typedef struct {
   int64_t topGroups;      /* Sigmoid: of at least k experts; 0: expertGroups */
   double routingScale;    /* Sigmoid: above 0; 0: 1 */
   int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
+  /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets, and then
+   * exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one hot expert is all
+   * tokens of all ranks, and is kept; Forward fails with SystemError where there is no more, naming the
+   * rows. Not with ExpertChoice, whose experts choose as many tokens as they have places, and not under S2,
+   * which splits the capacity: without one it would be S1 with more to gate and k times as much to gather. */
+  int dropless;
+  /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an expert, and
+   * topK 1. */
+  int64_t residual;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
@@ -153,7 +170,7 @@ typedef struct {
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
         moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, 0.0, 0.0, \
-        0.0, 0, 0, 0.0, 0                                                                       \
+        0.0, 0, 0, 0.0, 0, 0, 0                                                                 \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -166,8 +183,8 @@ typedef struct {
   int64_t localExperts;
   int64_t firstHidden;
   int64_t localHidden;
-  int64_t capacity;          /* T: places per expert for the tokens of one MP group */
-  int64_t capacityGroups;    /* g */
+  int64_t capacity;          /* T: places per expert for the tokens of one MP group; dropless: 0 */
+  int64_t capacityGroups;    /* g; dropless: 0 */
   moecclSchedule_t schedule; /* the one that Forward follows; never auto */
 } moecclMoeShapes_t;
 
@@ -191,21 +208,28 @@ typedef struct {
   const void* b2;     /* [localExperts][M]; NULL: zero */
   const void* noise;  /* [M][E], the same on every rank, with NoisyTopK; else NULL */
   const double* bias; /* [E], the same on every rank, with Sigmoid, NULL: zero; else NULL */
+  /* Of the residual branch, all NULL without one; the same on every rank. Each computes its share of its MP
+   * group's tokens: N_MP times the weights of a branch whose hidden units are split, but nothing to exchange
+   * forward that S1 and PPMoE would not anyway. */
+  const void* residualW1; /* [M][R] */
+  const void* residualB1; /* [R]; NULL: zero */
+  const void* residualW2; /* [R][M] */
+  const void* residualB2; /* [M]; NULL: zero */
 } moecclMoeWeights_t;
 
 #define MOECCL_MOE_WEIGHTS_MAGIC 0x6d6f7774u
 #define MOECCL_MOE_WEIGHTS_INITIALIZER                                                            \
   {                                                                                               \
     sizeof(moecclMoeWeights_t), MOECCL_MOE_WEIGHTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL                                                                          \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL                                                  \
   }
 
 /* Where Backward adds the gradients of the caller's weights, in the shapes and the datatype of
  * moecclMoeWeights_t. Begin with MOECCL_MOE_GRADIENTS_INITIALIZER; NULL: that gradient is not wanted.
  *   w1, b1, w2, b2: over the tokens of all ranks, each token once: there is nothing left to reduce.
  *     b2's is the same on all shards of an expert.
- *   gate, noise: over the tokens of the caller's MP group, the same on its ranks. What remains is to
- *     sum them over the MP groups, as for every weight of the model that all of them hold. */
+ *   gate, noise, residual...: over the tokens of the caller's MP group, the same on its ranks. What remains
+ *     is to sum them over the MP groups, as for every weight of the model that all of them hold. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -216,13 +240,17 @@ typedef struct {
   void* w2;
   void* b2;
   void* noise;
+  void* residualW1;
+  void* residualB1;
+  void* residualW2;
+  void* residualB2;
 } moecclMoeGradients_t;
 
 #define MOECCL_MOE_GRADIENTS_MAGIC 0x6d6f6772u
 #define MOECCL_MOE_GRADIENTS_INITIALIZER                                                        \
   {                                                                                             \
     sizeof(moecclMoeGradients_t), MOECCL_MOE_GRADIENTS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, \
-        NULL, NULL, NULL                                                                        \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL                                                \
   }
 
 /* What happened to the tokens of the caller's MP group in the last Forward; the same on all ranks
@@ -232,7 +260,7 @@ typedef struct {
   unsigned magic;
   unsigned version;
   double auxiliaryLoss;   /* 0 without tokens */
-  int64_t droppedChoices; /* choices that found no place */
+  int64_t droppedChoices; /* choices that found no place; dropless: 0 */
   /* [E] choices per expert, before capacity and with a place. They belong to the layer and are valid
    * until its next Forward or Destroy. */
   const int64_t* assigned;
@@ -245,7 +273,7 @@ typedef struct {
   { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL, 0.0 }
 
 /* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
- * tokens. Collective over the grid. The algorithms of its collectives are those of the grid's
+ * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of its collectives are those of the grid's
  * communicator. Matrix products run on as many threads as OpenBLAS is set to, in every rank; where ranks
  * share cores, set OPENBLAS_NUM_THREADS=1.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
@@ -263,7 +291,8 @@ MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
 /* Names the caller's weights. They stay the caller's: the layer keeps the pointers, reads through
  * them in every Forward and never writes, so an optimiser may update them in place between two
  * Forwards. They must stay valid until the next SetWeights or Destroy. Local. Errors:
- * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it). */
+ * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it; residualW1 or
+ * residualW2 NULL with a residual branch, any of its weights set without one). */
 MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
                                                    const moecclMoeWeights_t* weights);
 
@@ -271,7 +300,8 @@ MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
  * adds to it, as PyTorch does to .grad, so that several passes make one step; the caller zeroes it
  * between steps. It must stay valid until the next SetGradients or Destroy. Without this call no
  * gradients of weights are computed. Local. Errors: InvalidArgument (also: noise without
- * moecclGateNoisyTopK), InvalidUsage (config.training is 0). */
+ * moecclGateNoisyTopK, a residual gradient without config.residual), InvalidUsage (config.training is
+ * 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
                                                      const moecclMoeGradients_t* gradients);
 

@@ -18,6 +18,8 @@ LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   sizes.sums = gates::sumsSize(shape.gate);
   sizes.capacityFactor = capacityFactor;
   sizes.capacity = shape.capacity();
+  sizes.dropless = shape.dropless;
+  sizes.residual = shape.residual;
   sizes.partTokens = shape.partTokens;
   return sizes;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "src/api/boundary.h"
 #include "src/api/moe_handle.h"
@@ -45,6 +46,20 @@ bool isKind(const moeccl::MoeLayer& layer, moeccl::gates::Kind kind) {
   return layer.shape().gate.kind == kind;
 }
 
+// Of a layer without the residual branch none of its weights or gradients is set.
+template <typename Mlp>
+void requireResidual(const char* argument, const Mlp& mlp, bool has) {
+  if (has) return;
+  for (const auto& [name, pointer] : {std::pair<const char*, const void*>{"W1", mlp.w1},
+                                      {"B1", mlp.b1},
+                                      {"W2", mlp.w2},
+                                      {"B2", mlp.b2}})
+    if (pointer != nullptr)
+      throw Error(moecclInvalidArgument,
+                  stringf("%s.residual%s is set; it must be NULL, since config.residual is 0",
+                          argument, name));
+}
+
 const void* weight(const void* pointer, const char* text) {
   require(pointer != nullptr, text);
   return pointer;
@@ -76,8 +91,8 @@ moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t
     shapes->localExperts = shape.localExperts;
     shapes->firstHidden = it.groups().esp.rank * shape.localHidden;
     shapes->localHidden = shape.localHidden;
-    shapes->capacity = shape.capacity();
-    shapes->capacityGroups = shape.groups;
+    shapes->capacity = shape.dropless ? 0 : shape.capacity();
+    shapes->capacityGroups = shape.dropless ? 0 : shape.groups;
     shapes->schedule = shape.schedule;
   });
 }
@@ -101,6 +116,14 @@ moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer, const moecclMoeW
     ours.w2 = weight(theirs.w2, "weights.w2 is NULL; it must hold [localExperts][localHidden][M]");
     ours.b1 = theirs.b1;
     ours.b2 = theirs.b2;
+    ours.residual = {theirs.residualW1, theirs.residualB1, theirs.residualW2, theirs.residualB2};
+    requireResidual("weights", ours.residual, it.shape().residual > 0);
+    if (it.shape().residual > 0) {
+      weight(theirs.residualW1,
+             "weights.residualW1 is NULL; with config.residual it must hold [M][R]");
+      weight(theirs.residualW2,
+             "weights.residualW2 is NULL; with config.residual it must hold [R][M]");
+    }
     it.setWeights(ours);
   });
 }
@@ -113,7 +136,11 @@ moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
     requireTraining(it);
     require(theirs.noise == nullptr || isKind(it, moeccl::gates::Kind::noisy),
             "gradients.noise is set; it must be NULL, since only moecclGateNoisyTopK has it");
-    it.setGradients({{theirs.gate, theirs.noise}, theirs.w1, theirs.b1, theirs.w2, theirs.b2});
+    const moeccl::MlpGradients residual = {theirs.residualW1, theirs.residualB1, theirs.residualW2,
+                                           theirs.residualB2};
+    requireResidual("gradients", residual, it.shape().residual > 0);
+    it.setGradients(
+        {{theirs.gate, theirs.noise}, theirs.w1, theirs.b1, theirs.w2, theirs.b2, residual});
   });
 }
 

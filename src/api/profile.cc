@@ -221,6 +221,10 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     const moeccl::MoeLayer& layer = theirs.layer->layer;
     require(layer.shape().datatype == moecclFloat32,
             "sample.layer computes with moecclFloat64; profiles hold what float32 takes");
+    if (layer.shape().dropless || layer.shape().residual > 0)
+      throw Error(moecclInvalidArgument,
+                  "sample.layer is dropless or has a residual branch; it must be one whose work "
+                  "follows from its capacity alone");
     const moeccl::Pass pass =
         theirs.pass == moecclPassForward ? moeccl::Pass::forward : moeccl::Pass::backward;
     if (layer.groups().world.ranks == 1) {

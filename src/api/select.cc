@@ -100,6 +100,11 @@ struct Subject {
 
 Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
   const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
+  if (shape.dropless && question.rule != moecclRuleModel)
+    throw Error(moecclInvalidArgument,
+                stringf("query.rule is %d; it must be moecclRuleModel for a dropless layer, since "
+                        "Parm's rules choose by the capacity, and between S1 and S2",
+                        static_cast<int>(question.rule)));
   Subject subject{sizesOf(shape, question.layer.capacityFactor), {}, {}};
   if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
   if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
@@ -108,8 +113,7 @@ Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) 
     const bool known = question.rule == moecclRuleModel || schedule == moecclScheduleS1 ||
                        schedule == moecclScheduleS2;
     const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    if (known && wanted && offers(schedule, shape.groups, grid))
-      subject.offered.push_back(schedule);
+    if (known && wanted && offers(schedule, shape)) subject.offered.push_back(schedule);
   }
   if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
   return subject;

@@ -70,6 +70,13 @@ class Compute {
                               std::int64_t expert, std::int64_t count, const void* tokens,
                               void* rowGradients, moecclStream_t stream) = 0;
 
+  // The same of the residual branch, all of it.
+  virtual void residualForward(const MlpWeights& weights, std::int64_t count, const void* tokens,
+                               void* results, moecclStream_t stream) = 0;
+  virtual void residualBackward(const MlpWeights& weights, const MlpGradients& gradients,
+                                std::int64_t count, const void* tokens, void* rowGradients,
+                                moecclStream_t stream) = 0;
+
   // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not outlive this.
   virtual std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) = 0;
 

@@ -18,9 +18,9 @@ class CpuCompute final : public Compute {
  public:
   explicit CpuCompute(const LayerShape& shape)
       : Compute(shape),
-        workspace_(static_cast<std::size_t>(shape.training
-                                                ? expertBackwardWorkspace(shape.localHidden)
-                                                : expertWorkspace(shape.localHidden))) {}
+        workspace_(static_cast<std::size_t>(
+            shape.training ? expertBackwardWorkspace(std::max(shape.localHidden, shape.residual))
+                           : expertWorkspace(std::max(shape.localHidden, shape.residual)))) {}
 
   bool onStreams() const override { return false; }
 
@@ -71,6 +71,24 @@ class CpuCompute final : public Compute {
                                  workspace_, gradientsOf(gradients, expert), rows);
   }
 
+  void residualForward(const MlpWeights& weights, std::int64_t count, const void* tokens,
+                       void* results, moecclStream_t) override {
+    moeccl::expertForward<Real>(shape().activation, weightsOf(weights), shape().embedding,
+                                shape().residual, static_cast<const Real*>(tokens), count,
+                                workspace_, static_cast<Real*>(results));
+  }
+  void residualBackward(const MlpWeights& weights, const MlpGradients& gradients,
+                        std::int64_t count, const void* tokens, void* rowGradients,
+                        moecclStream_t) override {
+    Real* const rows = static_cast<Real*>(rowGradients);
+    moeccl::expertBackward<Real>(
+        shape().activation, weightsOf(weights), shape().embedding, shape().residual,
+        static_cast<const Real*>(tokens), rows, count, workspace_,
+        {static_cast<Real*>(gradients.w1), static_cast<Real*>(gradients.b1),
+         static_cast<Real*>(gradients.w2), static_cast<Real*>(gradients.b2)},
+        rows);
+  }
+
   std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
     return std::make_unique<CpuRouter<Real>>(shape(), tokens, keeps);
   }
@@ -87,6 +105,10 @@ class CpuCompute final : public Compute {
   ExpertWeights<Real> weightsOf(const LayerWeights& all, std::int64_t expert) const {
     return {of(expert, all.w1, matrix()), of(expert, all.b1, shape().localHidden),
             of(expert, all.w2, matrix()), of(expert, all.b2, shape().embedding)};
+  }
+  static ExpertWeights<Real> weightsOf(const MlpWeights& all) {
+    return {static_cast<const Real*>(all.w1), static_cast<const Real*>(all.b1),
+            static_cast<const Real*>(all.w2), static_cast<const Real*>(all.b2)};
   }
   ExpertGradients<Real> gradientsOf(const LayerGradients& all, std::int64_t expert) const {
     return {of(expert, all.w1, matrix()), of(expert, all.b1, shape().localHidden),

@@ -34,14 +34,36 @@ void requireRange(const char* field, std::int64_t value, std::int64_t least, std
              : "it must be set, from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
+void checkDropless(const moecclMoeConfig_t& config) {
+  if (config.capacityFactor != 0)
+    refuse("capacityFactor", config.capacityFactor,
+           "a dropless layer has no capacity; it must be 0");
+  if (config.capacityGroups != 0)
+    refuse("capacityGroups", config.capacityGroups,
+           "a dropless layer has no capacity; it must be 0");
+  if (config.chunks > 1)
+    refuse("chunks", config.chunks,
+           "chunks are of capacity groups, which a dropless layer has not; it must be 0 or 1");
+  if (config.gate == moecclGateExpertChoice)
+    refuse(
+        "dropless", config.dropless,
+        "it must be 0 with moecclGateExpertChoice, whose experts take as many tokens as they have "
+        "places");
+}
+
 void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
   requireRange("tokens", config.tokens, 0, std::numeric_limits<std::int64_t>::max());
   requireRange("embedding", config.embedding, 1, kLargestInt);
   requireRange("hidden", config.hidden, 1, kLargestInt);
   requireRange("experts", config.experts, 1, kLargestInt);
   requireRange("topK", config.topK, 1, config.experts);
-  if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
+  if (config.dropless != 0 && config.dropless != 1)
+    refuse("dropless", config.dropless, "it must be 0 or 1");
+  if (config.dropless == 1)
+    checkDropless(config);
+  else if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
     refuse("capacityFactor", config.capacityFactor, "it must be set, to a finite number above 0");
+  requireRange("residual", config.residual, 0, kLargestInt);
   requireRange("capacityGroups", config.capacityGroups, 0, kLargestInt);
   requireRange("chunks", config.chunks, 0, kLargestInt);
   if (config.hidden % grid.nEsp != 0)
@@ -73,13 +95,18 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void requireOffered(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid) {
-  if (offers(schedule, groups, grid)) return;
-  if (schedule == moecclScheduleS1)
-    refuse("capacityGroups", groups,
+void requireOffered(const LayerShape& shape) {
+  if (offers(shape.schedule, shape)) return;
+  const moecclGridShape_t& grid = shape.grid;
+  if (shape.schedule == moecclScheduleS2)
+    refuse("schedule", static_cast<int>(shape.schedule),
+           "S2 splits the capacity, of which a dropless layer has none; baseline, S1 and PPMoE are "
+           "offered");
+  if (shape.schedule == moecclScheduleS1)
+    refuse("capacityGroups", shape.groups,
            "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
   const std::int64_t ranks = std::int64_t{grid.nEp} * grid.nEsp;
-  refuse("schedule", static_cast<int>(schedule),
+  refuse("schedule", static_cast<int>(shape.schedule),
          "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
              std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
 }
@@ -97,8 +124,10 @@ std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) 
 
 }  // namespace
 
-bool offers(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid) {
-  if (schedule == moecclScheduleS1) return groups % grid.nMp == 0;
+bool offers(moecclSchedule_t schedule, const LayerShape& shape) {
+  const moecclGridShape_t& grid = shape.grid;
+  if (schedule == moecclScheduleS1) return shape.dropless || shape.groups % grid.nMp == 0;
+  if (schedule == moecclScheduleS2) return !shape.dropless;
   if (schedule == moecclSchedulePpMoe) return grid.nMp == std::int64_t{grid.nEp} * grid.nEsp;
   return true;
 }
@@ -134,16 +163,21 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.training = config.training != 0;
   shape.localExperts = config.experts / grid.nEp;
   shape.localHidden = config.hidden / grid.nEsp;
+  shape.residual = config.residual;
   shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
+  shape.dropless = config.dropless == 1;
+  // One group, in which every choice has a place; or as many as are gated by themselves.
+  if (shape.dropless && schedule != moecclScheduleS1) shape.groups = 1;
   shape.schedule = schedule;
-  requireOffered(schedule, shape.groups, grid);
+  requireOffered(shape);
 
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)
     refuse("tokens", config.tokens, "so many exceed the address space");
   if (config.sequenceTokens > 0) elementCount({config.tokens, 4, config.experts});  // of sums
   const std::int64_t padded = roundUp(config.tokens, unit);
-  const std::int64_t capacity = roundUp(wantedPlaces(config, padded), unit);
+  const std::int64_t capacity =
+      shape.dropless ? padded : roundUp(wantedPlaces(config, padded), unit);
   shape.groupTokens = padded / shape.groups;
   shape.groupSlots = capacity / shape.groups;
   shape.partTokens = padded / grid.nMp;

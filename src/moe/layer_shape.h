@@ -34,11 +34,13 @@ struct LayerShape {
 
   std::int64_t localExperts;  // per EP rank
   std::int64_t localHidden;   // per ESP rank
+  std::int64_t residual;      // hidden size of the residual branch; 0: none
   std::int64_t groups;        // capacity groups of a batch
   std::int64_t groupTokens;   // with padding
   std::int64_t groupSlots;    // places per expert and group
   std::int64_t partTokens;    // with padding
   std::int64_t chunks;        // of a part
+  bool dropless;              // groups have places for all choices; memory is not sized by them
 
   gates::Config gate;
   std::int64_t seed;  // of what is random in training
@@ -59,8 +61,8 @@ struct LayerShape {
 // Throws Error (InvalidArgument).
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment);
 
-// Whether a layer of so many capacity groups on a grid can follow a schedule. Auto is always offered.
-bool offers(moecclSchedule_t schedule, std::int64_t groups, const moecclGridShape_t& grid);
+// Whether a layer of that shape, whatever its schedule, can follow this one. Auto is always offered.
+bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 
 // `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the field, its
 // value and what would be right.

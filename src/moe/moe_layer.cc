@@ -50,7 +50,9 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, const char* environ
           whole("expertGroups", config.expertGroups),
           whole("topGroups", config.topGroups),
           real("routingScale", config.routingScale),
-          whole("sequenceTokens", config.sequenceTokens)};
+          whole("sequenceTokens", config.sequenceTokens),
+          whole("dropless", config.dropless),
+          whole("residual", config.residual)};
 }
 
 std::string textOf(const Field& field, std::int64_t value) {
@@ -81,14 +83,23 @@ Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const 
   return groups;
 }
 
+std::unique_ptr<Schedule> beside(std::unique_ptr<Schedule> schedule, const Groups& groups,
+                                 Compute& compute) {
+  if (compute.shape().residual == 0) return schedule;
+  return withResidual(std::move(schedule), groups, compute);
+}
+
 std::unique_ptr<Schedule> scheduleOf(const Groups& groups, Compute& compute) {
+  const bool dropless = compute.shape().dropless;
   switch (compute.shape().schedule) {
     case moecclScheduleBaseline:
-      return baselineSchedule(groups, compute);
+      return beside(
+          dropless ? droplessBaselineSchedule(groups, compute) : baselineSchedule(groups, compute),
+          groups, compute);
     case moecclScheduleS1:
-      return s1Schedule(groups, compute);
+      return dropless ? droplessS1Schedule(groups, compute) : s1Schedule(groups, compute);
     case moecclScheduleS2:
-      return s2Schedule(groups, compute);
+      return beside(s2Schedule(groups, compute), groups, compute);
     case moecclSchedulePpMoe:
       return ppMoeSchedule(groups, compute);
     default:

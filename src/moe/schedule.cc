@@ -3,17 +3,15 @@
 namespace moeccl {
 
 Schedule::Schedule(const Groups& groups, Compute& compute)
-    : compute_(compute), shape_(compute.shape()), groups_(groups) {}
+    : compute_(compute),
+      shape_(compute.shape()),
+      groups_(groups),
+      begins_(static_cast<std::size_t>(shape_.localExperts) + 1) {}
 
 std::optional<gates::Draw> Schedule::drawOf(std::int64_t step, int rank) const {
   if (!shape_.training) return std::nullopt;
   return gates::Draw{static_cast<std::uint64_t>(shape_.seed), static_cast<std::uint64_t>(step),
                      static_cast<std::uint64_t>(rank / shape_.grid.nMp)};
-}
-
-moecclResult_t Schedule::noted(const char* phase, moecclResult_t result) {
-  if (result != moecclSuccess) failedPhase_ = phase;
-  return result;
 }
 
 moecclResult_t Schedule::allToAll(const char* phase, const Group& group, Places& places,
@@ -78,14 +76,6 @@ moecclResult_t Schedule::allReduce(const char* phase, const Group& group, const 
                                       shape_.datatype, moecclSum, group.comm, stream));
 }
 
-moecclResult_t Schedule::allGatherInPlace(const char* phase, const Group& group, void* buffer,
-                                          std::int64_t count, moecclStream_t stream) {
-  if (group.ranks == 1) return moecclSuccess;
-  return noted(
-      phase, moecclAllGather(compute_.at(buffer, group.rank * count), buffer,
-                             static_cast<std::size_t>(count), shape_.datatype, group.comm, stream));
-}
-
 void Schedule::transpose(Places& places, std::int64_t outer, std::int64_t inner, std::int64_t block,
                          moecclStream_t stream) {
   if (outer == 1 || inner == 1) return;
@@ -95,9 +85,15 @@ void Schedule::transpose(Places& places, std::int64_t outer, std::int64_t inner,
 
 void Schedule::runExperts(const LayerWeights& weights, Places& places, std::int64_t rowsPerExpert,
                           moecclStream_t stream) {
+  runExperts(weights, places, evenBegins(rowsPerExpert), stream);
+}
+
+void Schedule::runExperts(const LayerWeights& weights, Places& places, const std::int64_t* begins,
+                          moecclStream_t stream) {
   for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-    const std::int64_t begin = expert * rowsPerExpert * shape_.embedding;
-    compute_.expertForward(weights, expert, rowsPerExpert, compute_.at(places.rows(), begin),
+    const std::int64_t begin = begins[expert] * shape_.embedding;
+    compute_.expertForward(weights, expert, begins[expert + 1] - begins[expert],
+                           compute_.at(places.rows(), begin),
                            compute_.at(places.expertResults(), begin), stream);
     progress();
   }
@@ -107,13 +103,25 @@ void Schedule::runExperts(const LayerWeights& weights, Places& places, std::int6
 void Schedule::runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
                                   Places& places, std::int64_t rowsPerExpert,
                                   moecclStream_t stream) {
+  runExpertsBackward(weights, gradients, places, evenBegins(rowsPerExpert), stream);
+}
+
+void Schedule::runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                                  Places& places, const std::int64_t* begins,
+                                  moecclStream_t stream) {
   for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-    const std::int64_t begin = expert * rowsPerExpert * shape_.embedding;
-    compute_.expertBackward(weights, gradients, expert, rowsPerExpert,
+    const std::int64_t begin = begins[expert] * shape_.embedding;
+    compute_.expertBackward(weights, gradients, expert, begins[expert + 1] - begins[expert],
                             compute_.at(places.keptInputs(), begin),
                             compute_.at(places.rows(), begin), stream);
     progress();
   }
+}
+
+const std::int64_t* Schedule::evenBegins(std::int64_t rowsPerExpert) {
+  for (std::size_t expert = 0; expert < begins_.size(); ++expert)
+    begins_[expert] = static_cast<std::int64_t>(expert) * rowsPerExpert;
+  return begins_.data();
 }
 
 }  // namespace moeccl

@@ -4,16 +4,18 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "src/moe/compute.h"
 #include "src/moe/groups.h"
+#include "src/moe/phases.h"
 #include "src/moe/places.h"
 #include "src/moe/router.h"
 
 namespace moeccl {
 
 // An order of collectives and computation. Made once per layer, with all the memory it needs.
-class Schedule {
+class Schedule : public Phases {
  public:
   virtual ~Schedule() = default;
 
@@ -28,8 +30,6 @@ class Schedule {
   virtual moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                                   const double* sumGradients, const LayerGradients& gradients,
                                   void* inputGradient, moecclStream_t stream) = 0;
-
-  const char* failedPhase() const { return failedPhase_; }
 
  protected:
   // `compute` must outlive this.
@@ -61,11 +61,6 @@ class Schedule {
   // result = the sum of `elements` over the group, `count` of them; may be the same.
   moecclResult_t allReduce(const char* phase, const Group& group, const void* elements,
                            void* result, std::int64_t count, moecclStream_t stream);
-  // In place: the caller's part lies at buffer + group.rank * count.
-  moecclResult_t allGatherInPlace(const char* phase, const Group& group, void* buffer,
-                                  std::int64_t count, moecclStream_t stream);
-  // `result`; notes the phase when it is a failure.
-  moecclResult_t noted(const char* phase, moecclResult_t result);
 
   // places [outer][inner][block] -> [inner][outer][block].
   void transpose(Places& places, std::int64_t outer, std::int64_t inner, std::int64_t block,
@@ -78,6 +73,11 @@ class Schedule {
   // adds to the gradients of the weights.
   void runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
                           Places& places, std::int64_t rowsPerExpert, moecclStream_t stream);
+  // The same of as many rows as there are, each expert's from begins [localExperts + 1] on.
+  void runExperts(const LayerWeights& weights, Places& places, const std::int64_t* begins,
+                  moecclStream_t stream);
+  void runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                          Places& places, const std::int64_t* begins, moecclStream_t stream);
   // Between two experts: lets what is under way on streams advance.
   virtual void progress() {}
 
@@ -89,13 +89,20 @@ class Schedule {
   using Exchange = decltype(moecclDispatch);
   moecclResult_t exchange(const char* phase, Exchange& function, Places& places, std::int64_t slots,
                           moecclStream_t stream);
+  const std::int64_t* evenBegins(std::int64_t rowsPerExpert);
 
-  const char* failedPhase_ = "";
+  std::vector<std::int64_t> begins_;  // [localExperts + 1]
 };
 
 std::unique_ptr<Schedule> baselineSchedule(const Groups& groups, Compute& compute);
 std::unique_ptr<Schedule> s1Schedule(const Groups& groups, Compute& compute);
+// For dropless layers, like ppMoeSchedule.
+std::unique_ptr<Schedule> droplessBaselineSchedule(const Groups& groups, Compute& compute);
+std::unique_ptr<Schedule> droplessS1Schedule(const Groups& groups, Compute& compute);
 std::unique_ptr<Schedule> s2Schedule(const Groups& groups, Compute& compute);
 std::unique_ptr<Schedule> ppMoeSchedule(const Groups& groups, Compute& compute);
+// `schedule`, which knows of none, with the residual branch beside it.
+std::unique_ptr<Schedule> withResidual(std::unique_ptr<Schedule> schedule, const Groups& groups,
+                                       Compute& compute);
 
 }  // namespace moeccl

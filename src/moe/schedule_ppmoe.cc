@@ -11,7 +11,8 @@
 //     | AllReduce: adds experts and shards
 //   output           [tokens]
 //
-// No place is left empty, so nothing is padded; capacity only drops choices.
+// No place is left empty, so nothing is padded; capacity only drops choices. Each rank adds what the residual
+// branch makes of its part of the tokens to `partial`.
 //
 // Bytes that leave a rank, with x = B L M s: 2 (1 - 1 / P) x.
 //
@@ -29,7 +30,9 @@
 //
 // Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include <algorithm>
+#include <optional>
 
+#include "src/moe/residual.h"
 #include "src/moe/router.h"
 #include "src/moe/schedule.h"
 
@@ -44,17 +47,20 @@ class PpMoe final : public Schedule {
         rows_(compute.elements(batch())),
         partial_(compute.elements(elementCount(
             {shape_.tokens, shape_.embedding + (shape_.training ? shape_.choices : 0)}))) {
+    if (shape_.residual > 0) residual_.emplace(groups_, compute, *this, false);
     if (!shape_.training) return;
     rowGradients_ = compute.elements(batch());
-    const std::int64_t rows = std::min(elementCount({shape_.localExperts, shape_.capacity()}),
-                                       elementCount({shape_.tokens, shape_.choices}));
-    results_ = compute.elements(elementCount({rows, shape_.embedding}));
+    if (!shape_.dropless)
+      reserveResults(std::min(elementCount({shape_.localExperts, shape_.capacity()}),
+                              elementCount({shape_.tokens, shape_.choices})));
   }
 
   moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
                          void* output, BatchSums& sums, moecclStream_t stream) override {
     router_->routeBatch(weights.gate, drawOf(step, groups_.world.rank), input, sums, stream);
     begins_ = router_->list(stream);
+    if (shape_.training)
+      reserveResults(begins_[firstExpert() + shape_.localExperts] - begins_[firstExpert()]);
     compute_.zero(partial_.get(), batch(), stream);
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
       const Router::Listed listed = listedOf(expert);
@@ -62,6 +68,11 @@ class PpMoe final : public Schedule {
       router_->gather(listed, input, rows_.get(), stream);
       compute_.expertForward(weights, expert, listed.count, rows_.get(), results, stream);
       router_->add(listed, results, partial_.get(), stream);
+    }
+    if (residual_) {
+      moecclResult_t result = residual_->forward(weights.residual, input, stream);
+      if (result == moecclSuccess) result = residual_->addTo(partial_.get(), stream);
+      if (result != moecclSuccess) return result;
     }
     return allReduce("AllReduce", groups_.mp, partial_.get(), output, batch(), stream);
   }
@@ -72,6 +83,11 @@ class PpMoe final : public Schedule {
     const std::int64_t perChoice = shape_.tokens * shape_.choices;
     void* const weightGradients = compute_.at(partial_.get(), batch());
     compute_.zero(partial_.get(), batch() + perChoice, stream);
+    if (residual_) {
+      moecclResult_t result = residual_->backward(weights.residual, outputGradient, stream);
+      if (result == moecclSuccess) result = residual_->addTo(partial_.get(), stream);
+      if (result != moecclSuccess) return result;
+    }
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
       const Router::Listed listed = listedOf(expert);
       router_->gather(listed, router_->keptInput(), rows_.get(), stream);
@@ -83,16 +99,27 @@ class PpMoe final : public Schedule {
     }
     const moecclResult_t result = allReduce("AllReduce", groups_.mp, partial_.get(), partial_.get(),
                                             batch() + perChoice, stream);
-    if (result != moecclSuccess) return result;
+    if (result != moecclSuccess) {
+      if (residual_) residual_->abandon();
+      return result;
+    }
     compute_.copy(inputGradient, partial_.get(), batch(), stream);
     compute_.copy(router_->weightGradients(), weightGradients, perChoice, stream);
     router_->gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient, stream);
-    return moecclSuccess;
+    return residual_ ? residual_->addGradients(gradients.residual, stream) : moecclSuccess;
   }
 
  private:
   std::int64_t batch() const { return elementCount({shape_.tokens, shape_.embedding}); }
   std::int64_t firstExpert() const { return groups_.ep.rank * shape_.localExperts; }
+
+  // Where choices can be dropped there is room for all from the beginning.
+  void reserveResults(std::int64_t rows) {
+    if (results_ && rows <= resultRows_) return;
+    results_.reset();
+    results_ = memoryForRows(compute_, rows);
+    resultRows_ = rows;
+  }
 
   // The choices of one of the caller's experts. A token chooses it at most once.
   Router::Listed listedOf(std::int64_t localExpert) const {
@@ -108,7 +135,9 @@ class PpMoe final : public Schedule {
   std::unique_ptr<Router> router_;
   const std::int64_t* begins_ = nullptr;  // as the router's list says
   Memory rows_, rowGradients_;            // of one expert's tokens
-  Memory results_;                        // [kept choices of the caller's experts][embedding]
+  std::int64_t resultRows_ = 0;
+  Memory results_;  // [kept choices of the caller's experts][embedding]
+  std::optional<Residual> residual_;
   Memory partial_;  // [tokens][embedding], then for backward [tokens][choices]
 };
 

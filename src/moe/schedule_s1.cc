@@ -50,11 +50,14 @@
 //   chunk 1   dispatch |          | experts  | combine  | un-permute, MP-AllGather
 //   chunk 2   dispatch |          |          | experts  | combine  | un-permute, MP-AllGather
 //
-// Whatever comes first, all ranks start the same collectives in the same order.
+// Whatever comes first, all ranks start the same collectives in the same order. The residual branch, where there
+// is one, computes the caller's part while dispatch is under way, and joins it before the MP-AllGather.
 #include <algorithm>
 #include <deque>
 #include <optional>
 
+#include "src/moe/parts.h"
+#include "src/moe/residual.h"
 #include "src/moe/router.h"
 #include "src/moe/schedule.h"
 #include "src/moe/stream.h"
@@ -63,8 +66,9 @@ namespace moeccl {
 namespace {
 
 struct Chunk {
-  Chunk(Compute& compute, std::int64_t chunkNumber)
+  Chunk(const Groups& groups, Compute& compute, Phases& phases, std::int64_t chunkNumber)
       : number(chunkNumber),
+        parts(groups, compute, phases, "MP-AllGather", chunkNumber, true),
         router(compute.router(compute.shape().chunkTokens(), compute.shape().training)),
         places(compute, elementCount({compute.shape().experts, compute.shape().grid.nEsp,
                                       compute.shape().chunkSlots(), compute.shape().embedding})) {
@@ -74,60 +78,62 @@ struct Chunk {
   }
 
   std::int64_t number;
+  PartGather parts;
   std::unique_ptr<Router> router;
   Places places;
   std::optional<OwnStream> ownStream;
-  moecclStream_t stream = nullptr;  // its own, or where there is but one chunk that of the pass
-  // [N_MP][chunk tokens][embedding], where the caller's batch has no room for that as it comes.
-  Memory gathered;
+  moecclStream_t stream = nullptr;  // its own, or where that has none that of the pass
 };
 
 class S1 final : public Schedule {
  public:
   S1(const Groups& groups, Compute& compute) : Schedule(groups, compute) {
-    const bool fits = shape_.chunks == 1 && shape_.paddedTokens() == shape_.tokens;
-    const std::int64_t gathered =
-        elementCount({shape_.grid.nMp, shape_.chunkTokens(), shape_.embedding});
     for (std::int64_t number = 0; number < shape_.chunks; ++number) {
-      Chunk& chunk = chunks_.emplace_back(compute, number);
-      if (shape_.chunks > 1) chunk.ownStream.emplace(groups.world.comm);
-      if (shape_.grid.nMp == 1 || fits) continue;
-      chunk.gathered = compute.elements(gathered);
-      compute.zero(chunk.gathered.get(), gathered, nullptr);  // padding is sent too
+      Chunk& chunk = chunks_.emplace_back(groups_, compute, *this, number);
+      if (overlaps()) chunk.ownStream.emplace(groups.world.comm);
     }
-    if (shape_.training) gateGradient_ = compute.elements(gateGradientSize());
+    if (shape_.residual > 0) residual_.emplace(groups_, compute, *this, false);
+    if (shape_.training) gateGradient_.emplace(groups_, compute, *this);
   }
 
   moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
                          void* output, BatchSums& sums, moecclStream_t stream) override {
-    // Once all chunks have started `input` is not needed, so output may be the same.
-    const moecclResult_t result = overlap(
+    // Once all chunks have started and the residual branch is computed `input` is not needed, so output may
+    // be the same.
+    moecclResult_t result = overlap(
         output, stream,
         [&](Chunk& chunk) {
-          const void* const tokens = compute_.at(input, firstElement(groups_.mp.rank, chunk));
+          const void* const tokens = compute_.at(input, firstElement(chunk));
           chunk.router->routeChunk(weights.gate, drawOf(step, groups_.world.rank), tokens,
                                    groups_.mp.rank, chunk.number, sums, chunk.stream);
           chunk.router->scatter(tokens, shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
+        },
+        [&] {
+          return residual_ ? residual_->forward(weights.residual, input, stream) : moecclSuccess;
         },
         [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert(), chunk.stream); },
         [&](Chunk& chunk, void* part) {
           chunk.places.keepResults(chunk.stream);
           chunk.router->combine(chunk.places.rows(), shape_.chunkSlots(), part, chunk.stream);
+          addResidual(chunk, part);
         });
-    return result == moecclSuccess ? gatherSums(sums, stream) : result;
+    return result == moecclSuccess ? gatherSums(groups_, *this, sums, stream) : result;
   }
 
   moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
                           const double* sumGradients, const LayerGradients& gradients,
                           void* inputGradient, moecclStream_t stream) override {
-    compute_.zero(gateGradient_.get(), gateGradientSize(), stream);
-    const moecclResult_t result = overlap(
+    gateGradient_->clear(stream);
+    moecclResult_t result = overlap(
         inputGradient, stream,
         [&](Chunk& chunk) {
-          chunk.router->combineBackward(
-              chunk.places.keptResults(),
-              compute_.at(outputGradient, firstElement(groups_.mp.rank, chunk)),
-              shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
+          chunk.router->combineBackward(chunk.places.keptResults(),
+                                        compute_.at(outputGradient, firstElement(chunk)),
+                                        shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
+        },
+        [&] {
+          return residual_ ? residual_->backward(weights.residual, outputGradient, stream)
+                           : moecclSuccess;
         },
         [&](Chunk& chunk) {
           runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert(), chunk.stream);
@@ -135,33 +141,46 @@ class S1 final : public Schedule {
         [&](Chunk& chunk, void* part) {
           chunk.router->scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part,
                                         chunk.stream);
-          chunk.router->gateBackward(weights.gate, sumGradients, partialGradients(), part,
+          chunk.router->gateBackward(weights.gate, sumGradients, gateGradient_->partial(), part,
                                      chunk.stream);
+          addResidual(chunk, part);
         });
-    return result == moecclSuccess ? addGateGradient(gradients.gate, stream) : result;
+    if (result == moecclSuccess) result = gateGradient_->addTo(gradients.gate, stream);
+    if (result != moecclSuccess || !residual_) return result;
+    return residual_->addGradients(gradients.residual, stream);
   }
 
  private:
+  // Whether the caller's thread computes while exchanges go on.
+  bool overlaps() const {
+    return !compute_.onStreams() && (shape_.chunks > 1 || shape_.residual > 0);
+  }
+
   // Each chunk through `fill`, dispatch, `experts`, combine, `finish`, which writes the caller's part of
-  // it, and MP-AllGather, into `batch`, as drawn above. On failure too nothing is under way afterwards.
-  template <typename Fill, typename Experts, typename Finish>
-  moecclResult_t overlap(void* batch, moecclStream_t stream, Fill fill, Experts experts,
-                         Finish finish) {
+  // it, and MP-AllGather, into `batch`, as drawn above; `meanwhile` while all dispatches are under way. On
+  // failure too nothing is under way afterwards.
+  template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
+  moecclResult_t overlap(void* batch, moecclStream_t stream, Fill fill, Meanwhile meanwhile,
+                         Experts experts, Finish finish) {
     for (Chunk& chunk : chunks_) chunk.stream = chunk.ownStream ? chunk.ownStream->get() : stream;
-    const moecclResult_t result = pipeline(batch, fill, experts, finish);
-    for (Chunk& chunk : chunks_)
-      if (result != moecclSuccess) moecclStreamSynchronize(chunk.stream);
+    const moecclResult_t result = pipeline(batch, fill, meanwhile, experts, finish);
+    if (result == moecclSuccess) return result;
+    for (Chunk& chunk : chunks_) moecclStreamSynchronize(chunk.stream);
+    if (residual_) residual_->abandon();
     return result;
   }
 
-  template <typename Fill, typename Experts, typename Finish>
-  moecclResult_t pipeline(void* batch, Fill fill, Experts experts, Finish finish) {
+  template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
+  moecclResult_t pipeline(void* batch, Fill fill, Meanwhile meanwhile, Experts experts,
+                          Finish finish) {
     moecclResult_t result = moecclSuccess;
     for (Chunk& chunk : chunks_) {
       fill(chunk);
       result = dispatch(chunk.places, shape_.chunkSlots(), chunk.stream);
       if (result != moecclSuccess) return result;
     }
+    result = meanwhile();
+    if (result != moecclSuccess) return result;
     for (std::size_t step = 0; step <= chunks_.size(); ++step) {
       if (step < chunks_.size()) {
         Chunk& chunk = chunks_[step];
@@ -175,14 +194,14 @@ class S1 final : public Schedule {
       Chunk& chunk = chunks_[step - 1];
       result = wait("combine", chunk);
       if (result != moecclSuccess) return result;
-      finish(chunk, partOf(chunk, batch));
-      result = gatherParts(chunk, batch);
+      finish(chunk, chunk.parts.own(batch));
+      result = chunk.parts.gather(batch, chunk.stream);
       if (result != moecclSuccess) return result;
     }
     for (Chunk& chunk : chunks_) {
       result = wait("MP-AllGather", chunk);
       if (result != moecclSuccess) return result;
-      spreadParts(chunk, batch);
+      chunk.parts.spread(batch, chunk.stream);
     }
     return moecclSuccess;
   }
@@ -194,75 +213,27 @@ class S1 final : public Schedule {
 
   // One query advances all streams; what fails is found by wait.
   void progress() override {
-    if (chunks_.size() > 1) moecclStreamQuery(chunks_[0].stream);
+    if (overlaps()) moecclStreamQuery(chunks_[0].stream);
   }
 
   std::int64_t rowsPerExpert() const { return groups_.world.ranks * shape_.chunkSlots(); }
 
-  // Where a rank's part of a chunk begins in a batch.
-  std::int64_t firstElement(int part, const Chunk& chunk) const {
-    return shape_.firstToken(part, chunk.number) * shape_.embedding;
+  // Where the caller's part of a chunk begins in a batch.
+  std::int64_t firstElement(const Chunk& chunk) const {
+    return shape_.firstToken(groups_.mp.rank, chunk.number) * shape_.embedding;
   }
 
-  // Where the caller's part of a chunk of `batch` is written, and the MP-AllGather finds it.
-  void* partOf(const Chunk& chunk, void* batch) const {
-    if (!chunk.gathered) return compute_.at(batch, firstElement(groups_.mp.rank, chunk));
-    return compute_.at(chunk.gathered.get(),
-                       groups_.mp.rank * shape_.chunkTokens() * shape_.embedding);
-  }
-
-  moecclResult_t gatherParts(Chunk& chunk, void* batch) {
-    return allGatherInPlace("MP-AllGather", groups_.mp,
-                            chunk.gathered ? chunk.gathered.get() : batch,
-                            shape_.chunkTokens() * shape_.embedding, chunk.stream);
-  }
-
-  // Copies what has been gathered to where it belongs, without padding.
-  void spreadParts(const Chunk& chunk, void* batch) const {
-    for (int part = 0; part < groups_.mp.ranks && chunk.gathered; ++part) {
-      const std::int64_t first = firstElement(part, chunk);
-      const std::int64_t count = shape_.chunkTokens() * shape_.embedding;
-      compute_.copy(compute_.at(batch, first), compute_.at(chunk.gathered.get(), part * count),
-                    std::min(shape_.tokens * shape_.embedding - first, count), chunk.stream);
-    }
-  }
-
-  std::int64_t gateMatrix() const { return shape_.embedding * shape_.experts; }
-  bool isNoisy() const { return shape_.gate.kind == gates::Kind::noisy; }
-  std::int64_t gateGradientSize() const {
-    return elementCount({isNoisy() ? 2 : 1, shape_.embedding, shape_.experts});
-  }
-
-  // What the caller's part adds to the gradients of the gate.
-  GateGradients partialGradients() {
-    void* const gate = gateGradient_.get();
-    return {gate, isNoisy() ? compute_.at(gate, gateMatrix()) : nullptr};
-  }
-
-  // All ranks of the MP group take part, whichever of them want the gradient.
-  moecclResult_t addGateGradient(const GateGradients& sums, moecclStream_t stream) {
-    void* const gate = gateGradient_.get();
-    if (groups_.mp.ranks > 1) {
-      const moecclResult_t result = allReduce("MP-AllReduce of the gate's gradient", groups_.mp,
-                                              gate, gate, gateGradientSize(), stream);
-      if (result != moecclSuccess) return result;
-    }
-    const GateGradients partial = partialGradients();
-    if (sums.gate != nullptr) compute_.add(sums.gate, partial.gate, gateMatrix(), stream);
-    if (sums.noise != nullptr) compute_.add(sums.noise, partial.noise, gateMatrix(), stream);
-    return moecclSuccess;
-  }
-
-  moecclResult_t gatherSums(BatchSums& sums, moecclStream_t stream) {
-    if (groups_.mp.ranks == 1) return moecclSuccess;
-    return noted("MP-AllGather of the gate's sums",
-                 moecclAllGather(sums.row(groups_.mp.rank), sums.rows(),
-                                 static_cast<std::size_t>(sums.rowSize()), moecclFloat64,
-                                 groups_.mp.comm, stream));
+  // To `part`, the caller's tokens of the chunk.
+  void addResidual(const Chunk& chunk, void* part) {
+    if (!residual_) return;
+    const std::int64_t first = shape_.firstToken(groups_.mp.rank, chunk.number);
+    residual_->addRows(chunk.number * shape_.chunkTokens(),
+                       std::min(shape_.tokens - first, shape_.chunkTokens()), part, chunk.stream);
   }
 
   std::deque<Chunk> chunks_;  // they cannot be moved
-  Memory gateGradient_;       // of the gate, and of its noise, by the caller's part
+  std::optional<PartGateGradient> gateGradient_;
+  std::optional<Residual> residual_;
 };
 
 }  // namespace

@@ -11,12 +11,21 @@ struct GateWeights {
   const double* bias = nullptr;
 };
 
+// Of the residual branch.
+struct MlpWeights {
+  const void* w1 = nullptr;
+  const void* b1 = nullptr;
+  const void* w2 = nullptr;
+  const void* b2 = nullptr;
+};
+
 struct LayerWeights {
   GateWeights gate;
   const void* w1 = nullptr;
   const void* b1 = nullptr;
   const void* w2 = nullptr;
   const void* b2 = nullptr;
+  MlpWeights residual;
 };
 
 // As in moecclMoeGradients_t; null: not wanted.
@@ -25,12 +34,20 @@ struct GateGradients {
   void* noise = nullptr;
 };
 
+struct MlpGradients {
+  void* w1 = nullptr;
+  void* b1 = nullptr;
+  void* w2 = nullptr;
+  void* b2 = nullptr;
+};
+
 struct LayerGradients {
   GateGradients gate;
   void* w1 = nullptr;
   void* b1 = nullptr;
   void* w2 = nullptr;
   void* b2 = nullptr;
+  MlpGradients residual;
 };
 
 }  // namespace moeccl

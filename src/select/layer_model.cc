@@ -99,6 +99,9 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
     // Costs go by bytes; into how many experts' blocks they are cut is no matter, and profiles know one.
     choice.parameters.experts = 1;
   }
+  // As calls are made: none knows all sizes.
+  if (exchange.collective == Collective::allToAllv && choice.algorithm == nullptr)
+    choice.algorithm = &firstAlgorithm(exchange.collective);
   return choice;
 }
 

@@ -33,7 +33,9 @@ std::string textOf(const std::vector<Made>& calls) {
 
 thread_local std::vector<Made>* recorder = nullptr;
 
-std::size_t sizeOf(moecclDataType_t type) { return type == moecclFloat64 ? 8 : 4; }
+std::size_t sizeOf(moecclDataType_t type) {
+  return type == moecclFloat64 || type == moecclInt64 ? 8 : 4;
+}
 
 int ranksOf(moecclComm_t comm) {
   int ranks = 0;
@@ -76,6 +78,15 @@ moecclResult_t moecclAllToAll(const void* in, void* out, size_t count, moecclDat
                               moecclComm_t comm, moecclStream_t stream) {
   record(Collective::allToAll, ranksOf(comm), count * static_cast<size_t>(ranksOf(comm)), type);
   FORWARD(moecclAllToAll, in, out, count, type, comm, stream);
+}
+
+moecclResult_t moecclAllToAllv(const void* in, const size_t* sendCounts, const size_t* sendDispls,
+                               void* out, const size_t* recvCounts, const size_t* recvDispls,
+                               moecclDataType_t type, moecclComm_t comm, moecclStream_t stream) {
+  record(Collective::allToAllv, ranksOf(comm),
+         std::accumulate(sendCounts, sendCounts + ranksOf(comm), size_t{0}), type);
+  FORWARD(moecclAllToAllv, in, sendCounts, sendDispls, out, recvCounts, recvDispls, type, comm,
+          stream);
 }
 
 moecclResult_t moecclAllGather(const void* in, void* out, size_t count, moecclDataType_t type,
@@ -149,7 +160,10 @@ LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
   sizes.sums = (2 + 2 * sequences) * config.experts;
   sizes.capacityFactor = config.capacityFactor;
   sizes.capacity = shapes.capacity;
-  const std::int64_t unit = std::lcm(shapes.capacityGroups, std::int64_t{grid.nMp});
+  sizes.dropless = config.dropless != 0;
+  sizes.residual = config.residual;
+  const std::int64_t groups = sizes.dropless ? 1 : shapes.capacityGroups;
+  const std::int64_t unit = std::lcm(groups, std::int64_t{grid.nMp});
   sizes.partTokens = (config.tokens + unit - 1) / unit * unit / grid.nMp;
   return sizes;
 }
@@ -166,8 +180,16 @@ std::vector<Made> expectedOf(const ScheduleTerms& terms, const Grid& grid) {
   return calls;
 }
 
+struct Kind {
+  moecclMoeGate_t gate = moecclGateSoftmax;
+  moecclDataType_t datatype = moecclFloat32;
+  bool dropless = false;
+  std::int64_t residual = 0;
+};
+
 void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule,
-                 moecclMoeGate_t kind, moecclDataType_t datatype) {
+                 const Kind& it) {
+  const moecclMoeGate_t kind = it.gate;
   moecclGrid_t grid = nullptr;
   check(moecclGridCreate(comm, shape, &grid), comm);
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
@@ -180,9 +202,17 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   config.schedule = schedule;
   config.training = 1;
   config.gate = kind;
-  config.datatype = datatype;
+  config.datatype = it.datatype;
   if (kind == moecclGateSwitch) config.topK = 1;
   if (kind == moecclGateSigmoid) config.sequenceTokens = 7;
+  config.residual = it.residual;
+  if (it.dropless) {
+    // Every expert gets the mean of what it could when it gets all.
+    config.dropless = 1;
+    config.capacityFactor = 0;
+    config.tokens = 24;
+    config.topK = config.experts;
+  }
   moecclMoeLayer_t layer = nullptr;
   check(moecclMoeLayerCreate(grid, &config, &layer));
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
@@ -197,6 +227,8 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   weights.gate = gate.data();
   weights.noise = kind == moecclGateNoisyTopK ? gate.data() : nullptr;
   weights.w1 = weights.w2 = matrix.data();
+  const std::vector<double> residual = zeros(config.embedding * config.residual);
+  if (it.residual > 0) weights.residualW1 = weights.residualW2 = residual.data();
   check(moecclMoeLayerSetWeights(layer, &weights));
   const std::vector<double> tokens = zeros(config.tokens * config.embedding);
   std::vector<double> outputs = tokens, gradient = tokens;
@@ -232,7 +264,12 @@ TEST(ScheduleTerms, AreTheCallsOfALayer) {
       runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}}, [&](moecclComm_t comm, int) {
         for (int gate = 0; gate < moecclNumGates; ++gate)
           for (const auto datatype : {moecclFloat32, moecclFloat64})
-            expectTerms(comm, shape, schedule, static_cast<moecclMoeGate_t>(gate), datatype);
+            expectTerms(comm, shape, schedule,
+                        {.gate = static_cast<moecclMoeGate_t>(gate), .datatype = datatype});
+        expectTerms(comm, shape, schedule, {.residual = 5});
+        if (schedule == moecclScheduleS2) return;
+        expectTerms(comm, shape, schedule, {.dropless = true});
+        expectTerms(comm, shape, schedule, {.dropless = true, .residual = 3});
       });
     }
 }

@@ -58,6 +58,7 @@ Task taskOf(Problem problem) {
 // What a rank gets.
 struct Learned {
   Elements input, gate, noise, w1, b1, w2, b2;
+  Elements residualW1, residualB1, residualW2, residualB2;
 };
 
 struct How {
@@ -74,8 +75,10 @@ struct How {
 
 void expectLearned(moecclDataType_t datatype, const Learned& learned, Gradients expected,
                    const How& how) {
-  for (auto Gradients::*weights : {&Gradients::gate, &Gradients::noise, &Gradients::w1,
-                                   &Gradients::b1, &Gradients::w2, &Gradients::b2})
+  for (auto Gradients::*weights :
+       {&Gradients::gate, &Gradients::noise, &Gradients::w1, &Gradients::b1, &Gradients::w2,
+        &Gradients::b2, &Gradients::residualW1, &Gradients::residualB1, &Gradients::residualW2,
+        &Gradients::residualB2})
     for (double& each : expected.*weights) each = how.before + how.passes * how.backwards * each;
   const double tolerance = how.tolerance > 0 ? how.tolerance : toleranceOf(datatype);
   const auto expectClose = [&](const char* name, const Elements& elements,
@@ -95,14 +98,20 @@ void expectLearned(moecclDataType_t datatype, const Learned& learned, Gradients 
   expectClose("b1", learned.b1, expected.b1);
   expectClose("w2", learned.w2, expected.w2);
   expectClose("b2", learned.b2, expected.b2);
+  expectClose("residual w1", learned.residualW1, expected.residualW1);
+  expectClose("residual b1", learned.residualB1, expected.residualB1);
+  expectClose("residual w2", learned.residualW2, expected.residualW2);
+  expectClose("residual b2", learned.residualB2, expected.residualB2);
 }
 
 Learned roomFor(moecclDataType_t datatype, const Gradients& shard, double before) {
   const auto room = [&](const std::vector<double>& like) {
     return encode(datatype, std::vector<double>(like.size(), before));
   };
-  return {room(shard.input), room(shard.gate), room(shard.noise), room(shard.w1),
-          room(shard.b1),    room(shard.w2),   room(shard.b2)};
+  return {room(shard.input),      room(shard.gate),       room(shard.noise),
+          room(shard.w1),         room(shard.b1),         room(shard.w2),
+          room(shard.b2),         room(shard.residualW1), room(shard.residualB1),
+          room(shard.residualW2), room(shard.residualB2)};
 }
 
 void setGradients(moecclMoeLayer_t layer, Learned& learned) {
@@ -113,6 +122,12 @@ void setGradients(moecclMoeLayer_t layer, Learned& learned) {
   gradients.b1 = learned.b1.data();
   gradients.w2 = learned.w2.data();
   gradients.b2 = learned.b2.data();
+  if (!learned.residualW1.empty()) {
+    gradients.residualW1 = learned.residualW1.data();
+    gradients.residualB1 = learned.residualB1.data();
+    gradients.residualW2 = learned.residualW2.data();
+    gradients.residualB2 = learned.residualB2.data();
+  }
   check(moecclMoeLayerSetGradients(layer, &gradients));
 }
 
@@ -233,15 +248,33 @@ TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
   }
 }
 
-// Grids of six ranks with MP groups of two and of all.
+TEST(Backward, FollowsTheReferenceThroughTheResidualBranch) {
+  for (const Problem& problem : residualProblems()) {
+    expectAllSchedulesLearn(problem);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Backward, FollowsTheReferenceDropless) {
+  for (const Problem& problem : droplessProblems()) {
+    expectAllSchedulesLearn(problem);
+    if (HasFailure()) return;
+  }
+}
+
+// Grids of six ranks with MP groups of two and of all, and layers with and without a residual branch and capacity.
 std::vector<Task> sixes() {
   std::vector<Task> tasks;
-  for (int nMp : {2, 6}) {
-    Problem problem = six("gradients");
-    problem.tokens = 21;
-    problem.grid.nMp = nMp;
-    tasks.push_back(taskOf(problem));
-  }
+  for (int nMp : {2, 6})
+    for (const auto& [residual, dropless] :
+         {std::pair{0, false}, {5, false}, {0, true}, {5, true}}) {
+      Problem problem = six("gradients");
+      problem.tokens = 21;
+      problem.grid.nMp = nMp;
+      problem.residual = residual;
+      problem.dropless = dropless;
+      tasks.push_back(taskOf(problem));
+    }
   return tasks;
 }
 
@@ -365,6 +398,8 @@ TEST(Backward, TheSameBitsWhereRanksShare) {
         const Learned& firstOfMp = all[rank / grid.nMp * grid.nMp];
         EXPECT_EQ(all[rank].input, firstOfMp.input) << nameOf(schedule) << ", rank " << rank;
         EXPECT_EQ(all[rank].gate, firstOfMp.gate) << nameOf(schedule) << ", rank " << rank;
+        EXPECT_EQ(all[rank].residualW1, firstOfMp.residualW1) << nameOf(schedule);
+        EXPECT_EQ(all[rank].residualB2, firstOfMp.residualB2) << nameOf(schedule);
         const Learned& firstShard = all[rank / grid.nEsp * grid.nEsp];
         EXPECT_EQ(all[rank].b2, firstShard.b2) << nameOf(schedule) << ", rank " << rank;
       }

@@ -20,6 +20,39 @@ TEST(AllSchedules, ComputeTheReferenceInHardCases) {
   }
 }
 
+TEST(AllSchedules, ComputeTheReferenceWithAResidualBranch) {
+  for (const Problem& problem : inBothDatatypes(residualProblems())) {
+    expectAllSchedules(problem);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(AllSchedules, OverlapTheResidualBranchWhateverMovesTheBytes) {
+  for (bool progressThread : {false, true})
+    for (std::int64_t chunks : {1, 2}) {
+      Problem problem = six("residual branch");
+      problem.tokens = 43;
+      problem.capacityGroups = 4;
+      problem.chunks = chunks;
+      problem.residual = 7;
+      const Solved solved = solve(problem);
+      for (moecclSchedule_t schedule : schedulesOf(problem))
+        runLayer(problem, solved,
+                 {.schedule = schedule,
+                  .ownStream = true,
+                  .inPlace = true,
+                  .progressThread = progressThread,
+                  .forwards = 4});
+    }
+}
+
+TEST(AllSchedules, ComputeTheReferenceDropless) {
+  for (const Problem& problem : inBothDatatypes(droplessProblems())) {
+    expectAllSchedules(problem);
+    if (HasFailure()) return;
+  }
+}
+
 TEST(Problems, AreAsHardAsTheySay) {
   const auto solved = [](const char* name) { return solve(hardProblem(name)).expected[0]; };
   EXPECT_EQ(solved("one place per group").capacity, 2);

@@ -97,8 +97,10 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.config.hidden = problem.hidden;
   layer.config.experts = problem.experts;
   layer.config.topK = problem.choices;
-  layer.config.capacityFactor = problem.capacityFactor;
-  layer.config.capacityGroups = problem.capacityGroups;
+  layer.config.capacityFactor = problem.dropless ? 0 : problem.capacityFactor;
+  layer.config.capacityGroups = problem.dropless ? 0 : problem.capacityGroups;
+  layer.config.dropless = problem.dropless ? 1 : 0;
+  layer.config.residual = problem.residual;
   layer.config.chunks = problem.chunks;
   layer.config.activation = problem.activation;
   layer.config.datatype = problem.datatype;
@@ -122,6 +124,13 @@ Layer layerOf(const Problem& problem, Source& source) {
   if (problem.biases) {
     layer.b1 = source.uniform(problem.experts * problem.hidden);
     layer.b2 = source.uniform(problem.experts * problem.embedding);
+  }
+  if (problem.residual == 0) return layer;
+  layer.residualW1 = source.uniform(problem.embedding * problem.residual);
+  layer.residualW2 = source.uniform(problem.residual * problem.embedding);
+  if (problem.biases) {
+    layer.residualB1 = source.uniform(problem.residual);
+    layer.residualB2 = source.uniform(problem.embedding);
   }
   return layer;
 }
@@ -163,6 +172,7 @@ std::string Problem::text() const {
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", chunks " << chunks << ", gate " << gate
+      << (dropless ? ", dropless" : "") << ", residual " << residual
       << (training ? ", training" : "") << (datatype == moecclFloat64 ? ", float64" : "")
       << ", seed " << seed;
   return out.str();
@@ -432,8 +442,10 @@ const char* nameOf(moecclSchedule_t schedule) {
 }
 
 std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {
-  std::vector<moecclSchedule_t> schedules{moecclScheduleBaseline, moecclScheduleS2};
-  if (problem.capacityGroups % problem.grid.nMp == 0) schedules.push_back(moecclScheduleS1);
+  std::vector<moecclSchedule_t> schedules{moecclScheduleBaseline};
+  if (!problem.dropless) schedules.push_back(moecclScheduleS2);
+  if (problem.dropless || problem.capacityGroups % problem.grid.nMp == 0)
+    schedules.push_back(moecclScheduleS1);
   if (problem.grid.nMp == problem.ranks()) schedules.push_back(moecclSchedulePpMoe);
   return schedules;
 }

@@ -31,6 +31,8 @@ struct Problem {
   Tokens data = Tokens::random;
   moecclDataType_t datatype = moecclFloat32;
   bool biases = true;
+  bool dropless = false;  // then capacity counts for nothing
+  std::int64_t residual = 0;
   // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
   // which choices had a place. Needs embedding >= experts.
   bool probe = false;
@@ -77,6 +79,11 @@ std::vector<Problem> hardProblems();
 std::vector<Problem> chunkedProblems();
 // Every gate in training under S1 in chunks, whose borders cut sequences.
 std::vector<Problem> chunkedGateProblems();
+// Grids, batches, chunks and few tokens, all with a residual branch.
+std::vector<Problem> residualProblems();
+// Dropless layers on every grid and with every gate that they may have; with idle and hot experts, and with
+// hardly any tokens. Some have a residual branch.
+std::vector<Problem> droplessProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
 

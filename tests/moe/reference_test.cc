@@ -60,6 +60,12 @@ Case caseOf(const moecclMoeConfig_t& config, int nMp, bool biases, unsigned seed
   it.layer.w2 = coarse(random, config.experts * matrix);
   if (biases) it.layer.b1 = coarse(random, config.experts * config.hidden);
   if (biases) it.layer.b2 = coarse(random, config.experts * config.embedding);
+  if (config.residual > 0) {
+    it.layer.residualW1 = coarse(random, config.embedding * config.residual);
+    it.layer.residualW2 = coarse(random, config.residual * config.embedding);
+    if (biases) it.layer.residualB1 = coarse(random, config.residual);
+    if (biases) it.layer.residualB2 = coarse(random, config.embedding);
+  }
   it.input = coarse(random, config.tokens * config.embedding);
   it.outputGradient = coarse(random, config.tokens * config.embedding);
   return it;
@@ -90,20 +96,33 @@ double product(const double* a, std::int64_t stride, const double* b, std::int64
 }
 
 // No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no number is
-// above 1.
-bool awayFromCorners(const Case& it) {
+// above 1. w1 [M][hidden]; b1 may be null.
+bool awayFromCorners(const Case& it, std::int64_t hidden, const double* w1, const double* b1) {
   constexpr double kMargin = 8 * kStep;
   const moecclMoeConfig_t& config = it.layer.config;
+  if (config.activation != moecclMoeRelu) return true;
   for (std::int64_t token = 0; token < config.tokens; ++token)
-    for (std::int64_t e = 0; e < config.experts; ++e)
-      for (std::int64_t h = 0; h < config.hidden; ++h) {
-        const double* const numbers = it.input.data() + token * config.embedding;
-        const double bias = it.layer.b1.empty() ? 0 : it.layer.b1[e * config.hidden + h];
-        const double* const column = it.layer.w1.data() + e * config.embedding * config.hidden + h;
-        const double unit = bias + product(column, config.hidden, numbers, config.embedding);
-        if (config.activation == moecclMoeRelu && std::abs(unit) < kMargin) return false;
-      }
+    for (std::int64_t h = 0; h < hidden; ++h) {
+      const double* const numbers = it.input.data() + token * config.embedding;
+      const double unit =
+          (b1 == nullptr ? 0 : b1[h]) + product(w1 + h, hidden, numbers, config.embedding);
+      if (std::abs(unit) < kMargin) return false;
+    }
   return true;
+}
+
+bool awayFromCorners(const Case& it) {
+  const moecclMoeConfig_t& config = it.layer.config;
+  const auto bias = [](const std::vector<double>& all, std::int64_t begin) {
+    return all.empty() ? nullptr : all.data() + begin;
+  };
+  for (std::int64_t e = 0; e < config.experts; ++e)
+    if (!awayFromCorners(it, config.hidden,
+                         it.layer.w1.data() + e * config.embedding * config.hidden,
+                         bias(it.layer.b1, e * config.hidden)))
+      return false;
+  return awayFromCorners(it, config.residual, it.layer.residualW1.data(),
+                         bias(it.layer.residualB1, 0));
 }
 
 // Nor does any change a choice, their order or who has a place.
@@ -156,6 +175,10 @@ bool compareSmoothCase(const moecclMoeConfig_t& config, bool biases) {
   compare("b1", it, it.layer.b1, gradients.b1);
   compare("w2", it, it.layer.w2, gradients.w2);
   compare("b2", it, it.layer.b2, gradients.b2);
+  compare("residual w1", it, it.layer.residualW1, gradients.residualW1);
+  compare("residual b1", it, it.layer.residualB1, gradients.residualB1);
+  compare("residual w2", it, it.layer.residualW2, gradients.residualW2);
+  compare("residual b2", it, it.layer.residualB2, gradients.residualB2);
   return !forward(it.layer, it.input.data(), it.chance).placeless.empty();
 }
 
@@ -207,6 +230,38 @@ TEST(Reference, GradientsOfEveryGateAreSlopes) {
         }
         compareSmoothCase(config, true);
       }
+}
+
+TEST(Reference, GradientsOfTheResidualBranchAreSlopes) {
+  for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu})
+    for (bool biases : {false, true}) {
+      moecclMoeConfig_t config = smallConfig();
+      config.topK = 1;
+      config.capacityFactor = 0.5;
+      config.residual = 3;
+      config.activation = activation;
+      compareSmoothCase(config, biases);
+    }
+}
+
+TEST(Reference, DroplessGivesEveryChoiceAPlace) {
+  for (int gate = 0; gate < moecclNumGates; ++gate) {
+    if (gate == moecclGateExpertChoice) continue;  // capacity is what it is about
+    moecclMoeConfig_t config = smallConfig();
+    config.gate = static_cast<moecclMoeGate_t>(gate);
+    config.topK = gate == moecclGateSwitch ? 1 : 2;
+    config.experts = gate == moecclGateNoisyTopK ? 3 : 4;
+    config.dropless = 1;
+    EXPECT_FALSE(compareSmoothCase(config, true));
+    Case it = caseOf(config, 2, true, 1);
+    const Result dropless = forward(it.layer, it.input.data(), it.chance);
+    it.layer.config.dropless = 0;
+    it.layer.config.capacityFactor = 100;
+    const Result roomy = forward(it.layer, it.input.data(), it.chance);
+    EXPECT_EQ(dropless.output, roomy.output);
+    EXPECT_EQ(dropless.kept, roomy.kept);
+    EXPECT_EQ(dropless.capacity, 0);
+  }
 }
 
 }  // namespace

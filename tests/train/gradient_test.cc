@@ -10,14 +10,15 @@
 namespace train {
 namespace {
 
-// Every token goes to every expert and finds a place: no jumps there.
+// Every token goes to three experts, of the first block to all, and finds places: no jumps there.
 ModelConfig smoothModel() {
   ModelConfig config;
   config.characters = 7;
   config.embedding = 12;
   config.heads = 3;
   config.hidden = 10;
-  config.experts = 3;
+  config.experts = {3, 4};
+  config.residual = 5;
   config.topK = 3;
   config.capacityFactor = 3;
   config.context = 5;
@@ -95,8 +96,8 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
     const double expected = (losses[1] - losses[0]) / (2 * kStep);
     EXPECT_NEAR(slopes[static_cast<std::size_t>(i)], expected, 2e-3 * std::abs(expected) + 2e-4);
   }
-  // Every kind of tensor was among them: embeddings, 3 norms, attention, experts, output.
-  EXPECT_EQ(parameters.count(), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1);
+  // Every kind of tensor was among them: embeddings, 3 norms, attention, experts, residual branch, output.
+  EXPECT_EQ(parameters.count(), 2 + 2 * (2 + 4 + 2 + 5 + 4) + 2 + 1);
 }
 
 TEST_F(GradientTest, PassesAddUp) {

@@ -20,6 +20,8 @@ GIVEN = None   # the arguments of this script
 FOLDER = None  # for this run's files
 
 SMALL = ("--embedding", "32", "--hidden", "48", "--context", "32", "--warm-up", "10")
+# PR-MoE (DeepSpeed-MoE 4.1): more experts in the later block, and in each an expert that all tokens pass.
+PYRAMID = ("--experts", "4,8", "--residual", "24", "--top-k", "1")
 # What 8 ranks train with; PPMoE wants all ranks of a stage in one MP group.
 RUNS = {"baseline": ("--schedule", "baseline"),
         "S1": ("--schedule", "S1"),
@@ -94,15 +96,30 @@ class Short(Case):
                     self.assertAlmostEqual(row[3], other[3], delta=1e-2)
         self.assertLess(expected[-1][1], expected[0][1] - 0.8)
 
+    def test_a_pyramid_with_a_residual_branch_trains_the_same_on_every_grid(self):
+        expected = self.run_curve("one", 1, "--steps", "20", *SMALL, *PYRAMID)
+        for name in ("S1", "PPMoE", "pipeline"):
+            with self.subTest(run=name):
+                curve = self.run_curve(name, "2x4", "--steps", "20", *SMALL, *PYRAMID, *RUNS[name])
+                self.assert_same_losses(curve, expected, 1e-3)
+        self.assertLess(expected[-1][1], expected[0][1] - 0.8)
+
     def test_every_gradient_is_the_same_on_every_grid(self):
+        self.compare_gradients((), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1)
+
+    def test_every_gradient_of_a_pyramid_is_the_same_on_every_grid(self):
+        self.compare_gradients(PYRAMID, 2 + 2 * (2 + 4 + 2 + 5 + 4) + 2 + 1)
+
+    def compare_gradients(self, model, tensors_expected):
         # Adam makes the same of a gradient and its double, so that losses alone would not tell. After one step its
         # first moment is a tenth of the gradient.
         def gradients(name, nodes, *arguments):
-            self.run_curve(name, nodes, "--steps", "1", "--checkpoint", path_of(name + ".state"), *SMALL, *arguments)
+            self.run_curve(name, nodes, "--steps", "1", "--checkpoint", path_of(name + ".state"), *SMALL, *model,
+                           *arguments)
             return {tensor: states[1] for tensor, states in checkpoint(path_of(name + ".state")).items()}
 
         expected = gradients("one", 1)
-        self.assertEqual(len(expected), 2 + 2 * (2 + 4 + 2 + 5) + 2 + 1)
+        self.assertEqual(len(expected), tensors_expected)
         for run, arguments in RUNS.items():
             tensors = gradients(run, "2x4", *arguments)
             self.assertEqual(list(tensors), list(expected))
@@ -182,7 +199,8 @@ class Short(Case):
 
     def test_a_teacher_for_the_first_steps(self):
         teacher = path_of("teacher.state")
-        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "4")
+        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "2,4",
+                  "--residual", "16")
         self.run_curve("teacher", 1, "--steps", "60", "--warm-up", "10", "--checkpoint", teacher, *bigger)
         taught = ("--teacher", teacher, "--teacher-steps", "15", "--steps", "20", *SMALL)
         expected = self.run_curve("taught", 1, *taught)
@@ -219,6 +237,8 @@ class Short(Case):
             for arguments, message in ((("--hidden", "64"), f"checkpoint {state} was made with --hidden 48, not 64"),
                                        (("--seed", "2"), "was made with --seed 1, not 2"),
                                        (("--batch", "32"), "was made with --batch 16, not 32"),
+                                       (("--experts", "4,8"), "was made with --experts 8, not 4,8"),
+                                       (("--residual", "8"), "was made with --residual 0, not 8"),
                                        (("--balance", "0.5"), "was made with --balance 0.01"),
                                        (("--text", __file__), "was made with text ")):
                 with self.subTest(nodes=nodes, arguments=arguments):
@@ -257,6 +277,11 @@ class Short(Case):
                 ("2x2", ("--stages", "3"), "--stages 3 must divide the number of ranks, 4"),
                 ("2x2", ("--stages", "4"), "--blocks 2 must be at least --stages 4"),
                 ("2x2", ("--experts", "7"), "experts"),
+                ("2x2", ("--experts", "8,7"), "experts is 7"),
+                (1, ("--experts", "8,"), '--experts is "8,"; it must be whole numbers above 0, with commas'),
+                (1, ("--experts", "8,0"), '--experts is "8,0"; it must be whole numbers above 0, with commas'),
+                (1, ("--experts", "2,4,8"), "--experts has 3 numbers; it may have one for each of --blocks, 2"),
+                (1, ("--residual", "-1"), '--residual is "-1"; it must be a whole number from 0'),
                 ("2x2", ("--schedule", "PPMoE", "--mp", "2"), "PPMoE")):
             with self.subTest(arguments=arguments):
                 self.assertIn(message, self.complaint(nodes, *arguments))

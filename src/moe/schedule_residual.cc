@@ -1,0 +1,65 @@
+// The residual branch beside a schedule whose exchanges have no room for it: baseline and S2, at whose end all
+// ranks of an MP group have all of its tokens.
+//
+//   input            [tokens]
+//     | MP-Split
+//   part             [padded tokens / N_MP]               the caller's
+//     | the branch
+//     | MP-AllGather, under way while the schedule does the rest
+//                    [tokens]
+//     | added to the schedule's output
+//
+// So every token is computed once, not N_MP times: (1 - 1 / N_MP) x more bytes leave a rank each way, with
+// x = B L M s, for (1 - 1 / N_MP) of 2 B L M R multiplications.
+#include "src/moe/residual.h"
+#include "src/moe/schedule.h"
+
+namespace moeccl {
+namespace {
+
+class WithResidual final : public Schedule {
+ public:
+  WithResidual(std::unique_ptr<Schedule> schedule, const Groups& groups, Compute& compute)
+      : Schedule(groups, compute),
+        schedule_(std::move(schedule)),
+        residual_(groups_, compute, *this, true) {}
+
+  moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
+                         void* output, BatchSums& sums, moecclStream_t stream) override {
+    // The branch first: output may be input.
+    moecclResult_t result = residual_.forward(weights.residual, input, stream);
+    if (result != moecclSuccess) return result;
+    result = rest(schedule_->forward(weights, step, input, output, sums, stream));
+    return result == moecclSuccess ? residual_.addTo(output, stream) : result;
+  }
+
+  moecclResult_t backward(const LayerWeights& weights, const void* outputGradient,
+                          const double* sumGradients, const LayerGradients& gradients,
+                          void* inputGradient, moecclStream_t stream) override {
+    moecclResult_t result = residual_.backward(weights.residual, outputGradient, stream);
+    if (result != moecclSuccess) return result;
+    result = rest(schedule_->backward(weights, outputGradient, sumGradients, gradients,
+                                      inputGradient, stream));
+    if (result == moecclSuccess) result = residual_.addTo(inputGradient, stream);
+    return result == moecclSuccess ? residual_.addGradients(gradients.residual, stream) : result;
+  }
+
+ private:
+  // The schedule's result; on failure the branch is not under way any more.
+  moecclResult_t rest(moecclResult_t result) {
+    if (result != moecclSuccess) residual_.abandon();
+    return noted(schedule_->failedPhase(), result);
+  }
+
+  std::unique_ptr<Schedule> schedule_;
+  Residual residual_;
+};
+
+}  // namespace
+
+std::unique_ptr<Schedule> withResidual(std::unique_ptr<Schedule> schedule, const Groups& groups,
+                                       Compute& compute) {
+  return std::make_unique<WithResidual>(std::move(schedule), groups, compute);
+}
+
+}  // namespace moeccl
