@@ -186,6 +186,8 @@ typedef struct {
   char exchanges[MOECCL_EXCHANGES_BYTES];
   /* What a rank sends to other nodes by these algorithms: the mean of the ranks of the largest node. */
   double bytesBetween;
+  int64_t
+      chunks; /* into which S1 cuts tokens, as the config says or the fastest measured; 1 of others */
 } moecclScheduleChoice_t;
 
 /* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic

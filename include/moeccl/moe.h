@@ -140,7 +140,8 @@ typedef struct {
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
    * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
-   * divide capacityGroups / N_MP. 0 or 1: none. Results do not depend on it, but for rounding. Exchanges go
+   * divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile predicts to be the
+   * fastest, if such layers were measured. Results do not depend on it, but for rounding. Exchanges go
    * on while experts compute if the communicator has a progress thread, else between two experts. Other
    * schedules ignore it. Dropless: 0 or 1. */
   int64_t chunks;
@@ -186,13 +187,14 @@ typedef struct {
   int64_t capacity;          /* T: places per expert for the tokens of one MP group; dropless: 0 */
   int64_t capacityGroups;    /* g; dropless: 0 */
   moecclSchedule_t schedule; /* the one that Forward follows; never auto */
+  int64_t chunks;            /* into which S1 cuts each rank's tokens; 1 under others */
 } moecclMoeShapes_t;
 
 #define MOECCL_MOE_SHAPES_MAGIC 0x6d6f7368u
 #define MOECCL_MOE_SHAPES_INITIALIZER                                                     \
   {                                                                                       \
     sizeof(moecclMoeShapes_t), MOECCL_MOE_SHAPES_MAGIC, MOECCL_VERSION, 0, 0, 0, 0, 0, 0, \
-        moecclScheduleAuto                                                                \
+        moecclScheduleAuto, 0                                                             \
   }
 
 /* Weights, row-major, of config.datatype. Begin with MOECCL_MOE_WEIGHTS_INITIALIZER. b2 is the same

@@ -35,6 +35,8 @@ std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig
   return offered;
 }
 
+constexpr std::int64_t kMostChunks = 4, kChunkedTokens = 512;
+
 }  // namespace
 
 std::span<const WholeKind> wholeKinds() { return kKinds; }
@@ -63,12 +65,21 @@ SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moeccl
   }
   std::deque<MeasuredLayer> layers;
   std::vector<Turn> turns;
-  for (const moecclSchedule_t schedule : offeredBy(grid, config)) {
-    config.schedule = schedule;
+  const auto add = [&] {
     MeasuredLayer& layer = layers.emplace_back(grid, config);
     for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});
+  };
+  for (const moecclSchedule_t schedule : offeredBy(grid, config)) {
+    config.schedule = schedule;
+    add();
   }
+  // S1 in chunks, where each is worth a message.
+  config.schedule = moecclScheduleS1;
+  config.capacityGroups = std::int64_t{shape.nMp} * kMostChunks;
+  for (config.chunks = 2; config.chunks <= kMostChunks && kind.tokens >= kChunkedTokens;
+       config.chunks *= 2)
+    add();
   takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, until}, true);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     if (profile != nullptr)

@@ -21,6 +21,9 @@ LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   sizes.dropless = shape.dropless;
   sizes.residual = shape.residual;
   sizes.partTokens = shape.partTokens;
+  if (!shape.dropless && shape.groups % shape.grid.nMp == 0)
+    sizes.partGroups = shape.groups / shape.grid.nMp;
+  sizes.chunks = shape.schedule == moecclScheduleS1 ? shape.chunks : 0;
   return sizes;
 }
 

@@ -93,6 +93,7 @@ moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t
     shapes->localHidden = shape.localHidden;
     shapes->capacity = shape.dropless ? 0 : shape.capacity();
     shapes->capacityGroups = shape.dropless ? 0 : shape.groups;
+    shapes->chunks = shape.chunks;
     shapes->schedule = shape.schedule;
   });
 }

@@ -70,8 +70,9 @@ LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
   LayerModel model(world->communicator->topology(), grid,
                    world->communicator->settings().algorithms, nullptr);
   const moecclSchedule_t schedule = layer.shape().schedule;
-  return {
-      model.keyOf(schedule, pass), {model.sampleOf(schedule, pass, sizesOf(layer.shape(), 1))}, {}};
+  return {model.keyOf(schedule, layer.shape().chunks, pass),
+          {model.sampleOf(schedule, pass, sizesOf(layer.shape(), 1))},
+          {}};
 }
 
 // What each rank says of its profile.

@@ -19,9 +19,9 @@ bool sameGate(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
 bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
   return a.tokens == b.tokens && a.embedding == b.embedding && a.hidden == b.hidden &&
          a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
-         a.capacityGroups == b.capacityGroups && a.activation == b.activation &&
-         a.datatype == b.datatype && a.dropless == b.dropless && a.residual == b.residual &&
-         sameGate(a, b);
+         a.capacityGroups == b.capacityGroups && a.chunks == b.chunks &&
+         a.activation == b.activation && a.datatype == b.datatype && a.dropless == b.dropless &&
+         a.residual == b.residual && sameGate(a, b);
 }
 
 bool same(const LayerQuestion& a, const LayerQuestion& b) {

@@ -106,6 +106,7 @@ Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) 
                         "Parm's rules choose by the capacity, and between S1 and S2",
                         static_cast<int>(question.rule)));
   Subject subject{sizesOf(shape, question.layer.capacityFactor), {}, {}};
+  subject.sizes.chunks = question.layer.chunks;
   if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
   if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
   for (const auto schedule :
@@ -113,7 +114,9 @@ Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) 
     const bool known = question.rule == moecclRuleModel || schedule == moecclScheduleS1 ||
                        schedule == moecclScheduleS2;
     const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    if (known && wanted && offers(schedule, shape)) subject.offered.push_back(schedule);
+    if (!known || !wanted || !offers(schedule, shape)) continue;
+    layerShape(question.layer, schedule, grid);  // what it cannot have is refused, chosen or not
+    subject.offered.push_back(schedule);
   }
   if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
   return subject;
@@ -130,14 +133,18 @@ std::vector<moecclScheduleChoice_t> answer(LayerModel& model, const Subject& sub
     choice.communication = estimate.communication;
     choice.bytesBetween = estimate.bytesBetween;
     choice.measured = estimate.measured;
+    choice.chunks = estimate.chunks;
     store(choice.exchanges, estimate.exchanges);
     choices.push_back(choice);
   }
   if (rule == moecclRuleModel) return choices;
   const ParmTimes times = parmTimes(model, subject.sizes, rule == moecclRuleParm);
-  for (moecclScheduleChoice_t& choice : choices)
+  for (moecclScheduleChoice_t& choice : choices) {
     choice.seconds = choice.communication =
         choice.schedule == moecclScheduleS1 ? times.s1 : times.s2;
+    choice.chunks = std::max<std::int64_t>(subject.sizes.chunks, 1);
+    if (choice.schedule != moecclScheduleS1) choice.chunks = 1;
+  }
   // Of equal ones S1, as there.
   std::ranges::sort(choices, {}, &moecclScheduleChoice_t::schedule);
   std::ranges::stable_sort(choices, {}, &moecclScheduleChoice_t::seconds);

@@ -107,12 +107,13 @@ std::unique_ptr<Schedule> scheduleOf(const Groups& groups, Compute& compute) {
   }
 }
 
-// The requested schedule, or the one that the library predicts to be the fastest.
-moecclSchedule_t chosenSchedule(const Groups& groups, const moecclMoeConfig_t& config,
-                                const char* environment) {
+// The requested schedule and chunks, or those that the library predicts to be the fastest.
+LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, const char* environment) {
   const moecclSchedule_t requested = requestedSchedule(config, environment);
-  if (requested != moecclScheduleAuto) return requested;
-  layerShape(config, requested, groups.shape);  // what is wrong with the config is ours to say
+  const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
+  const bool cuts = requested == moecclScheduleS1 && config.chunks == 0 &&
+                    shape.groups > groups.shape.nMp && !shape.dropless;
+  if (requested != moecclScheduleAuto && !cuts) return shape;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = groups.grid;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
@@ -123,14 +124,15 @@ moecclSchedule_t chosenSchedule(const Groups& groups, const moecclMoeConfig_t& c
   int room = 1;
   const moecclResult_t result = moecclSelectSchedule(&query, &first, &room);
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
-  return first.schedule;
+  config.chunks = first.chunks;
+  return layerShape(config, first.schedule, groups.shape);
 }
 
 }  // namespace
 
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
     : groups_(comparedGroups(grid, config, environment)),
-      shape_(layerShape(config, chosenSchedule(groups_, config, environment), groups_.shape)),
+      shape_(chosenShape(groups_, config, environment)),
       compute_(cpuCompute(shape_)),
       schedule_(scheduleOf(groups_, *compute_)),
       sums_(*compute_),

@@ -1,6 +1,7 @@
 #include "src/select/layer_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "algorithms/choice.h"
@@ -63,12 +64,11 @@ LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgor
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
                                                            ranksOnNode);
   if (profile_ == nullptr) return;
-  for (int schedule = 0; schedule < moecclNumSchedules; ++schedule)
-    for (const Pass pass : {Pass::forward, Pass::backward})
-      if (const LayerCurve* measured =
-              profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), pass)))
-        factors_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)] =
-            measured->factors;
+  for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)
+    for (std::size_t i = 0; i < kChunks.size(); ++i)
+      for (const Pass pass : {Pass::forward, Pass::backward})
+        layers_[schedule][i][static_cast<std::size_t>(pass)] =
+            profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), kChunks[i], pass));
   if (profile_->fingerprint.ranksPerNode.empty()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
@@ -105,8 +105,10 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
   return choice;
 }
 
-LayerKey LayerModel::keyOf(moecclSchedule_t schedule, Pass pass) const {
-  return {nameOf(schedule), nameOf(pass), where_};
+LayerKey LayerModel::keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const {
+  return {chunks > 1 ? stringf("%s:chunks=%lld", nameOf(schedule), static_cast<long long>(chunks))
+                     : nameOf(schedule),
+          nameOf(pass), where_};
 }
 
 LayerSample LayerModel::sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes) {
@@ -116,7 +118,8 @@ LayerSample LayerModel::sampleOf(moecclSchedule_t schedule, Pass pass, const Lay
     LayerExchange stored{std::string(nameOf(exchange.collective)), {}, exchange.bytes};
     for (const CostModel& group : groups(exchange.group))
       stored.where.push_back(group.where(exchange.collective, given(exchange, sizes)));
-    sample.exchanges.push_back(std::move(stored));
+    sample.exchanges.insert(sample.exchanges.end(), static_cast<std::size_t>(exchange.times),
+                            stored);
   }
   return sample;
 }
@@ -134,38 +137,83 @@ double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms,
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
 
+const LayerFactors* LayerModel::measured(moecclSchedule_t schedule, std::int64_t chunks,
+                                         Pass pass) const {
+  const auto known = std::ranges::find(kChunks, chunks);
+  if (known == kChunks.end()) return nullptr;
+  const LayerCurve* const layers =
+      layers_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(known - kChunks.begin())]
+             [static_cast<std::size_t>(pass)];
+  return layers == nullptr ? nullptr : &layers->factors;
+}
+
+LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, std::int64_t chunks,
+                                   Pass pass) const {
+  for (const std::int64_t as : {chunks, std::int64_t{1}})
+    if (const LayerFactors* const factors = measured(schedule, as, pass)) return *factors;
+  return {};
+}
+
+std::vector<std::int64_t> LayerModel::chunksOf(moecclSchedule_t schedule,
+                                               std::span<const Pass> passes,
+                                               const LayerSizes& sizes) const {
+  if (schedule != moecclScheduleS1) return {1};
+  if (sizes.chunks > 0) return {sizes.chunks};
+  std::vector<std::int64_t> all;
+  for (const std::int64_t chunks : kChunks) {
+    const bool known = std::ranges::all_of(
+        passes, [&](Pass pass) { return measured(schedule, chunks, pass) != nullptr; });
+    const bool divides = sizes.partGroups > 0 && sizes.partGroups % chunks == 0;
+    if (chunks == 1 || (known && divides)) all.push_back(chunks);
+  }
+  return all;
+}
+
+// sizes.chunks: set.
+LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<const Pass> passes,
+                                          const LayerSizes& sizes) {
+  Estimate estimate{schedule, 0, 0, 0, profile_ != nullptr, {}, sizes.chunks};
+  for (const Pass pass : passes) {
+    const ScheduleTerms terms = termsOf(schedule, pass, sizes);
+    const LayerFactors factors = factorsOf(schedule, sizes.chunks, pass);
+    for (const Exchange& exchange : terms.exchanges) {
+      const AlgorithmChoice how = given(exchange, sizes);
+      CostModel::Estimate slowest{};
+      double bytesBetween = 0;
+      for (CostModel& group : groups(exchange.group)) {
+        const auto one = group.fastest(exchange.collective, how, exchange.bytes);
+        bytesBetween = std::max(
+            bytesBetween, group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
+        if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
+      }
+      estimate.bytesBetween += exchange.times * bytesBetween;
+      estimate.communication += factors.exchanges * exchange.times * slowest.seconds;
+      estimate.measured &= slowest.measured;
+      if (pass != passes[0]) continue;
+      if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
+      ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
+    }
+    estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
+                         sizes.elementBytes == kMeasuredBytes;
+    estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
+  }
+  estimate.seconds += estimate.communication;
+  return estimate;
+}
+
 std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSchedule_t> offered,
                                                         std::span<const Pass> passes,
                                                         const LayerSizes& sizes) {
   std::vector<Estimate> all;
   for (const moecclSchedule_t schedule : offered) {
-    Estimate estimate{schedule, 0, 0, 0, profile_ != nullptr, {}};
-    for (const Pass pass : passes) {
-      const ScheduleTerms terms = termsOf(schedule, pass, sizes);
-      const LayerFactors& factors = factorsOf(schedule, pass);
-      for (const Exchange& exchange : terms.exchanges) {
-        const AlgorithmChoice how = given(exchange, sizes);
-        CostModel::Estimate slowest{};
-        double bytesBetween = 0;
-        for (CostModel& group : groups(exchange.group)) {
-          const auto one = group.fastest(exchange.collective, how, exchange.bytes);
-          bytesBetween = std::max(bytesBetween, group.bytesBetween(exchange.collective, how,
-                                                                   one.choice, exchange.bytes));
-          if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
-        }
-        estimate.bytesBetween += bytesBetween;
-        estimate.communication += factors.exchanges * slowest.seconds;
-        estimate.measured &= slowest.measured;
-        if (pass != passes[0]) continue;
-        if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
-        ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
-      }
-      estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
-                           sizes.elementBytes == kMeasuredBytes;
-      estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
+    std::optional<Estimate> best;
+    for (const std::int64_t chunks : chunksOf(schedule, passes, sizes)) {
+      LayerSizes cut = sizes;
+      cut.chunks = chunks;
+      Estimate one = estimate(schedule, passes, cut);
+      if (!best || one.seconds < best->seconds) best = std::move(one);
     }
-    estimate.seconds += estimate.communication;
-    all.push_back(std::move(estimate));
+    all.push_back(std::move(*best));
   }
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
   return all;
@@ -175,12 +223,16 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                                 std::span<const Pass> passes, const LayerSizes& sizes) {
   std::string text;
   for (const Estimate& estimate : estimates(offered, passes, sizes)) {
+    LayerSizes cut = sizes;
+    cut.chunks = estimate.chunks;
     text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(estimate.schedule),
                     estimate.seconds * 1e3, estimate.communication * 1e3,
                     estimate.measured ? "" : " (not all of it measured)");
+    if (estimate.chunks > 1)
+      text += stringf("    in %lld chunks\n", static_cast<long long>(estimate.chunks));
     for (const Pass pass : passes) {
-      const ScheduleTerms terms = termsOf(estimate.schedule, pass, sizes);
-      const LayerFactors& factors = factorsOf(estimate.schedule, pass);
+      const ScheduleTerms terms = termsOf(estimate.schedule, pass, cut);
+      const LayerFactors factors = factorsOf(estimate.schedule, estimate.chunks, pass);
       text += stringf("    %s", nameOf(pass));
       if (factors != LayerFactors{})
         text +=
@@ -194,6 +246,7 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
           const auto ways =
               group.estimates(exchange.collective, given(exchange, sizes), exchange.bytes);
           text += stringf("      %-32s %10.0f B", exchange.name, exchange.bytes);
+          if (exchange.times > 1) text += stringf(", %d times,", exchange.times);
           for (const CostModel::Estimate& way : ways)
             text += stringf("%s %.3f ms %s", &way == ways.data() ? "" : ",", way.seconds * 1e3,
                             textOf(way.choice).c_str());

@@ -15,6 +15,9 @@ namespace moeccl {
 
 using FixedAlgorithms = std::array<AlgorithmChoice, kCollectives>;  // no algorithm: free
 
+// Those among which the model chooses, with none first.
+inline constexpr std::array<std::int64_t, 4> kChunks = {1, 2, 4, 8};
+
 class LayerModel {
  public:
   // `fixed` holds for the grid's communicator and its groups. The same on all ranks of the grid.
@@ -28,6 +31,7 @@ class LayerModel {
     double bytesBetween;    // that a rank sends to other nodes: the mean of the largest node's
     bool measured;          // all of it
     std::string exchanges;  // "dispatch: dedup, combine: flat"; of the first pass
+    std::int64_t chunks;    // of S1; 1 of others
   };
   // Finds out what has been measured, so that no question has to.
   void prepare(const Grid& grid);
@@ -39,7 +43,7 @@ class LayerModel {
                       const LayerSizes& sizes);
 
   // What a profile stores of a layer that was measured.
-  LayerKey keyOf(moecclSchedule_t schedule, Pass pass) const;
+  LayerKey keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
   LayerSample sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes);
 
   // Groups of one kind may lie differently on the nodes: these are the different ones. A call of all of
@@ -49,15 +53,22 @@ class LayerModel {
 
  private:
   double localSeconds(Pass pass, const ScheduleTerms& terms, const LayerSizes& sizes) const;
-  // Within a layer, against the parts by themselves.
-  const LayerFactors& factorsOf(moecclSchedule_t schedule, Pass pass) const {
-    return factors_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)];
-  }
+  // Within a layer, against the parts by themselves; nothing where no such layers were measured.
+  const LayerFactors* measured(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
+  // In chunks that were not measured as without: what is hidden behind what is never assumed.
+  LayerFactors factorsOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
+  // Into how many chunks the schedule may cut its tokens.
+  std::vector<std::int64_t> chunksOf(moecclSchedule_t schedule, std::span<const Pass> passes,
+                                     const LayerSizes& sizes) const;
+  Estimate estimate(moecclSchedule_t schedule, std::span<const Pass> passes,
+                    const LayerSizes& sizes);
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;
   std::string where_;  // the grid
-  std::array<std::array<LayerFactors, 2>, moecclNumSchedules> factors_;
+  // Of layers that were measured: by schedule, chunks (kChunks) and pass.
+  std::array<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>, moecclNumSchedules>
+      layers_{};
   double slowdown_ = 1;  // of local work, against where it was measured
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };

@@ -87,8 +87,11 @@ std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
 }
 
 std::array<double, kLocalFeatures> featuresOf(const LocalWork& work) {
-  return {1, work.tokens * work.embedding * work.experts, work.rows * work.embedding * work.hidden,
-          work.ownExperts * work.embedding * work.hidden, work.rows * work.hidden,
+  return {1,
+          work.tokens * work.embedding * work.experts,
+          work.rows * work.embedding * work.hidden,
+          work.ownExperts * work.embedding * work.hidden,
+          work.rows * work.hidden,
           work.rows * work.embedding + work.tokens * work.embedding * work.choices};
 }
 

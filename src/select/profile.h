@@ -53,12 +53,12 @@ struct Curve {
 
 // What one rank computes by itself in a MoE layer.
 struct LocalWork {
-  double tokens = 0;     // that it routes
-  double embedding = 0;  // elements of a token
-  double hidden = 0;     // of an expert's inner layer, or what its shard has of it
-  double experts = 0;    // that a token chooses among; twice that with noisy top-k
-  double choices = 0;    // experts per token
-  double rows = 0;       // that go through the rank's experts
+  double tokens = 0;      // that it routes
+  double embedding = 0;   // elements of a token
+  double hidden = 0;      // of an expert's inner layer, or what its shard has of it
+  double experts = 0;     // that a token chooses among; twice that with noisy top-k
+  double choices = 0;     // experts per token
+  double rows = 0;        // that go through the rank's experts
   double ownExperts = 0;  // the rank's
 
   bool operator==(const LocalWork&) const = default;

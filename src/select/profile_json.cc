@@ -52,9 +52,9 @@ constexpr int kMaxCount = std::numeric_limits<int>::max();
 constexpr double kMaxCoefficient = 1e30;
 
 constexpr std::pair<const char*, double LocalWork::*> kWork[] = {
-    {"tokens", &LocalWork::tokens},   {"embedding", &LocalWork::embedding},
-    {"hidden", &LocalWork::hidden},   {"experts", &LocalWork::experts},
-    {"choices", &LocalWork::choices}, {"rows", &LocalWork::rows},
+    {"tokens", &LocalWork::tokens},        {"embedding", &LocalWork::embedding},
+    {"hidden", &LocalWork::hidden},        {"experts", &LocalWork::experts},
+    {"choices", &LocalWork::choices},      {"rows", &LocalWork::rows},
     {"ownExperts", &LocalWork::ownExperts}};
 constexpr std::pair<const char*, Pass> kPasses[] = {{"forward", Pass::forward},
                                                     {"backward", Pass::backward}};

@@ -24,11 +24,13 @@ struct Volumes {
                               : experts * static_cast<double>(sizes.capacity) * embedding),
         hidden(static_cast<double>(sizes.localHidden)),
         residual(static_cast<double>(sizes.residual)),
-        bytes(static_cast<double>(sizes.elementBytes)) {}
+        bytes(static_cast<double>(sizes.elementBytes)),
+        chunks(static_cast<int>(std::max<std::int64_t>(sizes.chunks, 1))) {}
 
   double tokens, embedding, experts, choices, width, logits, sums, mp, ep, esp;
   double batch, part, places, hidden, residual;
   double bytes;  // of an element
+  int chunks;    // of S1
 };
 
 constexpr double kSumBytes = 8;  // of one of a part's gate sums, and of a count
@@ -79,7 +81,8 @@ ScheduleTerms baselineBackward(const Volumes& v) {
 
 // What S1 does once experts have returned its tokens.
 void addParts(const Volumes& v, Pass pass, std::vector<Exchange>& exchanges) {
-  exchanges.push_back({"MP-AllGather", Collective::allGather, GroupKind::mp, v.part * v.bytes});
+  exchanges.push_back({"MP-AllGather", Collective::allGather, GroupKind::mp,
+                       v.part * v.bytes / v.chunks, v.chunks});
   if (pass == Pass::forward)
     exchanges.push_back({"MP-AllGather of the gate's sums", Collective::allGather, GroupKind::mp,
                          v.sums * kSumBytes});
@@ -92,8 +95,9 @@ ScheduleTerms s1(const Volumes& v, Pass pass) {
   ScheduleTerms terms;
   const double places = v.places / v.mp;
   terms.exchanges = {
-      {"dispatch", Collective::dispatch, GroupKind::world, places * v.bytes},
-      {"combine", Collective::combine, GroupKind::world, places * v.esp * v.bytes},
+      {"dispatch", Collective::dispatch, GroupKind::world, places * v.bytes / v.chunks, v.chunks},
+      {"combine", Collective::combine, GroupKind::world, places * v.esp * v.bytes / v.chunks,
+       v.chunks},
   };
   addParts(v, pass, terms.exchanges);
   terms.local = localWork(v, v.tokens / v.mp, places * v.esp, places + v.choices * v.part);

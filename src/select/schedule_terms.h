@@ -29,6 +29,8 @@ struct LayerSizes {
   bool dropless;            // experts get the mean, k B L / E tokens of an MP group
   std::int64_t residual;    // hidden size of the residual branch; 0: none
   std::int64_t partTokens;  // of one rank of the MP group under S1
+  std::int64_t partGroups;  // capacity groups of these; 0: S1 cannot cut them
+  std::int64_t chunks;      // into which S1 cuts them; 0: as the model chooses, to termsOf 1
 
   bool operator==(const LayerSizes&) const = default;
 };
@@ -42,6 +44,7 @@ struct Exchange {
   Collective collective;
   GroupKind group;
   double bytes;  // of a rank's send buffer
+  int times = 1;
 };
 
 struct ScheduleTerms {

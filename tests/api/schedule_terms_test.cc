@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct Made {
   int ranks;
   std::size_t bytes;  // of the send buffer
 
-  bool operator==(const Made&) const = default;
+  auto operator<=>(const Made&) const = default;
 };
 
 std::string textOf(const std::vector<Made>& calls) {
@@ -164,6 +165,7 @@ LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
   sizes.residual = config.residual;
   const std::int64_t groups = sizes.dropless ? 1 : shapes.capacityGroups;
   const std::int64_t unit = std::lcm(groups, std::int64_t{grid.nMp});
+  sizes.chunks = shapes.chunks;
   sizes.partTokens = (config.tokens + unit - 1) / unit * unit / grid.nMp;
   return sizes;
 }
@@ -175,7 +177,8 @@ std::vector<Made> expectedOf(const ScheduleTerms& terms, const Grid& grid) {
                       : exchange.group == GroupKind::mp  ? grid.mp
                       : exchange.group == GroupKind::ep  ? grid.ep
                                                          : grid.esp;
-    calls.push_back({exchange.collective, ranks, static_cast<std::size_t>(exchange.bytes)});
+    calls.insert(calls.end(), static_cast<std::size_t>(exchange.times),
+                 {exchange.collective, ranks, static_cast<std::size_t>(exchange.bytes)});
   }
   return calls;
 }
@@ -185,6 +188,7 @@ struct Kind {
   moecclDataType_t datatype = moecclFloat32;
   bool dropless = false;
   std::int64_t residual = 0;
+  std::int64_t chunks = 1;
 };
 
 void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedule_t schedule,
@@ -206,6 +210,8 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
   if (kind == moecclGateSwitch) config.topK = 1;
   if (kind == moecclGateSigmoid) config.sequenceTokens = 7;
   config.residual = it.residual;
+  config.chunks = it.chunks;
+  if (it.chunks > 1) config.capacityGroups = shape.nMp * it.chunks;
   if (it.dropless) {
     // Every expert gets the mean of what it could when it gets all.
     config.dropless = 1;
@@ -243,7 +249,9 @@ void expectTerms(moecclComm_t comm, const moecclGridShape_t& shape, moecclSchedu
             : moecclMoeBackward(layer, outputs.data(), 0.1, gradient.data(), nullptr);
     recorder = nullptr;
     check(result);
-    const std::vector<Made> expected = expectedOf(termsOf(schedule, pass, sizes), sizes.grid);
+    std::vector<Made> expected = expectedOf(termsOf(schedule, pass, sizes), sizes.grid);
+    if (it.chunks > 1)  // those of different chunks mix
+      for (auto* calls : {&made, &expected}) std::ranges::sort(*calls);
     checkThat(made == expected, "it made: " + textOf(made) + "expected: " + textOf(expected));
   }
   check(moecclMoeLayerDestroy(layer));
@@ -267,6 +275,7 @@ TEST(ScheduleTerms, AreTheCallsOfALayer) {
             expectTerms(comm, shape, schedule,
                         {.gate = static_cast<moecclMoeGate_t>(gate), .datatype = datatype});
         expectTerms(comm, shape, schedule, {.residual = 5});
+        if (schedule == moecclScheduleS1) expectTerms(comm, shape, schedule, {.chunks = 3});
         if (schedule == moecclScheduleS2) return;
         expectTerms(comm, shape, schedule, {.dropless = true});
         expectTerms(comm, shape, schedule, {.dropless = true, .residual = 3});

@@ -185,6 +185,52 @@ TEST(Select, WholeLayersCount) {
   });
 }
 
+// S1 is cut in as many chunks as were measured to be the fastest, never in what nobody measured.
+TEST(Select, ChunksAreChosen) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = profileOn(comm, grid, 1.5);
+    addLocalWork(comm, profile);
+    moecclMoeConfig_t config = layerConfig();
+    config.schedule = moecclScheduleS1;
+    config.capacityGroups = 8;
+    const auto chunksOf = [&](std::int64_t chunks) {
+      config.chunks = chunks;
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      const auto choices = schedules(grid, config);
+      checkThat(choices.size() == 1 && choices[0].chunks == shapes.chunks, "another choice");
+      if (profile != nullptr)
+        for (int i = 0; i < 8; ++i) {
+          moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+          sample.layer = layer;
+          sample.seconds = shapes.chunks == 2 ? 2 : 9;
+          check(moecclProfileAddLayer(profile, &sample));
+        }
+      check(moecclMoeLayerDestroy(layer));
+      return shapes.chunks;
+    };
+    for (const std::int64_t chunks : {1, 2, 4})
+      checkThat(chunksOf(chunks) == chunks, "not what was asked for");
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+    profile = nullptr;
+    checkThat(chunksOf(0) == 2, "not the fastest");
+    checkThat(chunksOf(1) == 1, "not what was asked for");
+    config.capacityGroups = 6;
+    checkThat(chunksOf(0) == 1, "2 does not divide 3");
+    config.chunks = 2;
+    config.schedule = moecclScheduleAuto;
+    moecclMoeLayer_t layer = nullptr;
+    checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidArgument, nullptr,
+               {"config.chunks is 2", "divide capacityGroups / nMp, 3"});
+    check(moecclGridDestroy(grid));
+  });
+}
+
 TEST(Select, LayersFollowTheProfile) {
   for (const double ratio : {0.6, 1.5})
     runJob(kJob, [&](moecclComm_t comm, int) {
