@@ -35,6 +35,8 @@
 //             come from and go to a block of its own size, whatever the caller's sizes are.
 //   Deadlock  On either machine the waits form a graph. Since every wait is for all of its
 //             predecessors, ops get stuck exactly if that graph has a cycle; the cycle is reported.
+//             Streams may also find no room to run at once, so their machine is tried with one stream
+//             for all lanes too, in the order of algorithms/launch_order.h.
 #pragma once
 
 #include <functional>
