@@ -18,7 +18,7 @@ from source_files import CodeFile, all_files, repository_files
 PARTS = {
     "include": [],
     "algorithms": [],
-    "kernels": [],
+    "kernels": ["src"],
     "src": [],
     "src/verify": ["algorithms", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
