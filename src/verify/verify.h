@@ -16,9 +16,10 @@
 //
 // What is checked, and why it suffices:
 //
-//   Shape     All plans cut blocks into equally many pieces, and say alike whether anybody keeps
-//             blocks whose size he must be told. Every op names ranks, blocks, lanes and earlier ops that exist; a receive depends on
-//             nothing; a dependency inside a lane points to an earlier step.
+//   Shape     All plans have equally many lanes, cut blocks into equally many pieces, and say alike
+//             whether anybody keeps blocks whose size he must be told. Every op names ranks, blocks,
+//             lanes and earlier ops that exist; a receive depends on nothing; a dependency inside a
+//             lane points to an earlier step.
 //   Matching  The n-th send from a to b on a lane meets the n-th receive, none is left over, and
 //             both carry equally many blocks. Their steps never decrease with n, so that matching
 //             by the order of ops and matching by the order of steps are the same.
