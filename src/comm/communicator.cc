@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <new>
 #include <utility>
 
-#include "kernels/reduce.h"
+#include "src/comm/operands.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
 
@@ -48,45 +47,6 @@ Operands operandsOfCounts(const Call& call, RunSlot* slot) {
   operands.inputExtents = operands.outputExtents = operands.scratchExtents =
       Extents::uniform(kBytes);
   operands.scratchBytes = kBytes * slot->run.prepared().plan().scratch.size();
-  return operands;
-}
-
-Operands operandsOf(const Call& call, const Plan& plan, RunSlot* slot) {
-  Operands operands;
-  operands.input = static_cast<const std::byte*>(call.input);
-  operands.output = static_cast<std::byte*>(call.output);
-  operands.datatype = call.datatype;
-  operands.op = call.op;
-  const auto scratchOf = [&](auto bytesOf) {
-    slot->scratch.clear();
-    for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
-      const std::size_t bytes = bytesOf(i);
-      // Others may tell any sizes.
-      if (bytes > SIZE_MAX - operands.scratchBytes) throw std::bad_alloc();
-      slot->scratch.push_back({operands.scratchBytes, bytes});
-      operands.scratchBytes += bytes;
-    }
-    operands.scratchExtents = Extents::table(slot->scratch);
-  };
-  if (call.collective() == Collective::allToAllv) {
-    operands.inputExtents = Extents::table(call.inputTable);
-    operands.outputExtents = Extents::table(call.outputTable);
-    // Told by the first part, which has left the numbers where the data will be.
-    const std::byte* const told = slot->run.scratch();
-    scratchOf([&](std::size_t i) {
-      std::uint64_t bytes;
-      std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);
-      return static_cast<std::size_t>(bytes);
-    });
-    return operands;
-  }
-  const Extents extents = Extents::cut(call.blockBytes, plan.pieces, sizeOf(call.datatype));
-  operands.inputExtents = operands.outputExtents = operands.scratchExtents = extents;
-  if (extents.isUniform()) {
-    operands.scratchBytes = extents[0].bytes * plan.scratch.size();
-  } else {
-    scratchOf([&](std::size_t i) { return extents[plan.scratch[i].block % plan.pieces].bytes; });
-  }
   return operands;
 }
 
@@ -138,8 +98,10 @@ void Communicator::start(const Call& call, const Active& active) {
   const PreparedPlan& plan = *active.plan->plan;
   Operands operands;
   try {
+    // The first part has left the sizes where the data will be.
     operands = active.counting ? operandsOfCounts(call, active.slot)
-                               : operandsOf(call, plan.plan(), active.slot);
+                               : operandsOf(call, plan.plan(), active.slot->run.scratch(),
+                                            &active.slot->scratch);
     Route route;
     route.transport = &domain_->transport();
     route.transportRank = transportRanks_;
