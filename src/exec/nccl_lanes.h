@@ -9,12 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "algorithms/plan.h"
+#include "src/error.h"
 #include "src/exec/gpu.h"
 
 namespace moeccl {
+
+// A call needs what only a call outside of a capture can get; nothing has been enqueued.
+struct RefusedInCapture : Error {
+  using Error::Error;
+};
 
 class NcclLanes {
  public:
@@ -25,9 +32,9 @@ class NcclLanes {
     std::size_t arenaBytes = 0;
   };
 
-  // Takes over `comm`. Throws Error.
-  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm);
-  // Frees all, after what was enqueued has ended: destroy() or abort() have seen to that.
+  // Takes over `comm`, also where it throws Error. `timeoutMs`: how long await() waits, negative: for ever.
+  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t timeoutMs);
+  // Aborts what neither destroy() nor abort() has ended.
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
   NcclLanes& operator=(const NcclLanes&) = delete;
@@ -37,8 +44,8 @@ class NcclLanes {
   int device() const { return device_; }
 
   // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing are
-  // made by all ranks together. Throws Error, InvalidUsage where something is missing and the stream is being
-  // captured, and the communicator is as good as before then.
+  // made by all ranks together. Throws Error;
+  // RefusedInCapture where something is missing and the stream is being captured.
   void begin(Gpu::Stream stream, const Needs& needs);
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
@@ -48,21 +55,24 @@ class NcclLanes {
   Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }
   std::byte* arena() const { return arena_; }
 
-  // Whether all calls are complete, but for those of graphs. Never waits.
-  bool complete();
+  // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has one, or
+  // Timeout; `what` says who waits.
+  void await(const std::string& what);
   // The first error of any lane.
   moecclResult_t asyncError(std::string* text);
-  // The lanes are of no use afterwards; one of the two must be called once.
+  // The lanes are of no use afterwards.
   void destroy() noexcept;
   void abort() noexcept;
 
  private:
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
+  void growArena(std::size_t bytes);
 
   const std::shared_ptr<Gpu> gpu_;
-  const int device_;
   std::vector<Gpu::Comm> comms_;  // by lane
+  const std::int64_t timeoutMs_;
+  int device_ = 0;
   struct LaneStreams {
     Gpu::Stream usual = nullptr, urgent = nullptr;
   };
@@ -76,6 +86,7 @@ class NcclLanes {
   Gpu::Event last_ = nullptr, lastCaptured_ = nullptr;
   bool called_ = false;
   std::uint64_t capture_ = 0;
+  bool capturing_ = false;  // the call at hand
 };
 
 }  // namespace moeccl

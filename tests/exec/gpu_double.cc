@@ -85,7 +85,9 @@ void GpuDouble::free(std::byte* memory) noexcept {
 Gpu::Stream GpuDouble::newStream(bool urgent) {
   const Lock lock(world_.mutex_);
   say(urgent ? "new urgent stream" : "new stream");
-  return &world_.newStream(*this);
+  GpuWorld::Stream& stream = world_.newStream(*this);
+  stream.urgent = urgent;
+  return &stream;
 }
 
 void GpuDouble::deleteStream(Stream stream) noexcept {
@@ -278,8 +280,14 @@ void GpuDouble::remove(Comm comm, bool abort) noexcept {
     for (std::unique_ptr<GpuWorld::Item>& item : stream->queue) {
       if (!uses(item)) continue;
       if (!abort) world_.problem("a communicator is destroyed that has work: " + item->what);
-      for (const auto& message : item->messages) message->done = true;
+      for (const auto& message : item->messages) {
+        message->done = true;
+        if (message->partner != nullptr) message->partner->partner = nullptr;
+      }
     }
+  // Whoever calls on it later meets nobody.
+  if (abort)
+    std::erase_if(world_.matching_, [&](const auto& m) { return std::get<0>(m.first) == name; });
   comms_.erase(known);
 }
 
@@ -319,11 +327,11 @@ void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int pee
   CommState& on = commOf(comm);
   const std::string what = (isSend ? "send of " : "receive of ") + bytesText(bytes) +
                            (isSend ? " to " : " from ") + std::to_string(peer);
-  say(what);
+  GpuWorld::Stream* const where = &streamOf(stream);
+  say(what + (where->urgent ? " on an urgent stream" : ""));
   if (groupDepth_ != 1) refuse("a " + what + " outside a group");
   if (peer < 0 || peer >= on.ranks || peer == on.rank)
     refuse("a " + what + " of " + std::to_string(on.ranks) + " ranks");
-  GpuWorld::Stream* const where = &streamOf(stream);
   auto launch = std::ranges::find_if(
       group_, [&](const Waiting& w) { return w.stream == where && w.comm == &on; });
   if (launch == group_.end()) {
@@ -415,15 +423,6 @@ void GpuDouble::replay(const Graph& graph, Stream stream) {
       item->messages.push_back(std::make_unique<GpuWorld::Message>(*message));
     world_.enqueue(*on, std::move(item));
   }
-}
-
-std::string GpuDouble::leftovers() const {
-  const Lock lock(world_.mutex_);
-  std::string text;
-  if (!events_.empty()) text += std::to_string(events_.size()) + " events, ";
-  if (!comms_.empty()) text += std::to_string(comms_.size()) + " communicators, ";
-  if (!memory_.empty()) text += std::to_string(memory_.size()) + " pieces of memory, ";
-  return text;
 }
 
 }  // namespace moeccl::test

@@ -48,6 +48,8 @@ class GpuWorld {
   std::string stuck();
   // What was found fault with, one a line.
   std::string problems();
+  // What nobody has freed, one device a line.
+  std::string leftovers();
   // From now on every asyncError() is this.
   void breakDown(moecclResult_t result, const std::string& text);
   // Every call of the executor's, in order: "device 0: send 12 bytes to 1".
@@ -100,6 +102,7 @@ class GpuWorld {
     std::deque<std::unique_ptr<Item>> queue;
     Clock clock;
     std::uint64_t capture = 0;
+    bool urgent = false;
   };
   struct Access {
     Range range;
@@ -151,8 +154,6 @@ class GpuDouble final : public Gpu {
   void beginCapture(Stream stream);
   std::shared_ptr<Graph> endCapture(Stream stream);
   void replay(const Graph& graph, Stream stream);
-  // How many events, streams and communicators there are, and bytes of memory.
-  std::string leftovers() const;
 
   std::string name() const override { return "NCCL double"; }
   int device() override { return number_; }

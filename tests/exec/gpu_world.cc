@@ -158,6 +158,18 @@ std::string GpuWorld::problems() {
   return text;
 }
 
+std::string GpuWorld::leftovers() {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const std::shared_ptr<GpuDouble>& device : devices_)
+    if (device->events_.size() + device->comms_.size() + device->memory_.size() > 0)
+      text += "device " + std::to_string(device->number_) + ": " +
+              std::to_string(device->events_.size()) + " events, " +
+              std::to_string(device->comms_.size()) + " communicators, " +
+              std::to_string(device->memory_.size()) + " pieces of memory\n";
+  return text;
+}
+
 void GpuWorld::breakDown(moecclResult_t result, const std::string& text) {
   const std::lock_guard lock(mutex_);
   broken_ = result;

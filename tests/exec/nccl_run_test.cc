@@ -53,7 +53,7 @@ class Machine {
       Rank& it = ranks_.emplace_back();
       it.gpu = world_.newGpu();
       if (rank == 0) id = it.gpu->newId();
-      it.lanes = std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank));
+      it.lanes = std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank), -1);
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
       it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
@@ -173,6 +173,145 @@ std::vector<const Algorithm*> all() {
 
 INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(all()),
                          [](const auto& info) { return moeccl::testing::nameOf(*info.param); });
+
+// ---- What is asked of a GPU ----
+
+std::size_t countOf(const std::vector<std::string>& calls, const std::string& call) {
+  return static_cast<std::size_t>(std::ranges::count(calls, call));
+}
+
+TEST(NcclRun, OneLaneIsTheCallersStreamAndAStepOneGroup) {
+  Machine machine(*findAlgorithm(Collective::allToAll, "pairwise"), Topology::uneven({{3}}), {}, {},
+                  4);
+  machine.enqueue(0);
+  // The caller's own stream, made by the test; a copy of its own block; a group for each other rank.
+  const std::vector<std::string> calls = machine.world().calls();
+  EXPECT_EQ(countOf(calls, "device 0: new stream"), 1u);
+  EXPECT_EQ(countOf(calls, "device 0: new urgent stream"), 0u);
+  EXPECT_EQ(countOf(calls, "device 0: a copy of 1 runs of blocks"), 1u);
+  EXPECT_EQ(countOf(calls, "device 0: group start"), 2u);
+  EXPECT_EQ(countOf(calls, "device 0: send of 16 bytes to 1"), 1u);
+  machine.enqueue(1);
+  machine.enqueue(2);
+  EXPECT_EQ(machine.verdict(), "");
+}
+
+TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
+  Parameters parameters;
+  parameters.grid = {2, 2, 2, true};
+  parameters.chunks = 3;
+  Machine machine(*findAlgorithm(Collective::combineAllGather, "pipelined"),
+                  Topology::uneven({{2, 2}}), parameters, {}, 12);
+  machine.enqueueAll();
+  const std::vector<std::string> calls = machine.world().calls();
+  const auto sends = [&](const std::string& end) {
+    return std::ranges::count_if(calls, [&](const std::string& call) {
+      return call.starts_with("device 0: send") && call.ends_with(end);
+    });
+  };
+  // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP group.
+  EXPECT_GT(sends(" on an urgent stream"), 3);
+  EXPECT_EQ(sends(""), sends(" on an urgent stream") + 3);
+  EXPECT_EQ(countOf(calls, "device 0: split"), 2u);
+  EXPECT_EQ(machine.verdict(), "");
+}
+
+TEST(NcclRun, CallsOnSeveralStreamsShareTheArena) {
+  for (unsigned seed = 1; seed < 20; ++seed) {
+    Machine machine(*findAlgorithm(Collective::allToAll, "hierarchical"),
+                    Topology::uneven({{2, 2}}), {}, {seed}, 5);
+    for (int turn = 0; turn < 3; ++turn) {
+      machine.enqueueAll();
+      for (Rank& rank : machine.ranks()) rank.stream = rank.gpu->newStream(false);
+    }
+    ASSERT_EQ(machine.verdict(), "");
+  }
+}
+
+// ---- The double must be able to find fault ----
+
+struct Pair {
+  GpuWorld world;
+  std::shared_ptr<GpuDouble> a, b;
+  Gpu::Comm commA, commB;
+  std::byte from[8] = {}, to[8] = {};
+
+  explicit Pair(const GpuWorld::Options& options = {})
+      : world(options), a(world.newGpu()), b(world.newGpu()) {
+    const Gpu::Id id = a->newId();
+    commA = a->join(id, 2, 0);
+    commB = b->join(id, 2, 1);
+  }
+  void send(std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
+    a->groupStart();
+    a->send(from, bytes, 1, comm, stream);
+    a->groupEnd();
+  }
+  void recv(std::byte* at, std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
+    b->groupStart();
+    b->recv(at, bytes, 0, comm, stream);
+    b->groupEnd();
+  }
+};
+
+TEST(GpuDouble, SeesMessagesThatDoNotMeet) {
+  Pair lone;
+  lone.recv(lone.to, 8, lone.commB, nullptr);
+  lone.world.run();
+  EXPECT_NE(lone.world.stuck().find("receive of 8 bytes from 0"), std::string::npos);
+  Pair pair;
+  pair.send(4, pair.commA, nullptr);
+  pair.recv(pair.to, 8, pair.commB, nullptr);
+  EXPECT_NE(pair.world.problems().find("meet a message of 4"), std::string::npos);
+}
+
+TEST(GpuDouble, SeesOrdersThatDeadlock) {
+  for (const bool oneQueue : {false, true}) {
+    Pair pair({.seed = 1, .oneQueue = oneQueue});
+    const Gpu::Comm otherA = pair.a->split(pair.commA, 0, 0);
+    const Gpu::Comm otherB = pair.b->split(pair.commB, 0, 1);
+    pair.send(8, pair.commA, pair.a->newStream(false));
+    pair.send(8, otherA, pair.a->newStream(false));
+    std::byte second[8];
+    pair.recv(second, 8, otherB, pair.b->newStream(false));
+    pair.recv(pair.to, 8, pair.commB, pair.b->newStream(false));
+    pair.world.run();
+    EXPECT_EQ(pair.world.stuck().empty(), !oneQueue);
+  }
+}
+
+TEST(GpuDouble, SeesMissingEvents) {
+  for (const bool ordered : {false, true}) {
+    Pair pair;
+    const Gpu::Stream first = pair.b->newStream(false), second = pair.b->newStream(false);
+    pair.send(8, pair.commA, nullptr);
+    pair.recv(pair.to, 8, pair.commB, first);
+    if (ordered) {
+      const Gpu::Event event = pair.b->newEvent();
+      pair.b->record(event, first);
+      pair.b->wait(second, event);
+    }
+    std::byte copy[8];
+    pair.b->toHost(copy, pair.to, 8, second);
+    pair.world.run();
+    EXPECT_EQ(pair.world.problems().empty(), ordered) << pair.world.problems();
+  }
+}
+
+TEST(GpuDouble, SeesWhatCapturesForbid) {
+  Pair pair;
+  const Gpu::Stream stream = pair.a->newStream(false), other = pair.a->newStream(false);
+  const Gpu::Event before = pair.a->newEvent(), fork = pair.a->newEvent();
+  pair.a->record(before, stream);
+  pair.a->beginCapture(stream);
+  EXPECT_THROW(pair.a->allocate(8), std::logic_error);
+  EXPECT_THROW(pair.a->complete(before), std::logic_error);
+  EXPECT_THROW(pair.a->wait(stream, before), std::logic_error);
+  pair.a->record(fork, stream);
+  pair.a->wait(other, fork);
+  pair.a->endCapture(stream);
+  EXPECT_NE(pair.world.problems().find("has not been joined"), std::string::npos);
+}
 
 }  // namespace
 }  // namespace moeccl::test
