@@ -95,6 +95,7 @@ std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange rang
     return sliced(owner, grid_.positionOf(expertRank)) ? sliceOf(range, grid_.shardOf(expertRank))
                                                        : range;
   };
+  if (dedup_ && slicesOf(topology_, grid_) > 1) plan.lanes(2);
   const int first = plan.opCount();
   plan.copy({}, tokens(Buffer::input, position_, ownSlot(), range),
             ofRank(Buffer::output, rank_, range));

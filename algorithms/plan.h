@@ -19,6 +19,7 @@
 // of a and b. The i-th block of a send arrives in the i-th block of its receive.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
@@ -124,7 +125,7 @@ struct Plan {
   std::vector<OpRange> depPool;   // what the ops' deps refer to
   // Scratch block i is as large as payload scratch[i].
   std::vector<Payload> scratch;
-  int lanes = 1;
+  int lanes = 1;  // the same on all ranks
   // Every block of the collective is cut into so many pieces, as equal as whole elements allow; what
   // the plan calls block b * pieces + i is piece i of the collective's block b. The same on all ranks.
   int pieces = 1;
@@ -171,6 +172,8 @@ class PlanBuilder {
   // A new scratch block of the payload's size; returns its index.
   int scratch(Payload payload);
 
+  // There are so many lanes at least: other ranks use them.
+  void lanes(int count) { plan_.lanes = std::max(plan_.lanes, count); }
   // See Plan::relays.
   void relay() { plan_.relays = true; }
   // The collective's blocks are cut into so many pieces.

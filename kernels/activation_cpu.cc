@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "kernels/activation.h"
-#include "kernels/vectors.h"
+#include "kernels/wide.h"
 
 namespace moeccl {
 namespace {

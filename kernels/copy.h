@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace moeccl {
 
@@ -12,4 +13,21 @@ namespace moeccl {
 void copyBlocks(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
                 std::ptrdiff_t srcStride, std::size_t bytes, std::int64_t count);
 
+// The arguments of one copyBlocks.
+struct BlockCopy {
+  std::byte* dst;
+  std::ptrdiff_t dstStride;
+  const std::byte* src;
+  std::ptrdiff_t srcStride;
+  std::size_t bytes;
+  std::int64_t count;
+};
+
+namespace cuda {
+
+// As copyBlocks, all of them at once on a stream of the GPU, whose addresses they are: in one kernel for
+// every 40. No target of one overlaps what another reads or writes. Throws Error.
+void copyBlocks(std::span<const BlockCopy> copies, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -23,4 +23,13 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
             const std::byte* const* sources, std::size_t stride, std::size_t count,
             std::size_t bytes);
 
+namespace cuda {
+
+// The same on a stream of a GPU, of 500 terms at most. `sources`: a host array of device addresses, read
+// before it returns. Which NaN a sum is may differ. Throws Error.
+void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+            const std::byte* const* sources, std::size_t stride, std::size_t count,
+            std::size_t bytes, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

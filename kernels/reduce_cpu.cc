@@ -1,49 +1,12 @@
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/reduce.h"
-#include "kernels/small_float.h"
-#include "kernels/vectors.h"
+#include "kernels/reduce_ops.h"
+#include "kernels/wide.h"
 
 namespace moeccl {
 namespace {
-
-// What decodes an element to the type it is combined in, and back.
-template <typename T>
-struct Unchanged {
-  using Bits = T;
-  static T decode(T value) { return value; }
-  static T encode(T value) { return value; }
-};
-
-struct Sum {
-  template <typename T>
-  static T combine(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      // Unsigned arithmetic: overflow wraps instead of being undefined.
-      using Wrapping = std::make_unsigned_t<T>;
-      return static_cast<T>(static_cast<Wrapping>(a) + static_cast<Wrapping>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-
-// A NaN b fails the comparison and is taken; a NaN a has to be asked for.
-struct Max {
-  template <typename T>
-  static T combine(T a, T b) {
-    return a > b || a != a ? a : b;
-  }
-};
-
-struct Min {
-  template <typename T>
-  static T combine(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
-};
 
 // Elements are loaded and stored by memcpy: messages are not always aligned to their type.
 template <typename T>
@@ -82,20 +45,6 @@ struct Reduction {
   }
 };
 
-template <typename Format, typename... Arguments>
-void reduceAs(moecclRedOp_t op, Arguments... arguments) {
-  switch (op) {
-    case moecclSum:
-      return runWide<Reduction<Format, Sum>>(arguments...);
-    case moecclMax:
-      return runWide<Reduction<Format, Max>>(arguments...);
-    case moecclMin:
-      return runWide<Reduction<Format, Min>>(arguments...);
-    default:
-      return;
-  }
-}
-
 }  // namespace
 
 std::size_t sizeOf(moecclDataType_t datatype) {
@@ -124,37 +73,11 @@ std::size_t sizeOf(moecclDataType_t datatype) {
 void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
             const std::byte* const* sources, std::size_t stride, std::size_t count,
             std::size_t bytes) {
-  const auto as = [&]<typename Format>(Format) {
-    reduceAs<Format>(op, dst, sources, stride, count, bytes);
-  };
-  switch (datatype) {
-    case moecclInt8:
-      return as(Unchanged<std::int8_t>{});
-    case moecclUint8:
-      return as(Unchanged<std::uint8_t>{});
-    case moecclInt32:
-      return as(Unchanged<std::int32_t>{});
-    case moecclUint32:
-      return as(Unchanged<std::uint32_t>{});
-    case moecclInt64:
-      return as(Unchanged<std::int64_t>{});
-    case moecclUint64:
-      return as(Unchanged<std::uint64_t>{});
-    case moecclFloat16:
-      return as(Float16{});
-    case moecclFloat32:
-      return as(Unchanged<float>{});
-    case moecclFloat64:
-      return as(Unchanged<double>{});
-    case moecclBfloat16:
-      return as(Bfloat16{});
-    case moecclFloat8e4m3:
-      return as(Float8e4m3{});
-    case moecclFloat8e5m2:
-      return as(Float8e5m2{});
-    default:
-      return;
-  }
+  withFormat(datatype, [&]<typename Format>(Format) {
+    withOp(op, [&]<typename Op>(Op) {
+      runWide<Reduction<Format, Op>>(dst, sources, stride, count, bytes);
+    });
+  });
 }
 
 }  // namespace moeccl

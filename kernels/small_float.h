@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/device.h"
+
 namespace moeccl {
 
 static_assert(std::numeric_limits<float>::is_iec559);
@@ -25,7 +27,7 @@ struct SmallFloat {
   static constexpr Word kLargest = kFinite ? kMagnitude - 1 : kInfinity - 1;
   static constexpr Word kTooLarge = kLargest + (kSaturates ? 0 : 1);
 
-  static float decode(Bits bits) {
+  MOECCL_DEVICE static float decode(Bits bits) {
     const Word magnitude = bits & kMagnitude;
     const Word wide = magnitude << kShift;
     Word result = wide + kRebias;
@@ -43,7 +45,7 @@ struct SmallFloat {
     return asFloat(select(nan, kWideNan, result | sign));
   }
 
-  static Bits encode(float value) {
+  MOECCL_DEVICE static Bits encode(float value) {
     const Word word = asWord(value);
     const Word size = word & ~kWideSign;
     // Half of the last place, less one where that place is even; a carry runs into the exponent by
@@ -71,13 +73,15 @@ struct SmallFloat {
   static constexpr Word kWideInfinity = 0xff * kExponentUnit;
   static constexpr Word kWideNan = kWideInfinity | kExponentUnit / 2;
 
-  static float asFloat(Word word) { return std::bit_cast<float>(word); }
-  static Word asWord(float value) { return std::bit_cast<Word>(value); }
+  MOECCL_DEVICE static float asFloat(Word word) { return std::bit_cast<float>(word); }
+  MOECCL_DEVICE static Word asWord(float value) { return std::bit_cast<Word>(value); }
 
   // All ones if a < b, which must be less than 2^31 apart.
-  static Word less(Word a, Word b) { return (a - b) >> 31; }
+  MOECCL_DEVICE static Word less(Word a, Word b) { return (a - b) >> 31; }
   // Computes with both, where ?: would let compilers branch around what they think expensive.
-  static Word select(Word mask, Word yes, Word no) { return no ^ ((yes ^ no) & mask); }
+  MOECCL_DEVICE static Word select(Word mask, Word yes, Word no) {
+    return no ^ ((yes ^ no) & mask);
+  }
 };
 
 using Float16 = SmallFloat<std::uint16_t, 5, 10, false, false>;

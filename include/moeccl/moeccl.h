@@ -19,6 +19,14 @@
  *     rank that does not answer within two seconds can be taken back only with the connection: the
  *     relatives of this communicator lose that rank too.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
+ *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
+ *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
+ *     NCCL and obeys its rules: calls of several communicators of a device come in the same order on
+ *     all ranks; what other ranks do wrong is not compared, so ask moecclCommGetAsyncError, and abort.
+ *     The first call of a kind may wait for the other ranks. After it the same call can be captured
+ *     into a CUDA graph, which must not run beside other work of its communicators.
+ *     Such a communicator cannot be made without a usable driver (UnhandledCudaError), without NCCL
+ *     2.18 or later (SystemError), or by a library that was built without CUDA (InvalidUsage).
  */
 #ifndef MOECCL_MOECCL_H_
 #define MOECCL_MOECCL_H_
@@ -78,8 +86,16 @@ typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } m
 
 typedef struct moecclComm* moecclComm_t;
 typedef struct moecclGrid* moecclGrid_t;
-/* On a host communicator: made by moecclStreamCreate, or NULL. */
+/* On a host communicator: made by moecclStreamCreate, or NULL. On a GPU communicator: a cudaStream_t; NULL is
+ * the legacy default stream. */
 typedef void* moecclStream_t;
+
+/* Where the buffers of a communicator's collectives are. */
+typedef enum {
+  moecclMemoryHost = 0,
+  moecclMemoryCuda = 1, /* on the CUDA device that is current when a rank joins */
+  moecclNumMemories = 2
+} moecclMemory_t;
 
 #define MOECCL_UNIQUE_ID_BYTES 128
 typedef struct {
@@ -87,8 +103,8 @@ typedef struct {
 } moecclUniqueId;
 
 /* How a communicator behaves. Begin with MOECCL_CONFIG_INITIALIZER, then set fields. All ranks must
- * pass the same `algorithms` and `timeoutMs`; they are compared. Environment variables of the same
- * meaning override the fields. */
+ * pass the same `algorithms`, `timeoutMs` and `memory`; they are compared. Environment variables of the
+ * same meaning override the fields. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -107,11 +123,17 @@ typedef struct {
   /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
    * it. */
   const char* nodeId;
+  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split has its
+   * parent's. */
+  moecclMemory_t memory;
 } moecclConfig_t;
 
 #define MOECCL_CONFIG_MAGIC 0x6d6f6563u
-#define MOECCL_CONFIG_INITIALIZER \
-  { sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, 0, NULL, NULL }
+#define MOECCL_CONFIG_INITIALIZER                                                  \
+  {                                                                                \
+    sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, 0, NULL, NULL, \
+        moecclMemoryHost                                                           \
+  }
 
 /* -------------------------------------------------------------------------------------- errors */
 
@@ -187,8 +209,12 @@ MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int*
 
 /* ------------------------------------------------------------------------------------- streams */
 
+/* Streams of host communicators. Those of GPU communicators are CUDA's, which has the functions for them:
+ * none of these here may be given one. */
+
 /* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
- * that were split from it). Work on one stream runs in order, work on several streams at once. */
+ * that were split from it). Work on one stream runs in order, work on several streams at once. Errors:
+ * InvalidUsage (a GPU communicator). */
 MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream);
 /* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
  * not, or the error that stopped it. Never waits. */
@@ -218,7 +244,7 @@ MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, s
  * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap each
  * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear
  * (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts that they
- * relay within the call.
+ * relay within the call; not on GPUs, where these two are InvalidUsage.
  * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part beyond
  * the address space), RemoteError (a rank sends another count than its peer expects), Timeout. */
 MOECCL_API moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,

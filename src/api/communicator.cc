@@ -1,6 +1,8 @@
 #include "moeccl/moeccl.h"
+#include "moeccl/nccl.h"
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
+#include "src/comm/gpu_communicator.h"
 #include "src/comm/rendezvous.h"
 #include "src/log.h"
 
@@ -34,24 +36,32 @@ moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator,
 }
 
 // A new communicator, with the profile that MOECCL_PROFILE names. Ranks agree on whether it does.
-moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
-  std::unique_ptr<moecclComm> comm(adopt(moeccl::Communicator::create(oob, settings), nullptr));
-  if (settings.profile.empty()) {
-    if (oob.rank() == 0)
-      moeccl::log(moeccl::LogLevel::info, {oob.rank(), oob.ranks()},
+moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
+  std::unique_ptr<moecclComm> comm(adopt(std::move(communicator), nullptr));
+  moeccl::Communicator& made = *comm->state->communicator;
+  const std::string& profile = made.settings().profile;
+  if (profile.empty()) {
+    if (made.rank() == 0)
+      moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()},
                   "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
                   "links; moeccl-fit measures those of a cluster");
     return comm.release();
   }
   try {
     moeccl::adoptProfile(*comm->state, [&] {
-      return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(settings.profile));
+      return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
     });
   } catch (...) {
-    comm->state->communicator->destroy();
+    made.destroy();
     throw;
   }
   return comm.release();
+}
+
+moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
+  return withProfile(settings.memory == moecclMemoryCuda
+                         ? moeccl::GpuCommunicator::create(oob, settings)
+                         : moeccl::HostCommunicator::create(oob, settings));
 }
 
 moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
@@ -91,6 +101,17 @@ moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const
     requireRank(nRanks, rank);
     moeccl::CallbackOob callback(*oob, nRanks, rank);
     *comm = create(callback, moeccl::readSettings(config));
+  });
+}
+
+moecclResult_t moecclCommInitNccl(moecclComm_t* comm, ncclComm* ncclComm,
+                                  const moecclConfig_t* config) {
+  return boundary("moecclCommInitNccl", nullptr, [&] {
+    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
+    require(ncclComm != nullptr, "ncclComm is NULL; pass a communicator of NCCL");
+    moeccl::Settings settings = moeccl::readSettings(config);
+    settings.memory = moecclMemoryCuda;
+    *comm = withProfile(moeccl::GpuCommunicator::adopt(ncclComm, settings));
   });
 }
 

@@ -36,10 +36,7 @@ void check(const moecclGridShape_t& shape, int ranks) {
 void requireSameShape(moeccl::Communicator& communicator, const moecclGridShape_t& shape) {
   const std::array<std::int32_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
   std::vector<std::array<std::int32_t, 4>> all(static_cast<std::size_t>(communicator.ranks()));
-  communicator.run({{&moeccl::firstAlgorithm(moeccl::Collective::allGather)},
-                    mine.data(),
-                    all.data(),
-                    sizeof(mine)});
+  communicator.allgather(mine.data(), all.data(), sizeof mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank] != all[0]) {
       const auto text = [&](const auto& s) {

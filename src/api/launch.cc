@@ -73,10 +73,7 @@ AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) 
 }
 
 void launch(Call call, Communicator& communicator, moecclStream_t stream) {
-  if (stream == nullptr)
-    communicator.run(call);
-  else
-    streamOf(stream)->enqueue(communicator, std::move(call));
+  communicator.launch(std::move(call), stream);
 }
 
 }  // namespace moeccl

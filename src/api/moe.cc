@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "src/api/boundary.h"
+#include "src/api/handles.h"
 #include "src/api/moe_handle.h"
 #include "src/text.h"
 
@@ -72,6 +72,11 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
     require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
     require(layer != nullptr, "layer is NULL; pass where to store the layer");
+    const auto world = moeccl::hold(grid->comms[moecclGroupWorld]);
+    if (world->communicator->settings().memory != moecclMemoryHost)
+      throw Error(moecclInvalidUsage,
+                  "grid is on GPUs, and layers run on host memory; make it of a communicator with "
+                  "config.memory moecclMemoryHost");
     *layer = new moecclMoeLayer{
         moeccl::MoeLayer(grid, readStruct(kMoeConfig, config), std::getenv("MOECCL_SCHEDULE"))};
   });

@@ -109,7 +109,7 @@ Fingerprint fingerprintOf(Communicator& communicator) {
   const Hardware hardware = describeHardware();
   mine.processor = hardware.processor;
   mine.processorsPerNode = hardware.processors;
-  mine.transport = communicator.domain().transport().name();
+  mine.transport = communicator.transportName();
   mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
   return mine;
 }
@@ -119,7 +119,7 @@ void adoptProfile(CommState& state, const ProfileSource& source) {
   std::shared_ptr<const Profile> profile;
   const Record mine = recordOf(fingerprintOf(communicator), source, profile);
   std::vector<Record> all(static_cast<std::size_t>(communicator.ranks()));
-  communicator.run({{&firstAlgorithm(Collective::allGather)}, &mine, all.data(), sizeof mine});
+  communicator.allgather(&mine, all.data(), sizeof mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].problem[0] != '\0')
       throw Error(moecclInvalidUsage,

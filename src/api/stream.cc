@@ -10,7 +10,12 @@ moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
   return boundary("moecclStreamCreate", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     require(stream != nullptr, "stream is NULL; pass where to store the stream");
-    *stream = new moeccl::Stream(communicator.sharedDomain());
+    auto* const host = dynamic_cast<moeccl::HostCommunicator*>(&communicator);
+    if (host == nullptr)
+      throw moeccl::Error(
+          moecclInvalidUsage,
+          "comm is on GPUs, whose streams are CUDA's: make one with cudaStreamCreate");
+    *stream = new moeccl::Stream(host->sharedDomain());
   });
 }
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "src/comm/communicator.h"
+#include "src/comm/host_communicator.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
 
@@ -129,7 +129,7 @@ bool Domain::hear() {
   return anything;
 }
 
-void Domain::watch(Communicator& communicator, HostRun& run) {
+void Domain::watch(HostCommunicator& communicator, HostRun& run) {
   watched_.push_back({&communicator, &run, run.unfinished(), {}});
 }
 
@@ -159,7 +159,7 @@ void Domain::checkTimeouts() {
 }
 
 void Domain::deliver(const Notice& notice) {
-  for (Communicator* communicator : communicators_)
+  for (HostCommunicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->hears(notice)) return;
   if (numbers_[notice.comm] == NumberState::used) return;
   if (early_.size() == kEarlyNotices) early_.pop_front();
@@ -183,7 +183,7 @@ bool Domain::reserve(int number) {
   return true;
 }
 
-void Domain::add(Communicator& communicator) {
+void Domain::add(HostCommunicator& communicator) {
   communicators_.push_back(&communicator);
   numbers_[communicator.number()] = NumberState::used;
   std::erase_if(early_, [&](const Notice& notice) {
@@ -191,7 +191,7 @@ void Domain::add(Communicator& communicator) {
   });
 }
 
-bool Domain::remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
+bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });

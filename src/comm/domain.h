@@ -24,7 +24,7 @@
 
 namespace moeccl {
 
-class Communicator;
+class HostCommunicator;
 class Stream;
 
 class Domain {
@@ -79,19 +79,19 @@ class Domain {
   // Fails what has not advanced for its communicator's timeout while somebody looked.
   void checkTimeouts();
   // A run that the domain watches for its communicator's timeout, until it is idle.
-  void watch(Communicator& communicator, HostRun& run);
+  void watch(HostCommunicator& communicator, HostRun& run);
   void unwatch(const HostRun& run);
 
-  void add(Communicator& communicator);
+  void add(HostCommunicator& communicator);
   // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
   // whether all ranks came to close it.
-  bool remove(Communicator& communicator, bool abrupt, std::chrono::milliseconds limit);
+  bool remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit);
   // Takes a run whose transfers would not end; it lives until the transport is closed.
   void keep(std::unique_ptr<RunSlot> slot) { kept_.push_back(std::move(slot)); }
   void add(Stream& stream);
   void remove(Stream& stream);
 
-  // Communicator numbers, which are part of all tags. One that has been in use is never used again:
+  // HostCommunicator numbers, which are part of all tags. One that has been in use is never used again:
   // messages of a communicator that failed may still arrive. Ranks agree on the number of a new one
   // while other threads may be agreeing on that of another, so they reserve it first.
   //
@@ -106,7 +106,7 @@ class Domain {
   using Clock = std::chrono::steady_clock;
 
   struct Watched {
-    Communicator* communicator;
+    HostCommunicator* communicator;
     HostRun* run;
     int unfinished;
     Clock::duration still;  // how long it has not advanced while somebody looked
@@ -128,7 +128,7 @@ class Domain {
   std::unique_ptr<Trace> trace_;
   std::mutex mutex_;
   std::atomic<int> contenders_ = 0;
-  std::vector<Communicator*> communicators_;
+  std::vector<HostCommunicator*> communicators_;
   std::vector<Stream*> streams_;
   std::vector<Watched> watched_;
   std::deque<Notice> early_;  // notices for communicators that this rank may still make

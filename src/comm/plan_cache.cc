@@ -21,13 +21,20 @@ RunSlot& CachedPlan::take() {
 CachedPlan& PlanCache::get(const AlgorithmChoice& choice, const Topology& topology, int rank) {
   for (const std::unique_ptr<CachedPlan>& cached : plans_)
     if (cached->choice == choice) return *cached;
-  const Algorithm& algorithm = *choice.algorithm;
   auto cached = std::make_unique<CachedPlan>();
   cached->choice = choice;
   cached->mark = markOf(choice);
+  cached->plan = preparePlan(choice, topology, rank);
+  plans_.push_back(std::move(cached));
+  return *plans_.back();
+}
+
+std::shared_ptr<const PreparedPlan> preparePlan(const AlgorithmChoice& choice,
+                                                const Topology& topology, int rank) {
+  const Algorithm& algorithm = *choice.algorithm;
+  std::shared_ptr<const PreparedPlan> plan;
   try {
-    cached->plan =
-        std::make_shared<PreparedPlan>(algorithm.plan(topology, choice.parameters, rank));
+    plan = std::make_shared<PreparedPlan>(algorithm.plan(topology, choice.parameters, rank));
   } catch (const NotOffered& e) {
     throw Error(moecclInvalidUsage, std::string(nameOf(algorithm.collective)) + "=" +
                                         std::string(algorithm.name) +
@@ -35,9 +42,8 @@ CachedPlan& PlanCache::get(const AlgorithmChoice& choice, const Topology& topolo
   }
   log(LogLevel::info, {rank, topology.ranks()}, "plan of %s (%s): %d ops, %zu scratch blocks",
       std::string(nameOf(algorithm.collective)).c_str(), std::string(algorithm.name).c_str(),
-      cached->plan->ops(), cached->plan->plan().scratch.size());
-  plans_.push_back(std::move(cached));
-  return *plans_.back();
+      plan->ops(), plan->plan().scratch.size());
+  return plan;
 }
 
 }  // namespace moeccl

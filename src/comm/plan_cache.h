@@ -34,10 +34,13 @@ struct CachedPlan {
   void giveBack(RunSlot& slot) { idle.push_back(&slot); }
 };
 
+// Builds a plan; throws Error with moecclInvalidUsage where the algorithm is not offered.
+std::shared_ptr<const PreparedPlan> preparePlan(const AlgorithmChoice& choice,
+                                                const Topology& topology, int rank);
+
 class PlanCache {
  public:
-  // Builds the plan at its first use; throws Error with moecclInvalidUsage where the algorithm is not
-  // offered. The reference stays valid.
+  // Prepares the plan at its first use. The reference stays valid.
   CachedPlan& get(const AlgorithmChoice& choice, const Topology& topology, int rank);
   std::span<const std::unique_ptr<CachedPlan>> all() const { return plans_; }
 

@@ -186,6 +186,10 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
     if (known.progressThread != 0 && known.progressThread != 1)
       invalid(stringf("config.progressThread is %d; it must be 0 or 1", known.progressThread));
     settings.progressThread = known.progressThread == 1;
+    if (known.memory != moecclMemoryHost && known.memory != moecclMemoryCuda)
+      invalid(stringf("config.memory is %d; it must be moecclMemoryHost or moecclMemoryCuda",
+                      static_cast<int>(known.memory)));
+    settings.memory = known.memory;
     if (known.nodeId != nullptr) settings.nodeId = known.nodeId;
     applyConfig(known, &settings);
   }
@@ -244,6 +248,8 @@ std::string comparable(const Settings& settings, int ranks) {
   std::string text = stringf("nRanks=%d\n", ranks);
   text += "the version of moeccl=" + versionText(MOECCL_VERSION) + '\n';
   text += std::string("MOECCL_TRANSPORT=") + nameOfTransport(settings.transport) + '\n';
+  text += std::string("config.memory=") +
+          (settings.memory == moecclMemoryCuda ? "moecclMemoryCuda" : "moecclMemoryHost") + '\n';
   // Paths may differ from node to node; the profiles themselves are compared when they are read.
   text += std::string("MOECCL_PROFILE=") + (settings.profile.empty() ? "nothing" : "a path") + '\n';
   text += "timeoutMs=" +

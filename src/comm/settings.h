@@ -32,7 +32,8 @@ struct Settings {
   std::int64_t timeoutMs = kDefaultTimeoutMs;              // or kForever, never 0
   std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
   std::string nodeId;                                      // empty: found out from the host
-  TransportChoice transport = TransportChoice::automatic;
+  TransportChoice transport = TransportChoice::automatic;  // on host memory
+  moecclMemory_t memory = moecclMemoryHost;
   std::string trace;    // empty: none
   std::string profile;  // empty: none
 
@@ -49,7 +50,7 @@ const Environment& processEnvironment();
 // the variable and what it may be.
 Settings readSettings(const moecclConfig_t* config,
                       const Environment& environment = processEnvironment());
-// For a split of a communicator: nodeId, progressThread and transport are the parent's; the rest
+// For a split of a communicator: nodeId, progressThread, memory and transport are the parent's; the rest
 // too when `config` is nullptr.
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
                            const Environment& environment = processEnvironment());

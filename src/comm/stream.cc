@@ -26,7 +26,7 @@ void Stream::throwIfFailed() const {
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
-void Stream::enqueue(Communicator& communicator, Call call) {
+void Stream::enqueue(HostCommunicator& communicator, Call call) {
   if (&communicator.domain() != domain_.get())
     throw Error(moecclInvalidArgument,
                 "stream belongs to a communicator that is no relative of comm; make one with "
@@ -86,12 +86,12 @@ void Stream::synchronize() {
   throwIfFailed();
 }
 
-bool Stream::uses(const Communicator& communicator) const {
+bool Stream::uses(const HostCommunicator& communicator) const {
   return std::ranges::any_of(queue_,
                              [&](const Item& item) { return item.communicator == &communicator; });
 }
 
-void Stream::forget(const Communicator& communicator) {
+void Stream::forget(const HostCommunicator& communicator) {
   if (leavingFrom_ == &communicator) leaving_ = nullptr;
   if (!uses(communicator)) return;
   if (failure_ == moecclSuccess) {

@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 
-#include "src/comm/communicator.h"
+#include "src/comm/host_communicator.h"
 
 namespace moeccl {
 
@@ -17,7 +17,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Adds a call; throws Error when the communicator is of another domain or has failed.
-  void enqueue(Communicator& communicator, Call call);
+  void enqueue(HostCommunicator& communicator, Call call);
   // Whether all work is complete. Throws the error that stopped it, again and again.
   bool query();
   void synchronize();
@@ -26,12 +26,12 @@ class Stream {
   // whether anything happened.
   bool advance();
   // Drops what is queued for a communicator that is going away.
-  void forget(const Communicator& communicator);
-  bool uses(const Communicator& communicator) const;
+  void forget(const HostCommunicator& communicator);
+  bool uses(const HostCommunicator& communicator) const;
 
  private:
   struct Item {
-    Communicator* communicator;
+    HostCommunicator* communicator;
     Call call;
     std::uint32_t number;
   };
@@ -43,10 +43,10 @@ class Stream {
 
   std::shared_ptr<Domain> domain_;
   std::deque<Item> queue_;  // the front one is running when active_.slot is set
-  Communicator::Active active_ = {};
+  HostCommunicator::Active active_ = {};
   // Of the call that failed: it may not have ended yet.
   RunSlot* leaving_ = nullptr;
-  const Communicator* leavingFrom_ = nullptr;
+  const HostCommunicator* leavingFrom_ = nullptr;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };

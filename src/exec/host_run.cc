@@ -1,7 +1,6 @@
 #include "src/exec/host_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -10,10 +9,9 @@
 namespace moeccl {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+// As a Placement wants it.
+void copyNow(const BlockCopy& copy) {
+  copyBlocks(copy.dst, copy.dstStride, copy.src, copy.srcStride, copy.bytes, copy.count);
 }
 
 }  // namespace
@@ -34,171 +32,40 @@ HostRun::HostRun(std::shared_ptr<const PreparedPlan> plan) : plan_(std::move(pla
   sources_.reserve(static_cast<std::size_t>(widest));
 }
 
-const Extents& HostRun::extents(Buffer buffer) const {
-  switch (buffer) {
-    case Buffer::input:
-      return operands_.inputExtents;
-    case Buffer::output:
-      return operands_.outputExtents;
-    default:
-      return operands_.scratchExtents;
-  }
-}
-
-std::byte* HostRun::base(Buffer buffer) const {
-  switch (buffer) {
-    case Buffer::input:
-      return const_cast<std::byte*>(operands_.input);
-    case Buffer::output:
-      return operands_.output;
-    default:
-      return arena_.get();
-  }
-}
-
-// A buffer of nothing but empty blocks may be null, whatever their offsets.
-std::byte* HostRun::at(Buffer buffer, Extent where) const {
-  return base(buffer) + (where.bytes == 0 ? 0 : where.offset);
-}
-
-std::size_t HostRun::bytesIn(std::span<const Blocks> runs) const {
-  std::size_t bytes = 0;
-  for (const Blocks& run : runs) {
-    const Extents& where = extents(run.buffer);
-    if (where.isUniform()) {
-      bytes += where[0].bytes * static_cast<std::size_t>(run.count);
-    } else {
-      for (int i = 0; i < run.count; ++i) bytes += where[run[i]].bytes;
-    }
-  }
-  return bytes;
-}
-
-bool HostRun::contiguous(std::span<const Blocks> runs) const {
-  const Extents& where = extents(runs[0].buffer);
-  std::size_t end = where[runs[0].first].offset;
-  for (const Blocks& run : runs) {
-    if (run.buffer != runs[0].buffer || where[run.first].offset != end) return false;
-    if (where.isUniform() && (run.stride == 1 || run.count == 1)) {
-      end = where[run[run.count - 1]].end();
-      continue;
-    }
-    for (int i = 0; i < run.count; ++i) {
-      const Extent extent = where[run[i]];
-      if (extent.offset != end) return false;
-      end = extent.end();
-    }
-  }
-  return true;
-}
-
-std::byte* HostRun::data(const OpTransfer& transfer) const {
-  if (transfer.bytes == 0) return nullptr;
-  return (transfer.staged ? arena_.get() : base(transfer.buffer)) + transfer.offset;
-}
-
-void HostRun::pack(std::byte* to, std::span<const Blocks> runs) const {
-  for (const Blocks& run : runs) {
-    const Extents& where = extents(run.buffer);
-    if (where.isUniform()) {
-      const std::size_t bytes = where[0].bytes;
-      copyBlocks(to, static_cast<std::ptrdiff_t>(bytes), at(run.buffer, where[run.first]),
-                 static_cast<std::ptrdiff_t>(bytes) * run.stride, bytes, run.count);
-      to += bytes * static_cast<std::size_t>(run.count);
-      continue;
-    }
-    for (int i = 0; i < run.count; ++i) {
-      const Extent extent = where[run[i]];
-      copyBlocks(to, 0, at(run.buffer, extent), 0, extent.bytes, 1);
-      to += extent.bytes;
-    }
-  }
-}
-
-void HostRun::unpack(const std::byte* from, std::span<const Blocks> runs) const {
-  for (const Blocks& run : runs) {
-    const Extents& where = extents(run.buffer);
-    if (where.isUniform()) {
-      const std::size_t bytes = where[0].bytes;
-      copyBlocks(at(run.buffer, where[run.first]), static_cast<std::ptrdiff_t>(bytes) * run.stride,
-                 from, static_cast<std::ptrdiff_t>(bytes), bytes, run.count);
-      from += bytes * static_cast<std::size_t>(run.count);
-      continue;
-    }
-    for (int i = 0; i < run.count; ++i) {
-      const Extent extent = where[run[i]];
-      copyBlocks(at(run.buffer, extent), 0, from, 0, extent.bytes, 1);
-      from += extent.bytes;
-    }
-  }
-}
-
-void HostRun::copy(const Op& op) const {
-  // Walks both lists at once; each step copies as many blocks as both runs still have.
-  const std::span<const Blocks> from = plan_->plan().src(op), to = plan_->plan().dst(op);
-  std::size_t f = 0, t = 0;
-  int fromUsed = 0, toUsed = 0;
-  while (f < from.size() && t < to.size()) {
-    const int count = std::min(from[f].count - fromUsed, to[t].count - toUsed);
-    const Extents &fromWhere = extents(from[f].buffer), &toWhere = extents(to[t].buffer);
-    const bool uniform = fromWhere.isUniform() && toWhere.isUniform();
-    for (int i = 0; i < count; i += uniform ? count : 1) {
-      const Extent source = fromWhere[from[f][fromUsed + i]];
-      const Extent target = toWhere[to[t][toUsed + i]];
-      const auto bytes = static_cast<std::ptrdiff_t>(source.bytes);
-      copyBlocks(at(to[t].buffer, target), bytes * to[t].stride, at(from[f].buffer, source),
-                 bytes * from[f].stride, source.bytes, uniform ? count : 1);
-    }
-    if ((fromUsed += count) == from[f].count) ++f, fromUsed = 0;
-    if ((toUsed += count) == to[t].count) ++t, toUsed = 0;
-  }
-}
-
 void HostRun::reduce(const Op& op) {
   const std::span<const Blocks> from = plan_->plan().src(op), to = plan_->plan().dst(op);
   sources_.clear();
   for (const Blocks& run : from)
-    for (int i = 0; i < run.count; ++i)
-      sources_.push_back(at(run.buffer, extents(run.buffer)[run[i]]));
+    for (int i = 0; i < run.count; ++i) sources_.push_back(placement_.at(run, i));
   const auto blocks = static_cast<std::size_t>(blockCount(to));
   std::size_t block = 0;
   for (const Blocks& run : to)
     for (int i = 0; i < run.count; ++i, ++block) {
-      const Extent target = extents(run.buffer)[run[i]];
-      moeccl::reduce(operands_.op, operands_.datatype, at(run.buffer, target),
-                     sources_.data() + block, blocks, sources_.size() / blocks, target.bytes);
+      const Operands& operands = placement_.operands;
+      moeccl::reduce(operands.op, operands.datatype, placement_.at(run, i), sources_.data() + block,
+                     blocks, sources_.size() / blocks,
+                     placement_.extents(run.buffer)[run[i]].bytes);
     }
-}
-
-void HostRun::layOut(OpTransfer& transfer, std::span<const Blocks> runs, std::size_t* arena) const {
-  transfer.bytes = bytesIn(runs);
-  transfer.staged = transfer.bytes > 0 && !contiguous(runs);
-  if (transfer.staged) {
-    transfer.offset = *arena;
-    *arena += aligned(transfer.bytes);
-  } else if (transfer.bytes > 0) {
-    transfer.buffer = runs[0].buffer;
-    transfer.offset = extents(transfer.buffer)[runs[0].first].offset;
-  }
 }
 
 void HostRun::start(const Route& route, const Operands& operands) {
   route_ = route;
-  operands_ = operands;
+  placement_.operands = operands;
   failed_ = false;
   failure_ = {};
   const Plan& plan = plan_->plan();
 
-  std::size_t arena = aligned(operands.scratchBytes);
+  std::size_t arena = placement_.scratchBytes();
   for (OpTransfer& transfer : transfers_) {
     const Op& op = plan.ops[transfer.op];
-    if (op.kind == OpKind::send) layOut(transfer, plan.src(op), &arena);
-    if (op.kind == OpKind::recv) layOut(transfer, plan.dst(op), &arena);
+    if (op.kind == OpKind::send) transfer.place = placement_.layOut(plan.src(op), &arena);
+    if (op.kind == OpKind::recv) transfer.place = placement_.layOut(plan.dst(op), &arena);
   }
   if (arena > arenaBytes_) {
     arena_ = std::make_unique_for_overwrite<std::byte[]>(arena);
     arenaBytes_ = arena;
   }
+  placement_.arena = arena_.get();
 
   if (route.trace != nullptr) began_.resize(plan.ops.size());
   unfinished_ = plan_->ops();
@@ -222,7 +89,7 @@ void HostRun::execute(int op) {
   if (route_.trace != nullptr) began_[op] = Trace::Clock::now();
   switch (what.kind) {
     case OpKind::copy:
-      copy(what);
+      placement_.move(plan_->plan().src(what), plan_->plan().dst(what), copyNow);
       completed(op);
       return;
     case OpKind::reduce:
@@ -237,14 +104,15 @@ void HostRun::execute(int op) {
   tag.lane = static_cast<std::uint32_t>(what.lane);
   tag.sequence = static_cast<std::uint32_t>(plan_->sequence(op));
   const int peer = route_.transportRank[what.peer];
+  std::byte* const data = placement_.data(transfer.place);
   transfer.active = true;
   ++inFlight_;
   if (what.kind == OpKind::send) {
-    if (transfer.staged) pack(data(transfer), plan_->plan().src(what));
-    route_.transport->send(peer, makeTag(tag), data(transfer), transfer.bytes, &transfer);
+    if (transfer.place.staged) placement_.pack(data, plan_->plan().src(what), copyNow);
+    route_.transport->send(peer, makeTag(tag), data, transfer.place.bytes, &transfer);
   } else {
     tag.source = static_cast<std::uint32_t>(peer);
-    route_.transport->recv(peer, makeTag(tag), data(transfer), transfer.bytes, &transfer);
+    route_.transport->recv(peer, makeTag(tag), data, transfer.place.bytes, &transfer);
   }
 }
 
@@ -256,14 +124,15 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   if (run.failed_) return;
   const Op& op = run.plan_->plan().ops[transfer->op];
   const bool isRecv = op.kind == OpKind::recv;
-  if (status != TransferStatus::ok || (isRecv && bytes != transfer->bytes)) {
+  if (status != TransferStatus::ok || (isRecv && bytes != transfer->place.bytes)) {
     const bool explained =
         status == TransferStatus::unreachable || status == TransferStatus::failed;
-    run.fail({status, transfer->op, op.peer, transfer->bytes, bytes,
+    run.fail({status, transfer->op, op.peer, transfer->place.bytes, bytes,
               explained ? run.route_.transport->lastError() : std::string()});
     return;
   }
-  if (isRecv && transfer->staged) run.unpack(run.data(*transfer), run.plan_->plan().dst(op));
+  if (isRecv && transfer->place.staged)
+    run.placement_.unpack(run.placement_.data(transfer->place), run.plan_->plan().dst(op), copyNow);
   run.completed(transfer->op);
   run.drain();
 }
@@ -272,8 +141,8 @@ void HostRun::record(int op) const {
   const Plan& plan = plan_->plan();
   const Op& what = plan.ops[op];
   const std::span<const Blocks> blocks = plan.src(what).empty() ? plan.dst(what) : plan.src(what);
-  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op, bytesIn(blocks),
-                    began_[op], Trace::Clock::now());
+  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op,
+                    placement_.bytesIn(blocks), began_[op], Trace::Clock::now());
 }
 
 void HostRun::completed(int op) {

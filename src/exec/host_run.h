@@ -13,25 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "algorithms/extents.h"
-#include "moeccl/moeccl.h"
+#include "src/exec/placement.h"
 #include "src/exec/prepared_plan.h"
 #include "src/exec/trace.h"
 #include "src/exec/transport.h"
 
 namespace moeccl {
-
-// What a plan runs on.
-struct Operands {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  Extents inputExtents = Extents::uniform(0);
-  Extents outputExtents = Extents::uniform(0);
-  Extents scratchExtents = Extents::uniform(0);
-  std::size_t scratchBytes = 0;
-  moecclDataType_t datatype = moecclUint8;  // for reductions
-  moecclRedOp_t op = moecclSum;
-};
 
 // Where messages go: the plan's ranks in the transport's numbering, and the common part of their
 // tags.
@@ -81,26 +68,11 @@ class HostRun {
     HostRun* run = nullptr;
     std::int32_t op = 0;
     bool active = false;
-    // Where the message lies: in place when its blocks follow one another, else packed in the
-    // arena.
-    bool staged = false;
-    Buffer buffer = Buffer::scratch;
-    std::size_t offset = 0, bytes = 0;
+    MessagePlace place;
   };
 
   static void transferDone(Transfer* self, TransferStatus status, std::size_t bytes);
 
-  const Extents& extents(Buffer buffer) const;
-  std::byte* base(Buffer buffer) const;
-  std::byte* at(Buffer buffer, Extent where) const;
-  // Decides where the message of an op lies; takes what it needs of the arena from *arena on.
-  void layOut(OpTransfer& transfer, std::span<const Blocks> runs, std::size_t* arena) const;
-  bool contiguous(std::span<const Blocks> runs) const;
-  std::byte* data(const OpTransfer& transfer) const;
-  std::size_t bytesIn(std::span<const Blocks> runs) const;
-  void pack(std::byte* to, std::span<const Blocks> runs) const;
-  void unpack(const std::byte* from, std::span<const Blocks> runs) const;
-  void copy(const Op& op) const;
   void reduce(const Op& op);
 
   void execute(int op);
@@ -111,7 +83,7 @@ class HostRun {
 
   std::shared_ptr<const PreparedPlan> plan_;
   Route route_;
-  Operands operands_;
+  Placement placement_;
   std::vector<OpTransfer> transfers_;            // by op; used by sends and receives
   std::vector<Trace::Clock::time_point> began_;  // by op; only while there is a trace
   std::vector<std::int32_t> waitsFor_;

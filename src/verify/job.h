@@ -56,6 +56,8 @@ void checkMatching(Job& job);
 // Both report a cyclic wait on their machine; the first also follows the data.
 void checkByDependencies(Job& job);
 void checkByStreams(Job& job);
+// The plans are right on the streams already.
+void checkByLaunches(Job& job);
 
 std::string blockName(Buffer buffer, int block);
 std::string payloadName(Payload payload);

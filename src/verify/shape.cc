@@ -35,6 +35,10 @@ class ShapeCheck {
       job_.report(rank_, -1,
                   "has " + std::to_string(plan_.lanes) + " lanes; there must be 1 to " +
                       std::to_string(job_.limits.lanes));
+    if (plan_.lanes != job_.plans[0].lanes)
+      job_.report(rank_, -1,
+                  "has " + std::to_string(plan_.lanes) + " lanes, rank 0 has " +
+                      std::to_string(job_.plans[0].lanes));
     for (size_t i = 0; i < plan_.scratch.size() && !job_.full(); ++i) {
       const Payload payload = plan_.scratch[i];
       const bool exists = payload.rank >= 0 && payload.rank < job_.ranks() && payload.block >= 0 &&

@@ -84,6 +84,7 @@ std::vector<Violation> verify(const Promise& promise, std::span<const Plan> plan
   if (!job.violations.empty()) return std::move(job.violations);
   checkByDependencies(job);
   checkByStreams(job);
+  if (job.violations.empty()) checkByLaunches(job);
   return std::move(job.violations);
 }
 

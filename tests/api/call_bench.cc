@@ -88,8 +88,8 @@ void printCall(const std::vector<int>& nodes, const std::string& algorithm, std:
     parseAlgorithms("alltoall=" + algorithm, "call_bench", &settings.algorithms);
   moecclComm comm;
   comm.state = std::make_shared<CommState>();
-  comm.state->communicator = Communicator::over(std::make_unique<InstantTransport>(ranks),
-                                                Topology::uneven(nodes), settings);
+  comm.state->communicator = HostCommunicator::over(std::make_unique<InstantTransport>(ranks),
+                                                    Topology::uneven(nodes), settings);
   std::vector<std::byte> in(block * ranks), out(block * ranks);
   const auto call = [&] {
     if (moecclAllToAll(in.data(), out.data(), block, moecclUint8, &comm, nullptr) != moecclSuccess)

@@ -88,7 +88,10 @@ class Check {
     if (what_.inPlace) placeInPlace(send, recv, &in, &out);
     const std::vector<unsigned char> before = send;
     call(in, out, stream);
-    if (stream != nullptr) check(moecclStreamSynchronize(stream), comm_);
+    if (what_.synchronize != nullptr)
+      what_.synchronize(stream);
+    else if (stream != nullptr)
+      check(moecclStreamSynchronize(stream), comm_);
     for (std::size_t at = 0; at < expected.size(); ++at)
       if (out[at] != expected[at])
         throw std::runtime_error(describe(at) + ": " + std::to_string(out[at]) + " instead of " +

@@ -17,6 +17,8 @@ struct Exercise {
   bool inPlace = false;
   int experts = 1;
   unsigned salt = 0;
+  // Instead of moecclStreamSynchronize: for streams that are not moeccl's.
+  void (*synchronize)(moecclStream_t stream) = nullptr;
 };
 
 // `grid`: only collectives of a grid use it, others use `comm`. Throws what went wrong.

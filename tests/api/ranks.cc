@@ -38,6 +38,7 @@ void runRank(const Job& job, int rank, Board& board, const RankFunction& functio
   config.algorithms = job.algorithms.c_str();
   config.progressThread = job.progressThread;
   config.timeoutMs = job.timeoutMs;
+  config.memory = job.memory;
   moecclComm_t comm = nullptr;
   check(moecclCommInitRankConfig(&comm, job.ranks, board.id, rank, &config));
   try {

@@ -19,6 +19,7 @@ struct Job {
   bool ucx = false;        // processes always use UCX
   bool progressThread = false;
   int64_t timeoutMs = 60000;
+  moecclMemory_t memory = moecclMemoryHost;
 
   int nodeOf(int rank) const;
   std::string text() const;

@@ -38,6 +38,7 @@ TEST(Settings, DefaultsWithAndWithoutConfig) {
     EXPECT_EQ(settings.choiceFor(Collective::allGather).algorithm, nullptr);
     EXPECT_EQ(settings.nodeId, "");
     EXPECT_EQ(settings.transport, TransportChoice::automatic);
+    EXPECT_EQ(settings.memory, moecclMemoryHost);
   }
 }
 
@@ -47,7 +48,9 @@ TEST(Settings, TakesTheConfig) {
   config.timeoutMs = 1234;
   config.algorithms = " alltoall = pairwise ;; allgather=ring;";
   config.nodeId = "rack 7";
+  config.memory = moecclMemoryCuda;
   const Settings settings = readSettings(&config, kNothing);
+  EXPECT_EQ(settings.memory, moecclMemoryCuda);
   EXPECT_TRUE(settings.progressThread);
   EXPECT_EQ(settings.timeoutMs, 1234);
   EXPECT_EQ(algorithmOf(settings, Collective::allToAll), "pairwise");
@@ -170,6 +173,7 @@ TEST(Settings, SplitsInherit) {
   config.nodeId = "n";
   config.timeoutMs = 5;
   config.algorithms = "alltoall=linear";
+  config.memory = moecclMemoryCuda;
   const Settings parent = readSettings(&config, with({{"MOECCL_TRANSPORT", "ucx"}}));
   Settings split = readSplitSettings(parent, nullptr, kNothing);
   EXPECT_EQ(comparable(split, 2), comparable(parent, 2));
@@ -180,6 +184,7 @@ TEST(Settings, SplitsInherit) {
   split = readSplitSettings(parent, &config, with({{"MOECCL_ALGO", "alltoall=pairwise"}}));
   EXPECT_TRUE(split.progressThread);
   EXPECT_EQ(split.nodeId, "n");
+  EXPECT_EQ(split.memory, moecclMemoryCuda);
   EXPECT_EQ(split.transport, TransportChoice::ucx);
   EXPECT_EQ(split.timeoutMs, kDefaultTimeoutMs);
   EXPECT_EQ(algorithmOf(split, Collective::allGather), "ring");
@@ -211,6 +216,11 @@ TEST(Settings, DisagreementNamesRanksAndSetting) {
             "ranks disagree on the algorithm of allgather: ranks 0, 2 have auto, rank 1 has ring");
   EXPECT_EQ(disagreement(std::vector{plain, recordWith({}, 9)}),
             "ranks disagree on nRanks: rank 0 has 8, rank 1 has 9");
+  moecclConfig_t onGpus = MOECCL_CONFIG_INITIALIZER;
+  onGpus.memory = moecclMemoryCuda;
+  EXPECT_EQ(
+      disagreement(std::vector{plain, comparable(readSettings(&onGpus, kNothing), 8)}),
+      "ranks disagree on config.memory: rank 0 has moecclMemoryHost, rank 1 has moecclMemoryCuda");
   EXPECT_EQ(disagreement(std::vector{plain, recordWith({{"MOECCL_TRANSPORT", "ucx"}}, 8)}),
             "ranks disagree on MOECCL_TRANSPORT: rank 0 has auto, rank 1 has ucx");
   // The first setting that differs, whichever ranks differ in which.

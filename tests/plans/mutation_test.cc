@@ -236,7 +236,7 @@ TEST(Mutations, AreCaughtOrExplained) {
 TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
   std::mt19937 random(8);
   const auto any = [&](size_t count) { return static_cast<size_t>(random()) % count; };
-  int accepted = 0, circles = 0, others = 0;
+  int accepted = 0, circles = 0, orders = 0, others = 0;
   for (const Algorithm& algorithm : algorithms())
     for (const Topology& topology : topologies()) {
       const Parameters parameters = parametersFor(algorithm, topology);
@@ -264,13 +264,17 @@ TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
           EXPECT_EQ(interpret(contract, changed, Machine::byDependencies, random), "");
           EXPECT_EQ(interpret(contract, changed, Machine::byStreams, random).substr(0, 6), "stuck:")
               << text(violations);
+        } else if (violations[0].text.find("cyclic wait of launches") != std::string::npos) {
+          // What runs lanes at once, as the interpreter does, takes no notice.
+          ++orders;
+          EXPECT_EQ(interpretBothWays(contract, changed, random), "");
         } else {
           ++others;
         }
       }
     }
-  std::cout << accepted << " accepted, " << circles << " refused as circles, " << others
-            << " refused for other reasons\n";
+  std::cout << accepted << " accepted, " << orders << " refused as launches, " << circles
+            << " refused as circles, " << others << " refused for other reasons\n";
   EXPECT_GT(accepted, 100);
   EXPECT_GT(circles, 10);
 }

@@ -88,6 +88,9 @@ TEST(VerifyShape, Lanes) {
   Plan plan = exchange(2, 0);
   plan.ops[2].lane = 1;
   expectRejected(kTwoRanks, againstRightOne(plan), 0, 2, {"(send in[1] to rank 1)", "lane 1 of 1"});
+  std::vector<Plan> plans = exchange(2);
+  plans[1].lanes = 3;
+  expectRejected(kTwoRanks, plans, 1, -1, {"rank 1 has 3 lanes, rank 0 has 1"});
 }
 
 TEST(VerifyShape, StepBeforeTheFirst) {
@@ -160,7 +163,7 @@ TEST(VerifyMatching, DroppedReceive) {
 
 TEST(VerifyMatching, MessageOnAnotherLane) {
   std::vector<Plan> plans = exchange(2);
-  plans[0].lanes = 2;
+  plans[0].lanes = plans[1].lanes = 2;
   plans[0].ops[2].lane = 1;
   const auto violations = verify(kTwoRanks, plans);
   expectRejected(violations, 1, 1,

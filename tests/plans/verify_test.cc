@@ -196,6 +196,35 @@ TEST(VerifyDeadlock, LanesThatCrossEachOther) {
                   "rank 0 lane 0 step 0 waits for rank 0 lane 1 step 1"});
 }
 
+// Messages on two lanes, which the ranks launch in different orders: fine while both lanes run at once,
+// stuck on a machine that runs one step after another.
+TEST(VerifyDeadlock, LaunchesInDifferentOrders) {
+  const auto plans = [](int firstLaneOfRank1) {
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < 2; ++rank) {
+      PlanBuilder plan;
+      const int first = rank == 0 ? 0 : firstLaneOfRank1;
+      plan.copy({}, input(rank), output(rank));
+      for (int lane : {first, 1 - first})
+        if (lane == rank)
+          plan.send({.lane = static_cast<std::int16_t>(lane)}, 1 - rank, input(1 - rank));
+        else
+          plan.recv({.lane = static_cast<std::int16_t>(lane)}, 1 - rank, output(1 - rank));
+      plans.push_back(plan.build());
+      plans.back().lanes = 2;
+    }
+    return plans;
+  };
+  EXPECT_EQ(text(verify(kTwoRanks, plans(0))), "");
+  // Without the copy, a lane's place is that of its message.
+  std::vector<Plan> crossed = plans(1);
+  crossed[1].ops[0].lane = 1;
+  expectRejected(verify(kTwoRanks, crossed), 0, 1,
+                 {"rank 0 op 1 (send in[1] to rank 1)", "cyclic wait of launches",
+                  "rank 0 lane 0 step 0 waits for rank 1 lane 0 step 0",
+                  "rank 1 lane 0 step 0 waits for rank 1 lane 1 step 0"});
+}
+
 // ---- Sums ----
 
 // Reduce-scatter: output 0 of rank r is the sum of everybody's block r.

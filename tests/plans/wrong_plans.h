@@ -54,6 +54,10 @@ inline std::vector<Plan> exchange(int ranks) {
 }
 
 // Two ranks; rank 0's plan is the one given, which must exchange with a right one.
-inline std::vector<Plan> againstRightOne(Plan plan) { return {std::move(plan), exchange(2, 1)}; }
+inline std::vector<Plan> againstRightOne(Plan plan) {
+  Plan right = exchange(2, 1);
+  right.lanes = plan.lanes;
+  return {std::move(plan), std::move(right)};
+}
 
 }  // namespace moeccl::testing

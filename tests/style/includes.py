@@ -18,7 +18,7 @@ from source_files import CodeFile, all_files, repository_files
 PARTS = {
     "include": [],
     "algorithms": [],
-    "kernels": [],
+    "kernels": ["src"],
     "src": [],
     "src/verify": ["algorithms", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
@@ -47,6 +47,7 @@ HEADERS = [
     (r"(?!src/exec/nccl|include/moeccl/nccl\.h).*", NCCL,
      "only src/exec/nccl* and include/moeccl/nccl.h know NCCL"),
     (r"algorithms/.*", CUDA, "algorithms know no CUDA"),
+    (r"src/(?!exec/nccl).*", CUDA, "in src only src/exec/nccl* knows CUDA"),
     (r"algorithms/.*", CLOCKS, "algorithms know no clocks"),
     (r"include/(?!moeccl/nccl\.h).*", CUDA, "public headers show no CUDA type; nccl.h alone may"),
     (r"src/exec/.*", r"algorithms/(collective|registry)\.h",

@@ -91,6 +91,7 @@ BAD = [
     ("src/exec/transport.h", "#include <uct/api/uct.h>\n", 1, "knows UCX"),
     ("src/exec/ucx_worker.cc", "#include <nccl.h>\n", 3, "know NCCL"),
     ("src/exec/nccl_run.cc", "#include <ucs/type/status.h>\n", 2, "knows UCX"),
+    ("src/exec/transport.h", "#include <cuda_runtime.h>\n", 1, "knows CUDA"),
     ("src/comm/comm.h", '#include "src/api/api.cc"\n', 3, "src/comm may include"),
     ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "src/moe may include"),
     ("src/moe/layer.cc", '#include "src/comm/comm.h"\n', 4, "src/moe may include"),

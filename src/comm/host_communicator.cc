@@ -1,13 +1,12 @@
-#include "src/comm/communicator.h"
+#include "src/comm/host_communicator.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <new>
 #include <utility>
 
-#include "kernels/reduce.h"
+#include "src/comm/operands.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
 
@@ -51,67 +50,27 @@ Operands operandsOfCounts(const Call& call, RunSlot* slot) {
   return operands;
 }
 
-Operands operandsOf(const Call& call, const Plan& plan, RunSlot* slot) {
-  Operands operands;
-  operands.input = static_cast<const std::byte*>(call.input);
-  operands.output = static_cast<std::byte*>(call.output);
-  operands.datatype = call.datatype;
-  operands.op = call.op;
-  const auto scratchOf = [&](auto bytesOf) {
-    slot->scratch.clear();
-    for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
-      const std::size_t bytes = bytesOf(i);
-      // Others may tell any sizes.
-      if (bytes > SIZE_MAX - operands.scratchBytes) throw std::bad_alloc();
-      slot->scratch.push_back({operands.scratchBytes, bytes});
-      operands.scratchBytes += bytes;
-    }
-    operands.scratchExtents = Extents::table(slot->scratch);
-  };
-  if (call.collective() == Collective::allToAllv) {
-    operands.inputExtents = Extents::table(call.inputTable);
-    operands.outputExtents = Extents::table(call.outputTable);
-    // Told by the first part, which has left the numbers where the data will be.
-    const std::byte* const told = slot->run.scratch();
-    scratchOf([&](std::size_t i) {
-      std::uint64_t bytes;
-      std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);
-      return static_cast<std::size_t>(bytes);
-    });
-    return operands;
-  }
-  const Extents extents = Extents::cut(call.blockBytes, plan.pieces, sizeOf(call.datatype));
-  operands.inputExtents = operands.outputExtents = operands.scratchExtents = extents;
-  if (extents.isUniform()) {
-    operands.scratchBytes = extents[0].bytes * plan.scratch.size();
-  } else {
-    scratchOf([&](std::size_t i) { return extents[plan.scratch[i].block % plan.pieces].bytes; });
-  }
-  return operands;
-}
-
 }  // namespace
 
-Communicator::Communicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
-                           Topology topology, std::vector<int> transportRanks, Settings settings)
-    : domain_(std::move(domain)),
+HostCommunicator::HostCommunicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
+                                   Topology topology, std::vector<int> transportRanks,
+                                   Settings settings)
+    : Communicator(rank, std::move(topology), std::move(settings)),
+      domain_(std::move(domain)),
       number_(number),
-      rank_(rank),
-      topology_(std::move(topology)),
-      transportRanks_(std::move(transportRanks)),
-      settings_(std::move(settings)) {
+      transportRanks_(std::move(transportRanks)) {
   Domain::Lock lock(*domain_);
   domain_->add(*this);
 }
 
-Communicator::~Communicator() {
+HostCommunicator::~HostCommunicator() {
   Domain::Lock lock(*domain_);
   for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
     for (std::unique_ptr<RunSlot>& slot : plan->slots)
       if (!slot->run.idle()) domain_->keep(std::move(slot));
 }
 
-Communicator::Active Communicator::begin(const Call& call, std::uint32_t number) {
+HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t number) {
   throwIfFailed();
   CachedPlan& plan = plans_.get(call.choice, topology_, rank_);
   Active active{&plan.take(), &plan, number};
@@ -124,7 +83,7 @@ Communicator::Active Communicator::begin(const Call& call, std::uint32_t number)
   return active;
 }
 
-bool Communicator::proceed(const Call& call, Active* active) {
+bool HostCommunicator::proceed(const Call& call, Active* active) {
   if (!active->counting || active->run().failed() || failure_ != moecclSuccess) return false;
   domain_->unwatch(active->run());
   checkCounts(call, *active);
@@ -134,12 +93,14 @@ bool Communicator::proceed(const Call& call, Active* active) {
   return true;
 }
 
-void Communicator::start(const Call& call, const Active& active) {
+void HostCommunicator::start(const Call& call, const Active& active) {
   const PreparedPlan& plan = *active.plan->plan;
   Operands operands;
   try {
+    // The first part has left the sizes where the data will be.
     operands = active.counting ? operandsOfCounts(call, active.slot)
-                               : operandsOf(call, plan.plan(), active.slot);
+                               : operandsOf(call, plan.plan(), active.slot->run.scratch(),
+                                            &active.slot->scratch);
     Route route;
     route.transport = &domain_->transport();
     route.transportRank = transportRanks_;
@@ -163,7 +124,7 @@ void Communicator::start(const Call& call, const Active& active) {
 }
 
 // What peers send is known before it comes: the first of them that disagrees is named.
-void Communicator::checkCounts(const Call& call, const Active& active) {
+void HostCommunicator::checkCounts(const Call& call, const Active& active) {
   for (int source = 0; source < ranks(); ++source) {
     const std::uint64_t sends = active.slot->recvBytes[source];
     const std::size_t expects = call.outputTable[source].bytes;
@@ -178,7 +139,7 @@ void Communicator::checkCounts(const Call& call, const Active& active) {
   }
 }
 
-std::uint32_t Communicator::nextCall(Domain::Lock& lock) {
+std::uint32_t HostCommunicator::nextCall(Domain::Lock& lock) {
   domain_->wait(
       lock, [this] { return !pending_[calls_ % pending_.size()] || failure_ != moecclSuccess; });
   throwIfFailed();
@@ -186,11 +147,11 @@ std::uint32_t Communicator::nextCall(Domain::Lock& lock) {
   return calls_++;
 }
 
-void Communicator::abandon(const std::string& why) {
+void HostCommunicator::abandon(const std::string& why) {
   fail(moecclRemoteError, -1, "a call queued on a stream was dropped: " + why, true);
 }
 
-void Communicator::end(const Active& active) {
+void HostCommunicator::end(const Active& active) {
   release(active.number);
   const HostRun& run = active.run();
   domain_->unwatch(run);
@@ -204,7 +165,18 @@ void Communicator::end(const Active& active) {
     throw Error(failure_, heard_ ? nameOf(*active.plan) + ": " + failureText_ : failureText_);
 }
 
-void Communicator::run(const Call& call) {
+void HostCommunicator::launch(Call call, void* stream) {
+  if (stream == nullptr)
+    run(call);
+  else
+    static_cast<Stream*>(stream)->enqueue(*this, std::move(call));
+}
+
+void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
+  run({{&firstAlgorithm(Collective::allGather)}, send, recv, bytes});
+}
+
+void HostCommunicator::run(const Call& call) {
   Domain::Lock lock(*domain_);
   throwIfFailed();
   const std::uint32_t number = nextCall(lock);
@@ -233,18 +205,18 @@ void Communicator::run(const Call& call) {
   end(active);
 }
 
-void Communicator::throwIfFailed() const {
+void HostCommunicator::throwIfFailed() const {
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
-moecclResult_t Communicator::asyncFailure() {
+moecclResult_t HostCommunicator::asyncFailure() {
   Domain::Lock lock(*domain_);
   domain_->poll();
   return failure_;
 }
 
-void Communicator::fail(moecclResult_t result, int culprit, const std::string& text,
-                        bool tellOthers) {
+void HostCommunicator::fail(moecclResult_t result, int culprit, const std::string& text,
+                            bool tellOthers) {
   if (failure_ != moecclSuccess) return;
   failure_ = result;
   failureText_ = text;
@@ -264,7 +236,7 @@ void Communicator::fail(moecclResult_t result, int culprit, const std::string& t
       if (!slot->run.idle()) slot->run.cancel();
 }
 
-void Communicator::failFrom(const HostRun& run, const CachedPlan& plan) {
+void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
   const RunFailure& failure = run.failure();
   const std::string peer = "rank " + std::to_string(failure.peer);
   const std::string what = nameOf(plan) + ": ";
@@ -293,7 +265,7 @@ void Communicator::failFrom(const HostRun& run, const CachedPlan& plan) {
   }
 }
 
-void Communicator::timedOut(HostRun& run) {
+void HostCommunicator::timedOut(HostRun& run) {
   const auto owner = std::ranges::find_if(plans_.all(), [&](const auto& plan) {
     return std::ranges::any_of(plan->slots, [&](const auto& slot) { return &slot->run == &run; });
   });
@@ -308,7 +280,7 @@ void Communicator::timedOut(HostRun& run) {
   fail(moecclTimeout, awaited.size() == 1 ? awaited[0] : -1, text, true);
 }
 
-bool Communicator::hears(const Notice& notice) {
+bool HostCommunicator::hears(const Notice& notice) {
   const auto source = std::ranges::find(transportRanks_, notice.source);
   if (source == transportRanks_.end()) return false;
   const std::string who = "rank " + std::to_string(source - transportRanks_.begin());
@@ -316,7 +288,7 @@ bool Communicator::hears(const Notice& notice) {
   return true;
 }
 
-void Communicator::destroy() {
+void HostCommunicator::destroy() {
   Domain::Lock lock(*domain_);
   const auto isUsed = [&] {
     return failure_ == moecclSuccess &&
@@ -337,7 +309,7 @@ void Communicator::destroy() {
                                    "own is freed");
 }
 
-void Communicator::abort() {
+void HostCommunicator::abort() {
   Domain::Lock lock(*domain_);
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);
@@ -346,7 +318,7 @@ void Communicator::abort() {
   domain_->remove(*this, true, kFarewell);
 }
 
-void Communicator::awaitTransfers(Domain::Lock& lock) {
+void HostCommunicator::awaitTransfers(Domain::Lock& lock) {
   domain_->waitFor(lock, kGrace, [this] {
     return std::ranges::all_of(plans_.all(), [](const std::unique_ptr<CachedPlan>& plan) {
       return std::ranges::all_of(plan->slots, [](const auto& slot) { return slot->run.idle(); });

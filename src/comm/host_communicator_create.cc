@@ -3,8 +3,9 @@
 #include <numeric>
 #include <utility>
 
-#include "src/comm/communicator.h"
+#include "src/comm/agreement.h"
 #include "src/comm/host.h"
+#include "src/comm/host_communicator.h"
 #include "src/comm/oob.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
@@ -12,20 +13,6 @@
 
 namespace moeccl {
 namespace {
-
-// A communicator's own all-gather, in the place of a launcher's.
-class CommunicatorOob : public Oob {
- public:
-  explicit CommunicatorOob(Communicator& communicator) : communicator_(communicator) {}
-  int rank() const override { return communicator_.rank(); }
-  int ranks() const override { return communicator_.ranks(); }
-  void allgather(const void* send, void* recv, std::size_t bytes) override {
-    communicator_.run({{&firstAlgorithm(Collective::allGather)}, send, recv, bytes});
-  }
-
- private:
-  Communicator& communicator_;
-};
 
 bool usesLoopback(TransportChoice choice, std::span<const HostIdentity> hosts) {
   const bool oneProcess = shareProcess(hosts);
@@ -48,10 +35,6 @@ std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
   agreeAfter(oob, [&] { transport->connect(addresses); });
   return transport;
 }
-
-struct SplitRequest {
-  std::int32_t color, key;
-};
 
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
 // communicator; collective. Another thread of a rank may be doing the same for another parent, and
@@ -94,10 +77,8 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& settings) {
-  const std::vector<std::string> records = exchangeText(oob, comparable(settings, oob.ranks()));
-  if (const std::string text = disagreement(records); !text.empty())
-    throw Error(moecclInvalidUsage, text);
+std::unique_ptr<Communicator> HostCommunicator::create(Oob& oob, const Settings& settings) {
+  requireAgreement(oob, settings);
   const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
   const bool loopback = usesLoopback(settings.transport, hosts);
   std::unique_ptr<Transport> transport = connect(oob, loopback);
@@ -111,8 +92,8 @@ std::unique_ptr<Communicator> Communicator::create(Oob& oob, const Settings& set
   return over(std::move(transport), std::move(topology), settings);
 }
 
-std::unique_ptr<Communicator> Communicator::over(std::unique_ptr<Transport> transport,
-                                                 Topology topology, const Settings& settings) {
+std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> transport,
+                                                     Topology topology, const Settings& settings) {
   const int rank = transport->rank();
   std::vector<int> transportRanks(static_cast<std::size_t>(transport->ranks()));
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
@@ -121,37 +102,24 @@ std::unique_ptr<Communicator> Communicator::over(std::unique_ptr<Transport> tran
     trace = std::make_unique<Trace>(settings.trace + "." + std::to_string(rank) + ".json", rank);
   auto domain =
       std::make_shared<Domain>(std::move(transport), std::move(trace), settings.progressThread);
-  return std::unique_ptr<Communicator>(new Communicator(
+  return std::unique_ptr<Communicator>(new HostCommunicator(
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key, const Settings& settings) {
+std::unique_ptr<Communicator> HostCommunicator::split(int color, int key,
+                                                      const Settings& settings) {
   CommunicatorOob oob(*this);
-  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key});
-  std::vector<int> members;
-  for (int rank = 0; rank < ranks(); ++rank)
-    if (color != MOECCL_SPLIT_NOCOLOR && requests[rank].color == color) members.push_back(rank);
-  std::ranges::stable_sort(members, {}, [&](int rank) { return requests[rank].key; });
-
-  const std::vector<std::string> records =
-      exchangeText(oob, comparable(settings, static_cast<int>(members.size())));
-  std::vector<std::string> ours;
-  std::vector<int> nodes, transportRanks;
-  for (int rank : members) {
-    ours.push_back(records[rank]);
-    nodes.push_back(topology_.nodeOf(rank));
-    transportRanks.push_back(transportRanks_[rank]);
-  }
+  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
+  std::vector<int> transportRanks;
+  for (int rank : group.members) transportRanks.push_back(transportRanks_[rank]);
   // Only now, and by all, also where this group cannot be: other colors share the number.
-  const std::string text = disagreement(ours);
-  const bool take = color != MOECCL_SPLIT_NOCOLOR && text.empty();
+  const bool take = !group.members.empty() && group.disagreement.empty();
   const int number = agreeOnNumber(oob, *domain_, take, static_cast<int>(number_));
-  if (!text.empty()) throw Error(moecclInvalidUsage, text);
+  if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
   if (!take) return nullptr;
-  const auto mine = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
-  return std::unique_ptr<Communicator>(new Communicator(domain_, static_cast<std::uint32_t>(number),
-                                                        mine, Topology(nodes),
-                                                        std::move(transportRanks), settings));
+  return std::unique_ptr<Communicator>(
+      new HostCommunicator(domain_, static_cast<std::uint32_t>(number), group.rank,
+                           Topology(group.nodes), std::move(transportRanks), settings));
 }
 
 }  // namespace moeccl

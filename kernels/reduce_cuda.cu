@@ -1,0 +1,58 @@
+#include "kernels/launch_cuda.h"
+#include "kernels/reduce.h"
+#include "kernels/reduce_packs.h"
+#include "src/text.h"
+
+namespace moeccl::cuda {
+namespace {
+
+template <typename Format, typename Op, int kElements>
+__global__ void __launch_bounds__(kThreads)
+    reduceKernel(const __grid_constant__ ReduceTerms terms, std::uint64_t elements,
+                 std::uint64_t items) {
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * kThreads;
+  for (std::uint64_t item = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x; item < items;
+       item += stride)
+    reduceItem<Format, Op, kElements>(terms, elements, item);
+}
+
+template <typename Format, typename Op, bool kAligned>
+void launch(const ReduceTerms& terms, std::size_t bytes, void* stream) {
+  constexpr int kElements = kPackElements<Format, kAligned>;
+  const std::uint64_t elements = bytes / sizeof(typename Format::Bits);
+  const std::uint64_t items = reduceItems(elements, kElements);
+  if (items == 0) return;
+  reduceKernel<Format, Op, kElements>
+      <<<gridOf((items - 1) / kThreads + 1), kThreads, 0, streamOf(stream)>>>(terms, elements,
+                                                                              items);
+  check(cudaGetLastError(), "reducing");
+}
+
+}  // namespace
+
+void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+            const std::byte* const* sources, std::size_t stride, std::size_t count,
+            std::size_t bytes, void* stream) {
+  if (count > kMaxTerms)
+    throw Error(
+        moecclInvalidUsage,
+        stringf("a reduction of %zu terms on a GPU; it takes %zu at most", count, kMaxTerms));
+  ReduceTerms terms;
+  terms.dst = dst;
+  terms.count = count;
+  std::uint64_t addresses = addressOf(dst);
+  for (std::size_t term = 0; term < count; ++term) {
+    terms.sources[term] = sources[term * stride];
+    addresses |= addressOf(terms.sources[term]);
+  }
+  withFormat(datatype, [&]<typename Format>(Format) {
+    withOp(op, [&]<typename Op>(Op) {
+      if (addresses % 16 == 0)
+        launch<Format, Op, true>(terms, bytes, stream);
+      else
+        launch<Format, Op, false>(terms, bytes, stream);
+    });
+  });
+}
+
+}  // namespace moeccl::cuda

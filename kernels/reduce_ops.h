@@ -1,0 +1,97 @@
+// What reductions are made of, on hosts and on GPUs: how an element is decoded to the type in which it is
+// combined, and how two are.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/device.h"
+#include "kernels/small_float.h"
+#include "moeccl/moeccl.h"
+
+namespace moeccl {
+
+template <typename T>
+struct Unchanged {
+  using Bits = T;
+  MOECCL_DEVICE static T decode(T value) { return value; }
+  MOECCL_DEVICE static T encode(T value) { return value; }
+};
+
+struct Sum {
+  template <typename T>
+  MOECCL_DEVICE static T combine(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      // Unsigned arithmetic: overflow wraps instead of being undefined.
+      using Wrapping = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<Wrapping>(a) + static_cast<Wrapping>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+// A NaN b fails the comparison and is taken; a NaN a has to be asked for.
+struct Max {
+  template <typename T>
+  MOECCL_DEVICE static T combine(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
+};
+
+struct Min {
+  template <typename T>
+  MOECCL_DEVICE static T combine(T a, T b) {
+    return a < b || a != a ? a : b;
+  }
+};
+
+// Calls function(Format{}) for the format of `datatype`; an unknown one does nothing.
+template <typename Function>
+void withFormat(moecclDataType_t datatype, Function function) {
+  switch (datatype) {
+    case moecclInt8:
+      return function(Unchanged<std::int8_t>{});
+    case moecclUint8:
+      return function(Unchanged<std::uint8_t>{});
+    case moecclInt32:
+      return function(Unchanged<std::int32_t>{});
+    case moecclUint32:
+      return function(Unchanged<std::uint32_t>{});
+    case moecclInt64:
+      return function(Unchanged<std::int64_t>{});
+    case moecclUint64:
+      return function(Unchanged<std::uint64_t>{});
+    case moecclFloat16:
+      return function(Float16{});
+    case moecclFloat32:
+      return function(Unchanged<float>{});
+    case moecclFloat64:
+      return function(Unchanged<double>{});
+    case moecclBfloat16:
+      return function(Bfloat16{});
+    case moecclFloat8e4m3:
+      return function(Float8e4m3{});
+    case moecclFloat8e5m2:
+      return function(Float8e5m2{});
+    default:
+      return;
+  }
+}
+
+// Calls function(Op{}); an unknown one does nothing.
+template <typename Function>
+MOECCL_DEVICE void withOp(moecclRedOp_t op, Function function) {
+  switch (op) {
+    case moecclSum:
+      return function(Sum{});
+    case moecclMax:
+      return function(Max{});
+    case moecclMin:
+      return function(Min{});
+    default:
+      return;
+  }
+}
+
+}  // namespace moeccl

@@ -1,0 +1,44 @@
+#include "src/comm/agreement.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/error.h"
+
+namespace moeccl {
+namespace {
+
+struct SplitRequest {
+  std::int32_t color, key;
+};
+
+}  // namespace
+
+void requireAgreement(Oob& oob, const Settings& settings) {
+  const std::vector<std::string> records = exchangeText(oob, comparable(settings, oob.ranks()));
+  if (const std::string text = disagreement(records); !text.empty())
+    throw Error(moecclInvalidUsage, text);
+}
+
+SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
+                        const Settings& settings) {
+  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key});
+  SplitGroup group;
+  for (int rank = 0; rank < oob.ranks(); ++rank)
+    if (color != MOECCL_SPLIT_NOCOLOR && requests[rank].color == color)
+      group.members.push_back(rank);
+  std::ranges::stable_sort(group.members, {}, [&](int rank) { return requests[rank].key; });
+
+  const std::vector<std::string> records =
+      exchangeText(oob, comparable(settings, static_cast<int>(group.members.size())));
+  std::vector<std::string> ours;
+  for (int rank : group.members) {
+    if (rank == oob.rank()) group.rank = static_cast<int>(ours.size());
+    ours.push_back(records[rank]);
+    group.nodes.push_back(parent.nodeOf(rank));
+  }
+  group.disagreement = disagreement(ours);
+  return group;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,178 @@
+#include "src/comm/gpu_communicator.h"
+
+#include <new>
+#include <utility>
+
+#include "src/comm/agreement.h"
+#include "src/comm/gpu_oob.h"
+#include "src/comm/host.h"
+#include "src/comm/operands.h"
+#include "src/comm/plan_cache.h"
+#include "src/error.h"
+#include "src/log.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+std::string nameOf(const AlgorithmChoice& choice) {
+  return std::string(nameOf(choice.algorithm->collective)) + " (" +
+         std::string(choice.algorithm->name) + ")";
+}
+
+Topology discover(Oob& oob, const Settings& settings, Gpu& gpu) {
+  const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
+  Topology topology = buildTopology(hosts);
+  const LogSource who{oob.rank(), oob.ranks()};
+  log(LogLevel::info, who,
+      "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s), on device %d",
+      gpu.name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
+      topology.nodeOf(oob.rank()), hosts[static_cast<std::size_t>(oob.rank())].name, gpu.device());
+  if (!settings.trace.empty())
+    log(LogLevel::warn, who,
+        "MOECCL_TRACE: calls on GPUs are not recorded; Nsight Systems shows their kernels");
+  return topology;
+}
+
+// The NCCL communicator of all ranks of `oob`.
+Gpu::Comm joinAll(Oob& oob, std::shared_ptr<Gpu>* gpu) {
+  Gpu::Id id{};
+  agreeAfter(oob, [&] {
+    *gpu = openGpu();
+    if (oob.rank() == 0) id = (*gpu)->newId();
+  });
+  id = exchangeValue(oob, id)[0];
+  Gpu::Comm comm = nullptr;
+  agreeAfter(oob, [&] { comm = (*gpu)->join(id, oob.ranks(), oob.rank()); });
+  return comm;
+}
+
+}  // namespace
+
+GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology,
+                                 Settings settings)
+    : Communicator(rank, std::move(topology), std::move(settings)), lanes_(std::move(lanes)) {}
+
+std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& settings) {
+  requireAgreement(oob, settings);
+  std::shared_ptr<Gpu> gpu;
+  const Gpu::Comm comm = joinAll(oob, &gpu);
+  auto lanes = std::make_unique<NcclLanes>(gpu, comm, settings.timeoutMs);
+  Topology topology = discover(oob, settings, *gpu);
+  return std::unique_ptr<Communicator>(
+      new GpuCommunicator(std::move(lanes), oob.rank(), std::move(topology), settings));
+}
+
+std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Settings& settings) {
+  const std::shared_ptr<Gpu> gpu = openGpu();
+  if (const int device = gpu->device(theirs); device != gpu->device())
+    throw Error(moecclInvalidUsage,
+                stringf("ncclComm is of device %d, and the current device is %d; call "
+                        "cudaSetDevice(%d) first",
+                        device, gpu->device(), device));
+  auto lanes = std::make_unique<NcclLanes>(gpu, gpu->split(theirs, 0, gpu->rank(theirs)),
+                                           settings.timeoutMs);
+  GpuOob oob(*lanes);
+  requireAgreement(oob, settings);
+  Topology topology = discover(oob, settings, *gpu);
+  return std::unique_ptr<Communicator>(
+      new GpuCommunicator(std::move(lanes), oob.rank(), std::move(topology), settings));
+}
+
+std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const Settings& settings) {
+  throwIfFailed();
+  CommunicatorOob oob(*this);
+  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
+  const OnDevice here(lanes_->gpu(), lanes_->device());
+  // By all: other colors are split off by the same call.
+  const bool take = !group.members.empty() && group.disagreement.empty();
+  const Gpu::Comm comm = lanes_->gpu().split(lanes_->comm(0), take ? color : -1, group.rank);
+  if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
+  if (!take) return nullptr;
+  return std::unique_ptr<Communicator>(new GpuCommunicator(
+      std::make_unique<NcclLanes>(lanes_->sharedGpu(), comm, settings.timeoutMs), group.rank,
+      Topology(group.nodes), settings));
+}
+
+NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
+  for (const CachedRun& cached : runs_)
+    if (cached.choice == choice) return *cached.run;
+  std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
+  // Relays would have to be told sizes first, and the host to wait for them.
+  if (choice.algorithm->collective == Collective::allToAllv && plan->plan().relays)
+    throw Error(
+        moecclInvalidUsage,
+        nameOf(choice) +
+            " is not offered on GPUs: its relays must know how much they will carry, and to "
+            "ask would block the stream's caller; linear and pairwise are");
+  runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
+  return *runs_.back().run;
+}
+
+void GpuCommunicator::launch(Call call, void* stream) {
+  throwIfFailed();
+  NcclRun& run = runFor(call.choice);
+  const std::string name = nameOf(call.choice);
+  if (logs(LogLevel::trace))
+    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name.c_str(),
+        call.blockBytes, stream);
+  const OnDevice here(lanes_->gpu(), lanes_->device());
+  try {
+    run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
+  } catch (const RefusedInCapture& e) {
+    throw Error(e.result(), name + ": " + e.what());
+  } catch (const Error& e) {
+    fail(e.result(), name + " on rank " + std::to_string(rank_) + ": " + e.what());
+    throwIfFailed();
+  }
+}
+
+void GpuCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
+  throwIfFailed();
+  try {
+    GpuOob(*lanes_).allgather(send, recv, bytes);
+  } catch (const Error& e) {
+    fail(e.result(), "rank " + std::to_string(rank_) + ": " + e.what());
+    throwIfFailed();
+  }
+}
+
+void GpuCommunicator::throwIfFailed() const {
+  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
+}
+
+void GpuCommunicator::fail(moecclResult_t result, const std::string& text) {
+  if (failure_ != moecclSuccess) return;
+  failure_ = result;
+  failureText_ = text;
+  log(LogLevel::warn, {rank_, ranks()}, "%s", text.c_str());
+}
+
+moecclResult_t GpuCommunicator::asyncFailure() {
+  std::string text;
+  if (failure_ == moecclSuccess)
+    if (const moecclResult_t result = lanes_->asyncError(&text); result != moecclSuccess)
+      fail(result, "work on a stream of rank " + std::to_string(rank_) + " failed: " + text);
+  return failure_;
+}
+
+void GpuCommunicator::destroy() {
+  if (failure_ != moecclSuccess) return abort();
+  const OnDevice here(lanes_->gpu(), lanes_->device());
+  try {
+    lanes_->await("rank " + std::to_string(rank_) + " destroys its communicator");
+  } catch (...) {
+    abort();
+    throw;
+  }
+  lanes_->destroy();
+  lanes_.reset();
+}
+
+void GpuCommunicator::abort() {
+  const OnDevice here(lanes_->gpu(), lanes_->device());
+  lanes_->abort();
+  lanes_.reset();
+}
+
+}  // namespace moeccl

@@ -1,0 +1,109 @@
+// A communicator on host memory: how a collective call becomes a run of a plan over a transport.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "src/comm/call.h"
+#include "src/comm/communicator.h"
+#include "src/comm/domain.h"
+#include "src/error.h"
+#include "src/exec/tag.h"
+
+namespace moeccl {
+
+class HostCommunicator final : public Communicator {
+ public:
+  // Both are collective; they throw Error.
+  static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
+  // The second half of create(): of all ranks of a transport that is connected.
+  static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport, Topology topology,
+                                            const Settings& settings);
+  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
+  ~HostCommunicator() override;
+
+  std::string transportName() override { return domain_->transport().name(); }
+  // `stream`: a Stream, or nullptr: returns when the call is complete.
+  void launch(Call call, void* stream) override;
+  void allgather(const void* send, void* recv, std::size_t bytes) override;
+  Domain& domain() { return *domain_; }
+  std::shared_ptr<Domain> sharedDomain() { return domain_; }
+
+  // Makes the call and waits for it. Throws Error.
+  void run(const Call& call);
+
+  // For streams; the domain's lock is held. begin() starts a call; while proceed() says so, it has
+  // another part. The call is over when it has none and its run is idle, or when its run failed; it must
+  // then be handed to end(), which throws Error if it failed.
+  struct Active {
+    RunSlot* slot = nullptr;
+    CachedPlan* plan = nullptr;
+    std::uint32_t number = 0;
+    bool counting = false;  // a first part, which tells relays what they will carry
+
+    HostRun& run() const { return slot->run; }
+    bool over() const { return run().idle() || run().failed(); }
+  };
+  // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
+  // this waits while the call that would share its tags is not over.
+  std::uint32_t nextCall(Domain::Lock& lock);
+  // For a call that will never begin: peers would wait for it, so the communicator has failed.
+  void abandon(const std::string& why);
+  Active begin(const Call& call, std::uint32_t number);
+  // Starts the next part of a call whose part is over; returns whether there was one.
+  bool proceed(const Call& call, Active* active);
+  void end(const Active& active);
+  // Throws the error that this communicator has failed with, if it has.
+  void throwIfFailed() const;
+  moecclResult_t failure() const { return failure_; }
+  // The same, from outside the lock, after a look at what has arrived.
+  moecclResult_t asyncFailure() override;
+
+  // For the domain; its lock is held.
+  std::uint32_t number() const { return number_; }
+  // Negative: for ever.
+  std::chrono::milliseconds timeout() const {
+    return std::chrono::milliseconds(settings_.timeoutMs);
+  }
+  void timedOut(HostRun& run);
+  // Returns whether the notice was for this communicator, which has then failed.
+  bool hears(const Notice& notice);
+
+  // Waits for queued work of streams, then leaves the domain.
+  void destroy() override;
+  // Tells the others and leaves, without waiting for them.
+  void abort() override;
+
+ private:
+  HostCommunicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
+                   Topology topology, std::vector<int> transportRanks, Settings settings);
+
+  // Hands `active` to the transport; `counting`: only the sizes of its blocks.
+  void start(const Call& call, const Active& active);
+  void checkCounts(const Call& call, const Active& active);
+  void release(std::uint32_t number) { pending_[number % pending_.size()] = false; }
+  // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its callers'
+  // buffers.
+  void awaitTransfers(Domain::Lock& lock);
+  // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
+  void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
+  void failFrom(const HostRun& run, const CachedPlan& plan);
+
+  std::shared_ptr<Domain> domain_;
+  std::uint32_t number_;
+  std::vector<int> transportRanks_;  // by rank
+  PlanCache plans_;
+  std::uint32_t calls_ = 0;
+  std::vector<bool> pending_ = std::vector<bool>(1 << kCallBits);  // by number modulo its size
+  moecclResult_t failure_ = moecclSuccess;
+  std::string failureText_;
+  bool heard_ = false;  // the failure is another rank's
+};
+
+}  // namespace moeccl

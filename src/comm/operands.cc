@@ -1,0 +1,49 @@
+#include "src/comm/operands.h"
+
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "kernels/reduce.h"
+
+namespace moeccl {
+
+Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
+                    std::vector<Extent>* scratch) {
+  Operands operands;
+  operands.input = static_cast<const std::byte*>(call.input);
+  operands.output = static_cast<std::byte*>(call.output);
+  operands.datatype = call.datatype;
+  operands.op = call.op;
+  const auto scratchOf = [&](auto bytesOf) {
+    scratch->clear();
+    for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
+      const std::size_t bytes = bytesOf(i);
+      // Others may tell any sizes.
+      if (bytes > SIZE_MAX - operands.scratchBytes) throw std::bad_alloc();
+      scratch->push_back({operands.scratchBytes, bytes});
+      operands.scratchBytes += bytes;
+    }
+    operands.scratchExtents = Extents::table(*scratch);
+  };
+  if (call.collective() == Collective::allToAllv) {
+    operands.inputExtents = Extents::table(call.inputTable);
+    operands.outputExtents = Extents::table(call.outputTable);
+    scratchOf([&](std::size_t i) {
+      std::uint64_t bytes;
+      std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);
+      return static_cast<std::size_t>(bytes);
+    });
+    return operands;
+  }
+  const Extents extents = Extents::cut(call.blockBytes, plan.pieces, sizeOf(call.datatype));
+  operands.inputExtents = operands.outputExtents = operands.scratchExtents = extents;
+  if (extents.isUniform()) {
+    operands.scratchBytes = extents[0].bytes * plan.scratch.size();
+  } else {
+    scratchOf([&](std::size_t i) { return extents[plan.scratch[i].block % plan.pieces].bytes; });
+  }
+  return operands;
+}
+
+}  // namespace moeccl

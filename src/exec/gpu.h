@@ -1,0 +1,113 @@
+// All that the NCCL executor asks of a GPU: calls of the CUDA runtime and of NCCL, and the launches of our
+// own kernels. Tests put a double in its place. Handles are CUDA's and NCCL's own, without their headers.
+//
+// Every function is about the calling thread's current device and throws Error with the text of CUDA or
+// NCCL; only what frees never throws. Functions that take a stream enqueue, and return at once.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/copy.h"
+#include "moeccl/moeccl.h"
+
+namespace moeccl {
+
+class Gpu {
+ public:
+  using Stream = void*;              // a cudaStream_t; nullptr: the legacy default stream
+  using Event = void*;               // a cudaEvent_t
+  using Comm = void*;                // an ncclComm_t, a blocking one
+  using Id = std::array<char, 128>;  // an ncclUniqueId
+
+  virtual ~Gpu() = default;
+
+  // "NCCL 2.28.9".
+  virtual std::string name() const = 0;
+
+  virtual int device() = 0;
+  virtual void setDevice(int device) = 0;
+  // Neither is possible while any stream of the process is being captured.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  virtual void free(std::byte* memory) noexcept = 0;
+
+  // A stream that does not wait for the legacy default stream; `urgent`: of the highest priority.
+  virtual Stream newStream(bool urgent) = 0;
+  virtual void deleteStream(Stream stream) noexcept = 0;
+  virtual Event newEvent() = 0;
+  virtual void deleteEvent(Event event) noexcept = 0;
+  virtual void record(Event event, Stream stream) = 0;
+  virtual void wait(Stream stream, Event event) = 0;
+  // Whether what the event stands for is complete; never waits.
+  virtual bool complete(Event event) = 0;
+  // Names the capture that a stream is part of; 0: none.
+  virtual std::uint64_t capture(Stream stream) = 0;
+
+  // Between a host's memory and the device's; the host's must stay until the stream has come so far.
+  virtual void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) = 0;
+  virtual void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) = 0;
+  // kernels/copy.h and kernels/reduce.h have the contracts.
+  virtual void copyBlocks(std::span<const BlockCopy> copies, Stream stream) = 0;
+  virtual void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+                      const std::byte* const* sources, std::size_t stride, std::size_t count,
+                      std::size_t bytes, Stream stream) = 0;
+
+  virtual Id newId() = 0;
+  // Both are collective.
+  virtual Comm join(const Id& id, int ranks, int rank) = 0;
+  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr.
+  virtual Comm split(Comm comm, int color, int key) = 0;
+  // Waits for the other ranks where NCCL does; what was enqueued is complete.
+  virtual void destroy(Comm comm) noexcept = 0;
+  // Ends what is enqueued too.
+  virtual void abort(Comm comm) noexcept = 0;
+  virtual int ranks(Comm comm) = 0;
+  virtual int rank(Comm comm) = 0;
+  virtual int device(Comm comm) = 0;
+  // What has befallen `comm` since its last call; *text says more.
+  virtual moecclResult_t asyncError(Comm comm, std::string* text) = 0;
+
+  // Sends and receives between the two make one launch for each comm and stream.
+  virtual void groupStart() = 0;
+  virtual void groupEnd() = 0;
+  virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,
+                    Stream stream) = 0;
+  virtual void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) = 0;
+};
+
+// CUDA and NCCL of this process, opened at the first call. Throws Error: moecclUnhandledCudaError without a
+// usable driver or device, moecclSystemError without an NCCL that is new enough, moecclInvalidUsage when
+// built without CUDA.
+std::shared_ptr<Gpu> openGpu();
+// What openGpu() returns from now on; nullptr: the real ones. For tests.
+void replaceGpu(std::shared_ptr<Gpu> (*open)());
+
+// Makes a device the thread's current one for a while.
+class OnDevice {
+ public:
+  OnDevice(Gpu& gpu, int device) : gpu_(gpu), before_(gpu.device()) {
+    if (before_ == device) return;
+    gpu.setDevice(device);
+    changed_ = true;
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (!changed_) return;
+    try {
+      gpu_.setDevice(before_);
+    } catch (...) {  // it was current before
+    }
+  }
+
+ private:
+  Gpu& gpu_;
+  const int before_;
+  bool changed_ = false;
+};
+
+}  // namespace moeccl

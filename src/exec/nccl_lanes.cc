@@ -1,0 +1,142 @@
+#include "src/exec/nccl_lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "src/text.h"
+
+namespace moeccl {
+
+NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t timeoutMs)
+    : gpu_(std::move(gpu)), comms_{comm}, timeoutMs_(timeoutMs) {
+  try {
+    device_ = gpu_->device(comm);
+    const OnDevice here(*gpu_, device_);
+    last_ = gpu_->newEvent();
+    lastCaptured_ = gpu_->newEvent();
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclLanes::~NcclLanes() {
+  abort();
+  try {
+    const OnDevice here(*gpu_, device_);
+    for (Gpu::Event event : events_) gpu_->deleteEvent(event);
+    gpu_->deleteEvent(last_);
+    gpu_->deleteEvent(lastCaptured_);
+    for (const LaneStreams& lane : streams_)
+      for (Gpu::Stream stream : {lane.usual, lane.urgent})
+        if (stream != nullptr) gpu_->deleteStream(stream);
+    gpu_->free(arena_);
+    for (std::byte* memory : outgrown_) gpu_->free(memory);
+  } catch (...) {  // CUDA has gone before us, and all of this with it
+  }
+}
+
+void NcclLanes::begin(Gpu::Stream stream, const Needs& needs) {
+  const std::uint64_t capture = gpu_->capture(stream);
+  capturing_ = capture != 0;
+  if (!capturing_) {
+    grow(needs);
+    if (called_) gpu_->wait(stream, last_);
+    return;
+  }
+  requireForCapture(needs);
+  inGraphs_ |= needs.arenaBytes > 0;
+  if (capture_ == capture) gpu_->wait(stream, lastCaptured_);
+  capture_ = capture;
+}
+
+void NcclLanes::end(Gpu::Stream stream) {
+  gpu_->record(capturing_ ? lastCaptured_ : last_, stream);
+  if (!capturing_) called_ = true;
+}
+
+void NcclLanes::requireForCapture(const Needs& needs) const {
+  if (needs.lanes <= static_cast<int>(comms_.size()) &&
+      needs.events <= static_cast<int>(events_.size()) && needs.arenaBytes <= arenaBytes_)
+    return;
+  throw RefusedInCapture(
+      moecclInvalidUsage,
+      stringf("the stream is being captured, and this call needs more than earlier ones have "
+              "left (%d lanes of %zu, %zu bytes of memory of %zu): make the same call once "
+              "before the capture",
+              needs.lanes, comms_.size(), needs.arenaBytes, arenaBytes_));
+}
+
+void NcclLanes::grow(const Needs& needs) {
+  while (static_cast<int>(events_.size()) < needs.events) events_.push_back(gpu_->newEvent());
+  if (needs.arenaBytes > arenaBytes_) growArena(needs.arenaBytes);
+  if (needs.lanes <= static_cast<int>(comms_.size())) return;
+  // All streams now: during a capture none should be made.
+  for (int lane = 0; lane < needs.lanes; ++lane) stream(lane, true), stream(lane, false);
+  // NCCL splits only what has no work.
+  await("more lanes");
+  comms_.reserve(static_cast<std::size_t>(needs.lanes));
+  while (static_cast<int>(comms_.size()) < needs.lanes)
+    comms_.push_back(gpu_->split(comms_[0], 0, gpu_->rank(comms_[0])));
+}
+
+void NcclLanes::growArena(std::size_t bytes) {
+  std::byte* const memory = gpu_->allocate(bytes);
+  if (inGraphs_)
+    outgrown_.push_back(arena_);
+  else
+    gpu_->free(arena_);
+  inGraphs_ = false;
+  arena_ = memory;
+  arenaBytes_ = bytes;
+}
+
+Gpu::Stream NcclLanes::stream(int lane, bool urgent) {
+  LaneStreams& streams = streams_[static_cast<std::size_t>(lane)];
+  Gpu::Stream& stream = urgent ? streams.urgent : streams.usual;
+  if (stream == nullptr) stream = gpu_->newStream(urgent);
+  return stream;
+}
+
+void NcclLanes::await(const std::string& what) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  for (std::chrono::microseconds pause{10}; called_ && !gpu_->complete(last_);
+       pause = std::min(pause * 2, std::chrono::microseconds{1000})) {
+    std::string text;
+    if (const moecclResult_t result = asyncError(&text); result != moecclSuccess)
+      throw Error(result, what + ": " + text);
+    if (timeoutMs_ >= 0 && Clock::now() - begin > std::chrono::milliseconds(timeoutMs_))
+      throw Error(
+          moecclTimeout,
+          stringf("%s: earlier work is not complete after %lld ms; ranks are stuck, in another "
+                  "collective, or not calling at all",
+                  what.c_str(), static_cast<long long>(timeoutMs_)));
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+moecclResult_t NcclLanes::asyncError(std::string* text) {
+  for (Gpu::Comm comm : comms_)
+    if (const moecclResult_t result = gpu_->asyncError(comm, text); result != moecclSuccess)
+      return result;
+  return moecclSuccess;
+}
+
+void NcclLanes::destroy() noexcept {
+  while (!comms_.empty()) {
+    gpu_->destroy(comms_.back());
+    comms_.pop_back();
+  }
+}
+
+void NcclLanes::abort() noexcept {
+  while (!comms_.empty()) {
+    gpu_->abort(comms_.back());
+    comms_.pop_back();
+  }
+}
+
+}  // namespace moeccl

@@ -1,0 +1,92 @@
+// What a rank's GPU communicator is made of: an NCCL communicator for every lane, streams for the lanes
+// that cannot be the caller's, events, and memory for scratch and packed messages.
+//
+// Calls follow each other: whatever streams they are on, each waits on the GPU for the one before, as
+// operations of one NCCL communicator do. So they share all of this. A CUDA graph, however, is only
+// ordered against what it was captured with; the memory that it uses stays until the end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/plan.h"
+#include "src/error.h"
+#include "src/exec/gpu.h"
+
+namespace moeccl {
+
+// A call needs what only a call outside of a capture can get; nothing has been enqueued.
+struct RefusedInCapture : Error {
+  using Error::Error;
+};
+
+class NcclLanes {
+ public:
+  // What a call needs of them.
+  struct Needs {
+    int lanes = 1;
+    int events = 0;
+    std::size_t arenaBytes = 0;
+  };
+
+  // Takes over `comm`, also where it throws Error. `timeoutMs`: how long await() waits, negative: for ever.
+  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t timeoutMs);
+  // Aborts what neither destroy() nor abort() has ended.
+  ~NcclLanes();
+  NcclLanes(const NcclLanes&) = delete;
+  NcclLanes& operator=(const NcclLanes&) = delete;
+
+  Gpu& gpu() const { return *gpu_; }
+  const std::shared_ptr<Gpu>& sharedGpu() const { return gpu_; }
+  int device() const { return device_; }
+
+  // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing are
+  // made by all ranks together. Throws Error;
+  // RefusedInCapture where something is missing and the stream is being captured.
+  void begin(Gpu::Stream stream, const Needs& needs);
+  // The call is enqueued, and `stream` has waited for all of it.
+  void end(Gpu::Stream stream);
+
+  Gpu::Comm comm(int lane) const { return comms_[static_cast<std::size_t>(lane)]; }
+  Gpu::Stream stream(int lane, bool urgent);
+  Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }
+  std::byte* arena() const { return arena_; }
+
+  // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has one, or
+  // Timeout; `what` says who waits.
+  void await(const std::string& what);
+  // The first error of any lane.
+  moecclResult_t asyncError(std::string* text);
+  // The lanes are of no use afterwards.
+  void destroy() noexcept;
+  void abort() noexcept;
+
+ private:
+  void requireForCapture(const Needs& needs) const;
+  void grow(const Needs& needs);
+  void growArena(std::size_t bytes);
+
+  const std::shared_ptr<Gpu> gpu_;
+  std::vector<Gpu::Comm> comms_;  // by lane
+  const std::int64_t timeoutMs_;
+  int device_ = 0;
+  struct LaneStreams {
+    Gpu::Stream usual = nullptr, urgent = nullptr;
+  };
+  std::vector<LaneStreams> streams_{kMaxLanes};
+  std::vector<Gpu::Event> events_;
+  std::byte* arena_ = nullptr;
+  std::size_t arenaBytes_ = 0;
+  bool inGraphs_ = false;             // a graph uses arena_
+  std::vector<std::byte*> outgrown_;  // arenas that graphs use
+  // The end of the last call that was not captured, and of the last in the capture of this number.
+  Gpu::Event last_ = nullptr, lastCaptured_ = nullptr;
+  bool called_ = false;
+  std::uint64_t capture_ = 0;
+  bool capturing_ = false;  // the call at hand
+};
+
+}  // namespace moeccl

@@ -1,0 +1,47 @@
+#include "src/exec/nccl_library.h"
+
+#include <dlfcn.h>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+constexpr const char* kName = "libnccl.so.2";
+
+// 22809 -> 2.28.9
+std::string versionText(int version) {
+  return stringf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace
+
+NcclLibrary::NcclLibrary() {
+  // Never closed: its threads may outlive us.
+  void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    throw Error(
+        moecclSystemError,
+        stringf("GPU communicators need NCCL %s or later, and %s cannot be opened: %s; install "
+                "it, or put its folder into LD_LIBRARY_PATH",
+                versionText(kOldestNccl).c_str(), kName, dlerror()));
+  const char* missing = nullptr;
+  const auto find = [&](const char* name) {
+    void* const function = dlsym(library, name);
+    if (function == nullptr && missing == nullptr) missing = name;
+    return function;
+  };
+#define MOECCL_NCCL_FIND(function) \
+  this->function = reinterpret_cast<decltype(this->function)>(find(#function));
+  MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_FIND)
+#undef MOECCL_NCCL_FIND
+  if (ncclGetVersion != nullptr) ncclGetVersion(&version);
+  if (version < kOldestNccl || missing != nullptr)
+    throw Error(moecclSystemError,
+                stringf("%s is NCCL %s%s%s; GPU communicators need %s or later", kName,
+                        versionText(version).c_str(), missing == nullptr ? "" : " without ",
+                        missing == nullptr ? "" : missing, versionText(kOldestNccl).c_str()));
+}
+
+}  // namespace moeccl

@@ -1,0 +1,40 @@
+// The functions of NCCL, from the libnccl.so.2 of this process: one that is loaded already, or the one that
+// the dynamic linker finds. So libmoeccl loads on hosts without NCCL too.
+#pragma once
+
+#include <nccl.h>
+
+namespace moeccl {
+
+// The oldest NCCL that has all of these: ncclCommSplit came with it.
+inline constexpr int kOldestNccl = NCCL_VERSION(2, 18, 0);
+
+#define MOECCL_NCCL_FUNCTIONS(X) \
+  X(ncclGetVersion)              \
+  X(ncclGetErrorString)          \
+  X(ncclGetLastError)            \
+  X(ncclGetUniqueId)             \
+  X(ncclCommInitRank)            \
+  X(ncclCommSplit)               \
+  X(ncclCommDestroy)             \
+  X(ncclCommAbort)               \
+  X(ncclCommGetAsyncError)       \
+  X(ncclCommCount)               \
+  X(ncclCommUserRank)            \
+  X(ncclCommCuDevice)            \
+  X(ncclGroupStart)              \
+  X(ncclGroupEnd)                \
+  X(ncclSend)                    \
+  X(ncclRecv)
+
+struct NcclLibrary {
+#define MOECCL_NCCL_MEMBER(function) decltype(&::function) function = nullptr;
+  MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_MEMBER)
+#undef MOECCL_NCCL_MEMBER
+  int version = 0;  // as NCCL_VERSION_CODE
+
+  // Throws Error with moecclSystemError: there is none, or it is too old.
+  NcclLibrary();
+};
+
+}  // namespace moeccl

@@ -1,0 +1,279 @@
+// GPU communicators through the public API, with doubles for CUDA and NCCL: ranks are threads, each with a
+// device of its own, and the memory of devices is the host's.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include "moeccl/moe.h"
+#include "moeccl/nccl.h"
+#include "tests/api/exercise.h"
+#include "tests/api/ranks.h"
+#include "tests/exec/gpu_double.h"
+
+namespace moeccl::test {
+namespace {
+
+GpuWorld* world = nullptr;
+thread_local std::shared_ptr<GpuDouble> mine;  // of the rank that is this thread
+
+std::shared_ptr<Gpu> openDouble() {
+  if (mine == nullptr) mine = world->newGpu();
+  return mine;
+}
+
+void synchronize(moecclStream_t stream) {
+  const Gpu::Event event = mine->newEvent();
+  mine->record(event, stream);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!mine->complete(event)) {
+    if (std::chrono::steady_clock::now() > end)
+      throw std::runtime_error("stuck:\n" + world->stuck() + world->problems());
+    std::this_thread::yield();
+  }
+  mine->deleteEvent(event);
+}
+
+// Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
+class Gpus : public ::testing::Test {
+ protected:
+  Gpus() {
+    world = &world_;
+    replaceGpu(&openDouble);
+  }
+  ~Gpus() override {
+    replaceGpu(nullptr);
+    world_.run();
+    EXPECT_EQ(world_.problems(), "");
+    EXPECT_EQ(world_.stuck(), "");
+    EXPECT_EQ(world_.leftovers(), "");
+  }
+
+  void run(Job job, const RankFunction& function) {
+    job.memory = moecclMemoryCuda;
+    runJob(job, [&](moecclComm_t comm, int rank) { function(comm, rank); });
+  }
+
+  GpuWorld world_{{.seed = 7, .threads = true}};
+};
+
+std::string nameOf(const Algorithm& algorithm) {
+  return std::string(moeccl::nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
+}
+
+bool relays(const Algorithm& algorithm) {
+  return algorithm.collective == Collective::allToAllv &&
+         (algorithm.name == "bruck" || algorithm.name == "hierarchical");
+}
+
+void someCalls(const Algorithm& algorithm, moecclComm_t comm, moecclGrid_t grid) {
+  Exercise what{.collective = algorithm.collective, .synchronize = &synchronize};
+  for (std::size_t count : {5, 0, 333})
+    for (moecclDataType_t type : {moecclFloat32, moecclBfloat16})
+      for (bool inPlace : {false, true}) {
+        if (inPlace && !worksInPlace(algorithm.collective)) continue;
+        what.count = count;
+        what.datatype = type;
+        what.inPlace = inPlace;
+        what.experts = 1 + static_cast<int>(what.salt % 2);
+        ++what.salt;
+        exercise(what, comm, grid, nullptr);
+      }
+}
+
+void everyAlgorithm(moecclComm_t comm, int rank, int ranks) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (relays(algorithm)) continue;
+    const std::string name = nameOf(algorithm);
+    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+    config.algorithms = name.c_str();
+    moecclComm_t own = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
+    moecclGrid_t grid = nullptr;
+    const int shards = ranks % 2 == 0 ? 2 : 1;
+    check(moecclGridCreate(own, {shards, ranks / shards, shards, moecclOrderEspEp}, &grid), own);
+    try {
+      someCalls(algorithm, own, grid);
+    } catch (const std::exception& e) {
+      throw std::runtime_error(name + ": " + e.what());
+    }
+    check(moecclGridDestroy(grid));
+    check(moecclCommDestroy(own));
+  }
+}
+
+TEST_F(Gpus, RunEveryAlgorithm) {
+  for (const Job& job : {Job{.ranks = 1, .nodes = {}, .algorithms = {}},
+                         Job{.ranks = 3, .nodes = {2, 1}, .algorithms = {}},
+                         Job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}},
+                         Job{.ranks = 5, .nodes = {1, 1, 3}, .algorithms = {}}})
+    run(job, [&](moecclComm_t comm, int rank) { everyAlgorithm(comm, rank, job.ranks); });
+}
+
+TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
+  run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
+      [](moecclComm_t comm, int rank) {
+        const Gpu::Stream streams[] = {mine->newStream(false), mine->newStream(false), nullptr};
+        constexpr int kCalls = 9;
+        std::vector<std::vector<int>> in(kCalls), out(kCalls);
+        for (int call = 0; call < kCalls; ++call) {
+          const int count = 1 + call * 7 % 5;
+          for (int i = 0; i < 4 * count; ++i) in[call].push_back(call * 10000 + rank * 100 + i);
+          out[call].assign(in[call].size(), -1);
+          check(moecclAllToAll(in[call].data(), out[call].data(), in[call].size() / 4, moecclInt32,
+                               comm, streams[call % 3]),
+                comm);
+        }
+        for (Gpu::Stream stream : streams) synchronize(stream);
+        for (int call = 0; call < kCalls; ++call) {
+          const int count = static_cast<int>(in[call].size()) / 4;
+          for (int i = 0; i < 4 * count; ++i)
+            checkThat(out[call][i] == call * 10000 + i / count * 100 + rank * count + i % count,
+                      "call " + std::to_string(call) + " has wrong data");
+        }
+      });
+}
+
+TEST_F(Gpus, CallsBecomeGraphs) {
+  run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
+      [](moecclComm_t comm, int rank) {
+        const Gpu::Stream stream = mine->newStream(false);
+        std::vector<int> in(8), out(8, -1);
+        const auto call = [&] {
+          return moecclAllToAll(in.data(), out.data(), 2, moecclInt32, comm, stream);
+        };
+        mine->beginCapture(stream);
+        checkError(call(), moecclInvalidUsage, comm,
+                   {"moecclAllToAll", "being captured", "make the same call once before"});
+        mine->endCapture(stream);
+        check(call(), comm);
+        synchronize(stream);
+        mine->beginCapture(stream);
+        check(call(), comm);
+        const auto graph = mine->endCapture(stream);
+        for (int turn = 1; turn < 4; ++turn) {
+          for (int i = 0; i < 8; ++i) in[i] = turn * 1000 + rank * 10 + i;
+          mine->replay(*graph, stream);
+          synchronize(stream);
+          for (int i = 0; i < 8; ++i)
+            checkThat(out[i] == turn * 1000 + i / 2 * 10 + rank * 2 + i % 2, "wrong data");
+        }
+        // A larger call gets other memory; the graph's stays.
+        std::vector<int> large(4000, rank), received(4000);
+        check(moecclAllToAll(large.data(), received.data(), 1000, moecclInt32, comm, stream), comm);
+        mine->replay(*graph, stream);
+        synchronize(stream);
+      });
+}
+
+TEST_F(Gpus, AdoptNcclCommunicators) {
+  const Gpu::Id id{"users"};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([rank, &id] {
+      try {
+        openDouble();
+        const Gpu::Comm theirs = mine->join(id, 3, rank);
+        moecclComm_t comm = nullptr;
+        check(moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr));
+        mine->destroy(theirs);
+        int ranks = 0, own = -1;
+        check(moecclCommCount(comm, &ranks), comm);
+        check(moecclCommUserRank(comm, &own), comm);
+        checkThat(ranks == 3 && own == rank, "other ranks than NCCL's");
+        exercise({.collective = Collective::allReduce, .count = 100, .synchronize = &synchronize},
+                 comm, nullptr, nullptr);
+        check(moecclCommDestroy(comm));
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << "rank " << rank << ": " << e.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Gpus, SayWhatTheyDoNotOffer) {
+  run({.ranks = 2, .nodes = {}, .algorithms = "alltoallv=bruck"}, [](moecclComm_t comm, int) {
+    const std::size_t counts[] = {1, 1}, displs[] = {0, 1};
+    int in[2] = {}, out[2] = {};
+    checkError(moecclAllToAllv(in, counts, displs, out, counts, displs, moecclInt32, comm, nullptr),
+               moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
+    moecclStream_t stream = nullptr;
+    checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {1, 2, 1, moecclOrderEspEp}, &grid), comm);
+    moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+    moecclMoeLayer_t layer = nullptr;
+    checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidUsage, nullptr,
+               {"grid is on GPUs", "host memory"});
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST_F(Gpus, ReportWhatNcclReports) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [this](moecclComm_t comm, int rank) {
+    moecclResult_t error = moecclInternalError;
+    check(moecclCommGetAsyncError(comm, &error), comm);
+    checkThat(error == moecclSuccess, "an error while there is none");
+    synchronize(nullptr);
+    int mineIn = 1, out[2];
+    check(moecclAllGather(&mineIn, out, 1, moecclInt32, comm, nullptr), comm);
+    synchronize(nullptr);
+    world_.breakDown(moecclRemoteError, "the wire is cut");
+    check(moecclCommGetAsyncError(comm, &error), comm);
+    checkThat(error == moecclRemoteError, "no error, or another");
+    checkError(moecclAllGather(&mineIn, out, 1, moecclInt32, comm, nullptr), moecclRemoteError,
+               comm, {"the wire is cut", "rank " + std::to_string(rank)});
+    throw Aborts();
+  });
+}
+
+// One rank calls, its peer does not: the work is there until the communicator is aborted.
+TEST_F(Gpus, AbortWorkThatNobodyMeets) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
+    int in[2] = {}, out[2] = {};
+    if (rank == 0) check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+    throw Aborts();
+  });
+}
+
+TEST_F(Gpus, DestroyGivesUpAfterTheTimeout) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}, .timeoutMs = 300},
+      [](moecclComm_t comm, int rank) {
+        int in[2] = {}, out[2] = {};
+        if (rank == 1) throw Aborts();
+        check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+        checkError(moecclCommDestroy(comm), moecclTimeout, nullptr, {"rank 0", "300 ms"});
+        throw Aborted();
+      });
+}
+
+// What this host answers, whatever it has; the host side goes on.
+TEST(NoGpu, IsAClearError) {
+  moecclUniqueId id;
+  check(moecclGetUniqueId(&id));
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.memory = moecclMemoryCuda;
+  moecclComm_t comm = nullptr;
+  const moecclResult_t result = moecclCommInitRankConfig(&comm, 1, id, 0, &config);
+  if (result == moecclSuccess) {
+    check(moecclCommDestroy(comm));
+    GTEST_SKIP() << "there is one";
+  }
+  const std::string text = moecclGetLastError(nullptr);
+  EXPECT_TRUE(text.find("no usable CUDA driver") != text.npos ||
+              text.find("built without") != text.npos || text.find("libnccl.so.2") != text.npos)
+      << text;
+  EXPECT_NE(moecclCommInitNccl(&comm, nullptr, nullptr), moecclSuccess);
+  config.memory = static_cast<moecclMemory_t>(5);
+  checkError(moecclCommInitRankConfig(&comm, 1, id, 0, &config), moecclInvalidArgument, nullptr,
+             {"config.memory is 5"});
+  runJob({.ranks = 2, .nodes = {}, .algorithms = {}},
+         [](moecclComm_t host, int) { exercise({}, host, nullptr, nullptr); });
+}
+
+}  // namespace
+}  // namespace moeccl::test

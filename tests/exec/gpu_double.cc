@@ -1,0 +1,428 @@
+#include "tests/exec/gpu_double.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "kernels/reduce.h"
+#include "src/error.h"
+
+namespace moeccl::test {
+namespace {
+
+using Lock = std::lock_guard<std::mutex>;
+
+std::string bytesText(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+}  // namespace
+
+void GpuDouble::refuse(const std::string& text) {
+  const std::string whole = "device " + std::to_string(number_) + ": " + text;
+  world_.problem(whole);
+  throw std::logic_error("the double refuses: " + whole);
+}
+
+void GpuDouble::say(const std::string& text) {
+  world_.calls_.push_back("device " + std::to_string(number_) + ": " + text);
+}
+
+GpuWorld::Stream& GpuDouble::streamOf(Stream stream) {
+  if (stream == nullptr) {
+    if (legacy_ == nullptr) legacy_ = &world_.newStream(*this);
+    return *legacy_;
+  }
+  const auto known = std::ranges::find(streams_, stream);
+  if (known == streams_.end()) refuse("a stream that is not there");
+  return **known;
+}
+
+std::shared_ptr<GpuWorld::Event> GpuDouble::eventOf(Event event) {
+  const auto known = events_.find(static_cast<GpuWorld::Event*>(event));
+  if (known == events_.end()) refuse("an event that is not there");
+  return known->second;
+}
+
+GpuDouble::CommState& GpuDouble::commOf(Comm comm) {
+  const auto known = comms_.find(static_cast<CommState*>(comm));
+  if (known == comms_.end()) refuse("a communicator that is not there");
+  return *known->second;
+}
+
+void GpuDouble::submit(GpuWorld::Stream& stream, std::unique_ptr<GpuWorld::Item> item) {
+  if (stream.capture == 0) return world_.enqueue(stream, std::move(item));
+  ++capture_->after[&stream][&stream];
+  capture_->items.push_back({&stream, std::move(item)});
+}
+
+// ---- Memory, streams and events ----
+
+void GpuDouble::setDevice(int device) {
+  if (device != number_) refuse("is told to be device " + std::to_string(device));
+}
+
+std::byte* GpuDouble::allocate(std::size_t bytes) {
+  const Lock lock(world_.mutex_);
+  if (capture_) refuse("allocates during a capture");
+  auto memory = std::make_unique<std::byte[]>(bytes);
+  std::memset(memory.get(), 0xa5, bytes);
+  std::byte* const begin = memory.get();
+  memory_[begin] = std::move(memory);
+  return begin;
+}
+
+void GpuDouble::free(std::byte* memory) noexcept {
+  if (memory == nullptr) return;
+  const Lock lock(world_.mutex_);
+  if (capture_) world_.problem("memory is freed during a capture");
+  // As cudaFree: after what is under way.
+  world_.runLocked();
+  const auto known = memory_.find(memory);
+  if (known == memory_.end()) return world_.problem("memory is freed that is not there");
+  kept_.push_back(std::move(known->second));
+  memory_.erase(known);
+}
+
+Gpu::Stream GpuDouble::newStream(bool urgent) {
+  const Lock lock(world_.mutex_);
+  say(urgent ? "new urgent stream" : "new stream");
+  GpuWorld::Stream& stream = world_.newStream(*this);
+  stream.urgent = urgent;
+  return &stream;
+}
+
+void GpuDouble::deleteStream(Stream stream) noexcept {
+  const Lock lock(world_.mutex_);
+  // Its work goes on, as CUDA's; only the handle is gone.
+  if (static_cast<GpuWorld::Stream*>(stream)->capture != 0)
+    world_.problem("a stream is deleted during its capture");
+}
+
+Gpu::Event GpuDouble::newEvent() {
+  const Lock lock(world_.mutex_);
+  auto event = std::make_shared<GpuWorld::Event>();
+  events_[event.get()] = event;
+  return event.get();
+}
+
+void GpuDouble::deleteEvent(Event event) noexcept {
+  const Lock lock(world_.mutex_);
+  if (events_.erase(static_cast<GpuWorld::Event*>(event)) == 0)
+    world_.problem("an event is deleted that is not there");
+}
+
+void GpuDouble::record(Event event, Stream stream) {
+  const Lock lock(world_.mutex_);
+  GpuWorld::Stream& on = streamOf(stream);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->kind = GpuWorld::Kind::record;
+  item->what = "the record of an event";
+  item->event = eventOf(event);
+  item->version = ++item->event->issued;
+  item->event->capture = on.capture;
+  GpuWorld::Event* const which = item->event.get();
+  submit(on, std::move(item));
+  if (on.capture != 0) capture_->recorded[which] = capture_->after[&on];
+}
+
+void GpuDouble::wait(Stream stream, Event event) {
+  const Lock lock(world_.mutex_);
+  GpuWorld::Stream& on = streamOf(stream);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->kind = GpuWorld::Kind::wait;
+  item->what = "the wait for an event";
+  item->event = eventOf(event);
+  item->version = item->event->issued;
+  if (item->version == 0) refuse("waits for an event that nobody has recorded");
+  if (item->event->capture != 0) {
+    if (!capture_ || item->event->capture != capture_->id)
+      refuse("waits for an event of a capture that is over");
+    on.capture = capture_->id;
+  } else if (on.capture != 0) {
+    refuse("a captured stream waits for an event from outside the capture");
+  }
+  if (on.capture != 0)
+    for (const auto& [other, items] : capture_->recorded[item->event.get()]) {
+      std::size_t& after = capture_->after[&on][other];
+      after = std::max(after, items);
+    }
+  submit(on, std::move(item));
+}
+
+bool GpuDouble::complete(Event event) {
+  const Lock lock(world_.mutex_);
+  if (capture_) refuse("looks at an event during a capture");
+  world_.runLocked();
+  const std::shared_ptr<GpuWorld::Event> of = eventOf(event);
+  const auto done = of->done.find(of->issued);
+  if (done == of->done.end()) return false;
+  GpuWorld::merge(known_, done->second);
+  return true;
+}
+
+std::uint64_t GpuDouble::capture(Stream stream) {
+  const Lock lock(world_.mutex_);
+  return streamOf(stream).capture;
+}
+
+// ---- Kernels ----
+
+void GpuDouble::toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) {
+  const BlockCopy copy{to, 0, static_cast<const std::byte*>(from), 0, bytes, 1};
+  copyBlocks({&copy, 1}, stream);
+}
+
+void GpuDouble::toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) {
+  const BlockCopy copy{static_cast<std::byte*>(to), 0, from, 0, bytes, 1};
+  copyBlocks({&copy, 1}, stream);
+}
+
+void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
+  const Lock lock(world_.mutex_);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->what = "a copy of " + std::to_string(copies.size()) + " runs of blocks";
+  say(item->what);
+  for (const BlockCopy& copy : copies)
+    for (std::int64_t i = 0; i < copy.count; ++i) {
+      item->ranges.push_back({copy.src + i * copy.srcStride, copy.bytes, false});
+      item->ranges.push_back({copy.dst + i * copy.dstStride, copy.bytes, true});
+    }
+  // Threads of one kernel have no order: what one copies another must not touch.
+  std::vector<GpuWorld::Range> sorted = item->ranges;
+  std::ranges::sort(sorted, {}, &GpuWorld::Range::begin);
+  const std::byte *readEnd = nullptr, *writeEnd = nullptr;
+  for (const GpuWorld::Range& range : sorted) {
+    if (range.begin < writeEnd || (range.write && range.begin < readEnd))
+      refuse("copies of one launch touch the same bytes");
+    (range.write ? writeEnd : readEnd) =
+        std::max(range.write ? writeEnd : readEnd, range.begin + range.bytes);
+  }
+  item->work = [all = std::vector(copies.begin(), copies.end())] {
+    for (const BlockCopy& copy : all)
+      moeccl::copyBlocks(copy.dst, copy.dstStride, copy.src, copy.srcStride, copy.bytes,
+                         copy.count);
+  };
+  submit(streamOf(stream), std::move(item));
+}
+
+void GpuDouble::reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+                       const std::byte* const* sources, std::size_t stride, std::size_t count,
+                       std::size_t bytes, Stream stream) {
+  const Lock lock(world_.mutex_);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->what = "a reduction of " + std::to_string(count) + " terms of " + bytesText(bytes);
+  say(item->what);
+  std::vector<const std::byte*> terms;
+  for (std::size_t term = 0; term < count; ++term) {
+    terms.push_back(sources[term * stride]);
+    item->ranges.push_back({terms.back(), bytes, false});
+  }
+  item->ranges.push_back({dst, bytes, true});
+  item->work = [=] { moeccl::reduce(op, datatype, dst, terms.data(), 1, terms.size(), bytes); };
+  submit(streamOf(stream), std::move(item));
+}
+
+// ---- NCCL ----
+
+Gpu::Id GpuDouble::newId() {
+  const Lock lock(world_.mutex_);
+  Id id{};
+  const std::string name = "c" + std::to_string(++world_.ids_);
+  name.copy(id.data(), id.size() - 1);
+  return id;
+}
+
+Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
+  const Lock lock(world_.mutex_);
+  auto comm = std::make_unique<CommState>(CommState{id.data(), ranks, rank});
+  CommState* const handle = comm.get();
+  comms_[handle] = std::move(comm);
+  return handle;
+}
+
+Gpu::Comm GpuDouble::split(Comm comm, int color, int key) {
+  std::unique_lock lock(world_.mutex_);
+  if (capture_) refuse("splits a communicator during a capture");
+  CommState& parent = commOf(comm);
+  const std::string name = parent.name + "." + std::to_string(parent.splits++);
+  auto part = std::make_unique<CommState>(CommState{name, parent.ranks, parent.rank});
+  if (world_.options_.threads) {
+    auto& choices = world_.splits_[name];
+    choices[parent.rank] = {color, key};
+    world_.changed_.notify_all();
+    const auto all = [&] { return static_cast<int>(choices.size()) == parent.ranks; };
+    if (!world_.changed_.wait_for(lock, std::chrono::seconds(30), all))
+      refuse("not all ranks come to split a communicator");
+    if (color < 0) return nullptr;
+    part->name += "." + std::to_string(color);
+    part->ranks = part->rank = 0;
+    for (const auto& [rank, choice] : choices) {
+      if (choice.first != color) continue;
+      ++part->ranks;
+      if (std::pair(choice.second, rank) < std::pair(key, parent.rank)) ++part->rank;
+    }
+  }
+  CommState* const handle = part.get();
+  comms_[handle] = std::move(part);
+  say("split");
+  return handle;
+}
+
+void GpuDouble::remove(Comm comm, bool abort) noexcept {
+  const Lock lock(world_.mutex_);
+  const auto known = comms_.find(static_cast<CommState*>(comm));
+  if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
+  const std::string name = known->second->name;
+  world_.runLocked();
+  const auto uses = [&](const std::unique_ptr<GpuWorld::Item>& item) {
+    return std::ranges::any_of(item->messages, [&](const auto& m) { return m->comm == name; });
+  };
+  for (GpuWorld::Stream* stream : streams_)
+    for (std::unique_ptr<GpuWorld::Item>& item : stream->queue) {
+      if (!uses(item)) continue;
+      if (!abort) world_.problem("a communicator is destroyed that has work: " + item->what);
+      for (const auto& message : item->messages) {
+        message->done = true;
+        if (message->partner != nullptr) message->partner->partner = nullptr;
+      }
+    }
+  // Whoever calls on it later meets nobody.
+  if (abort)
+    std::erase_if(world_.matching_, [&](const auto& m) { return std::get<0>(m.first) == name; });
+  comms_.erase(known);
+}
+
+void GpuDouble::destroy(Comm comm) noexcept { remove(comm, false); }
+void GpuDouble::abort(Comm comm) noexcept { remove(comm, true); }
+
+int GpuDouble::ranks(Comm comm) {
+  const Lock lock(world_.mutex_);
+  return commOf(comm).ranks;
+}
+int GpuDouble::rank(Comm comm) {
+  const Lock lock(world_.mutex_);
+  return commOf(comm).rank;
+}
+int GpuDouble::device(Comm comm) {
+  const Lock lock(world_.mutex_);
+  commOf(comm);
+  return number_;
+}
+
+moecclResult_t GpuDouble::asyncError(Comm comm, std::string* text) {
+  const Lock lock(world_.mutex_);
+  commOf(comm);
+  *text = world_.brokenText_;
+  return world_.broken_;
+}
+
+void GpuDouble::groupStart() {
+  const Lock lock(world_.mutex_);
+  say("group start");
+  ++groupDepth_;
+}
+
+void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int peer, Comm comm,
+                        Stream stream) {
+  const Lock lock(world_.mutex_);
+  CommState& on = commOf(comm);
+  const std::string what = (isSend ? "send of " : "receive of ") + bytesText(bytes) +
+                           (isSend ? " to " : " from ") + std::to_string(peer);
+  GpuWorld::Stream* const where = &streamOf(stream);
+  say(what + (where->urgent ? " on an urgent stream" : ""));
+  if (groupDepth_ != 1) refuse("a " + what + " outside a group");
+  if (peer < 0 || peer >= on.ranks || peer == on.rank)
+    refuse("a " + what + " of " + std::to_string(on.ranks) + " ranks");
+  auto launch = std::ranges::find_if(
+      group_, [&](const Waiting& w) { return w.stream == where && w.comm == &on; });
+  if (launch == group_.end()) {
+    group_.push_back({where, &on, std::make_unique<GpuWorld::Item>()});
+    launch = group_.end() - 1;
+    launch->item->kind = GpuWorld::Kind::group;
+    launch->item->what = "a group with a " + what;
+  }
+  for (const auto& other : launch->item->messages)
+    if ((!isSend || !other->isSend) && data < other->data + other->bytes &&
+        other->data < data + bytes)
+      refuse("a " + what + " touches the bytes of another message of its group");
+  auto message = std::make_unique<GpuWorld::Message>();
+  message->isSend = isSend;
+  message->data = data;
+  message->bytes = bytes;
+  message->comm = on.name;
+  message->from = isSend ? on.rank : peer;
+  message->to = isSend ? peer : on.rank;
+  launch->item->messages.push_back(std::move(message));
+}
+
+void GpuDouble::send(const std::byte* from, std::size_t bytes, int peer, Comm comm, Stream stream) {
+  message(true, const_cast<std::byte*>(from), bytes, peer, comm, stream);
+}
+
+void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) {
+  message(false, to, bytes, peer, comm, stream);
+}
+
+void GpuDouble::groupEnd() {
+  const Lock lock(world_.mutex_);
+  say("group end");
+  if (groupDepth_ == 0) refuse("ends a group that has not begun");
+  if (--groupDepth_ > 0) return;
+  for (Waiting& launch : group_) submit(*launch.stream, std::move(launch.item));
+  group_.clear();
+}
+
+// ---- Captures ----
+
+void GpuDouble::beginCapture(Stream stream) {
+  const Lock lock(world_.mutex_);
+  if (capture_) refuse("begins a capture within another");
+  GpuWorld::Stream& origin = streamOf(stream);
+  capture_ = std::make_unique<Capture>();
+  capture_->id = ++world_.ids_;
+  capture_->origin = &origin;
+  origin.capture = capture_->id;
+}
+
+std::shared_ptr<GpuDouble::Graph> GpuDouble::endCapture(Stream stream) {
+  const Lock lock(world_.mutex_);
+  GpuWorld::Stream& origin = streamOf(stream);
+  if (!capture_ || capture_->origin != &origin) refuse("ends a capture that it has not begun");
+  for (GpuWorld::Stream* other : streams_) {
+    if (other->capture != capture_->id) continue;
+    other->capture = 0;
+    // A wait of its own alone is nothing to be waited for.
+    if (capture_->after[&origin][other] < capture_->after[other][other])
+      world_.problem("a capture ends while a stream has not been joined");
+  }
+  auto graph = std::make_shared<Graph>();
+  graph->origin = &origin;
+  graph->items = std::move(capture_->items);
+  capture_.reset();
+  return graph;
+}
+
+void GpuDouble::replay(const Graph& graph, Stream stream) {
+  const Lock lock(world_.mutex_);
+  std::map<GpuWorld::Stream*, GpuWorld::Stream*> streams{{graph.origin, &streamOf(stream)}};
+  std::map<std::pair<GpuWorld::Event*, int>, std::shared_ptr<GpuWorld::Event>> events;
+  for (const GpuWorld::Captured& captured : graph.items) {
+    GpuWorld::Stream*& on = streams[captured.stream];
+    if (on == nullptr) on = &world_.newStream(*this);
+    const GpuWorld::Item& from = *captured.item;
+    auto item = std::make_unique<GpuWorld::Item>();
+    item->kind = from.kind;
+    item->what = from.what + " (replayed)";
+    item->work = from.work;
+    item->ranges = from.ranges;
+    if (from.event) {
+      auto& event = events[{from.event.get(), from.version}];
+      if (!event) event = std::make_shared<GpuWorld::Event>();
+      item->event = event;
+    }
+    for (const auto& message : from.messages)
+      item->messages.push_back(std::make_unique<GpuWorld::Message>(*message));
+    world_.enqueue(*on, std::move(item));
+  }
+}
+
+}  // namespace moeccl::test

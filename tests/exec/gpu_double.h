@@ -1,0 +1,242 @@
+// A test double of GPUs and NCCL: no evidence that GPUs work, but of what the library asks of them. Each
+// device's memory is the host's, its kernels are the CPU's, and its streams are queues, from which a
+// GpuWorld takes what can run in a random order that events and messages allow.
+//
+// It finds fault with
+//   - groups that have no partner, or one of another size, on the peer;
+//   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages order;
+//   - what must not be done during a capture, and captures that leave a stream unjoined;
+//   - communicators that are destroyed while they have work.
+//
+// gpu_double.cc has the calls, gpu_world.cc what the devices do.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "src/exec/gpu.h"
+
+namespace moeccl::test {
+
+class GpuDouble;
+
+class GpuWorld {
+ public:
+  struct Options {
+    unsigned seed = 1;
+    // Every device runs one thing after another, as launched: the machine with one hardware queue.
+    bool oneQueue = false;
+    // Ranks are threads. Otherwise one thread is all of them, and splits are only made into lanes.
+    bool threads = false;
+  };
+  explicit GpuWorld(const Options& options) : options_(options), random_(options.seed) {}
+
+  // Another device, and what its rank calls.
+  std::shared_ptr<GpuDouble> newGpu();
+  // Runs all that can run.
+  void run();
+  // What cannot, one a line; "" when everything is complete.
+  std::string stuck();
+  // What was found fault with, one a line.
+  std::string problems();
+  // What nobody has freed, one device a line.
+  std::string leftovers();
+  // From now on every asyncError() is this.
+  void breakDown(moecclResult_t result, const std::string& text);
+  // Every call of the executor's, in order: "device 0: send 12 bytes to 1".
+  std::vector<std::string> calls();
+
+ private:
+  friend class GpuDouble;
+
+  using Clock = std::vector<std::uint64_t>;  // by stream: how many of its items came before
+
+  struct Range {
+    const std::byte* begin;
+    std::size_t bytes;
+    bool write;
+  };
+  struct Item;
+  struct Message {
+    bool isSend;
+    std::byte* data;
+    std::size_t bytes;
+    std::string comm;
+    int from, to;
+    Item* item = nullptr;
+    Message* partner = nullptr;
+    bool done = false;
+  };
+  struct Event {
+    int issued = 0;             // the latest record
+    std::uint64_t capture = 0;  // that it was part of
+    std::map<int, Clock> done;  // records that have happened, and what they stand for
+  };
+  enum class Kind { kernel, record, wait, group };
+  struct Stream;
+  struct Item {
+    Stream* stream = nullptr;
+    Kind kind = Kind::kernel;
+    std::string what;
+    std::function<void()> work;
+    std::vector<Range> ranges;  // of a kernel
+    std::shared_ptr<Event> event;
+    int version = 0;
+    std::vector<std::unique_ptr<Message>> messages;
+    Clock known;  // what the host knew to be complete when it asked for this
+    bool started = false;
+    std::uint64_t order = 0;  // on its device
+  };
+  struct Stream {
+    GpuDouble* device;
+    std::size_t number;  // in clocks
+    std::deque<std::unique_ptr<Item>> queue;
+    Clock clock;
+    std::uint64_t capture = 0;
+    bool urgent = false;
+  };
+  struct Access {
+    Range range;
+    std::size_t stream;
+    std::uint64_t tick;
+    std::string what;
+  };
+  // What a stream has captured, with the structure of waits for the check that all is joined.
+  struct Captured {
+    Stream* stream;
+    std::unique_ptr<Item> item;
+  };
+  struct Matching {
+    std::vector<Message*> sends, recvs;
+  };
+
+  static void merge(Clock& into, const Clock& other);
+  void problem(const std::string& text) { problems_.push_back(text); }
+  Stream& newStream(GpuDouble& device);
+  void enqueue(Stream& stream, std::unique_ptr<Item> item);
+  bool runnable(const Stream& stream) const;
+  void advance(Stream& stream);
+  void start(Stream& stream, Item& item);
+  void transfer(Message& a, Message& b);
+  void check(const Stream& stream, const Range& range, const std::string& what);
+  void runLocked();
+
+  const Options options_;
+  std::mt19937 random_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<GpuDouble>> devices_;
+  std::deque<Stream> streams_;
+  std::map<std::tuple<std::string, int, int>, Matching> matching_;
+  std::vector<std::string> problems_, calls_;
+  std::uint64_t ids_ = 0;
+  // Splits under way: by communicator and which split it is, (color, key) by rank.
+  std::map<std::string, std::map<int, std::pair<int, int>>> splits_;
+  moecclResult_t broken_ = moecclSuccess;
+  std::string brokenText_;
+};
+
+class GpuDouble final : public Gpu {
+ public:
+  GpuDouble(GpuWorld& world, int number) : world_(world), number_(number) {}
+
+  // For tests, as cudaStreamBeginCapture and its relatives do.
+  struct Graph;
+  void beginCapture(Stream stream);
+  std::shared_ptr<Graph> endCapture(Stream stream);
+  void replay(const Graph& graph, Stream stream);
+
+  std::string name() const override { return "NCCL double"; }
+  int device() override { return number_; }
+  void setDevice(int device) override;
+  std::byte* allocate(std::size_t bytes) override;
+  void free(std::byte* memory) noexcept override;
+  Stream newStream(bool urgent) override;
+  void deleteStream(Stream stream) noexcept override;
+  Event newEvent() override;
+  void deleteEvent(Event event) noexcept override;
+  void record(Event event, Stream stream) override;
+  void wait(Stream stream, Event event) override;
+  bool complete(Event event) override;
+  std::uint64_t capture(Stream stream) override;
+  void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) override;
+  void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) override;
+  void copyBlocks(std::span<const BlockCopy> copies, Stream stream) override;
+  void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+              const std::byte* const* sources, std::size_t stride, std::size_t count,
+              std::size_t bytes, Stream stream) override;
+  Id newId() override;
+  Comm join(const Id& id, int ranks, int rank) override;
+  Comm split(Comm comm, int color, int key) override;
+  void destroy(Comm comm) noexcept override;
+  void abort(Comm comm) noexcept override;
+  int ranks(Comm comm) override;
+  int rank(Comm comm) override;
+  int device(Comm comm) override;
+  moecclResult_t asyncError(Comm comm, std::string* text) override;
+  void groupStart() override;
+  void groupEnd() override;
+  void send(const std::byte* from, std::size_t bytes, int peer, Comm comm, Stream stream) override;
+  void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) override;
+
+ private:
+  friend class GpuWorld;
+  struct CommState {
+    std::string name;  // the same on all ranks
+    int ranks, rank;
+    int splits = 0;
+  };
+  struct Capture {
+    std::uint64_t id;
+    GpuWorld::Stream* origin;
+    std::vector<GpuWorld::Captured> items;
+    // Per stream how many items of each it comes after, and the same of events.
+    std::map<GpuWorld::Stream*, std::map<GpuWorld::Stream*, std::size_t>> after;
+    std::map<GpuWorld::Event*, std::map<GpuWorld::Stream*, std::size_t>> recorded;
+  };
+  struct Waiting {
+    GpuWorld::Stream* stream;
+    CommState* comm;
+    std::unique_ptr<GpuWorld::Item> item;
+  };
+
+  [[noreturn]] void refuse(const std::string& text);
+  void say(const std::string& text);
+  GpuWorld::Stream& streamOf(Stream stream);
+  std::shared_ptr<GpuWorld::Event> eventOf(Event event);
+  CommState& commOf(Comm comm);
+  void submit(GpuWorld::Stream& stream, std::unique_ptr<GpuWorld::Item> item);
+  void message(bool isSend, std::byte* data, std::size_t bytes, int peer, Comm comm, Stream stream);
+  void remove(Comm comm, bool abort) noexcept;
+
+  GpuWorld& world_;
+  const int number_;
+  std::vector<Waiting> group_;
+  int groupDepth_ = 0;
+  GpuWorld::Stream* legacy_ = nullptr;
+  std::vector<GpuWorld::Stream*> streams_;
+  std::map<GpuWorld::Event*, std::shared_ptr<GpuWorld::Event>> events_;
+  std::map<CommState*, std::unique_ptr<CommState>> comms_;
+  std::map<std::byte*, std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<std::byte[]>> kept_;  // freed, perhaps while there was work
+  std::vector<GpuWorld::Access> history_;
+  GpuWorld::Clock known_;  // to the host to be complete
+  std::uint64_t launched_ = 0;
+  std::unique_ptr<Capture> capture_;
+};
+
+struct GpuDouble::Graph {
+  GpuWorld::Stream* origin;
+  std::vector<GpuWorld::Captured> items;
+};
+
+}  // namespace moeccl::test

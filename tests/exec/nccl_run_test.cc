@@ -1,0 +1,317 @@
+// Every algorithm on the NCCL executor, with doubles for the GPUs: what arrives, and what the executor
+// asks of them.
+#include "src/exec/nccl_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "src/comm/operands.h"
+#include "src/error.h"
+#include "tests/exec/gpu_double.h"
+#include "tests/plans/support.h"
+
+namespace moeccl::test {
+namespace {
+
+using ::moeccl::testing::contractOf;
+using ::moeccl::testing::plansOf;
+
+constexpr std::int32_t kPoison = -77777;
+
+// Small numbers, of which no two neighbours are alike; what has the same identity has the same ones.
+std::int32_t element(const Contract& contract, Payload payload, std::size_t index) {
+  const Payload name = contract.identity(payload);
+  return static_cast<std::int32_t>(name.rank * 1009 + name.block * 101 +
+                                   static_cast<int>(index % 97));
+}
+
+// One rank: its device, its run and its buffers of int32.
+struct Rank {
+  std::shared_ptr<GpuDouble> gpu;
+  std::unique_ptr<NcclLanes> lanes;
+  std::unique_ptr<NcclRun> run;
+  Gpu::Stream stream = nullptr;
+  std::vector<std::int32_t> input, output, expected;
+  std::vector<Extent> scratch;
+  Call call;
+};
+
+class Machine {
+ public:
+  Machine(const Algorithm& algorithm, const Topology& topology, const Parameters& parameters,
+          const GpuWorld::Options& options, std::size_t count)
+      : contract_(contractOf(algorithm.collective, topology, parameters)),
+        count_(count),
+        world_(options) {
+    const auto plans = plansOf(algorithm, topology, parameters);
+    if (!plans || (algorithm.collective == Collective::allToAllv && (*plans)[0].relays)) return;
+    Gpu::Id id{};
+    for (int rank = 0; rank < topology.ranks(); ++rank) {
+      Rank& it = ranks_.emplace_back();
+      it.gpu = world_.newGpu();
+      if (rank == 0) id = it.gpu->newId();
+      it.lanes = std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank), -1);
+      it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
+      it.stream = it.gpu->newStream(false);
+      it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
+      fill(rank);
+    }
+  }
+  ~Machine() {
+    for (Rank& rank : ranks_) rank.lanes->destroy();
+  }
+
+  bool offered() const { return !ranks_.empty(); }
+  GpuWorld& world() { return world_; }
+  std::vector<Rank>& ranks() { return ranks_; }
+
+  void enqueue(int rank) {
+    Rank& it = ranks_[rank];
+    it.run->enqueue(*it.lanes, operandsOf(it.call, it.run->prepared().plan(), nullptr, &it.scratch),
+                    it.stream);
+  }
+  void enqueueAll() {
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) enqueue(rank);
+  }
+  // What is wrong; "" for nothing.
+  std::string verdict() {
+    world_.run();
+    if (const std::string stuck = world_.stuck(); !stuck.empty()) return "stuck:\n" + stuck;
+    if (const std::string problems = world_.problems(); !problems.empty()) return problems;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (ranks_[rank].output != ranks_[rank].expected)
+        return "rank " + std::to_string(rank) + " has other data than expected";
+    return "";
+  }
+  void poison() {
+    for (Rank& rank : ranks_) std::ranges::fill(rank.output, kPoison);
+  }
+
+ private:
+  std::size_t sizeOf(Payload payload) const {
+    if (contract_.collective != Collective::allToAllv) return count_;
+    return static_cast<std::size_t>(payload.rank * 7 + payload.block * 3) % 4 * count_ / 3;
+  }
+  void fill(int rank) {
+    Rank& it = ranks_[static_cast<std::size_t>(rank)];
+    for (int block = 0; block < contract_.inputBlocks(rank); ++block) {
+      const Payload payload{rank, block};
+      it.call.inputTable.push_back({it.input.size() * 4, sizeOf(payload) * 4});
+      for (std::size_t i = 0; i < sizeOf(payload); ++i)
+        it.input.push_back(element(contract_, payload, i));
+    }
+    for (int block = 0; block < contract_.outputBlocks(rank); ++block) {
+      const std::vector<Payload> terms = contract_.expected(rank, block);
+      it.call.outputTable.push_back({it.expected.size() * 4, sizeOf(terms[0]) * 4});
+      for (std::size_t i = 0; i < sizeOf(terms[0]); ++i) {
+        std::int32_t sum = 0;
+        for (Payload term : terms) sum += element(contract_, term, i);
+        it.expected.push_back(sum);
+      }
+    }
+    it.output.assign(it.expected.size(), kPoison);
+    it.call.input = it.input.data();
+    it.call.output = it.output.data();
+  }
+
+  const Contract contract_;
+  const std::size_t count_;
+  GpuWorld world_;
+  std::vector<Rank> ranks_;
+};
+
+std::vector<Topology> topologies() {
+  std::vector<Topology> all;
+  for (std::vector<int> nodes : std::vector<std::vector<int>>{
+           {1}, {2}, {1, 1}, {3}, {2, 1}, {5}, {1, 2, 2}, {3, 4}, {4, 4}, {2, 2, 2, 2}, {6, 1, 5}})
+    all.push_back(Topology::uneven(nodes));
+  all.push_back(moeccl::testing::roundRobin(6, 2));
+  return all;
+}
+
+std::vector<Parameters> parametersFor(const Algorithm& algorithm, int ranks) {
+  if (!needsGrid(algorithm.collective)) return {Parameters{}};
+  std::vector<Parameters> all;
+  for (const Grid& grid : moeccl::testing::gridsOf(ranks, 4)) {
+    all.emplace_back();
+    all.back().grid = grid;
+    all.back().experts = 1 + static_cast<int>(all.size()) % 2;
+    all.back().chunks = static_cast<int>(all.size()) % 3;
+  }
+  return all;
+}
+
+class Algorithms : public ::testing::TestWithParam<const Algorithm*> {};
+
+TEST_P(Algorithms, DeliverOnEveryMachine) {
+  const Algorithm& algorithm = *GetParam();
+  int runs = 0;
+  for (const Topology& topology : topologies())
+    for (const Parameters& parameters : parametersFor(algorithm, topology.ranks()))
+      for (const GpuWorld::Options& options :
+           {GpuWorld::Options{1}, GpuWorld::Options{2}, GpuWorld::Options{3, true}}) {
+        // A prime count leaves pieces of different sizes.
+        Machine machine(algorithm, topology, parameters, options, 7);
+        if (!machine.offered()) continue;
+        machine.enqueueAll();
+        ASSERT_EQ(machine.verdict(), "")
+            << "nodes " << moeccl::testing::nameOf(topology) << ", "
+            << moeccl::testing::nameOf(parameters) << (options.oneQueue ? ", one queue" : "");
+        ++runs;
+      }
+  std::cout << runs << " runs\n";
+}
+
+std::vector<const Algorithm*> all() {
+  std::vector<const Algorithm*> list;
+  for (const Algorithm& algorithm : algorithms()) list.push_back(&algorithm);
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(all()),
+                         [](const auto& info) { return moeccl::testing::nameOf(*info.param); });
+
+// ---- What is asked of a GPU ----
+
+std::size_t countOf(const std::vector<std::string>& calls, const std::string& call) {
+  return static_cast<std::size_t>(std::ranges::count(calls, call));
+}
+
+TEST(NcclRun, OneLaneIsTheCallersStreamAndAStepOneGroup) {
+  Machine machine(*findAlgorithm(Collective::allToAll, "pairwise"), Topology::uneven({{3}}), {}, {},
+                  4);
+  machine.enqueue(0);
+  // The caller's own stream, made by the test; a copy of its own block; a group for each other rank.
+  const std::vector<std::string> calls = machine.world().calls();
+  EXPECT_EQ(countOf(calls, "device 0: new stream"), 1u);
+  EXPECT_EQ(countOf(calls, "device 0: new urgent stream"), 0u);
+  EXPECT_EQ(countOf(calls, "device 0: a copy of 1 runs of blocks"), 1u);
+  EXPECT_EQ(countOf(calls, "device 0: group start"), 2u);
+  EXPECT_EQ(countOf(calls, "device 0: send of 16 bytes to 1"), 1u);
+  machine.enqueue(1);
+  machine.enqueue(2);
+  EXPECT_EQ(machine.verdict(), "");
+}
+
+TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
+  Parameters parameters;
+  parameters.grid = {2, 2, 2, true};
+  parameters.chunks = 3;
+  Machine machine(*findAlgorithm(Collective::combineAllGather, "pipelined"),
+                  Topology::uneven({{2, 2}}), parameters, {}, 12);
+  machine.enqueueAll();
+  const std::vector<std::string> calls = machine.world().calls();
+  const auto sends = [&](const std::string& end) {
+    return std::ranges::count_if(calls, [&](const std::string& call) {
+      return call.starts_with("device 0: send") && call.ends_with(end);
+    });
+  };
+  // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP group.
+  EXPECT_GT(sends(" on an urgent stream"), 3);
+  EXPECT_EQ(sends(""), sends(" on an urgent stream") + 3);
+  EXPECT_EQ(countOf(calls, "device 0: split"), 2u);
+  EXPECT_EQ(machine.verdict(), "");
+}
+
+TEST(NcclRun, CallsOnSeveralStreamsShareTheArena) {
+  for (unsigned seed = 1; seed < 20; ++seed) {
+    Machine machine(*findAlgorithm(Collective::allToAll, "hierarchical"),
+                    Topology::uneven({{2, 2}}), {}, {seed}, 5);
+    for (int turn = 0; turn < 3; ++turn) {
+      machine.enqueueAll();
+      for (Rank& rank : machine.ranks()) rank.stream = rank.gpu->newStream(false);
+    }
+    ASSERT_EQ(machine.verdict(), "");
+  }
+}
+
+// ---- The double must be able to find fault ----
+
+struct Pair {
+  GpuWorld world;
+  std::shared_ptr<GpuDouble> a, b;
+  Gpu::Comm commA, commB;
+  std::byte from[8] = {}, to[8] = {};
+
+  explicit Pair(const GpuWorld::Options& options = {})
+      : world(options), a(world.newGpu()), b(world.newGpu()) {
+    const Gpu::Id id = a->newId();
+    commA = a->join(id, 2, 0);
+    commB = b->join(id, 2, 1);
+  }
+  void send(std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
+    a->groupStart();
+    a->send(from, bytes, 1, comm, stream);
+    a->groupEnd();
+  }
+  void recv(std::byte* at, std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
+    b->groupStart();
+    b->recv(at, bytes, 0, comm, stream);
+    b->groupEnd();
+  }
+};
+
+TEST(GpuDouble, SeesMessagesThatDoNotMeet) {
+  Pair lone;
+  lone.recv(lone.to, 8, lone.commB, nullptr);
+  lone.world.run();
+  EXPECT_NE(lone.world.stuck().find("receive of 8 bytes from 0"), std::string::npos);
+  Pair pair;
+  pair.send(4, pair.commA, nullptr);
+  pair.recv(pair.to, 8, pair.commB, nullptr);
+  EXPECT_NE(pair.world.problems().find("meet a message of 4"), std::string::npos);
+}
+
+TEST(GpuDouble, SeesOrdersThatDeadlock) {
+  for (const bool oneQueue : {false, true}) {
+    Pair pair({.seed = 1, .oneQueue = oneQueue});
+    const Gpu::Comm otherA = pair.a->split(pair.commA, 0, 0);
+    const Gpu::Comm otherB = pair.b->split(pair.commB, 0, 1);
+    pair.send(8, pair.commA, pair.a->newStream(false));
+    pair.send(8, otherA, pair.a->newStream(false));
+    std::byte second[8];
+    pair.recv(second, 8, otherB, pair.b->newStream(false));
+    pair.recv(pair.to, 8, pair.commB, pair.b->newStream(false));
+    pair.world.run();
+    EXPECT_EQ(pair.world.stuck().empty(), !oneQueue);
+  }
+}
+
+TEST(GpuDouble, SeesMissingEvents) {
+  for (const bool ordered : {false, true}) {
+    Pair pair;
+    const Gpu::Stream first = pair.b->newStream(false), second = pair.b->newStream(false);
+    pair.send(8, pair.commA, nullptr);
+    pair.recv(pair.to, 8, pair.commB, first);
+    if (ordered) {
+      const Gpu::Event event = pair.b->newEvent();
+      pair.b->record(event, first);
+      pair.b->wait(second, event);
+    }
+    std::byte copy[8];
+    pair.b->toHost(copy, pair.to, 8, second);
+    pair.world.run();
+    EXPECT_EQ(pair.world.problems().empty(), ordered) << pair.world.problems();
+  }
+}
+
+TEST(GpuDouble, SeesWhatCapturesForbid) {
+  Pair pair;
+  const Gpu::Stream stream = pair.a->newStream(false), other = pair.a->newStream(false);
+  const Gpu::Event before = pair.a->newEvent(), fork = pair.a->newEvent();
+  pair.a->record(before, stream);
+  pair.a->beginCapture(stream);
+  EXPECT_THROW(pair.a->allocate(8), std::logic_error);
+  EXPECT_THROW(pair.a->complete(before), std::logic_error);
+  EXPECT_THROW(pair.a->wait(stream, before), std::logic_error);
+  pair.a->record(fork, stream);
+  pair.a->wait(other, fork);
+  pair.a->endCapture(stream);
+  EXPECT_NE(pair.world.problems().find("has not been joined"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moeccl::test
