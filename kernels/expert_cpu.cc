@@ -1,9 +1,8 @@
 #include <cblas.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
+#include "kernels/activation.h"
 #include "kernels/expert.h"
 
 namespace moeccl {
@@ -46,17 +45,6 @@ void addRows(std::int64_t rows, std::int64_t columns, const float* values, float
     for (std::int64_t i = 0; i < columns; ++i) sums[i] += values[i];
 }
 
-float gelu(float x) {
-  constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
-  return 0.5f * x * (1.0f + std::erf(x * kHalfSqrt));
-}
-
-float geluSlope(float x) {
-  constexpr float kHalfSqrt = static_cast<float>(1 / std::numbers::sqrt2);
-  constexpr float kPeak = static_cast<float>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-  return 0.5f * (1.0f + std::erf(x * kHalfSqrt)) + x * kPeak * std::exp(-0.5f * x * x);
-}
-
 template <typename Function>
 void forEach(const float* bias, std::int64_t rows, std::int64_t width, float* values,
              Function function) {
@@ -79,9 +67,9 @@ void multiplyBySlope(const float* bias, std::int64_t rows, std::int64_t columns,
 void biasActivation(Activation activation, const float* bias, std::int64_t rows, std::int64_t width,
                     float* values) {
   if (activation == Activation::gelu)
-    forEach(bias, rows, width, values, gelu);
-  else  // keeps NaN, unlike std::max
-    forEach(bias, rows, width, values, [](float x) { return x < 0 ? 0.0f : x; });
+    forEach(bias, rows, width, values, Gelu::of);
+  else
+    forEach(bias, rows, width, values, Relu::of);
 }
 
 std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
@@ -115,10 +103,9 @@ void expertBackward(Activation activation, const ExpertWeights& weights, std::in
     multiply(count, hidden, embedding, in, weights.w1, inner);
     multiplyByTransposed(count, hidden, embedding, out, weights.w2, innerGradient);
     if (activation == Activation::gelu)
-      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient, geluSlope);
+      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient, Gelu::slope);
     else
-      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient,
-                      [](float x) { return x <= 0 ? 0.0f : 1.0f; });
+      multiplyBySlope(weights.b1, count, hidden, inner, innerGradient, Relu::slope);
     biasActivation(activation, weights.b1, count, hidden, inner);
     addTransposedProduct(hidden, embedding, count, inner, out, gradients.w2);
     addRows(count, embedding, out, gradients.b2);
