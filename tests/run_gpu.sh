@@ -5,6 +5,7 @@ set -uo pipefail
 usage() {
   cat <<'END'
 usage: tests/run_gpu.sh [--build DIR] [--arch ARCH] [--seed NUMBER] [--no-sanitizer] [TEXT]
+       tests/run_gpu.sh --bench
 
 Builds the kernels and their tests in build-gpu/ with nvcc alone, runs them against the CPU's on one GPU, all
 tests or those with TEXT in their name, and once more, smaller, under each of compute-sanitizer's tools where
@@ -14,6 +15,7 @@ it is installed.
   --arch ARCH      what nvcc builds for: native where there is a GPU, else sm_90
   --seed NUMBER    of the random inputs; each run has another, which it prints
   --no-sanitizer   not under compute-sanitizer
+  --bench          measure instead: layout kernels beside cudaMemcpy, the gate beside PyTorch
 
 The last line is "N passed, N failed, N skipped"; the exit code is 0 if some passed and none failed, 77 where
 there is no nvcc or no GPU.
@@ -36,6 +38,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build-gpu
 arch=
 sanitizer=1
+bench=
 arguments=()
 while (($#)); do
   case $1 in
@@ -49,6 +52,7 @@ while (($#)); do
       shift
       ;;
     --no-sanitizer) sanitizer= ;;
+    --bench) bench=1 ;;
     -h | --help) usage && exit ;;
     -*) wrong "there is no option $1" ;;
     *) arguments+=("$1") ;;
@@ -65,32 +69,49 @@ cd "$root" || exit 1
 # What the tests are made of. The CPU's kernels are the reference; where they need a BLAS, plain loops do.
 sources=(
   kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/text.cc
-  tests/kernels/gates_plain.cc tests/gpu/*.cc
+  tests/kernels/gates_plain.cc tests/gpu/check.cc
 )
+programs=(kernels_gpu bench_gpu)
+declare -A own=([kernels_gpu]="$(echo tests/gpu/*_test.cc) tests/gpu/main.cc" [bench_gpu]=tests/gpu/bench.cc)
 flags=(-std=c++20 -O2 --expt-relaxed-constexpr -arch="$arch" -I"$root" -I"$root/include"
   -I"$root/tests/gpu/plain_blas" -Xcompiler=-Wall)
 
 mkdir -p "$build" || exit 1
 makefile=$build/Makefile
 {
-  objects=()
+  # object SOURCE: the rule that makes it.
+  object() {
+    local target=$build/${1//\//_}.o extra=
+    [[ $1 == kernels/gates/gate_cuda.cu ]] && extra=-fmad=false
+    printf '%s: %s %s\n\t%s %s %s -MD -MF %s.d -c %s -o %s\n-include %s.d\n' "$target" "$1" \
+      "$makefile.flags" "$nvcc" "${flags[*]}" "$extra" "$target" "$1" "$target" "$target"
+  }
+  shared=()
   for source in "${sources[@]}"; do
-    object=$build/${source//\//_}.o
-    objects+=("$object")
-    extra=
-    [[ $source == kernels/gates/gate_cuda.cu ]] && extra=-fmad=false
-    printf '%s: %s %s\n\t%s %s %s -MD -MF %s.d -c %s -o %s\n-include %s.d\n' "$object" "$source" \
-      "$makefile.flags" "$nvcc" "${flags[*]}" "$extra" "$object" "$source" "$object" "$object"
+    object "$source"
+    shared+=("$build/${source//\//_}.o")
   done
-  printf '%s: %s\n\t%s %s %s -o %s -ldl\n' "$build/kernels_gpu" "${objects[*]}" "$nvcc" "${flags[*]}" \
-    "${objects[*]}" "$build/kernels_gpu"
+  for program in "${programs[@]}"; do
+    objects=("${shared[@]}")
+    for source in ${own[$program]}; do
+      object "$source"
+      objects+=("$build/${source//\//_}.o")
+    done
+    printf '%s: %s\n\t%s %s %s -o %s -ldl\n' "$build/$program" "${objects[*]}" "$nvcc" "${flags[*]}" \
+      "${objects[*]}" "$build/$program"
+  done
 } >"$makefile"
 # Other flags make all of it again.
 echo "${flags[*]}" | cmp -s - "$makefile.flags" || echo "${flags[*]}" >"$makefile.flags"
-make -s -j"$(nproc)" -f "$makefile" "$build/kernels_gpu" || {
+make -s -j"$(nproc)" -f "$makefile" "${programs[@]/#/$build/}" || {
   echo "0 passed, 1 failed, 0 skipped"
   exit 1
 }
+
+if [[ $bench ]]; then
+  "$build/bench_gpu" layouts && echo && python3 tests/gpu/gate_bench.py "$build/bench_gpu"
+  exit
+fi
 
 # Programs for several ranks on one GPU join here: each ends with a line of counts too.
 passed=0 failed=0 skipped=0

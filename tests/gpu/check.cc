@@ -90,6 +90,3 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace moeccl::gpu
-
-// kernels_gpu [--quick] [--seed NUMBER] [TEXT]: runs all tests, or those with TEXT in their name.
-int main(int argc, char** argv) { return moeccl::gpu::run(argc, argv); }

@@ -31,6 +31,9 @@ void cuda(cudaError_t status, const char* what);
 // Under compute-sanitizer, which is slow: smaller sizes do.
 bool quick();
 
+// Runs the tests that the arguments name; returns the exit code.
+int run(int argc, char** argv);
+
 constexpr unsigned char kPoison = 0xa7;
 
 // `count` elements on the GPU; poison around them must stay. shift: bytes behind an aligned address.
