@@ -1,7 +1,9 @@
 // The places of experts: which of a token's choices are kept.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace moeccl {
 
@@ -20,4 +22,15 @@ struct CapacityShape {
 void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::int64_t tokens,
                  std::int64_t groups, std::int64_t* used, std::int64_t* slots);
 
+namespace cuda {
+
+// The same on a stream of a GPU, whose addresses all are. The workspace, of so many bytes, begins at a multiple
+// of 8 and is free again when the stream is past the call. Throws Error.
+std::size_t assignSlotsWorkspace(const CapacityShape& shape, std::int64_t tokens,
+                                 std::int64_t groups);
+void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::int64_t tokens,
+                 std::int64_t groups, std::int64_t* used, std::int64_t* slots,
+                 std::span<std::byte> workspace, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -2,10 +2,12 @@
 // Real: float or double.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/activation.h"
+#include "moeccl/moeccl.h"
 
 namespace moeccl {
 
@@ -50,4 +52,38 @@ void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
                     const Real* outputGradient, std::int64_t rows, std::span<Real> workspace,
                     const ExpertGradients<Real>& gradients, Real* inputGradient);
 
+namespace cuda {
+
+class Blas;
+
+// The experts of a rank on a GPU: the same for several experts at a time, whose weights lie one behind the other.
+struct ExpertShape {
+  moecclDataType_t datatype;  // of everything: float32, float16 or bfloat16, computed in float32
+  Activation activation;
+  std::int64_t experts, embedding, hidden;
+};
+
+// Addresses of the GPU, each as in ExpertWeights times [experts]; b1 and b2, and any gradient, may be null.
+struct StackedWeights {
+  const void *w1, *b1, *w2, *b2;
+};
+struct StackedGradients {
+  void *w1 = nullptr, *b1 = nullptr, *w2 = nullptr, *b2 = nullptr;
+};
+
+// Bytes of workspace for so many rows of all experts together.
+std::size_t expertWorkspace(const ExpertShape& shape, std::int64_t rows);
+std::size_t expertBackwardWorkspace(const ExpertShape& shape, std::int64_t rows);
+
+// As expertForward and expertBackward: rows begins[e] to begins[e + 1] belong to expert e. begins [experts + 1]
+// is the host's. Neighbours with the same number of rows are computed at once. They throw Error.
+void expertForward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
+                   std::span<const std::int64_t> begins, Blas& blas, std::span<std::byte> workspace,
+                   void* output, void* stream);
+void expertBackward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
+                    const void* outputGradient, std::span<const std::int64_t> begins, Blas& blas,
+                    std::span<std::byte> workspace, const StackedGradients& gradients,
+                    void* inputGradient, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -2,8 +2,11 @@
 // its place s in row e * expertStride + s, each row one token wide. Real: float or double.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "moeccl/moeccl.h"
 
 namespace moeccl {
 
@@ -78,4 +81,45 @@ void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
                        Real* rowGradients, Real* weightGradients);
 
+// The same on a stream of a GPU, whose addresses all are, those in `choices` and `listed` too. Rows may be of
+// any datatype where they are only moved, tokenBytes each; where something is computed they are float32,
+// float16 or bfloat16, aligned to it, and sums are made in float32. All throw Error.
+namespace cuda {
+
+void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
+                   std::int64_t expertStride, void* rows, void* stream);
+void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
+                 std::int64_t groupSlots, std::size_t tokenBytes, std::int64_t expertStride,
+                 void* rows, void* stream);
+void combineTokens(moecclDataType_t datatype, const Choices<float>& choices, const void* rows,
+                   std::int64_t embedding, std::int64_t expertStride, void* output, void* stream);
+void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rowGradients, std::int64_t embedding,
+                           std::int64_t expertStride, void* inputGradient, void* stream);
+void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rows, const void* outputGradient, std::int64_t embedding,
+                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           void* stream);
+
+// The workspace, of so many bytes, begins at a multiple of 8 and is free again when the stream is past the
+// call.
+std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts);
+void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
+                  std::int64_t* listed, std::span<std::byte> workspace, void* stream);
+
+// In what is listed no token occurs twice where tokens are added to: one expert's choices are so.
+void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
+                  const void* input, std::size_t tokenBytes, void* rows, void* stream);
+void addListed(moecclDataType_t datatype, const Choices<float>& choices,
+               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
+               void* output, void* stream);
+void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          std::int64_t embedding, void* inputGradient, void* stream);
+void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                       std::span<const std::int64_t> listed, const void* rows,
+                       const void* outputGradient, std::int64_t embedding, void* rowGradients,
+                       float* weightGradients, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -8,22 +8,22 @@ namespace {
 
 template <typename Format, typename Op, int kElements>
 __global__ void __launch_bounds__(kThreads)
-    reduceKernel(const __grid_constant__ ReduceTerms terms, std::uint64_t elements,
+    reduceKernel(const __grid_constant__ ReduceTerms terms, Op op, std::uint64_t elements,
                  std::uint64_t items) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * kThreads;
   for (std::uint64_t item = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x; item < items;
        item += stride)
-    reduceItem<Format, Op, kElements>(terms, elements, item);
+    reduceItem<Format, Op, kElements>(terms, op, elements, item);
 }
 
 template <typename Format, typename Op, bool kAligned>
-void launch(const ReduceTerms& terms, std::size_t bytes, void* stream) {
+void launch(const ReduceTerms& terms, Op op, std::size_t bytes, void* stream) {
   constexpr int kElements = kPackElements<Format, kAligned>;
   const std::uint64_t elements = bytes / sizeof(typename Format::Bits);
   const std::uint64_t items = reduceItems(elements, kElements);
   if (items == 0) return;
   reduceKernel<Format, Op, kElements>
-      <<<gridOf((items - 1) / kThreads + 1), kThreads, 0, streamOf(stream)>>>(terms, elements,
+      <<<gridOf((items - 1) / kThreads + 1), kThreads, 0, streamOf(stream)>>>(terms, op, elements,
                                                                               items);
   check(cudaGetLastError(), "reducing");
 }
@@ -46,12 +46,11 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
     addresses |= addressOf(terms.sources[term]);
   }
   withFormat(datatype, [&]<typename Format>(Format) {
-    withOp(op, [&]<typename Op>(Op) {
-      if (addresses % 16 == 0)
-        launch<Format, Op, true>(terms, bytes, stream);
-      else
-        launch<Format, Op, false>(terms, bytes, stream);
-    });
+    if (addresses % 16 != 0)
+      withOp(op, [&](auto) { launch<Format, AnyOp, false>(terms, {op}, bytes, stream); });
+    else
+      withOp(op,
+             [&]<typename Op>(Op known) { launch<Format, Op, true>(terms, known, bytes, stream); });
   });
 }
 

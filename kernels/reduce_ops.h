@@ -81,7 +81,7 @@ void withFormat(moecclDataType_t datatype, Function function) {
 
 // Calls function(Op{}); an unknown one does nothing.
 template <typename Function>
-MOECCL_DEVICE void withOp(moecclRedOp_t op, Function function) {
+void withOp(moecclRedOp_t op, Function function) {
   switch (op) {
     case moecclSum:
       return function(Sum{});
@@ -93,5 +93,17 @@ MOECCL_DEVICE void withOp(moecclRedOp_t op, Function function) {
       return;
   }
 }
+
+// One of them that is chosen while it runs, for code that need not be there three times.
+struct AnyOp {
+  moecclRedOp_t op;
+
+  template <typename T>
+  MOECCL_DEVICE T combine(T a, T b) const {
+    return op == moecclSum   ? Sum::combine(a, b)
+           : op == moecclMax ? Max::combine(a, b)
+                             : Min::combine(a, b);
+  }
+};
 
 }  // namespace moeccl

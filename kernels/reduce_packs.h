@@ -26,7 +26,7 @@ constexpr int kPackElements = kAligned ? 16 / sizeof(typename Format::Bits) : 1;
 // Elements [first, first + kElements); those are aligned to their size where there are several. All sources
 // have been read when dst, which may be one of them, is written.
 template <typename Format, typename Op, int kElements>
-MOECCL_DEVICE void reducePack(const ReduceTerms& terms, std::uint64_t first) {
+MOECCL_DEVICE void reducePack(const ReduceTerms& terms, Op op, std::uint64_t first) {
   using Bits = typename Format::Bits;
   using Value = decltype(Format::decode(Bits{}));
   const std::uint64_t at = first * sizeof(Bits);
@@ -48,7 +48,7 @@ MOECCL_DEVICE void reducePack(const ReduceTerms& terms, std::uint64_t first) {
   for (std::size_t term = 1; term < terms.count; ++term) {
     load(terms.sources[term], elements);
     for (int i = 0; i < kElements; ++i)
-      values[i] = Op::combine(values[i], Format::decode(elements[i]));
+      values[i] = op.combine(values[i], Format::decode(elements[i]));
   }
   for (int i = 0; i < kElements; ++i) elements[i] = Format::encode(values[i]);
   if constexpr (kElements == 1) {
@@ -66,13 +66,13 @@ inline std::uint64_t reduceItems(std::uint64_t elements, std::uint64_t packEleme
 }
 
 template <typename Format, typename Op, int kElements>
-MOECCL_DEVICE void reduceItem(const ReduceTerms& terms, std::uint64_t elements,
+MOECCL_DEVICE void reduceItem(const ReduceTerms& terms, Op op, std::uint64_t elements,
                               std::uint64_t item) {
   const std::uint64_t packs = elements / kElements;
   if (item < packs)
-    reducePack<Format, Op, kElements>(terms, item * kElements);
+    reducePack<Format, Op, kElements>(terms, op, item * kElements);
   else if constexpr (kElements > 1)
-    reducePack<Format, Op, 1>(terms, packs * kElements + (item - packs));
+    reducePack<Format, Op, 1>(terms, op, packs * kElements + (item - packs));
 }
 
 }  // namespace moeccl

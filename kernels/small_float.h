@@ -28,6 +28,14 @@ struct SmallFloat {
   static constexpr Word kTooLarge = kLargest + (kSaturates ? 0 : 1);
 
   MOECCL_DEVICE static float decode(Bits bits) {
+#ifdef __CUDA_ARCH__  // the GPU's own conversions give the same numbers; NaN may have other bits
+    if constexpr (kExponent == 8) return asFloat(static_cast<Word>(bits) << kShift);
+    if constexpr (sizeof(Bits) == 2) {
+      float value;
+      asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+      return value;
+    }
+#endif
     const Word magnitude = bits & kMagnitude;
     const Word wide = magnitude << kShift;
     Word result = wide + kRebias;
@@ -46,6 +54,16 @@ struct SmallFloat {
   }
 
   MOECCL_DEVICE static Bits encode(float value) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(Bits) == 2) {
+      Bits bits;
+      if constexpr (kExponent == 8)
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+      else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+      return bits;
+    }
+#endif
     const Word word = asWord(value);
     const Word size = word & ~kWideSign;
     // Half of the last place, less one where that place is even; a carry runs into the exponent by

@@ -1,50 +1,10 @@
-// Expert choice (Zhou et al. 2022, section 3.2): experts choose tokens.
-//
-//   S = softmax(logits), over the experts of each token;  of every capacity group each expert takes
-//   the tokens with its largest S, as many as it has places, with weight S
-//
-// So all places are filled as long as there are tokens, no loss is needed, and a token has from none
-// to all of the experts: choice e of a token is expert e. S is compared as it is handed out, in
-// Real; of equal ones the earlier token is taken. An expert's places are in token order, for the
-// sake of the copies; the paper has them in the order of S.
+#include <algorithm>
 #include <numeric>
-#include <vector>
 
 #include "kernels/gates/parts.h"
 #include "kernels/gates/rule.h"
 
 namespace moeccl::gates {
-namespace {
-
-class ExpertChoice final : public Rule {
- public:
-  explicit ExpertChoice(const Config& config) : Rule(config), probabilities_(config.experts) {}
-
-  void choose(const Token& token, std::int32_t* chosen, double* weights, double*) override {
-    softmax(token.logits, config_.experts, weights);
-    std::iota(chosen, chosen + config_.experts, 0);
-  }
-
-  void differentiate(const Token& token, const std::int32_t*, const double* dWeights, const double*,
-                     double* dLogits) override {
-    softmax(token.logits, config_.experts, probabilities_.data());
-    softmaxBackward(probabilities_.data(), dWeights, config_.experts, dLogits);
-  }
-
-  double loss(const double*, double, double* dTerms) const override {
-    std::fill_n(dTerms, 2 * static_cast<std::int64_t>(config_.experts), 0.0);
-    return 0;
-  }
-
- private:
-  std::vector<double> probabilities_;
-};
-
-}  // namespace
-
-std::unique_ptr<Rule> expertChoiceRule(const Config& config) {
-  return std::make_unique<ExpertChoice>(config);
-}
 
 template <typename Real>
 void chooseTokens(const Config& config, std::int64_t tokens, std::int64_t groups, double* keys,

@@ -6,31 +6,13 @@
 #include "kernels/blas.h"
 #include "kernels/capacity.h"
 #include "kernels/gates/parts.h"
-#include "kernels/gates/rule.h"
+#include "kernels/gates/rules.h"
 
 namespace moeccl::gates {
 namespace {
 
 // Tokens whose gradients go through the products together: enough for BLAS to run at full speed.
 constexpr std::int64_t kBlockTokens = 256;
-
-std::unique_ptr<Rule> ruleOf(const Config& config) {
-  switch (config.kind) {
-    case Kind::softmax:
-      return softmaxRule(config);
-    case Kind::noisy:
-      return noisyRule(config);
-    case Kind::gshard:
-      return gshardRule(config);
-    case Kind::expertChoice:
-      return expertChoiceRule(config);
-    case Kind::sigmoid:
-      return sigmoidRule(config);
-  }
-  return nullptr;
-}
-
-bool hasJitter(const Config& config) { return config.kind == Kind::softmax && config.jitter > 0; }
 
 // Calls function(m, factor) with what each input m of the token is multiplied by.
 template <typename Function>
@@ -39,7 +21,7 @@ void forEachJitter(const Random& random, double jitter, std::int64_t token, std:
   for (std::int64_t m = 0; m < embedding; m += 4) {
     const std::array<double, 4> uniform = random.fourUniform(token, m / 4);
     for (std::int64_t i = 0; i < std::min<std::int64_t>(4, embedding - m); ++i)
-      function(m + i, 1 + jitter * (2 * uniform[i] - 1));
+      function(m + i, jitterFactor(jitter, uniform[i]));
   }
 }
 
@@ -48,16 +30,49 @@ std::optional<Random> randomOf(const std::optional<Draw>& draw) {
   return Random(*draw);
 }
 
-std::int64_t sections(const Config& config) {
-  if (config.kind != Kind::sigmoid || config.sequenceTokens == 0 || config.batchTokens == 0)
-    return 1;
-  return (config.batchTokens - 1) / config.sequenceTokens + 1;
-}
+}  // namespace
 
-// Where the terms of a token's section begin in the sums.
-std::int64_t termsAt(const Config& config, std::int64_t token) {
-  const std::int64_t section = sections(config) == 1 ? 0 : token / config.sequenceTokens;
-  return (2 + 2 * section) * config.experts;
+// A rule as one lane follows it, with its scratch.
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual void choose(const Token& token, std::int32_t* chosen, double* weights, double* terms) = 0;
+  virtual void differentiate(const Token& token, const std::int32_t* chosen, const double* dWeights,
+                             const double* dTerms, double* dLogits) = 0;
+  virtual double loss(const double* terms, double scale, double* dTerms) const = 0;
+};
+
+namespace {
+
+template <typename Shared>
+class RuleOfOneLane final : public Rule {
+ public:
+  explicit RuleOfOneLane(const Config& config)
+      : config_(config), doubles_(Shared::doubles(config)), ints_(Shared::ints(config)) {}
+
+  void choose(const Token& token, std::int32_t* chosen, double* weights, double* terms) override {
+    Shared::choose(OneLane{}, config_, token, scratch(), chosen, weights, terms);
+  }
+  void differentiate(const Token& token, const std::int32_t* chosen, const double* dWeights,
+                     const double* dTerms, double* dLogits) override {
+    Shared::differentiate(OneLane{}, config_, token, scratch(), chosen, dWeights, dTerms, dLogits);
+  }
+  double loss(const double* terms, double scale, double* dTerms) const override {
+    return Shared::loss(OneLane{}, config_, terms, scale, dTerms);
+  }
+
+ private:
+  Scratch scratch() { return {doubles_.data(), ints_.data()}; }
+
+  const Config config_;
+  std::vector<double> doubles_;
+  std::vector<std::int32_t> ints_;
+};
+
+std::unique_ptr<Rule> ruleOf(const Config& config) {
+  return withRule(config.kind, [&]<typename Shared>(Shared) -> std::unique_ptr<Rule> {
+    return std::make_unique<RuleOfOneLane<Shared>>(config);
+  });
 }
 
 }  // namespace
@@ -103,8 +118,9 @@ void Gate<Real>::forward(const Parameters<Real>& parameters, const Part<Real>& p
   for (std::int64_t t = 0; t < part.tokens; ++t) {
     const std::int64_t index = part.firstToken + t;
     std::int32_t* const chosen = decisions.chosen + t * choices;
-    rule_->choose({decisions.logits + t * perToken, index, random, parameters.bias}, chosen,
-                  row_.data(), sums + termsAt(config_, index));
+    rule_->choose(
+        {decisions.logits + t * perToken, index, random ? &*random : nullptr, parameters.bias},
+        chosen, row_.data(), sums + termsAt(config_, index));
     for (std::int64_t c = 0; c < choices; ++c)
       decisions.weights[t * choices + c] = static_cast<Real>(row_[c]);
     if (config_.kind == Kind::expertChoice) continue;
@@ -191,9 +207,9 @@ void Gate<Real>::backward(const Parameters<Real>& parameters, const Part<Real>& 
         row_[c] = chosen[at] < 0 ? 0.0 : static_cast<double>(dWeights[at]);
       }
       std::fill(dLogits_.begin(), dLogits_.end(), 0.0);
-      rule_->differentiate({logits + token * perToken, index, random, parameters.bias},
-                           chosen + token * choices, row_.data(), dSums + termsAt(config_, index),
-                           dLogits_.data());
+      rule_->differentiate(
+          {logits + token * perToken, index, random ? &*random : nullptr, parameters.bias},
+          chosen + token * choices, row_.data(), dSums + termsAt(config_, index), dLogits_.data());
       for (std::int64_t e = 0; e < experts; ++e)
         dGateBlock_[t * experts + e] = static_cast<Real>(dLogits_[e]);
       for (std::int64_t e = 0; e < perToken - experts; ++e)

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/lanes.h"
+
 namespace moeccl::gates {
 
 // Tokens and experts of one tile of the product; its sums stay in registers.
@@ -44,51 +46,79 @@ void logitsOf(const Row* const (&rows)[kTileTokens], const Weight* gate, std::in
 // Takes the place of NaN and of minus infinity where values are compared: still below all others,
 // but above what is no candidate at all.
 constexpr double kLowest = std::numeric_limits<double>::lowest();
-inline double comparable(double value) { return std::max(kLowest, value); }
+MOECCL_DEVICE inline double comparable(double value) { return value > kLowest ? value : kLowest; }
 
-// The experts of the `choices` largest of `keys`, which hold no NaN; equal ones by rising number.
-inline void largest(const double* keys, std::int32_t experts, std::int32_t choices,
-                    std::int32_t* chosen) {
-  // Sorted so far, never longer than `choices`; a new expert goes behind its equals.
-  std::int32_t count = 0;
-  for (std::int32_t expert = 0; expert < experts; ++expert) {
-    if (count == choices && !(keys[expert] > keys[chosen[count - 1]])) continue;
-    std::int32_t* const end = chosen + count;
-    std::int32_t* const place = std::upper_bound(
-        chosen, end, expert, [keys](std::int32_t a, std::int32_t b) { return keys[a] > keys[b]; });
-    std::copy_backward(place, count == choices ? end - 1 : end, count == choices ? end : end + 1);
-    *place = expert;
-    count = std::min(count + 1, choices);
+// The experts of the `choices` largest of `keys`, which hold no NaN; equal ones by rising number. Keys that
+// other lanes have written, and `chosen` if they may still read it, need a sync before.
+template <typename Lanes>
+MOECCL_DEVICE void largest(const Lanes& lanes, const double* keys, std::int32_t experts,
+                           std::int32_t choices, std::int32_t* chosen) {
+  if constexpr (Lanes::kCount == 1) {
+    // Sorted so far, never longer than `choices`; a new expert goes behind its equals.
+    std::int32_t count = 0;
+    for (std::int32_t expert = 0; expert < experts; ++expert) {
+      if (count == choices && !(keys[expert] > keys[chosen[count - 1]])) continue;
+      std::int32_t place = count < choices ? count++ : choices - 1;
+      for (; place > 0 && keys[expert] > keys[chosen[place - 1]]; --place)
+        chosen[place] = chosen[place - 1];
+      chosen[place] = expert;
+    }
+  } else {
+    Ranked last{0, -1};
+    for (std::int32_t choice = 0; choice < choices; ++choice) {
+      Ranked best{0, -1};
+      each(lanes, experts, [&](std::int64_t expert) {
+        const Ranked candidate{keys[expert], static_cast<std::int32_t>(expert)};
+        if ((choice == 0 || last.before(candidate)) && candidate.before(best)) best = candidate;
+      });
+      last = lanes.first(best);
+      if (lanes.index() == 0) chosen[choice] = last.index;
+    }
+    lanes.sync();
   }
 }
 
 // probabilities = softmax(logits), `count` of each; may be the same array. All are NaN when a logit
 // is NaN or plus infinity, or all are minus infinity.
-inline void softmax(const double* logits, std::int64_t count, double* probabilities) {
+template <typename Lanes>
+MOECCL_DEVICE void softmax(const Lanes& lanes, const double* logits, std::int64_t count,
+                           double* probabilities) {
   double highest = -std::numeric_limits<double>::infinity();
-  for (std::int64_t i = 0; i < count; ++i) highest = std::max(highest, logits[i]);
+  each(lanes, count, [&](std::int64_t i) { highest = highest < logits[i] ? logits[i] : highest; });
+  highest = lanes.max(highest);
   double total = 0;
-  for (std::int64_t i = 0; i < count; ++i)
-    total += probabilities[i] = std::exp(logits[i] - highest);
-  for (std::int64_t i = 0; i < count; ++i) probabilities[i] /= total;
+  each(lanes, count,
+       [&](std::int64_t i) { total += probabilities[i] = std::exp(logits[i] - highest); });
+  total = lanes.sum(total);
+  each(lanes, count, [&](std::int64_t i) { probabilities[i] /= total; });
 }
 
 // Adds to dLogits what dProbabilities makes of them.
-inline void softmaxBackward(const double* probabilities, const double* dProbabilities,
-                            std::int64_t count, double* dLogits) {
+template <typename Lanes>
+MOECCL_DEVICE void softmaxBackward(const Lanes& lanes, const double* probabilities,
+                                   const double* dProbabilities, std::int64_t count,
+                                   double* dLogits) {
   double mean = 0;
-  for (std::int64_t i = 0; i < count; ++i) mean += probabilities[i] * dProbabilities[i];
-  for (std::int64_t i = 0; i < count; ++i)
-    dLogits[i] += probabilities[i] * (dProbabilities[i] - mean);
+  each(lanes, count, [&](std::int64_t i) { mean += probabilities[i] * dProbabilities[i]; });
+  mean = lanes.sum(mean);
+  each(lanes, count,
+       [&](std::int64_t i) { dLogits[i] += probabilities[i] * (dProbabilities[i] - mean); });
+}
+
+// What jitter multiplies an input with, from a uniform random number.
+MOECCL_DEVICE inline double jitterFactor(double jitter, double uniform) {
+  return 1 + jitter * (2 * uniform - 1);
 }
 
 // 1 / (1 + exp(-x)), to full precision for every x.
-inline double sigmoid(double x) {
+MOECCL_DEVICE inline double sigmoid(double x) {
   const double small = std::exp(-std::fabs(x));
   return (x < 0 ? small : 1.0) / (1 + small);
 }
 
 // log(1 + exp(x)).
-inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+MOECCL_DEVICE inline double softplus(double x) {
+  return (x > 0 ? x : 0.0) + std::log1p(std::exp(-std::fabs(x)));
+}
 
 }  // namespace moeccl::gates

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <numbers>
 
+#include "kernels/device.h"
+
 namespace moeccl::gates {
 
 // Philox 4x32-10: a keyed bijection of 128 bits whose values pass for random ones (Salmon et al.,
@@ -47,19 +49,19 @@ class Random {
   }
 
   // Four numbers, uniform in (0, 1), multiples of 2^-33.
-  std::array<double, 4> fourUniform(std::int64_t token, std::int64_t index) const {
+  MOECCL_DEVICE std::array<double, 4> fourUniform(std::int64_t token, std::int64_t index) const {
     const std::array<std::uint32_t, 4> bits = draw(token, index);
     std::array<double, 4> values;
     for (int i = 0; i < 4; ++i) values[i] = (bits[i] + 0.5) * 0x1p-32;
     return values;
   }
   // Uniform in (0, 1).
-  double uniform(std::int64_t token, std::int64_t index) const {
+  MOECCL_DEVICE double uniform(std::int64_t token, std::int64_t index) const {
     const std::array<std::uint32_t, 4> bits = draw(token, index);
     return open(bits[0], bits[1]);
   }
   // Of mean 0 and variance 1 (Box and Muller 1958).
-  double normal(std::int64_t token, std::int64_t index) const {
+  MOECCL_DEVICE double normal(std::int64_t token, std::int64_t index) const {
     const std::array<std::uint32_t, 4> bits = draw(token, index);
     return std::sqrt(-2 * std::log(open(bits[0], bits[1]))) *
            std::cos(2 * std::numbers::pi * open(bits[2], bits[3]));
@@ -77,7 +79,7 @@ class Random {
     const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 12;
     return (static_cast<double>(bits) + 0.5) * 0x1p-52;
   }
-  std::array<std::uint32_t, 4> draw(std::int64_t token, std::int64_t index) const {
+  MOECCL_DEVICE std::array<std::uint32_t, 4> draw(std::int64_t token, std::int64_t index) const {
     return philox(words(static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(token)),
                   key_);
   }

@@ -1,17 +1,28 @@
-// What sets one gate apart from the others. One file per gate has its rule, all in double: nothing
-// but what happens to one token, and the loss.
+// What sets one gate apart from the others. One header per gate has its rule, all in double: nothing
+// but what happens to one token, and the loss. A rule is code for several lanes that work on a token together
+// (kernels/lanes.h): one on a CPU, a warp on a GPU. Its members, all static:
 //
-// To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a file with its
-// rule, which is made below and in gate.cc's ruleOf, and plain loops in tests/kernels/gates_plain.cc,
+//   doubles(config), ints(config)   scratch
+//   choose(lanes, config, token, scratch, chosen, weights, terms)
+//       sets chosen and weights [width], adds to terms [2][experts]: what the loss is made of
+//   differentiate(lanes, config, token, scratch, chosen, dWeights, dTerms, dLogits)
+//       adds to dLogits [logitsPerToken]. dWeights [width] is 0 where nothing is chosen; dTerms [2][experts]
+//   loss(lanes, config, terms, scale, dTerms)
+//       terms, dTerms [sections][2][experts]: sets dTerms to the gradient of scale * loss, and returns the
+//       loss. There is at least one token
+//
+// What a rule writes, all lanes may read behind it. Expert e of terms and of dLogits is its owner's.
+//
+// To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a header with its
+// rule, which is named in withRule (rules.h), and plain loops in tests/kernels/gates_plain.cc,
 // by which all tests of kernels know it. For the layer: its place in moecclMoeGate_t, in
 // src/moe/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 
 #include "kernels/gates/gate.h"
+#include "kernels/lanes.h"
 
 namespace moeccl::gates {
 
@@ -19,47 +30,46 @@ namespace moeccl::gates {
 struct Token {
   const double* logits;  // [logitsPerToken]: input x gate, then where there is one input x noise
   std::int64_t index;    // in the batch
-  const std::optional<Random>& random;
-  const double* bias;  // [experts] or null
+  const Random* random;  // null: nothing is random
+  const double* bias;    // [experts] or null
 };
 
-class Rule {
- public:
-  explicit Rule(const Config& config) : config_(config) {}
-  virtual ~Rule() = default;
+inline bool hasJitter(const Config& config) {
+  return config.kind == Kind::softmax && config.jitter > 0;
+}
 
-  // Sets chosen and weights [width], adds to terms [2][experts]: what the loss is made of.
-  virtual void choose(const Token& token, std::int32_t* chosen, double* weights, double* terms) = 0;
-  // Adds to dLogits [logitsPerToken]. dWeights [width] is 0 where nothing is chosen; dTerms [2]
-  // [experts].
-  virtual void differentiate(const Token& token, const std::int32_t* chosen, const double* dWeights,
-                             const double* dTerms, double* dLogits) = 0;
-  // terms, dTerms [sections][2][experts]: sets dTerms to the gradient of scale * loss. There is at
-  // least one token.
-  virtual double loss(const double* terms, double scale, double* dTerms) const = 0;
+// The loss is made of the terms of one section of the batch, or of several: sequences.
+MOECCL_DEVICE inline std::int64_t sections(const Config& config) {
+  if (config.kind != Kind::sigmoid || config.sequenceTokens == 0 || config.batchTokens == 0)
+    return 1;
+  return (config.batchTokens - 1) / config.sequenceTokens + 1;
+}
 
- protected:
-  const Config config_;
+// Where the terms of a token's section begin in the sums.
+MOECCL_DEVICE inline std::int64_t termsAt(const Config& config, std::int64_t token) {
+  const std::int64_t section = sections(config) == 1 ? 0 : token / config.sequenceTokens;
+  return (2 + 2 * section) * config.experts;
+}
+
+struct Scratch {
+  double* doubles;
+  std::int32_t* ints;
 };
 
 // The loss of all gates but one: factor * sum over experts of count x sum of probabilities, from
 // terms [2][experts]. Counts have no gradient.
-inline double countsTimesProbabilities(const double* terms, std::int32_t experts, double factor,
-                                       double scale, double* dTerms) {
+template <typename Lanes>
+MOECCL_DEVICE double countsTimesProbabilities(const Lanes& lanes, const double* terms,
+                                              std::int32_t experts, double factor, double scale,
+                                              double* dTerms) {
   double sum = 0;
-  for (std::int32_t e = 0; e < experts; ++e) {
+  each(lanes, experts, [&](std::int64_t e) {
     sum += terms[e] * terms[experts + e];
     dTerms[e] = 0;
     dTerms[experts + e] = scale * factor * terms[e];
-  }
-  return factor * sum;
+  });
+  return factor * lanes.sum(sum);
 }
-
-std::unique_ptr<Rule> softmaxRule(const Config& config);
-std::unique_ptr<Rule> noisyRule(const Config& config);
-std::unique_ptr<Rule> gshardRule(const Config& config);
-std::unique_ptr<Rule> expertChoiceRule(const Config& config);
-std::unique_ptr<Rule> sigmoidRule(const Config& config);
 
 // The second half of expertChoice, as Gate::place; keys and order [capacityTokens] are scratch.
 template <typename Real>

@@ -1,0 +1,278 @@
+#include "kernels/launch_cuda.h"
+#include "kernels/permute.h"
+#include "kernels/permute_rows.h"
+#include "kernels/reduce_ops.h"
+#include "kernels/warp_cuda.h"
+#include "src/text.h"
+
+namespace moeccl::cuda {
+namespace {
+
+static_assert(kRowBlockThreads == kThreads);
+
+// Calls body(row, thread) for `rows` rows by as many threads each as the shape says.
+template <typename Body>
+__global__ void __launch_bounds__(kThreads)
+    rowKernel(RowShape shape, std::int64_t rows, Body body) {
+  const std::int64_t blockRows = kThreads / shape.rowThreads;
+  const std::int64_t rowInBlock = threadIdx.x / shape.rowThreads;
+  const std::int64_t thread = threadIdx.x - rowInBlock * shape.rowThreads;
+  for (std::int64_t row = blockIdx.x * blockRows + rowInBlock; row < rows;
+       row += gridDim.x * blockRows)
+    body(row, thread);
+}
+
+// Calls body(item) for `items` items, by one warp each.
+template <typename Body>
+__global__ void __launch_bounds__(kThreads) warpKernel(std::int64_t items, Body body) {
+  constexpr std::int64_t kWarps = kThreads / Warp::kCount;
+  for (std::int64_t item = blockIdx.x * kWarps + threadIdx.x / Warp::kCount; item < items;
+       item += gridDim.x * kWarps)
+    body(item);
+}
+
+template <typename Body>
+void overRows(const RowShape& shape, std::int64_t rows, void* stream, const char* what, Body body) {
+  if (rows == 0 || shape.vectors == 0) return;
+  const std::int64_t blocks = (rows - 1) / shape.blockRows() + 1;
+  rowKernel<<<gridOf(blocks), kThreads, 0, streamOf(stream)>>>(shape, rows, body);
+  check(cudaGetLastError(), what);
+}
+
+template <typename Body>
+void overWarps(std::int64_t items, void* stream, const char* what, Body body) {
+  if (items == 0) return;
+  const std::int64_t blocks = (items - 1) / (kThreads / Warp::kCount) + 1;
+  warpKernel<<<gridOf(blocks), kThreads, 0, streamOf(stream)>>>(items, body);
+  check(cudaGetLastError(), what);
+}
+
+// Bodies are structures, as extended lambdas would need a compiler flag of their own.
+template <typename Access>
+struct Scatter {
+  RowShape shape;
+  Choices<float> choices;
+  const std::byte* input;
+  std::int64_t expertStride;
+  std::byte* rows;
+  __device__ void operator()(std::int64_t token, std::int64_t thread) const {
+    scatterToken<Access>(shape, choices, input, expertStride, rows, token, thread);
+  }
+};
+
+template <typename Access>
+struct GatherListed {
+  RowShape shape;
+  const std::int64_t* listed;
+  std::int32_t choices;
+  const std::byte* input;
+  std::byte* rows;
+  __device__ void operator()(std::int64_t row, std::int64_t thread) const {
+    copyRow<Access>(shape, input, listed[row] / choices, rows, row, thread);
+  }
+};
+
+template <typename Format, typename Access, bool kWeighted>
+struct Gather {
+  RowShape shape;
+  Choices<float> choices;
+  const std::byte* rows;
+  std::int64_t expertStride;
+  std::byte* output;
+  __device__ void operator()(std::int64_t token, std::int64_t thread) const {
+    gatherToken<Format, Access, kWeighted>(shape, choices, rows, expertStride, output, token,
+                                           thread);
+  }
+};
+
+template <typename Format, typename Access, bool kWeighted>
+struct AddListed {
+  RowShape shape;
+  Choices<float> choices;
+  const std::int64_t* listed;
+  const std::byte* rows;
+  std::byte* output;
+  __device__ void operator()(std::int64_t row, std::int64_t thread) const {
+    const std::int64_t at = listed[row];
+    addRow<Format, Access>(shape, kWeighted ? choices.weights[at] : 1.0f, rows, row, output,
+                           at / choices.choices, thread);
+  }
+};
+
+template <typename Access>
+struct Clear {
+  RowShape shape;
+  const std::int64_t* used;
+  std::int64_t groups;
+  std::int32_t experts;
+  std::int64_t groupSlots, expertStride;
+  std::byte* rows;
+  __device__ void operator()(std::int64_t item) const {
+    const std::int64_t group = item / experts, expert = item - group * experts;
+    clearPlaces<Access>(Warp{}, shape, used[item], groupSlots,
+                        expert * expertStride + group * groupSlots, rows);
+  }
+};
+
+template <typename Format, typename Access>
+struct CombineBackward {
+  RowShape shape;
+  Choices<float> choices;
+  const std::byte *rows, *outputGradient;
+  std::int64_t expertStride;
+  std::byte* rowGradients;
+  float* weightGradients;
+  __device__ void operator()(std::int64_t at) const {
+    choiceBackward<Format, Access>(Warp{}, shape, choices, rows, outputGradient, expertStride,
+                                   rowGradients, weightGradients, at);
+  }
+};
+
+template <typename Format, typename Access>
+struct ListedBackward {
+  RowShape shape;
+  Choices<float> choices;
+  const std::int64_t* listed;
+  const std::byte *rows, *outputGradient;
+  std::byte* rowGradients;
+  float* weightGradients;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t at = listed[row];
+    const float gradient =
+        weightedBackward<Format, Access>(Warp{}, shape, choices.weights[at], rows, row,
+                                         outputGradient, at / choices.choices, rowGradients);
+    if (Warp::index() == 0) weightGradients[at] = gradient;
+  }
+};
+
+const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
+std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
+
+// Calls function(Format{}, Vector<width>{}, shape) for rows of `embedding` elements. Of the widths that there
+// are, only the widest and that of one element are compiled.
+template <typename Function, typename... Matrices>
+void withRows(moecclDataType_t datatype, std::int64_t embedding, Function function,
+              Matrices... matrices) {
+  const auto as = [&]<typename Format>(Format format) {
+    constexpr int kElement = sizeof(typename Format::Bits);
+    const std::uint64_t rowBytes = static_cast<std::uint64_t>(embedding) * kElement;
+    const std::uint64_t addresses = (addressOf(matrices) | ...);
+    if (widthOf(addresses, rowBytes) == 16)
+      return function(format, Vector<16>{}, rowShape(addresses, rowBytes));
+    function(format, Vector<kElement>{}, rowShape(kElement, rowBytes));
+  };
+  switch (datatype) {
+    case moecclFloat32:
+      return as(Unchanged<float>{});
+    case moecclFloat16:
+      return as(Float16{});
+    case moecclBfloat16:
+      return as(Bfloat16{});
+    default:
+      throw Error(moecclInvalidArgument,
+                  stringf("tokens of datatype %d; on a GPU they are float32 (%d), float16 (%d) or "
+                          "bfloat16 (%d)",
+                          datatype, moecclFloat32, moecclFloat16, moecclBfloat16));
+  }
+}
+
+}  // namespace
+
+void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
+                   std::int64_t expertStride, void* rows, void* stream) {
+  const RowShape shape = rowShape(addressOf(input) | addressOf(rows), tokenBytes);
+  withWidth(shape.width, [&]<typename Access>(Access) {
+    overRows(shape, choices.tokens, stream, "scattering tokens",
+             Scatter<Access>{shape, choices, bytes(input), expertStride, bytes(rows)});
+  });
+}
+
+void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
+                 std::int64_t groupSlots, std::size_t tokenBytes, std::int64_t expertStride,
+                 void* rows, void* stream) {
+  const RowShape shape = rowShape(addressOf(rows), tokenBytes);
+  withWidth(shape.width, [&]<typename Access>(Access) {
+    overWarps(groups * experts, stream, "clearing places",
+              Clear<Access>{shape, used, groups, experts, groupSlots, expertStride, bytes(rows)});
+  });
+}
+
+void combineTokens(moecclDataType_t datatype, const Choices<float>& choices, const void* rows,
+                   std::int64_t embedding, std::int64_t expertStride, void* output, void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overRows(
+        shape, choices.tokens, stream, "combining tokens",
+        Gather<Format, Access, true>{shape, choices, bytes(rows), expertStride, bytes(output)});
+  };
+  withRows(datatype, embedding, run, rows, output);
+}
+
+void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rowGradients, std::int64_t embedding,
+                           std::int64_t expertStride, void* inputGradient, void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overRows(shape, choices.tokens, stream, "gathering gradients of tokens",
+             Gather<Format, Access, false>{shape, choices, bytes(rowGradients), expertStride,
+                                           bytes(inputGradient)});
+  };
+  withRows(datatype, embedding, run, rowGradients, inputGradient);
+}
+
+void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rows, const void* outputGradient, std::int64_t embedding,
+                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overWarps(choices.tokens * choices.choices, stream, "scattering gradients of tokens",
+              CombineBackward<Format, Access>{shape, choices, bytes(rows), bytes(outputGradient),
+                                              expertStride, bytes(rowGradients), weightGradients});
+  };
+  withRows(datatype, embedding, run, rows, outputGradient, rowGradients);
+}
+
+void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
+                  const void* input, std::size_t tokenBytes, void* rows, void* stream) {
+  const RowShape shape = rowShape(addressOf(input) | addressOf(rows), tokenBytes);
+  withWidth(shape.width, [&]<typename Access>(Access) {
+    overRows(
+        shape, std::ssize(listed), stream, "gathering tokens",
+        GatherListed<Access>{shape, listed.data(), choices.choices, bytes(input), bytes(rows)});
+  });
+}
+
+void addListed(moecclDataType_t datatype, const Choices<float>& choices,
+               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
+               void* output, void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overRows(
+        shape, std::ssize(listed), stream, "adding to tokens",
+        AddListed<Format, Access, true>{shape, choices, listed.data(), bytes(rows), bytes(output)});
+  };
+  withRows(datatype, embedding, run, rows, output);
+}
+
+void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          std::int64_t embedding, void* inputGradient, void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overRows(shape, std::ssize(listed), stream, "adding to gradients of tokens",
+             AddListed<Format, Access, false>{shape, choices, listed.data(), bytes(rowGradients),
+                                              bytes(inputGradient)});
+  };
+  withRows(datatype, embedding, run, rowGradients, inputGradient);
+}
+
+void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                       std::span<const std::int64_t> listed, const void* rows,
+                       const void* outputGradient, std::int64_t embedding, void* rowGradients,
+                       float* weightGradients, void* stream) {
+  const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
+    overWarps(std::ssize(listed), stream, "gathering gradients of tokens",
+              ListedBackward<Format, Access>{shape, choices, listed.data(), bytes(rows),
+                                             bytes(outputGradient), bytes(rowGradients),
+                                             weightGradients});
+  };
+  withRows(datatype, embedding, run, rows, outputGradient, rowGradients);
+}
+
+}  // namespace moeccl::cuda

@@ -1,0 +1,116 @@
+#include "kernels/expert.h"
+
+#include <numeric>
+
+#include "kernels/blas_cuda.h"
+#include "kernels/reduce_ops.h"
+#include "tests/gpu/check.h"
+
+namespace moeccl::gpu {
+namespace {
+
+constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
+
+// Values that every format holds.
+template <typename Format>
+std::vector<float> values(Random& random, std::size_t count, float most) {
+  std::vector<float> made(count);
+  for (float& value : made)
+    value =
+        Format::decode(Format::encode(std::uniform_real_distribution<float>(-most, most)(random)));
+  return made;
+}
+
+template <typename Format>
+std::vector<typename Format::Bits> bits(const std::vector<float>& values) {
+  std::vector<typename Format::Bits> made;
+  for (float value : values) made.push_back(Format::encode(value));
+  return made;
+}
+
+template <typename Format>
+void expectNear(const Device<typename Format::Bits>& device, const std::vector<float>& expected,
+                double tolerance, const std::string& what) {
+  std::vector<float> values;
+  for (auto element : device.get(what)) values.push_back(Format::decode(element));
+  expectClose(values, expected, tolerance, what);
+}
+
+template <typename Format>
+void compare(Random& random, moecclDataType_t datatype, Activation activation, bool biased,
+             const std::vector<std::int64_t>& rows, double tolerance) {
+  using Bits = typename Format::Bits;
+  const auto experts = static_cast<std::int64_t>(rows.size());
+  const std::int64_t embedding = 48, hidden = 40;
+  std::vector<std::int64_t> begins(experts + 1);
+  std::partial_sum(rows.begin(), rows.end(), begins.begin() + 1);
+  const std::int64_t all = begins.back();
+  const auto w1 = values<Format>(random, experts * embedding * hidden, 0.3f);
+  const auto w2 = values<Format>(random, experts * embedding * hidden, 0.3f);
+  const auto b1 = values<Format>(random, experts * hidden, 1);
+  const auto b2 = values<Format>(random, experts * embedding, 1);
+  const auto input = values<Format>(random, all * embedding, 1);
+  const auto gradient = values<Format>(random, all * embedding, 1);
+
+  std::vector<float> output(input.size()), dInput(input.size()), dW1(w1.size(), 0.5f),
+      dB1(b1.size()), dW2(w2.size()), dB2(b2.size());
+  std::vector<float> space(expertBackwardWorkspace(hidden));
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const ExpertWeights<float> weights{
+        &w1[e * embedding * hidden], biased ? &b1[e * hidden] : nullptr,
+        &w2[e * embedding * hidden], biased ? &b2[e * embedding] : nullptr};
+    const std::int64_t first = begins[e] * embedding;
+    expertForward<float>(activation, weights, embedding, hidden, input.data() + first, rows[e],
+                         space, output.data() + first);
+    expertBackward<float>(activation, weights, embedding, hidden, input.data() + first,
+                          gradient.data() + first, rows[e], space,
+                          {&dW1[e * embedding * hidden], &dB1[e * hidden],
+                           &dW2[e * embedding * hidden], &dB2[e * embedding]},
+                          dInput.data() + first);
+  }
+
+  const moeccl::cuda::ExpertShape shape{datatype, activation, experts, embedding, hidden};
+  Device<Bits> dw1(bits<Format>(w1)), dw2(bits<Format>(w2)), db1(bits<Format>(b1)),
+      db2(bits<Format>(b2));
+  Device<Bits> in(bits<Format>(input)), out(input.size()), given(bits<Format>(gradient)),
+      inGradient(input.size());
+  Device<Bits> gw1(bits<Format>(std::vector<float>(w1.size(), 0.5f))),
+      gb1(std::vector<Bits>(b1.size())), gw2(std::vector<Bits>(w2.size())),
+      gb2(std::vector<Bits>(b2.size()));
+  Device<std::byte> blasSpace(kBlasBytes),
+      workspace(moeccl::cuda::expertBackwardWorkspace(shape, all));
+  moeccl::cuda::Blas blas({blasSpace.data(), blasSpace.size()});
+  const moeccl::cuda::StackedWeights weights{dw1.data(), biased ? db1.data() : nullptr, dw2.data(),
+                                             biased ? db2.data() : nullptr};
+  moeccl::cuda::expertForward(shape, weights, in.data(), begins, blas,
+                              {workspace.data(), workspace.size()}, out.data(), nullptr);
+  moeccl::cuda::expertBackward(
+      shape, weights, in.data(), given.data(), begins, blas, {workspace.data(), workspace.size()},
+      {gw1.data(), gb1.data(), gw2.data(), gb2.data()}, inGradient.data(), nullptr);
+  workspace.get("experts");
+  const std::string what = "type " + std::to_string(datatype) + ", " + std::to_string(experts) +
+                           " experts, " + std::to_string(all) + " rows: ";
+  expectNear<Format>(out, output, tolerance, what + "output");
+  expectNear<Format>(inGradient, dInput, tolerance, what + "gradient of the input");
+  // Sums over rows, of values rounded before.
+  const double sums = tolerance * (1 + std::sqrt(static_cast<double>(all)));
+  expectNear<Format>(gw1, dW1, sums, what + "gradient of w1");
+  expectNear<Format>(gb1, dB1, sums, what + "gradient of b1");
+  expectNear<Format>(gw2, dW2, sums, what + "gradient of w2");
+  expectNear<Format>(gb2, dB2, sums, what + "gradient of b2");
+}
+
+GPU_TEST(expertsComputeAsTheCpuDoes) {
+  const std::vector<std::vector<std::int64_t>> rows = {
+      {0}, {1}, {64, 64, 64}, {5, 0, 31, 31, 2}, {0, 0}};
+  for (const auto& each : rows)
+    for (Activation activation : {Activation::gelu, Activation::relu})
+      for (bool biased : {true, false}) {
+        compare<Unchanged<float>>(random, moecclFloat32, activation, biased, each, 2e-5);
+        compare<Float16>(random, moecclFloat16, activation, biased, each, 1e-2);
+        compare<Bfloat16>(random, moecclBfloat16, activation, biased, each, 6e-2);
+      }
+}
+
+}  // namespace
+}  // namespace moeccl::gpu

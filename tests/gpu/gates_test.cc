@@ -1,0 +1,167 @@
+#include "kernels/gates/gate_cuda.h"
+#include "tests/gpu/check.h"
+#include "tests/kernels/gates_plain.h"
+
+namespace moeccl::gpu {
+namespace {
+
+using gates::Batch;
+using gates::Config;
+
+constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
+
+std::vector<float> floats(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+// As gates::Pass, on the GPU.
+struct DevicePass {
+  const Config& config;
+  std::int64_t groups;
+  moeccl::cuda::Gate gate;
+  Device<std::byte> workspace;
+  Device<float> weights, noise, input;
+  Device<double> bias, logits, sums, dSums, loss;
+  Device<std::int32_t> chosen;
+  Device<float> choiceWeights;
+  Device<std::int64_t> used, slots;
+
+  DevicePass(const Batch& batch, std::int64_t groups)
+      : config(batch.config),
+        groups(groups),
+        gate(config, config.batchTokens, groups),
+        workspace(gate.workspaceBytes()),
+        weights(floats(batch.gate)),
+        noise(floats(batch.noise)),
+        input(floats(batch.input)),
+        bias(batch.bias),
+        logits(config.batchTokens * logitsPerToken(config)),
+        sums(std::vector<double>(sumsSize(config))),
+        dSums(sumsSize(config)),
+        loss(1),
+        chosen(config.batchTokens * width(config)),
+        choiceWeights(chosen.size()),
+        used(groups * config.experts),
+        slots(chosen.size()) {}
+
+  std::span<std::byte> space() { return {workspace.data(), workspace.size()}; }
+  gates::Parameters<float> parameters() {
+    return {weights.data(), noise.size() > 0 ? noise.data() : nullptr,
+            bias.size() > 0 ? bias.data() : nullptr};
+  }
+  gates::Part<float> part(const Batch& batch, std::int64_t begin, std::int64_t end) {
+    return {input.data() + begin * config.embedding, end - begin, begin, batch.draw};
+  }
+
+  void forward(const Batch& batch, const std::vector<std::int64_t>& ends) {
+    std::int64_t begin = 0;
+    for (std::int64_t end : ends) {
+      gate.forward(
+          parameters(), part(batch, begin, end),
+          {logits.data() + begin * logitsPerToken(config), chosen.data() + begin * width(config),
+           choiceWeights.data() + begin * width(config)},
+          sums.data(), space(), nullptr);
+      begin = end;
+    }
+    gate.place(config.batchTokens, groups, chosen.data(), choiceWeights.data(), used.data(),
+               slots.data(), sums.data(), space(), nullptr);
+    gate.loss(sums.data(), 0.7, dSums.data(), loss.data(), nullptr);
+  }
+};
+
+void compareBackward(Random& random, const Batch& batch, DevicePass& device,
+                     gates::Pass<float>& expected, moeccl::cuda::Blas& blas) {
+  std::vector<float> dWeights(device.chosen.size());
+  for (float& value : dWeights) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  expected.backward(batch, dWeights, {batch.config.batchTokens});
+  Device<float> given(dWeights), dGate(std::vector<float>(batch.gate.size())),
+      dNoise(std::vector<float>(batch.noise.size())),
+      dInput(std::vector<float>(batch.input.size()));
+  device.gate.backward(device.parameters(), device.part(batch, 0, batch.config.batchTokens),
+                       device.logits.data(), device.chosen.data(), given.data(),
+                       device.dSums.data(),
+                       {dGate.data(), batch.noise.empty() ? nullptr : dNoise.data(), dInput.data()},
+                       blas, device.space(), nullptr);
+  device.workspace.get("backward");
+  expectClose(dGate.get("backward"), expected.dGate, 1e-4, batch.name + ": gradient of the gate");
+  expectClose(dInput.get("backward"), expected.dInput, 1e-4,
+              batch.name + ": gradient of the input");
+  if (!batch.noise.empty())
+    expectClose(dNoise.get("backward"), expected.dNoise, 1e-4,
+                batch.name + ": gradient of the noise");
+}
+
+void compare(Random& random, const Batch& batch, moeccl::cuda::Blas& blas) {
+  const Config& config = batch.config;
+  gates::Pass<float> expected(batch, 0.7, {config.batchTokens});
+  const auto groups = static_cast<std::int64_t>(expected.used.size()) / config.experts;
+  DevicePass device(batch, groups);
+  device.forward(batch, {config.batchTokens});
+  device.workspace.get("forward");
+  expectSame(device.logits.get("logits"), expected.logits, batch.name + ": logits");
+  const std::vector<std::int32_t> chosen = device.chosen.get("chosen");
+  expectSame(chosen, expected.chosen, batch.name + ": chosen");
+  if (chosen != expected.chosen) return;
+  expectClose(device.choiceWeights.get("weights"), expected.weights, 1e-6,
+              batch.name + ": weights");
+  expectSame(device.slots.get("slots"), expected.slots, batch.name + ": slots");
+  expectSame(device.used.get("used"), expected.used, batch.name + ": used");
+  expectClose(device.sums.get("sums"), expected.sums, 1e-9, batch.name + ": sums");
+  expectClose(device.dSums.get("dSums"), expected.dSums, 1e-9, batch.name + ": gradients of sums");
+  expectClose(device.loss.get("loss"), {expected.loss}, 1e-9, batch.name + ": loss");
+  compareBackward(random, batch, device, expected, blas);
+}
+
+GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
+  Device<std::byte> space(kBlasBytes);
+  moeccl::cuda::Blas blas({space.data(), space.size()});
+  int number = 0;
+  for (const Config& config : gates::everyConfig()) {
+    if (quick() && ++number % 7 != 0) continue;
+    Batch batch = batchOf(config, random());
+    compare(random, batch, blas);
+    batch.draw.reset();
+    compare(random, batch, blas);
+  }
+}
+
+Config largeConfig(gates::Kind kind, std::int32_t experts) {
+  Config config{kind, quick() ? 300 : 5000, 200, experts, kind == gates::Kind::gshard ? 2 : 4};
+  config.capacityTokens = (config.batchTokens + 3) / 4;
+  config.capacitySlots = 2 * config.capacityTokens * config.choices / experts + 1;
+  if (kind == gates::Kind::sigmoid) {
+    config.expertGroups = 4;
+    config.topGroups = 2;
+    config.sequenceTokens = 700;
+  }
+  return config;
+}
+
+GPU_TEST(gatesOfManyExperts) {
+  Device<std::byte> space(kBlasBytes);
+  moeccl::cuda::Blas blas({space.data(), space.size()});
+  for (gates::Kind kind : {gates::Kind::softmax, gates::Kind::noisy, gates::Kind::gshard,
+                           gates::Kind::expertChoice, gates::Kind::sigmoid})
+    for (std::int32_t experts : {8, 64, 256})
+      compare(random, batchOf(largeConfig(kind, experts), random()), blas);
+}
+
+// So the ranks of an MP group agree, whatever parts each of them gates.
+GPU_TEST(gatesDoNotDependOnHowABatchIsCut) {
+  for (gates::Kind kind : {gates::Kind::softmax, gates::Kind::noisy, gates::Kind::gshard,
+                           gates::Kind::expertChoice, gates::Kind::sigmoid}) {
+    const Batch batch = batchOf(largeConfig(kind, 24), random());
+    const std::int64_t tokens = batch.config.batchTokens;
+    DevicePass whole(batch, 4), cut(batch, 4);
+    whole.forward(batch, {tokens});
+    const auto middle = static_cast<std::int64_t>(random() % tokens);
+    cut.forward(batch, {0, middle, middle, tokens});
+    expectSame(cut.chosen.get("chosen"), whole.chosen.get("chosen"), batch.name + ": chosen");
+    expectSame(cut.choiceWeights.get("weights"), whole.choiceWeights.get("weights"),
+               batch.name + ": weights");
+    expectSame(cut.slots.get("slots"), whole.slots.get("slots"), batch.name + ": slots");
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::gpu

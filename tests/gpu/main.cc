@@ -1,0 +1,4 @@
+#include "tests/gpu/check.h"
+
+// kernels_gpu [--quick] [--seed NUMBER] [TEXT]: runs all tests, or those with TEXT in their name.
+int main(int argc, char** argv) { return moeccl::gpu::run(argc, argv); }

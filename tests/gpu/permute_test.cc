@@ -1,0 +1,233 @@
+#include "kernels/permute.h"
+
+#include <memory>
+
+#include "kernels/capacity.h"
+#include "kernels/reduce_ops.h"
+#include "src/error.h"
+#include "tests/gpu/check.h"
+
+namespace moeccl::gpu {
+namespace {
+
+// Whole numbers, of which all sums are exact in every format.
+std::vector<float> wholeNumbers(Random& random, std::size_t count) {
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
+  return values;
+}
+
+template <typename Format>
+std::vector<typename Format::Bits> encoded(const std::vector<float>& values) {
+  std::vector<typename Format::Bits> bits;
+  for (float value : values) bits.push_back(Format::encode(value));
+  return bits;
+}
+
+template <typename Format>
+std::vector<float> decoded(const std::vector<typename Format::Bits>& bits) {
+  std::vector<float> values;
+  for (auto element : bits) values.push_back(Format::decode(element));
+  return values;
+}
+
+struct Shape {
+  std::int64_t tokens, embedding, groups, groupSlots, expertStride;
+  std::int32_t experts, choices;
+};
+
+// The choices of a batch, here and on the GPU, where places are given too.
+struct Batch {
+  Shape shape;
+  std::vector<std::int32_t> chosen;
+  std::vector<std::int64_t> slots, used;
+  std::vector<float> weights;
+  std::unique_ptr<Device<std::int32_t>> deviceChosen;
+  std::unique_ptr<Device<std::int64_t>> deviceSlots, deviceUsed;
+  std::unique_ptr<Device<float>> deviceWeights;
+
+  Batch(Random& random, const Shape& shape)
+      : shape(shape),
+        chosen(shape.tokens * shape.choices),
+        slots(chosen.size()),
+        used(shape.groups * shape.experts),
+        weights(wholeNumbers(random, chosen.size())) {
+    for (std::int32_t& expert : chosen)
+      expert = static_cast<std::int32_t>(random() % (shape.experts + 1)) - 1;
+    const CapacityShape capacity{shape.experts, shape.choices,
+                                 (shape.tokens + shape.groups - 1) / shape.groups,
+                                 shape.groupSlots};
+    assignSlots(capacity, chosen.data(), shape.tokens, shape.groups, used.data(), slots.data());
+    deviceChosen = std::make_unique<Device<std::int32_t>>(chosen);
+    deviceSlots = std::make_unique<Device<std::int64_t>>(slots.size());
+    deviceUsed = std::make_unique<Device<std::int64_t>>(used.size());
+    deviceWeights = std::make_unique<Device<float>>(weights);
+    Device<std::byte> workspace(
+        moeccl::cuda::assignSlotsWorkspace(capacity, shape.tokens, shape.groups));
+    moeccl::cuda::assignSlots(capacity, deviceChosen->data(), shape.tokens, shape.groups,
+                              deviceUsed->data(), deviceSlots->data(),
+                              {workspace.data(), workspace.size()}, nullptr);
+    workspace.get("assignSlots");
+    expectSame(deviceSlots->get("slots"), slots, "slots");
+    expectSame(deviceUsed->get("used"), used, "used");
+  }
+
+  Choices<float> host() const {
+    return {chosen.data(), slots.data(), weights.data(), shape.tokens, shape.choices};
+  }
+  Choices<float> device() const {
+    return {deviceChosen->data(), deviceSlots->data(), deviceWeights->data(), shape.tokens,
+            shape.choices};
+  }
+};
+
+template <typename Format>
+void movesAndSums(Random& random, moecclDataType_t datatype, const Batch& batch) {
+  using Bits = typename Format::Bits;
+  const Shape& shape = batch.shape;
+  const std::string what = "type " + std::to_string(datatype) + ", " +
+                           std::to_string(shape.tokens) + " x " + std::to_string(shape.embedding) +
+                           ": ";
+  const std::size_t rowCount = shape.experts * shape.expertStride;
+  const std::vector<float> input = wholeNumbers(random, shape.tokens * shape.embedding);
+  const std::vector<float> rows = wholeNumbers(random, rowCount * shape.embedding);
+  const std::size_t shift = random() % 3 == 0 ? sizeof(Bits) : 0;
+  Device<Bits> deviceInput(encoded<Format>(input), shift), deviceRows(encoded<Format>(rows), shift);
+
+  Device<Bits> places(rows.size(), shift);
+  std::vector<float> expected = decoded<Format>(places.get("poison"));
+  scatterTokens(batch.host(), input.data(), shape.embedding, shape.expertStride, expected.data());
+  clearUnused(batch.used.data(), shape.groups, shape.experts, shape.groupSlots, shape.embedding,
+              shape.expertStride, expected.data());
+  moeccl::cuda::scatterTokens(batch.device(), deviceInput.data(), shape.embedding * sizeof(Bits),
+                              shape.expertStride, places.data(), nullptr);
+  moeccl::cuda::clearUnused(batch.deviceUsed->data(), shape.groups, shape.experts, shape.groupSlots,
+                            shape.embedding * sizeof(Bits), shape.expertStride, places.data(),
+                            nullptr);
+  expectSame(decoded<Format>(places.get("scatter")), expected, what + "scatterTokens");
+
+  Device<Bits> sums(input.size(), shift);
+  std::vector<float> expectedSums(input.size());
+  combineTokens(batch.host(), rows.data(), shape.embedding, shape.expertStride,
+                expectedSums.data());
+  moeccl::cuda::combineTokens(datatype, batch.device(), deviceRows.data(), shape.embedding,
+                              shape.expertStride, sums.data(), nullptr);
+  expectClose(decoded<Format>(sums.get("combine")), expectedSums, 0, what + "combineTokens");
+  scatterTokensBackward(batch.host(), rows.data(), shape.embedding, shape.expertStride,
+                        expectedSums.data());
+  moeccl::cuda::scatterTokensBackward(datatype, batch.device(), deviceRows.data(), shape.embedding,
+                                      shape.expertStride, sums.data(), nullptr);
+  expectClose(decoded<Format>(sums.get("gather")), expectedSums, 0, what + "scatterTokensBackward");
+
+  Device<Bits> rowGradients(rows.size(), shift);
+  Device<float> weightGradients(batch.weights.size());
+  std::vector<float> expectedRows = decoded<Format>(rowGradients.get("poison")),
+                     expectedWeights(batch.weights.size());
+  combineTokensBackward(batch.host(), rows.data(), input.data(), shape.embedding,
+                        shape.expertStride, expectedRows.data(), expectedWeights.data());
+  moeccl::cuda::combineTokensBackward(datatype, batch.device(), deviceRows.data(),
+                                      deviceInput.data(), shape.embedding, shape.expertStride,
+                                      rowGradients.data(), weightGradients.data(), nullptr);
+  expectClose(decoded<Format>(rowGradients.get("backward")), expectedRows, 0,
+              what + "combineTokensBackward, rows");
+  expectClose(weightGradients.get("backward"), expectedWeights, 0,
+              what + "combineTokensBackward, weights");
+}
+
+// One expert's list after the other, as schedules do.
+void lists(Random& random, const Batch& batch) {
+  const Shape& shape = batch.shape;
+  const std::int64_t width = shape.embedding;
+  const std::string what = std::to_string(shape.tokens) + " tokens: ";
+  std::vector<std::int64_t> begins(shape.experts + 1), listed(batch.chosen.size(), -1);
+  listByExpert(batch.host(), shape.experts, begins.data(), listed.data());
+  Device<std::int64_t> deviceBegins(begins.size()),
+      deviceListed(std::vector<std::int64_t>(listed.size(), -1));
+  const auto choices = static_cast<std::int64_t>(batch.chosen.size());
+  Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, shape.experts));
+  moeccl::cuda::listByExpert(batch.device(), shape.experts, deviceBegins.data(),
+                             deviceListed.data(), {workspace.data(), workspace.size()}, nullptr);
+  workspace.get("listByExpert");
+  expectSame(deviceBegins.get("begins"), begins, what + "begins");
+  expectSame(deviceListed.get("listed"), listed, what + "listByExpert");
+
+  const std::vector<float> input = wholeNumbers(random, shape.tokens * width);
+  std::vector<float> sums(input), inputGradient(input);
+  Device<float> deviceInput(input), deviceSums(input), deviceGradient(input);
+  for (std::int32_t e = 0; e < shape.experts; ++e) {
+    const std::size_t count = begins[e + 1] - begins[e];
+    const std::span<const std::int64_t> host(listed.data() + begins[e], count);
+    const std::span<const std::int64_t> device(deviceListed.data() + begins[e], count);
+    std::vector<float> rows(count * width), rowGradients(rows), weights(batch.weights.size(), 7);
+    Device<float> deviceRows(rows.size()), deviceRowGradients(rows.size()), deviceWeights(weights);
+    gatherListed(batch.host(), host, input.data(), width, rows.data());
+    moeccl::cuda::gatherListed(batch.device(), device, deviceInput.data(), width * sizeof(float),
+                               deviceRows.data(), nullptr);
+    expectSame(deviceRows.get("rows"), rows, what + "gatherListed");
+    addListedBackward(batch.host(), host, rows.data(), input.data(), width, rowGradients.data(),
+                      weights.data());
+    moeccl::cuda::addListedBackward(moecclFloat32, batch.device(), device, deviceRows.data(),
+                                    deviceInput.data(), width, deviceRowGradients.data(),
+                                    deviceWeights.data(), nullptr);
+    expectClose(deviceRowGradients.get("rows"), rowGradients, 0, what + "addListedBackward, rows");
+    expectClose(deviceWeights.get("weights"), weights, 0, what + "addListedBackward, weights");
+    addListed(batch.host(), host, rows.data(), width, sums.data());
+    moeccl::cuda::addListed(moecclFloat32, batch.device(), device, deviceRows.data(), width,
+                            deviceSums.data(), nullptr);
+    gatherListedBackward(batch.host(), host, rows.data(), width, inputGradient.data());
+    moeccl::cuda::gatherListedBackward(moecclFloat32, batch.device(), device, deviceRows.data(),
+                                       width, deviceGradient.data(), nullptr);
+  }
+  expectClose(deviceSums.get("sums"), sums, 0, what + "addListed");
+  expectClose(deviceGradient.get("gradients"), inputGradient, 0, what + "gatherListedBackward");
+}
+
+// As a gate chooses: no expert twice, so that lists hold no token twice.
+void distinct(Batch& batch) {
+  const Shape& shape = batch.shape;
+  for (std::int64_t t = 0; t < shape.tokens; ++t)
+    for (std::int32_t c = 1; c < shape.choices; ++c)
+      for (std::int32_t before = 0; before < c; ++before) {
+        const std::int64_t at = t * shape.choices;
+        if (batch.chosen[at + before] == batch.chosen[at + c]) batch.slots[at + c] = -1;
+      }
+  batch.deviceSlots = std::make_unique<Device<std::int64_t>>(batch.slots);
+}
+
+GPU_TEST(tokensMoveToPlacesAndBack) {
+  const std::int64_t widths[] = {1, 3, 8, 64, 1000, 1024, 4096, 7168};
+  for (int round = 0; round < (quick() ? 6 : 60); ++round) {
+    const std::int64_t groups = random() % 3 + 1;
+    const std::int64_t slots = random() % 40 + 1;
+    const std::int64_t tokens = random() % 4 == 0 ? random() % 3 : random() % (quick() ? 60 : 900);
+    Batch batch(random, {tokens, widths[random() % std::size(widths)], groups, slots,
+                         groups * slots + static_cast<std::int64_t>(random() % 2),
+                         static_cast<std::int32_t>(random() % 9 + 1),
+                         static_cast<std::int32_t>(random() % 3 + 1)});
+    movesAndSums<Unchanged<float>>(random, moecclFloat32, batch);
+    movesAndSums<Float16>(random, moecclFloat16, batch);
+    movesAndSums<Bfloat16>(random, moecclBfloat16, batch);
+    distinct(batch);
+    lists(random, batch);
+  }
+}
+
+GPU_TEST(placesOfManyTokensAndExperts) {
+  for (std::int32_t experts : {1, 8, 64, 256, 3000})
+    for (std::int64_t groups : {1, 8}) {
+      const std::int64_t tokens = quick() ? 500 : 16384 + random() % 5;
+      const Batch batch(random, {tokens, 1, groups, tokens / experts / groups + 1, 0, experts, 8});
+    }
+}
+
+GPU_TEST(otherTypesAreRefused) {
+  try {
+    moeccl::cuda::combineTokens(moecclInt8, {}, nullptr, 1, 1, nullptr, nullptr);
+    expect(false, "int8 was taken");
+  } catch (const Error& error) {
+    expect(error.result() == moecclInvalidArgument, "int8 is an invalid argument");
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::gpu

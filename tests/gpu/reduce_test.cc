@@ -1,0 +1,88 @@
+#include "kernels/reduce.h"
+
+#include <memory>
+
+#include "kernels/reduce_ops.h"
+#include "src/error.h"
+#include "tests/gpu/check.h"
+
+namespace moeccl::gpu {
+namespace {
+
+template <typename Format>
+bool isNan(typename Format::Bits bits) {
+  return Format::decode(bits) != Format::decode(bits);
+}
+
+// Any bits, those of NaN, infinity and the smallest numbers among them.
+template <typename Bits>
+std::vector<Bits> anyBits(Random& random, std::size_t count) {
+  std::vector<Bits> values(count);
+  for (Bits& value : values) {
+    const std::uint64_t word = std::uint64_t{random()} << 32 | random();
+    std::memcpy(&value, &word, sizeof value);
+  }
+  return values;
+}
+
+// `into`: the source that is the target too, or -1.
+template <typename Format>
+void reduceOnce(Random& random, moecclRedOp_t op, moecclDataType_t datatype, std::size_t terms,
+                std::size_t elements, std::size_t shift, int into) {
+  using Bits = typename Format::Bits;
+  std::vector<std::vector<Bits>> hosts;
+  std::vector<std::unique_ptr<Device<Bits>>> devices;
+  std::vector<const std::byte*> sources, deviceSources;
+  const auto bytes = [](auto* at) { return reinterpret_cast<const std::byte*>(at); };
+  for (std::size_t term = 0; term < terms; ++term) {
+    hosts.push_back(anyBits<Bits>(random, elements));
+    devices.push_back(std::make_unique<Device<Bits>>(hosts.back(), shift));
+    // Every second one counts.
+    for (int i = 0; i < 2; ++i) deviceSources.push_back(bytes(devices.back()->data()));
+  }
+  for (const auto& host : hosts) sources.push_back(bytes(host.data()));
+  std::vector<Bits> expected(elements);
+  reduce(op, datatype, reinterpret_cast<std::byte*>(expected.data()), sources.data(), 1, terms,
+         elements * sizeof(Bits));
+  Device<Bits> fresh(elements, shift);
+  Device<Bits>& result = into < 0 ? fresh : *devices[into];
+  moeccl::cuda::reduce(op, datatype, reinterpret_cast<std::byte*>(result.data()),
+                       deviceSources.data(), 2, terms, elements * sizeof(Bits), nullptr);
+  std::vector<Bits> values = result.get("reduce");
+  for (std::size_t i = 0; i < elements; ++i)  // which NaN it is may differ
+    if (isNan<Format>(values[i]) && isNan<Format>(expected[i])) values[i] = expected[i];
+  expectSame(values, expected,
+             "type " + std::to_string(datatype) + " op " + std::to_string(op) + ", " +
+                 std::to_string(terms) + " x " + std::to_string(elements) + " shifted by " +
+                 std::to_string(shift));
+}
+
+GPU_TEST(reductionsOfEveryTypeAndOperator) {
+  std::vector<std::size_t> sizes = {0, 1, 17, 1023};
+  if (!quick()) sizes.push_back(300007);
+  for (int type = 0; type < moecclNumTypes; ++type)
+    for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin})
+      for (std::size_t terms : {1, 2, 3, 9})
+        for (std::size_t elements : sizes)
+          for (std::size_t shift : {0, 1}) {
+            const auto datatype = static_cast<moecclDataType_t>(type);
+            const int into = random() % 2 == 0 ? -1 : static_cast<int>(random() % terms);
+            withFormat(datatype, [&]<typename Format>(Format) {
+              reduceOnce<Format>(random, op, datatype, terms, elements, shift, into);
+            });
+          }
+}
+
+GPU_TEST(reductionsOfVeryManyTerms) {
+  reduceOnce<Bfloat16>(random, moecclSum, moecclBfloat16, 500, 33, 0, -1);
+  std::vector<const std::byte*> sources(501, nullptr);
+  try {
+    moeccl::cuda::reduce(moecclSum, moecclFloat32, nullptr, sources.data(), 1, 501, 4, nullptr);
+    expect(false, "501 terms were taken");
+  } catch (const Error& error) {
+    expect(error.result() == moecclInvalidUsage, "501 terms are an invalid usage");
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::gpu
