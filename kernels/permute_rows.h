@@ -182,7 +182,8 @@ MOECCL_DEVICE float weightedBackward(const Lanes& lanes, const RowShape& shape, 
     Sums<Format, Access> scaled;
     scaled.clear();
     scaled.add(weight, gradient, count);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < kRowVectors; ++i) {
+      if (i >= count) continue;
       Bits a[kElements], b[kElements];
       std::memcpy(a, &row.vectors[i], sizeof a);
       std::memcpy(b, &gradient.vectors[i], sizeof b);

@@ -67,6 +67,8 @@ unsigned warpGrid(std::int64_t warps) {
 
 std::size_t scanBytes(std::int64_t items) {
   std::size_t bytes = 0;
+  int devices = 0;  // without a driver CUB would say something else
+  check(cudaGetDeviceCount(&devices), "looking for GPUs");
   check(cub::DeviceScan::ExclusiveSum(nullptr, bytes, static_cast<std::int64_t*>(nullptr),
                                       static_cast<std::int64_t*>(nullptr), items),
         "planning a prefix sum");

@@ -61,6 +61,9 @@ while (($#)); do
 done
 
 nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || skip "there is no nvcc"
+# cuBLAS is opened by name.
+toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+export LD_LIBRARY_PATH=$toolkit/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 if [[ -z $arch ]]; then
   if nvidia-smi -L >/dev/null 2>&1; then arch=native; else arch=sm_90; fi
 fi

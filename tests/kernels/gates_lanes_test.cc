@@ -158,7 +158,7 @@ TEST(GatesLanes, LanesTogetherDecideAndDifferentiateAsOneDoes) {
     if (config.batchTokens * config.experts > 4000) continue;
     Batch batch = batchOf(config, seed++);
     compare<1>(batch, seed);
-    if (seed % 4 == 0) compare<3>(batch, seed);
+    if (seed % 8 == 0) compare<3>(batch, seed);
     if (HasFatalFailure()) return;
   }
 }
@@ -166,9 +166,8 @@ TEST(GatesLanes, LanesTogetherDecideAndDifferentiateAsOneDoes) {
 TEST(GatesLanes, OfEqualExpertsAndTokensTheFirst) {
   unsigned seed = 1;
   for (const Config& config : everyConfig()) {
-    if (config.batchTokens * config.experts > 500) continue;
+    if (config.batchTokens * config.experts > 120 || ++seed % 2 == 0) continue;
     compare<3>(batchOf(config, seed, Values::few), seed);
-    ++seed;
     if (HasFatalFailure()) return;
   }
 }
