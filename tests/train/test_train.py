@@ -303,7 +303,8 @@ class Long(Case):
         self.assertEqual(len(expected), 500)
         for name, arguments in RUNS.items():
             with self.subTest(run=name):
-                self.assert_same_losses(self.run_curve(name, "2x4", *arguments, double=True), expected, 1e-3)
+                # 1e-3 would do; but nothing less than another choice would part curves by as much as this.
+                self.assert_same_losses(self.run_curve(name, "2x4", *arguments, double=True), expected, 1e-6)
 
     def test_500_steps_learn_the_same_under_every_schedule(self):
         expected = self.run_curve("one", 1)
