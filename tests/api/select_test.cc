@@ -146,6 +146,12 @@ TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
               s1.exchanges);
     // The baseline is priced, in microseconds; what is measured by hand is not.
     checkThat(choices[0].schedule == moecclScheduleBaseline && !choices[0].measured, "baseline");
+    moecclMoeConfig_t wide = layerConfig();
+    wide.datatype = moecclFloat64;
+    const auto wideS1 = choiceOf(schedules(grid, wide), moecclScheduleS1);
+    const double ratio = (wideS1.seconds - wideS1.communication) / (s1.seconds - s1.communication);
+    checkThat(std::abs(ratio - 2) < 1e-6, "local work is " + std::to_string(ratio));
+    checkThat(wideS1.bytesBetween > 1.9 * s1.bytesBetween, "bytes between nodes");
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));
   });
@@ -475,6 +481,17 @@ TEST(Profile, BadSamplesAreNamed) {
     refused([](auto& s) { s.comm = nullptr; }, {"comm is NULL"});
     refused([](auto& s) { s.collective = "dispatch"; }, {"grid is NULL"});
     refused([](auto& s) { s.magic = 0; }, {"MOECCL_COLLECTIVE_SAMPLE_INITIALIZER"});
+
+    moecclGrid_t grid = gridOn(comm, {1, 1, 1, moecclOrderEspEp});
+    moecclMoeConfig_t config = layerConfig();
+    config.datatype = moecclFloat64;
+    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+    sample.seconds = 1;
+    check(moecclMoeLayerCreate(grid, &config, &sample.layer));
+    checkError(moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
+               {"sample.layer", "moecclFloat64", "float32"});
+    check(moecclMoeLayerDestroy(sample.layer));
+    check(moecclGridDestroy(grid));
     check(moecclProfileDestroy(profile));
   });
 }
