@@ -69,8 +69,8 @@ typedef struct {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer of float32 on a grid of one rank, while all ranks of the machine compute such a layer: the
- * local work, without exchanges. */
+/* One measured layer of float32, with a capacity and without a residual branch, on a grid of one rank, while all
+ * ranks of the machine compute such a layer: the local work, without exchanges. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -171,7 +171,7 @@ typedef struct {
         moecclPassForward, moecclRuleModel                                                  \
   }
 
-#define MOECCL_EXCHANGES_BYTES 256
+#define MOECCL_EXCHANGES_BYTES 512
 typedef struct {
   moecclSchedule_t schedule;
   double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
@@ -187,7 +187,10 @@ typedef struct {
 
 /* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic
  * choice is the first. *nChoices as above. Local; repeated questions about one grid are answered from
- * memory. Parm V-B. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the config. */
+ * memory. Parm V-B. Of a dropless layer times are those of even loads, k B L / E tokens of an MP group for each
+ * expert, and Parm's rules do not apply. What a layer does at once (the residual branch and dispatch) is
+ * predicted as one after the other. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the
+ * config. */
 MOECCL_API moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
                                                moecclScheduleChoice_t* choices, int* nChoices);
 
