@@ -311,6 +311,59 @@ TEST(Select, ParmsRules) {
   });
 }
 
+TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclMoeConfig_t config = layerConfig();
+    const auto full = schedules(grid, config);
+    config.dropless = 1;
+    config.capacityFactor = 0;
+    const auto choices = schedules(grid, config);
+    checkThat(choices.size() == 2 && full.size() == 3, "other alternatives than baseline and S1");
+    for (const moecclScheduleChoice_t& choice : choices) {
+      checkThat(choice.schedule != moecclScheduleS2, "S2 without a capacity");
+      checkThat(choice.seconds > choice.communication && choice.communication > 0, "no time");
+      checkThat(std::strstr(choice.exchanges, "EP-AlltoAllv to the experts: linear") != nullptr,
+                choice.exchanges);
+    }
+    // k times as many rows take longer, and only these change.
+    config.topK = 4;
+    checkThat(choiceOf(schedules(grid, config), moecclScheduleS1).seconds >
+                  choiceOf(choices, moecclScheduleS1).seconds,
+              "more choices in the same time");
+    for (const auto rule : {moecclRuleParm, moecclRuleCorrected}) {
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.grid = grid;
+      moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+      query.cluster = &cluster;
+      query.layer = &config;
+      query.rule = rule;
+      int none = 0;
+      checkError(moecclSelectSchedule(&query, nullptr, &none), moecclInvalidArgument, nullptr,
+                 {"query.rule is", "moecclRuleModel for a dropless layer"});
+    }
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, TheResidualBranchTakesTimeUnderEverySchedule) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclMoeConfig_t config = layerConfig();
+    const auto without = schedules(grid, config);
+    config.residual = 64;
+    for (const moecclScheduleChoice_t& choice : schedules(grid, config)) {
+      const moecclScheduleChoice_t before = choiceOf(without, choice.schedule);
+      checkThat(choice.seconds > before.seconds, "no time");
+      // S1 gathers parts anyway.
+      checkThat(
+          (choice.communication > before.communication) == (choice.schedule != moecclScheduleS1),
+          "communication");
+    }
+    check(moecclGridDestroy(grid));
+  });
+}
+
 TEST(Select, CollectivesFollowTheProfileAndSplitsInheritIt) {
   runJob(kJob, [](moecclComm_t comm, int rank) {
     moecclProfile_t profile = nullptr;

@@ -217,7 +217,7 @@ class Short(Case):
 
     def test_a_teacher_for_the_first_steps(self):
         teacher = path_of("teacher.state")
-        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "2,4",
+        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "4,8",
                   "--residual", "16")
         self.run_curve("teacher", 1, "--steps", "60", "--warm-up", "10", "--checkpoint", teacher, *bigger)
         taught = ("--teacher", teacher, "--teacher-steps", "15", "--steps", "20", *SMALL)
