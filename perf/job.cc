@@ -1,18 +1,14 @@
 #include "perf/job.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "examples/common/launch.h"
 
 namespace moeccl::perf {
-
-bool speaksForAll() {
-  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
-  return true;
-}
 
 Job::Job(const Options& options) {
   const bool compare = !options.mpiAlgorithms.empty();
@@ -56,6 +52,20 @@ void Job::fail() {
   if (comm_) moecclCommAbort(comm_.release());
   if (mpi_) mpi_->abort(1);
   std::_Exit(1);
+}
+
+int runRanks(const char* tool, const Options& options, const std::function<int(Job&)>& work) {
+  std::optional<Job> job;
+  try {
+    job.emplace(options);
+    const int code = work(*job);
+    job->leave();
+    return code;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: rank %d: %s\n", tool, job ? job->rank() : 0, error.what());
+    if (job) job->fail();
+    return EXIT_FAILURE;
+  }
 }
 
 }  // namespace moeccl::perf

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,10 +10,6 @@
 #include "perf/mpi_contender.h"
 
 namespace moeccl::perf {
-
-// Whether this process is the one of a run that says what concerns all of them. Known before they have
-// found each other.
-bool speaksForAll();
 
 class Job {
  public:
@@ -50,5 +47,9 @@ class Job {
   int rank_ = 0;
   int ranks_ = 1;
 };
+
+// The rest of main() of a tool with ranks: they join, do `work`, which returns the exit code, and leave
+// together. Whoever fails takes the others down.
+int runRanks(const char* tool, const Options& options, const std::function<int(Job&)>& work);
 
 }  // namespace moeccl::perf

@@ -1,7 +1,5 @@
 // moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See perf/README.md.
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <set>
 
@@ -13,7 +11,6 @@ namespace moeccl::perf {
 namespace {
 
 constexpr int kWrongData = 1;
-constexpr int kWrongArguments = 2;
 
 // Where no grid is asked for: shards and MP groups are the nodes, if these are equally large.
 World worldOf(const Options& options, const Job& job) {
@@ -53,28 +50,11 @@ std::int64_t run(const Options& options, const Job& job) {
 }
 
 int main(int argc, char** argv) {
-  const Parsed parsed = parseOptions(argc, argv);
-  if (!parsed.error.empty()) {
-    std::fprintf(stderr, "moeccl-perf: %s\nmoeccl-perf --help lists all options.\n",
-                 parsed.error.c_str());
-    return kWrongArguments;
-  }
-  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the others.
-  if (!parsed.text.empty()) {
-    if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
-    return EXIT_SUCCESS;
-  }
-  std::optional<Job> job;
-  try {
-    job.emplace(parsed.options);
-    const std::int64_t wrong = run(parsed.options, *job);
-    job->leave();
-    return wrong == 0 ? EXIT_SUCCESS : kWrongData;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "moeccl-perf: rank %d: %s\n", job ? job->rank() : 0, error.what());
-    if (job) job->fail();
-    return EXIT_FAILURE;
-  }
+  const Parsed<Options> parsed = parseOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-perf", parsed)) return *code;
+  return runRanks("moeccl-perf", parsed.options, [&](Job& job) {
+    return run(parsed.options, job) == 0 ? EXIT_SUCCESS : kWrongData;
+  });
 }
 
 }  // namespace

@@ -115,8 +115,8 @@ std::vector<std::uint64_t> Options::sizes() const {
   return sizes;
 }
 
-Parsed parseOptions(int argc, const char* const* argv) {
-  Parsed parsed;
+Parsed<Options> parseOptions(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
   std::string collective, dataType = "float", compare, grid;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/tool.h"
+
 namespace moeccl::perf {
 
 struct Collective;
@@ -46,14 +48,7 @@ struct Options {
   std::vector<std::uint64_t> sizes() const;
 };
 
-// Everything that is wrong with the arguments is said in `error`, else it is empty. `text` is what to
-// print instead of running, as for --help.
-struct Parsed {
-  Options options;
-  std::string error;
-  std::string text;
-};
-Parsed parseOptions(int argc, const char* const* argv);
+Parsed<Options> parseOptions(int argc, const char* const* argv);
 
 // For a CLI::Validator: replaces "1K" by "1024"; returns what is wrong, "" where nothing is.
 std::string readSize(std::string& text);

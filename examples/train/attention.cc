@@ -16,23 +16,23 @@ const Parameter& slice(const Team& team, Parameters& parameters, const std::stri
 }
 
 // Softmax of each row over the columns up to its own; the others become 0.
-void causalSoftmax(float* scores, std::int64_t size) {
+void causalSoftmax(Real* scores, std::int64_t size) {
   for (std::int64_t row = 0; row < size; ++row) {
-    float* const at = scores + row * size;
-    const float most = *std::max_element(at, at + row + 1);
-    float sum = 0;
+    Real* const at = scores + row * size;
+    const Real most = *std::max_element(at, at + row + 1);
+    Real sum = 0;
     for (std::int64_t i = 0; i <= row; ++i) sum += at[i] = std::exp(at[i] - most);
     for (std::int64_t i = 0; i <= row; ++i) at[i] /= sum;
-    std::fill(at + row + 1, at + size, 0.0f);
+    std::fill(at + row + 1, at + size, Real{0});
   }
 }
 
 // `gradient`, of the probabilities, becomes that of what the softmax was taken of.
-void softmaxBackward(const float* probabilities, float* gradient, std::int64_t size) {
+void softmaxBackward(const Real* probabilities, Real* gradient, std::int64_t size) {
   for (std::int64_t row = 0; row < size; ++row) {
-    const float* const p = probabilities + row * size;
-    float* const g = gradient + row * size;
-    float mean = 0;
+    const Real* const p = probabilities + row * size;
+    Real* const g = gradient + row * size;
+    Real mean = 0;
     for (std::int64_t i = 0; i <= row; ++i) mean += p[i] * g[i];
     for (std::int64_t i = 0; i < size; ++i) g[i] = p[i] * (g[i] - mean);
   }
@@ -56,7 +56,7 @@ Attention::Attention(const Team& team, Parameters& parameters, const std::string
       output_(slice(team, parameters, name + ".output", embedding, 1)) {
   const auto tokens = static_cast<std::size_t>(samples * context);
   input_.resize(tokens * static_cast<std::size_t>(embedding));
-  for (std::vector<float>* each :
+  for (std::vector<Real>* each :
        {&queries_, &keys_, &values_, &mixed_, &ofQueries_, &ofKeys_, &ofValues_, &ofMixed_})
     each->resize(tokens * static_cast<std::size_t>(width_));
   scores_.resize(tokens * static_cast<std::size_t>(heads_ * context));
@@ -75,11 +75,11 @@ std::int64_t Attention::headAt(std::int64_t sample, std::int64_t head) const {
   return sample * context_ * width_ + head * headSize_;
 }
 
-float* Attention::scoresOf(std::int64_t sample, std::int64_t head) {
+Real* Attention::scoresOf(std::int64_t sample, std::int64_t head) {
   return scores_.data() + (sample * heads_ + head) * context_ * context_;
 }
 
-void Attention::forward(const float* input, float* output) {
+void Attention::forward(const Real* input, Real* output) {
   const std::int64_t tokens = samples_ * context_;
   std::copy_n(input, tokens * embedding_, input_.data());
   const Matrix in{input_.data(), embedding_};
@@ -97,15 +97,15 @@ void Attention::forward(const float* input, float* output) {
 
 void Attention::forwardHead(std::int64_t sample, std::int64_t head) {
   const std::int64_t at = headAt(sample, head);
-  float* const scores = scoresOf(sample, head);
+  Real* const scores = scoresOf(sample, head);
   multiply(scores, context_, {queries_.data() + at, width_}, {keys_.data() + at, width_, true},
-           context_, context_, headSize_, Into::kSet, 1 / std::sqrt(static_cast<float>(headSize_)));
+           context_, context_, headSize_, Into::kSet, 1 / std::sqrt(static_cast<Real>(headSize_)));
   causalSoftmax(scores, context_);
   multiply(mixed_.data() + at, width_, {scores, context_}, {values_.data() + at, width_}, context_,
            headSize_, context_, Into::kSet);
 }
 
-void Attention::backward(const float* outputGradient, float* inputGradient) {
+void Attention::backward(const Real* outputGradient, Real* inputGradient) {
   const std::int64_t tokens = samples_ * context_;
   const Matrix out{outputGradient, embedding_};
   multiply(output_.gradient, embedding_, {mixed_.data(), width_, true}, out, width_, embedding_,
@@ -115,8 +115,8 @@ void Attention::backward(const float* outputGradient, float* inputGradient) {
   for (std::int64_t sample = 0; sample < samples_; ++sample)
     for (std::int64_t head = 0; head < heads_; ++head) backwardHead(sample, head);
 
-  std::fill_n(inputGradient, tokens * embedding_, 0.0f);
-  const auto project = [&](const Parameter& weight, const std::vector<float>& gradient) {
+  std::fill_n(inputGradient, tokens * embedding_, Real{0});
+  const auto project = [&](const Parameter& weight, const std::vector<Real>& gradient) {
     multiply(weight.gradient, width_, {input_.data(), embedding_, true}, {gradient.data(), width_},
              embedding_, width_, tokens, Into::kAdd);
     multiply(inputGradient, embedding_, {gradient.data(), width_}, {weight.value, width_, true},
@@ -130,10 +130,10 @@ void Attention::backward(const float* outputGradient, float* inputGradient) {
 
 void Attention::backwardHead(std::int64_t sample, std::int64_t head) {
   const std::int64_t at = headAt(sample, head);
-  const float* const scores = scoresOf(sample, head);
-  float* const ofScores = ofScores_.data();
+  const Real* const scores = scoresOf(sample, head);
+  Real* const ofScores = ofScores_.data();
   const Matrix ofMixed{ofMixed_.data() + at, width_};
-  const float scale = 1 / std::sqrt(static_cast<float>(headSize_));
+  const Real scale = 1 / std::sqrt(static_cast<Real>(headSize_));
   multiply(ofScores, context_, ofMixed, {values_.data() + at, width_, true}, context_, context_,
            headSize_, Into::kSet);
   multiply(ofValues_.data() + at, width_, {scores, context_, true}, ofMixed, context_, headSize_,

@@ -19,25 +19,25 @@ class Attention {
   // `outputScale`: of the last matrix, by the number of layers that add to one stream.
   void initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const;
   // [samples][context][embedding] each, the same on all ranks of the MP group. Collective over it.
-  void forward(const float* input, float* output);
+  void forward(const Real* input, Real* output);
   // Sets inputGradient. Collective over the MP group.
-  void backward(const float* outputGradient, float* inputGradient);
+  void backward(const Real* outputGradient, Real* inputGradient);
 
  private:
   // One head of one sample.
   void forwardHead(std::int64_t sample, std::int64_t head);
   void backwardHead(std::int64_t sample, std::int64_t head);
   std::int64_t headAt(std::int64_t sample, std::int64_t head) const;
-  float* scoresOf(std::int64_t sample, std::int64_t head);
+  Real* scoresOf(std::int64_t sample, std::int64_t head);
 
   const Team& team_;
   std::int64_t samples_, context_, embedding_, heads_, headSize_, width_;  // heads_: the caller's
   const Parameter &query_, &key_, &value_, &output_;
-  std::vector<float> input_;                            // [tokens][embedding]
-  std::vector<float> queries_, keys_, values_, mixed_;  // [tokens][width]
-  std::vector<float> scores_;                           // [samples][heads][context][context]
-  std::vector<float> ofQueries_, ofKeys_, ofValues_, ofMixed_;  // gradients
-  std::vector<float> ofScores_;                                 // of one head
+  std::vector<Real> input_;                                    // [tokens][embedding]
+  std::vector<Real> queries_, keys_, values_, mixed_;          // [tokens][width]
+  std::vector<Real> scores_;                                   // [samples][heads][context][context]
+  std::vector<Real> ofQueries_, ofKeys_, ofValues_, ofMixed_;  // gradients
+  std::vector<Real> ofScores_;                                 // of one head
 };
 
 }  // namespace train

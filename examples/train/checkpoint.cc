@@ -63,12 +63,12 @@ std::string checkHeader(std::istringstream header, const std::vector<std::string
 // What rank 0 has read.
 struct Contents {
   std::int64_t step = 0;
-  std::string floats;
+  std::string numbers;
 };
 
 // "", or what is wrong with `path`.
 std::string readContents(const std::string& path, const std::vector<std::string>& expected,
-                         std::int64_t floats, Contents& contents) {
+                         std::int64_t count, Contents& contents) {
   std::ifstream file(path, std::ios::binary);
   const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) return because("cannot read checkpoint", path);
@@ -84,11 +84,11 @@ std::string readContents(const std::string& path, const std::vector<std::string>
   const std::string different =
       checkHeader(std::istringstream(all.substr(0, headerEnd)), expected, contents.step);
   if (!different.empty()) return name + " " + different;
-  contents.floats = all.substr(headerEnd + 2, size - headerEnd - 2);
-  if (contents.floats.size() != static_cast<std::size_t>(floats) * sizeof(float))
-    return name + " is damaged: it has " + std::to_string(contents.floats.size()) +
+  contents.numbers = all.substr(headerEnd + 2, size - headerEnd - 2);
+  if (contents.numbers.size() != static_cast<std::size_t>(count) * sizeof(Real))
+    return name + " is damaged: it has " + std::to_string(contents.numbers.size()) +
            " bytes of numbers, and its tensors are " +
-           std::to_string(floats * static_cast<std::int64_t>(sizeof(float)));
+           std::to_string(count * static_cast<std::int64_t>(sizeof(Real)));
   return "";
 }
 
@@ -186,18 +186,18 @@ void Checkpoint::save(std::int64_t step) const {
     contents += "made " + each.name + " " + each.value + "\n";
   for (const std::string& line : lines()) contents += line + "\n";
   contents += "step " + std::to_string(step) + "\n\n";
-  std::vector<float> whole;
+  std::vector<Real> whole;
   for (const Tensor& tensor : tensors_)
     for (int state = 0; state < Parameters::kStates; ++state) {
-      whole.assign(static_cast<std::size_t>(tensor.size), 0.0f);
+      whole.assign(static_cast<std::size_t>(tensor.size), Real{0});
       if (tensor.mine != nullptr) parameters_.tell(*tensor.mine, state, whole);
-      team_.share(whole.data(), whole.size() * sizeof(float));
+      team_.share(whole.data(), whole.size() * sizeof(Real));
       if (tensor.mine != nullptr && !parameters_.holds(*tensor.mine, state, whole))
         fail("step " + std::to_string(step) + ": rank " + std::to_string(team_.rank()) +
              " holds another " + tensor.mine->name +
              " than the first rank that should hold the same");
       if (team_.rank() == 0)
-        contents.append(reinterpret_cast<const char*>(whole.data()), whole.size() * sizeof(float));
+        contents.append(reinterpret_cast<const char*>(whole.data()), whole.size() * sizeof(Real));
     }
   std::string error;
   if (team_.rank() == 0) {
@@ -215,14 +215,14 @@ std::int64_t Checkpoint::load() {
                    : readContents(path_, lines(), weights() * Parameters::kStates, contents));
   team_.share(&contents.step, sizeof contents.step);
   std::size_t at = 0;
-  std::vector<float> whole;
+  std::vector<Real> whole;
   for (const Tensor& tensor : tensors_)
     for (int state = 0; state < Parameters::kStates; ++state) {
-      whole.assign(static_cast<std::size_t>(tensor.size), 0.0f);
+      whole.assign(static_cast<std::size_t>(tensor.size), Real{0});
       if (team_.rank() == 0)
-        at += contents.floats.copy(reinterpret_cast<char*>(whole.data()),
-                                   whole.size() * sizeof(float), at);
-      team_.share(whole.data(), whole.size() * sizeof(float));
+        at += contents.numbers.copy(reinterpret_cast<char*>(whole.data()),
+                                    whole.size() * sizeof(Real), at);
+      team_.share(whole.data(), whole.size() * sizeof(Real));
       if (tensor.mine != nullptr) parameters_.scatter(*tensor.mine, state, whole);
     }
   return contents.step;

@@ -6,7 +6,7 @@
 //   with NAME VALUE                     what must be the same to go on
 //   tensor NAME A B C                   its shape
 //   step N                              and an empty line; then, as the machine has them,
-//   float32 [3][A][B][C]                of each tensor its values, then Adam's two moments
+//   [3][A][B][C]                        of each tensor its values, then Adam's two moments
 //   8 bytes                             hash of all before
 #pragma once
 

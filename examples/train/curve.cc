@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iomanip>
+#include <limits>
 
 #include "checkpoint.h"
 
@@ -40,8 +41,9 @@ std::string Log::open(const std::string& path, std::int64_t done) {
 
 std::string Log::add(const Point& point) {
   if (path_.empty()) return "";
-  file_ << point.step << std::setprecision(9) << ',' << point.loss << ',' << point.divergence << ','
-        << point.auxiliaryLoss << ',' << point.dropped << ',' << point.imbalance << std::endl;
+  file_ << point.step << std::setprecision(std::numeric_limits<double>::max_digits10) << ','
+        << point.loss << ',' << point.divergence << ',' << point.auxiliaryLoss << ','
+        << point.dropped << ',' << point.imbalance << std::endl;
   return file_ ? "" : "cannot write --log " + path_ + ": " + std::strerror(errno);
 }
 

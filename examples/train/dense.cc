@@ -13,20 +13,28 @@ constexpr double kEpsilon = 1e-5;
 
 blasint blasSize(std::int64_t size) { return static_cast<blasint>(size); }
 
+template <typename Number>
+constexpr auto gemmOf() {
+  if constexpr (sizeof(Number) == sizeof(double))
+    return cblas_dgemm;
+  else
+    return cblas_sgemm;
+}
+
 CBLAS_TRANSPOSE wayOf(const Matrix& matrix) {
   return matrix.transposed ? CblasTrans : CblasNoTrans;
 }
 
 }  // namespace
 
-void multiply(float* result, std::int64_t resultStride, const Matrix& a, const Matrix& b,
-              std::int64_t rows, std::int64_t columns, std::int64_t inner, Into into, float scale) {
-  cblas_sgemm(CblasRowMajor, wayOf(a), wayOf(b), blasSize(rows), blasSize(columns), blasSize(inner),
-              scale, a.data, blasSize(a.stride), b.data, blasSize(b.stride),
-              into == Into::kAdd ? 1.0f : 0.0f, result, blasSize(resultStride));
+void multiply(Real* result, std::int64_t resultStride, const Matrix& a, const Matrix& b,
+              std::int64_t rows, std::int64_t columns, std::int64_t inner, Into into, Real scale) {
+  gemmOf<Real>()(CblasRowMajor, wayOf(a), wayOf(b), blasSize(rows), blasSize(columns),
+                 blasSize(inner), scale, a.data, blasSize(a.stride), b.data, blasSize(b.stride),
+                 into == Into::kAdd ? Real{1} : Real{0}, result, blasSize(resultStride));
 }
 
-void add(float* sum, const float* values, std::int64_t count) {
+void add(Real* sum, const Real* values, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) sum[i] += values[i];
 }
 
@@ -41,27 +49,27 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64
 
 void LayerNorm::initialise(Parameters& parameters) const { parameters.fill(gain_, 1); }
 
-void LayerNorm::forward(const float* input, float* output) {
+void LayerNorm::forward(const Real* input, Real* output) {
   for (std::int64_t row = 0; row < rows_; ++row) {
-    const float* const in = input + row * columns_;
+    const Real* const in = input + row * columns_;
     double sum = 0, squares = 0;
     for (std::int64_t i = 0; i < columns_; ++i) sum += in[i];
     const double mean = sum / static_cast<double>(columns_);
     for (std::int64_t i = 0; i < columns_; ++i) squares += (in[i] - mean) * (in[i] - mean);
     const double inverse = 1 / std::sqrt(squares / static_cast<double>(columns_) + kEpsilon);
-    inverse_[static_cast<std::size_t>(row)] = static_cast<float>(inverse);
-    float* const normal = normal_.data() + row * columns_;
+    inverse_[static_cast<std::size_t>(row)] = static_cast<Real>(inverse);
+    Real* const normal = normal_.data() + row * columns_;
     for (std::int64_t i = 0; i < columns_; ++i) {
-      normal[i] = static_cast<float>((in[i] - mean) * inverse);
+      normal[i] = static_cast<Real>((in[i] - mean) * inverse);
       output[row * columns_ + i] = normal[i] * gain_.value[i] + bias_.value[i];
     }
   }
 }
 
-void LayerNorm::backward(const float* outputGradient, float* inputGradient) {
+void LayerNorm::backward(const Real* outputGradient, Real* inputGradient) {
   for (std::int64_t row = 0; row < rows_; ++row) {
-    const float* const out = outputGradient + row * columns_;
-    const float* const normal = normal_.data() + row * columns_;
+    const Real* const out = outputGradient + row * columns_;
+    const Real* const normal = normal_.data() + row * columns_;
     double sum = 0, along = 0;  // of the gradient by the normal row, and of that along the row
     for (std::int64_t i = 0; i < columns_; ++i) {
       gain_.gradient[i] += out[i] * normal[i];
@@ -72,32 +80,32 @@ void LayerNorm::backward(const float* outputGradient, float* inputGradient) {
     }
     sum /= static_cast<double>(columns_);
     along /= static_cast<double>(columns_);
-    const float inverse = inverse_[static_cast<std::size_t>(row)];
+    const Real inverse = inverse_[static_cast<std::size_t>(row)];
     for (std::int64_t i = 0; i < columns_; ++i)
       inputGradient[row * columns_ + i] +=
-          inverse * static_cast<float>(static_cast<double>(out[i]) * gain_.value[i] - sum -
-                                       normal[i] * along);
+          inverse *
+          static_cast<Real>(static_cast<double>(out[i]) * gain_.value[i] - sum - normal[i] * along);
   }
 }
 
-void softmax(float* logits, std::int64_t rows, std::int64_t columns) {
-  for (float* row = logits; row < logits + rows * columns; row += columns) {
-    const float most = *std::max_element(row, row + columns);
+void softmax(Real* logits, std::int64_t rows, std::int64_t columns) {
+  for (Real* row = logits; row < logits + rows * columns; row += columns) {
+    const Real most = *std::max_element(row, row + columns);
     double sum = 0;
     for (std::int64_t i = 0; i < columns; ++i) sum += row[i] = std::exp(row[i] - most);
-    for (std::int64_t i = 0; i < columns; ++i) row[i] = static_cast<float>(row[i] / sum);
+    for (std::int64_t i = 0; i < columns; ++i) row[i] = static_cast<Real>(row[i] / sum);
   }
 }
 
-Losses learn(float* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
+Losses learn(Real* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
              double scale) {
   Losses losses;
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* const at = logits + row * columns;
-    const float* const teacher =
+    Real* const at = logits + row * columns;
+    const Real* const teacher =
         lesson.teacher == nullptr ? nullptr : lesson.teacher + row * columns;
     const std::int32_t target = lesson.targets[row];
-    const float most = *std::max_element(at, at + columns);
+    const Real most = *std::max_element(at, at + columns);
     double sum = 0;
     for (std::int64_t i = 0; i < columns; ++i) sum += std::exp(static_cast<double>(at[i]) - most);
     const double logSum = std::log(sum) + most;
@@ -110,7 +118,7 @@ Losses learn(float* logits, const Lesson& lesson, std::int64_t rows, std::int64_
         if (t > 0) losses.divergence += t * (std::log(t) - logP);
         slope += lesson.weight * (p - t);
       }
-      at[i] = static_cast<float>(scale * slope);
+      at[i] = static_cast<Real>(scale * slope);
     }
   }
   return losses;

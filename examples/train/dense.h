@@ -1,4 +1,4 @@
-// What a transformer computes beside attention and experts, on one rank: row-major float matrices.
+// What a transformer computes beside attention and experts, on one rank: row-major matrices.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@ namespace train {
 
 // A matrix, or a block of one whose rows are `stride` apart.
 struct Matrix {
-  const float* data;
+  const Real* data;
   std::int64_t stride;
   bool transposed = false;
 };
 
 // result [rows][columns] = scale x a [rows][inner] x b [inner][columns], or added to it.
 enum class Into { kSet, kAdd };
-void multiply(float* result, std::int64_t resultStride, const Matrix& a, const Matrix& b,
+void multiply(Real* result, std::int64_t resultStride, const Matrix& a, const Matrix& b,
               std::int64_t rows, std::int64_t columns, std::int64_t inner, Into into,
-              float scale = 1);
+              Real scale = 1);
 
-void add(float* sum, const float* values, std::int64_t count);
+void add(Real* sum, const Real* values, std::int64_t count);
 
 // Each row, minus its mean, divided by its deviation, times gain, plus bias.
 class LayerNorm {
@@ -29,25 +29,25 @@ class LayerNorm {
   LayerNorm(Parameters& parameters, const std::string& name, std::int64_t rows,
             std::int64_t columns);
   void initialise(Parameters& parameters) const;
-  void forward(const float* input, float* output);
+  void forward(const Real* input, Real* output);
   // Adds to inputGradient, which holds what bypassed the norm.
-  void backward(const float* outputGradient, float* inputGradient);
+  void backward(const Real* outputGradient, Real* inputGradient);
 
  private:
   std::int64_t rows_, columns_;
   const Parameter &gain_, &bias_;
-  std::vector<float> normal_;   // [rows][columns]
-  std::vector<float> inverse_;  // [rows], of the deviation
+  std::vector<Real> normal_;   // [rows][columns]
+  std::vector<Real> inverse_;  // [rows], of the deviation
 };
 
 // Each row becomes its softmax.
-void softmax(float* logits, std::int64_t rows, std::int64_t columns);
+void softmax(Real* logits, std::int64_t rows, std::int64_t columns);
 
 // What a row of probabilities should be: at least a target character, perhaps also a teacher's probabilities.
 struct Lesson {
-  const std::int32_t* targets;     // [rows]
-  const float* teacher = nullptr;  // [rows][columns], or nullptr
-  double weight = 0;               // of the divergence from the teacher, by the cross entropy
+  const std::int32_t* targets;    // [rows]
+  const Real* teacher = nullptr;  // [rows][columns], or nullptr
+  double weight = 0;              // of the divergence from the teacher, by the cross entropy
 };
 
 // Sums over rows, in nats.
@@ -58,7 +58,7 @@ struct Losses {
 
 // The losses of softmax(logits); logits become the gradient of `scale` times (cross entropy + weight x
 // divergence).
-Losses learn(float* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
+Losses learn(Real* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
              double scale);
 
 }  // namespace train

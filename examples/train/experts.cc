@@ -90,12 +90,11 @@ void Experts::bind() const {
   require(moecclMoeLayerSetGradients(layer_.get(), &gradients), "setting gradients");
 }
 
-void Experts::forward(const float* input, float* output) {
+void Experts::forward(const Real* input, Real* output) {
   require(moecclMoeForward(layer_.get(), input, output, nullptr), "the forward pass");
 }
 
-void Experts::backward(const float* outputGradient, double auxiliaryLossScale,
-                       float* inputGradient) {
+void Experts::backward(const Real* outputGradient, double auxiliaryLossScale, Real* inputGradient) {
   require(
       moecclMoeBackward(layer_.get(), outputGradient, auxiliaryLossScale, inputGradient, nullptr),
       "the backward pass");

@@ -21,8 +21,8 @@ class Experts {
   void bind() const;
 
   // [tokens][embedding], collective.
-  void forward(const float* input, float* output);
-  void backward(const float* outputGradient, double auxiliaryLossScale, float* inputGradient);
+  void forward(const Real* input, Real* output);
+  void backward(const Real* outputGradient, double auxiliaryLossScale, Real* inputGradient);
 
   moecclMoeStats_t stats() const;
   moecclSchedule_t schedule() const { return shapes_.schedule; }

@@ -69,7 +69,8 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
            {"--ep", number(shape.nEp)},
            {"--esp", number(shape.nEsp)},
            {"--schedule", nameOf(model.schedule())}},
-          {{"--blocks", number(config.blocks)},
+          {{"numbers", kRealName},
+           {"--blocks", number(config.blocks)},
            {"--embedding", number(config.embedding)},
            {"--heads", number(config.heads)},
            {"--hidden", number(config.hidden)},
@@ -148,10 +149,10 @@ class Trainer {
     if (team_.rank() != 0) return;
     const moecclGridShape_t& shape = team_.shape();
     std::printf(
-        "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld weights in %lld blocks of %s "
+        "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld %s weights in %lld blocks of %s "
         "experts.\n%zu characters of text, %zu different ones; %lld samples of %lld a step.\n",
         team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(models_.front()->schedule()),
-        static_cast<long long>(weights), static_cast<long long>(config_.blocks),
+        static_cast<long long>(weights), kRealName, static_cast<long long>(config_.blocks),
         joined(config_.experts).c_str(), text_.numbers.size(), text_.characters.size(),
         static_cast<long long>(options_.batch), static_cast<long long>(config_.context));
     if (team_.stages() > 1)

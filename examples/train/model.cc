@@ -23,6 +23,7 @@ moecclMoeConfig_t layerOf(const ModelConfig& config, std::int64_t block,
   layer.capacityGroups = config.capacityGroups;
   layer.schedule = schedule;
   layer.training = 1;
+  layer.datatype = kReal;
   return layer;
 }
 
@@ -105,7 +106,7 @@ Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config
     logits_.resize(static_cast<std::size_t>(config.tokens() * config.characters));
   }
   const auto size = static_cast<std::size_t>(config.tokens() * config.embedding);
-  for (std::vector<float>* each : {&stream_, &in_, &out_}) each->resize(size);
+  for (std::vector<Real>* each : {&stream_, &in_, &out_}) each->resize(size);
 }
 
 void Model::initialise(Parameters& parameters) const {
@@ -153,7 +154,7 @@ Outcome Model::forward(const std::int32_t* inputs, const Lesson& lesson, double 
   return outcome;
 }
 
-const float* Model::probabilities(const std::int32_t* inputs) {
+const Real* Model::probabilities(const std::int32_t* inputs) {
   embed(inputs);
   for (const auto& block : blocks_) forward(*block);
   output();
@@ -170,9 +171,9 @@ void Model::backward(const std::int32_t* inputs, double auxiliaryScale) {
 void Model::embed(const std::int32_t* inputs) {
   const std::int64_t size = config_.embedding;
   for (std::int64_t token = 0; token < config_.tokens(); ++token) {
-    const float* const character = characters_->value + inputs[token] * size;
-    const float* const place = places_->value + token % config_.context * size;
-    float* const row = stream_.data() + token * size;
+    const Real* const character = characters_->value + inputs[token] * size;
+    const Real* const place = places_->value + token % config_.context * size;
+    Real* const row = stream_.data() + token * size;
     for (std::int64_t i = 0; i < size; ++i) row[i] = character[i] + place[i];
   }
 }
@@ -180,7 +181,7 @@ void Model::embed(const std::int32_t* inputs) {
 void Model::embedBackward(const std::int32_t* inputs) {
   const std::int64_t size = config_.embedding;
   for (std::int64_t token = 0; token < config_.tokens(); ++token) {
-    const float* const row = stream_.data() + token * size;
+    const Real* const row = stream_.data() + token * size;
     add(characters_->gradient + inputs[token] * size, row, size);
     add(places_->gradient + token % config_.context * size, row, size);
   }
@@ -218,7 +219,7 @@ void Model::outputBackward() {
            size, characters, config_.tokens(), Into::kAdd);
   multiply(out_.data(), size, {logits_.data(), characters}, {output_->value, characters, true},
            config_.tokens(), size, characters, Into::kSet);
-  std::fill(stream_.begin(), stream_.end(), 0.0f);
+  std::fill(stream_.begin(), stream_.end(), Real{0});
   beforeOutput_->backward(out_.data(), stream_.data());
 }
 

@@ -58,7 +58,7 @@ class Model {
 
   // [tokens][embedding], the same on all ranks of the MP group: what the blocks add to. The stage before fills
   // it ahead of forward, the stage behind with its gradient ahead of backward.
-  std::vector<float>& stream() { return stream_; }
+  std::vector<Real>& stream() { return stream_; }
 
   // `inputs` are the first stage's and `lesson` the last one's, of [samples][context] tokens, the same on all ranks
   // of the MP group. Collective over the stage.
@@ -69,7 +69,7 @@ class Model {
 
   // What the model, which is one stage, expects to follow: [tokens][characters], valid until the next call.
   // Collective.
-  const float* probabilities(const std::int32_t* inputs);
+  const Real* probabilities(const std::int32_t* inputs);
 
   moecclSchedule_t schedule() const { return blocks_.front()->experts.schedule(); }
 
@@ -96,8 +96,8 @@ class Model {
   std::unique_ptr<LayerNorm> beforeOutput_;  // the last stage's, like:
   const Parameter* output_ = nullptr;
   // [tokens][embedding]: the stream, and one layer's input and output.
-  std::vector<float> stream_, in_, out_;
-  std::vector<float> logits_;  // [tokens][characters]
+  std::vector<Real> stream_, in_, out_;
+  std::vector<Real> logits_;  // [tokens][characters]
 };
 
 }  // namespace train

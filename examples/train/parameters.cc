@@ -47,9 +47,9 @@ const Parameter& Parameters::add(const std::string& name, Holders holders, const
 void Parameters::allocate() {
   for (std::size_t i = 0; i < kHolders; ++i) {
     Store& store = stores_[i];
-    for (std::vector<float>* each :
+    for (std::vector<Real>* each :
          {&store.values, &store.gradients, &store.moments1, &store.moments2})
-      each->assign(static_cast<std::size_t>(sizes_[i]), 0.0f);
+      each->assign(static_cast<std::size_t>(sizes_[i]), Real{0});
   }
   for (Parameter& each : tensors_) {
     Store& store = stores_[indexOf(each.holders)];
@@ -62,59 +62,59 @@ void Parameters::fillNormal(const Parameter& parameter, std::uint64_t seed, doub
   const Random random(seed, parameter.name);
   parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
     parameter.value[here] =
-        static_cast<float>(deviation) * random.normal(static_cast<std::uint64_t>(index));
+        static_cast<Real>(deviation) * random.normal(static_cast<std::uint64_t>(index));
   });
 }
 
-void Parameters::fill(const Parameter& parameter, float value) {
+void Parameters::fill(const Parameter& parameter, Real value) {
   std::fill_n(parameter.value, parameter.part.size(), value);
 }
 
 void Parameters::zeroGradients() {
-  for (Store& store : stores_) std::fill(store.gradients.begin(), store.gradients.end(), 0.0f);
+  for (Store& store : stores_) std::fill(store.gradients.begin(), store.gradients.end(), Real{0});
 }
 
 void Parameters::reduceGradients() {
   // Each rank of an MP group has computed the same gradients of what all ranks hold. The mean of them is
   // summed, not one: so not even rounding can drive replicas apart.
-  std::vector<float>& common = stores_[indexOf(Holders::kAll)].gradients;
+  std::vector<Real>& common = stores_[indexOf(Holders::kAll)].gradients;
   team_.sumOverStage(common.data(), common.size());
-  const float share = 1.0f / static_cast<float>(team_.shape().nMp);
-  for (float& gradient : common) gradient *= share;
+  const Real share = Real{1} / static_cast<Real>(team_.shape().nMp);
+  for (Real& gradient : common) gradient *= share;
 
-  std::vector<float>& parts = stores_[indexOf(Holders::kMpGroup)].gradients;
+  std::vector<Real>& parts = stores_[indexOf(Holders::kMpGroup)].gradients;
   team_.sumOverMpGroups(parts.data(), parts.size());
 }
 
 void Parameters::update(const Adam& adam, double learningRate, std::int64_t step) {
-  const auto beta1 = static_cast<float>(adam.beta1), beta2 = static_cast<float>(adam.beta2);
+  const auto beta1 = static_cast<Real>(adam.beta1), beta2 = static_cast<Real>(adam.beta2);
   const auto correction1 =
-      static_cast<float>(learningRate / (1 - std::pow(adam.beta1, static_cast<double>(step))));
+      static_cast<Real>(learningRate / (1 - std::pow(adam.beta1, static_cast<double>(step))));
   const auto correction2 =
-      static_cast<float>(1 / (1 - std::pow(adam.beta2, static_cast<double>(step))));
-  const auto epsilon = static_cast<float>(adam.epsilon);
+      static_cast<Real>(1 / (1 - std::pow(adam.beta2, static_cast<double>(step))));
+  const auto epsilon = static_cast<Real>(adam.epsilon);
   for (Store& store : stores_)
     for (std::size_t i = 0; i < store.values.size(); ++i) {
-      const float gradient = store.gradients[i];
-      float& moment1 = store.moments1[i];
-      float& moment2 = store.moments2[i];
+      const Real gradient = store.gradients[i];
+      Real& moment1 = store.moments1[i];
+      Real& moment2 = store.moments2[i];
       moment1 += (1 - beta1) * (gradient - moment1);
       moment2 += (1 - beta2) * (gradient * gradient - moment2);
       store.values[i] -= correction1 * moment1 / (std::sqrt(correction2 * moment2) + epsilon);
     }
 }
 
-void Parameters::tell(const Parameter& parameter, int state, std::vector<float>& whole) const {
+void Parameters::tell(const Parameter& parameter, int state, std::vector<Real>& whole) const {
   if (!parameter.speaks) return;
-  const float* const mine = stateOf(stores_, parameter, state);
+  const Real* const mine = stateOf(stores_, parameter, state);
   parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
     whole[static_cast<std::size_t>(index)] = mine[here];
   });
 }
 
 bool Parameters::holds(const Parameter& parameter, int state,
-                       const std::vector<float>& whole) const {
-  const float* const mine = stateOf(stores_, parameter, state);
+                       const std::vector<Real>& whole) const {
+  const Real* const mine = stateOf(stores_, parameter, state);
   bool same = true;
   parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
     same = same && mine[here] == whole[static_cast<std::size_t>(index)];
@@ -122,8 +122,8 @@ bool Parameters::holds(const Parameter& parameter, int state,
   return same;
 }
 
-void Parameters::scatter(const Parameter& parameter, int state, const std::vector<float>& whole) {
-  float* const mine = stateOf(stores_, parameter, state);
+void Parameters::scatter(const Parameter& parameter, int state, const std::vector<Real>& whole) {
+  Real* const mine = stateOf(stores_, parameter, state);
   parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
     mine[here] = whole[static_cast<std::size_t>(index)];
   });

@@ -45,10 +45,10 @@ struct Parameter {
   std::string name;
   Holders holders;
   Part part;
-  bool speaks;             // of the ranks that hold this part, the caller is the first
-  std::int64_t offset;     // among the caller's tensors with the same holders
-  float* value = nullptr;  // [part.size()], from allocate() on
-  float* gradient = nullptr;
+  bool speaks;            // of the ranks that hold this part, the caller is the first
+  std::int64_t offset;    // among the caller's tensors with the same holders
+  Real* value = nullptr;  // [part.size()], from allocate() on
+  Real* gradient = nullptr;
 };
 
 // As published by Kingma and Ba, 2015.
@@ -67,7 +67,7 @@ class Parameters {
   void allocate();
   // A normal distribution, each element by the seed, the tensor's name and its index in the whole.
   void fillNormal(const Parameter& parameter, std::uint64_t seed, double deviation);
-  void fill(const Parameter& parameter, float value);
+  void fill(const Parameter& parameter, Real value);
 
   void zeroGradients();
   // From the gradients of the caller's MP group to those of the batch. Collective.
@@ -83,15 +83,15 @@ class Parameters {
   static constexpr int kStates = 3;
   // Writes the caller's part of one state where it belongs in the whole tensor, if the caller speaks for it.
   // Local, as what follows.
-  void tell(const Parameter& parameter, int state, std::vector<float>& whole) const;
+  void tell(const Parameter& parameter, int state, std::vector<Real>& whole) const;
   // Whether the caller's part is like that.
-  bool holds(const Parameter& parameter, int state, const std::vector<float>& whole) const;
+  bool holds(const Parameter& parameter, int state, const std::vector<Real>& whole) const;
   // Makes the caller's part like that.
-  void scatter(const Parameter& parameter, int state, const std::vector<float>& whole);
+  void scatter(const Parameter& parameter, int state, const std::vector<Real>& whole);
 
  private:
   struct Store {
-    std::vector<float> values, gradients, moments1, moments2;
+    std::vector<Real> values, gradients, moments1, moments2;
   };
 
   const Team& team_;

@@ -42,7 +42,7 @@ void Pipeline::run(const std::vector<std::unique_ptr<Model>>& models, std::int64
     if (previous_ != nullptr) std::copy(received_.begin(), received_.end(), streamOf(pass));
     forward(modelOf(pass), pass);
   };
-  float* const received = received_.data();
+  Real* const received = received_.data();
   const std::int64_t ahead = this->ahead(passes);
 
   for (std::int64_t pass = 0; pass < ahead; ++pass) {
@@ -65,7 +65,7 @@ void Pipeline::run(const std::vector<std::unique_ptr<Model>>& models, std::int64
   }
 }
 
-void Pipeline::exchange(moecclComm_t link, const float* sent, float* received) const {
+void Pipeline::exchange(moecclComm_t link, const Real* sent, Real* received) const {
   if (link == nullptr) return;
   int rank = 0;
   require(moecclCommUserRank(link, &rank), "asking for the rank", link);
@@ -75,7 +75,7 @@ void Pipeline::exchange(moecclComm_t link, const float* sent, float* received) c
   if (sent != nullptr) sendCounts[peer] = count_;
   if (received != nullptr) receiveCounts[peer] = count_;
   require(moecclAllToAllv(sent, sendCounts.data(), begin.data(), received, receiveCounts.data(),
-                          begin.data(), moecclFloat32, link, nullptr),
+                          begin.data(), kReal, link, nullptr),
           "passing on to the next stage", link);
 }
 

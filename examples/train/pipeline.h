@@ -19,7 +19,7 @@ namespace train {
 
 class Pipeline {
  public:
-  // `count` floats pass between stages. Collective over `world`, which must outlive the pipeline.
+  // `count` numbers pass between stages. Collective over `world`, which must outlive the pipeline.
   Pipeline(moecclComm_t world, const Team& team, std::size_t count);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -39,12 +39,12 @@ class Pipeline {
   std::int64_t ahead(std::int64_t passes) const;
   // With the rank in the caller's place in a neighbouring stage; nullptr: nothing that way. Does nothing
   // where there is no such stage.
-  void exchange(moecclComm_t link, const float* sent, float* received) const;
+  void exchange(moecclComm_t link, const Real* sent, Real* received) const;
 
   const Team& team_;
   std::size_t count_;
   moecclComm_t previous_ = nullptr, next_ = nullptr;
-  std::vector<float> received_;  // from the previous stage, while a model is still being sent from
+  std::vector<Real> received_;  // from the previous stage, while a model is still being sent from
 };
 
 }  // namespace train

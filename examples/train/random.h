@@ -7,6 +7,8 @@
 #include <numbers>
 #include <string_view>
 
+#include "real.h"
+
 namespace train {
 
 class Random {
@@ -18,12 +20,12 @@ class Random {
   std::uint64_t bits(std::uint64_t index) const { return mix(key_ + index * kStep); }
 
   // Standard normal (Box and Muller).
-  float normal(std::uint64_t index) const {
+  Real normal(std::uint64_t index) const {
     // Above 0, so that it has a logarithm.
     const double first = (static_cast<double>(bits(2 * index) >> 11) + 1) * 0x1p-53;
     const double second = static_cast<double>(bits(2 * index + 1) >> 11) * 0x1p-53;
-    return static_cast<float>(std::sqrt(-2 * std::log(first)) *
-                              std::cos(2 * std::numbers::pi * second));
+    return static_cast<Real>(std::sqrt(-2 * std::log(first)) *
+                             std::cos(2 * std::numbers::pi * second));
   }
 
  private:

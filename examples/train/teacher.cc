@@ -34,6 +34,9 @@ ModelConfig configOf(const std::string& path, const std::vector<Setting>& settin
   if (valueOf(settings, "text") != text)
     throw std::invalid_argument("--teacher " + path + " has learned " + valueOf(settings, "text") +
                                 "; the text has " + text);
+  if (valueOf(settings, "numbers") != kRealName)
+    throw std::invalid_argument("--teacher " + path + " has numbers " +
+                                valueOf(settings, "numbers") + ", not " + kRealName);
   if (size("--context") != student.context)
     throw std::invalid_argument("--teacher " + path + " has --context " +
                                 valueOf(settings, "--context") + ", not " +

@@ -17,7 +17,7 @@ class Teacher {
   Teacher(const std::string& path, const Team& team, const ModelConfig& student,
           const std::string& text, moecclSchedule_t schedule);
 
-  const float* probabilities(const std::int32_t* inputs) { return model_.probabilities(inputs); }
+  const Real* probabilities(const std::int32_t* inputs) { return model_.probabilities(inputs); }
 
  private:
   Parameters parameters_;

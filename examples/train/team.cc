@@ -38,9 +38,8 @@ Team::~Team() {
   require(moecclCommDestroy(stageComm_), "leaving the stage");
 }
 
-void Team::sum(float* values, std::size_t count, moecclComm_t comm) {
-  require(moecclAllReduce(values, values, count, moecclFloat32, moecclSum, comm, nullptr),
-          "summing", comm);
+void Team::sum(Real* values, std::size_t count, moecclComm_t comm) {
+  require(moecclAllReduce(values, values, count, kReal, moecclSum, comm, nullptr), "summing", comm);
 }
 
 void Team::sumOverWorld(double* values, std::size_t count) const {

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <string>
 
+#include "real.h"
+
 namespace train {
 
 // Says what and why, and ends the process: after a failed collective nothing can go on. Peers are told
@@ -42,17 +44,17 @@ class Team {
   int espRank() const { return espRank_; }
 
   // In place; the same bits on all ranks that sum.
-  void sumOverStage(float* values, std::size_t count) const { sum(values, count, stageComm_); }
-  void sumOverMpGroup(float* values, std::size_t count) const { sum(values, count, mp_); }
+  void sumOverStage(Real* values, std::size_t count) const { sum(values, count, stageComm_); }
+  void sumOverMpGroup(Real* values, std::size_t count) const { sum(values, count, mp_); }
   // Over the ranks of the stage with the caller's place in their MP groups: one of each.
-  void sumOverMpGroups(float* values, std::size_t count) const { sum(values, count, peers_); }
+  void sumOverMpGroups(Real* values, std::size_t count) const { sum(values, count, peers_); }
   void sumOverWorld(double* values, std::size_t count) const;
 
   // The bits of the one rank that has set any, on all ranks: the others bring zeros.
   void share(void* bytes, std::size_t size) const;
 
  private:
-  static void sum(float* values, std::size_t count, moecclComm_t comm);
+  static void sum(Real* values, std::size_t count, moecclComm_t comm);
 
   moecclComm_t world_;
   int stages_;

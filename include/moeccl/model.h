@@ -70,8 +70,8 @@ typedef struct {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer of float32. On a grid of one rank, while all ranks of the machine compute such a layer: the
- * local work, without exchanges. On a larger grid: how much longer the schedule's exchanges and local work
+/* One measured layer of float32, with a capacity and without a residual branch. On a grid of one rank, while
+ * all ranks of the machine compute such a layer: the local work, without exchanges. On a larger grid: how much longer the schedule's exchanges and local work
  * take together than by themselves, per grid, schedule and pass; the layer's communicator must choose its
  * algorithms by this profile's samples of them. It counts once these are there. */
 typedef struct {
@@ -174,7 +174,7 @@ typedef struct {
         moecclPassForward, moecclRuleModel                                                  \
   }
 
-#define MOECCL_EXCHANGES_BYTES 256
+#define MOECCL_EXCHANGES_BYTES 512
 typedef struct {
   moecclSchedule_t schedule;
   double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
@@ -192,7 +192,10 @@ typedef struct {
 
 /* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic
  * choice is the first. *nChoices as above. Local; repeated questions about one grid are answered from
- * memory. Parm V-B. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the config. */
+ * memory. Parm V-B. Of a dropless layer times are those of even loads, k B L / E tokens of an MP group for each
+ * expert, and Parm's rules do not apply. What a layer does at once (the residual branch and dispatch) is
+ * predicted as one after the other. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the
+ * config. */
 MOECCL_API moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
                                                moecclScheduleChoice_t* choices, int* nChoices);
 

@@ -157,8 +157,7 @@ typedef struct {
   int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets, and then
    * exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one hot expert is all
-   * tokens of all ranks, and is kept; Forward fails with SystemError where there is no more, naming the
-   * rows. Not with ExpertChoice, whose experts choose as many tokens as they have places, and not under S2,
+   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have places, and not under S2,
    * which splits the capacity: without one it would be S1 with more to gate and k times as much to gather. */
   int dropless;
   /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an expert, and
@@ -319,7 +318,8 @@ MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t 
  * the stream's earlier work, and is complete when it returns, with a stream as without.
  * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
  * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
- * weights yet), and those of the collectives of the schedule. */
+ * weights yet), SystemError (no memory for the rows of a dropless layer: its peers wait for this rank until
+ * the grid's communicator is aborted, or for its timeout), and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 

@@ -1,7 +1,6 @@
 // moeccl-fit: what collectives and layers cost on a cluster, as a profile. See perf/README.md.
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <optional>
 
@@ -11,7 +10,6 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr int kWrongArguments = 2;
 constexpr int kInterrupted = 130;  // as shells have it
 
 void tell(const FitOptions& options, const Campaign& campaign, const Profile& profile,
@@ -67,35 +65,19 @@ void measure(const FitOptions& options, const Job& job) {
 }
 
 int main(int argc, char** argv) {
-  const FitParsed parsed = parseFitOptions(argc, argv);
-  if (!parsed.error.empty()) {
-    std::fprintf(stderr, "moeccl-fit: %s\nmoeccl-fit --help lists all options.\n",
-                 parsed.error.c_str());
-    return kWrongArguments;
-  }
-  if (!parsed.text.empty()) {
-    if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
-    return EXIT_SUCCESS;
-  }
-  std::optional<Job> job;
-  try {
-    if (!parsed.options.refitFile.empty()) {
-      refit(parsed.options);
-      return EXIT_SUCCESS;
+  const Parsed<FitOptions> parsed = parseFitOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-fit", parsed)) return *code;
+  const FitOptions& options = parsed.options;
+  if (!options.refitFile.empty()) return runAlone("moeccl-fit", [&] { refit(options); });
+  return runRanks("moeccl-fit", {}, [&](Job& job) {
+    try {
+      measure(options, job);
+    } catch (const Interrupted&) {
+      if (job.rank() == 0) std::fputs("moeccl-fit: interrupted; nothing was written\n", stderr);
+      return kInterrupted;
     }
-    job.emplace(Options{});
-    measure(parsed.options, *job);
-    job->leave();
     return EXIT_SUCCESS;
-  } catch (const Interrupted&) {
-    if (job->rank() == 0) std::fputs("moeccl-fit: interrupted; nothing was written\n", stderr);
-    job->leave();
-    return kInterrupted;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "moeccl-fit: rank %d: %s\n", job ? job->rank() : 0, error.what());
-    if (job) job->fail();
-    return EXIT_FAILURE;
-  }
+  });
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ std::vector<moecclGridShape_t> gridsFor(const FitOptions& options, int ranks) {
   return grids;
 }
 
-FitParsed parseFitOptions(int argc, const char* const* argv) {
-  FitParsed parsed;
+Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
+  Parsed<FitOptions> parsed;
   FitOptions& options = parsed.options;
   std::vector<std::string> grids;
   CLI::App app(kDescription, "moeccl-fit");

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/tool.h"
+
 namespace moeccl::perf {
 
 struct FitOptions {
@@ -23,13 +25,7 @@ struct FitOptions {
   std::string mapFile;    // empty: none
 };
 
-// As parseOptions().
-struct FitParsed {
-  FitOptions options;
-  std::string error;
-  std::string text;
-};
-FitParsed parseFitOptions(int argc, const char* const* argv);
+Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv);
 
 // "2,4,2" or "2,4,2,ep-first".
 std::string textOf(const moecclGridShape_t& shape);

@@ -1,8 +1,6 @@
 // moeccl-layers: whole MoE layers under every schedule, and how good the automatic choice of one is. See
 // perf/README.md.
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 
 #include "perf/layers/measure.h"
@@ -10,8 +8,6 @@
 
 namespace moeccl::perf::layers {
 namespace {
-
-constexpr int kWrongArguments = 2;
 
 void run(const Options& options, const Job& job) {
   std::optional<Report> report;
@@ -39,27 +35,12 @@ void run(const Options& options, const Job& job) {
 }
 
 int main(int argc, char** argv) {
-  const Parsed parsed = parseOptions(argc, argv);
-  if (!parsed.error.empty()) {
-    std::fprintf(stderr, "moeccl-layers: %s\nmoeccl-layers --help lists all options.\n",
-                 parsed.error.c_str());
-    return kWrongArguments;
-  }
-  if (!parsed.text.empty()) {
-    if (speaksForAll()) std::fputs(parsed.text.c_str(), stdout);
+  const Parsed<Options> parsed = parseOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-layers", parsed)) return *code;
+  return runRanks("moeccl-layers", {}, [&](Job& job) {
+    run(parsed.options, job);
     return EXIT_SUCCESS;
-  }
-  std::optional<Job> job;
-  try {
-    job.emplace(perf::Options{});
-    run(parsed.options, *job);
-    job->leave();
-    return EXIT_SUCCESS;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "moeccl-layers: rank %d: %s\n", job ? job->rank() : 0, error.what());
-    if (job) job->fail();
-    return EXIT_FAILURE;
-  }
+  });
 }
 
 }  // namespace

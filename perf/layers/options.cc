@@ -26,8 +26,8 @@ void checkEnvironment() {
 
 }  // namespace
 
-Parsed parseOptions(int argc, const char* const* argv) {
-  Parsed parsed;
+Parsed<Options> parseOptions(int argc, const char* const* argv) {
+  Parsed<Options> parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
   std::string pass = "forward";

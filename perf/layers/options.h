@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/tool.h"
+
 namespace moeccl::perf::layers {
 
 struct Options {
@@ -25,12 +27,6 @@ struct Options {
   std::vector<std::string> commandLine;
 };
 
-// As perf::Parsed.
-struct Parsed {
-  Options options;
-  std::string error;
-  std::string text;
-};
-Parsed parseOptions(int argc, const char* const* argv);
+Parsed<Options> parseOptions(int argc, const char* const* argv);
 
 }  // namespace moeccl::perf::layers

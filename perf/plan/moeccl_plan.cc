@@ -1,16 +1,13 @@
 // moeccl-plan: which schedule, grid and placement is the fastest on a cluster that need not exist. See
 // perf/README.md.
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
+#include <optional>
 
 #include "perf/plan/placement.h"
 #include "perf/plan/report.h"
 
 namespace moeccl::perf {
 namespace {
-
-constexpr int kWrongArguments = 2;
 
 void plan(const PlanOptions& options) {
   const Planner planner(options);
@@ -21,23 +18,9 @@ void plan(const PlanOptions& options) {
 }
 
 int main(int argc, char** argv) {
-  const PlanParsed parsed = parsePlanOptions(argc, argv);
-  if (!parsed.error.empty()) {
-    std::fprintf(stderr, "moeccl-plan: %s\nmoeccl-plan --help lists all options.\n",
-                 parsed.error.c_str());
-    return kWrongArguments;
-  }
-  if (!parsed.text.empty()) {
-    std::fputs(parsed.text.c_str(), stdout);
-    return EXIT_SUCCESS;
-  }
-  try {
-    plan(parsed.options);
-    return EXIT_SUCCESS;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "moeccl-plan: %s\n", error.what());
-    return EXIT_FAILURE;
-  }
+  const Parsed<PlanOptions> parsed = parsePlanOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-plan", parsed)) return *code;
+  return runAlone("moeccl-plan", [&] { plan(parsed.options); });
 }
 
 }  // namespace

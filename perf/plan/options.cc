@@ -110,8 +110,8 @@ void chooseNodes(const CLI::App& app, int nodes, int ranks, PlanOptions& options
 
 }  // namespace
 
-PlanParsed parsePlanOptions(int argc, const char* const* argv) {
-  PlanParsed parsed;
+Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv) {
+  Parsed<PlanOptions> parsed;
   PlanOptions& options = parsed.options;
   int nodes = 0, ranks = 0;
   std::vector<std::string> layer;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/tool.h"
+
 namespace moeccl::perf {
 
 struct PlanOptions {
@@ -19,12 +21,6 @@ struct PlanOptions {
   std::string jsonFile;  // empty: none
 };
 
-// As parseOptions().
-struct PlanParsed {
-  PlanOptions options;
-  std::string error;
-  std::string text;
-};
-PlanParsed parsePlanOptions(int argc, const char* const* argv);
+Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv);
 
 }  // namespace moeccl::perf

@@ -33,9 +33,9 @@ class Router {
   virtual void combine(const void* rows, std::int64_t expertStride, void* output,
                        moecclStream_t stream) = 0;
 
-  // The same backward. combineBackward keeps the gradients of the weights;
-  // scatterBackward sets the gradient of the input, to which gateBackward adds what comes by the gate.
-  // sumGradients: as of BatchStats::lossBackward. gradients are added to.
+  // The same backward, for a router that keeps. combineBackward sets weightGradients; scatterBackward sets
+  // the gradient of the input, to which gateBackward adds what comes by the gate. sumGradients: as of
+  // BatchStats::lossBackward. gradients are added to.
   virtual void combineBackward(const void* rows, const void* outputGradient,
                                std::int64_t expertStride, void* rowGradients,
                                moecclStream_t stream) = 0;
@@ -52,7 +52,7 @@ class Router {
   struct Listed {
     std::int64_t begin, count;
   };
-  // As gatherListed, of the input, addListed and their gradients; gatherBackward only after a forward that keeps.
+  // As gatherListed, addListed and their gradients.
   virtual void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) = 0;
   virtual void add(Listed listed, const void* rows, void* output, moecclStream_t stream) = 0;
   virtual void addBackward(Listed listed, const void* rows, const void* outputGradient,
@@ -60,7 +60,8 @@ class Router {
   virtual void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                               moecclStream_t stream) = 0;
 
-  // What was routed, and what combineBackward sets, [tokens][choices]; where kept.
+  // Of a router that keeps: what was routed, and the gradients of its weights, [tokens][choices], which
+  // gateBackward reads.
   virtual const void* keptInput() const = 0;
   virtual void* weightGradients() = 0;
 };

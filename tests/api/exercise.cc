@@ -23,11 +23,30 @@ std::uint64_t hash(Payload payload, std::uint64_t element, unsigned salt) {
   return h ^ h >> 32;
 }
 
-// Small enough that sums of 64 are exact in every type: mostly 0.
-int term(Payload payload, std::size_t element, moecclRedOp_t op, unsigned salt) {
-  const std::uint64_t h = hash(payload, element, salt);
-  if (op == moecclSum) return h % 16 == 0 ? 1 : 0;
-  return static_cast<int>(h % 8);
+// One for each element, small enough that sums of 64 are exact in every type: mostly 0.
+using Terms = std::vector<std::uint8_t>;
+
+// Sixteen come of one hash: ranks check the terms of all others too.
+Terms termsOf(Payload payload, std::size_t count, moecclRedOp_t op, unsigned salt) {
+  constexpr std::size_t kTogether = 16;
+  Terms terms(count);
+  for (std::size_t first = 0; first < count; first += kTogether) {
+    const std::uint64_t h = hash(payload, first / kTogether, salt);
+    for (std::size_t i = 0; i < std::min(kTogether, count - first); ++i) {
+      const auto four = static_cast<std::uint8_t>(h >> 4 * i & 15);
+      terms[first + i] = op == moecclSum ? four == 0 : four % 8;
+    }
+  }
+  return terms;
+}
+
+void combine(moecclRedOp_t op, const Terms& more, Terms& terms) {
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const std::uint8_t a = terms[i], b = more[i];
+    terms[i] = op == moecclSum   ? static_cast<std::uint8_t>(a + b)
+               : op == moecclMax ? std::max(a, b)
+                                 : std::min(a, b);
+  }
 }
 
 template <typename T>
@@ -92,10 +111,11 @@ class Check {
       what_.synchronize(stream);
     else if (stream != nullptr)
       check(moecclStreamSynchronize(stream), comm_);
-    for (std::size_t at = 0; at < expected.size(); ++at)
-      if (out[at] != expected[at])
-        throw std::runtime_error(describe(at) + ": " + std::to_string(out[at]) + " instead of " +
-                                 std::to_string(expected[at]));
+    if (!expected.empty() && std::memcmp(out, expected.data(), expected.size()) != 0) {
+      const auto at = std::mismatch(expected.begin(), expected.end(), out).second - out;
+      throw std::runtime_error(describe(at) + ": " + std::to_string(out[at]) + " instead of " +
+                               std::to_string(expected[at]));
+    }
     if (!what_.inPlace) {
       checkThat(send == before, "it wrote to sendbuff");
       for (std::size_t at = expected.size(); at < recv.size(); ++at)
@@ -136,13 +156,17 @@ class Check {
 
   void fill(unsigned char* to, Payload payload) const {
     const Payload name = contract_.identity(payload);
-    for (std::size_t i = 0; i < sizeOfPayload(name); ++i) {
-      const std::uint64_t bits = hash(name, i, what_.salt);
-      if (sums_)
-        store(what_.datatype, to + i * element_, term(name, i, what_.op, what_.salt));
-      else
-        std::memcpy(to + i * element_, &bits, element_);
+    if (sums_) return storeAll(termsOf(name, what_.count, what_.op, what_.salt), to);
+    const std::size_t bytes = sizeOfPayload(name) * element_;
+    for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
+      const std::uint64_t bits = hash(name, at / sizeof bits, what_.salt);
+      std::memcpy(to + at, &bits, std::min(sizeof bits, bytes - at));
     }
+  }
+
+  void storeAll(const Terms& terms, unsigned char* to) const {
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      store(what_.datatype, to + i * element_, terms[i]);
   }
 
   std::vector<unsigned char> input() const {
@@ -167,16 +191,10 @@ class Check {
         fill(to, terms[0]);
         continue;
       }
-      for (std::size_t i = 0; i < what_.count; ++i) {
-        int result = term(terms[0], i, what_.op, what_.salt);
-        for (std::size_t t = 1; t < terms.size(); ++t) {
-          const int more = term(terms[t], i, what_.op, what_.salt);
-          result = what_.op == moecclSum   ? result + more
-                   : what_.op == moecclMax ? std::max(result, more)
-                                           : std::min(result, more);
-        }
-        store(what_.datatype, to + i * element_, result);
-      }
+      Terms result = termsOf(terms[0], what_.count, what_.op, what_.salt);
+      for (std::size_t t = 1; t < terms.size(); ++t)
+        combine(what_.op, termsOf(terms[t], what_.count, what_.op, what_.salt), result);
+      storeAll(result, to);
     }
     return bytes;
   }

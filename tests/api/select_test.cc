@@ -146,6 +146,12 @@ TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
               s1.exchanges);
     // The baseline is priced, in microseconds; what is measured by hand is not.
     checkThat(choices[0].schedule == moecclScheduleBaseline && !choices[0].measured, "baseline");
+    moecclMoeConfig_t wide = layerConfig();
+    wide.datatype = moecclFloat64;
+    const auto wideS1 = choiceOf(schedules(grid, wide), moecclScheduleS1);
+    const double ratio = (wideS1.seconds - wideS1.communication) / (s1.seconds - s1.communication);
+    checkThat(std::abs(ratio - 2) < 1e-6, "local work is " + std::to_string(ratio));
+    checkThat(wideS1.bytesBetween > 1.9 * s1.bytesBetween, "bytes between nodes");
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));
   });
@@ -301,6 +307,59 @@ TEST(Select, ParmsRules) {
     near(choiceOf(published, moecclScheduleS1).seconds, 2 * large + gather);
     near(choiceOf(published, moecclScheduleS2).seconds, large + 7 + 4e-3 * 4096 * 16 * 4);
     check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclMoeConfig_t config = layerConfig();
+    const auto full = schedules(grid, config);
+    config.dropless = 1;
+    config.capacityFactor = 0;
+    const auto choices = schedules(grid, config);
+    checkThat(choices.size() == 2 && full.size() == 3, "other alternatives than baseline and S1");
+    for (const moecclScheduleChoice_t& choice : choices) {
+      checkThat(choice.schedule != moecclScheduleS2, "S2 without a capacity");
+      checkThat(choice.seconds > choice.communication && choice.communication > 0, "no time");
+      checkThat(std::strstr(choice.exchanges, "EP-AlltoAllv to the experts: linear") != nullptr,
+                choice.exchanges);
+    }
+    // k times as many rows take longer, and only these change.
+    config.topK = 4;
+    checkThat(choiceOf(schedules(grid, config), moecclScheduleS1).seconds >
+                  choiceOf(choices, moecclScheduleS1).seconds,
+              "more choices in the same time");
+    for (const auto rule : {moecclRuleParm, moecclRuleCorrected}) {
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.grid = grid;
+      moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+      query.cluster = &cluster;
+      query.layer = &config;
+      query.rule = rule;
+      int none = 0;
+      checkError(moecclSelectSchedule(&query, nullptr, &none), moecclInvalidArgument, nullptr,
+                 {"query.rule is", "moecclRuleModel for a dropless layer"});
+    }
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, TheResidualBranchTakesTimeUnderEverySchedule) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclMoeConfig_t config = layerConfig();
+    const auto without = schedules(grid, config);
+    config.residual = 64;
+    for (const moecclScheduleChoice_t& choice : schedules(grid, config)) {
+      const moecclScheduleChoice_t before = choiceOf(without, choice.schedule);
+      checkThat(choice.seconds > before.seconds, "no time");
+      // S1 gathers parts anyway.
+      checkThat(
+          (choice.communication > before.communication) == (choice.schedule != moecclScheduleS1),
+          "communication");
+    }
     check(moecclGridDestroy(grid));
   });
 }
@@ -475,6 +534,17 @@ TEST(Profile, BadSamplesAreNamed) {
     refused([](auto& s) { s.comm = nullptr; }, {"comm is NULL"});
     refused([](auto& s) { s.collective = "dispatch"; }, {"grid is NULL"});
     refused([](auto& s) { s.magic = 0; }, {"MOECCL_COLLECTIVE_SAMPLE_INITIALIZER"});
+
+    moecclGrid_t grid = gridOn(comm, {1, 1, 1, moecclOrderEspEp});
+    moecclMoeConfig_t config = layerConfig();
+    config.datatype = moecclFloat64;
+    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+    sample.seconds = 1;
+    check(moecclMoeLayerCreate(grid, &config, &sample.layer));
+    checkError(moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
+               {"sample.layer", "moecclFloat64", "float32"});
+    check(moecclMoeLayerDestroy(sample.layer));
+    check(moecclGridDestroy(grid));
     check(moecclProfileDestroy(profile));
   });
 }

@@ -1,4 +1,6 @@
 // The activations of experts, against erf in double over all floats.
+#include "kernels/activation.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 #include <limits>
 #include <numbers>
 #include <vector>
-
-#include "kernels/activation.h"
 
 namespace moeccl {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -13,9 +14,11 @@
 namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
+std::atomic<std::size_t> most{SIZE_MAX};  // bytes of one allocation
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
   if (counting) ++allocations;
+  if (bytes > most) throw std::bad_alloc();
   void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -82,6 +85,55 @@ TEST(Allocation, NoneOnceTheLayerHasRun) {
     });
     // One allocation per pass, by one of the ranks, would be kPasses.
     EXPECT_LT(allocations, kPasses / 4) << "schedule " << schedule;
+  }
+}
+
+// A dropless layer's memory grows with what experts are given; where there is none, the text says how much it was.
+TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
+  for (moecclSchedule_t schedule :
+       {moecclScheduleBaseline, moecclScheduleS1, moecclSchedulePpMoe}) {
+    Problem problem;
+    problem.name = "memory";
+    problem.tokens = 100;
+    problem.dropless = true;
+    problem.training = true;
+    const Solved solved = solve(problem);
+    runJob(jobOf(problem), [&, schedule = schedule](moecclComm_t comm, int) {
+      moecclGrid_t grid = nullptr;
+      moecclMoeLayer_t layer = nullptr;
+      moecclMoeConfig_t config = solved.layer.config;
+      config.schedule = schedule;
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclGridCreate(comm, problem.grid, &grid));
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+      check(moecclMoeLayerSetWeights(layer, &shard.weights));
+      const moe_reference::Elements tokens =
+          moe_reference::encode(problem.datatype, solved.inputs[0]);
+      moe_reference::Elements output(tokens.size());
+      const auto forward = [&] {
+        return moecclMoeForward(layer, tokens.data(), output.data(), nullptr);
+      };
+      most = 200 * 8 * sizeof(float) - 1;  // less than all choices' rows
+      const moecclResult_t without = forward();
+      most = SIZE_MAX;
+      checkError(without, moecclSystemError, nullptr,
+                 {"moecclMoeForward: there is no memory for 200 rows of 8 elements", "dropless"});
+      moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+      checkThat(moecclMoeGetStats(layer, &stats) == moecclInvalidUsage, "statistics of a failure");
+      for (std::size_t limit : {SIZE_MAX, 200 * 8 * sizeof(float) - 1}) {
+        most = limit;
+        const moecclResult_t with = forward();
+        most = SIZE_MAX;
+        check(with);
+        EXPECT_LE(moe_reference::largestError(moe_reference::decode(problem.datatype, output),
+                                              solved.expected[0].output),
+                  1e-5);
+      }
+      check(moecclMoeLayerDestroy(layer));
+      check(moecclGridDestroy(grid));
+    });
   }
 }
 

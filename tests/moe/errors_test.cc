@@ -92,6 +92,27 @@ TEST(MoeErrors, FieldsOfTheConfig) {
                     c.chunks = 3;
                   },
                   {"config.chunks is 3", "divide capacityGroups / nMp, 4"});
+    expectRefused(grid, [](auto& c) { c.residual = -1; }, {"config.residual is -1", "from 0"});
+    expectRefused(grid, [](auto& c) { c.dropless = 2; }, {"config.dropless is 2", "0 or 1"});
+    expectRefused(grid, [](auto& c) { c.dropless = 1; },
+                  {"config.capacityFactor is 1.0", "dropless", "must be 0"});
+    const auto dropless = [&](auto spoil, const Parts& parts) {
+      expectRefused(
+          grid,
+          [=](auto& c) {
+            c.dropless = 1;
+            c.capacityFactor = 0;
+            spoil(c);
+          },
+          parts);
+    };
+    dropless([](auto& c) { c.capacityGroups = 2; },
+             {"config.capacityGroups is 2", "dropless", "must be 0"});
+    dropless([](auto& c) { c.chunks = 2; }, {"config.chunks is 2", "dropless", "0 or 1"});
+    dropless([](auto& c) { c.gate = moecclGateExpertChoice; },
+             {"config.dropless is 1", "0 with moecclGateExpertChoice"});
+    dropless([](auto& c) { c.schedule = moecclScheduleS2; },
+             {"config.schedule is 3", "S2 splits the capacity", "baseline, S1 and PPMoE"});
     expectRefused(grid, [](auto& c) { c.training = 2; }, {"config.training is 2", "0 or 1"});
     expectRefused(grid, [](auto& c) { c.gate = moecclNumGates; },
                   {"config.gate is 6", "moecclGateSigmoid (5)"});
@@ -177,6 +198,11 @@ TEST(MoeErrors, FieldsOfGatesInQuestions) {
     moecclScheduleChoice_t first;
     int room = 1;
     check(moecclSelectSchedule(&query, &first, &room));
+    config.residual = -1;
+    room = 1;
+    checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
+               {"config.residual is -1"});
+    config.residual = 0;
     config.gate = moecclGateSwitch;
     room = 1;
     checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
@@ -238,6 +264,43 @@ TEST(MoeErrors, WeightsOfGates) {
   });
 }
 
+TEST(MoeErrors, WeightsOfTheResidualBranch) {
+  onGrid([](moecclGrid_t grid, int) {
+    std::vector<float> numbers(1000);
+    for (std::int64_t residual : {0, 3}) {
+      moecclMoeConfig_t config = rightConfig();
+      config.training = 1;
+      config.residual = residual;
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+      weights.gate = weights.w1 = weights.w2 = numbers.data();
+      moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+      gradients.residualB2 = numbers.data();
+      const auto refused = [](moecclResult_t result, const Parts& parts) {
+        checkError(result, moecclInvalidArgument, nullptr, parts);
+      };
+      if (residual == 0) {
+        weights.residualB1 = numbers.data();
+        refused(moecclMoeLayerSetWeights(layer, &weights),
+                {"weights.residualB1 is set", "NULL", "config.residual is 0"});
+        refused(moecclMoeLayerSetGradients(layer, &gradients),
+                {"gradients.residualB2 is set", "NULL"});
+      } else {
+        refused(moecclMoeLayerSetWeights(layer, &weights),
+                {"weights.residualW1 is NULL", "[M][R]"});
+        weights.residualW1 = numbers.data();
+        refused(moecclMoeLayerSetWeights(layer, &weights),
+                {"weights.residualW2 is NULL", "[R][M]"});
+        weights.residualW2 = numbers.data();
+        check(moecclMoeLayerSetWeights(layer, &weights));
+        check(moecclMoeLayerSetGradients(layer, &gradients));
+      }
+      check(moecclMoeLayerDestroy(layer));
+    }
+  });
+}
+
 TEST(MoeErrors, ConfigsFromANewerHeader) {
   struct Newer {
     moecclMoeConfig_t config;
@@ -271,6 +334,12 @@ TEST(MoeErrors, ConfigsThatDiffer) {
         {"chunks is 0 on rank 0 and 1 on rank 1"}, moecclInvalidUsage);
     expectRefused(
         grid, [=](auto& c) { c.seed = rank; }, {"seed is 0 on rank 0 and 1 on rank 1"},
+        moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.residual = rank == 3 ? 4 : 0; },
+        {"residual is 0 on rank 0 and 4 on rank 3"}, moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.dropless = rank == 2; }, {"dropless is 0 on rank 0 and 1 on rank 2"},
         moecclInvalidUsage);
     expectRefused(
         grid, [=](auto& c) { c.gate = rank == 1 ? moecclGateSigmoid : moecclGateSoftmax; },
@@ -425,7 +494,7 @@ TEST(MoeErrors, ArgumentsOfGradients) {
 
 // A rank that has gone, before its peers' forward or backward pass: that names the phase, and ends.
 void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts& phases,
-                           int chunks = 1) {
+                           int chunks = 1, bool dropless = false, std::int64_t residual = 0) {
   const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
   Job job;
   job.ranks = 4;
@@ -439,11 +508,18 @@ void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts
     config.training = backward;
     config.capacityGroups = nMp * chunks;
     config.chunks = chunks;
+    config.residual = residual;
+    if (dropless) {
+      config.dropless = 1;
+      config.capacityFactor = 0;
+      config.capacityGroups = 0;
+    }
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));
     std::vector<float> input(8 * 4), numbers(1000);
     moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
     weights.gate = weights.w1 = weights.w2 = numbers.data();
+    if (residual > 0) weights.residualW1 = weights.residualW2 = numbers.data();
     check(moecclMoeLayerSetWeights(layer, &weights));
     if (backward) check(moecclMoeForward(layer, input.data(), input.data(), nullptr));
     allReady.arrive_and_wait();
@@ -475,6 +551,14 @@ TEST(MoeErrors, APeerThatLeaves) {
     expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "}, 3);
     expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-Split and dispatch: "});
     expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: "});
+    const Parts dropless = {"ESP-", "EP-", "MP-", "dispatch: "};
+    for (std::int64_t residual : {0, 3}) {
+      expectEndWithoutRank1(moecclScheduleS1, backward, dropless, 1, true, residual);
+      expectEndWithoutRank1(moecclScheduleBaseline, backward, dropless, 1, true, residual);
+    }
+    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: ", "MP-"}, 1, false, 3);
+    expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-"}, 1, false, 3);
+    expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: ", "MP-"}, 1, false, 3);
   }
 }
 

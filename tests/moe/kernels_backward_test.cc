@@ -121,8 +121,8 @@ TYPED_TEST(ExpertBackward, IsTheSlope) {
         std::vector<Real> workspace(expertBackwardWorkspace(it.hidden));
         std::vector<Real> dW1(matrix, 2), dB1(7, 2), dW2(matrix, 2), dB2(5, 2);
         std::vector<Real> dInput = outputGradient;  // in place
-        const ExpertWeights weights{w1.data(), biases ? b1.data() : nullptr, w2.data(),
-                                    biases ? b2.data() : nullptr};
+        const ExpertWeights<Real> weights{w1.data(), biases ? b1.data() : nullptr, w2.data(),
+                                          biases ? b2.data() : nullptr};
         expertBackward<Real>(activation, weights, it.embedding, it.hidden, input.data(),
                              dInput.data(), rows, workspace,
                              {dW1.data(), dB1.data(), dW2.data(), dB2.data()}, dInput.data());

@@ -9,7 +9,7 @@
 namespace moeccl::perf {
 namespace {
 
-FitParsed parse(std::vector<const char*> arguments) {
+Parsed<FitOptions> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "moeccl-fit");
   return parseFitOptions(static_cast<int>(arguments.size()), arguments.data());
 }
@@ -21,7 +21,7 @@ std::vector<std::string> gridTexts(const FitOptions& options, int ranks) {
 }
 
 TEST(FitOptions, Defaults) {
-  const FitParsed parsed = parse({});
+  const Parsed<FitOptions> parsed = parse({});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.minBytes, 256u);
   EXPECT_EQ(parsed.options.maxBytes, 0u);
@@ -30,7 +30,7 @@ TEST(FitOptions, Defaults) {
 }
 
 TEST(FitOptions, Grids) {
-  const FitParsed parsed = parse({"--grids", "2,4,2;1,2,4,ep-first;2,4,2"});
+  const Parsed<FitOptions> parsed = parse({"--grids", "2,4,2;1,2,4,ep-first;2,4,2"});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(gridTexts(parsed.options, 8), (std::vector<std::string>{"2,4,2", "1,2,4,ep-first"}));
   try {

@@ -9,13 +9,13 @@
 namespace moeccl::perf::layers {
 namespace {
 
-Parsed parse(std::vector<const char*> arguments) {
+Parsed<Options> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "moeccl-layers");
   return parseOptions(static_cast<int>(arguments.size()), arguments.data());
 }
 
 TEST(LayersOptions, Defaults) {
-  const Parsed parsed = parse({});
+  const Parsed<Options> parsed = parse({});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.layers, 18);
   EXPECT_EQ(parsed.options.seed, 1u);
@@ -28,9 +28,9 @@ TEST(LayersOptions, Defaults) {
 }
 
 TEST(LayersOptions, Values) {
-  const Parsed parsed = parse({"-l", "7", "--seed", "18446744073709551615", "--scale", "128",
-                               "--top-k", "2", "-r", "3", "--pass", "both", "--turn-ms", "0.5",
-                               "--memory-gib", "0.5", "--note", "100 Mbit/s"});
+  const Parsed<Options> parsed = parse(
+      {"-l", "7", "--seed", "18446744073709551615", "--scale", "128", "--top-k", "2", "-r", "3",
+       "--pass", "both", "--turn-ms", "0.5", "--memory-gib", "0.5", "--note", "100 Mbit/s"});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.layers, 7);
   EXPECT_EQ(parsed.options.seed, ~std::uint64_t{0});

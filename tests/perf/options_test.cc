@@ -11,7 +11,7 @@
 namespace moeccl::perf {
 namespace {
 
-Parsed parse(std::vector<const char*> arguments) {
+Parsed<Options> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "moeccl-perf");
   return parseOptions(static_cast<int>(arguments.size()), arguments.data());
 }
@@ -19,7 +19,7 @@ Parsed parse(std::vector<const char*> arguments) {
 using Sizes = std::vector<std::uint64_t>;
 
 TEST(PerfOptions, DefaultsAreNcclTests) {
-  const Parsed parsed = parse({"alltoall"});
+  const Parsed<Options> parsed = parse({"alltoall"});
   ASSERT_EQ(parsed.error, "");
   const Options& options = parsed.options;
   EXPECT_EQ(options.collective->name, "alltoall");
@@ -49,7 +49,7 @@ TEST(PerfOptions, Sizes) {
 }
 
 TEST(PerfOptions, Lists) {
-  const Parsed parsed =
+  const Parsed<Options> parsed =
       parse({"allgather", "--algorithms", "linear,ring", "--compare", "mpi", "-d", "all"});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.algorithms, (std::vector<std::string>{"linear", "ring"}));
@@ -58,7 +58,7 @@ TEST(PerfOptions, Lists) {
 }
 
 TEST(PerfOptions, VariablesOfMpi) {
-  const Parsed parsed = parse(
+  const Parsed<Options> parsed = parse(
       {"alltoall", "--compare", "mpi", "--mpi-env", "UCX_RNDV_THRESH=inf", "--mpi-env", "A="});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.mpiEnvironment, (std::vector<std::string>{"UCX_RNDV_THRESH=inf", "A="}));

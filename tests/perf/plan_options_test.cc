@@ -13,13 +13,14 @@ namespace {
 constexpr const char* kLayer =
     "tokens=10,embedding=16,hidden=60,experts=20,top-k=2,capacity-factor=1.5";
 
-PlanParsed parse(std::vector<const char*> arguments) {
+Parsed<PlanOptions> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "moeccl-plan");
   return parsePlanOptions(static_cast<int>(arguments.size()), arguments.data());
 }
 
 TEST(PlanOptions, LayerAndNodes) {
-  const PlanParsed parsed = parse({"--nodes", "3", "--ranks-per-node", "2", "--layer", kLayer});
+  const Parsed<PlanOptions> parsed =
+      parse({"--nodes", "3", "--ranks-per-node", "2", "--layer", kLayer});
   ASSERT_EQ(parsed.error, "");
   const PlanOptions& options = parsed.options;
   EXPECT_EQ(options.ranksPerNode, (std::vector{2, 2, 2}));
@@ -40,7 +41,7 @@ TEST(PlanOptions, LayerAndNodes) {
 
 TEST(PlanOptions, NameWhatIsWrong) {
   const auto expect = [](std::vector<const char*> arguments, const char* text) {
-    const PlanParsed parsed = parse(std::move(arguments));
+    const Parsed<PlanOptions> parsed = parse(std::move(arguments));
     EXPECT_NE(parsed.error.find(text), std::string::npos) << parsed.error;
   };
   const auto layer = [&](const char* value, const char* text) {

@@ -10,6 +10,8 @@
 namespace train {
 namespace {
 
+constexpr bool kDouble = sizeof(Real) == sizeof(double);
+
 // Every token goes to three experts, of the first block to all, and finds places: no jumps there.
 ModelConfig smoothModel() {
   ModelConfig config;
@@ -56,7 +58,7 @@ class GradientTest : public testing::Test {
   const ModelConfig config_ = smoothModel();
   moecclComm_t world_ = nullptr;
   std::vector<std::int32_t> inputs_, targets_;
-  std::vector<float> teacher_;  // probabilities
+  std::vector<Real> teacher_;  // probabilities
 };
 
 TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
@@ -81,20 +83,21 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
     const Parameter& parameter = parameters.at(i);
     SCOPED_TRACE(parameter.name);
     const Random random(4, parameter.name);
-    const std::vector<float> before(parameter.value, parameter.value + parameter.part.size());
+    const std::vector<Real> before(parameter.value, parameter.value + parameter.part.size());
     // Small, so that no token's first choice changes, at which the auxiliary loss would jump; large enough
-    // for single precision.
-    constexpr double kStep = 1e-3;
+    // for the precision.
+    constexpr double kStep = kDouble ? 1e-5 : 1e-3, kTolerance = kDouble ? 1e-6 : 2e-3;
     double losses[2];
     for (const int side : {0, 1}) {
       for (std::int64_t j = 0; j < parameter.part.size(); ++j)
         parameter.value[j] =
-            before[j] + static_cast<float>((2 * side - 1) * kStep) * random.normal(j);
+            before[j] + static_cast<Real>((2 * side - 1) * kStep) * random.normal(j);
       losses[side] = loss(model);
     }
     std::copy(before.begin(), before.end(), parameter.value);
     const double expected = (losses[1] - losses[0]) / (2 * kStep);
-    EXPECT_NEAR(slopes[static_cast<std::size_t>(i)], expected, 2e-3 * std::abs(expected) + 2e-4);
+    EXPECT_NEAR(slopes[static_cast<std::size_t>(i)], expected,
+                kTolerance * (std::abs(expected) + 0.1));
   }
   // Every kind of tensor was among them: embeddings, 3 norms, attention, experts, residual branch, output.
   EXPECT_EQ(parameters.count(), 2 + 2 * (2 + 4 + 2 + 5 + 4) + 2 + 1);
@@ -108,7 +111,7 @@ TEST_F(GradientTest, PassesAddUp) {
   model.initialise(parameters);
   model.bind();
   loss(model);
-  std::vector<std::vector<float>> once;
+  std::vector<std::vector<Real>> once;
   for (std::int64_t i = 0; i < parameters.count(); ++i) {
     const Parameter& parameter = parameters.at(i);
     once.emplace_back(parameter.gradient, parameter.gradient + parameter.part.size());
@@ -121,16 +124,16 @@ TEST_F(GradientTest, PassesAddUp) {
 }
 
 TEST(Learn, DivergesFromAnotherTeacherAlone) {
-  std::vector<float> logits = {1, 2, 4, 0.5f, 0.5f, -3}, teacher = logits;
+  std::vector<Real> logits = {1, 2, 4, 0.5, 0.5, -3}, teacher = logits;
   softmax(teacher.data(), 2, 3);
   EXPECT_NEAR(teacher[0] + teacher[1] + teacher[2], 1, 1e-6);
   EXPECT_NEAR(teacher[2] / teacher[1], std::exp(2.0), 1e-5);
   const std::vector<std::int32_t> targets = {2, 0};
-  std::vector<float> same = logits;
+  std::vector<Real> same = logits;
   EXPECT_NEAR(learn(same.data(), {targets.data(), teacher.data(), 1}, 2, 3, 1).divergence, 0, 1e-6);
   // Two equal logits and one far below: whoever is sure of the first costs log 2.
-  std::vector<float> equal = {0, 0, -100};
-  const std::vector<float> sure = {1, 0, 0};
+  std::vector<Real> equal = {0, 0, -100};
+  const std::vector<Real> sure = {1, 0, 0};
   const Losses losses = learn(equal.data(), {targets.data() + 1, sure.data(), 2}, 1, 3, 1);
   EXPECT_NEAR(losses.divergence, std::log(2.0), 1e-6);
   EXPECT_NEAR(losses.crossEntropy, std::log(2.0), 1e-6);
@@ -142,7 +145,7 @@ TEST(Random, HasTheMomentsOfANormalDistributionAndOfItsIndexAlone) {
   const Random random(1, "weights"), same(1, "weights"), other(1, "weight"), seeded(2, "weights");
   constexpr int kCount = 100000;
   double sum = 0, squares = 0, along = 0;
-  std::set<float> different;
+  std::set<Real> different;
   for (int i = 0; i < kCount; ++i) {
     const double value = random.normal(i);
     sum += value;

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Tests examples/train on ranks of one host that are told their nodes.
 
-    test_train.py --lab COMMAND --program FILE --plot FILE Short|Long
+    test_train.py --lab COMMAND --program FILE --double FILE --plot FILE Short|Long
+
+--double is the program that computes with doubles.
 """
 import argparse
 import array
@@ -39,31 +41,32 @@ def command(*words):
     return subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
-def train(nodes, *arguments):
+def train(nodes, *arguments, double=False):
     """What a run printed; nodes as in moeccl-lab run --emulate, or 1 for a process without a launcher."""
     launcher = () if nodes == 1 else (GIVEN.lab, "run", "--emulate", nodes, "--no-prefix", "--")
-    return command(*launcher, GIVEN.program, *arguments)
+    return command(*launcher, GIVEN.double if double else GIVEN.program, *arguments)
 
 
 def checkpoint(path):
-    """Tensor -> its values and Adam's two moments, three arrays of floats."""
+    """Tensor -> its values and Adam's two moments, three arrays of numbers."""
     with open(path, "rb") as file:
         header, _, rest = file.read().partition(b"\n\n")
+    kind = "d" if b"with numbers float64\n" in header else "f"
     tensors, at = {}, 0
     for line in header.decode().splitlines():
         if line.startswith("tensor "):
             _, name, *shape = line.split()
-            size = 4 * math.prod(map(int, shape))
-            tensors[name] = [array.array("f", rest[at + i * size:at + (i + 1) * size]) for i in range(3)]
+            size = array.array(kind).itemsize * math.prod(map(int, shape))
+            tensors[name] = [array.array(kind, rest[at + i * size:at + (i + 1) * size]) for i in range(3)]
             at += 3 * size
     assert len(rest) == at + 8, path
     return tensors
 
 
 class Case(unittest.TestCase):
-    def run_curve(self, name, nodes, *arguments):
+    def run_curve(self, name, nodes, *arguments, double=False):
         """Trains; returns the log as a list of rows of numbers."""
-        done = train(nodes, "--log", path_of(name + ".csv"), *arguments)
+        done = train(nodes, "--log", path_of(name + ".csv"), *arguments, double=double)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return self.curve(name)
 
@@ -113,21 +116,36 @@ class Short(Case):
     def compare_gradients(self, model, tensors_expected):
         # Adam makes the same of a gradient and its double, so that losses alone would not tell. After one step its
         # first moment is a tenth of the gradient.
-        def gradients(name, nodes, *arguments):
+        def gradients(name, nodes, double, *arguments):
             self.run_curve(name, nodes, "--steps", "1", "--checkpoint", path_of(name + ".state"), *SMALL, *model,
-                           *arguments)
+                           *arguments, double=double)
             return {tensor: states[1] for tensor, states in checkpoint(path_of(name + ".state")).items()}
 
-        expected = gradients("one", 1)
-        self.assertEqual(len(expected), tensors_expected)
+        for double, tolerance in ((False, 1e-4), (True, 1e-12)):
+            expected = gradients("one", 1, double)
+            self.assertEqual(len(expected), tensors_expected)
+            for run, arguments in RUNS.items():
+                tensors = gradients(run, "2x4", double, *arguments)
+                self.assertEqual(list(tensors), list(expected))
+                for name, values in tensors.items():
+                    with self.subTest(run=run, tensor=name, double=double):
+                        largest = max(map(abs, expected[name]))
+                        self.assertGreater(largest, 0)
+                        self.assertLess(max(abs(a - b) for a, b in zip(values, expected[name])), tolerance * largest)
+
+    def test_what_is_updated_is_no_rounding(self):
+        # Adam divides a gradient by its size: of one that is nothing but rounding it would make whole steps, other ones
+        # on every grid.
+        def values(name, nodes, *arguments):
+            self.run_curve(name, nodes, "--steps", "20", "--checkpoint", path_of(name + ".state"), *SMALL, *arguments,
+                           double=True)
+            return {tensor: states[0] for tensor, states in checkpoint(path_of(name + ".state")).items()}
+
+        expected = values("one", 1)
         for run, arguments in RUNS.items():
-            tensors = gradients(run, "2x4", *arguments)
-            self.assertEqual(list(tensors), list(expected))
-            for name, values in tensors.items():
+            for name, tensor in values(run, "2x4", *arguments).items():
                 with self.subTest(run=run, tensor=name):
-                    largest = max(map(abs, expected[name]))
-                    self.assertGreater(largest, 0)
-                    self.assertLess(max(abs(a - b) for a, b in zip(values, expected[name])), 1e-4 * largest)
+                    self.assertLess(max(abs(a - b) for a, b in zip(tensor, expected[name])), 1e-7)
 
     def test_pipelines_of_any_length(self):
         deep = ("--blocks", "5", "--steps", "3")
@@ -199,7 +217,7 @@ class Short(Case):
 
     def test_a_teacher_for_the_first_steps(self):
         teacher = path_of("teacher.state")
-        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "2,4",
+        bigger = ("--embedding", "48", "--hidden", "64", "--context", "32", "--blocks", "3", "--experts", "4,8",
                   "--residual", "16")
         self.run_curve("teacher", 1, "--steps", "60", "--warm-up", "10", "--checkpoint", teacher, *bigger)
         taught = ("--teacher", teacher, "--teacher-steps", "15", "--steps", "20", *SMALL)
@@ -224,8 +242,8 @@ class Short(Case):
             with self.subTest(arguments=arguments):
                 self.assertIn(message, self.complaint("2x2", "--teacher", teacher, *arguments))
 
-    def complaint(self, nodes, *arguments):
-        done = train(nodes, "--steps", "2", *SMALL, *arguments)
+    def complaint(self, nodes, *arguments, double=False):
+        done = train(nodes, "--steps", "2", *SMALL, *arguments, double=double)
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         return done.stderr
 
@@ -244,6 +262,9 @@ class Short(Case):
                 with self.subTest(nodes=nodes, arguments=arguments):
                     complaint = self.complaint(nodes, *resume, *arguments)
                     self.assertEqual(complaint.count(message), 1, complaint)
+        self.assertIn("was made with numbers float32, not float64", self.complaint(1, *resume, double=True))
+        self.assertIn(f"--teacher {state} has numbers float32, not float64",
+                      self.complaint(1, "--teacher", state, double=True))
         with open(state, "rb") as file:
             contents = file.read()
         for what, wrong, message in (("short", contents[:-5], "is damaged or not complete"),
@@ -301,6 +322,14 @@ class Short(Case):
 
 
 class Long(Case):
+    def test_500_steps_in_double_are_the_same_under_every_schedule(self):
+        expected = self.run_curve("one", 1, double=True)
+        self.assertEqual(len(expected), 500)
+        for name, arguments in RUNS.items():
+            with self.subTest(run=name):
+                # 1e-3 would do; but nothing less than another choice would part curves by as much as this.
+                self.assert_same_losses(self.run_curve(name, "2x4", *arguments, double=True), expected, 1e-6)
+
     def test_500_steps_learn_the_same_under_every_schedule(self):
         expected = self.run_curve("one", 1)
         self.assertEqual(len(expected), 500)
@@ -322,7 +351,7 @@ class Long(Case):
 def main():
     global GIVEN, FOLDER
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("lab", "program", "plot"):
+    for name in ("lab", "program", "double", "plot"):
         parser.add_argument("--" + name, required=True, type=os.path.realpath)
     parser.add_argument("what", choices=("Short", "Long"))
     GIVEN = parser.parse_args()
