@@ -25,7 +25,10 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
 
 namespace cuda {
 
-// The same on a stream of a GPU, of 500 terms at most. `sources`: a host array of device addresses, read
+// Of one reduction.
+constexpr std::size_t kMaxTerms = 500;
+
+// The same on a stream of a GPU, of kMaxTerms at most. `sources`: a host array of device addresses, read
 // before it returns. Which NaN a sum is may differ. Throws Error.
 void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
             const std::byte* const* sources, std::size_t stride, std::size_t count,

@@ -6,17 +6,17 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/reduce.h"
 #include "kernels/reduce_ops.h"
 #include "kernels/vectors.h"
 
 namespace moeccl {
 
 // The addresses of one launch, in its parameters, which all drivers take up to 4 KiB.
-constexpr std::size_t kMaxTerms = 500;
 struct ReduceTerms {
   std::byte* dst;
   std::size_t count;
-  const std::byte* sources[kMaxTerms];
+  const std::byte* sources[cuda::kMaxTerms];
 };
 
 // Elements of a pack: 16 bytes where all addresses are multiples of 16, else one, at any address.

@@ -1,8 +1,10 @@
 #include "src/comm/gpu_communicator.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
+#include "kernels/reduce.h"
 #include "src/comm/agreement.h"
 #include "src/comm/gpu_oob.h"
 #include "src/comm/host.h"
@@ -34,6 +36,14 @@ Topology discover(Oob& oob, const Settings& settings, Gpu& gpu) {
   return topology;
 }
 
+std::int64_t mostTerms(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const Op& op : plan.ops)
+    if (op.kind == OpKind::reduce)
+      most = std::max(most, blockCount(plan.src(op)) / blockCount(plan.dst(op)));
+  return most;
+}
+
 // The NCCL communicator of all ranks of `oob`.
 Gpu::Comm joinAll(Oob& oob, std::shared_ptr<Gpu>* gpu) {
   Gpu::Id id{};
@@ -48,6 +58,22 @@ Gpu::Comm joinAll(Oob& oob, std::shared_ptr<Gpu>* gpu) {
 }
 
 }  // namespace
+
+void requireFewTerms(const AlgorithmChoice& choice, const Topology& topology) {
+  constexpr auto kMost = static_cast<std::int64_t>(cuda::kMaxTerms);
+  // A sum has one term of each rank at most.
+  if (topology.ranks() <= kMost) return;
+  for (int rank = 0; rank < topology.ranks(); ++rank)
+    if (const std::int64_t terms =
+            mostTerms(choice.algorithm->plan(topology, choice.parameters, rank));
+        terms > kMost)
+      throw Error(moecclInvalidUsage,
+                  nameOf(choice) + stringf(" is not offered on GPUs here: rank %d would add %lld "
+                                           "terms at once, and %lld are possible; choose another "
+                                           "algorithm",
+                                           rank, static_cast<long long>(terms),
+                                           static_cast<long long>(kMost)));
+}
 
 GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology,
                                  Settings settings)
@@ -65,14 +91,19 @@ std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& 
 
 std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Settings& settings) {
   const std::shared_ptr<Gpu> gpu = openGpu();
-  if (const int device = gpu->device(theirs); device != gpu->device())
-    throw Error(moecclInvalidUsage,
-                stringf("ncclComm is of device %d, and the current device is %d; call "
-                        "cudaSetDevice(%d) first",
-                        device, gpu->device(), device));
+  const int device = gpu->device(theirs), current = gpu->device();
+  const OnDevice here(*gpu, device);
   auto lanes = std::make_unique<NcclLanes>(gpu, gpu->split(theirs, 0, gpu->rank(theirs)),
                                            settings.timeoutMs);
   GpuOob oob(*lanes);
+  // The others have come to the split, so this is told only now.
+  agreeAfter(oob, [&] {
+    if (device != current)
+      throw Error(moecclInvalidUsage,
+                  stringf("ncclComm is of device %d, and the current device is %d; call "
+                          "cudaSetDevice(%d) first",
+                          device, current, device));
+  });
   requireAgreement(oob, settings);
   Topology topology = discover(oob, settings, *gpu);
   return std::unique_ptr<Communicator>(
@@ -105,6 +136,7 @@ NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
         nameOf(choice) +
             " is not offered on GPUs: its relays must know how much they will carry, and to "
             "ask would block the stream's caller; linear and pairwise are");
+  requireFewTerms(choice, topology_);
   runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
   return *runs_.back().run;
 }

@@ -11,6 +11,10 @@
 
 namespace moeccl {
 
+// Throws Error where a rank's plan has a reduction of more terms than kernels take: on all ranks alike, so that
+// none enqueues what others refuse.
+void requireFewTerms(const AlgorithmChoice& choice, const Topology& topology);
+
 class GpuCommunicator final : public Communicator {
  public:
   // All are collective, and throw Error. The first: of ranks that have an all-gather.

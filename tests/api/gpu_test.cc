@@ -11,6 +11,7 @@
 
 #include "moeccl/moe.h"
 #include "moeccl/nccl.h"
+#include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
 #include "tests/exec/gpu_double.h"
@@ -193,6 +194,63 @@ TEST_F(Gpus, AdoptNcclCommunicators) {
       }
     });
   for (std::thread& thread : threads) thread.join();
+}
+
+// One rank's mistake is told to all, and no rank waits.
+TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
+  const Gpu::Id id{"users"};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([rank, &id] {
+      try {
+        openDouble();
+        const Gpu::Comm theirs = mine->join(id, 3, rank);
+        const int own = mine->device(), current = rank == 1 ? own + 100 : own;
+        mine->setDevice(current);
+        moecclComm_t comm = nullptr;
+        const std::string device = std::to_string(own);
+        const moecclResult_t result =
+            moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr);
+        if (rank == 1)
+          checkError(result, moecclInvalidUsage, nullptr,
+                     {"is of device " + device, "current device is " + std::to_string(current),
+                      "cudaSetDevice(" + device + ")"});
+        else
+          checkError(result, moecclRemoteError, nullptr, {"rank 1 failed", "cudaSetDevice("});
+        checkThat(mine->device() == current, "another device is current behind the call");
+        mine->setDevice(own);
+        mine->destroy(theirs);
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << "rank " << rank << ": " << e.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GpuReductions, OfTooManyTermsAreRefusedAlike) {
+  const AlgorithmChoice linear{findAlgorithm(Collective::reduceScatter, "linear")};
+  const AlgorithmChoice ring{findAlgorithm(Collective::reduceScatter, "ring")};
+  EXPECT_NO_THROW(requireFewTerms(linear, Topology::uneven({{500}})));
+  EXPECT_NO_THROW(requireFewTerms(ring, Topology::uneven({{501}})));
+  try {
+    requireFewTerms(linear, Topology::uneven({{501}}));
+    FAIL() << "501 terms were not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.result(), moecclInvalidUsage);
+    EXPECT_STREQ(
+        error.what(),
+        "reducescatter (linear) is not offered on GPUs here: rank 0 would add 501 terms at "
+        "once, and 500 are possible; choose another algorithm");
+  }
+  // Rank 0, a node by itself, adds two terms at most; it says so too.
+  try {
+    requireFewTerms({findAlgorithm(Collective::reduceScatter, "hierarchical")},
+                    Topology::uneven({{1, 501}}));
+    FAIL() << "501 terms in a node were not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 would add 501 terms"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(Gpus, SayWhatTheyDoNotOffer) {

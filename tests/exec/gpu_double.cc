@@ -22,6 +22,11 @@ void GpuDouble::refuse(const std::string& text) {
   throw std::logic_error("the double refuses: " + whole);
 }
 
+void GpuDouble::requireCurrent() {
+  if (current_ != number_)
+    refuse("is meant while device " + std::to_string(current_) + " is current");
+}
+
 void GpuDouble::say(const std::string& text) {
   world_.calls_.push_back("device " + std::to_string(number_) + ": " + text);
 }
@@ -56,12 +61,9 @@ void GpuDouble::submit(GpuWorld::Stream& stream, std::unique_ptr<GpuWorld::Item>
 
 // ---- Memory, streams and events ----
 
-void GpuDouble::setDevice(int device) {
-  if (device != number_) refuse("is told to be device " + std::to_string(device));
-}
-
 std::byte* GpuDouble::allocate(std::size_t bytes) {
   const Lock lock(world_.mutex_);
+  requireCurrent();
   if (capture_) refuse("allocates during a capture");
   auto memory = std::make_unique<std::byte[]>(bytes);
   std::memset(memory.get(), 0xa5, bytes);
@@ -84,6 +86,7 @@ void GpuDouble::free(std::byte* memory) noexcept {
 
 Gpu::Stream GpuDouble::newStream(bool urgent) {
   const Lock lock(world_.mutex_);
+  requireCurrent();
   say(urgent ? "new urgent stream" : "new stream");
   GpuWorld::Stream& stream = world_.newStream(*this);
   stream.urgent = urgent;
@@ -99,6 +102,7 @@ void GpuDouble::deleteStream(Stream stream) noexcept {
 
 Gpu::Event GpuDouble::newEvent() {
   const Lock lock(world_.mutex_);
+  requireCurrent();
   auto event = std::make_shared<GpuWorld::Event>();
   events_[event.get()] = event;
   return event.get();
@@ -233,6 +237,7 @@ Gpu::Id GpuDouble::newId() {
 
 Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
   const Lock lock(world_.mutex_);
+  requireCurrent();
   auto comm = std::make_unique<CommState>(CommState{id.data(), ranks, rank});
   CommState* const handle = comm.get();
   comms_[handle] = std::move(comm);
@@ -241,6 +246,7 @@ Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
 
 Gpu::Comm GpuDouble::split(Comm comm, int color, int key) {
   std::unique_lock lock(world_.mutex_);
+  requireCurrent();
   if (capture_) refuse("splits a communicator during a capture");
   CommState& parent = commOf(comm);
   const std::string name = parent.name + "." + std::to_string(parent.splits++);

@@ -5,6 +5,7 @@
 // It finds fault with
 //   - groups that have no partner, or one of another size, on the peer;
 //   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages order;
+//   - what a device is asked for while another is current;
 //   - what must not be done during a capture, and captures that leave a stream unjoined;
 //   - communicators that are destroyed while they have work.
 //
@@ -156,8 +157,8 @@ class GpuDouble final : public Gpu {
   void replay(const Graph& graph, Stream stream);
 
   std::string name() const override { return "NCCL double"; }
-  int device() override { return number_; }
-  void setDevice(int device) override;
+  int device() override { return current_; }
+  void setDevice(int device) override { current_ = device; }
   std::byte* allocate(std::size_t bytes) override;
   void free(std::byte* memory) noexcept override;
   Stream newStream(bool urgent) override;
@@ -210,6 +211,7 @@ class GpuDouble final : public Gpu {
   };
 
   [[noreturn]] void refuse(const std::string& text);
+  void requireCurrent();
   void say(const std::string& text);
   GpuWorld::Stream& streamOf(Stream stream);
   std::shared_ptr<GpuWorld::Event> eventOf(Event event);
@@ -220,6 +222,7 @@ class GpuDouble final : public Gpu {
 
   GpuWorld& world_;
   const int number_;
+  int current_ = number_;
   std::vector<Waiting> group_;
   int groupDepth_ = 0;
   GpuWorld::Stream* legacy_ = nullptr;
