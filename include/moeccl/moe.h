@@ -157,8 +157,9 @@ typedef struct {
   int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets, and then
    * exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one hot expert is all
-   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have places, and not under S2,
-   * which splits the capacity: without one it would be S1 with more to gate and k times as much to gather. */
+   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have
+   * places, and not under S2, which splits the capacity: without one it would be S1 with more to gate and k
+   * times as much to gather. */
   int dropless;
   /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an expert, and
    * topK 1. */

@@ -176,6 +176,20 @@ std::optional<Fit> fitPair(const Samples& samples) {
   return best;
 }
 
+// Where a jump lies between two samples nobody knows: from one to the other predictions rise evenly. Were the
+// first line drawn on to the jump, what has one would seem the best choice before it.
+void bridgeJump(Fit& fit, const Samples& samples) {
+  const Segment& first = fit.segments[0];
+  const Segment second = fit.segments[1];
+  double below = 0;
+  for (const Point& point : samples.points)
+    if (point.x < second.from) below = point.x;
+  const double rise = second.alpha - first.at(below);
+  if (second.alpha <= first.at(second.from) * (1 + 1e-9) || below >= second.from) return;
+  fit.segments[1] = {below, first.at(below), rise / (second.from - below)};
+  fit.segments.push_back(second);
+}
+
 }  // namespace
 
 double Fit::at(double x) const {
@@ -201,8 +215,10 @@ Fit fitLine(std::span<const Point> points) {
   if (samples.size() >= kSamplesForKnee) {
     const std::optional<Fit> pair = fitPair(samples);
     if (pair && worthOfKnee(squaredError(samples, fit), squaredError(samples, *pair),
-                            samples.size()) > kWorth)
+                            samples.size()) > kWorth) {
       fit = *pair;
+      bridgeJump(fit, samples);
+    }
   }
   fit.agreement = agreementOf(samples.points, samples.weights,
                               [&](const Point& point) { return fit.at(point.x); });

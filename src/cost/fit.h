@@ -44,8 +44,8 @@ inline constexpr double kMaxSize = 1e19;
 inline constexpr double kMaxFeature = 1e100;
 inline constexpr double kMaxSpread = 1e6;
 
-// A line, or two that meet or jump up where the second begins. Segments ascend by `from`; the first begins
-// at 0. Predictions are never negative and never fall as x grows.
+// A line, or two that meet; or, where the second begins higher, a third between them, from the last sample of
+// the first to the first of the second. Segments ascend by `from`; the first begins at 0. Predictions are never negative and never fall as x grows.
 struct Fit {
   std::vector<Segment> segments;
   Agreement agreement;
