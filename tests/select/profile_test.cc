@@ -218,17 +218,18 @@ TEST(ProfileText, NamesWhatIsWrong) {
 
 TEST(ProfileText, FitsNeitherFallNorGoBack) {
   const std::string text = printProfile(sampleProfile());
-  const std::size_t second =
-      text.find("{\"from\": ", text.find("{\"from\": ", text.find("exchange")) + 1);
-  ASSERT_LT(second, text.find("\"r2\"", text.find("exchange")));
+  // A line up to 4096 bytes, one to the jump at 8192, and the third.
+  const std::size_t end = text.find("\"r2\"", text.find("exchange"));
+  const std::size_t third = text.rfind("{\"from\": ", end);
+  ASSERT_NE(text.find("{\"from\": 4096", text.find("exchange")), std::string::npos);
   const auto with = [&](const char* segment) {
-    return std::string(text).replace(second, text.find('}', second) + 1 - second, segment);
+    return std::string(text).replace(third, text.find('}', third) + 1 - third, segment);
   };
-  EXPECT_EQ(errorOf(with(R"({"from": 9, "alpha": 1, "beta": 0})")), "");
+  EXPECT_EQ(errorOf(with(R"({"from": 8192, "alpha": 1, "beta": 0})")), "");
   EXPECT_EQ(errorOf(with(R"({"from": -1, "alpha": 1, "beta": 0})")),
-            "curves[3].fit.segments[1].from is -1; it must be a number between 0 and 1e+19");
-  EXPECT_EQ(errorOf(with(R"({"from": 9, "alpha": 1e-6, "beta": 0})")),
-            "curves[3].fit.segments[1].alpha is 1e-06; it must not be less than the 1e-05 that the "
+            "curves[3].fit.segments[2].from is -1; it must be a number between 4096 and 1e+19");
+  EXPECT_EQ(errorOf(with(R"({"from": 4096, "alpha": 1e-6, "beta": 0})")),
+            "curves[3].fit.segments[2].alpha is 1e-06; it must not be less than the 1e-05 that the "
             "segment before predicts there");
 }
 
