@@ -157,8 +157,9 @@ typedef struct {
   int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets, and then
    * exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one hot expert is all
-   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have places, and not under S2,
-   * which splits the capacity: without one it would be S1 with more to gate and k times as much to gather. */
+   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have
+   * places, and not under S2, which splits the capacity: without one it would be S1 with more to gate and k
+   * times as much to gather. */
   int dropless;
   /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an expert, and
    * topK 1. */
@@ -274,9 +275,9 @@ typedef struct {
   { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL, 0.0 }
 
 /* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
- * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of its collectives are those of the grid's
- * communicator. Matrix products run on as many threads as OpenBLAS is set to, in every rank; where ranks
- * share cores, set OPENBLAS_NUM_THREADS=1.
+ * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of
+ * its collectives are those of the grid's communicator. Matrix products run on as many threads as OpenBLAS is
+ * set to, in every rank; where ranks share cores, set OPENBLAS_NUM_THREADS=1.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
  * MOECCL_SCHEDULE names no schedule), InvalidUsage (ranks came with different configs), SystemError
  * (not enough memory), and those of moecclAllGather. */
