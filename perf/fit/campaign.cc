@@ -161,8 +161,8 @@ void Campaign::measureSchedules(Profile& profile) {
       const std::string text = "grid " + textOf(shapes_[i]) + ", " + textOf(kind);
       progress_.show(budget_, began, text);
       const SchedulesMeasured measured = perf::measureSchedules(
-          team_, options_, grids[i].get(), shapes_[i], kind,
-          budget_.until(schedulesPart_, began), job.rank() == 0 ? &profile : nullptr);
+          team_, options_, grids[i].get(), shapes_[i], kind, budget_.until(schedulesPart_, began),
+          job.rank() == 0 ? &profile : nullptr);
       unsteady_ += measured.unsteady;
       if (measured.cut) omitted_.push_back(text);
       budget_.finishUnit(schedulesPart_, began, team_.elapsed());

@@ -11,10 +11,10 @@ namespace moeccl::perf::layers {
 
 struct Timed {
   Setting setting;
-  moecclSchedule_t followed;    // the schedule that the layer follows; never auto
-  int passes;                   // of a turn
-  double error;                 // of its results from the first contender's, relatively
-  std::size_t timedAs;          // index of the contender that ran: an earlier one that does the same, or itself
+  moecclSchedule_t followed;  // the schedule that the layer follows; never auto
+  int passes;                 // of a turn
+  double error;               // of its results from the first contender's, relatively
+  std::size_t timedAs;  // the contender that ran: an earlier one that does the same, or itself
   std::vector<double> seconds;  // per pass on the slowest rank, one for each repetition
 };
 
