@@ -138,6 +138,7 @@ using moeccl::boundary;
 using moeccl::Error;
 using moeccl::profileOf;
 using moeccl::require;
+using moeccl::stringf;
 
 moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) {
   const auto state = moeccl::hold(comm);
