@@ -96,7 +96,7 @@ class Trainer {
  public:
   Trainer(moecclComm_t world, const Options& options)
       : options_(options),
-        text_(readText(options.texts)),
+        text_(readText(options.texts, world)),
         config_(modelOf(options, text_)),
         team_(world, options.stages, gridOf(options, world)),
         parameters_(team_),

@@ -8,10 +8,18 @@
 #include <stdexcept>
 
 #include "random.h"
+#include "team.h"
 
 namespace train {
+namespace {
 
-Text readText(const std::vector<std::string>& paths) {
+// What a rank says of what it has read.
+struct Report {
+  std::uint64_t hash = 0;
+  std::array<char, 512> problem{};  // "": none
+};
+
+Text readHere(const std::vector<std::string>& paths) {
   std::string all;
   for (const std::string& path : paths) {
     std::ifstream file(path, std::ios::binary);
@@ -29,6 +37,32 @@ Text readText(const std::vector<std::string>& paths) {
   text.numbers.reserve(all.size());
   for (const char c : all) text.numbers.push_back(numberOf[static_cast<unsigned char>(c)]);
   text.hash = hashOf(all.data(), all.size());
+  return text;
+}
+
+}  // namespace
+
+Text readText(const std::vector<std::string>& paths, moecclComm_t world) {
+  int ranks = 0;
+  require(moecclCommCount(world, &ranks), "asking for the number of ranks", world);
+  Text text;
+  Report mine;
+  try {
+    text = readHere(paths);
+    mine.hash = text.hash;
+  } catch (const std::runtime_error& error) {
+    std::string(error.what()).copy(mine.problem.data(), mine.problem.size() - 1);
+  }
+  std::vector<Report> all(static_cast<std::size_t>(ranks));
+  require(moecclAllGather(&mine, all.data(), sizeof mine, moecclUint8, world, nullptr),
+          "comparing texts", world);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].problem[0] != '\0')
+      throw std::runtime_error("rank " + std::to_string(rank) + " " + all[rank].problem.data());
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank].hash != all[0].hash)
+      throw std::runtime_error("rank " + std::to_string(rank) +
+                               " has another text than rank 0; --text must be the same for all");
   return text;
 }
 

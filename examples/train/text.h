@@ -1,6 +1,8 @@
 // English text as characters, and what of it a step learns from.
 #pragma once
 
+#include <moeccl/moeccl.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,8 +15,9 @@ struct Text {
   std::uint64_t hash = 0;             // of the text
 };
 
-// The files, one after the other. Throws std::runtime_error, which names the file.
-Text readText(const std::vector<std::string>& paths);
+// The files, one after the other, which every rank reads for itself. Collective over `world`. Throws
+// std::runtime_error, on all ranks alike, where a rank cannot read them or has read something else.
+Text readText(const std::vector<std::string>& paths, moecclComm_t world);
 
 // FNV-1a, continued from `hash`.
 constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325;

@@ -6,10 +6,10 @@
  * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them and
  * the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective,
  * algorithm and group, with a second line where one does not fit; the local work of a layer is a sum of
- * terms for the gate, the experts' products and what is moved; and of whole layers, where they were measured, the
- * profile knows by what factors their exchanges and local work take longer than by themselves. What a profile has no samples for, and
- * everything where there is no profile, is priced from the plans and the costs of links: of those on which the
- * profile's samples come out best, or typical ones.
+ * terms for the gate, the experts' products and what is moved; and of whole layers, where they were measured,
+ * the profile knows by what factors their exchanges and local work take longer than by themselves. What a
+ * profile has no samples for, and everything where there is no profile, is priced from the plans and the costs
+ * of links: of those on which the profile's samples come out best, or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_
@@ -71,9 +71,10 @@ typedef struct {
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
 /* One measured layer of float32, with a capacity and without a residual branch. On a grid of one rank, while
- * all ranks of the machine compute such a layer: the local work, without exchanges. On a larger grid: how much longer the schedule's exchanges and local work
- * take together than by themselves, per grid, schedule and pass; the layer's communicator must choose its
- * algorithms by this profile's samples of them. It counts once these are there. */
+ * all ranks of the machine compute such a layer: the local work, without exchanges. On a larger grid: how much
+ * longer the schedule's exchanges and local work take together than by themselves, per grid, schedule, pass and
+ * chunks of S1, of which there may be 1, 2, 4 or 8; the layer's communicator must choose its algorithms by this
+ * profile's samples of them. It counts once these are there. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;

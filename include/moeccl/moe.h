@@ -275,9 +275,9 @@ typedef struct {
   { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL, 0.0 }
 
 /* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
- * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of its collectives are those of the grid's
- * communicator. Matrix products run on as many threads as OpenBLAS is set to, in every rank; where ranks
- * share cores, set OPENBLAS_NUM_THREADS=1.
+ * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of
+ * its collectives are those of the grid's communicator. Matrix products run on as many threads as OpenBLAS is
+ * set to, in every rank; where ranks share cores, set OPENBLAS_NUM_THREADS=1.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
  * MOECCL_SCHEDULE names no schedule), InvalidUsage (ranks came with different configs), SystemError
  * (not enough memory), and those of moecclAllGather. */

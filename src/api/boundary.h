@@ -14,8 +14,8 @@ namespace moeccl {
 std::string& threadError();
 
 // "moecclAllToAll: count ..."
-moecclResult_t report(const char* function, moecclResult_t result, const std::string& text,
-                      std::string* lastError);
+moecclResult_t report(const char* function, moecclResult_t result, const char* text,
+                      std::string* lastError) noexcept;
 
 // Runs a function's body. The text of an error goes to *lastError, and to the thread's.
 template <typename Body>

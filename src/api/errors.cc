@@ -7,8 +7,8 @@ std::string& threadError() {
   return text;
 }
 
-moecclResult_t report(const char* function, moecclResult_t result, const std::string& text,
-                      std::string* lastError) {
+moecclResult_t report(const char* function, moecclResult_t result, const char* text,
+                      std::string* lastError) noexcept {
   try {
     threadError() = std::string(function) + ": " + text;
     if (lastError != nullptr) *lastError = threadError();

@@ -138,6 +138,7 @@ using moeccl::boundary;
 using moeccl::Error;
 using moeccl::profileOf;
 using moeccl::require;
+using moeccl::stringf;
 
 moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) {
   const auto state = moeccl::hold(comm);
@@ -235,6 +236,12 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
       it.local[static_cast<std::size_t>(pass)].push_back(local);
       return;
     }
+    if (!std::ranges::count(moeccl::kChunks, layer.shape().chunks))
+      throw Error(
+          moecclInvalidArgument,
+          stringf("sample.layer is cut into %lld chunks; it must be 1, 2, 4 or 8, since none "
+                  "chooses among others",
+                  static_cast<long long>(layer.shape().chunks)));
     moeccl::LayerCurve curve = moeccl::layerCurveOf(layer, pass);
     curve.samples[0].seconds = theirs.seconds;
     curve.samples[0].spread = theirs.spread;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 namespace moeccl {
@@ -61,6 +62,10 @@ bool Stream::advance() {
     } catch (const Error& e) {
       failure_ = e.result();
       failureText_ = e.what();
+      drop();
+    } catch (const std::bad_alloc&) {
+      failure_ = moecclSystemError;
+      failureText_ = "out of memory";
       drop();
     } catch (const std::exception& e) {
       failure_ = moecclInternalError;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <new>
 #include <random>
 #include <unordered_map>
 
@@ -23,12 +24,17 @@ Registry& registry() {
 
 BufferedMessage* Mailbox::buffer(Tag tag, const std::byte* data, std::size_t bytes) {
   auto* message = static_cast<BufferedMessage*>(spare_.popFront());
-  if (!message) {
-    buffers_.push_back(std::make_unique<BufferedMessage>());
-    message = buffers_.back().get();
-    message->flight.buffered = true;
+  try {
+    if (!message) {
+      buffers_.push_back(std::make_unique<BufferedMessage>());
+      message = buffers_.back().get();
+      message->flight.buffered = true;
+    }
+    message->copy.assign(data, data + bytes);
+  } catch (const std::bad_alloc&) {
+    if (message) spare_.pushBack(message);
+    return nullptr;
   }
-  message->copy.assign(data, data + bytes);
   message->flight.tag = tag;
   message->flight.from = message->copy.data();
   message->flight.bytes = bytes;

@@ -57,6 +57,7 @@ struct Mailbox {
     ready.notify_one();
   }
 
+  // A copy; null where there is no memory for one.
   BufferedMessage* buffer(Tag tag, const std::byte* data, std::size_t bytes);
   void recycle(BufferedMessage* message) { spare_.pushBack(message); }
 

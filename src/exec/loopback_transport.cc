@@ -167,8 +167,10 @@ void LoopbackTransport::send(int peer, Tag tag, const void* data, std::size_t by
       theirs.complete(receive, copyMessage(receive, transfer->flight.from, bytes));
     } else if (theirs.closing) {
       status = TransferStatus::unreachable;
-    } else if (bytes < eagerBelow_) {
-      me.arrived.pushBack(theirs.buffer(tag, transfer->flight.from, bytes));
+    } else if (BufferedMessage* const copy = bytes < eagerBelow_
+                                                 ? theirs.buffer(tag, transfer->flight.from, bytes)
+                                                 : nullptr) {
+      me.arrived.pushBack(copy);
     } else {
       me.arrived.pushBack(transfer);
       return;

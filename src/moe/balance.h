@@ -9,9 +9,9 @@
 
 namespace moeccl {
 
-// Per part of a batch one row of sums, as gates make them, in the memory that a layer computes in. Rows of different parts come from
-// different ranks under S1, and are added in the order of the parts under every schedule, so that the
-// loss is the same to the last bit.
+// Per part of a batch one row of sums, as gates make them, in the memory that a layer computes in. Rows of
+// different parts come from different ranks under S1, and are added in the order of the parts under every
+// schedule, so that the loss is the same to the last bit.
 class BatchSums {
  public:
   explicit BatchSums(Compute& compute);

@@ -176,6 +176,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
     refuse("tokens", config.tokens, "so many exceed the address space");
   if (config.sequenceTokens > 0) elementCount({config.tokens, 4, config.experts});  // of sums
   const std::int64_t padded = roundUp(config.tokens, unit);
+  elementCount({padded, config.embedding});
   const std::int64_t capacity =
       shape.dropless ? padded : roundUp(wantedPlaces(config, padded), unit);
   shape.groupTokens = padded / shape.groups;

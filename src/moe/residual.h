@@ -51,8 +51,9 @@ class Residual {
   std::optional<PartGather> parts_;  // with `gathers`
   Memory part_;                      // [part tokens][embedding], without
   Memory input_;                     // the same, for backward
-  std::optional<OwnStream> own_;     // of exchanges, where the caller's thread computes
   std::optional<PartGradients> gradients_;
+  // Of exchanges, where the caller's thread computes. It ends before what they are of.
+  std::optional<OwnStream> own_;
 };
 
 }  // namespace moeccl

@@ -14,6 +14,11 @@ std::optional<gates::Draw> Schedule::drawOf(std::int64_t step, int rank) const {
                      static_cast<std::uint64_t>(rank / shape_.grid.nMp)};
 }
 
+int Schedule::worldRank(int ep, int esp) const {
+  const moecclGridShape_t& grid = shape_.grid;
+  return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
+}
+
 moecclResult_t Schedule::allToAll(const char* phase, const Group& group, Places& places,
                                   std::int64_t count, moecclStream_t stream) {
   if (group.ranks == 1) return moecclSuccess;

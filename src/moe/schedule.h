@@ -37,6 +37,8 @@ class Schedule : public Phases {
 
   // What is random about the batch of a rank of the world; nothing is but in training.
   std::optional<gates::Draw> drawOf(std::int64_t step, int rank) const;
+  // The rank of the world at that place of the EP and ESP groups.
+  int worldRank(int ep, int esp) const;
 
   // places = all-to-all of them, `count` elements per rank.
   moecclResult_t allToAll(const char* phase, const Group& group, Places& places, std::int64_t count,

@@ -155,11 +155,6 @@ class Baseline final : public Schedule {
         }
   }
 
-  int worldRank(int ep, int esp) const {
-    const moecclGridShape_t& grid = shape_.grid;
-    return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
-  }
-
   moecclResult_t addShards(std::int64_t count, moecclStream_t stream) {
     if (groups_.esp.ranks == 1) return moecclSuccess;
     return allReduce("ESP-AllReduce", groups_.esp, places_.rows(), places_.rows(), count, stream);

@@ -44,11 +44,13 @@ namespace {
 class DroplessBaseline final : public Schedule {
  public:
   DroplessBaseline(const Groups& groups, Compute& compute)
-      : Schedule(groups, compute), places_(compute), exchange_(groups_, compute, *this) {
+      : Schedule(groups, compute),
+        otherSums_(compute),
+        places_(compute),
+        exchange_(groups_, compute, *this) {
     for (int shard = 0; shard < groups.esp.ranks; ++shard) {
       const bool own = shard == groups.esp.rank;
       routers_.push_back(compute.router(shape_.paddedTokens(), own && shape_.training));
-      if (!own) otherSums_.emplace_back(compute);
     }
     if (groups.esp.ranks > 1)
       gathered_ =
@@ -112,7 +114,7 @@ class DroplessBaseline final : public Schedule {
     for (int shard = 0; shard < groups_.esp.ranks; ++shard) {
       const bool own = shard == groups_.esp.rank;
       routers_[shard]->routeBatch(weights.gate, drawOf(step, worldRank(groups_.ep.rank, shard)),
-                                  compute_.at(batches, shard * batch()), own ? sums : otherSums_[0],
+                                  compute_.at(batches, shard * batch()), own ? sums : otherSums_,
                                   stream);
       begins_.push_back(routers_[shard]->list(stream));
     }
@@ -153,13 +155,8 @@ class DroplessBaseline final : public Schedule {
         }
   }
 
-  int worldRank(int ep, int esp) const {
-    const moecclGridShape_t& grid = shape_.grid;
-    return grid.order == moecclOrderEspEp ? ep * grid.nEsp + esp : esp * grid.nEp + ep;
-  }
-
   std::vector<std::unique_ptr<Router>> routers_;  // by ESP rank
-  std::vector<BatchSums> otherSums_;              // not looked at
+  BatchSums otherSums_;                           // not looked at
   std::vector<const std::int64_t*> begins_;       // by ESP rank, as the routers' lists say
   Places places_;
   RowExchange exchange_;

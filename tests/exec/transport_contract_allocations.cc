@@ -1,4 +1,5 @@
 // Once warm, a message costs no allocation of ours. (UCX's own pools do not use operator new.)
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -15,11 +16,12 @@
 namespace {
 
 thread_local std::int64_t allocations = 0;
+thread_local bool exhausted = false;  // there is no memory
 
 #if MOECCL_OWN_OPERATORS
 void* counted(std::size_t bytes) {
   ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  if (void* memory = exhausted ? nullptr : std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
 #endif
@@ -75,6 +77,39 @@ TEST_P(TransportContract, NoAllocationPerMessage) {
     // The counter counts.
     data = std::vector<std::uint8_t>(10);
     EXPECT_GT(allocations, before);
+  });
+}
+
+TEST_P(TransportContract, MessagesArriveWithoutMemoryForThem) {
+  if (!MOECCL_OWN_OPERATORS) GTEST_SKIP() << "sanitizers replace operator new";
+  run(2, [](Member& me) {
+    constexpr std::size_t kMost = 300000;
+    std::vector<std::uint8_t> data(kMost, 7);
+    // The first meeting of two ranks may cost what it likes.
+    for (const bool memory : {true, false}) {
+      Probe probes[std::size(kSizes)];
+      if (me.rank() == 1) me.meet();
+      std::vector<std::uint8_t> received[std::size(kSizes)];
+      for (auto& each : received) each.resize(kMost);
+      exhausted = !memory;
+      for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+        const Tag tag = tagOf(0, static_cast<std::uint32_t>(memory ? i : 10 + i));
+        if (me.rank() == 0)
+          me.transport.send(1, tag, data.data(), kSizes[i], &probes[i]);
+        else
+          me.transport.recv(0, tag, received[i].data(), kSizes[i], &probes[i]);
+      }
+      exhausted = false;
+      if (me.rank() == 0) me.meet();
+      for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+        while (probes[i].completions == 0)
+          if (!me.transport.progress()) me.transport.wait(100);
+        EXPECT_EQ(probes[i].status, TransferStatus::ok);
+        if (me.rank() == 1)
+          EXPECT_EQ(std::ranges::count(received[i], 7), static_cast<std::ptrdiff_t>(kSizes[i]));
+      }
+      me.meet();
+    }
   });
 }
 

@@ -15,10 +15,11 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 std::atomic<std::size_t> most{SIZE_MAX};  // bytes of one allocation
+std::atomic<long> left{-1};               // allocations before one that fails; below 0: none does
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
   if (counting) ++allocations;
-  if (bytes > most) throw std::bad_alloc();
+  if (bytes > most || (left >= 0 && left-- == 0)) throw std::bad_alloc();
   void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -135,6 +136,56 @@ TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
       check(moecclGridDestroy(grid));
     });
   }
+}
+
+// Whichever allocation fails, on the way of a call or of what tells its error: returns whether one did.
+template <typename Call>
+bool failsFor(long allocation, moecclResult_t result, Call call) {
+  left = allocation;
+  const moecclResult_t actual = call();
+  const bool failed = left < 0;
+  left = -1;
+  checkThat(
+      actual == result || (failed && actual == moecclSystemError),
+      "result " + std::to_string(actual) + " without allocation " + std::to_string(allocation));
+  return failed;
+}
+
+TEST(Allocation, FailingIsNoDefect) {
+  long n = 0;
+  while (failsFor(n, moecclInvalidArgument,
+                  [] { return moecclMoeForward(nullptr, nullptr, nullptr, nullptr); }))
+    ++n;
+  EXPECT_GT(n, 0);
+  Problem problem;
+  problem.name = "no memory";
+  problem.residual = 3;
+  const Solved solved = solve(problem);
+  bool failed = true;
+  // Its communicator fails with it.
+  for (n = 0; failed && !HasFailure(); ++n)
+    runJob(jobOf(problem), [&](moecclComm_t comm, int) {
+      moecclGrid_t grid = nullptr;
+      check(moecclGridCreate(comm, problem.grid, &grid));
+      moecclMoeConfig_t config = solved.layer.config;
+      config.schedule = moecclScheduleS1;  // with dispatch and combine on a stream
+      moecclMoeLayer_t layer = nullptr;
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      check(moecclMoeLayerGetShapes(layer, &shapes));
+      const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+      check(moecclMoeLayerSetWeights(layer, &shard.weights));
+      const moe_reference::Elements tokens =
+          moe_reference::encode(problem.datatype, solved.inputs[0]);
+      moe_reference::Elements output(tokens.size());
+      failed = failsFor(n, moecclSuccess, [&] {
+        return moecclMoeForward(layer, tokens.data(), output.data(), nullptr);
+      });
+      check(moecclMoeLayerDestroy(layer));
+      moecclGridDestroy(grid);
+      throw Aborts{};
+    });
+  EXPECT_GT(n, 10);
 }
 
 TEST(Allocation, TheCounterCounts) {

@@ -57,6 +57,13 @@ TEST(MoeErrors, FieldsOfTheConfig) {
     expectRefused(grid, [](auto& c) { c.tokens = -1; }, {"config.tokens is -1", "at least 0"});
     expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX; }, {"config.tokens"});
     expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX / 4; }, {"address space"});
+    expectRefused(grid,
+                  [](auto& c) {  // what experts choose from comes first
+                    c.tokens = INT64_MAX / 2;
+                    c.gate = moecclGateExpertChoice;
+                    c.schedule = moecclScheduleS2;
+                  },
+                  {"address space"});
     expectRefused(grid, [](auto& c) { c.embedding = 0; }, {"config.embedding is 0", "from 1"});
     expectRefused(grid, [](auto& c) { c.embedding = 1ll << 31; },
                   {"config.embedding", "2147483647"});

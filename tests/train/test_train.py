@@ -307,6 +307,27 @@ class Short(Case):
             with self.subTest(arguments=arguments):
                 self.assertIn(message, self.complaint(nodes, *arguments))
 
+    def test_ranks_without_the_same_text_complain(self):
+        for rank in range(4):
+            with open(path_of(f"text{rank}"), "w", encoding="utf-8") as file:
+                file.write("The same text for each of them. " * 10)
+
+        def complaint():
+            script = 'text=$1$MOECCL_RANK; shift; exec "$0" --text "$text" "$@"'
+            done = command(GIVEN.lab, "run", "--emulate", "2x2", "--no-prefix", "--", "sh", "-c", script,
+                           GIVEN.program, path_of("text"), "--steps", "1", *SMALL)
+            complaints = [line for line in done.stderr.splitlines() if line.startswith("train: ")]
+            return done.returncode, complaints
+
+        self.assertEqual(complaint(), (0, []))
+        with open(path_of("text2"), "a", encoding="utf-8") as file:
+            file.write("!")
+        self.assertEqual(complaint(), (2, ["train: rank 2 has another text than rank 0; --text must be the same for "
+                                           "all"]))
+        os.remove(path_of("text3"))
+        self.assertEqual(complaint(), (2, [f"train: rank 3 cannot read --text {path_of('text3')}: No such file or "
+                                           "directory"]))
+
     def test_a_loss_that_explodes_ends_the_run(self):
         self.assertIn("the loss is no number any more",
                       self.complaint(1, "--learning-rate", "1e30", "--steps", "20", "--warm-up", "1"))
