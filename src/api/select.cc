@@ -118,8 +118,12 @@ Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) 
     layerShape(question.layer, schedule, grid);  // what it cannot have is refused, chosen or not
     subject.offered.push_back(schedule);
   }
-  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
-  return subject;
+  if (!subject.offered.empty()) return subject;
+  layerShape(question.layer, question.requested, grid);  // says why
+  throw Error(moecclInvalidArgument,
+              stringf("query.rule is %d; it must be moecclRuleModel where the schedule is fixed to "
+                      "%s, since Parm's rules choose between S1 and S2",
+                      static_cast<int>(question.rule), nameOf(question.requested)));
 }
 
 std::vector<moecclScheduleChoice_t> answer(LayerModel& model, const Subject& subject,

@@ -95,20 +95,30 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void requireOffered(const LayerShape& shape) {
+// The schedule of the config or, where it is another, of the environment.
+[[noreturn]] void refuseSchedule(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
+                                 const std::string& right) {
+  if (schedule == config.schedule) refuse("schedule", static_cast<int>(schedule), right);
+  throw Error(moecclInvalidArgument, std::string("MOECCL_SCHEDULE is \"") +
+                                         kScheduleNames[static_cast<std::size_t>(schedule)] +
+                                         "\"; " + right);
+}
+
+void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
   if (offers(shape.schedule, shape)) return;
   const moecclGridShape_t& grid = shape.grid;
   if (shape.schedule == moecclScheduleS2)
-    refuse("schedule", static_cast<int>(shape.schedule),
-           "S2 splits the capacity, of which a dropless layer has none; baseline, S1 and PPMoE are "
-           "offered");
+    refuseSchedule(config, shape.schedule,
+                   "S2 splits the capacity, of which a dropless layer has none; baseline, S1 and "
+                   "PPMoE are offered");
   if (shape.schedule == moecclScheduleS1)
     refuse("capacityGroups", shape.groups,
            "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
   const std::int64_t ranks = std::int64_t{grid.nEp} * grid.nEsp;
-  refuse("schedule", static_cast<int>(shape.schedule),
-         "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
-             std::to_string(grid.nMp) + ", and must be nEp * nEsp, " + std::to_string(ranks));
+  refuseSchedule(config, shape.schedule,
+                 "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
+                     std::to_string(grid.nMp) + ", and must be nEp * nEsp, " +
+                     std::to_string(ranks));
 }
 
 // What each rank cuts its tokens into.
@@ -169,7 +179,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   // One group, in which every choice has a place; or as many as are gated by themselves.
   if (shape.dropless && schedule != moecclScheduleS1) shape.groups = 1;
   shape.schedule = schedule;
-  requireOffered(shape);
+  requireOffered(config, shape);
 
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)

@@ -306,6 +306,17 @@ TEST(Select, ParmsRules) {
     const double large = 5 + 2e-3 * 1024 * 16 * 4;
     near(choiceOf(published, moecclScheduleS1).seconds, 2 * large + gather);
     near(choiceOf(published, moecclScheduleS2).seconds, large + 7 + 4e-3 * 4096 * 16 * 4);
+    moecclMoeConfig_t config = layerConfig();
+    config.schedule = moecclScheduleBaseline;
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.grid = grid;
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &config;
+    query.rule = moecclRuleParm;
+    int count = 0;
+    checkError(moecclSelectSchedule(&query, nullptr, &count), moecclInvalidArgument, nullptr,
+               {"query.rule is 1", "fixed to baseline", "between S1 and S2"});
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));
   });

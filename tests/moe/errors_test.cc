@@ -363,6 +363,20 @@ TEST(MoeErrors, Environment) {
   onGrid([](moecclGrid_t grid, int) {
     expectRefused(grid, [](auto&) {}, {"MOECCL_SCHEDULE is \"fastest\"", "S1, S2 or PPMoE"});
   });
+  // What the config does not say is not said to be wrong there.
+  setenv("MOECCL_SCHEDULE", "ppmoe", 1);
+  onGrid([](moecclGrid_t grid, int) {
+    expectRefused(grid, [](auto&) {}, {"MOECCL_SCHEDULE is \"PPMoE\"", "nMp is 2"});
+  });
+  setenv("MOECCL_SCHEDULE", "S2", 1);
+  onGrid([](moecclGrid_t grid, int) {
+    expectRefused(grid,
+                  [](auto& c) {
+                    c.dropless = 1;
+                    c.capacityFactor = 0;
+                  },
+                  {"MOECCL_SCHEDULE is \"S2\"", "S2 splits the capacity"});
+  });
   for (const auto& [name, schedule] : {std::pair{"baseline", moecclScheduleBaseline},
                                        {"S1", moecclScheduleS1},
                                        {"s2", moecclScheduleS2},

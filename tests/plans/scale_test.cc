@@ -1,5 +1,6 @@
 // Plans of many ranks: still right, still small, still quick to build.
 #include <algorithm>
+#include <ctime>
 #include <limits>
 #include <string>
 #include <vector>
@@ -73,20 +74,18 @@ TEST(PlanSize, HierarchicalIsForThousandsOfRanks) {
     EXPECT_NE(std::ranges::find(names, name), names.end()) << name;
 }
 
-// The design asks for O(P) ops and well under a millisecond; the bound on time leaves room for slow
-// builds and busy machines.
+// The design asks for O(P) ops and well under a millisecond. The bound is on processor time, and far above: what is
+// quadratic takes longer, also in slow builds.
 TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
-  using Clock = std::chrono::steady_clock;
   const Topology topology = Topology::even(512, 8);
   for (const Algorithm& algorithm : algorithms()) {
     if (!isOffered(algorithm, topology)) continue;
     double best = std::numeric_limits<double>::infinity();
     size_t ops = 0, blocks = 0, deps = 0;
     for (int rank : {0, 1, 2047, 4095}) {
-      const auto start = Clock::now();
+      const std::clock_t start = std::clock();
       const Plan plan = algorithm.plan(topology, gridOf8(topology.ranks()), rank);
-      best =
-          std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+      best = std::min(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
       ops = std::max(ops, plan.ops.size());
       blocks = std::max(blocks, plan.blockPool.size());
       deps = std::max(deps, plan.depPool.size());
@@ -97,7 +96,7 @@ TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
     EXPECT_LE(ops, parts * 4 * 4096) << nameOf(algorithm);
     EXPECT_LE(blocks, parts * 9 * 4096) << nameOf(algorithm);
     EXPECT_LE(deps, parts * 11 * 4096) << nameOf(algorithm);
-    EXPECT_LT(best, 20) << nameOf(algorithm);
+    EXPECT_LT(best, 100) << nameOf(algorithm);
   }
 }
 
