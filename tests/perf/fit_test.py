@@ -55,7 +55,7 @@ class Fit(unittest.TestCase):
         return profile
 
     def test_a_profile_that_predicts(self):
-        profile = self.fit("2x2", "--budget", "12", *QUICK[2:], "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
+        profile = self.fit("2x2", "--budget", "200", *QUICK[2:], "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
