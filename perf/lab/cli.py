@@ -60,6 +60,9 @@ def parser():
                          "one for each, as in 3,5,1")
     up.add_argument("--uplink", default="none", metavar="RATE",
                     help="rate of each node's uplink, as in 100mbit or 1gbit (default: none, unshaped)")
+    up.add_argument("--bus", default="none", metavar="RATE",
+                    help="let the ranks of a node reach each other not through memory but through a bus "
+                         "that carries RATE for all of them together (default: none)")
     up.add_argument("--shape", choices=["both", "egress"], default="both",
                     help="limit what a node sends and what it receives, each to RATE (both, the "
                          "default), or only what it sends (egress)")
@@ -180,7 +183,8 @@ def shape_of(options):
 def up(options, _, command):
     ranks = shape_of(options)
     try:
-        rate = network.parse_rate(options.uplink)
+        rate = network.parse_rate("--uplink", options.uplink)
+        bus = network.parse_rate("--bus", options.bus)
     except LabError as error:
         raise Usage(str(error)) from None
     tools = network.find_tools()
@@ -193,11 +197,11 @@ def up(options, _, command):
             signal.signal(number, signal.default_int_handler)
     lock_fd = state.claim(folder)
     lab = {"name": options.name, "id": str(uuid.uuid4()), "ranks": ranks, "uplink": options.uplink,
-           "shape": options.shape if rate else "none", "mtu": network.MTU, "since": int(time.time())}
+           "shape": options.shape if rate else "none", "bus": options.bus, "mtu": network.MTU, "since": int(time.time())}
     pid = None
     try:
         pid, control = supervisor.launch(
-            {"folder": folder, "tools": tools, "ranks": ranks, "rate": rate,
+            {"folder": folder, "tools": tools, "ranks": ranks, "rate": rate, "bus": bus,
              "ingress": options.shape == "both", "command": command}, lock_fd)
         wait_until_ready(control)
         state.save(folder, {**lab, "pid": pid, "start": state.start_time(pid)})
@@ -243,7 +247,8 @@ def describe(lab):
     each = f"{ranks[0]} each" if len(set(ranks)) == 1 else ",".join(map(str, ranks))
     way = {"both": "each way", "egress": "sending only", "none": ""}[lab["shape"]]
     return (f"{plural(len(ranks), 'node')}, {plural(sum(ranks), 'rank')} ({each}), uplinks "
-            + (f"{uplink} {way}" if way else "unshaped"))
+            + (f"{uplink} {way}" if way else "unshaped")
+            + ("" if lab["bus"] == "none" else f", {lab['bus']} within a node"))
 
 
 def positive(value, argument):
@@ -264,6 +269,8 @@ def run(options, argv, command):
         return emulate(options, argv, extra)
     lab = state.load_or_fail(options.name)
     ranks = [options.per_node or count for count in lab["ranks"]]
+    if lab["bus"] != "none":
+        extra = {"UCX_TLS": "tcp,self", **extra}  # memory would pass the bus by
     folder = state.folder(options.name)
     token = f"run-{uuid.uuid4().hex[:12]}"
     environment = client.rank_environment(ranks, f"{folder}/shared/{token}/id")
@@ -407,7 +414,7 @@ def status(options, _, __):
                       "first_rank": first, "ranks": count})
         first += count
     if options.json:
-        print(json.dumps({**{key: lab[key] for key in ("name", "uplink", "shape", "mtu", "since", "pid")},
+        print(json.dumps({**{key: lab[key] for key in ("name", "uplink", "shape", "bus", "mtu", "since", "pid")},
                           "up": True, "nodes": nodes}, indent=1))
         return 0
     print(f"lab '{lab['name']}' is up since {time.strftime('%F %T', time.localtime(lab['since']))}: "

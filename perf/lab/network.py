@@ -1,4 +1,7 @@
-"""The lab's network: one bridge in the switch's namespace, one veth pair per node, tc tbf on both ends."""
+"""The lab's network: one bridge in the switch's namespace, one veth pair per node, tc tbf on both ends.
+
+And each node's bus: its lo, through a tbf of its own.
+"""
 import contextlib
 import os
 import shutil
@@ -32,7 +35,7 @@ def port(node):
     return f"port{node}"
 
 
-def parse_rate(text):
+def parse_rate(argument, text):
     """Bits per second of '1gbit', or None for 'none'."""
     if text == "none":
         return None
@@ -43,8 +46,8 @@ def parse_rate(text):
         if not 8 * 10**3 <= rate <= 10**12:
             raise ValueError
     except (KeyError, ValueError, OverflowError):
-        raise LabError(f"--uplink {text}: give bits per second with a unit, from 8kbit to 1tbit, "
-                       "for instance 100mbit, 1gbit, 2.5gbit; or none for unshaped uplinks") from None
+        raise LabError(f"{argument} {text}: give bits per second with a unit, from 8kbit to 1tbit, "
+                       "for instance 100mbit, 1gbit, 2.5gbit; or none, for no limit") from None
     return rate
 
 
@@ -108,12 +111,13 @@ def wire_switch(tools, pids, rate, ingress):
               "rate limits (kernel option CONFIG_NET_SCH_TBF)")
 
 
-def wire_node(tools, node, count, rate):
-    """In a node's namespace: lo and eth0, addresses, neighbours, TCP's limits and the egress rate."""
+def wire_node(tools, node, count, rate, bus):
+    """In a node's namespace: lo and eth0, addresses, neighbours, TCP's limits, the egress and bus rates."""
     quiet()
-    lines = ["link set lo up",
-             # One packet per TCP segment: tbf would cut larger ones itself and drop their tails, and
-             # counters would count one packet and one header for up to 64 KiB.
+    # One packet per TCP segment: tbf would cut larger ones itself and drop their tails, and
+    # counters would count one packet and one header for up to 64 KiB.
+    lines = [f"link set lo mtu {MTU} gso_max_segs 1"] if bus else []
+    lines += ["link set lo up",
              "link set eth0 gso_max_segs 1",
              "link set eth0 up",
              f"addr add {address(node)}/16 dev eth0",
@@ -127,12 +131,14 @@ def wire_node(tools, node, count, rate):
     # Where nothing is dropped the windows decide, not the algorithm. Reno is the one that every kernel
     # has and allows in a namespace, so that labs behave alike whatever the machine's default is.
     set_sysctl("ipv4/tcp_congestion_control", "reno")
-    if rate:
+    shaped = {device: limit for device, limit in (("eth0", rate), ("lo", bus)) if limit}
+    if shaped:
         # Bounds what all connections together can put into a queue.
-        window = max(256 << 10, int(rate / 8 * 4e-3))
+        window = max(256 << 10, int(max(shaped.values()) / 8 * 4e-3))
         set_sysctl("ipv4/tcp_rmem", f"4096 131072 {window}")
         set_sysctl("ipv4/tcp_wmem", f"4096 16384 {window}")
-        batch(tools["tc"], shape("eth0", rate), "rate limits (kernel option CONFIG_NET_SCH_TBF)")
+        batch(tools["tc"], "".join(shape(device, limit) for device, limit in shaped.items()),
+              "rate limits (kernel option CONFIG_NET_SCH_TBF)")
 
 
 def read_counters(nodes):

@@ -222,7 +222,7 @@ def node_process(spec, node, link, shared):
     message, _ = wire.receive(link)
     if message is None:
         return
-    network.wire_node(spec["tools"], node, len(spec["ranks"]), spec["rate"])
+    network.wire_node(spec["tools"], node, len(spec["ranks"]), spec["rate"], spec["bus"])
     listener = server.listen(f"{spec['folder']}/{network.hostname(node)}.sock")
     wire.send(link, {"ready": True})
     link.close()

@@ -22,8 +22,8 @@ RUNTIME = ""  # set in main: a folder of our own, so that labs of the same user 
 
 TRANSFER = """
 import os, socket, sys, time
-size = int(sys.argv[1])
-if os.environ["MOECCL_NODE"] == "1":
+size, receiver = int(sys.argv[1]), sys.argv[2]
+if os.environ["MOECCL_RANK"] == "1":
     listener = socket.create_server(("0.0.0.0", 7000))
     connection, _ = listener.accept()
     begun, got = time.monotonic(), 0
@@ -33,7 +33,7 @@ if os.environ["MOECCL_NODE"] == "1":
 elif os.environ["MOECCL_RANK"] == "0":
     for _ in range(200):
         try:
-            connection = socket.create_connection(("node1", 7000))
+            connection = socket.create_connection((receiver, 7000))
             break
         except ConnectionRefusedError:
             time.sleep(0.05)
@@ -245,13 +245,13 @@ class Nodes(LabTest):
 
 
 class Traffic(LabTest):
-    def transfer(self, size, *arguments):
-        """Sends from node 0 to node 1; returns (seconds, the counters' difference)."""
+    def transfer(self, size, to=1):
+        """Sends from node 0 to node 1 or itself; returns (seconds, the counters' difference)."""
         before = os.path.join(RUNTIME, "before")
         with open(before, "w") as file:
             file.write(self.succeed("counters", "--json"))
-        got, seconds = self.succeed("run", "--no-prefix", "--per-node", "1", "--", sys.executable, "-c",
-                                    TRANSFER, size).split()
+        got, seconds = self.succeed("run", "--no-prefix", "--per-node", 2 - to, "--", sys.executable, "-c",
+                                    TRANSFER, size, f"node{to}").split()
         self.assertEqual(int(got), size)
         counted = json.loads(self.succeed("counters", "--json", "--since", before))
         self.assertIn("total", self.succeed("counters", "--since", before))
@@ -289,6 +289,20 @@ class Traffic(LabTest):
         rate = self.rate("--uplink", "100mbit", "--shape", "egress")
         self.assertTrue(90e6 < rate < 105e6, rate)
         self.assertNotIn("tbf", self.succeed("exec", "switch", "--", "/sbin/tc", "qdisc"))
+
+    def test_bus_limits_what_ranks_of_a_node_send_each_other(self):
+        self.assertIn("uplinks unshaped, 100mbit within a node",
+                      self.up("--nodes", 2, "--bus", "100mbit", "--ranks-per-node", 2))
+        size = 10_000_000
+        best = max(size * 8 / self.transfer(size, to=0)[0] for _ in range(3))
+        self.assertTrue(80e6 < best < 105e6, best)
+        seconds, counted = self.transfer(size)
+        self.assertGreater(size * 8 / seconds, 150e6)
+        self.assertGreater(counted["nodes"][0]["sent_bytes"], size)
+        self.assertEqual(self.lines("run", "--no-prefix", "--", "sh", "-c", "echo $UCX_TLS"),
+                         ["tcp,self"] * 4)
+        self.assertEqual(self.lines("run", "--no-prefix", "--env", "UCX_TLS=tcp", "--", "sh", "-c",
+                                    "echo $UCX_TLS"), ["tcp"] * 4)
 
     def test_snapshots_of_another_lab_are_refused(self):
         self.up("--nodes", 2)
@@ -462,6 +476,7 @@ class Arguments(LabTest):
                 (("up", "--nodes", "2", "--ranks-per-node", "0"), ("--ranks-per-node 0", "1 or more")),
                 (("up", "--nodes", "2", "--uplink", "10mbps"), ("--uplink 10mbps", "100mbit")),
                 (("up", "--nodes", "2", "--uplink", "fast"), ("--uplink fast", "100mbit")),
+                (("up", "--nodes", "2", "--bus", "wide"), ("--bus wide", "100mbit")),
                 (("up", "--nodes", "2", "--shape", "x"), ("--shape", "egress")),
                 (("up", "--nodes", "2", "--name", "../x"), ("--name ../x", "letters")),
                 (("up", "--nodes", "2", "--", "x"), ("up", "--")),
