@@ -19,7 +19,7 @@ constexpr std::array kKinds = {
 };
 
 constexpr std::int64_t kFewestTokens = 64, kMostTokens = 1 << 16, kStep = 2;
-constexpr double kLongestPass = 0.1;
+constexpr double kLongestPass = 0.1, kBlockSeconds = 10e-3;
 
 }  // namespace
 
@@ -69,7 +69,9 @@ LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerK
     for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});
     takeTurns(team, turns,
-              {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2, true}, true);
+              {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2, true,
+               kBlockSeconds},
+              true);
     last = 0;
     for (std::size_t i = 0; i < turns.size(); ++i) {
       const Median seconds = medianOf(turns[i].seconds);

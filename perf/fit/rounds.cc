@@ -12,7 +12,6 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kBlockSeconds = 2e-3, kIndependentBlockSeconds = 10e-3;
 constexpr double kMostCalls = 1000;
 
 // Seconds per call, on this rank.
@@ -33,17 +32,16 @@ double timeOf(Team& team, const Turn& turn, int calls, bool independent) {
 
 // Of each turn, so that they last as long as a block should. The first call of each makes what later ones
 // find ready.
-std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, bool independent) {
+std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, const Rounds& rounds) {
   std::vector<double> once;
   for (const Turn& turn : turns) {
     turn.call();
-    once.push_back(timeOf(team, turn, 1, independent));
+    once.push_back(timeOf(team, turn, 1, rounds.independent));
   }
-  const double block = independent ? kIndependentBlockSeconds : kBlockSeconds;
   std::vector<int> calls;
   for (const double seconds : team.slowest(once))
-    calls.push_back(
-        static_cast<int>(std::clamp(std::ceil(block / std::max(seconds, 1e-9)), 1.0, kMostCalls)));
+    calls.push_back(static_cast<int>(
+        std::clamp(std::ceil(rounds.blockSeconds / std::max(seconds, 1e-9)), 1.0, kMostCalls)));
   return calls;
 }
 
@@ -62,7 +60,7 @@ bool allSteady(std::vector<Turn>& turns, double percent) {
 }  // namespace
 
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts) {
-  const std::vector<int> calls = callsPerBlock(team, turns, rounds.independent);
+  const std::vector<int> calls = callsPerBlock(team, turns, rounds);
   std::vector<std::size_t> order(turns.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random;  // every rank's draws are the same

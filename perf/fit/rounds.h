@@ -23,13 +23,15 @@ struct Rounds {
   // Calls that do not wait for one another: they are over when all ranks are done. Where ranks share
   // processors, one that gets its turn late would else seem to have needed no longer than alone.
   bool independent = false;
+  double blockSeconds = 2e-3;  // of a turn's calls in a repetition
 };
 inline constexpr int kMinRepetitions = 3;
 // Calls per repetition and turn that Rounds may make where one takes long: two before the repetitions.
 inline constexpr int kMinCalls = kMinRepetitions + 2;
 
-// Repeats all turns until those that are not hopeless are steady, in an order that is shuffled anew each time. A repetition of a turn is a barrier of all
-// ranks and then calls for at least 2 ms, independent ones for 10 ms. `counts`: whether this rank's time does. Collective. Throws Interrupted, and what calls throw.
+// Repeats all turns until those that are not hopeless are steady, in an order that is shuffled anew each time.
+// A repetition of a turn is a barrier of all ranks and then calls for at least blockSeconds. `counts`:
+// whether this rank's time does. Collective. Throws Interrupted, and what calls throw.
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts);
 
 }  // namespace moeccl::perf

@@ -36,6 +36,8 @@ std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig
 }
 
 constexpr std::int64_t kMostChunks = 4, kChunkedTokens = 512;
+// Small layers one after another, as training has them: alone, they would begin with what the barrier leaves.
+constexpr double kBlockSeconds = 20e-3;
 
 }  // namespace
 
@@ -80,7 +82,8 @@ SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moeccl
   for (config.chunks = 2; config.chunks <= kMostChunks && kind.tokens >= kChunkedTokens;
        config.chunks *= 2)
     add();
-  takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, until}, true);
+  takeTurns(team, turns,
+            {options.steadyPercent, options.maxRepetitions, until, false, kBlockSeconds}, true);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     if (profile != nullptr)
       profile->add(layers[i / kTimedPasses.size()].get(),

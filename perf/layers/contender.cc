@@ -2,11 +2,21 @@
 
 #include <moeccl/model.h>
 
+#include <string_view>
+
 namespace moeccl::perf::layers {
 namespace {
 
 // Weighs the auxiliary loss as in Switch and GShard.
 constexpr double kAuxiliaryLossScale = 0.01;
+
+// S2's exchanges as S1 calls the same plans where MP groups have one rank and there is nothing to gather.
+std::string withoutGather(std::string exchanges) {
+  constexpr std::string_view kGathering = "SAA: sequential", kCombining = "combine: dedup";
+  if (const auto at = exchanges.find(kGathering); at != std::string::npos)
+    exchanges.replace(at, kGathering.size(), kCombining);
+  return exchanges;
+}
 
 }  // namespace
 
@@ -30,6 +40,7 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
 Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
+      withoutMp_(layer.grid.nMp == 1),
       backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
@@ -58,14 +69,15 @@ std::string Contender::ways() const {
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
-  std::string ways = scheduleName(config.schedule);
+  const bool asS1 = withoutMp_ && config.schedule == moecclScheduleS2;
+  std::string ways = scheduleName(asS1 ? moecclScheduleS1 : config.schedule);
   for (const moecclPass_t pass : {moecclPassForward, moecclPassBackward}) {
     if (pass == moecclPassBackward && !backward_) continue;
     query.pass = pass;
     moecclScheduleChoice_t choice;
     int room = 1;
     require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
-    (ways += "; ") += choice.exchanges;
+    (ways += "; ") += asS1 ? withoutGather(choice.exchanges) : choice.exchanges;
   }
   return ways;
 }
