@@ -235,9 +235,10 @@ def local_table(fit):
 
 def layers_table(layers):
     rows = [(one["where"], f"{one['schedule']}, {one['pass']}", f"{one['factors']['local']:.2f}",
-             f"{one['factors']['exchanges']:.2f}", f"{100 * one['factors']['medianError']:.1f} %",
+             f"{one['factors']['latency']:.2f}", f"{one['factors']['bytes']:.2f}",
+             f"{100 * one['factors']['medianError']:.1f} %",
              f"{100 * one['factors']['worstError']:.0f} %", str(len(one["samples"]))) for one in layers]
-    return table(rows, ("ranks", "schedule", "local work", "exchanges", "median error", "worst error", "samples"))
+    return table(rows, ("ranks", "schedule", "local work", "latencies", "bytes", "median error", "worst error", "samples"))
 
 
 def sections(pyplot, profile, maps):

@@ -72,6 +72,11 @@ double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const 
   return way.price->seconds(std::ceil(bytes / std::max(1.0, ways.blocks)), links_, sharing_);
 }
 
+CostModel::Estimate CostModel::estimate(const Ways& ways, const Way& way, double bytes) const {
+  const double all = seconds(ways, way, bytes);
+  return {way.choice, all, ways.measured, std::min(all, seconds(ways, way, 0))};
+}
+
 std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {
   std::size_t best = 0;
   double lowest = 0;
@@ -89,8 +94,7 @@ std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
                                                       const AlgorithmChoice& given, double bytes) {
   const Ways& ways = waysOf(collective, given);
   std::vector<Estimate> all;
-  for (const Way& way : ways.ways)
-    all.push_back({way.choice, seconds(ways, way, bytes), ways.measured});
+  for (const Way& way : ways.ways) all.push_back(estimate(ways, way, bytes));
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
   return all;
 }
@@ -98,9 +102,8 @@ std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
 CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmChoice& given,
                                        double bytes) {
   const Ways& ways = waysOf(collective, given);
-  if (ways.ways.empty()) return {given, 0, false};
-  const Way& way = ways.ways[indexOfFastest(ways, bytes)];
-  return {way.choice, seconds(ways, way, bytes), ways.measured};
+  if (ways.ways.empty()) return {given, 0, false, 0};
+  return estimate(ways, ways.ways[indexOfFastest(ways, bytes)], bytes);
 }
 
 AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,

@@ -27,6 +27,7 @@ class CostModel {
     AlgorithmChoice choice;
     double seconds;
     bool measured;
+    double latency;  // the part of seconds that no bytes would take
   };
   // Of every way, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
   // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
@@ -77,6 +78,7 @@ class CostModel {
   Ways find(Collective collective, const AlgorithmChoice& given) const;
   std::shared_ptr<const NodePrice> priceOf(const AlgorithmChoice& choice) const;
   double seconds(const Ways& ways, const Way& way, double bytes) const;
+  Estimate estimate(const Ways& ways, const Way& way, double bytes) const;
   std::size_t indexOfFastest(const Ways& ways, double bytes) const;
 
   Topology topology_;

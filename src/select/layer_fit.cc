@@ -13,31 +13,40 @@ constexpr double kPrior = 0.1;  // samples
 
 // What the profile predicts of a sample's parts, over what the sample took.
 struct Shares {
-  double local, exchanges;
+  double local, latency, bytes;
+
+  double by(const LayerFactors& factors) const {
+    return factors.local * local + factors.latency * latency + factors.bytes * bytes;
+  }
+};
+
+struct Times {
+  double seconds, latency;
 };
 
 // By the fastest algorithm; of groups that differ the slowest. Nothing where one was not measured.
-std::optional<double> secondsOf(const Profile& profile, const LayerExchange& exchange) {
-  double slowest = 0;
+std::optional<Times> timesOf(const Profile& profile, const LayerExchange& exchange) {
+  Times slowest{};
   for (const std::string& where : exchange.where) {
-    std::optional<double> fastest;
+    std::optional<Times> fastest;
     for (const Curve& curve : profile.curves(exchange.collective, where)) {
-      const double seconds = curve.fit.at(exchange.bytes);
-      fastest = std::min(fastest.value_or(seconds), seconds);
+      const Times times{curve.fit.at(exchange.bytes), curve.fit.at(0)};
+      if (!fastest || times.seconds < fastest->seconds) fastest = times;
     }
     if (!fastest) return std::nullopt;
-    slowest = std::max(slowest, *fastest);
+    if (fastest->seconds > slowest.seconds) slowest = *fastest;
   }
   return slowest;
 }
 
 std::optional<Shares> sharesOf(const Profile& profile, const Local& local,
                                const LayerSample& sample) {
-  Shares shares{local.fit.at(sample.local) / sample.seconds, 0};
+  Shares shares{local.fit.at(sample.local) / sample.seconds, 0, 0};
   for (const LayerExchange& exchange : sample.exchanges) {
-    const auto seconds = secondsOf(profile, exchange);
-    if (!seconds) return std::nullopt;
-    shares.exchanges += *seconds / sample.seconds;
+    const auto times = timesOf(profile, exchange);
+    if (!times) return std::nullopt;
+    shares.latency += times->latency / sample.seconds;
+    shares.bytes += (times->seconds - times->latency) / sample.seconds;
   }
   return shares;
 }
@@ -54,20 +63,21 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
   if (known.empty()) return {};
 
   const double prior = std::sqrt(kPrior);
-  std::vector<std::vector<double>> columns = {{prior, 0}, {0, prior}};
-  std::vector<double> target = {prior, prior};
+  std::vector<std::vector<double>> columns = {{prior, 0, 0}, {0, prior, 0}, {0, 0, prior}};
+  std::vector<double> target = {prior, prior, prior};
   for (const Shares& shares : known) {
     columns[0].push_back(shares.local);
-    columns[1].push_back(shares.exchanges);
+    columns[1].push_back(shares.latency);
+    columns[2].push_back(shares.bytes);
     target.push_back(1);
   }
   const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
   LayerFactors fit;
   fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);
-  fit.exchanges = std::clamp(factors[1], kLeastFactor, kMostFactor);
+  fit.latency = std::clamp(factors[1], kLeastFactor, kMostFactor);
+  fit.bytes = std::clamp(factors[2], kLeastFactor, kMostFactor);
   std::vector<double> errors;
-  for (const Shares& shares : known)
-    errors.push_back(std::abs(fit.local * shares.local + fit.exchanges * shares.exchanges - 1));
+  for (const Shares& shares : known) errors.push_back(std::abs(shares.by(fit) - 1));
   std::ranges::sort(errors);
   fit.medianError = (errors[(errors.size() - 1) / 2] + errors[errors.size() / 2]) / 2;
   fit.worstError = errors.back();

@@ -30,10 +30,12 @@ struct LayerSample {
   bool operator==(const LayerSample&) const = default;
 };
 
-// seconds = local * (the local work's) + exchanges * (sum of the exchanges', each by its fastest algorithm)
+// seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
+//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that)
 struct LayerFactors {
   double local = 1;
-  double exchanges = 1;
+  double latency = 1;
+  double bytes = 1;
   double medianError = 0;  // as in Agreement
   double worstError = 0;
 

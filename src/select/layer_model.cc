@@ -187,7 +187,9 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
         if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
       }
       estimate.bytesBetween += exchange.times * bytesBetween;
-      estimate.communication += factors.exchanges * exchange.times * slowest.seconds;
+      estimate.communication +=
+          exchange.times *
+          (factors.latency * slowest.latency + factors.bytes * (slowest.seconds - slowest.latency));
       estimate.measured &= slowest.measured;
       if (pass != passes[0]) continue;
       if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
@@ -235,9 +237,10 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
       const LayerFactors factors = factorsOf(estimate.schedule, estimate.chunks, pass);
       text += stringf("    %s", nameOf(pass));
       if (factors != LayerFactors{})
-        text +=
-            stringf("; in whole layers local work takes %.2f times as long, exchanges %.2f times",
-                    factors.local, factors.exchanges);
+        text += stringf(
+            "; in whole layers local work takes %.2f times as long, latencies of exchanges "
+            "%.2f times, their bytes %.2f times",
+            factors.local, factors.latency, factors.bytes);
       text += "\n";
       text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
                       localSeconds(pass, terms, sizes) * 1e3);

@@ -16,7 +16,8 @@
 //                                       "spread": 0}]},
 //              "backward": {...}},
 //    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
-//                "factors": {"local": 1.1, "exchanges": 1.05, "medianError": 0.02, "worstError": 0.06},
+//                "factors": {"local": 1.1, "latency": 0.9, "bytes": 1.05, "medianError": 0.02,
+//                            "worstError": 0.06},
 //                "samples": [{"local": {"layer": 1, "gate": 8192, ...},
 //                             "exchanges": [{"collective": "dispatch", "where": ["mp2,ep4,esp2 on 2x4"],
 //                                            "bytes": 65536}],
@@ -157,7 +158,8 @@ LayerCurve readLayers(const JsonReader& from) {
     from["pass"].fail("is \"" + curve.key.pass + "\"; it must be \"forward\" or \"backward\"");
   const JsonReader factors = from["factors"];
   curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
-  curve.factors.exchanges = factors["exchanges"].number(kLeastFactor, kMostFactor);
+  curve.factors.latency = factors["latency"].number(kLeastFactor, kMostFactor);
+  curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
   curve.factors.medianError = factors["medianError"].number(0, kMaxCoefficient);
   curve.factors.worstError = factors["worstError"].number(0, kMaxCoefficient);
   const JsonReader samples = from["samples"];
@@ -279,7 +281,7 @@ std::string printLayers(const LayerCurve& curve) {
   return "{\"schedule\": " + shown(curve.key.schedule) + ", \"pass\": " + shown(curve.key.pass) +
          ", \"where\": " + shown(curve.key.where) +
          ",\n   \"factors\": {\"local\": " + shown(factors.local) +
-         ", \"exchanges\": " + shown(factors.exchanges) +
+         ", \"latency\": " + shown(factors.latency) + ", \"bytes\": " + shown(factors.bytes) +
          ", \"medianError\": " + shown(factors.medianError) +
          ", \"worstError\": " + shown(factors.worstError) +
          "},\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";

@@ -33,7 +33,7 @@ PROFILE = {
                           "samples": [{"tokens": 64, "embedding": 8, "hidden": 8, "experts": 8, "choices": 2,
                                        "rows": 128, "seconds": 1e-3, "spread": 0}]}},
     "layers": [{"schedule": "S2", "pass": "forward", "where": "mp2,ep2,esp2 on 2x2",
-                "factors": {"local": 1.25, "exchanges": 0.5, "medianError": 0.02, "worstError": 0.1},
+                "factors": {"local": 1.25, "latency": 0.75, "bytes": 0.5, "medianError": 0.02, "worstError": 0.1},
                 "samples": [{}, {}]}],
 }
 

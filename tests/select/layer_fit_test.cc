@@ -13,14 +13,16 @@ namespace {
 
 const LayerKey kKey{"S1", "forward", "grid"};
 
-// Local work takes 1 ns for each of its products; "exchange" of "wide" 1 ns per byte, by the slower of two
-// algorithms 2 ns, of "narrow" 3 ns.
+constexpr double kLatency = 1e-4;
+
+// Local work takes 1 ns for each of its products; "exchange" of "wide" kLatency and 1 ns per byte, by the slower
+// of two algorithms 2 ns, of "narrow" as long and 3 ns.
 Profile parts() {
   Profile profile;
   profile.fingerprint = {{4}, "cpu", 2, "ucx 1.13.1", "0.1.0"};
   const auto line = [](double beta) {
     std::vector<Point> points;
-    for (double x = 1e3; x <= 1e7; x *= 10) points.push_back({x, beta * x, 0});
+    for (double x = 1e3; x <= 1e7; x *= 10) points.push_back({x, kLatency + beta * x, 0});
     return points;
   };
   profile.add({"exchange", "fast", "wide"}, line(1e-9));
@@ -49,24 +51,27 @@ TEST(LayerFit, FindsTheFactors) {
   std::vector<LayerSample> samples;
   for (const double products : {1e4, 1e5, 1e6, 1e7})
     for (const double bytes : {1e4, 1e5, 1e6, 1e7})
-      samples.push_back(sampleOf(products, bytes, {"wide"}, 1.5e-9 * products + 0.8e-9 * bytes));
+      samples.push_back(
+          sampleOf(products, bytes, {"wide"}, 1.5e-9 * products + 0.6 * kLatency + 0.8e-9 * bytes));
   const LayerFactors factors = fitFactors(parts(), kKey, samples);
-  EXPECT_NEAR(factors.local, 1.5, 0.02);
-  EXPECT_NEAR(factors.exchanges, 0.8, 0.02);
+  EXPECT_NEAR(factors.local, 1.5, 0.03);
+  EXPECT_NEAR(factors.latency, 0.6, 0.03);
+  EXPECT_NEAR(factors.bytes, 0.8, 0.02);
   EXPECT_LT(factors.medianError, 0.01);
   EXPECT_LT(factors.worstError, 0.03);
   // Of groups that differ the slowest counts.
   for (LayerSample& sample : samples) sample.exchanges[0].where = {"wide", "narrow"};
-  EXPECT_NEAR(fitFactors(parts(), kKey, samples).exchanges, 0.8 / 3, 0.02);
+  EXPECT_NEAR(fitFactors(parts(), kKey, samples).bytes, 0.8 / 3, 0.02);
 }
 
 TEST(LayerFit, WhatSamplesDoNotTellIsOne) {
   EXPECT_EQ(fitFactors(parts(), kKey, {}), LayerFactors{});
-  // Next to no local work.
-  const std::vector<LayerSample> samples(20, sampleOf(1e2, 1e6, {"wide"}, 2e-3));
+  // Next to no local work, and no latency.
+  const std::vector<LayerSample> samples(20, sampleOf(1e2, 1e8, {"wide"}, 0.2));
   const LayerFactors factors = fitFactors(parts(), kKey, samples);
   EXPECT_NEAR(factors.local, 1, 0.01);
-  EXPECT_NEAR(factors.exchanges, 2, 0.05);
+  EXPECT_NEAR(factors.latency, 1, 0.01);
+  EXPECT_NEAR(factors.bytes, 2, 0.05);
 }
 
 TEST(LayerFit, LeavesOutWhatThePartsDoNotCover) {
@@ -84,7 +89,7 @@ TEST(LayerFit, FactorsStayWithinBounds) {
   for (const double seconds : {1e-9, 1e3}) {
     const std::vector<LayerSample> samples(3, sampleOf(1e6, 1e6, {"wide"}, seconds));
     const LayerFactors factors = fitFactors(parts(), kKey, samples);
-    for (const double factor : {factors.local, factors.exchanges}) {
+    for (const double factor : {factors.local, factors.latency, factors.bytes}) {
       EXPECT_GE(factor, kLeastFactor);
       EXPECT_LE(factor, kMostFactor);
     }
