@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
 #include "tests/exec/gpu_double.h"
+#include "tests/gpu/ranks/rank.h"
 
 namespace moeccl::test {
 namespace {
@@ -39,6 +41,52 @@ void synchronize(moecclStream_t stream) {
   mine->deleteEvent(event);
 }
 
+// The calling rank's.
+class DoubleDevice final : public Device {
+ public:
+  unsigned char* allocate(std::size_t bytes) override {
+    return reinterpret_cast<unsigned char*>(mine->allocate(bytes));
+  }
+  void free(unsigned char* memory) noexcept override {
+    mine->free(reinterpret_cast<std::byte*>(memory));
+  }
+  void put(unsigned char* to, const void* from, std::size_t bytes) override {
+    mine->toDevice(reinterpret_cast<std::byte*>(to), from, bytes, nullptr);
+    synchronize(nullptr);
+  }
+  void get(void* to, const unsigned char* from, std::size_t bytes) override {
+    mine->toHost(to, reinterpret_cast<const std::byte*>(from), bytes, nullptr);
+    synchronize(nullptr);
+  }
+  moecclStream_t newStream() override { return mine->newStream(false); }
+  void deleteStream(moecclStream_t stream) noexcept override { mine->deleteStream(stream); }
+  void synchronize(moecclStream_t stream) override { test::synchronize(stream); }
+  double milliseconds(moecclStream_t stream, const std::function<void()>& work) override {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    synchronize(stream);
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  }
+  void beginCapture(moecclStream_t stream) override { mine->beginCapture(stream); }
+  Graph endCapture(moecclStream_t stream) override { return mine->endCapture(stream); }
+  void replay(const Graph& graph, moecclStream_t stream) override {
+    mine->replay(*std::static_pointer_cast<GpuDouble::Graph>(graph), stream);
+  }
+  ncclComm* join(moecclComm_t comm) override {
+    int rank = 0, ranks = 0;
+    check(moecclCommUserRank(comm, &rank), comm);
+    check(moecclCommCount(comm, &ranks), comm);
+    Gpu::Id id{"user's "};
+    std::snprintf(id.data(), id.size(), "user's %d", joined_++);
+    return static_cast<ncclComm*>(mine->join(id, ranks, rank));
+  }
+  void leave(ncclComm* comm) override { mine->destroy(comm); }
+
+ private:
+  int joined_ = 0;  // the same on all ranks
+};
+
 // Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
 class Gpus : public ::testing::Test {
  protected:
@@ -62,58 +110,69 @@ class Gpus : public ::testing::Test {
   GpuWorld world_{{.seed = 7, .threads = true}};
 };
 
-std::string nameOf(const Algorithm& algorithm) {
-  return std::string(moeccl::nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
-}
-
-bool relays(const Algorithm& algorithm) {
-  return algorithm.collective == Collective::allToAllv &&
-         (algorithm.name == "bruck" || algorithm.name == "hierarchical");
-}
-
-void someCalls(const Algorithm& algorithm, moecclComm_t comm, moecclGrid_t grid) {
-  Exercise what{.collective = algorithm.collective, .synchronize = &synchronize};
-  for (std::size_t count : {5, 0, 333})
-    for (moecclDataType_t type : {moecclFloat32, moecclBfloat16})
-      for (bool inPlace : {false, true}) {
-        if (inPlace && !worksInPlace(algorithm.collective)) continue;
-        what.count = count;
-        what.datatype = type;
-        what.inPlace = inPlace;
-        what.experts = 1 + static_cast<int>(what.salt % 2);
-        ++what.salt;
-        exercise(what, comm, grid, nullptr);
-      }
-}
-
-void everyAlgorithm(moecclComm_t comm, int rank, int ranks) {
-  for (const Algorithm& algorithm : algorithms()) {
-    if (relays(algorithm)) continue;
-    const std::string name = nameOf(algorithm);
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.algorithms = name.c_str();
-    moecclComm_t own = nullptr;
-    check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
-    moecclGrid_t grid = nullptr;
-    const int shards = ranks % 2 == 0 ? 2 : 1;
-    check(moecclGridCreate(own, {shards, ranks / shards, shards, moecclOrderEspEp}, &grid), own);
-    try {
-      someCalls(algorithm, own, grid);
-    } catch (const std::exception& e) {
-      throw std::runtime_error(name + ": " + e.what());
-    }
-    check(moecclGridDestroy(grid));
-    check(moecclCommDestroy(own));
+// Fails the GoogleTest with what fails in a rank.
+class Reporter final : public gpu::Watcher {
+ public:
+  explicit Reporter(int rank) : rank_(rank) {}
+  void step(const std::string&) override {}
+  void failed(const std::string& text) override {
+    ADD_FAILURE() << "rank " << rank_ << ": " << text;
   }
+
+ private:
+  const int rank_;
+};
+
+// As a user whose launcher makes the communicator.
+class GpuRanks : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
+
+// What ranks_gpu does on a GPU (tests/gpu/ranks).
+TEST_P(GpuRanks, DoWhatTheyDoOnOneGpu) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    DoubleDevice device;
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& test : gpu::ranksTests()) {
+        const int before = rank.steps();
+        test.run(rank);
+        EXPECT_TRUE(rank.steps() > before || rank.ranks() == 1) << test.name << " does nothing";
+      }
+      rank.leave();
+    }
+    throw Aborted();  // the rank has destroyed its communicator
+  });
 }
 
-TEST_F(Gpus, RunEveryAlgorithm) {
-  for (const Job& job : {Job{.ranks = 1, .nodes = {}, .algorithms = {}},
-                         Job{.ranks = 3, .nodes = {2, 1}, .algorithms = {}},
-                         Job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}},
-                         Job{.ranks = 5, .nodes = {1, 1, 3}, .algorithms = {}}})
-    run(job, [&](moecclComm_t comm, int rank) { everyAlgorithm(comm, rank, job.ranks); });
+// The measurements run; what they measure here is of no use.
+TEST_P(GpuRanks, MeasureTheExecutor) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    DoubleDevice device;
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
+      EXPECT_GT(rank.steps(), 0);
+      rank.leave();
+    }
+    throw Aborted();
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(Nodes, GpuRanks,
+                         ::testing::Values(std::vector{1}, std::vector{2, 1}, std::vector{2, 2},
+                                           std::vector{1, 1, 3}, std::vector{4, 4}),
+                         [](const auto& info) {
+                           std::string name;
+                           for (int size : info.param) name += "_" + std::to_string(size);
+                           return name;
+                         });
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
@@ -169,31 +228,6 @@ TEST_F(Gpus, CallsBecomeGraphs) {
         mine->replay(*graph, stream);
         synchronize(stream);
       });
-}
-
-TEST_F(Gpus, AdoptNcclCommunicators) {
-  const Gpu::Id id{"users"};
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank)
-    threads.emplace_back([rank, &id] {
-      try {
-        openDouble();
-        const Gpu::Comm theirs = mine->join(id, 3, rank);
-        moecclComm_t comm = nullptr;
-        check(moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr));
-        mine->destroy(theirs);
-        int ranks = 0, own = -1;
-        check(moecclCommCount(comm, &ranks), comm);
-        check(moecclCommUserRank(comm, &own), comm);
-        checkThat(ranks == 3 && own == rank, "other ranks than NCCL's");
-        exercise({.collective = Collective::allReduce, .count = 100, .synchronize = &synchronize},
-                 comm, nullptr, nullptr);
-        check(moecclCommDestroy(comm));
-      } catch (const std::exception& e) {
-        ADD_FAILURE() << "rank " << rank << ": " << e.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
 }
 
 // One rank's mistake is told to all, and no rank waits.
