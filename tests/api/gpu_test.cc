@@ -2,52 +2,28 @@
 // device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "moeccl/moe.h"
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
-#include "tests/exec/gpu_double.h"
+#include "tests/exec/gpu_ranks.h"
 
 namespace moeccl::test {
 namespace {
 
-GpuWorld* world = nullptr;
-thread_local std::shared_ptr<GpuDouble> mine;  // of the rank that is this thread
-
-std::shared_ptr<Gpu> openDouble() {
-  if (mine == nullptr) mine = world->newGpu();
-  return mine;
-}
-
-void synchronize(moecclStream_t stream) {
-  const Gpu::Event event = mine->newEvent();
-  mine->record(event, stream);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!mine->complete(event)) {
-    if (std::chrono::steady_clock::now() > end)
-      throw std::runtime_error("stuck:\n" + world->stuck() + world->problems());
-    std::this_thread::yield();
-  }
-  mine->deleteEvent(event);
-}
+void synchronize(moecclStream_t stream) { myGpu().synchronize(stream); }
 
 // Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
 class Gpus : public ::testing::Test {
  protected:
-  Gpus() {
-    world = &world_;
-    replaceGpu(&openDouble);
-  }
   ~Gpus() override {
-    replaceGpu(nullptr);
     world_.run();
     EXPECT_EQ(world_.problems(), "");
     EXPECT_EQ(world_.stuck(), "");
@@ -60,6 +36,7 @@ class Gpus : public ::testing::Test {
   }
 
   GpuWorld world_{{.seed = 7, .threads = true}};
+  GpuRanks ranks_{world_};
 };
 
 std::string nameOf(const Algorithm& algorithm) {
@@ -118,7 +95,7 @@ TEST_F(Gpus, RunEveryAlgorithm) {
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
       [](moecclComm_t comm, int rank) {
-        const Gpu::Stream streams[] = {mine->newStream(false), mine->newStream(false), nullptr};
+        const Gpu::Stream streams[] = {myGpu().newStream(false), myGpu().newStream(false), nullptr};
         constexpr int kCalls = 9;
         std::vector<std::vector<int>> in(kCalls), out(kCalls);
         for (int call = 0; call < kCalls; ++call) {
@@ -142,23 +119,23 @@ TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
 TEST_F(Gpus, CallsBecomeGraphs) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
       [](moecclComm_t comm, int rank) {
-        const Gpu::Stream stream = mine->newStream(false);
+        const Gpu::Stream stream = myGpu().newStream(false);
         std::vector<int> in(8), out(8, -1);
         const auto call = [&] {
           return moecclAllToAll(in.data(), out.data(), 2, moecclInt32, comm, stream);
         };
-        mine->beginCapture(stream);
+        myGpu().beginCapture(stream);
         checkError(call(), moecclInvalidUsage, comm,
                    {"moecclAllToAll", "being captured", "make the same call once before"});
-        mine->endCapture(stream);
+        myGpu().endCapture(stream);
         check(call(), comm);
         synchronize(stream);
-        mine->beginCapture(stream);
+        myGpu().beginCapture(stream);
         check(call(), comm);
-        const auto graph = mine->endCapture(stream);
+        const auto graph = myGpu().endCapture(stream);
         for (int turn = 1; turn < 4; ++turn) {
           for (int i = 0; i < 8; ++i) in[i] = turn * 1000 + rank * 10 + i;
-          mine->replay(*graph, stream);
+          myGpu().replay(*graph, stream);
           synchronize(stream);
           for (int i = 0; i < 8; ++i)
             checkThat(out[i] == turn * 1000 + i / 2 * 10 + rank * 2 + i % 2, "wrong data");
@@ -166,7 +143,7 @@ TEST_F(Gpus, CallsBecomeGraphs) {
         // A larger call gets other memory; the graph's stays.
         std::vector<int> large(4000, rank), received(4000);
         check(moecclAllToAll(large.data(), received.data(), 1000, moecclInt32, comm, stream), comm);
-        mine->replay(*graph, stream);
+        myGpu().replay(*graph, stream);
         synchronize(stream);
       });
 }
@@ -177,11 +154,10 @@ TEST_F(Gpus, AdoptNcclCommunicators) {
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([rank, &id] {
       try {
-        openDouble();
-        const Gpu::Comm theirs = mine->join(id, 3, rank);
+        const Gpu::Comm theirs = myGpu().join(id, 3, rank);
         moecclComm_t comm = nullptr;
         check(moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr));
-        mine->destroy(theirs);
+        myGpu().destroy(theirs);
         int ranks = 0, own = -1;
         check(moecclCommCount(comm, &ranks), comm);
         check(moecclCommUserRank(comm, &own), comm);
@@ -203,10 +179,9 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([rank, &id] {
       try {
-        openDouble();
-        const Gpu::Comm theirs = mine->join(id, 3, rank);
-        const int own = mine->device(), current = rank == 1 ? own + 100 : own;
-        mine->setDevice(current);
+        const Gpu::Comm theirs = myGpu().join(id, 3, rank);
+        const int own = myGpu().device(), current = rank == 1 ? own + 100 : own;
+        myGpu().setDevice(current);
         moecclComm_t comm = nullptr;
         const std::string device = std::to_string(own);
         const moecclResult_t result =
@@ -217,9 +192,9 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
                       "cudaSetDevice(" + device + ")"});
         else
           checkError(result, moecclRemoteError, nullptr, {"rank 1 failed", "cudaSetDevice("});
-        checkThat(mine->device() == current, "another device is current behind the call");
-        mine->setDevice(own);
-        mine->destroy(theirs);
+        checkThat(myGpu().device() == current, "another device is current behind the call");
+        myGpu().setDevice(own);
+        myGpu().destroy(theirs);
       } catch (const std::exception& e) {
         ADD_FAILURE() << "rank " << rank << ": " << e.what();
       }
@@ -261,12 +236,25 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
                moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
+  });
+}
+
+// This program has no double of the kernels of layers.
+TEST_F(Gpus, SayWhatLayersMiss) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, {1, 2, 1, moecclOrderEspEp}, &grid), comm);
     moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+    config.tokens = config.embedding = config.hidden = config.topK = 1;
+    config.experts = 2;
+    config.capacityFactor = 1;
     moecclMoeLayer_t layer = nullptr;
-    checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidUsage, nullptr,
-               {"grid is on GPUs", "host memory"});
+    const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
+    const std::string text = moecclGetLastError(nullptr);
+    checkThat(result == moecclSuccess || text.find("no usable CUDA driver") != text.npos ||
+                  text.find("layers on GPUs need CUDA") != text.npos,
+              text);
+    check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));
   });
 }
