@@ -65,8 +65,10 @@ std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t 
     contender.exchange(send, recv, count, type);
     memory.synchronize();
     for (int b = 0; b < collective.recvBlocks(world_); ++b) {
+      const Payload payload = collective.received(world_, job_.rank(), b);
+      poisonBlock(one, elements, payload, checks_);  // it may still hold what was sent
       memory.get(one.data(), blockAt(recv, b, block), block);
-      wrong += countWrong(one, elements, collective.received(world_, job_.rank(), b), checks_);
+      wrong += countWrong(one, elements, payload, checks_);
     }
   }
   return job_.sum(wrong);

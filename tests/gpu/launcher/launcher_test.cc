@@ -66,7 +66,8 @@ TEST(Launcher, LeavesOutTestsWithoutSteps) {
 
 TEST(Launcher, NamesRanksThatAreStuckAndEndsThem) {
   const Outcome outcome = run(
-      {"exec >&3; echo begin 0; echo end 0 1; echo begin 1; echo step the second; sleep 60", kWell},
+      {"exec >&3; echo begin 0; echo end 0 1; echo begin 1; echo step the second; exec sleep 60",
+       kWell},
       {"a", "b", "c"}, std::chrono::seconds(4));
   expectCounts(outcome, 1, 1, 2);
   expectText(outcome, "FAILED b on scripts");
@@ -77,7 +78,7 @@ TEST(Launcher, NamesRanksThatAreStuckAndEndsThem) {
 
 TEST(Launcher, TellsHowRanksHaveDied) {
   const Outcome killed =
-      run({"exec >&3; echo begin 0; echo step the first; kill -9 $$", "sleep 60"});
+      run({"exec >&3; echo begin 0; echo step the first; kill -9 $$", "exec sleep 60"});
   expectCounts(killed, 0, 1, 1);
   expectText(killed, "rank 0 ended by signal 9 in: the first");
   const Outcome ended = run({"exec >&3; echo begin 0; echo step the first; exit 5", kWell});
