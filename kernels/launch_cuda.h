@@ -1,4 +1,4 @@
-// What launchers of kernels share. For *_cuda.cu alone.
+// What launchers of kernels share. For *_cuda.cu and runtime_cuda.cc alone.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,6 +17,7 @@ constexpr int kThreads = 256;  // of every block
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   const std::string text = cudaGetErrorString(status);
+  cudaGetLastError();  // it has been told now
   if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice)
     throw Error(moecclUnhandledCudaError, "no usable CUDA driver: " + text);
   throw Error(moecclUnhandledCudaError, std::string(what) + ": " + text);

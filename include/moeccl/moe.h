@@ -33,6 +33,13 @@
  *
  * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
+ * On GPUs: a layer of a grid on GPUs (moeccl.h, 9) takes tokens, weights and gradients, the bias of a gate too, in
+ *   memory of that GPU, float32 alone, and a cudaStream_t, NULL being the legacy default stream. A pass is enqueued
+ *   and returns; memory and weights belong to it until the stream has come so far. Passes of a layer come one after
+ *   another, whatever their streams. Forward waits in the middle of dropless layers and of PPMoE, which must know
+ *   how many tokens each expert gets; a Forward of more tokens than any before for a dropless layer's experts may
+ *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
+ *
  * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose
  *   gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss. Choices,
  *   places, counts of choices and random numbers are constants; weights and probabilities are not. A
@@ -124,7 +131,8 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64 */
+  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64; on GPUs
+                                       Float32 */
   moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                        PPMoE) overrides it */
   /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in elements of
@@ -142,7 +150,7 @@ typedef struct {
    * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
    * divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile predicts to be the
    * fastest, if such layers were measured. Results do not depend on it, but for rounding. Exchanges go
-   * on while experts compute if the communicator has a progress thread, else between two experts. Other
+   * on while experts compute on GPUs and if the communicator has a progress thread, else between two experts. Other
    * schedules ignore it. Dropless: 0 or 1. */
   int64_t chunks;
   moecclMoeGate_t gate;
@@ -279,11 +287,12 @@ typedef struct {
  * its collectives are those of the grid's communicator. Matrix products run on as many threads as OpenBLAS is
  * set to, in every rank; where ranks share cores, set OPENBLAS_NUM_THREADS=1.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
- * MOECCL_SCHEDULE names no schedule), InvalidUsage (ranks came with different configs), SystemError
- * (not enough memory), and those of moecclAllGather. */
+ * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have), InvalidUsage (ranks came with different
+ * configs), SystemError (not enough memory; no cuBLAS), UnhandledCudaError (not enough memory of the GPU), and those
+ * of moecclAllGather. */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
-/* Frees a layer; local, NULL is allowed. */
+/* Frees a layer; local, NULL is allowed. On GPUs it waits for the layer's passes. */
 MOECCL_API moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer);
 
 /* Which experts, and which part of them, are the caller's. Errors: InvalidArgument. */
@@ -316,11 +325,13 @@ MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
  * On host memory the caller's own thread computes between the collectives: Forward first waits for
- * the stream's earlier work, and is complete when it returns, with a stream as without.
+ * the stream's earlier work, and is complete when it returns, with a stream as without. On GPUs it is queued behind
+ * the stream's earlier work.
  * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
  * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
- * weights yet), SystemError (no memory for the rows of a dropless layer: its peers wait for this rank until
- * the grid's communicator is aborted, or for its timeout), and those of the collectives of the schedule. */
+ * weights yet; the stream is being captured), SystemError (no memory for the rows of a dropless layer: its peers wait
+ * for this rank until the grid's communicator is aborted, or for its timeout), UnhandledCudaError (the text has the
+ * call, and the exchange that it came after: peers wait likewise), and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 
@@ -334,7 +345,8 @@ MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* i
  * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <-> dispatch
  * with MP-Split.
  * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage (config.training
- * is 0; no Forward has completed yet), and those of the collectives of the schedule. */
+ * is 0; no Forward has completed yet; the stream is being captured), UnhandledCudaError as with Forward, and those of
+ * the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
                                             double auxiliaryLossScale, void* inputGradient,
                                             moecclStream_t stream);
@@ -342,12 +354,14 @@ MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* 
 /* Balances the bias of a Sigmoid gate after a step: adds `speed` for experts that had fewer choices
  * than the mean, in all Forwards of all ranks since the last UpdateBias, and subtracts it for those that
  * had more (DeepSeek-V3 2.1.2). bias [E] is the caller's: what weights.bias names, or a copy. It must be
- * the same on all ranks, and is so afterwards. Collective over the grid.
+ * the same on all ranks, and is so afterwards. Collective over the grid. On GPUs too it is complete when it returns;
+ * it waits for the layer's passes first.
  * Errors: InvalidArgument (layer or bias NULL, speed negative or not finite), InvalidUsage (the gate is
  * another), and those of moecclAllReduce. */
 MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed);
 
-/* Errors: InvalidArgument, InvalidUsage (no Forward has completed yet). Local. */
+/* Of the last Forward. On GPUs it waits for that, and not for what came after it on the stream. Local. Errors:
+ * InvalidArgument, InvalidUsage (no Forward has completed yet; on GPUs: been enqueued), UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
 
 #ifdef __cplusplus

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "src/api/handles.h"
 #include "src/api/moe_handle.h"
+#include "src/exec/gpu.h"
 #include "src/text.h"
 
 namespace {
@@ -30,6 +32,17 @@ constexpr StructKind<moecclMoeGradients_t> kGradients = {
     "gradients", "MOECCL_MOE_GRADIENTS_INITIALIZER", MOECCL_MOE_GRADIENTS_MAGIC};
 constexpr StructKind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
                                                  MOECCL_MOE_STATS_MAGIC};
+
+// Makes the device of a layer current while it lives.
+class Here {
+ public:
+  explicit Here(const std::optional<moeccl::Device>& device) {
+    if (device) onDevice_.emplace(*device->gpu, device->number);
+  }
+
+ private:
+  std::optional<moeccl::OnDevice> onDevice_;
+};
 
 moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
   require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
@@ -72,19 +85,26 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
     require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
     require(layer != nullptr, "layer is NULL; pass where to store the layer");
-    const auto world = moeccl::hold(grid->comms[moecclGroupWorld]);
-    if (world->communicator->settings().memory != moecclMemoryHost)
-      throw Error(moecclInvalidUsage,
-                  "grid is on GPUs, and layers run on host memory; make it of a communicator with "
-                  "config.memory moecclMemoryHost");
-    *layer = new moecclMoeLayer{
-        moeccl::MoeLayer(grid, readStruct(kMoeConfig, config), std::getenv("MOECCL_SCHEDULE"))};
+    const auto state = moeccl::hold(grid->comms[moecclGroupWorld]);
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+    const moeccl::World world = {communicator.settings().memory,
+                                 [&](const void* send, void* recv, size_t bytes) {
+                                   communicator.allgather(send, recv, bytes);
+                                 }};
+    const std::optional<moeccl::Device> device = communicator.device();
+    const Here here(device);
+    *layer = new moecclMoeLayer{device, moeccl::MoeLayer(grid, readStruct(kMoeConfig, config),
+                                                         std::getenv("MOECCL_SCHEDULE"), world)};
   });
 }
 
 moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
-  delete layer;
-  return moecclSuccess;
+  return boundary("moecclMoeLayerDestroy", nullptr, [&] {
+    if (layer == nullptr) return;
+    const std::optional<moeccl::Device> device = layer->device;
+    const Here here(device);
+    delete layer;
+  });
 }
 
 moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t* shapes) {
@@ -171,6 +191,7 @@ moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void*
     }
     if (!it.hasWeights())
       throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
+    const Here here(layer->device);
     const moecclResult_t result = it.forward(input, output, stream);
     if (result != moecclSuccess)
       throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
@@ -187,8 +208,9 @@ moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradi
       require(outputGradient != nullptr, "outputGradient is NULL; it must hold [tokens][M]");
       require(inputGradient != nullptr, "inputGradient is NULL; it must have room for [tokens][M]");
     }
-    if (it.stats() == nullptr)
+    if (!it.hasStats())
       throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
+    const Here here(layer->device);
     const moecclResult_t result =
         it.backward(outputGradient, auxiliaryLossScale, inputGradient, stream);
     if (result != moecclSuccess)
@@ -206,6 +228,7 @@ moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double 
     if (!isKind(it, moeccl::gates::Kind::sigmoid))
       throw Error(moecclInvalidUsage,
                   "the layer's gate has no bias; config.gate must be moecclGateSigmoid");
+    const Here here(layer->device);
     const moecclResult_t result = it.updateBias(bias, speed);
     if (result != moecclSuccess)
       throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
@@ -214,15 +237,16 @@ moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double 
 
 moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats) {
   return boundary("moecclMoeGetStats", nullptr, [&] {
-    const moeccl::MoeLayer& it = layerOf(layer);
+    moeccl::MoeLayer& it = layerOf(layer);
     requireInitialised(kStats, stats);
-    const moeccl::BatchStats* const last = it.stats();
-    if (last == nullptr)
+    if (!it.hasStats())
       throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
-    stats->auxiliaryLoss = last->auxiliaryLoss();
-    stats->droppedChoices = last->droppedChoices();
-    stats->assigned = last->assigned().data();
-    stats->kept = last->kept().data();
-    stats->imbalance = last->imbalance();
+    const Here here(layer->device);
+    const moeccl::BatchStats& last = it.stats();
+    stats->auxiliaryLoss = last.auxiliaryLoss();
+    stats->droppedChoices = last.droppedChoices();
+    stats->assigned = last.assigned().data();
+    stats->kept = last.kept().data();
+    stats->imbalance = last.imbalance();
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,14 @@
 
 namespace moeccl {
 
+class Gpu;
 class Oob;
+
+// A device of a GPU, and what calls it.
+struct Device {
+  std::shared_ptr<Gpu> gpu;
+  int number;
+};
 
 // What the C API asks for. All but the first few may throw Error.
 class Communicator {
@@ -26,6 +34,8 @@ class Communicator {
   int ranks() const { return topology_.ranks(); }
   const Topology& topology() const { return topology_; }
   const Settings& settings() const { return settings_; }
+  // Where buffers are; none: in host memory.
+  virtual std::optional<Device> device() const { return std::nullopt; }
   // What moves the bytes, with its version: "UCX 1.13.1".
   virtual std::string transportName() = 0;
 

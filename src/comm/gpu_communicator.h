@@ -23,6 +23,9 @@ class GpuCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> adopt(Gpu::Comm theirs, const Settings& settings);
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
 
+  std::optional<Device> device() const override {
+    return Device{lanes_->sharedGpu(), lanes_->device()};
+  }
   std::string transportName() override { return lanes_->gpu().name(); }
   // `stream`: a cudaStream_t; nullptr: the legacy default stream. Returns when all is enqueued.
   void launch(Call call, void* stream) override;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/reduce.h"
+#include "kernels/runtime_cuda.h"
 #include "src/error.h"
 #include "src/exec/nccl_library.h"
 #include "src/text.h"
@@ -50,34 +51,15 @@ class NcclGpu final : public Gpu {
   }
   void setDevice(int device) override { check(cudaSetDevice(device), "cudaSetDevice"); }
 
-  std::byte* allocate(std::size_t bytes) override {
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes), stringf("cudaMalloc of %zu bytes", bytes).c_str());
-    return static_cast<std::byte*>(memory);
-  }
-  void free(std::byte* memory) noexcept override { cudaFree(memory); }
+  std::byte* allocate(std::size_t bytes) override { return cuda::allocate(bytes); }
+  void free(std::byte* memory) noexcept override { cuda::free(memory); }
 
-  Stream newStream(bool urgent) override {
-    int least = 0, greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
-          "cudaStreamCreateWithPriority");
-    return stream;
-  }
-  void deleteStream(Stream stream) noexcept override { cudaStreamDestroy(streamOf(stream)); }
-  Event newEvent() override {
-    cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    return event;
-  }
-  void deleteEvent(Event event) noexcept override { cudaEventDestroy(eventOf(event)); }
-  void record(Event event, Stream stream) override {
-    check(cudaEventRecord(eventOf(event), streamOf(stream)), "cudaEventRecord");
-  }
-  void wait(Stream stream, Event event) override {
-    check(cudaStreamWaitEvent(streamOf(stream), eventOf(event), 0), "cudaStreamWaitEvent");
-  }
+  Stream newStream(bool urgent) override { return cuda::newStream(urgent); }
+  void deleteStream(Stream stream) noexcept override { cuda::deleteStream(stream); }
+  Event newEvent() override { return cuda::newEvent(); }
+  void deleteEvent(Event event) noexcept override { cuda::deleteEvent(event); }
+  void record(Event event, Stream stream) override { cuda::record(event, stream); }
+  void wait(Stream stream, Event event) override { cuda::wait(stream, event); }
   bool complete(Event event) override {
     const cudaError_t status = cudaEventQuery(eventOf(event));
     if (status == cudaErrorNotReady) {
@@ -97,12 +79,10 @@ class NcclGpu final : public Gpu {
   }
 
   void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, streamOf(stream)),
-          "cudaMemcpyAsync to the device");
+    cuda::toDevice(to, from, bytes, stream);
   }
   void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, streamOf(stream)),
-          "cudaMemcpyAsync to the host");
+    cuda::toHost(to, from, bytes, stream);
   }
   void copyBlocks(std::span<const BlockCopy> copies, Stream stream) override {
     cuda::copyBlocks(copies, stream);

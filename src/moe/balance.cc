@@ -7,42 +7,51 @@ namespace moeccl {
 
 namespace {
 
-std::size_t numberOfSums(const LayerShape& shape) {
-  return static_cast<std::size_t>(elementCount({shape.grid.nMp, gates::sumsSize(shape.gate)}));
+std::size_t bytesOf(std::initializer_list<std::int64_t> sizes) {
+  return static_cast<std::size_t>(elementCount(sizes)) * sizeof(double);
 }
 
 }  // namespace
 
 BatchSums::BatchSums(Compute& compute)
     : rowSize_(gates::sumsSize(compute.shape().gate)),
-      rows_(compute.allocate(numberOfSums(compute.shape()) * sizeof(double))) {}
+      rowCount_(compute.shape().grid.nMp),
+      rows_(compute.allocate(bytesOf({rowCount_, rowSize_}))) {}
 
 BatchStats::BatchStats(Compute& compute)
     : compute_(compute),
       gate_(compute.shape().gate),
+      size_(gates::sumsSize(compute.shape().gate)),
+      total_(compute.allocate(bytesOf({size_}))),
+      gradient_(compute.allocate(bytesOf({size_}))),
+      read_(compute.allocateForHost(bytesOf({size_}))),
+      readable_(compute.mark()),
       assigned_(static_cast<std::size_t>(compute.shape().experts)),
       kept_(assigned_.size()),
-      rows_(numberOfSums(compute.shape())),
-      total_(static_cast<std::size_t>(gates::sumsSize(compute.shape().gate))),
-      gradient_(total_.size()),
-      handedGradient_(compute.allocate(gradient_.size() * sizeof(double))) {}
+      unused_(static_cast<std::size_t>(size_)) {}
 
 void BatchStats::summarise(const BatchSums& sums, moecclStream_t stream) {
-  compute_.toHost(rows_.data(), sums.rows(), rows_.size() * sizeof(double), stream);
-  std::ranges::fill(total_, 0.0);
-  for (std::size_t i = 0; i < rows_.size(); ++i) total_[i % total_.size()] += rows_[i];
-  for (std::size_t expert = 0; expert < assigned_.size(); ++expert) {
-    assigned_[expert] = static_cast<std::int64_t>(total_[expert]);
-    kept_[expert] = static_cast<std::int64_t>(total_[assigned_.size() + expert]);
-  }
-  auxiliaryLoss_ = gate_.loss(total_.data(), 0, gradient_.data());
+  auto* const total = static_cast<double*>(total_.get());
+  compute_.clear(total, bytesOf({size_}), stream);
+  compute_.addSums(total, size_, sums.rows(), sums.rowCount(), sums.rowSize(), stream);
+  compute_.toHostLater(read_.get(), total, bytesOf({size_}), stream);
+  readable_->set(stream);
 }
 
 const double* BatchStats::lossBackward(double scale, moecclStream_t stream) {
-  gate_.loss(total_.data(), scale, gradient_.data());
-  compute_.fromHost(handedGradient_.get(), gradient_.data(), gradient_.size() * sizeof(double),
-                    stream);
-  return static_cast<const double*>(handedGradient_.get());
+  auto* const gradient = static_cast<double*>(gradient_.get());
+  compute_.lossBackward(static_cast<const double*>(total_.get()), scale, gradient, stream);
+  return gradient;
+}
+
+void BatchStats::read() {
+  readable_->await();
+  const auto* const total = static_cast<const double*>(read_.get());
+  for (std::size_t expert = 0; expert < assigned_.size(); ++expert) {
+    assigned_[expert] = static_cast<std::int64_t>(total[expert]);
+    kept_[expert] = static_cast<std::int64_t>(total[assigned_.size() + expert]);
+  }
+  auxiliaryLoss_ = gate_.loss(total, 0, unused_.data());
 }
 
 double BatchStats::imbalance() const {
@@ -54,6 +63,22 @@ double BatchStats::imbalance() const {
 
 std::int64_t BatchStats::droppedChoices() const {
   return std::reduce(assigned_.begin(), assigned_.end()) - std::reduce(kept_.begin(), kept_.end());
+}
+
+ChoiceCounts::ChoiceCounts(Compute& compute)
+    : compute_(compute),
+      counts_(compute.allocate(bytesOf({compute.shape().experts}))),
+      spare_(compute.allocate(bytesOf({compute.shape().experts}))) {
+  clear(nullptr);
+}
+
+void ChoiceCounts::add(const BatchSums& sums, moecclStream_t stream) {
+  compute_.addSums(static_cast<double*>(counts_.get()), compute_.shape().experts, sums.rows(),
+                   sums.rowCount(), sums.rowSize(), stream);
+}
+
+void ChoiceCounts::clear(moecclStream_t stream) {
+  compute_.clear(counts_.get(), bytesOf({compute_.shape().experts}), stream);
 }
 
 }  // namespace moeccl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/gates/gate.h"
@@ -17,11 +18,12 @@ class BatchSums {
   explicit BatchSums(Compute& compute);
 
   std::int64_t rowSize() const { return rowSize_; }
+  std::int64_t rowCount() const { return rowCount_; }
   double* rows() const { return static_cast<double*>(rows_.get()); }
   double* row(int part) const { return rows() + part * rowSize_; }
 
  private:
-  std::int64_t rowSize_;
+  std::int64_t rowSize_, rowCount_;
   Memory rows_;
 };
 
@@ -30,12 +32,14 @@ class BatchStats {
  public:
   explicit BatchStats(Compute& compute);
 
-  // Waits for what is queued on the stream, where sums are computed there.
+  // Of what the sums are once the stream has come so far.
   void summarise(const BatchSums& sums, moecclStream_t stream);
   // The gradient of scale * the auxiliary loss by the sums, [rowSize], in the memory of sums; valid until
   // the next call.
   const double* lossBackward(double scale, moecclStream_t stream);
 
+  // Waits for what was summarised last. Only then is the rest of any use.
+  void read();
   double auxiliaryLoss() const { return auxiliaryLoss_; }
   double imbalance() const;
   std::int64_t droppedChoices() const;
@@ -45,11 +49,29 @@ class BatchStats {
  private:
   Compute& compute_;
   const gates::Gate<double> gate_;  // knows the loss, which does not depend on the layer's datatype
+  const std::int64_t size_;         // of a row of sums
+  Memory total_, gradient_;         // [size], in the memory of sums
+  Memory read_;                     // total_, on the host
+  std::unique_ptr<Mark> readable_;
   double auxiliaryLoss_ = 0;
   std::vector<std::int64_t> assigned_, kept_;
-  std::vector<double> rows_;              // [parts][rowSize]
-  std::vector<double> total_, gradient_;  // [rowSize]
-  Memory handedGradient_;
+  std::vector<double> unused_;  // [size]
+};
+
+// How often each expert was chosen in several batches.
+class ChoiceCounts {
+ public:
+  explicit ChoiceCounts(Compute& compute);
+
+  void add(const BatchSums& sums, moecclStream_t stream);
+  void clear(moecclStream_t stream);
+  // [experts], in the memory of sums; the second: as much room.
+  const double* counts() const { return static_cast<const double*>(counts_.get()); }
+  double* spare() const { return static_cast<double*>(spare_.get()); }
+
+ private:
+  Compute& compute_;
+  Memory counts_, spare_;
 };
 
 }  // namespace moeccl

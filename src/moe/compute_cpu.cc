@@ -8,10 +8,32 @@
 
 #include "kernels/copy.h"
 #include "kernels/expert.h"
+#include "src/error.h"
 #include "src/moe/router_cpu.h"
 
 namespace moeccl {
 namespace {
+
+// The caller's thread computes, and waits for exchanges itself.
+class HostSideStream final : public SideStream {
+ public:
+  explicit HostSideStream(moecclComm_t comm) {
+    moecclStream_t stream = nullptr;
+    const moecclResult_t result = moecclStreamCreate(comm, &stream);
+    if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
+    stream_.reset(stream);
+  }
+  moecclStream_t get() const override { return stream_.get(); }
+  void follow(moecclStream_t) override {}
+  moecclResult_t join(moecclStream_t) override { return moecclStreamSynchronize(stream_.get()); }
+  void progress() override { moecclStreamQuery(stream_.get()); }
+
+ private:
+  struct Destroy {
+    void operator()(void* stream) const { moecclStreamDestroy(stream); }
+  };
+  std::unique_ptr<void, Destroy> stream_;
+};
 
 template <typename Real>
 class CpuCompute final : public Compute {
@@ -20,7 +42,8 @@ class CpuCompute final : public Compute {
       : Compute(shape),
         workspace_(static_cast<std::size_t>(
             shape.training ? expertBackwardWorkspace(std::max(shape.localHidden, shape.residual))
-                           : expertWorkspace(std::max(shape.localHidden, shape.residual)))) {}
+                           : expertWorkspace(std::max(shape.localHidden, shape.residual)))),
+        gate_(shape.gate) {}
 
   bool onStreams() const override { return false; }
 
@@ -34,8 +57,17 @@ class CpuCompute final : public Compute {
     std::memcpy(to, host, bytes);
   }
 
-  void zero(void* to, std::int64_t count, moecclStream_t) override {
-    std::fill_n(static_cast<Real*>(to), count, Real{0});
+  Memory allocateForHost(std::size_t bytes) override { return allocate(bytes); }
+  void toHostLater(void* host, const void* from, std::size_t bytes,
+                   moecclStream_t stream) override {
+    toHost(host, from, bytes, stream);
+  }
+  std::unique_ptr<SideStream> sideStream(moecclComm_t comm) override {
+    return std::make_unique<HostSideStream>(comm);
+  }
+
+  void clear(void* to, std::size_t bytes, moecclStream_t) override {
+    std::fill_n(static_cast<std::byte*>(to), bytes, std::byte{0});
   }
   void copy(void* to, const void* from, std::int64_t count, moecclStream_t) override {
     std::copy_n(static_cast<const Real*>(from), count, static_cast<Real*>(to));
@@ -56,19 +88,35 @@ class CpuCompute final : public Compute {
                  static_cast<std::size_t>(bytes(block)), inner);
   }
 
-  void expertForward(const LayerWeights& weights, std::int64_t expert, std::int64_t count,
-                     const void* tokens, void* results, moecclStream_t) override {
-    moeccl::expertForward<Real>(shape().activation, weightsOf(weights, expert), shape().embedding,
-                                shape().localHidden, static_cast<const Real*>(tokens), count,
-                                workspace_, static_cast<Real*>(results));
+  void addSums(double* sums, std::int64_t count, const double* rows, std::int64_t rowCount,
+               std::int64_t distance, moecclStream_t) override {
+    for (std::int64_t row = 0; row < rowCount; ++row)
+      for (std::int64_t i = 0; i < count; ++i) sums[i] += rows[row * distance + i];
+  }
+  void lossBackward(const double* sums, double scale, double* gradient, moecclStream_t) override {
+    gate_.loss(sums, scale, gradient);
+  }
+
+  // Exchanges advance between two calls.
+  std::int64_t expertsAtOnce() const override { return 1; }
+  void expertForward(const LayerWeights& weights, const ExpertRows& rows, const void* tokens,
+                     void* results, moecclStream_t) override {
+    eachExpert(rows, [&](std::int64_t expert, std::int64_t begin, std::int64_t count) {
+      moeccl::expertForward<Real>(shape().activation, weightsOf(weights, expert), shape().embedding,
+                                  shape().localHidden, static_cast<const Real*>(tokens) + begin,
+                                  count, workspace_, static_cast<Real*>(results) + begin);
+    });
   }
   void expertBackward(const LayerWeights& weights, const LayerGradients& gradients,
-                      std::int64_t expert, std::int64_t count, const void* tokens,
-                      void* rowGradients, moecclStream_t) override {
-    Real* const rows = static_cast<Real*>(rowGradients);
-    moeccl::expertBackward<Real>(shape().activation, weightsOf(weights, expert), shape().embedding,
-                                 shape().localHidden, static_cast<const Real*>(tokens), rows, count,
-                                 workspace_, gradientsOf(gradients, expert), rows);
+                      const ExpertRows& rows, const void* tokens, void* rowGradients,
+                      moecclStream_t) override {
+    eachExpert(rows, [&](std::int64_t expert, std::int64_t begin, std::int64_t count) {
+      Real* const at = static_cast<Real*>(rowGradients) + begin;
+      moeccl::expertBackward<Real>(shape().activation, weightsOf(weights, expert),
+                                   shape().embedding, shape().localHidden,
+                                   static_cast<const Real*>(tokens) + begin, at, count, workspace_,
+                                   gradientsOf(gradients, expert), at);
+    });
   }
 
   void residualForward(const MlpWeights& weights, std::int64_t count, const void* tokens,
@@ -96,6 +144,13 @@ class CpuCompute final : public Compute {
  private:
   std::int64_t matrix() const { return shape().embedding * shape().localHidden; }
 
+  // Calls function(expert, first element, rows).
+  template <typename Function>
+  void eachExpert(const ExpertRows& rows, Function function) const {
+    for (std::int64_t i = 0; i < rows.experts(); ++i)
+      function(rows.first + i, rows.begins[i] * shape().embedding,
+               rows.begins[i + 1] - rows.begins[i]);
+  }
   // One expert's of all; null stays null.
   template <typename Pointer>
   static auto of(std::int64_t expert, Pointer all, std::int64_t size) {
@@ -115,7 +170,8 @@ class CpuCompute final : public Compute {
             of(expert, all.w2, matrix()), of(expert, all.b2, shape().embedding)};
   }
 
-  std::vector<Real> workspace_;  // of experts
+  std::vector<Real> workspace_;     // of experts
+  const gates::Gate<double> gate_;  // knows the loss, which does not depend on the layer's datatype
 };
 
 }  // namespace

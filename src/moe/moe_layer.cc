@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <vector>
 
 #include "moeccl/model.h"
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
+#include "src/moe/compute_cuda.h"
 
 namespace moeccl {
 namespace {
@@ -59,13 +61,10 @@ std::string textOf(const Field& field, std::int64_t value) {
   return field.real ? std::to_string(std::bit_cast<double>(value)) : std::to_string(value);
 }
 
-void requireSameConfig(const Groups& groups, const std::vector<Field>& fields) {
-  const Group& world = groups.world;
-  std::vector<std::int64_t> mine, all(static_cast<std::size_t>(world.ranks) * fields.size());
+void requireSameConfig(int ranks, const World& world, const std::vector<Field>& fields) {
+  std::vector<std::int64_t> mine, all(static_cast<std::size_t>(ranks) * fields.size());
   for (const Field& field : fields) mine.push_back(field.value);
-  const moecclResult_t result =
-      moecclAllGather(mine.data(), all.data(), mine.size(), moecclInt64, world.comm, nullptr);
-  if (result != moecclSuccess) throw Error(result, moecclGetLastError(world.comm));
+  world.allGather(mine.data(), all.data(), mine.size() * sizeof(std::int64_t));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t field = i % fields.size();
     if (all[i] != all[field])
@@ -77,10 +76,15 @@ void requireSameConfig(const Groups& groups, const std::vector<Field>& fields) {
   }
 }
 
-Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment) {
+Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
+                      const World& world) {
   const Groups groups = groupsOf(grid);
-  requireSameConfig(groups, fieldsOf(config, environment));
+  requireSameConfig(groups.world.ranks, world, fieldsOf(config, environment));
   return groups;
+}
+
+std::unique_ptr<Compute> computeOf(const World& world, const LayerShape& shape) {
+  return world.memory == moecclMemoryCuda ? cudaCompute(shape) : cpuCompute(shape);
 }
 
 std::unique_ptr<Schedule> beside(std::unique_ptr<Schedule> schedule, const Groups& groups,
@@ -130,14 +134,25 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, const cha
 
 }  // namespace
 
-MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment)
-    : groups_(comparedGroups(grid, config, environment)),
+MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
+                   const World& world)
+    : groups_(comparedGroups(grid, config, environment, world)),
       shape_(chosenShape(groups_, config, environment)),
-      compute_(cpuCompute(shape_)),
+      compute_(computeOf(world, shape_)),
       schedule_(scheduleOf(groups_, *compute_)),
       sums_(*compute_),
       stats_(*compute_),
-      assigned_(static_cast<std::size_t>(shape_.experts)) {}
+      choices_(*compute_),
+      passed_(compute_->mark()) {
+  compute_->await(nullptr);  // what has been cleared
+}
+
+MoeLayer::~MoeLayer() {
+  try {
+    passed_->await();
+  } catch (...) {  // whoever waited for the stream knows
+  }
+}
 
 void MoeLayer::setWeights(const LayerWeights& weights) {
   weights_ = weights;
@@ -146,23 +161,43 @@ void MoeLayer::setWeights(const LayerWeights& weights) {
 }
 
 moecclResult_t MoeLayer::begin(moecclStream_t& stream) {
-  if (compute_->onStreams()) return moecclSuccess;
+  schedule_->beginPass();
+  if (compute_->onStreams()) {
+    compute_->requireUsable(stream);
+    passed_->holdUp(stream);
+    return moecclSuccess;
+  }
   failedPhase_ = "the stream's earlier work";
   const moecclResult_t result = moecclStreamSynchronize(stream);
   stream = nullptr;
   return result;
 }
 
-moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
-  hasStats_ = false;
+template <typename Pass>
+moecclResult_t MoeLayer::run(moecclStream_t stream, Pass pass) {
   moecclResult_t result = begin(stream);
   if (result != moecclSuccess) return result;
-  result = schedule_->forward(weights_, step_, input, output, sums_, stream);
-  failedPhase_ = schedule_->failedPhase();
+  try {
+    result = pass(stream);
+    failedPhase_ = schedule_->failedPhase();
+    passed_->set(stream);
+  } catch (const Error& e) {
+    const std::string last = schedule_->lastPhase();
+    throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
+  }
+  return result;
+}
+
+moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
+  hasStats_ = false;
+  const moecclResult_t result = run(stream, [&](moecclStream_t on) {
+    const moecclResult_t passed = schedule_->forward(weights_, step_, input, output, sums_, on);
+    if (passed != moecclSuccess) return passed;
+    stats_.summarise(sums_, on);
+    choices_.add(sums_, on);
+    return passed;
+  });
   if (result != moecclSuccess) return result;
-  stats_.summarise(sums_, stream);
-  for (std::size_t expert = 0; expert < assigned_.size(); ++expert)
-    assigned_[expert] += stats_.assigned()[expert];
   hasStats_ = true;
   ++step_;
   return moecclSuccess;
@@ -170,27 +205,36 @@ moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t
 
 moecclResult_t MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale,
                                   void* inputGradient, moecclStream_t stream) {
-  moecclResult_t result = begin(stream);
-  if (result != moecclSuccess) return result;
-  result =
-      schedule_->backward(weights_, outputGradient, stats_.lossBackward(auxiliaryLossScale, stream),
-                          gradients_, inputGradient, stream);
-  failedPhase_ = schedule_->failedPhase();
-  return result;
+  return run(stream, [&](moecclStream_t on) {
+    return schedule_->backward(weights_, outputGradient,
+                               stats_.lossBackward(auxiliaryLossScale, on), gradients_,
+                               inputGradient, on);
+  });
+}
+
+const BatchStats& MoeLayer::stats() {
+  stats_.read();
+  return stats_;
 }
 
 moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
+  passed_->await();
   // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
   // same experts above their mean.
-  std::vector<std::int64_t> counts(assigned_.size());
   failedPhase_ = "AllReduce of the choices per expert";
+  const auto experts = static_cast<std::size_t>(shape_.experts);
   const moecclResult_t result =
-      moecclAllReduce(assigned_.data(), counts.data(), counts.size(), moecclInt64, moecclSum,
+      moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,
                       groups_.world.comm, nullptr);
   if (result != moecclSuccess) return result;
-  const std::vector<double> assigned(counts.begin(), counts.end());
-  gates::updateBias(assigned.data(), shape_.experts, speed, bias);
-  std::ranges::fill(assigned_, 0);
+  std::vector<double> counts(experts), updated(experts);
+  const std::size_t bytes = experts * sizeof(double);
+  compute_->toHost(counts.data(), choices_.spare(), bytes, nullptr);
+  compute_->toHost(updated.data(), bias, bytes, nullptr);
+  gates::updateBias(counts.data(), shape_.experts, speed, updated.data());
+  compute_->fromHost(bias, updated.data(), bytes, nullptr);
+  choices_.clear(nullptr);
+  compute_->await(nullptr);
   return moecclSuccess;
 }
 

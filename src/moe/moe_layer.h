@@ -1,20 +1,34 @@
 // The layer behind moecclMoeLayer_t.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
-#include <vector>
 
 #include "moeccl/moe.h"
 #include "src/moe/schedule.h"
 
 namespace moeccl {
 
+// What the public API does not say of a grid's communicator.
+struct World {
+  moecclMemory_t memory;
+  // Collective: what each rank has, `bytes` bytes of host memory. Waits for it. Throws Error.
+  std::function<void(const void* send, void* recv, std::size_t bytes)> allGather;
+};
+
+// On GPUs the communicator's device has to be current in every call, this and the destructor too.
 class MoeLayer {
  public:
   // Collective over the grid: ranks compare their configs before each checks its own, so that all
   // of them fail where one does. `environment`: the value of MOECCL_SCHEDULE, or null. Throws
   // Error.
-  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment);
+  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
+           const World& world);
+  // Waits for what is under way.
+  ~MoeLayer();
+  MoeLayer(const MoeLayer&) = delete;
+  MoeLayer& operator=(const MoeLayer&) = delete;
 
   const LayerShape& shape() const { return shape_; }
   const Groups& groups() const { return groups_; }
@@ -22,7 +36,8 @@ class MoeLayer {
   void setWeights(const LayerWeights& weights);
   bool hasWeights() const { return weights_.gate.gate != nullptr; }
 
-  // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why.
+  // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why; where computation
+  // fails it throws Error.
   moecclResult_t forward(const void* input, void* output, moecclStream_t stream);
   void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
   // As moecclMoeBackward, after a forward of a layer for training; else as forward.
@@ -33,12 +48,17 @@ class MoeLayer {
   moecclResult_t updateBias(double* bias, double speed);
   const char* failedPhase() const { return failedPhase_; }
 
-  // Null before the first forward has completed.
-  const BatchStats* stats() const { return hasStats_ ? &stats_ : nullptr; }
+  // Whether there has been a forward, and the last one did not fail.
+  bool hasStats() const { return hasStats_; }
+  // Of that; waits for it.
+  const BatchStats& stats();
 
  private:
   // Before a pass: on return `stream` is what its work goes on.
   moecclResult_t begin(moecclStream_t& stream);
+  // Calls pass() between begin and the mark of its end.
+  template <typename Pass>
+  moecclResult_t run(moecclStream_t stream, Pass pass);
 
   Groups groups_;
   LayerShape shape_;
@@ -48,9 +68,10 @@ class MoeLayer {
   LayerGradients gradients_;
   BatchSums sums_;
   BatchStats stats_;
+  ChoiceCounts choices_;          // since the last updateBias
+  std::unique_ptr<Mark> passed_;  // behind the last pass
   bool hasStats_ = false;
   std::int64_t step_ = 0;
-  std::vector<std::int64_t> assigned_;  // [experts], since the last updateBias
   const char* failedPhase_ = "";
 };
 

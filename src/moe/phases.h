@@ -1,4 +1,4 @@
-// Where a pass of a layer has failed.
+// How far a pass of a layer has come, and where it has failed.
 #pragma once
 
 #include "moeccl/moeccl.h"
@@ -8,14 +8,21 @@ namespace moeccl {
 class Phases {
  public:
   const char* failedPhase() const { return failedPhase_; }
-  // `result`; notes the phase when it is a failure.
+  // The last phase that did not fail; "": none in this pass.
+  virtual const char* lastPhase() const { return lastPhase_; }
+  virtual void beginPass() { lastPhase_ = ""; }
+  // `result`; notes the phase.
   moecclResult_t noted(const char* phase, moecclResult_t result) {
-    if (result != moecclSuccess) failedPhase_ = phase;
+    (result == moecclSuccess ? lastPhase_ : failedPhase_) = phase;
     return result;
   }
 
+ protected:
+  ~Phases() = default;
+
  private:
   const char* failedPhase_ = "";
+  const char* lastPhase_ = "";
 };
 
 }  // namespace moeccl

@@ -17,7 +17,8 @@ Residual::Residual(const Groups& groups, Compute& compute, Phases& phases, bool 
     parts_.emplace(groups_, compute, phases, kGather, 0, false);
   else
     part_ = compute.elements(part);
-  if (groups.mp.ranks > 1 && !compute.onStreams()) own_.emplace(groups.mp.comm);
+  compute.reserveRows(shape_.partTokens);
+  if (groups.mp.ranks > 1) side_ = compute.sideStream(groups.mp.comm);
   if (!shape_.training) return;
   input_ = compute.elements(part);
   const std::int64_t matrix = elementCount({shape_.embedding, shape_.residual});
@@ -35,7 +36,7 @@ moecclResult_t Residual::forward(const MlpWeights& weights, const void* input,
   const void* const tokensOfPart = compute_.at(input, firstToken() * shape_.embedding);
   if (input_) compute_.copy(input_.get(), tokensOfPart, tokens() * shape_.embedding, stream);
   compute_.residualForward(weights, tokens(), tokensOfPart, part(), stream);
-  return parts_ ? parts_->gather(nullptr, streamOr(stream)) : moecclSuccess;
+  return parts_ ? parts_->gather(nullptr, aside(stream)) : moecclSuccess;
 }
 
 moecclResult_t Residual::backward(const MlpWeights& weights, const void* outputGradient,
@@ -47,15 +48,20 @@ moecclResult_t Residual::backward(const MlpWeights& weights, const void* outputG
       weights, {gradients_->of(0), gradients_->of(1), gradients_->of(2), gradients_->of(3)},
       tokens(), input_.get(), part(), stream);
   if (parts_) {
-    const moecclResult_t result = parts_->gather(nullptr, streamOr(stream));
+    const moecclResult_t result = parts_->gather(nullptr, aside(stream));
     if (result != moecclSuccess) return result;
   }
-  return gradients_->reduce(streamOr(stream));
+  return gradients_->reduce(aside(stream));
 }
 
-moecclResult_t Residual::wait(const char* phase) {
-  if (!own_) return moecclSuccess;
-  return phases_.noted(phase, moecclStreamSynchronize(own_->get()));
+moecclStream_t Residual::aside(moecclStream_t stream) {
+  if (!side_) return stream;
+  side_->follow(stream);
+  return side_->get();
+}
+
+moecclResult_t Residual::join(const char* phase, moecclStream_t stream) {
+  return side_ ? phases_.noted(phase, side_->join(stream)) : moecclSuccess;
 }
 
 moecclResult_t Residual::addTo(void* batch, moecclStream_t stream) {
@@ -63,7 +69,7 @@ moecclResult_t Residual::addTo(void* batch, moecclStream_t stream) {
     addRows(0, tokens(), compute_.at(batch, firstToken() * shape_.embedding), stream);
     return moecclSuccess;
   }
-  const moecclResult_t result = wait(kGather);
+  const moecclResult_t result = join(kGather, stream);
   if (result == moecclSuccess) parts_->add(batch, stream);
   return result;
 }
@@ -74,7 +80,7 @@ void Residual::addRows(std::int64_t first, std::int64_t count, void* rows, moecc
 }
 
 moecclResult_t Residual::addGradients(const MlpGradients& sums, moecclStream_t stream) {
-  const moecclResult_t result = wait(kReduce);
+  const moecclResult_t result = join(kReduce, stream);
   if (result != moecclSuccess) return result;
   gradients_->addTo(sums.w1, 0, stream);
   gradients_->addTo(sums.b1, 1, stream);
@@ -83,8 +89,8 @@ moecclResult_t Residual::addGradients(const MlpGradients& sums, moecclStream_t s
   return moecclSuccess;
 }
 
-void Residual::abandon() {
-  if (own_) moecclStreamSynchronize(own_->get());
+void Residual::abandon(moecclStream_t stream) {
+  if (side_) side_->join(stream);
 }
 
 }  // namespace moeccl

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "src/moe/parts.h"
-#include "src/moe/stream.h"
 
 namespace moeccl {
 
@@ -33,16 +33,17 @@ class Residual {
   void addRows(std::int64_t first, std::int64_t count, void* rows, moecclStream_t stream);
   // Backward: adds the weights' gradients, over the tokens of the MP group.
   moecclResult_t addGradients(const MlpGradients& sums, moecclStream_t stream);
-  // After a failure: nothing is under way afterwards.
-  void abandon();
+  // After a failure: what is under way comes before what `stream` is asked for next.
+  void abandon(moecclStream_t stream);
 
  private:
   std::int64_t firstToken() const { return shape_.firstToken(groups_.mp.rank, 0); }
   std::int64_t tokens() const;  // of the caller's part, without padding
-  moecclStream_t streamOr(moecclStream_t stream) const { return own_ ? own_->get() : stream; }
   void* part() const { return parts_ ? parts_->own(nullptr) : part_.get(); }
-  // Of what forward and backward have started.
-  moecclResult_t wait(const char* phase);
+  // What of the pass's `stream` exchanges go on, behind what it has computed.
+  moecclStream_t aside(moecclStream_t stream);
+  // Before the use of what forward and backward have started.
+  moecclResult_t join(const char* phase, moecclStream_t stream);
 
   const Groups& groups_;
   Compute& compute_;
@@ -52,8 +53,8 @@ class Residual {
   Memory part_;                      // [part tokens][embedding], without
   Memory input_;                     // the same, for backward
   std::optional<PartGradients> gradients_;
-  // Of exchanges, where the caller's thread computes. It ends before what they are of.
-  std::optional<OwnStream> own_;
+  std::unique_ptr<SideStream>
+      side_;  // of exchanges, if there are any; it ends before what they are of
 };
 
 }  // namespace moeccl

@@ -1,5 +1,7 @@
 #include "src/moe/schedule.h"
 
+#include <algorithm>
+
 namespace moeccl {
 
 Schedule::Schedule(const Groups& groups, Compute& compute)
@@ -93,15 +95,21 @@ void Schedule::runExperts(const LayerWeights& weights, Places& places, std::int6
   runExperts(weights, places, evenBegins(rowsPerExpert), stream);
 }
 
-void Schedule::runExperts(const LayerWeights& weights, Places& places, const std::int64_t* begins,
-                          moecclStream_t stream) {
-  for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-    const std::int64_t begin = begins[expert] * shape_.embedding;
-    compute_.expertForward(weights, expert, begins[expert + 1] - begins[expert],
-                           compute_.at(places.rows(), begin),
-                           compute_.at(places.expertResults(), begin), stream);
+template <typename Function>
+void Schedule::eachExperts(const std::int64_t* begins, Function function) {
+  const std::int64_t most = compute_.expertsAtOnce();
+  for (std::int64_t first = 0; first < shape_.localExperts; first += most) {
+    const std::int64_t count = std::min(most, shape_.localExperts - first);
+    function(ExpertRows{first, {begins + first, static_cast<std::size_t>(count) + 1}});
     progress();
   }
+}
+
+void Schedule::runExperts(const LayerWeights& weights, Places& places, const std::int64_t* begins,
+                          moecclStream_t stream) {
+  eachExperts(begins, [&](const ExpertRows& rows) {
+    compute_.expertForward(weights, rows, places.rows(), places.expertResults(), stream);
+  });
   places.swapResults();
 }
 
@@ -114,13 +122,9 @@ void Schedule::runExpertsBackward(const LayerWeights& weights, const LayerGradie
 void Schedule::runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
                                   Places& places, const std::int64_t* begins,
                                   moecclStream_t stream) {
-  for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-    const std::int64_t begin = begins[expert] * shape_.embedding;
-    compute_.expertBackward(weights, gradients, expert, begins[expert + 1] - begins[expert],
-                            compute_.at(places.keptInputs(), begin),
-                            compute_.at(places.rows(), begin), stream);
-    progress();
-  }
+  eachExperts(begins, [&](const ExpertRows& rows) {
+    compute_.expertBackward(weights, gradients, rows, places.keptInputs(), places.rows(), stream);
+  });
 }
 
 const std::int64_t* Schedule::evenBegins(std::int64_t rowsPerExpert) {

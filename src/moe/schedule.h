@@ -80,7 +80,7 @@ class Schedule : public Phases {
                   moecclStream_t stream);
   void runExpertsBackward(const LayerWeights& weights, const LayerGradients& gradients,
                           Places& places, const std::int64_t* begins, moecclStream_t stream);
-  // Between two experts: lets what is under way on streams advance.
+  // Between experts: lets what is under way on streams advance.
   virtual void progress() {}
 
   Compute& compute_;
@@ -92,6 +92,9 @@ class Schedule : public Phases {
   moecclResult_t exchange(const char* phase, Exchange& function, Places& places, std::int64_t slots,
                           moecclStream_t stream);
   const std::int64_t* evenBegins(std::int64_t rowsPerExpert);
+  // Calls function(rows) for the caller's experts, as many at a time as compute_ likes.
+  template <typename Function>
+  void eachExperts(const std::int64_t* begins, Function function);
 
   std::vector<std::int64_t> begins_;  // [localExperts + 1]
 };

@@ -66,6 +66,7 @@ class Baseline final : public Schedule {
         otherSums_(compute),
         places_(compute, elementCount({shape_.experts, groups.esp.ranks, shape_.capacity(),
                                        shape_.embedding})) {
+    compute.reserveRows(shape_.localExperts * groups.world.ranks * shape_.capacity());
     if (groups.esp.ranks > 1)
       gathered_ =
           compute.elements(elementCount({groups.esp.ranks, shape_.tokens, shape_.embedding}));
@@ -143,13 +144,14 @@ class Baseline final : public Schedule {
   // of each MP group.
   void runSourcesBackward(const LayerWeights& weights, const LayerGradients& gradients,
                           moecclStream_t stream) {
+    const std::int64_t begins[] = {0, shape_.capacity()};
     std::int64_t begin = 0;
     for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert)
       for (int ep = 0; ep < groups_.ep.ranks; ++ep)
         for (int esp = 0; esp < groups_.esp.ranks; ++esp) {
           const bool counts = worldRank(ep, esp) % shape_.grid.nMp == 0;
-          compute_.expertBackward(weights, counts ? gradients : LayerGradients{}, expert,
-                                  shape_.capacity(), compute_.at(places_.keptInputs(), begin),
+          compute_.expertBackward(weights, counts ? gradients : LayerGradients{}, {expert, begins},
+                                  compute_.at(places_.keptInputs(), begin),
                                   compute_.at(places_.rows(), begin), stream);
           begin += shape_.capacity() * shape_.embedding;
         }

@@ -149,7 +149,8 @@ class DroplessBaseline final : public Schedule {
           const bool counts = worldRank(ep, esp) % shape_.grid.nMp == 0;
           const RowExchange::Run run = exchange_.run(esp, ep, expert);
           const std::int64_t begin = run.begin * shape_.embedding;
-          compute_.expertBackward(weights, counts ? gradients : LayerGradients{}, expert, run.count,
+          const std::int64_t begins[] = {0, run.count};
+          compute_.expertBackward(weights, counts ? gradients : LayerGradients{}, {expert, begins},
                                   compute_.at(places_.keptInputs(), begin),
                                   compute_.at(places_.rows(), begin), stream);
         }

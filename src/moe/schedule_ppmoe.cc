@@ -47,6 +47,7 @@ class PpMoe final : public Schedule {
         rows_(compute.elements(batch())),
         partial_(compute.elements(elementCount(
             {shape_.tokens, shape_.embedding + (shape_.training ? shape_.choices : 0)}))) {
+    compute.reserveRows(shape_.tokens);  // of one expert
     if (shape_.residual > 0) residual_.emplace(groups_, compute, *this, false);
     if (!shape_.training) return;
     rowGradients_ = compute.elements(batch());
@@ -66,7 +67,8 @@ class PpMoe final : public Schedule {
       const Router::Listed listed = listedOf(expert);
       void* const results = shape_.training ? resultsOf(listed) : rows_.get();
       router_->gather(listed, input, rows_.get(), stream);
-      compute_.expertForward(weights, expert, listed.count, rows_.get(), results, stream);
+      const std::int64_t begins[] = {0, listed.count};
+      compute_.expertForward(weights, {expert, begins}, rows_.get(), results, stream);
       router_->add(listed, results, partial_.get(), stream);
     }
     if (residual_) {
@@ -93,14 +95,15 @@ class PpMoe final : public Schedule {
       router_->gather(listed, router_->keptInput(), rows_.get(), stream);
       router_->addBackward(listed, resultsOf(listed), outputGradient, rowGradients_.get(),
                            weightGradients, stream);
-      compute_.expertBackward(weights, gradients, expert, listed.count, rows_.get(),
+      const std::int64_t begins[] = {0, listed.count};
+      compute_.expertBackward(weights, gradients, {expert, begins}, rows_.get(),
                               rowGradients_.get(), stream);
       router_->gatherBackward(listed, rowGradients_.get(), partial_.get(), stream);
     }
     const moecclResult_t result = allReduce("AllReduce", groups_.mp, partial_.get(), partial_.get(),
                                             batch() + perChoice, stream);
     if (result != moecclSuccess) {
-      if (residual_) residual_->abandon();
+      if (residual_) residual_->abandon(stream);
       return result;
     }
     compute_.copy(inputGradient, partial_.get(), batch(), stream);

@@ -24,12 +24,22 @@ class WithResidual final : public Schedule {
         schedule_(std::move(schedule)),
         residual_(groups_, compute, *this, true) {}
 
+  // The branch comes first, and is noted first.
+  const char* lastPhase() const override {
+    const char* const last = schedule_->lastPhase();
+    return *last == '\0' ? Schedule::lastPhase() : last;
+  }
+  void beginPass() override {
+    Schedule::beginPass();
+    schedule_->beginPass();
+  }
+
   moecclResult_t forward(const LayerWeights& weights, std::int64_t step, const void* input,
                          void* output, BatchSums& sums, moecclStream_t stream) override {
     // The branch first: output may be input.
     moecclResult_t result = residual_.forward(weights.residual, input, stream);
     if (result != moecclSuccess) return result;
-    result = rest(schedule_->forward(weights, step, input, output, sums, stream));
+    result = rest(schedule_->forward(weights, step, input, output, sums, stream), stream);
     return result == moecclSuccess ? residual_.addTo(output, stream) : result;
   }
 
@@ -39,16 +49,17 @@ class WithResidual final : public Schedule {
     moecclResult_t result = residual_.backward(weights.residual, outputGradient, stream);
     if (result != moecclSuccess) return result;
     result = rest(schedule_->backward(weights, outputGradient, sumGradients, gradients,
-                                      inputGradient, stream));
+                                      inputGradient, stream),
+                  stream);
     if (result == moecclSuccess) result = residual_.addTo(inputGradient, stream);
     return result == moecclSuccess ? residual_.addGradients(gradients.residual, stream) : result;
   }
 
  private:
   // The schedule's result; on failure the branch is not under way any more.
-  moecclResult_t rest(moecclResult_t result) {
-    if (result != moecclSuccess) residual_.abandon();
-    return noted(schedule_->failedPhase(), result);
+  moecclResult_t rest(moecclResult_t result, moecclStream_t stream) {
+    if (result != moecclSuccess) residual_.abandon(stream);
+    return result == moecclSuccess ? result : noted(schedule_->failedPhase(), result);
   }
 
   std::unique_ptr<Schedule> schedule_;

@@ -44,7 +44,7 @@
 // bytes leave a rank as forward.
 //
 // Chunks: the caller's part may be cut in c chunks of whole capacity groups, which know nothing of each
-// other, each on a stream of its own. What stands in one column goes on at once, here for three:
+// other, each with a stream of its own for exchanges. What stands in one column goes on at once, here for three:
 //
 //   chunk 0   dispatch | experts  | combine  | un-permute, MP-AllGather
 //   chunk 1   dispatch |          | experts  | combine  | un-permute, MP-AllGather
@@ -54,13 +54,13 @@
 // is one, computes the caller's part while dispatch is under way, and joins it before the MP-AllGather.
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 
 #include "src/moe/parts.h"
 #include "src/moe/residual.h"
 #include "src/moe/router.h"
 #include "src/moe/schedule.h"
-#include "src/moe/stream.h"
 
 namespace moeccl {
 namespace {
@@ -81,8 +81,7 @@ struct Chunk {
   PartGather parts;
   std::unique_ptr<Router> router;
   Places places;
-  std::optional<OwnStream> ownStream;
-  moecclStream_t stream = nullptr;  // its own, or where that has none that of the pass
+  std::unique_ptr<SideStream> side;  // of its exchanges; without, they are on the pass's stream
 };
 
 class S1 final : public Schedule {
@@ -90,8 +89,9 @@ class S1 final : public Schedule {
   S1(const Groups& groups, Compute& compute) : Schedule(groups, compute) {
     for (std::int64_t number = 0; number < shape_.chunks; ++number) {
       Chunk& chunk = chunks_.emplace_back(groups_, compute, *this, number);
-      if (overlaps()) chunk.ownStream.emplace(groups.world.comm);
+      if (overlaps()) chunk.side = compute.sideStream(groups.world.comm);
     }
+    compute.reserveRows(shape_.localExperts * rowsPerExpert());
     if (shape_.residual > 0) residual_.emplace(groups_, compute, *this, false);
     if (shape_.training) gateGradient_.emplace(groups_, compute, *this);
   }
@@ -105,17 +105,17 @@ class S1 final : public Schedule {
         [&](Chunk& chunk) {
           const void* const tokens = compute_.at(input, firstElement(chunk));
           chunk.router->routeChunk(weights.gate, drawOf(step, groups_.world.rank), tokens,
-                                   groups_.mp.rank, chunk.number, sums, chunk.stream);
-          chunk.router->scatter(tokens, shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
+                                   groups_.mp.rank, chunk.number, sums, stream);
+          chunk.router->scatter(tokens, shape_.chunkSlots(), chunk.places.rows(), stream);
         },
         [&] {
           return residual_ ? residual_->forward(weights.residual, input, stream) : moecclSuccess;
         },
-        [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert(), chunk.stream); },
+        [&](Chunk& chunk) { runExperts(weights, chunk.places, rowsPerExpert(), stream); },
         [&](Chunk& chunk, void* part) {
-          chunk.places.keepResults(chunk.stream);
-          chunk.router->combine(chunk.places.rows(), shape_.chunkSlots(), part, chunk.stream);
-          addResidual(chunk, part);
+          chunk.places.keepResults(stream);
+          chunk.router->combine(chunk.places.rows(), shape_.chunkSlots(), part, stream);
+          addResidual(chunk, part, stream);
         });
     return result == moecclSuccess ? gatherSums(groups_, *this, sums, stream) : result;
   }
@@ -129,21 +129,20 @@ class S1 final : public Schedule {
         [&](Chunk& chunk) {
           chunk.router->combineBackward(chunk.places.keptResults(),
                                         compute_.at(outputGradient, firstElement(chunk)),
-                                        shape_.chunkSlots(), chunk.places.rows(), chunk.stream);
+                                        shape_.chunkSlots(), chunk.places.rows(), stream);
         },
         [&] {
           return residual_ ? residual_->backward(weights.residual, outputGradient, stream)
                            : moecclSuccess;
         },
         [&](Chunk& chunk) {
-          runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert(), chunk.stream);
+          runExpertsBackward(weights, gradients, chunk.places, rowsPerExpert(), stream);
         },
         [&](Chunk& chunk, void* part) {
-          chunk.router->scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part,
-                                        chunk.stream);
+          chunk.router->scatterBackward(chunk.places.rows(), shape_.chunkSlots(), part, stream);
           chunk.router->gateBackward(weights.gate, sumGradients, gateGradient_->partial(), part,
-                                     chunk.stream);
-          addResidual(chunk, part);
+                                     stream);
+          addResidual(chunk, part, stream);
         });
     if (result == moecclSuccess) result = gateGradient_->addTo(gradients.gate, stream);
     if (result != moecclSuccess || !residual_) return result;
@@ -151,32 +150,30 @@ class S1 final : public Schedule {
   }
 
  private:
-  // Whether the caller's thread computes while exchanges go on.
-  bool overlaps() const {
-    return !compute_.onStreams() && (shape_.chunks > 1 || shape_.residual > 0);
-  }
+  // Whether there is something to compute while exchanges go on.
+  bool overlaps() const { return shape_.chunks > 1 || shape_.residual > 0; }
 
   // Each chunk through `fill`, dispatch, `experts`, combine, `finish`, which writes the caller's part of
   // it, and MP-AllGather, into `batch`, as drawn above; `meanwhile` while all dispatches are under way. On
-  // failure too nothing is under way afterwards.
+  // failure too nothing is under way afterwards that `stream` does not wait for.
   template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
   moecclResult_t overlap(void* batch, moecclStream_t stream, Fill fill, Meanwhile meanwhile,
                          Experts experts, Finish finish) {
-    for (Chunk& chunk : chunks_) chunk.stream = chunk.ownStream ? chunk.ownStream->get() : stream;
-    const moecclResult_t result = pipeline(batch, fill, meanwhile, experts, finish);
+    const moecclResult_t result = pipeline(batch, stream, fill, meanwhile, experts, finish);
     if (result == moecclSuccess) return result;
-    for (Chunk& chunk : chunks_) moecclStreamSynchronize(chunk.stream);
-    if (residual_) residual_->abandon();
+    for (Chunk& chunk : chunks_)
+      if (chunk.side) chunk.side->join(stream);
+    if (residual_) residual_->abandon(stream);
     return result;
   }
 
   template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
-  moecclResult_t pipeline(void* batch, Fill fill, Meanwhile meanwhile, Experts experts,
-                          Finish finish) {
+  moecclResult_t pipeline(void* batch, moecclStream_t stream, Fill fill, Meanwhile meanwhile,
+                          Experts experts, Finish finish) {
     moecclResult_t result = moecclSuccess;
     for (Chunk& chunk : chunks_) {
       fill(chunk);
-      result = dispatch(chunk.places, shape_.chunkSlots(), chunk.stream);
+      result = dispatch(chunk.places, shape_.chunkSlots(), aside(chunk, stream));
       if (result != moecclSuccess) return result;
     }
     result = meanwhile();
@@ -184,36 +181,42 @@ class S1 final : public Schedule {
     for (std::size_t step = 0; step <= chunks_.size(); ++step) {
       if (step < chunks_.size()) {
         Chunk& chunk = chunks_[step];
-        result = wait("dispatch", chunk);
+        result = join("dispatch", chunk, stream);
         if (result != moecclSuccess) return result;
         experts(chunk);
-        result = combine(chunk.places, shape_.chunkSlots(), chunk.stream);
+        result = combine(chunk.places, shape_.chunkSlots(), aside(chunk, stream));
         if (result != moecclSuccess) return result;
       }
       if (step == 0) continue;
       Chunk& chunk = chunks_[step - 1];
-      result = wait("combine", chunk);
+      result = join("combine", chunk, stream);
       if (result != moecclSuccess) return result;
       finish(chunk, chunk.parts.own(batch));
-      result = chunk.parts.gather(batch, chunk.stream);
+      result = chunk.parts.gather(batch, aside(chunk, stream));
       if (result != moecclSuccess) return result;
     }
     for (Chunk& chunk : chunks_) {
-      result = wait("MP-AllGather", chunk);
+      result = join("MP-AllGather", chunk, stream);
       if (result != moecclSuccess) return result;
-      chunk.parts.spread(batch, chunk.stream);
+      chunk.parts.spread(batch, stream);
     }
     return moecclSuccess;
   }
 
-  moecclResult_t wait(const char* phase, const Chunk& chunk) {
-    if (compute_.onStreams()) return moecclSuccess;
-    return noted(phase, moecclStreamSynchronize(chunk.stream));
+  // What a chunk's exchanges go on, behind what has been computed on the pass's `stream`.
+  static moecclStream_t aside(Chunk& chunk, moecclStream_t stream) {
+    if (!chunk.side) return stream;
+    chunk.side->follow(stream);
+    return chunk.side->get();
   }
 
-  // One query advances all streams; what fails is found by wait.
+  moecclResult_t join(const char* phase, Chunk& chunk, moecclStream_t stream) {
+    return chunk.side ? noted(phase, chunk.side->join(stream)) : moecclSuccess;
+  }
+
+  // What one stream does advances all.
   void progress() override {
-    if (overlaps()) moecclStreamQuery(chunks_[0].stream);
+    if (chunks_[0].side) chunks_[0].side->progress();
   }
 
   std::int64_t rowsPerExpert() const { return groups_.world.ranks * shape_.chunkSlots(); }
@@ -224,11 +227,11 @@ class S1 final : public Schedule {
   }
 
   // To `part`, the caller's tokens of the chunk.
-  void addResidual(const Chunk& chunk, void* part) {
+  void addResidual(const Chunk& chunk, void* part, moecclStream_t stream) {
     if (!residual_) return;
     const std::int64_t first = shape_.firstToken(groups_.mp.rank, chunk.number);
     residual_->addRows(chunk.number * shape_.chunkTokens(),
-                       std::min(shape_.tokens - first, shape_.chunkTokens()), part, chunk.stream);
+                       std::min(shape_.tokens - first, shape_.chunkTokens()), part, stream);
   }
 
   std::deque<Chunk> chunks_;  // they cannot be moved

@@ -42,7 +42,7 @@ class DroplessS1 final : public Schedule {
         parts_(groups_, compute, *this, "MP-AllGather", 0, true) {
     if (shape_.residual > 0) {
       residual_.emplace(groups_, compute, *this, false);
-      if (!compute.onStreams()) beside_.emplace(groups.world.comm);
+      beside_ = compute.sideStream(groups.world.comm);
     }
     if (!shape_.training) return;
     places_.keepForBackward(0);
@@ -87,14 +87,14 @@ class DroplessS1 final : public Schedule {
     if (result != moecclSuccess) return result;
     runExpertsBackward(weights, gradients, places_, exchange_.expertBegins(), stream);
     result = exchange_.combine(places_, stream);
-    if (result != moecclSuccess) return abandoned(result);
+    if (result != moecclSuccess) return abandoned(result, stream);
     void* const part = parts_.own(inputGradient);
     compute_.zero(part, partElements(), stream);
     router_->gatherBackward(own(), places_.rows(), part, stream);
     router_->gateBackward(weights.gate, sumGradients, gateGradient_->partial(), part, stream);
     result = gatherParts(part, inputGradient, stream);
     if (result == moecclSuccess) result = gateGradient_->addTo(gradients.gate, stream);
-    if (result != moecclSuccess) return abandoned(result);
+    if (result != moecclSuccess) return abandoned(result, stream);
     return residual_ ? residual_->addGradients(gradients.residual, stream) : moecclSuccess;
   }
 
@@ -112,21 +112,21 @@ class DroplessS1 final : public Schedule {
   // places_ from own rows to given ones, and meanwhile something else.
   template <typename Meanwhile>
   moecclResult_t dispatch(moecclStream_t stream, Meanwhile meanwhile) {
-    const moecclStream_t beside = beside_ ? beside_->get() : stream;
-    moecclResult_t result = exchange_.startDispatch(places_, beside);
+    if (beside_) beside_->follow(stream);
+    moecclResult_t result = exchange_.startDispatch(places_, beside_ ? beside_->get() : stream);
     if (result == moecclSuccess) result = meanwhile();
     if (beside_) {
-      const moecclResult_t done = moecclStreamSynchronize(beside);
+      const moecclResult_t done = beside_->join(stream);
       if (result == moecclSuccess) result = noted("dispatch", done);
     }
-    if (result != moecclSuccess) return abandoned(result);
+    if (result != moecclSuccess) return abandoned(result, stream);
     exchange_.finishDispatch(places_, stream);
     return moecclSuccess;
   }
 
-  // Between two experts: what the residual branch has started advances.
+  // What the residual branch has started advances.
   void progress() override {
-    if (beside_) moecclStreamQuery(beside_->get());
+    if (beside_) beside_->progress();
   }
 
   moecclResult_t gatherParts(void* part, void* batch, moecclStream_t stream) {
@@ -136,8 +136,8 @@ class DroplessS1 final : public Schedule {
     return result;
   }
 
-  moecclResult_t abandoned(moecclResult_t failure) {
-    if (residual_) residual_->abandon();
+  moecclResult_t abandoned(moecclResult_t failure, moecclStream_t stream) {
+    if (residual_) residual_->abandon(stream);
     return failure;
   }
 
@@ -147,7 +147,7 @@ class DroplessS1 final : public Schedule {
   PartGather parts_;
   std::optional<PartGateGradient> gateGradient_;
   std::optional<Residual> residual_;
-  std::optional<OwnStream> beside_;  // of dispatch, where the caller's thread computes the branch
+  std::unique_ptr<SideStream> beside_;  // of dispatch, while the branch is computed
 };
 
 }  // namespace

@@ -50,6 +50,7 @@ class S2 final : public Schedule {
         places_(compute, elementCount({shape_.experts, std::max(shape_.grid.nMp, shape_.grid.nEsp),
                                        shape_.capacity() / shape_.grid.nMp, shape_.embedding})),
         slots_(shape_.capacity() / shape_.grid.nMp) {
+    compute.reserveRows(shape_.localExperts * groups.world.ranks * slots_);
     if (shape_.training)
       places_.keepForBackward(elementCount({shape_.experts, shape_.capacity(), shape_.embedding}));
   }

@@ -2,52 +2,79 @@
 // device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "moeccl/moe.h"
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
-#include "tests/exec/gpu_double.h"
+#include "tests/exec/gpu_ranks.h"
+#include "tests/gpu/ranks/rank.h"
 
 namespace moeccl::test {
 namespace {
 
-GpuWorld* world = nullptr;
-thread_local std::shared_ptr<GpuDouble> mine;  // of the rank that is this thread
+void synchronize(moecclStream_t stream) { myGpu().synchronize(stream); }
 
-std::shared_ptr<Gpu> openDouble() {
-  if (mine == nullptr) mine = world->newGpu();
-  return mine;
-}
-
-void synchronize(moecclStream_t stream) {
-  const Gpu::Event event = mine->newEvent();
-  mine->record(event, stream);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!mine->complete(event)) {
-    if (std::chrono::steady_clock::now() > end)
-      throw std::runtime_error("stuck:\n" + world->stuck() + world->problems());
-    std::this_thread::yield();
+// The calling rank's.
+class DoubleDevice final : public Device {
+ public:
+  unsigned char* allocate(std::size_t bytes) override {
+    return reinterpret_cast<unsigned char*>(myGpu().allocate(bytes));
   }
-  mine->deleteEvent(event);
-}
+  void free(unsigned char* memory) noexcept override {
+    myGpu().free(reinterpret_cast<std::byte*>(memory));
+  }
+  void put(unsigned char* to, const void* from, std::size_t bytes) override {
+    myGpu().toDevice(reinterpret_cast<std::byte*>(to), from, bytes, nullptr);
+    synchronize(nullptr);
+  }
+  void get(void* to, const unsigned char* from, std::size_t bytes) override {
+    myGpu().toHost(to, reinterpret_cast<const std::byte*>(from), bytes, nullptr);
+    synchronize(nullptr);
+  }
+  moecclStream_t newStream() override { return myGpu().newStream(false); }
+  void deleteStream(moecclStream_t stream) noexcept override { myGpu().deleteStream(stream); }
+  void synchronize(moecclStream_t stream) override { test::synchronize(stream); }
+  double milliseconds(moecclStream_t stream, const std::function<void()>& work) override {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    synchronize(stream);
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  }
+  void beginCapture(moecclStream_t stream) override { myGpu().beginCapture(stream); }
+  Graph endCapture(moecclStream_t stream) override { return myGpu().endCapture(stream); }
+  void replay(const Graph& graph, moecclStream_t stream) override {
+    myGpu().replay(*std::static_pointer_cast<GpuDouble::Graph>(graph), stream);
+  }
+  ncclComm* join(moecclComm_t comm) override {
+    int rank = 0, ranks = 0;
+    check(moecclCommUserRank(comm, &rank), comm);
+    check(moecclCommCount(comm, &ranks), comm);
+    Gpu::Id id{"user's "};
+    std::snprintf(id.data(), id.size(), "user's %d", joined_++);
+    return static_cast<ncclComm*>(myGpu().join(id, ranks, rank));
+  }
+  void leave(ncclComm* comm) override { myGpu().destroy(comm); }
+
+ private:
+  int joined_ = 0;  // the same on all ranks
+};
 
 // Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
 class Gpus : public ::testing::Test {
  protected:
-  Gpus() {
-    world = &world_;
-    replaceGpu(&openDouble);
-  }
   ~Gpus() override {
-    replaceGpu(nullptr);
     world_.run();
     EXPECT_EQ(world_.problems(), "");
     EXPECT_EQ(world_.stuck(), "");
@@ -60,65 +87,77 @@ class Gpus : public ::testing::Test {
   }
 
   GpuWorld world_{{.seed = 7, .threads = true}};
+  GpuRanks ranks_{world_};
 };
 
-std::string nameOf(const Algorithm& algorithm) {
-  return std::string(moeccl::nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
-}
-
-bool relays(const Algorithm& algorithm) {
-  return algorithm.collective == Collective::allToAllv &&
-         (algorithm.name == "bruck" || algorithm.name == "hierarchical");
-}
-
-void someCalls(const Algorithm& algorithm, moecclComm_t comm, moecclGrid_t grid) {
-  Exercise what{.collective = algorithm.collective, .synchronize = &synchronize};
-  for (std::size_t count : {5, 0, 333})
-    for (moecclDataType_t type : {moecclFloat32, moecclBfloat16})
-      for (bool inPlace : {false, true}) {
-        if (inPlace && !worksInPlace(algorithm.collective)) continue;
-        what.count = count;
-        what.datatype = type;
-        what.inPlace = inPlace;
-        what.experts = 1 + static_cast<int>(what.salt % 2);
-        ++what.salt;
-        exercise(what, comm, grid, nullptr);
-      }
-}
-
-void everyAlgorithm(moecclComm_t comm, int rank, int ranks) {
-  for (const Algorithm& algorithm : algorithms()) {
-    if (relays(algorithm)) continue;
-    const std::string name = nameOf(algorithm);
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.algorithms = name.c_str();
-    moecclComm_t own = nullptr;
-    check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
-    moecclGrid_t grid = nullptr;
-    const int shards = ranks % 2 == 0 ? 2 : 1;
-    check(moecclGridCreate(own, {shards, ranks / shards, shards, moecclOrderEspEp}, &grid), own);
-    try {
-      someCalls(algorithm, own, grid);
-    } catch (const std::exception& e) {
-      throw std::runtime_error(name + ": " + e.what());
-    }
-    check(moecclGridDestroy(grid));
-    check(moecclCommDestroy(own));
+// Fails the GoogleTest with what fails in a rank.
+class Reporter final : public gpu::Watcher {
+ public:
+  explicit Reporter(int rank) : rank_(rank) {}
+  void step(const std::string&) override {}
+  void failed(const std::string& text) override {
+    ADD_FAILURE() << "rank " << rank_ << ": " << text;
   }
+
+ private:
+  const int rank_;
+};
+
+// As a user whose launcher makes the communicator.
+class JobsOnGpus : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
+
+// What ranks_gpu does on a GPU (tests/gpu/ranks).
+TEST_P(JobsOnGpus, DoWhatTheyDoOnOneGpu) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    DoubleDevice device;
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& test : gpu::ranksTests()) {
+        const int before = rank.steps();
+        test.run(rank);
+        EXPECT_TRUE(rank.steps() > before || rank.ranks() == 1) << test.name << " does nothing";
+      }
+      rank.leave();
+    }
+    throw Aborted();  // the rank has destroyed its communicator
+  });
 }
 
-TEST_F(Gpus, RunEveryAlgorithm) {
-  for (const Job& job : {Job{.ranks = 1, .nodes = {}, .algorithms = {}},
-                         Job{.ranks = 3, .nodes = {2, 1}, .algorithms = {}},
-                         Job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}},
-                         Job{.ranks = 5, .nodes = {1, 1, 3}, .algorithms = {}}})
-    run(job, [&](moecclComm_t comm, int rank) { everyAlgorithm(comm, rank, job.ranks); });
+// The measurements run; what they measure here is of no use.
+TEST_P(JobsOnGpus, MeasureTheExecutor) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    DoubleDevice device;
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
+      EXPECT_GT(rank.steps(), 0);
+      rank.leave();
+    }
+    throw Aborted();
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus,
+                         ::testing::Values(std::vector{1}, std::vector{2, 1}, std::vector{2, 2},
+                                           std::vector{1, 1, 3}, std::vector{4, 4}),
+                         [](const auto& info) {
+                           std::string name;
+                           for (int size : info.param) name += "_" + std::to_string(size);
+                           return name;
+                         });
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
       [](moecclComm_t comm, int rank) {
-        const Gpu::Stream streams[] = {mine->newStream(false), mine->newStream(false), nullptr};
+        const Gpu::Stream streams[] = {myGpu().newStream(false), myGpu().newStream(false), nullptr};
         constexpr int kCalls = 9;
         std::vector<std::vector<int>> in(kCalls), out(kCalls);
         for (int call = 0; call < kCalls; ++call) {
@@ -142,23 +181,23 @@ TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
 TEST_F(Gpus, CallsBecomeGraphs) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
       [](moecclComm_t comm, int rank) {
-        const Gpu::Stream stream = mine->newStream(false);
+        const Gpu::Stream stream = myGpu().newStream(false);
         std::vector<int> in(8), out(8, -1);
         const auto call = [&] {
           return moecclAllToAll(in.data(), out.data(), 2, moecclInt32, comm, stream);
         };
-        mine->beginCapture(stream);
+        myGpu().beginCapture(stream);
         checkError(call(), moecclInvalidUsage, comm,
                    {"moecclAllToAll", "being captured", "make the same call once before"});
-        mine->endCapture(stream);
+        myGpu().endCapture(stream);
         check(call(), comm);
         synchronize(stream);
-        mine->beginCapture(stream);
+        myGpu().beginCapture(stream);
         check(call(), comm);
-        const auto graph = mine->endCapture(stream);
+        const auto graph = myGpu().endCapture(stream);
         for (int turn = 1; turn < 4; ++turn) {
           for (int i = 0; i < 8; ++i) in[i] = turn * 1000 + rank * 10 + i;
-          mine->replay(*graph, stream);
+          myGpu().replay(*graph, stream);
           synchronize(stream);
           for (int i = 0; i < 8; ++i)
             checkThat(out[i] == turn * 1000 + i / 2 * 10 + rank * 2 + i % 2, "wrong data");
@@ -166,34 +205,9 @@ TEST_F(Gpus, CallsBecomeGraphs) {
         // A larger call gets other memory; the graph's stays.
         std::vector<int> large(4000, rank), received(4000);
         check(moecclAllToAll(large.data(), received.data(), 1000, moecclInt32, comm, stream), comm);
-        mine->replay(*graph, stream);
+        myGpu().replay(*graph, stream);
         synchronize(stream);
       });
-}
-
-TEST_F(Gpus, AdoptNcclCommunicators) {
-  const Gpu::Id id{"users"};
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank)
-    threads.emplace_back([rank, &id] {
-      try {
-        openDouble();
-        const Gpu::Comm theirs = mine->join(id, 3, rank);
-        moecclComm_t comm = nullptr;
-        check(moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr));
-        mine->destroy(theirs);
-        int ranks = 0, own = -1;
-        check(moecclCommCount(comm, &ranks), comm);
-        check(moecclCommUserRank(comm, &own), comm);
-        checkThat(ranks == 3 && own == rank, "other ranks than NCCL's");
-        exercise({.collective = Collective::allReduce, .count = 100, .synchronize = &synchronize},
-                 comm, nullptr, nullptr);
-        check(moecclCommDestroy(comm));
-      } catch (const std::exception& e) {
-        ADD_FAILURE() << "rank " << rank << ": " << e.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
 }
 
 // One rank's mistake is told to all, and no rank waits.
@@ -203,10 +217,9 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([rank, &id] {
       try {
-        openDouble();
-        const Gpu::Comm theirs = mine->join(id, 3, rank);
-        const int own = mine->device(), current = rank == 1 ? own + 100 : own;
-        mine->setDevice(current);
+        const Gpu::Comm theirs = myGpu().join(id, 3, rank);
+        const int own = myGpu().device(), current = rank == 1 ? own + 100 : own;
+        myGpu().setDevice(current);
         moecclComm_t comm = nullptr;
         const std::string device = std::to_string(own);
         const moecclResult_t result =
@@ -217,9 +230,9 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
                       "cudaSetDevice(" + device + ")"});
         else
           checkError(result, moecclRemoteError, nullptr, {"rank 1 failed", "cudaSetDevice("});
-        checkThat(mine->device() == current, "another device is current behind the call");
-        mine->setDevice(own);
-        mine->destroy(theirs);
+        checkThat(myGpu().device() == current, "another device is current behind the call");
+        myGpu().setDevice(own);
+        myGpu().destroy(theirs);
       } catch (const std::exception& e) {
         ADD_FAILURE() << "rank " << rank << ": " << e.what();
       }
@@ -261,12 +274,25 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
                moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
+  });
+}
+
+// This program has no double of the kernels of layers.
+TEST_F(Gpus, SayWhatLayersMiss) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, {1, 2, 1, moecclOrderEspEp}, &grid), comm);
     moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+    config.tokens = config.embedding = config.hidden = config.topK = 1;
+    config.experts = 2;
+    config.capacityFactor = 1;
     moecclMoeLayer_t layer = nullptr;
-    checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidUsage, nullptr,
-               {"grid is on GPUs", "host memory"});
+    const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
+    const std::string text = moecclGetLastError(nullptr);
+    checkThat(result == moecclSuccess || text.find("no usable CUDA driver") != text.npos ||
+                  text.find("layers on GPUs need CUDA") != text.npos,
+              text);
+    check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));
   });
 }

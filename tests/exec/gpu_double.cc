@@ -65,23 +65,53 @@ std::byte* GpuDouble::allocate(std::size_t bytes) {
   const Lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("allocates during a capture");
-  auto memory = std::make_unique<std::byte[]>(bytes);
-  std::memset(memory.get(), 0xa5, bytes);
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  // More is a workspace that nobody reads.
+  std::memset(memory.get(), 0xa5, std::min(bytes, std::size_t{1} << 20));
   std::byte* const begin = memory.get();
-  memory_[begin] = std::move(memory);
+  memory_[begin] = {std::move(memory), bytes};
   return begin;
 }
 
 void GpuDouble::free(std::byte* memory) noexcept {
   if (memory == nullptr) return;
-  const Lock lock(world_.mutex_);
+  std::unique_lock lock(world_.mutex_);
   if (capture_) world_.problem("memory is freed during a capture");
-  // As cudaFree: after what is under way.
+  // As cudaFree: after what is under way, which may need other ranks.
   world_.runLocked();
+  if (world_.options_.threads && !world_.runUntil(lock, [&] { return idle(); }))
+    world_.problem("memory is freed while there is work that never ends");
   const auto known = memory_.find(memory);
   if (known == memory_.end()) return world_.problem("memory is freed that is not there");
-  kept_.push_back(std::move(known->second));
+  kept_.push_back(std::move(known->second.bytes));
   memory_.erase(known);
+}
+
+std::byte* GpuDouble::allocatePinned(std::size_t bytes) {
+  const Lock lock(world_.mutex_);
+  requireCurrent();
+  auto memory = std::make_unique<std::byte[]>(bytes);
+  std::memset(memory.get(), 0xa5, bytes);
+  std::byte* const begin = memory.get();
+  pinned_[begin] = std::move(memory);
+  return begin;
+}
+
+void GpuDouble::freePinned(std::byte* memory) noexcept {
+  const Lock lock(world_.mutex_);
+  if (pinned_.erase(memory) == 0) world_.problem("pinned memory is freed that is not there");
+}
+
+bool GpuDouble::owns(const GpuWorld::Range& range) const {
+  const auto* const begin = static_cast<const std::byte*>(range.begin);
+  auto behind = memory_.upper_bound(begin);
+  if (behind == memory_.begin()) return false;
+  const auto& [first, memory] = *--behind;
+  return begin + range.bytes <= first + memory.size;
+}
+
+bool GpuDouble::idle() const {
+  return std::ranges::all_of(streams_, [](const auto* stream) { return stream->queue.empty(); });
 }
 
 Gpu::Stream GpuDouble::newStream(bool urgent) {
@@ -163,6 +193,24 @@ bool GpuDouble::complete(Event event) {
   return true;
 }
 
+void GpuDouble::await(Event event) {
+  std::unique_lock lock(world_.mutex_);
+  requireCurrent();
+  if (capture_) refuse("waits during a capture");
+  const std::shared_ptr<GpuWorld::Event> of = eventOf(event);
+  if (of->issued == 0) refuse("waits for an event that nobody has recorded");
+  const auto done = [&] { return of->done.contains(of->issued); };
+  if (!world_.runUntil(lock, done)) refuse("waits for what does not come to pass");
+  GpuWorld::merge(known_, of->done[of->issued]);
+}
+
+void GpuDouble::synchronize(Stream stream) {
+  const Event event = newEvent();
+  record(event, stream);
+  await(event);
+  deleteEvent(event);
+}
+
 std::uint64_t GpuDouble::capture(Stream stream) {
   const Lock lock(world_.mutex_);
   return streamOf(stream).capture;
@@ -170,14 +218,42 @@ std::uint64_t GpuDouble::capture(Stream stream) {
 
 // ---- Kernels ----
 
+void GpuDouble::kernel(const std::string& what,
+                       std::function<std::vector<GpuWorld::Range>()> ranges,
+                       std::function<void()> work, Stream stream) {
+  const Lock lock(world_.mutex_);
+  requireCurrent();
+  if (what == brokenKernel_)
+    throw Error(moecclUnhandledCudaError, what + ": the double's launch failed");
+  say(what);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->what = what;
+  item->rangesNow = std::move(ranges);
+  item->work = std::move(work);
+  submit(streamOf(stream), std::move(item));
+}
+
+void GpuDouble::breakKernels(const std::string& what) {
+  const Lock lock(world_.mutex_);
+  brokenKernel_ = what;
+}
+
 void GpuDouble::toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) {
-  const BlockCopy copy{to, 0, static_cast<const std::byte*>(from), 0, bytes, 1};
-  copyBlocks({&copy, 1}, stream);
+  kernel(
+      "a copy of " + bytesText(bytes) + " to the device",
+      [=] {
+        return std::vector<GpuWorld::Range>{{to, bytes, true}, {from, bytes, false, true}};
+      },
+      [=] { std::memcpy(to, from, bytes); }, stream);
 }
 
 void GpuDouble::toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) {
-  const BlockCopy copy{static_cast<std::byte*>(to), 0, from, 0, bytes, 1};
-  copyBlocks({&copy, 1}, stream);
+  kernel(
+      "a copy of " + bytesText(bytes) + " to the host",
+      [=] {
+        return std::vector<GpuWorld::Range>{{from, bytes, false}, {to, bytes, true, true}};
+      },
+      [=] { std::memcpy(to, from, bytes); }, stream);
 }
 
 void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
@@ -195,10 +271,11 @@ void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
   std::ranges::sort(sorted, {}, &GpuWorld::Range::begin);
   const std::byte *readEnd = nullptr, *writeEnd = nullptr;
   for (const GpuWorld::Range& range : sorted) {
-    if (range.begin < writeEnd || (range.write && range.begin < readEnd))
+    const auto* const begin = static_cast<const std::byte*>(range.begin);
+    if (begin < writeEnd || (range.write && begin < readEnd))
       refuse("copies of one launch touch the same bytes");
     (range.write ? writeEnd : readEnd) =
-        std::max(range.write ? writeEnd : readEnd, range.begin + range.bytes);
+        std::max(range.write ? writeEnd : readEnd, begin + range.bytes);
   }
   item->work = [all = std::vector(copies.begin(), copies.end())] {
     for (const BlockCopy& copy : all)
@@ -295,6 +372,7 @@ void GpuDouble::remove(Comm comm, bool abort) noexcept {
   if (abort)
     std::erase_if(world_.matching_, [&](const auto& m) { return std::get<0>(m.first) == name; });
   comms_.erase(known);
+  world_.changed_.notify_all();
 }
 
 void GpuDouble::destroy(Comm comm) noexcept { remove(comm, false); }
@@ -420,6 +498,7 @@ void GpuDouble::replay(const Graph& graph, Stream stream) {
     item->what = from.what + " (replayed)";
     item->work = from.work;
     item->ranges = from.ranges;
+    item->rangesNow = from.rangesNow;
     if (from.event) {
       auto& event = events[{from.event.get(), from.version}];
       if (!event) event = std::make_shared<GpuWorld::Event>();

@@ -7,9 +7,11 @@
 //   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages order;
 //   - what a device is asked for while another is current;
 //   - what must not be done during a capture, and captures that leave a stream unjoined;
-//   - communicators that are destroyed while they have work.
+//   - communicators that are destroyed while they have work;
+//   - kernels, copies and messages that touch what is not memory of their device, where a test has its data there.
 //
-// gpu_double.cc has the calls, gpu_world.cc what the devices do.
+// gpu_double.cc has the calls, gpu_world.cc what the devices do, cuda_double.cc the kernels of layers, and
+// gpu_ranks.h gives a device to every rank.
 #pragma once
 
 #include <condition_variable>
@@ -38,6 +40,15 @@ class GpuWorld {
     bool oneQueue = false;
     // Ranks are threads. Otherwise one thread is all of them, and splits are only made into lanes.
     bool threads = false;
+    // Buffers are memory that the devices have allocated.
+    bool ownMemory = false;
+  };
+  // What is read or written; `host`: not on the device.
+  struct Range {
+    const void* begin;
+    std::size_t bytes;
+    bool write;
+    bool host = false;
   };
   explicit GpuWorld(const Options& options) : options_(options), random_(options.seed) {}
 
@@ -61,11 +72,6 @@ class GpuWorld {
 
   using Clock = std::vector<std::uint64_t>;  // by stream: how many of its items came before
 
-  struct Range {
-    const std::byte* begin;
-    std::size_t bytes;
-    bool write;
-  };
   struct Item;
   struct Message {
     bool isSend;
@@ -90,6 +96,8 @@ class GpuWorld {
     std::string what;
     std::function<void()> work;
     std::vector<Range> ranges;  // of a kernel
+    // The same where they depend on what it reads.
+    std::function<std::vector<Range>()> rangesNow;
     std::shared_ptr<Event> event;
     int version = 0;
     std::vector<std::unique_ptr<Message>> messages;
@@ -129,7 +137,10 @@ class GpuWorld {
   void start(Stream& stream, Item& item);
   void transfer(Message& a, Message& b);
   void check(const Stream& stream, const Range& range, const std::string& what);
+  void checkPlace(const Stream& stream, const Range& range, const std::string& what);
   void runLocked();
+  // Calls done() until it is true, while others call too; false: it is not after a minute.
+  bool runUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
 
   const Options options_;
   std::mt19937 random_;
@@ -155,6 +166,21 @@ class GpuDouble final : public Gpu {
   void beginCapture(Stream stream);
   std::shared_ptr<Graph> endCapture(Stream stream);
   void replay(const Graph& graph, Stream stream);
+  // What the executor does not ask for, but layers and tests do. `work` runs later; what it touches may be found
+  // out then.
+  void kernel(const std::string& what, std::function<std::vector<GpuWorld::Range>()> ranges,
+              std::function<void()> work, Stream stream);
+  // From now on launches of kernels of that name fail; "": none do.
+  void breakKernels(const std::string& what);
+  // What the work of a kernel finds fault with.
+  void fault(const std::string& text) {
+    world_.problem("device " + std::to_string(number_) + ": " + text);
+  }
+  std::byte* allocatePinned(std::size_t bytes);
+  void freePinned(std::byte* memory) noexcept;
+  // The caller waits, for a minute at most.
+  void await(Event event);
+  void synchronize(Stream stream);
 
   std::string name() const override { return "NCCL double"; }
   int device() override { return current_; }
@@ -210,6 +236,8 @@ class GpuDouble final : public Gpu {
     std::unique_ptr<GpuWorld::Item> item;
   };
 
+  bool owns(const GpuWorld::Range& range) const;
+  bool idle() const;
   [[noreturn]] void refuse(const std::string& text);
   void requireCurrent();
   void say(const std::string& text);
@@ -229,11 +257,17 @@ class GpuDouble final : public Gpu {
   std::vector<GpuWorld::Stream*> streams_;
   std::map<GpuWorld::Event*, std::shared_ptr<GpuWorld::Event>> events_;
   std::map<CommState*, std::unique_ptr<CommState>> comms_;
-  std::map<std::byte*, std::unique_ptr<std::byte[]>> memory_;
+  struct Memory {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size;
+  };
+  std::map<const std::byte*, Memory> memory_;
+  std::map<std::byte*, std::unique_ptr<std::byte[]>> pinned_;
   std::vector<std::unique_ptr<std::byte[]>> kept_;  // freed, perhaps while there was work
   std::vector<GpuWorld::Access> history_;
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
+  std::string brokenKernel_;
   std::unique_ptr<Capture> capture_;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "tests/exec/gpu_double.h"
@@ -6,8 +7,10 @@
 namespace moeccl::test {
 namespace {
 
-bool overlap(const std::byte* a, std::size_t aBytes, const std::byte* b, std::size_t bBytes) {
-  return a < b + bBytes && b < a + aBytes;
+bool overlap(const GpuWorld::Range& a, const GpuWorld::Range& b) {
+  const auto* const x = static_cast<const std::byte*>(a.begin);
+  const auto* const y = static_cast<const std::byte*>(b.begin);
+  return x < y + b.bytes && y < x + a.bytes;
 }
 
 }  // namespace
@@ -68,6 +71,7 @@ void GpuWorld::start(Stream& stream, Item& item) {
   merge(stream.clock, item.known);
   if (stream.clock.size() <= stream.number) stream.clock.resize(stream.number + 1);
   ++stream.clock[stream.number];
+  if (item.rangesNow) item.ranges = item.rangesNow();
   for (const Range& range : item.ranges) check(stream, range, item.what);
   for (const std::unique_ptr<Message>& message : item.messages)
     if (message->isSend) check(stream, {message->data, message->bytes, false}, item.what);
@@ -76,18 +80,25 @@ void GpuWorld::start(Stream& stream, Item& item) {
 // A conflicting access must be known to have happened before.
 void GpuWorld::check(const Stream& stream, const Range& range, const std::string& what) {
   GpuDouble& device = *stream.device;
+  checkPlace(stream, range, what);
   const auto known = [](const Clock& clock, const Access& access) {
     return access.stream < clock.size() && access.tick <= clock[access.stream];
   };
   std::erase_if(device.history_,
                 [&](const Access& access) { return known(device.known_, access); });
   for (const Access& before : device.history_)
-    if ((range.write || before.range.write) &&
-        overlap(range.begin, range.bytes, before.range.begin, before.range.bytes) &&
+    if ((range.write || before.range.write) && overlap(range, before.range) &&
         !known(stream.clock, before))
       problem("device " + std::to_string(device.number_) + ": nothing orders " + what + " after " +
               before.what + ", and they touch the same bytes");
   device.history_.push_back({range, stream.number, stream.clock[stream.number], what});
+}
+
+void GpuWorld::checkPlace(const Stream& stream, const Range& range, const std::string& what) {
+  if (!options_.ownMemory || range.bytes == 0 || stream.device->owns(range) != range.host) return;
+  problem("device " + std::to_string(stream.device->number_) + ": " + what +
+          (range.host ? " takes memory of the device for the host's"
+                      : " touches what is not memory of the device"));
 }
 
 // Both have started.
@@ -126,12 +137,24 @@ void GpuWorld::advance(Stream& stream) {
 
 void GpuWorld::runLocked() {
   std::vector<Stream*> ready;
-  while (true) {
+  for (bool any = false;; any = true) {
     ready.clear();
     for (Stream& stream : streams_)
       if (runnable(stream)) ready.push_back(&stream);
-    if (ready.empty()) return;
+    if (ready.empty()) {
+      if (any) changed_.notify_all();
+      return;
+    }
     advance(*ready[random_() % ready.size()]);
+  }
+}
+
+bool GpuWorld::runUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (true) {
+    runLocked();
+    if (done()) return true;
+    if (changed_.wait_until(lock, end) == std::cv_status::timeout) return false;
   }
 }
 
@@ -162,11 +185,14 @@ std::string GpuWorld::leftovers() {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const std::shared_ptr<GpuDouble>& device : devices_)
-    if (device->events_.size() + device->comms_.size() + device->memory_.size() > 0)
+    if (device->events_.size() + device->comms_.size() + device->memory_.size() +
+            device->pinned_.size() >
+        0)
       text += "device " + std::to_string(device->number_) + ": " +
               std::to_string(device->events_.size()) + " events, " +
               std::to_string(device->comms_.size()) + " communicators, " +
-              std::to_string(device->memory_.size()) + " pieces of memory\n";
+              std::to_string(device->memory_.size() + device->pinned_.size()) +
+              " pieces of memory\n";
   return text;
 }
 

@@ -6,9 +6,8 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <random>
 
-#include "tests/moe/problem.h"
+#include "tests/moe/task.h"
 
 namespace moeccl::test {
 namespace {
@@ -17,49 +16,6 @@ using moe_reference::decode;
 using moe_reference::Elements;
 using moe_reference::encode;
 using moe_reference::Gradients;
-
-constexpr double kAuxiliaryLossScale = 0.7;
-
-struct Task {
-  Problem problem;
-  Solved solved;
-  std::vector<std::vector<double>> outputGradients;  // by batch
-  std::vector<Gradients> expected;  // by batch; of experts' weights: of all batches
-};
-
-// Gives all of them the sum of their gradients of experts' weights.
-void addOverBatches(std::vector<Gradients>& all) {
-  for (auto Gradients::*weights :
-       {&Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2}) {
-    std::vector<double> sum((all[0].*weights).size());
-    for (const Gradients& each : all)
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (each.*weights)[i];
-    for (Gradients& each : all) each.*weights = sum;
-  }
-}
-
-Task taskOf(Problem problem) {
-  problem.training = true;
-  Task task{problem, solve(problem), {}, {}};
-  std::mt19937 random(problem.seed + 1);
-  std::uniform_real_distribution<float> value(-1, 1);
-  int batch = 0;
-  for (const std::vector<double>& input : task.solved.inputs) {
-    std::vector<double>& gradient = task.outputGradients.emplace_back(input.size());
-    for (double& each : gradient) each = value(random);
-    task.expected.push_back(moe_reference::backward(task.solved.layer, input.data(),
-                                                    gradient.data(), kAuxiliaryLossScale,
-                                                    chanceOf(problem, batch++)));
-  }
-  addOverBatches(task.expected);
-  return task;
-}
-
-// What a rank gets.
-struct Learned {
-  Elements input, gate, noise, w1, b1, w2, b2;
-  Elements residualW1, residualB1, residualW2, residualB2;
-};
 
 struct How {
   moecclSchedule_t schedule;
@@ -73,45 +29,14 @@ struct How {
   double tolerance = 0;      // 0: that of the datatype
 };
 
-void expectLearned(moecclDataType_t datatype, const Learned& learned, Gradients expected,
-                   const How& how) {
+// Of one backward pass, what `how` asks for.
+Gradients gradientsOf(const How& how, Gradients once) {
   for (auto Gradients::*weights :
        {&Gradients::gate, &Gradients::noise, &Gradients::w1, &Gradients::b1, &Gradients::w2,
         &Gradients::b2, &Gradients::residualW1, &Gradients::residualB1, &Gradients::residualW2,
         &Gradients::residualB2})
-    for (double& each : expected.*weights) each = how.before + how.passes * how.backwards * each;
-  const double tolerance = how.tolerance > 0 ? how.tolerance : toleranceOf(datatype);
-  const auto expectClose = [&](const char* name, const Elements& elements,
-                               const std::vector<double>& numbers, double factor = 1) {
-    const std::vector<double> actual = decode(datatype, elements);
-    ASSERT_EQ(actual.size(), numbers.size()) << name;
-    EXPECT_LE(moe_reference::largestError(actual, numbers), factor * tolerance) << name;
-  };
-  expectClose("input", learned.input, expected.input);
-  if (how.onlyInput) return;
-  // Where one expert has nearly all probability, these are small differences of large numbers, here as in
-  // the reference.
-  const double factor = datatype == moecclFloat64 ? 10 : 1;
-  expectClose("gate", learned.gate, expected.gate, factor);
-  expectClose("noise", learned.noise, expected.noise, factor);
-  expectClose("w1", learned.w1, expected.w1);
-  expectClose("b1", learned.b1, expected.b1);
-  expectClose("w2", learned.w2, expected.w2);
-  expectClose("b2", learned.b2, expected.b2);
-  expectClose("residual w1", learned.residualW1, expected.residualW1);
-  expectClose("residual b1", learned.residualB1, expected.residualB1);
-  expectClose("residual w2", learned.residualW2, expected.residualW2);
-  expectClose("residual b2", learned.residualB2, expected.residualB2);
-}
-
-Learned roomFor(moecclDataType_t datatype, const Gradients& shard, double before) {
-  const auto room = [&](const std::vector<double>& like) {
-    return encode(datatype, std::vector<double>(like.size(), before));
-  };
-  return {room(shard.input),      room(shard.gate),       room(shard.noise),
-          room(shard.w1),         room(shard.b1),         room(shard.w2),
-          room(shard.b2),         room(shard.residualW1), room(shard.residualB1),
-          room(shard.residualW2), room(shard.residualB2)};
+    for (double& each : once.*weights) each = how.before + how.passes * how.backwards * each;
+  return once;
 }
 
 void setGradients(moecclMoeLayer_t layer, Learned& learned) {
@@ -182,7 +107,9 @@ std::vector<Learned> learn(const Task& task, const How& how) {
     }
     {
       SCOPED_TRACE(problem.text() + ", " + nameOf(how.schedule) + ", rank " + std::to_string(rank));
-      expectLearned(problem.datatype, learned, expected, how);
+      expectLearned(problem.datatype, learned, gradientsOf(how, expected),
+                    how.tolerance > 0 ? how.tolerance : toleranceOf(problem.datatype),
+                    how.onlyInput);
     }
     check(moecclStreamDestroy(stream));
     check(moecclMoeLayerDestroy(layer));

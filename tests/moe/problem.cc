@@ -144,6 +144,8 @@ void expectSamePlaces(const Problem& problem, const std::vector<double>& output,
     }
 }
 
+}  // namespace
+
 void expectSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome) {
   const Result& expected = solved.expected[rank / problem.grid.nMp];
   ASSERT_EQ(outcome.output.size(), expected.output.size());
@@ -160,8 +162,6 @@ void expectSolved(const Problem& problem, const Solved& solved, int rank, const 
                    choices == 0 ? 0 : most / (choices / static_cast<double>(problem.experts)));
   if (problem.probe) expectSamePlaces(problem, outcome.output, expected);
 }
-
-}  // namespace
 
 std::string Problem::text() const {
   std::ostringstream out;

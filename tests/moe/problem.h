@@ -95,6 +95,9 @@ struct Outcome {
   std::vector<std::int64_t> assigned, kept;
 };
 
+// Fails the test where a rank's outcome is not what the reference says.
+void expectSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome);
+
 struct Run {
   moecclSchedule_t schedule = moecclScheduleAuto;
   std::string algorithms = "";

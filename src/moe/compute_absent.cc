@@ -1,0 +1,12 @@
+// In place of compute_cuda.cc and router_cuda.cc where the library is built without CUDA.
+#include "src/error.h"
+#include "src/moe/compute_cuda.h"
+
+namespace moeccl {
+
+std::unique_ptr<Compute> cudaCompute(const LayerShape&) {
+  throw Error(moecclInvalidUsage,
+              "layers on GPUs need CUDA, and this library was built without it (meson -Dcuda)");
+}
+
+}  // namespace moeccl

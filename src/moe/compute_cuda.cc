@@ -1,0 +1,243 @@
+#include "src/moe/compute_cuda.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/blas_cuda.h"
+#include "kernels/copy.h"
+#include "kernels/expert.h"
+#include "kernels/gates/gate_cuda.h"
+#include "kernels/reduce.h"
+#include "kernels/runtime_cuda.h"
+#include "src/error.h"
+#include "src/moe/router_cuda.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
+
+class CudaMark final : public Mark {
+ public:
+  CudaMark() : event_(cuda::newEvent()) {}
+  void set(moecclStream_t stream) override {
+    cuda::record(event_.get(), stream);
+    isSet_ = true;
+  }
+  void holdUp(moecclStream_t stream) override {
+    if (isSet_) cuda::wait(stream, event_.get());
+  }
+  void await() override {
+    if (isSet_) cuda::await(event_.get());
+  }
+
+ private:
+  struct Delete {
+    void operator()(void* event) const { cuda::deleteEvent(event); }
+  };
+  std::unique_ptr<void, Delete> event_;
+  bool isSet_ = false;
+};
+
+// Exchanges go before the computation that they run beside, as that waits for them in the end.
+class CudaSideStream final : public SideStream {
+ public:
+  CudaSideStream() : stream_(cuda::newStream(true)) {}
+  moecclStream_t get() const override { return stream_.get(); }
+  void follow(moecclStream_t pass) override { order(stream_.get(), pass); }
+  moecclResult_t join(moecclStream_t pass) override {
+    order(pass, stream_.get());
+    return moecclSuccess;
+  }
+
+ private:
+  struct Delete {
+    void operator()(void* stream) const { cuda::deleteStream(stream); }
+  };
+  void order(moecclStream_t later, moecclStream_t earlier) {
+    mark_.set(earlier);
+    mark_.holdUp(later);
+  }
+
+  std::unique_ptr<void, Delete> stream_;
+  CudaMark mark_;
+};
+
+class CudaCompute final : public Compute {
+ public:
+  explicit CudaCompute(const LayerShape& shape)
+      : Compute(shape),
+        lossGate_(shape.gate, 1, 1),
+        blasWorkspace_(allocate(kBlasBytes)),
+        blas_({static_cast<std::byte*>(blasWorkspace_.get()), kBlasBytes}) {}
+
+  bool onStreams() const override { return true; }
+
+  Memory allocate(std::size_t bytes) override { return {cuda::allocate(bytes), {cuda::free}}; }
+  void toHost(void* host, const void* from, std::size_t bytes, moecclStream_t stream) override {
+    cuda::toHost(host, from, bytes, stream);
+    cuda::synchronize(stream);
+  }
+  void fromHost(void* to, const void* host, std::size_t bytes, moecclStream_t stream) override {
+    cuda::toDevice(to, host, bytes, stream);
+  }
+  Memory allocateForHost(std::size_t bytes) override {
+    return {cuda::allocatePinned(bytes), {cuda::freePinned}};
+  }
+  void toHostLater(void* host, const void* from, std::size_t bytes,
+                   moecclStream_t stream) override {
+    cuda::toHost(host, from, bytes, stream);
+  }
+
+  std::unique_ptr<Mark> mark() override { return std::make_unique<CudaMark>(); }
+  std::unique_ptr<SideStream> sideStream(moecclComm_t) override {
+    return std::make_unique<CudaSideStream>();
+  }
+  void await(moecclStream_t stream) override { cuda::synchronize(stream); }
+  void requireUsable(moecclStream_t stream) override {
+    if (cuda::isCaptured(stream))
+      throw Error(moecclInvalidUsage,
+                  "the stream is being captured, and a pass of a layer cannot be part of a graph; "
+                  "its collectives can");
+  }
+
+  void clear(void* to, std::size_t bytes, moecclStream_t stream) override {
+    if (bytes > 0) cuda::clear(to, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::int64_t count, moecclStream_t stream) override {
+    const BlockCopy block{bytes(to), 0, bytes(from), 0, bytesOf(count), 1};
+    cuda::copyBlocks({&block, 1}, stream);
+  }
+  void add(void* to, const void* from, std::int64_t count, moecclStream_t stream) override {
+    const std::byte* const terms[] = {bytes(to), bytes(from)};
+    cuda::reduce(moecclSum, datatype(), bytes(to), terms, 1, 2, bytesOf(count), stream);
+  }
+  void transpose(void* to, const void* from, std::int64_t outer, std::int64_t inner,
+                 std::int64_t block, std::int64_t distance, moecclStream_t stream) override {
+    const auto apart = [&](std::int64_t count) {
+      return static_cast<std::ptrdiff_t>(bytesOf(count));
+    };
+    copies_.clear();
+    for (std::int64_t i = 0; i < outer; ++i)
+      copies_.push_back({bytes(at(to, i * block)), apart(outer * block),
+                         bytes(at(from, i * inner * distance)), apart(distance), bytesOf(block),
+                         inner});
+    cuda::copyBlocks(copies_, stream);
+  }
+
+  void addSums(double* sums, std::int64_t count, const double* rows, std::int64_t rowCount,
+               std::int64_t distance, moecclStream_t stream) override {
+    const std::int64_t most = cuda::kMaxTerms - 1;
+    for (std::int64_t first = 0; first < rowCount; first += most) {
+      terms_.assign(1, bytes(sums));
+      for (std::int64_t row = first; row < std::min(rowCount, first + most); ++row)
+        terms_.push_back(bytes(rows + row * distance));
+      cuda::reduce(moecclSum, moecclFloat64, bytes(sums), terms_.data(), 1, terms_.size(),
+                   static_cast<std::size_t>(count) * sizeof(double), stream);
+    }
+  }
+  void lossBackward(const double* sums, double scale, double* gradient,
+                    moecclStream_t stream) override {
+    lossGate_.loss(sums, scale, gradient, nullptr, stream);
+  }
+
+  // Neighbours with as many rows are one product.
+  std::int64_t expertsAtOnce() const override { return shape().localExperts; }
+  void reserveRows(std::int64_t rows) override {
+    const auto size = [&](std::int64_t hidden) {
+      const cuda::ExpertShape one = expertShape(1, hidden);
+      return shape().training ? cuda::expertBackwardWorkspace(one, rows)
+                              : cuda::expertWorkspace(one, rows);
+    };
+    const std::size_t needed = size(std::max(shape().localHidden, shape().residual));
+    if (needed <= rowBytes_) return;
+    rowBytes_ = 0;
+    rowWorkspace_.reset();
+    rowWorkspace_ = allocate(needed);
+    rowBytes_ = needed;
+  }
+  void expertForward(const LayerWeights& weights, const ExpertRows& rows, const void* tokens,
+                     void* results, moecclStream_t stream) override {
+    cuda::expertForward(expertShape(rows.experts(), shape().localHidden),
+                        stackFrom<cuda::StackedWeights>(weights, rows.first), tokens, rows.begins,
+                        blas_, workspaceOf(rows.begins), results, stream);
+  }
+  void expertBackward(const LayerWeights& weights, const LayerGradients& gradients,
+                      const ExpertRows& rows, const void* tokens, void* rowGradients,
+                      moecclStream_t stream) override {
+    cuda::expertBackward(expertShape(rows.experts(), shape().localHidden),
+                         stackFrom<cuda::StackedWeights>(weights, rows.first), tokens, rowGradients,
+                         rows.begins, blas_, workspaceOf(rows.begins),
+                         stackFrom<cuda::StackedGradients>(gradients, rows.first), rowGradients,
+                         stream);
+  }
+
+  void residualForward(const MlpWeights& weights, std::int64_t count, const void* tokens,
+                       void* results, moecclStream_t stream) override {
+    const std::int64_t begins[] = {0, count};
+    cuda::expertForward(expertShape(1, shape().residual),
+                        {weights.w1, weights.b1, weights.w2, weights.b2}, tokens, begins, blas_,
+                        workspaceOf(begins), results, stream);
+  }
+  void residualBackward(const MlpWeights& weights, const MlpGradients& gradients,
+                        std::int64_t count, const void* tokens, void* rowGradients,
+                        moecclStream_t stream) override {
+    const std::int64_t begins[] = {0, count};
+    cuda::expertBackward(
+        expertShape(1, shape().residual), {weights.w1, weights.b1, weights.w2, weights.b2}, tokens,
+        rowGradients, begins, blas_, workspaceOf(begins),
+        {gradients.w1, gradients.b1, gradients.w2, gradients.b2}, rowGradients, stream);
+  }
+
+  std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
+    return std::make_unique<CudaRouter>(*this, gateMemory_, tokens, keeps);
+  }
+
+ private:
+  static std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
+  static const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
+  std::size_t bytesOf(std::int64_t count) const {
+    return static_cast<std::size_t>(count * shape().elementBytes);
+  }
+
+  cuda::ExpertShape expertShape(std::int64_t experts, std::int64_t hidden) const {
+    return {datatype(), shape().activation, experts, shape().embedding, hidden};
+  }
+  // The weights, or where the gradients go, of the caller's experts from `first` on.
+  template <typename Pointer>
+  Pointer from(Pointer all, std::int64_t first, std::int64_t size) const {
+    return all == nullptr ? nullptr : at(all, first * size);
+  }
+  template <typename Stack, typename All>
+  Stack stackFrom(const All& all, std::int64_t first) const {
+    const std::int64_t matrix = shape().embedding * shape().localHidden;
+    return {from(all.w1, first, matrix), from(all.b1, first, shape().localHidden),
+            from(all.w2, first, matrix), from(all.b2, first, shape().embedding)};
+  }
+  std::span<std::byte> workspaceOf(std::span<const std::int64_t> begins) {
+    reserveRows(begins.back());
+    return {bytes(rowWorkspace_.get()), rowBytes_};
+  }
+
+  const cuda::Gate lossGate_;
+  Memory blasWorkspace_;
+  cuda::Blas blas_;
+  GateMemory gateMemory_{*this, blas_};
+  Memory rowWorkspace_;  // of experts
+  std::size_t rowBytes_ = 0;
+  std::vector<BlockCopy> copies_;        // of the transposition at hand
+  std::vector<const std::byte*> terms_;  // of the sum at hand
+};
+
+}  // namespace
+
+std::unique_ptr<Compute> cudaCompute(const LayerShape& shape) {
+  if (shape.datatype != moecclFloat32)
+    throw Error(moecclInvalidArgument,
+                "config.datatype is " + std::to_string(static_cast<int>(shape.datatype)) +
+                    "; on GPUs it must be moecclFloat32 (" + std::to_string(moecclFloat32) + ")");
+  return std::make_unique<CudaCompute>(shape);
+}
+
+}  // namespace moeccl

@@ -1,0 +1,14 @@
+// The layer's computation on a GPU: the current device of the thread that makes it, which has to be current in
+// every call. float32 alone.
+#pragma once
+
+#include <memory>
+
+#include "src/moe/compute.h"
+
+namespace moeccl {
+
+// Throws Error: InvalidArgument for another datatype, UnhandledCudaError, InvalidUsage when built without CUDA.
+std::unique_ptr<Compute> cudaCompute(const LayerShape& shape);
+
+}  // namespace moeccl

@@ -1,0 +1,195 @@
+#include "src/moe/router_cuda.h"
+
+#include <algorithm>
+
+namespace moeccl {
+namespace {
+
+template <typename T>
+Memory room(Compute& compute, std::initializer_list<std::int64_t> sizes) {
+  return compute.allocate(static_cast<std::size_t>(elementCount(sizes)) * sizeof(T));
+}
+
+gates::Parameters<float> parametersOf(const GateWeights& gate) {
+  return {static_cast<const float*>(gate.gate), static_cast<const float*>(gate.noise), gate.bias};
+}
+
+}  // namespace
+
+void GateMemory::reserve(std::size_t bytes) {
+  if (bytes <= bytes_) return;
+  bytes_ = 0;
+  memory_.reset();
+  memory_ = compute_.allocate(bytes);
+  bytes_ = bytes;
+}
+
+CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps)
+    : compute_(compute),
+      memory_(memory),
+      shape_(compute.shape()),
+      keeps_(keeps),
+      gate_(shape_.gate, tokens, shape_.groups),
+      hostBegins_(static_cast<std::size_t>(shape_.experts) + 1) {
+  memory.reserve(gate_.workspaceBytes());
+  logits_ = room<double>(compute, {keeps ? tokens : std::min(tokens, shape_.partTokens),
+                                   gates::logitsPerToken(shape_.gate)});
+  chosen_ = room<std::int32_t>(compute, {tokens, shape_.choices});
+  weights_ = room<float>(compute, {tokens, shape_.choices});
+  slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+  used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
+  // What goes by lists; others have places instead.
+  if (shape_.dropless || shape_.schedule == moecclSchedulePpMoe) {
+    memory.reserve(cuda::listByExpertWorkspace(tokens * shape_.choices, shape_.experts));
+    begins_ = room<std::int64_t>(compute, {shape_.experts + 1});
+    listed_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+  }
+  if (!keeps) return;
+  input_ = room<float>(compute, {tokens, shape_.embedding});
+  weightGradients_ = room<float>(compute, {tokens, shape_.choices});
+}
+
+void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                            const void* input, BatchSums& sums, moecclStream_t stream) {
+  begin(0, draw);
+  for (int part = 0; part < shape_.grid.nMp; ++part) {
+    clearSums(sums.row(part), sums, stream);
+    gateMore(gate, compute_.at(input, tokens_ * shape_.embedding),
+             std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part), stream);
+  }
+  // Which part a kept choice is counted in does not matter: the counts are exact.
+  place(shape_.groups, sums.row(0), stream);
+}
+
+void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                            const void* input, int part, std::int64_t chunk, BatchSums& sums,
+                            moecclStream_t stream) {
+  if (chunk == 0) clearSums(sums.row(part), sums, stream);
+  begin(shape_.firstToken(part, chunk), draw);
+  gateMore(gate, input, std::min(shape_.tokens - firstToken_, shape_.chunkTokens()), sums.row(part),
+           stream);
+  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part), stream);
+}
+
+void CudaRouter::clearSums(double* row, const BatchSums& sums, moecclStream_t stream) {
+  compute_.clear(row, static_cast<std::size_t>(sums.rowSize()) * sizeof(double), stream);
+}
+
+void CudaRouter::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
+  tokens_ = 0;
+  firstToken_ = firstToken;
+  draw_ = draw;
+}
+
+void CudaRouter::gateMore(const GateWeights& gate, const void* input, std::int64_t count,
+                          double* sums, moecclStream_t stream) {
+  const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
+  gate_.forward(parametersOf(gate),
+                {static_cast<const float*>(input), count, firstToken_ + tokens_, draw_},
+                {in<double>(logits_) + (keeps_ ? tokens_ * perToken : 0),
+                 in<std::int32_t>(chosen_) + tokens_ * shape_.choices,
+                 in<float>(weights_) + tokens_ * shape_.choices},
+                sums, memory_.workspace(), stream);
+  if (keeps_ && count > 0)
+    compute_.copy(compute_.at(input_.get(), tokens_ * shape_.embedding), input,
+                  count * shape_.embedding, stream);
+  tokens_ += count;
+}
+
+void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream) {
+  groups_ = groups;
+  gate_.place(tokens_, groups_, in<std::int32_t>(chosen_), in<float>(weights_),
+              in<std::int64_t>(used_), in<std::int64_t>(slots_), sums, memory_.workspace(), stream);
+}
+
+void CudaRouter::clearUnusedPlaces(std::int64_t expertStride, void* rows,
+                                   moecclStream_t stream) const {
+  cuda::clearUnused(in<std::int64_t>(used_), groups_, shape_.experts, shape_.groupSlots,
+                    tokenBytes(), expertStride, rows, stream);
+}
+
+void CudaRouter::scatter(const void* input, std::int64_t expertStride, void* rows,
+                         moecclStream_t stream) {
+  cuda::scatterTokens(choices(), input, tokenBytes(), expertStride, rows, stream);
+  clearUnusedPlaces(expertStride, rows, stream);
+}
+
+void CudaRouter::combine(const void* rows, std::int64_t expertStride, void* output,
+                         moecclStream_t stream) {
+  cuda::combineTokens(shape_.datatype, choices(), rows, shape_.embedding, expertStride, output,
+                      stream);
+}
+
+void CudaRouter::combineBackward(const void* rows, const void* outputGradient,
+                                 std::int64_t expertStride, void* rowGradients,
+                                 moecclStream_t stream) {
+  cuda::combineTokensBackward(shape_.datatype, choices(), rows, outputGradient, shape_.embedding,
+                              expertStride, rowGradients, in<float>(weightGradients_), stream);
+  clearUnusedPlaces(expertStride, rowGradients, stream);
+}
+
+void CudaRouter::scatterBackward(const void* rowGradients, std::int64_t expertStride,
+                                 void* inputGradient, moecclStream_t stream) {
+  cuda::scatterTokensBackward(shape_.datatype, choices(), rowGradients, shape_.embedding,
+                              expertStride, inputGradient, stream);
+}
+
+void CudaRouter::gateBackward(const GateWeights& gate, const double* sumGradients,
+                              const GateGradients& gradients, void* inputGradient,
+                              moecclStream_t stream) {
+  gate_.backward(parametersOf(gate), {in<float>(input_), tokens_, firstToken_, draw_},
+                 in<double>(logits_), in<std::int32_t>(chosen_), in<float>(weightGradients_),
+                 sumGradients,
+                 {static_cast<float*>(gradients.gate), static_cast<float*>(gradients.noise),
+                  static_cast<float*>(inputGradient)},
+                 memory_.blas(), memory_.workspace(), stream);
+}
+
+const std::int64_t* CudaRouter::list(moecclStream_t stream) {
+  cuda::listByExpert(choices(), shape_.experts, in<std::int64_t>(begins_),
+                     in<std::int64_t>(listed_), memory_.workspace(), stream);
+  compute_.toHost(hostBegins_.data(), begins_.get(), hostBegins_.size() * sizeof(std::int64_t),
+                  stream);
+  return hostBegins_.data();
+}
+
+void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStream_t stream) {
+  cuda::gatherListed(choices(), indices(listed), input, tokenBytes(), rows, stream);
+}
+
+// Kernels that add to tokens take one expert's choices at a time, of which a token has one at most.
+template <typename Function>
+void CudaRouter::eachExpert(Listed listed, Function function) const {
+  const std::int64_t end = listed.begin + listed.count;
+  for (std::int32_t expert = 0; expert < shape_.experts; ++expert) {
+    const std::int64_t first = std::max(listed.begin, hostBegins_[expert]);
+    const std::int64_t behind = std::min(end, hostBegins_[expert + 1]);
+    if (first < behind)
+      function(Listed{first, behind - first}, (first - listed.begin) * shape_.embedding);
+  }
+}
+
+void CudaRouter::add(Listed listed, const void* rows, void* output, moecclStream_t stream) {
+  eachExpert(listed, [&](Listed part, std::int64_t begin) {
+    cuda::addListed(shape_.datatype, choices(), indices(part), compute_.at(rows, begin),
+                    shape_.embedding, output, stream);
+  });
+}
+
+void CudaRouter::addBackward(Listed listed, const void* rows, const void* outputGradient,
+                             void* rowGradients, void* weightGradients, moecclStream_t stream) {
+  cuda::addListedBackward(shape_.datatype, choices(), indices(listed), rows, outputGradient,
+                          shape_.embedding, rowGradients, static_cast<float*>(weightGradients),
+                          stream);
+}
+
+void CudaRouter::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
+                                moecclStream_t stream) {
+  eachExpert(listed, [&](Listed part, std::int64_t begin) {
+    cuda::gatherListedBackward(shape_.datatype, choices(), indices(part),
+                               compute_.at(rowGradients, begin), shape_.embedding, inputGradient,
+                               stream);
+  });
+}
+
+}  // namespace moeccl

@@ -1,0 +1,110 @@
+// The router on a GPU, for float32.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/gates/gate_cuda.h"
+#include "kernels/permute.h"
+#include "src/moe/compute.h"
+#include "src/moe/router.h"
+
+namespace moeccl {
+
+// What the routers of a layer share, as they take turns: a workspace, and matrix products.
+class GateMemory {
+ public:
+  // Both must outlive this.
+  GateMemory(Compute& compute, cuda::Blas& blas) : compute_(compute), blas_(blas) {}
+
+  void reserve(std::size_t bytes);
+  std::span<std::byte> workspace() const {
+    return {static_cast<std::byte*>(memory_.get()), bytes_};
+  }
+  cuda::Blas& blas() const { return blas_; }
+
+ private:
+  Compute& compute_;
+  cuda::Blas& blas_;
+  Memory memory_;
+  std::size_t bytes_ = 0;
+};
+
+class CudaRouter final : public Router {
+ public:
+  // As Compute::router. `memory` must outlive this.
+  CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps);
+
+  void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                  const void* input, BatchSums& sums, moecclStream_t stream) override;
+  void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                  const void* input, int part, std::int64_t chunk, BatchSums& sums,
+                  moecclStream_t stream) override;
+  void scatter(const void* input, std::int64_t expertStride, void* rows,
+               moecclStream_t stream) override;
+  void combine(const void* rows, std::int64_t expertStride, void* output,
+               moecclStream_t stream) override;
+  void combineBackward(const void* rows, const void* outputGradient, std::int64_t expertStride,
+                       void* rowGradients, moecclStream_t stream) override;
+  void scatterBackward(const void* rowGradients, std::int64_t expertStride, void* inputGradient,
+                       moecclStream_t stream) override;
+  void gateBackward(const GateWeights& gate, const double* sumGradients,
+                    const GateGradients& gradients, void* inputGradient,
+                    moecclStream_t stream) override;
+  const std::int64_t* list(moecclStream_t stream) override;
+  void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
+  void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
+  void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,
+                   void* weightGradients, moecclStream_t stream) override;
+  void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
+                      moecclStream_t stream) override;
+  const void* keptInput() const override { return input_.get(); }
+  void* weightGradients() override { return weightGradients_.get(); }
+
+ private:
+  // Before the tokens from firstToken on are gated.
+  void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
+  // Gates `count` tokens more.
+  void gateMore(const GateWeights& gate, const void* input, std::int64_t count, double* sums,
+                moecclStream_t stream);
+  // Gives places in `groups` capacity groups to what has been gated, and adds those given to `sums`.
+  void place(std::int64_t groups, double* sums, moecclStream_t stream);
+  void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
+  void clearSums(double* row, const BatchSums& sums, moecclStream_t stream);
+  // Calls function(part, its begin in the whole) for the parts of `listed` of one expert each.
+  template <typename Function>
+  void eachExpert(Listed listed, Function function) const;
+
+  template <typename T>
+  static T* in(const Memory& memory) {
+    return static_cast<T*>(memory.get());
+  }
+  Choices<float> choices() const {
+    return {in<std::int32_t>(chosen_), in<std::int64_t>(slots_), in<float>(weights_), tokens_,
+            shape_.choices};
+  }
+  std::span<const std::int64_t> indices(Listed listed) const {
+    return {in<std::int64_t>(listed_) + listed.begin, static_cast<std::size_t>(listed.count)};
+  }
+  std::size_t tokenBytes() const {
+    return static_cast<std::size_t>(shape_.embedding * shape_.elementBytes);
+  }
+
+  Compute& compute_;
+  GateMemory& memory_;
+  const LayerShape shape_;
+  const bool keeps_;
+  const cuda::Gate gate_;
+  std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
+  std::optional<gates::Draw> draw_;
+  // On the GPU:
+  Memory logits_;                    // [tokens][logitsPerToken], or of one part if not kept
+  Memory chosen_, weights_, slots_;  // [tokens][choices]
+  Memory used_;                      // [groups][experts]
+  Memory begins_, listed_;           // as listByExpert makes them
+  Memory input_;                     // [tokens][embedding]
+  Memory weightGradients_;           // [tokens][choices]
+  std::vector<std::int64_t> hostBegins_;
+};
+
+}  // namespace moeccl

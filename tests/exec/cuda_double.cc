@@ -1,0 +1,549 @@
+// Stands in for all that layers ask of CUDA beside collectives: what kernels/*_cuda.* declare, on the double of the
+// rank that is this thread. Kernels are the CPU's, run when the double comes to them, with what they touch for it to
+// check. What is read on the host is read when they are launched.
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "kernels/blas_cuda.h"
+#include "kernels/copy.h"
+#include "kernels/expert.h"
+#include "kernels/gates/gate_cuda.h"
+#include "kernels/permute.h"
+#include "kernels/reduce.h"
+#include "kernels/runtime_cuda.h"
+#include "src/error.h"
+#include "tests/exec/gpu_ranks.h"
+
+namespace moeccl::cuda {
+namespace {
+
+using test::GpuWorld;
+using test::myGpu;
+
+using Ranges = std::vector<GpuWorld::Range>;
+
+template <typename T>
+GpuWorld::Range reads(const T* at, std::int64_t count) {
+  return {at, at == nullptr ? 0 : static_cast<std::size_t>(count) * sizeof(T), false};
+}
+template <typename T>
+GpuWorld::Range writes(T* at, std::int64_t count) {
+  return {at, at == nullptr ? 0 : static_cast<std::size_t>(count) * sizeof(T), true};
+}
+Ranges operator+(Ranges a, const Ranges& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Whatever a workspace held is lost; and it has to be as large as was asked for.
+void spoil(std::span<std::byte> workspace) { std::ranges::fill(workspace, std::byte{0xc3}); }
+void requireRoom(std::span<std::byte> workspace, std::size_t bytes) {
+  if (workspace.size() < bytes)
+    throw Error(moecclInternalError, "the double misses room in a workspace");
+}
+
+const float* floats(const void* at) { return static_cast<const float*>(at); }
+float* floats(void* at) { return static_cast<float*>(at); }
+
+void requireFloats(moecclDataType_t datatype) {
+  if (datatype != moecclFloat32)
+    throw Error(moecclInternalError, "the double has kernels for float32 alone");
+}
+
+Ranges readsOf(const Choices<float>& choices) {
+  const std::int64_t count = choices.tokens * choices.choices;
+  return {reads(choices.experts, count), reads(choices.slots, count),
+          reads(choices.weights, count)};
+}
+
+// The places that choices have, from the first to the last.
+GpuWorld::Range placesOf(const Choices<float>& choices, std::int64_t expertStride, const void* rows,
+                         std::size_t rowBytes, bool write) {
+  std::int64_t first = 0, behind = 0;
+  for (std::int64_t at = 0; at < choices.tokens * choices.choices; ++at) {
+    if (choices.slots[at] < 0) continue;
+    const std::int64_t row = choices.experts[at] * expertStride + choices.slots[at];
+    first = behind == 0 ? row : std::min(first, row);
+    behind = std::max(behind, row + 1);
+  }
+  return {static_cast<const std::byte*>(rows) + static_cast<std::size_t>(first) * rowBytes,
+          static_cast<std::size_t>(behind - first) * rowBytes, write};
+}
+
+// Threads have no order: nobody may add to a token twice.
+void requireDistinctTokens(test::GpuDouble& gpu, const Choices<float>& choices,
+                           std::span<const std::int64_t> listed) {
+  std::set<std::int64_t> tokens;
+  for (std::int64_t at : listed)
+    if (!tokens.insert(at / choices.choices).second)
+      return gpu.fault("is told to add to a token twice at once");
+}
+
+}  // namespace
+
+// ---- kernels/runtime_cuda.h ----
+
+std::byte* allocate(std::size_t bytes) { return myGpu().allocate(std::max<std::size_t>(bytes, 1)); }
+void free(void* memory) noexcept { myGpu().free(static_cast<std::byte*>(memory)); }
+std::byte* allocatePinned(std::size_t bytes) { return myGpu().allocatePinned(bytes); }
+void freePinned(void* memory) noexcept { myGpu().freePinned(static_cast<std::byte*>(memory)); }
+
+void* newStream(bool urgent) { return myGpu().newStream(urgent); }
+void deleteStream(void* stream) noexcept { myGpu().deleteStream(stream); }
+void synchronize(void* stream) { myGpu().synchronize(stream); }
+bool isCaptured(void* stream) { return myGpu().capture(stream) != 0; }
+
+void* newEvent() { return myGpu().newEvent(); }
+void deleteEvent(void* event) noexcept { myGpu().deleteEvent(event); }
+void record(void* event, void* stream) { myGpu().record(event, stream); }
+void wait(void* stream, void* event) { myGpu().wait(stream, event); }
+void await(void* event) { myGpu().await(event); }
+
+void clear(void* to, std::size_t bytes, void* stream) {
+  auto* const begin = static_cast<std::byte*>(to);
+  myGpu().kernel(
+      "clearing memory",
+      [=] {
+        return Ranges{{begin, bytes, true}};
+      },
+      [=] { std::fill_n(begin, bytes, std::byte{0}); }, stream);
+}
+void toDevice(void* to, const void* from, std::size_t bytes, void* stream) {
+  // From pageable memory, which may be used again on return.
+  const auto* const begin = static_cast<const std::byte*>(from);
+  const auto staged = std::make_shared<const std::vector<std::byte>>(begin, begin + bytes);
+  auto* const target = static_cast<std::byte*>(to);
+  myGpu().kernel(
+      "a copy to the device",
+      [=] {
+        return Ranges{{target, bytes, true}, {from, 0, false, true}};
+      },
+      [=] { std::ranges::copy(*staged, target); }, stream);
+}
+void toHost(void* to, const void* from, std::size_t bytes, void* stream) {
+  myGpu().toHost(to, static_cast<const std::byte*>(from), bytes, stream);
+}
+
+// ---- kernels/copy.h, kernels/reduce.h ----
+
+void copyBlocks(std::span<const BlockCopy> copies, void* stream) {
+  myGpu().copyBlocks(copies, stream);
+}
+
+void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
+            const std::byte* const* sources, std::size_t stride, std::size_t count,
+            std::size_t bytes, void* stream) {
+  if (count > kMaxTerms) throw Error(moecclInternalError, "the double adds no more terms");
+  myGpu().reduce(op, datatype, dst, sources, stride, count, bytes, stream);
+}
+
+// ---- kernels/blas_cuda.h: kernels that would multiply do it themselves ----
+
+Blas::Blas(std::span<std::byte> workspace) : workspace_(workspace) {}
+Blas::~Blas() = default;
+
+// ---- kernels/expert.h ----
+
+namespace {
+
+// What of a stack is expert e's.
+template <typename Part, typename Stack>
+Part partOf(const ExpertShape& shape, const Stack& all, std::int64_t e) {
+  const std::int64_t matrix = shape.embedding * shape.hidden;
+  const auto of = [&](auto* stacked, std::int64_t size) {
+    return stacked == nullptr ? nullptr : floats(stacked) + e * size;
+  };
+  return {of(all.w1, matrix), of(all.b1, shape.hidden), of(all.w2, matrix),
+          of(all.b2, shape.embedding)};
+}
+
+Ranges readsOf(const ExpertShape& shape, const StackedWeights& all) {
+  const std::int64_t matrix = shape.experts * shape.embedding * shape.hidden;
+  return {reads(floats(all.w1), matrix), reads(floats(all.b1), shape.experts * shape.hidden),
+          reads(floats(all.w2), matrix), reads(floats(all.b2), shape.experts * shape.embedding)};
+}
+Ranges writesOf(const ExpertShape& shape, const StackedGradients& all) {
+  const std::int64_t matrix = shape.experts * shape.embedding * shape.hidden;
+  return {writes(floats(all.w1), matrix), writes(floats(all.b1), shape.experts * shape.hidden),
+          writes(floats(all.w2), matrix), writes(floats(all.b2), shape.experts * shape.embedding)};
+}
+
+void requireBegins(const ExpertShape& shape, std::span<const std::int64_t> begins) {
+  if (std::ssize(begins) != shape.experts + 1)
+    throw Error(moecclInternalError, "the double is given other begins than experts");
+}
+
+}  // namespace
+
+std::size_t expertWorkspace(const ExpertShape& shape, std::int64_t rows) {
+  return static_cast<std::size_t>(rows * shape.hidden) * sizeof(float);
+}
+std::size_t expertBackwardWorkspace(const ExpertShape& shape, std::int64_t rows) {
+  return 2 * expertWorkspace(shape, rows);
+}
+
+void expertForward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
+                   std::span<const std::int64_t> begins, Blas&, std::span<std::byte> workspace,
+                   void* output, void* stream) {
+  requireFloats(shape.datatype);
+  requireBegins(shape, begins);
+  requireRoom(workspace, expertWorkspace(shape, begins.back()));
+  const std::vector<std::int64_t> rows(begins.begin(), begins.end());
+  const std::int64_t first = rows.front() * shape.embedding;
+  const std::int64_t count = (rows.back() - rows.front()) * shape.embedding;
+  myGpu().kernel(
+      "experts",
+      [=] {
+        return readsOf(shape, weights) + Ranges{reads(floats(input) + first, count),
+                                                writes(floats(output) + first, count),
+                                                writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=] {
+        std::vector<float> room(static_cast<std::size_t>(moeccl::expertWorkspace(shape.hidden)));
+        for (std::int64_t e = 0; e < shape.experts; ++e) {
+          const std::int64_t at = rows[e] * shape.embedding;
+          moeccl::expertForward<float>(
+              shape.activation, partOf<ExpertWeights<float>>(shape, weights, e), shape.embedding,
+              shape.hidden, floats(input) + at, rows[e + 1] - rows[e], room, floats(output) + at);
+        }
+        spoil(workspace);
+      },
+      stream);
+}
+
+void expertBackward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
+                    const void* outputGradient, std::span<const std::int64_t> begins, Blas&,
+                    std::span<std::byte> workspace, const StackedGradients& gradients,
+                    void* inputGradient, void* stream) {
+  requireFloats(shape.datatype);
+  requireBegins(shape, begins);
+  requireRoom(workspace, expertBackwardWorkspace(shape, begins.back()));
+  const std::vector<std::int64_t> rows(begins.begin(), begins.end());
+  const std::int64_t first = rows.front() * shape.embedding;
+  const std::int64_t count = (rows.back() - rows.front()) * shape.embedding;
+  myGpu().kernel(
+      "experts backward",
+      [=] {
+        return readsOf(shape, weights) + writesOf(shape, gradients) +
+               Ranges{reads(floats(input) + first, count),
+                      reads(floats(outputGradient) + first, count),
+                      writes(floats(inputGradient) + first, count),
+                      writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=] {
+        std::vector<float> room(
+            static_cast<std::size_t>(moeccl::expertBackwardWorkspace(shape.hidden)));
+        for (std::int64_t e = 0; e < shape.experts; ++e) {
+          const std::int64_t at = rows[e] * shape.embedding;
+          moeccl::expertBackward<float>(
+              shape.activation, partOf<ExpertWeights<float>>(shape, weights, e), shape.embedding,
+              shape.hidden, floats(input) + at, floats(outputGradient) + at, rows[e + 1] - rows[e],
+              room, partOf<ExpertGradients<float>>(shape, gradients, e),
+              floats(inputGradient) + at);
+        }
+        spoil(workspace);
+      },
+      stream);
+}
+
+// ---- kernels/permute.h ----
+
+void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
+                   std::int64_t expertStride, void* rows, void* stream) {
+  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+  myGpu().kernel(
+      "scattering tokens",
+      [=] {
+        return readsOf(choices) + Ranges{reads(floats(input), choices.tokens * width),
+                                         placesOf(choices, expertStride, rows, tokenBytes, true)};
+      },
+      [=] {
+        moeccl::scatterTokens<float>(choices, floats(input), width, expertStride, floats(rows));
+      },
+      stream);
+}
+
+void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
+                 std::int64_t groupSlots, std::size_t tokenBytes, std::int64_t expertStride,
+                 void* rows, void* stream) {
+  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+  myGpu().kernel(
+      "clearing places",
+      [=] {
+        Ranges ranges{reads(used, groups * experts)};
+        for (std::int64_t group = 0; group < groups; ++group)
+          for (std::int64_t e = 0; e < experts; ++e) {
+            const std::int64_t taken = used[group * experts + e];
+            ranges.push_back(
+                writes(floats(rows) + (e * expertStride + group * groupSlots + taken) * width,
+                       (groupSlots - taken) * width));
+          }
+        return ranges;
+      },
+      [=] {
+        moeccl::clearUnused<float>(used, groups, experts, groupSlots, width, expertStride,
+                                   floats(rows));
+      },
+      stream);
+}
+
+void combineTokens(moecclDataType_t datatype, const Choices<float>& choices, const void* rows,
+                   std::int64_t embedding, std::int64_t expertStride, void* output, void* stream) {
+  requireFloats(datatype);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
+  myGpu().kernel(
+      "combining tokens",
+      [=] {
+        return readsOf(choices) + Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
+                                         writes(floats(output), choices.tokens * embedding)};
+      },
+      [=] {
+        moeccl::combineTokens<float>(choices, floats(rows), embedding, expertStride,
+                                     floats(output));
+      },
+      stream);
+}
+
+void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rowGradients, std::int64_t embedding,
+                           std::int64_t expertStride, void* inputGradient, void* stream) {
+  requireFloats(datatype);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
+  myGpu().kernel(
+      "gathering gradients of tokens",
+      [=] {
+        return readsOf(choices) +
+               Ranges{placesOf(choices, expertStride, rowGradients, rowBytes, false),
+                      writes(floats(inputGradient), choices.tokens * embedding)};
+      },
+      [=] {
+        moeccl::scatterTokensBackward<float>(choices, floats(rowGradients), embedding, expertStride,
+                                             floats(inputGradient));
+      },
+      stream);
+}
+
+void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                           const void* rows, const void* outputGradient, std::int64_t embedding,
+                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           void* stream) {
+  requireFloats(datatype);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
+  myGpu().kernel(
+      "scattering gradients of tokens",
+      [=] {
+        return readsOf(choices) +
+               Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
+                      reads(floats(outputGradient), choices.tokens * embedding),
+                      placesOf(choices, expertStride, rowGradients, rowBytes, true),
+                      writes(weightGradients, choices.tokens * choices.choices)};
+      },
+      [=] {
+        moeccl::combineTokensBackward<float>(choices, floats(rows), floats(outputGradient),
+                                             embedding, expertStride, floats(rowGradients),
+                                             weightGradients);
+      },
+      stream);
+}
+
+std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
+  return static_cast<std::size_t>(choices + experts) * 8;
+}
+
+void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
+                  std::int64_t* listed, std::span<std::byte> workspace, void* stream) {
+  const std::int64_t count = choices.tokens * choices.choices;
+  requireRoom(workspace, listByExpertWorkspace(count, experts));
+  myGpu().kernel(
+      "listing choices by expert",
+      [=] {
+        return readsOf(choices) + Ranges{writes(begins, experts + 1), writes(listed, count),
+                                         writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=] {
+        moeccl::listByExpert<float>(choices, experts, begins, listed);
+        spoil(workspace);
+      },
+      stream);
+}
+
+void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
+                  const void* input, std::size_t tokenBytes, void* rows, void* stream) {
+  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+  myGpu().kernel(
+      "gathering tokens",
+      [=] {
+        return Ranges{reads(listed.data(), std::ssize(listed)),
+                      reads(floats(input), choices.tokens * width),
+                      writes(floats(rows), std::ssize(listed) * width)};
+      },
+      [=] { moeccl::gatherListed<float>(choices, listed, floats(input), width, floats(rows)); },
+      stream);
+}
+
+void addListed(moecclDataType_t datatype, const Choices<float>& choices,
+               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
+               void* output, void* stream) {
+  requireFloats(datatype);
+  myGpu().kernel(
+      "adding to tokens",
+      [=] {
+        return readsOf(choices) + Ranges{reads(listed.data(), std::ssize(listed)),
+                                         reads(floats(rows), std::ssize(listed) * embedding),
+                                         writes(floats(output), choices.tokens * embedding)};
+      },
+      [=, gpu = &myGpu()] {
+        requireDistinctTokens(*gpu, choices, listed);
+        moeccl::addListed<float>(choices, listed, floats(rows), embedding, floats(output));
+      },
+      stream);
+}
+
+void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          std::int64_t embedding, void* inputGradient, void* stream) {
+  requireFloats(datatype);
+  myGpu().kernel(
+      "adding to gradients of tokens",
+      [=] {
+        return Ranges{reads(listed.data(), std::ssize(listed)),
+                      reads(floats(rowGradients), std::ssize(listed) * embedding),
+                      writes(floats(inputGradient), choices.tokens * embedding)};
+      },
+      [=, gpu = &myGpu()] {
+        requireDistinctTokens(*gpu, choices, listed);
+        moeccl::gatherListedBackward<float>(choices, listed, floats(rowGradients), embedding,
+                                            floats(inputGradient));
+      },
+      stream);
+}
+
+void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
+                       std::span<const std::int64_t> listed, const void* rows,
+                       const void* outputGradient, std::int64_t embedding, void* rowGradients,
+                       float* weightGradients, void* stream) {
+  requireFloats(datatype);
+  myGpu().kernel(
+      "gathering gradients of tokens",
+      [=] {
+        return readsOf(choices) +
+               Ranges{reads(listed.data(), std::ssize(listed)),
+                      reads(floats(rows), std::ssize(listed) * embedding),
+                      reads(floats(outputGradient), choices.tokens * embedding),
+                      writes(floats(rowGradients), std::ssize(listed) * embedding),
+                      writes(weightGradients, choices.tokens * choices.choices)};
+      },
+      [=] {
+        moeccl::addListedBackward<float>(choices, listed, floats(rows), floats(outputGradient),
+                                         embedding, floats(rowGradients), weightGradients);
+      },
+      stream);
+}
+
+// ---- kernels/gates/gate_cuda.h ----
+
+Gate::Gate(const gates::Config& config, std::int64_t tokens, std::int64_t groups)
+    : config_(config),
+      tokens_(tokens),
+      workspaceBytes_(static_cast<std::size_t>(64 + tokens + groups * config.experts) * 8) {}
+
+void Gate::forward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+                   const gates::Decisions<float>& decisions, double* sums,
+                   std::span<std::byte> workspace, void* stream) const {
+  if (part.tokens == 0) return;
+  if (part.tokens > tokens_) throw Error(moecclInternalError, "the double has fewer tokens");
+  requireRoom(workspace, workspaceBytes_);
+  const std::int64_t matrix = config_.embedding * config_.experts;
+  const std::int64_t width = gates::width(config_) * part.tokens;
+  myGpu().kernel(
+      "choosing experts",
+      [=, config = config_] {
+        return Ranges{reads(parameters.gate, matrix),
+                      reads(parameters.noise, matrix),
+                      reads(parameters.bias, config.experts),
+                      reads(part.input, part.tokens * config.embedding),
+                      writes(decisions.logits, part.tokens * gates::logitsPerToken(config)),
+                      writes(decisions.chosen, width),
+                      writes(decisions.weights, width),
+                      writes(sums, gates::sumsSize(config)),
+                      writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=, config = config_] {
+        gates::Gate<float>(config).forward(parameters, part, decisions, sums);
+        spoil(workspace);
+      },
+      stream);
+}
+
+void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, float* weights,
+                 std::int64_t* used, std::int64_t* slots, double* sums,
+                 std::span<std::byte> workspace, void* stream) const {
+  if (groups == 0) return;
+  requireRoom(workspace, workspaceBytes_);
+  const std::int64_t width = gates::width(config_) * tokens;
+  myGpu().kernel(
+      "giving places",
+      [=, config = config_] {
+        return Ranges{writes(chosen, width),
+                      writes(weights, width),
+                      writes(used, groups * config.experts),
+                      writes(slots, width),
+                      writes(sums, gates::sumsSize(config)),
+                      writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=, config = config_] {
+        gates::Gate<float>(config).place(tokens, groups, chosen, weights, used, slots, sums);
+        spoil(workspace);
+      },
+      stream);
+}
+
+void Gate::loss(const double* sums, double scale, double* dSums, double* loss, void* stream) const {
+  myGpu().kernel(
+      "computing a gate's loss",
+      [=, config = config_] {
+        return Ranges{reads(sums, gates::sumsSize(config)), writes(dSums, gates::sumsSize(config)),
+                      writes(loss, 1)};
+      },
+      [=, config = config_] {
+        const double value = gates::Gate<float>(config).loss(sums, scale, dSums);
+        if (loss != nullptr) *loss = value;
+      },
+      stream);
+}
+
+void Gate::backward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+                    const double* logits, const std::int32_t* chosen, const float* dWeights,
+                    const double* dSums, const gates::Gradients<float>& gradients, Blas&,
+                    std::span<std::byte> workspace, void* stream) const {
+  if (part.tokens == 0) return;
+  requireRoom(workspace, workspaceBytes_);
+  const std::int64_t matrix = config_.embedding * config_.experts;
+  const std::int64_t width = gates::width(config_) * part.tokens;
+  myGpu().kernel(
+      "differentiating a gate",
+      [=, config = config_] {
+        return Ranges{reads(parameters.gate, matrix),
+                      reads(parameters.noise, matrix),
+                      reads(parameters.bias, config.experts),
+                      reads(part.input, part.tokens * config.embedding),
+                      reads(logits, part.tokens * gates::logitsPerToken(config)),
+                      reads(chosen, width),
+                      reads(dWeights, width),
+                      reads(dSums, gates::sumsSize(config)),
+                      writes(gradients.gate, matrix),
+                      writes(gradients.noise, matrix),
+                      writes(gradients.input, part.tokens * config.embedding),
+                      writes(workspace.data(), std::ssize(workspace))};
+      },
+      [=, config = config_] {
+        gates::Gate<float>(config).backward(parameters, part, logits, chosen, dWeights, dSums,
+                                            gradients);
+        spoil(workspace);
+      },
+      stream);
+}
+
+}  // namespace moeccl::cuda

@@ -1,0 +1,76 @@
+#include "tests/moe/task.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace moeccl::test {
+
+using moe_reference::decode;
+using moe_reference::Elements;
+using moe_reference::encode;
+using moe_reference::Gradients;
+
+void addOverBatches(std::vector<Gradients>& all) {
+  for (auto Gradients::*weights :
+       {&Gradients::w1, &Gradients::b1, &Gradients::w2, &Gradients::b2}) {
+    std::vector<double> sum((all[0].*weights).size());
+    for (const Gradients& each : all)
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (each.*weights)[i];
+    for (Gradients& each : all) each.*weights = sum;
+  }
+}
+
+Task taskOf(Problem problem) {
+  problem.training = true;
+  Task task{problem, solve(problem), {}, {}};
+  std::mt19937 random(problem.seed + 1);
+  std::uniform_real_distribution<float> value(-1, 1);
+  int batch = 0;
+  for (const std::vector<double>& input : task.solved.inputs) {
+    std::vector<double>& gradient = task.outputGradients.emplace_back(input.size());
+    for (double& each : gradient) each = value(random);
+    task.expected.push_back(moe_reference::backward(task.solved.layer, input.data(),
+                                                    gradient.data(), kAuxiliaryLossScale,
+                                                    chanceOf(problem, batch++)));
+  }
+  addOverBatches(task.expected);
+  return task;
+}
+
+Learned roomFor(moecclDataType_t datatype, const Gradients& shard, double before) {
+  const auto room = [&](const std::vector<double>& like) {
+    return encode(datatype, std::vector<double>(like.size(), before));
+  };
+  return {room(shard.input),      room(shard.gate),       room(shard.noise),
+          room(shard.w1),         room(shard.b1),         room(shard.w2),
+          room(shard.b2),         room(shard.residualW1), room(shard.residualB1),
+          room(shard.residualW2), room(shard.residualB2)};
+}
+
+void expectLearned(moecclDataType_t datatype, const Learned& learned, const Gradients& expected,
+                   double tolerance, bool onlyInput) {
+  const auto expectClose = [&](const char* name, const Elements& elements,
+                               const std::vector<double>& numbers, double factor = 1) {
+    const std::vector<double> actual = decode(datatype, elements);
+    ASSERT_EQ(actual.size(), numbers.size()) << name;
+    EXPECT_LE(moe_reference::largestError(actual, numbers), factor * tolerance) << name;
+  };
+  expectClose("input", learned.input, expected.input);
+  if (onlyInput) return;
+  // Where one expert has nearly all probability, these are small differences of large numbers, here as in
+  // the reference.
+  const double factor = datatype == moecclFloat64 ? 10 : 1;
+  expectClose("gate", learned.gate, expected.gate, factor);
+  expectClose("noise", learned.noise, expected.noise, factor);
+  expectClose("w1", learned.w1, expected.w1);
+  expectClose("b1", learned.b1, expected.b1);
+  expectClose("w2", learned.w2, expected.w2);
+  expectClose("b2", learned.b2, expected.b2);
+  expectClose("residual w1", learned.residualW1, expected.residualW1);
+  expectClose("residual b1", learned.residualB1, expected.residualB1);
+  expectClose("residual w2", learned.residualW2, expected.residualW2);
+  expectClose("residual b2", learned.residualB2, expected.residualB2);
+}
+
+}  // namespace moeccl::test
