@@ -67,7 +67,7 @@ constexpr std::array kCollectives = {
         .busFactor = othersShare,
         .call =
             [](const Call& c) {
-              return moecclAllToAll(c.send, c.recv, c.count, c.type, c.comm, nullptr);
+              return moecclAllToAll(c.send, c.recv, c.count, c.type, c.comm, c.stream);
             },
     },
     Collective{
@@ -89,7 +89,7 @@ constexpr std::array kCollectives = {
               displs.resize(ranks);
               for (std::size_t i = 0; i < ranks; ++i) displs[i] = i * c.count;
               return moecclAllToAllv(c.send, counts.data(), displs.data(), c.recv, counts.data(),
-                                     displs.data(), c.type, c.comm, nullptr);
+                                     displs.data(), c.type, c.comm, c.stream);
             },
     },
     Collective{
@@ -111,7 +111,7 @@ constexpr std::array kCollectives = {
         .busFactor = othersShare,
         .call =
             [](const Call& c) {
-              return moecclAllGather(c.send, c.recv, c.count, c.type, c.comm, nullptr);
+              return moecclAllGather(c.send, c.recv, c.count, c.type, c.comm, c.stream);
             },
     },
     Collective{
@@ -134,7 +134,7 @@ constexpr std::array kCollectives = {
         .call =
             [](const Call& c) {
               return moecclReduceScatter(c.send, c.recv, c.count, c.type, moecclSum, c.comm,
-                                         nullptr);
+                                         c.stream);
             },
     },
     Collective{
@@ -156,7 +156,7 @@ constexpr std::array kCollectives = {
         .busFactor = [](const World& world) { return 2 * othersShare(world); },
         .call =
             [](const Call& c) {
-              return moecclAllReduce(c.send, c.recv, c.count, c.type, moecclSum, c.comm, nullptr);
+              return moecclAllReduce(c.send, c.recv, c.count, c.type, moecclSum, c.comm, c.stream);
             },
     },
     Collective{
@@ -181,7 +181,7 @@ constexpr std::array kCollectives = {
             },
         .call =
             [](const Call& c) {
-              return moecclTpAllToAll(c.send, c.recv, c.count, c.type, c.grid, nullptr);
+              return moecclTpAllToAll(c.send, c.recv, c.count, c.type, c.grid, c.stream);
             },
     },
     Collective{
@@ -198,7 +198,7 @@ constexpr std::array kCollectives = {
         .call =
             [](const Call& c) {
               return moecclDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
-                                    nullptr);
+                                    c.stream);
             },
     },
     Collective{
@@ -215,7 +215,7 @@ constexpr std::array kCollectives = {
         .call =
             [](const Call& c) {
               return moecclCombine(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
-                                   nullptr);
+                                   c.stream);
             },
     },
     Collective{
@@ -232,7 +232,7 @@ constexpr std::array kCollectives = {
         .call =
             [](const Call& c) {
               return moecclCombineAllGather(c.send, c.recv, c.count, c.world.experts, c.type,
-                                            c.grid, nullptr);
+                                            c.grid, c.stream);
             },
     },
     Collective{
@@ -249,7 +249,7 @@ constexpr std::array kCollectives = {
         .call =
             [](const Call& c) {
               return moecclSplitDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
-                                         nullptr);
+                                         c.stream);
             },
     },
 };

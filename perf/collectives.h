@@ -39,6 +39,7 @@ struct Call {
   moecclDataType_t type;
   moecclComm_t comm;
   moecclGrid_t grid;  // NULL where none is used
+  moecclStream_t stream;
   const World& world;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "perf/collectives.h"
+#include "perf/memory.h"
 #include "perf/options.h"
 
 namespace moeccl::perf {
@@ -17,7 +18,7 @@ class Contender {
   Contender(const Contender&) = delete;
   Contender& operator=(const Contender&) = delete;
 
-  // Blocks of `count` elements. Collective. Throws std::runtime_error.
+  // Blocks of `count` elements. Collective. Throws std::runtime_error. On a GPU it has only been enqueued.
   virtual void exchange(const void* send, void* recv, std::size_t count, const DataType& type) = 0;
   // By the contender's own means, so that its connections and processes are awake. Collective.
   virtual void barrier() = 0;
@@ -43,8 +44,10 @@ struct DestroyGrid {
 };
 using Grid = std::unique_ptr<moecclGrid, DestroyGrid>;
 
-// On a communicator of its own, split from `comm`. Collective over it. `world` must outlive it.
+// On a communicator of its own, split from `comm`, whose memory is `memory`. Collective over it. `world` and
+// `memory` must outlive it.
 std::unique_ptr<Contender> makeContender(const Collective& collective, const World& world,
-                                         const std::string& algorithm, moecclComm_t comm);
+                                         const std::string& algorithm, moecclComm_t comm,
+                                         Memory& memory);
 
 }  // namespace moeccl::perf

@@ -10,14 +10,16 @@
 
 namespace moeccl::perf {
 
-Job::Job(const Options& options) {
+Job::Job(const Options& options) : memory_(openMemory(options.memory)) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.memory = options.memory;
   const bool compare = !options.mpiAlgorithms.empty();
   moecclComm_t comm = nullptr;
   if (compare || (std::getenv("MOECCL_RANK") == nullptr && startedByMpi())) {
     const bool choose = options.mpiAlgorithms != std::vector<std::string>{"default"};
     mpi_ = startMpi(compare && choose, options.mpiEnvironment);
-    require(mpi_->join(&comm), "join", nullptr);
-  } else if (launchComm(&comm, nullptr) != moecclSuccess) {
+    require(mpi_->join(&comm, config), "join", nullptr);
+  } else if (launchComm(&comm, &config) != moecclSuccess) {
     throw std::runtime_error("this rank could not join the others");
   }
   comm_.reset(comm);
@@ -35,6 +37,21 @@ std::vector<int> Job::ranksPerNode() const {
     ++sizes[static_cast<std::size_t>(node)];
   }
   return sizes;
+}
+
+void Job::gatherBytes(const void* mine, void* all, std::size_t bytes) const {
+  if (memory_->kind() == moecclMemoryHost) {
+    require(moecclAllGather(mine, all, bytes, moecclUint8, comm(), nullptr), "gather the results",
+            comm());
+    return;
+  }
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const Buffer own(*memory_, bytes), everyones(*memory_, bytes * ranks);
+  memory_->put(own.data(), mine, bytes);
+  require(
+      moecclAllGather(own.data(), everyones.data(), bytes, moecclUint8, comm(), memory_->stream()),
+      "gather the results", comm());
+  memory_->get(all, everyones.data(), bytes * ranks);
 }
 
 std::int64_t Job::sum(std::int64_t value) const {

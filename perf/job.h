@@ -7,20 +7,23 @@
 #include <vector>
 
 #include "perf/contender.h"
+#include "perf/memory.h"
 #include "perf/mpi_contender.h"
 
 namespace moeccl::perf {
 
 class Job {
  public:
-  // From mpirun if that started this process, else from the environment of examples/common/launch.h.
-  // Collective. Throws std::runtime_error.
+  // From mpirun if that started this process, else from the environment of examples/common/launch.h. Its
+  // communicator is of options.memory. Collective. Throws std::runtime_error.
   explicit Job(const Options& options);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   moecclComm_t comm() const { return comm_.get(); }
   std::vector<int> ranksPerNode() const;
+  // Where the communicator's buffers are.
+  Memory& memory() const { return *memory_; }
   // nullptr when mpirun did not start the ranks.
   Mpi* mpi() const { return mpi_.get(); }
 
@@ -28,9 +31,7 @@ class Job {
   template <typename Value>
   std::vector<Value> gather(const std::vector<Value>& values) const {
     std::vector<Value> all(values.size() * static_cast<std::size_t>(ranks_));
-    require(moecclAllGather(values.data(), all.data(), values.size() * sizeof(Value), moecclUint8,
-                            comm(), nullptr),
-            "gather the results", comm());
+    gatherBytes(values.data(), all.data(), values.size() * sizeof(Value));
     return all;
   }
   // Collective.
@@ -42,6 +43,9 @@ class Job {
   [[noreturn]] void fail();
 
  private:
+  void gatherBytes(const void* mine, void* all, std::size_t bytes) const;
+
+  std::unique_ptr<Memory> memory_;
   std::unique_ptr<Mpi> mpi_;  // outlives the communicator
   Comm comm_;
   int rank_ = 0;

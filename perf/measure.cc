@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -12,8 +13,8 @@
 namespace moeccl::perf {
 namespace {
 
-std::span<std::byte> blockAt(std::byte* buffer, int block, std::size_t bytes) {
-  return {buffer + static_cast<std::size_t>(block) * bytes, bytes};
+std::byte* blockAt(std::byte* buffer, int block, std::size_t bytes) {
+  return buffer + static_cast<std::size_t>(block) * bytes;
 }
 
 // The fastest MPI contender if there is one, else the first contender; in the same place.
@@ -39,8 +40,8 @@ Measurement::Buffers Measurement::buffers(bool inPlace, std::size_t block) {
   if (!inPlace) return {send_.data(), recv_.data()};
   const int own = collective.inPlaceBlock(job_.rank());
   if (collective.sendBlocks(world_) > collective.recvBlocks(world_))
-    return {send_.data(), blockAt(send_.data(), own, block).data()};
-  return {blockAt(recv_.data(), own, block).data(), recv_.data()};
+    return {send_.data(), blockAt(send_.data(), own, block)};
+  return {blockAt(recv_.data(), own, block), recv_.data()};
 }
 
 std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t count,
@@ -49,18 +50,24 @@ std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t 
   const std::size_t block = count * type.bytes;
   const Elements elements{type.bytes, collective.sums};
   const auto [send, recv] = buffers(inPlace, block);
+  Memory& memory = job_.memory();
+  std::vector<std::byte> one(block);  // in the host's memory
   std::int64_t wrong = 0;
   for (int i = 0; i < options_.checkIterations; ++i, ++checks_) {
-    for (int b = 0; b < collective.recvBlocks(world_); ++b)
-      poisonBlock(blockAt(recv, b, block), elements, collective.received(world_, job_.rank(), b),
-                  checks_);
-    for (int b = 0; b < collective.sendBlocks(world_); ++b)
-      fillBlock(blockAt(send, b, block), elements, collective.sent(world_, job_.rank(), b),
-                checks_);
+    for (int b = 0; b < collective.recvBlocks(world_); ++b) {
+      poisonBlock(one, elements, collective.received(world_, job_.rank(), b), checks_);
+      memory.put(blockAt(recv, b, block), one.data(), block);
+    }
+    for (int b = 0; b < collective.sendBlocks(world_); ++b) {
+      fillBlock(one, elements, collective.sent(world_, job_.rank(), b), checks_);
+      memory.put(blockAt(send, b, block), one.data(), block);
+    }
     contender.exchange(send, recv, count, type);
-    for (int b = 0; b < collective.recvBlocks(world_); ++b)
-      wrong += countWrong(blockAt(recv, b, block), elements,
-                          collective.received(world_, job_.rank(), b), checks_);
+    memory.synchronize();
+    for (int b = 0; b < collective.recvBlocks(world_); ++b) {
+      memory.get(one.data(), blockAt(recv, b, block), block);
+      wrong += countWrong(one, elements, collective.received(world_, job_.rank(), b), checks_);
+    }
   }
   return job_.sum(wrong);
 }
@@ -70,8 +77,10 @@ double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
   const auto [send, recv] = buffers(inPlace, count * type.bytes);
   contender.barrier();
   for (int i = 0; i < options_.warmupIterations; ++i) contender.exchange(send, recv, count, type);
+  job_.memory().synchronize();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv, count, type);
+  job_.memory().synchronize();
   const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / options_.iterations;
 }
@@ -84,11 +93,11 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
   const std::size_t count = size / type.bytes / (options_.sizesOfBlocks ? 1 : blocks);
   std::size_t block = 0, total = 0;
   if (__builtin_mul_overflow(count, type.bytes, &block) ||
-      __builtin_mul_overflow(block, blocks, &total) || total > send_.max_size())
+      __builtin_mul_overflow(block, blocks, &total) || total > PTRDIFF_MAX)
     throw std::runtime_error("blocks of " + std::to_string(size) +
                              " bytes for all ranks are more than there are addresses");
-  send_.resize(std::max(send_.size(), block * sendBlocks));
-  recv_.resize(std::max(recv_.size(), block * recvBlocks));
+  send_.atLeast(block * sendBlocks);
+  recv_.atLeast(block * recvBlocks);
 
   std::vector<Result> results;
   for (const auto& contender : contenders_)

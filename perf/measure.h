@@ -29,7 +29,12 @@ class Measurement {
  public:
   Measurement(const Options& options, const Job& job, const World& world,
               const std::vector<std::unique_ptr<Contender>>& contenders)
-      : options_(options), job_(job), world_(world), contenders_(contenders) {}
+      : options_(options),
+        job_(job),
+        world_(world),
+        contenders_(contenders),
+        send_(job.memory()),
+        recv_(job.memory()) {}
 
   // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
   // place, the same on all ranks. Collective. Throws std::runtime_error.
@@ -48,7 +53,7 @@ class Measurement {
   const Job& job_;
   const World& world_;
   const std::vector<std::unique_ptr<Contender>>& contenders_;
-  std::vector<std::byte> send_, recv_;
+  Buffer send_, recv_;
   std::uint64_t checks_ = 0;
 };
 

@@ -28,7 +28,8 @@ std::int64_t run(const Options& options, const Job& job) {
   std::vector<std::unique_ptr<Contender>> contenders;
   const World world = worldOf(options, job);
   for (const std::string& algorithm : options.algorithms)
-    contenders.push_back(makeContender(*options.collective, world, algorithm, job.comm()));
+    contenders.push_back(
+        makeContender(*options.collective, world, algorithm, job.comm(), job.memory()));
   for (const std::string& algorithm : options.mpiAlgorithms)
     contenders.push_back(job.mpi()->contender(*options.collective, algorithm));
 

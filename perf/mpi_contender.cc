@@ -184,8 +184,8 @@ class MpiPresent : public Mpi {
     MPI_Finalize();
   }
 
-  moecclResult_t join(moecclComm_t* comm) override {
-    return moecclCommInitMpi(comm, MPI_COMM_WORLD, nullptr);
+  moecclResult_t join(moecclComm_t* comm, const moecclConfig_t& config) override {
+    return moecclCommInitMpi(comm, MPI_COMM_WORLD, &config);
   }
 
   std::unique_ptr<Contender> contender(const Collective& collective,

@@ -14,7 +14,7 @@ class Mpi {
   virtual ~Mpi() = default;
 
   // A communicator of all ranks of MPI_COMM_WORLD. Collective.
-  virtual moecclResult_t join(moecclComm_t* comm) = 0;
+  virtual moecclResult_t join(moecclComm_t* comm, const moecclConfig_t& config) = 0;
   // MPI's own version of `collective`. "default" is MPI's choice; other algorithms are set through
   // the control variables of Open MPI's component "tuned". Collective. Throws std::runtime_error
   // when this MPI has no such variable or algorithm.

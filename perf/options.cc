@@ -8,6 +8,7 @@
 #include <set>
 
 #include "perf/collectives.h"
+#include "perf/memory_option.h"
 
 namespace moeccl::perf {
 namespace {
@@ -80,10 +81,14 @@ void chooseGrid(const std::string& text, Options& options) {
   grid.order = rest.empty() ? moecclOrderEspEp : moecclOrderEpEsp;
 }
 
-void checkTogether(const Options& options, bool algorithmsGiven) {
+void checkTogether(const Options& options, const std::string& compare, bool algorithmsGiven) {
   for (const std::string& variable : options.mpiEnvironment)
     if (variable.find('=') == std::string::npos || variable.front() == '=')
       throw CLI::ValidationError("--mpi-env", "\"" + variable + "\" is not NAME=VALUE");
+  if (options.memory != moecclMemoryHost && !compare.empty())
+    throw CLI::ValidationError("--compare",
+                               "MPI is measured on host memory alone; leave it, or "
+                               "--memory, out");
   if (options.minBytes > options.maxBytes)
     throw CLI::ValidationError(
         "--minbytes", "the smallest size, " + std::to_string(options.minBytes) +
@@ -119,11 +124,11 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   Parsed<Options> parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
-  std::string collective, dataType = "float", compare, grid;
+  std::string collective, dataType = "float", compare, grid, memory = "host";
   int average = static_cast<int>(Average::kMean);
 
   CLI::App app(
-      "Measures a collective as nccl-tests do, over host memory, for several algorithms in turns.\n"
+      "Measures a collective as nccl-tests do, for several algorithms in turns.\n"
       "Ranks come from `moeccl-lab run`, from any launcher that sets MOECCL_RANK, MOECCL_NRANKS "
       "and\n"
       "MOECCL_ID_FILE, or from mpirun. perf/README.md describes columns and JSON.",
@@ -185,6 +190,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
          "NAME=VALUE: a variable that MPI alone gets to see, as UCX_RNDV_THRESH=inf; may be "
          "given\nmore than once")
       ->needs(compareOption);
+  addMemoryOption(app, memory);
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
 
   try {
@@ -193,7 +199,8 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
     chooseDataTypes(dataType, options);
     chooseGrid(grid, options);
     options.average = static_cast<Average>(average);
-    checkTogether(options, !options.algorithms.empty());
+    options.memory = memoryNamed(memory);
+    checkTogether(options, compare, !options.algorithms.empty());
     if (options.algorithms.empty()) options.algorithms = {"auto"};
     if (!compare.empty() && options.mpiAlgorithms.empty()) options.mpiAlgorithms = {"default"};
   } catch (const CLI::CallForHelp&) {

@@ -41,7 +41,8 @@ struct Options {
   std::vector<std::string> algorithms;      // "auto": the library's choice
   std::vector<std::string> mpiAlgorithms;   // empty: no comparison; "default": MPI's choice
   std::vector<std::string> mpiEnvironment;  // NAME=VALUE, for MPI alone
-  std::string jsonFile;                     // empty: none
+  moecclMemory_t memory = moecclMemoryHost;
+  std::string jsonFile;  // empty: none
   std::vector<std::string> commandLine;
 
   // The sizes to measure, in bytes and ascending, as minBytes, maxBytes and the steps say.

@@ -66,6 +66,7 @@ Report::Report(const Options& options, const Job& job, const World& world,
       throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
                                std::strerror(errno));
   }
+  const std::string device = job.memory().device();
   int version = 0;
   require(moecclGetVersion(&version), "ask for the version", nullptr);
   json_ = {
@@ -76,6 +77,8 @@ Report::Report(const Options& options, const Job& job, const World& world,
       {"moecclVersion", version},
       {"mpiVersion",
        options.mpiAlgorithms.empty() ? ordered_json() : ordered_json(job.mpi()->version())},
+      {"memory", options.memory == moecclMemoryCuda ? "cuda" : "host"},
+      {"device", device.empty() ? ordered_json() : ordered_json(device)},
       {"ranks", job.ranks()},
       {"ranksPerNode", ranksPerNode},
       {"grid", gridToJson(options, world)},
@@ -93,6 +96,7 @@ Report::Report(const Options& options, const Job& job, const World& world,
               version % 100, options.collective->name.data(),
               options.collective->description.data());
   std::printf("# %d ranks, by node:%s\n", job.ranks(), nodes.c_str());
+  if (!device.empty()) std::printf("# on GPUs: rank 0 has an %s\n", device.c_str());
   if (options.collective->usesGrid)
     std::printf(
         "# grid: MP groups of %d, EP of %d, ESP of %d ranks, %s consecutive; experts per rank: "

@@ -44,6 +44,8 @@ class Campaign {
 
   const FitOptions& options_;
   Team& team_;
+  // Layers run on host memory alone.
+  const bool layers_;
   std::vector<int> nodeOfRank_;
   std::vector<moecclGridShape_t> shapes_;
   std::vector<Grid> grids_;

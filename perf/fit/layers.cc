@@ -64,7 +64,7 @@ LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerK
     config.capacityFactor = kind.capacityFactor;
     config.training = 1;
     config.schedule = moecclScheduleS1;  // the only choice: there is nothing to exchange
-    MeasuredLayer layer(grid, config);
+    MeasuredLayer layer(grid, config, team.job().memory());
     std::vector<Turn> turns;
     for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});

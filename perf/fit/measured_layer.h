@@ -4,17 +4,20 @@
 #include <moeccl/model.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <random>
-#include <vector>
+
+#include "perf/memory.h"
 
 namespace moeccl::perf {
 
 // For training. All ranks have the same tokens and gate.
 class MeasuredLayer {
  public:
-  // Collective over the grid, as forward and backward are. Throws std::runtime_error.
-  MeasuredLayer(moecclGrid_t grid, const moecclMoeConfig_t& config);
+  // `memory`: the grid's, which must outlive this. Collective over the grid, as forward and backward are.
+  // Throws std::runtime_error.
+  MeasuredLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, Memory& memory);
 
   void forward();
   // Of the last forward pass, as often as one likes; the constructor made one.
@@ -25,11 +28,13 @@ class MeasuredLayer {
   struct Destroy {
     void operator()(moecclMoeLayer_t layer) const { moecclMoeLayerDestroy(layer); }
   };
-  std::vector<float> random(std::size_t size);
+  // Numbers of these, and as many zeros.
+  void fill(Buffer& numbers, Buffer& gradient, std::int64_t count);
 
+  Memory& memory_;
   std::minstd_rand random_;
-  std::vector<float> gate_, first_, second_, input_, output_;
-  std::vector<float> gateGradient_, firstGradient_, secondGradient_;
+  Buffer gate_, first_, second_, input_;
+  Buffer gateGradient_, firstGradient_, secondGradient_, output_;
   std::unique_ptr<moecclMoeLayer, Destroy> layer_;
 };
 

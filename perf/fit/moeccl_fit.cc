@@ -69,7 +69,9 @@ int main(int argc, char** argv) {
   if (const std::optional<int> code = answered("moeccl-fit", parsed)) return *code;
   const FitOptions& options = parsed.options;
   if (!options.refitFile.empty()) return runAlone("moeccl-fit", [&] { refit(options); });
-  return runRanks("moeccl-fit", {}, [&](Job& job) {
+  Options common;
+  common.memory = options.memory;
+  return runRanks("moeccl-fit", common, [&](Job& job) {
     try {
       measure(options, job);
     } catch (const Interrupted&) {

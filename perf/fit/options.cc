@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "perf/memory_option.h"
 #include "perf/options.h"
 
 namespace moeccl::perf {
@@ -60,7 +61,7 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                                                   std::to_string(options.maxBytes));
   if (!options.refitFile.empty())
     for (const char* name : {"--min-bytes", "--max-bytes", "--budget", "--steady",
-                             "--max-repetitions", "--alternatives"})
+                             "--max-repetitions", "--alternatives", "--memory"})
       if (app.count(name) > 0)
         throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
   if (options.refitFile.empty() && std::getenv("MOECCL_ALGO") != nullptr)
@@ -99,6 +100,7 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   Parsed<FitOptions> parsed;
   FitOptions& options = parsed.options;
   std::vector<std::string> grids;
+  std::string memory = "host";
   CLI::App app(kDescription, "moeccl-fit");
   app.add_option("-o,--output", options.outputFile, "the profile")->capture_default_str();
   app.add_option("--budget", options.budgetSeconds,
@@ -137,11 +139,13 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
          "measure nothing: fit the samples of this profile again, in one process (--grids is\n"
          "for --map then)")
       ->check(CLI::ExistingFile);
+  addMemoryOption(app, memory);
   app.add_option("--map", options.mapFile,
                  "also write which schedule is the fastest where, as JSON for plot_profile.py");
   try {
     app.parse(argc, argv);
     for (const std::string& text : grids) options.grids.push_back(readGrid(text));
+    options.memory = memoryNamed(memory);
     checkTogether(app, options);
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();

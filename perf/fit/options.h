@@ -20,6 +20,7 @@ struct FitOptions {
   double steadyPercent = 3;
   int maxRepetitions = 15;
   int alternatives = 16;
+  moecclMemory_t memory = moecclMemoryHost;
   std::string outputFile = "moeccl-profile.json";
   std::string refitFile;  // empty: measure
   std::string mapFile;    // empty: none

@@ -18,10 +18,13 @@ constexpr double kMostCalls = 1000;
 // Seconds per call, on this rank.
 double timeOf(Team& team, const Turn& turn, int calls, bool independent) {
   team.barrier();
+  Memory& memory = team.job().memory();
   if (calls > 1) turn.call();  // what came before has left its own things in the caches
+  memory.synchronize();
   if (independent) team.barrier();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < calls; ++i) turn.call();
+  memory.synchronize();
   if (independent) {
     team.setAsleep(true);  // others still compute
     team.barrier();

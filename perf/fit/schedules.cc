@@ -66,7 +66,7 @@ SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moeccl
   std::deque<MeasuredLayer> layers;
   std::vector<Turn> turns;
   const auto add = [&] {
-    MeasuredLayer& layer = layers.emplace_back(grid, config);
+    MeasuredLayer& layer = layers.emplace_back(grid, config, team.job().memory());
     for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});
   };

@@ -38,19 +38,20 @@ double leastCost(const std::vector<Candidate>& candidates) {
 
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
             const std::function<void(std::size_t)>& showSize) {
+  Memory& memory = team.job().memory();
   std::vector<std::unique_ptr<Contender>> contenders;
   std::vector<Candidate> candidates;
   for (const std::string& algorithm : subject.algorithms) {
     if (subject.comm != nullptr)
       contenders.push_back(
-          makeContender(*subject.collective, subject.world, algorithm, subject.comm));
+          makeContender(*subject.collective, subject.world, algorithm, subject.comm, memory));
     candidates.push_back({algorithm, subject.comm != nullptr ? contenders.back().get() : nullptr});
   }
 
   const auto sendBlocks = static_cast<std::size_t>(subject.collective->sendBlocks(subject.world));
   const auto recvBlocks = static_cast<std::size_t>(subject.collective->recvBlocks(subject.world));
   const Sizes sizes{options.minBytes, options.maxBytes > 0 ? options.maxBytes : kLargest};
-  std::vector<std::byte> send, recv;
+  Buffer send(memory), recv(memory);
   Swept swept;
   for (std::uint64_t size = sizes.first; size <= sizes.last; size *= kStep) {
     const std::size_t count = size / sizeof(float) / sendBlocks;
@@ -69,8 +70,8 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
     }
     showSize(bytes);
     if (subject.comm != nullptr) {
-      send.resize(bytes);
-      recv.resize(count * sizeof(float) * recvBlocks);
+      send.atLeast(bytes);
+      recv.atLeast(count * sizeof(float) * recvBlocks);
     }
     std::vector<Turn> turns;
     for (const Candidate& candidate : candidates)

@@ -23,9 +23,11 @@ constexpr std::chrono::microseconds kNap{200};
 }  // namespace
 
 Team::Team(const Job& job) : job_(job) {
-  moecclStream_t stream = nullptr;
-  require(moecclStreamCreate(job.comm(), &stream), "make a stream", job.comm());
-  stream_.reset(stream);
+  if (job.memory().kind() == moecclMemoryHost) {
+    moecclStream_t stream = nullptr;
+    require(moecclStreamCreate(job.comm(), &stream), "make a stream", job.comm());
+    stream_.reset(stream);
+  }
   for (const int signal : kSignals) std::signal(signal, interrupt);
 }
 
@@ -34,7 +36,7 @@ Team::~Team() {
 }
 
 std::vector<double> Team::gather(const std::vector<double>& mine) {
-  if (!asleep_) return job_.gather(mine);
+  if (!asleep_ || !stream_) return job_.gather(mine);
   std::vector<double> all(mine.size() * static_cast<std::size_t>(job_.ranks()));
   require(moecclAllGather(mine.data(), all.data(), mine.size() * sizeof(double), moecclUint8,
                           job_.comm(), stream_.get()),

@@ -31,7 +31,8 @@ class Team {
   std::vector<double> slowest(const std::vector<double>& mine);
   void barrier();
 
-  // Whether this rank sleeps while it waits in those, since others are measured that share its node.
+  // Whether this rank sleeps while it waits in those, since others are measured that share its node. On a GPU
+  // ranks wait as ever: what others share are links.
   void setAsleep(bool asleep) { asleep_ = asleep; }
 
   // Seconds from the beginning to the last slowest(), on rank 0's clock.
@@ -46,7 +47,7 @@ class Team {
   std::vector<double> gather(const std::vector<double>& mine);
 
   const Job& job_;
-  std::unique_ptr<void, DestroyStream> stream_;
+  std::unique_ptr<void, DestroyStream> stream_;  // on host memory
   Clock::time_point begin_ = Clock::now();
   double elapsed_ = 0;
   bool asleep_ = false;

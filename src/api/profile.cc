@@ -8,7 +8,7 @@
 #include "src/api/profile_handle.h"
 #include "src/api/structs.h"
 #include "src/comm/digest.h"
-#include "src/comm/host.h"
+#include "src/comm/hardware.h"
 #include "src/select/group_text.h"
 #include "src/select/layer_model.h"
 #include "src/select/link_fit.h"

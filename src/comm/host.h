@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "algorithms/topology.h"
 
@@ -30,16 +29,5 @@ HostIdentity hostIdentity(std::string_view nodeId = {});
 Topology buildTopology(std::span<const HostIdentity> byRank);
 // Whether all ranks are threads of one process.
 bool shareProcess(std::span<const HostIdentity> byRank);
-
-// What hwloc sees of this machine, within what this process may use.
-struct Hardware {
-  std::string summary;    // "1 package, 2 cores, 2 PUs, 1 NUMA node, 24 GiB"
-  std::string processor;  // its model; "" where hwloc does not know
-  int processors = 0;     // PUs
-  // OS numbers of the NUMA nodes whose cores the calling thread may run on, ascending.
-  std::vector<int> numaNodes;
-};
-// Takes milliseconds; throws Error (moecclSystemError) when hwloc cannot look.
-Hardware describeHardware();
 
 }  // namespace moeccl

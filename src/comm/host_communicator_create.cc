@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/comm/agreement.h"
+#include "src/comm/hardware.h"
 #include "src/comm/host.h"
 #include "src/comm/host_communicator.h"
 #include "src/comm/oob.h"

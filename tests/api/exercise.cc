@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels/reduce.h"
 #include "kernels/small_float.h"
-#include "tests/api/ranks.h"
+#include "tests/api/results.h"
 
 namespace moeccl::test {
 namespace {
@@ -83,6 +85,47 @@ void store(moecclDataType_t type, unsigned char* to, int value) {
   }
 }
 
+using Bytes = std::vector<unsigned char>;
+
+// A buffer of a call, in the memory that its communicator works on.
+class Buffer {
+ public:
+  Buffer(Device* device, Bytes first)
+      : device_(device),
+        first_(std::move(first)),
+        host_(device == nullptr ? first_ : Bytes()),
+        data_(device == nullptr ? host_.data() : device->allocate(first_.size())) {
+    reset();
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    if (device_ != nullptr) device_->free(data_);
+  }
+
+  unsigned char* data() { return data_; }
+  // As it was in the beginning.
+  const Bytes& first() const { return first_; }
+  void reset() {
+    if (device_ == nullptr)
+      std::copy(first_.begin(), first_.end(), data_);
+    else
+      device_->put(data_, first_.data(), first_.size());
+  }
+  Bytes get() const {
+    if (device_ == nullptr) return host_;
+    Bytes bytes(first_.size());
+    device_->get(bytes.data(), data_, bytes.size());
+    return bytes;
+  }
+
+ private:
+  Device* const device_;
+  const Bytes first_;
+  Bytes host_;
+  unsigned char* const data_;
+};
+
 // What is checked of one call at one rank.
 class Check {
  public:
@@ -101,29 +144,78 @@ class Check {
   }
 
   void run(moecclStream_t stream) {
-    std::vector<unsigned char> send = input(), recv = poisoned();
-    const std::vector<unsigned char> expected = output();
-    unsigned char *in = send.data(), *out = recv.data();
-    if (what_.inPlace) placeInPlace(send, recv, &in, &out);
-    const std::vector<unsigned char> before = send;
-    call(in, out, stream);
-    if (what_.synchronize != nullptr)
-      what_.synchronize(stream);
-    else if (stream != nullptr)
-      check(moecclStreamSynchronize(stream), comm_);
-    if (!expected.empty() && std::memcmp(out, expected.data(), expected.size()) != 0) {
-      const auto at = std::mismatch(expected.begin(), expected.end(), out).second - out;
-      throw std::runtime_error(describe(at) + ": " + std::to_string(out[at]) + " instead of " +
-                               std::to_string(expected[at]));
+    const std::size_t own = what_.count * element_ * rank_;
+    const bool gathers = what_.collective == Collective::allGather;
+    Buffer send(what_.device, input());
+    Buffer recv(what_.device, what_.inPlace && gathers ? inputWithin(own) : poisoned());
+    Operands operands{send, recv, send.data(), recv.data()};
+    if (what_.inPlace) {
+      if (gathers)
+        operands.in = recv.data() + own;
+      else
+        operands.out = send.data() + (what_.collective == Collective::allReduce ? 0 : own);
     }
-    if (!what_.inPlace) {
-      checkThat(send == before, "it wrote to sendbuff");
-      for (std::size_t at = expected.size(); at < recv.size(); ++at)
-        checkThat(recv[at] == kPoison, "it wrote past the end of recvbuff");
-    }
+    const auto call = [&] { this->call(operands.in, operands.out, stream); };
+    once(operands, call, stream);
+    if (!what_.inGraph) return;
+    const Device::Graph graph = captured(call, stream);
+    for (int turn = 0; turn < 2; ++turn)
+      once(
+          operands, [&] { what_.device->replay(graph, stream); }, stream);
   }
 
  private:
+  struct Operands {
+    Buffer &send, &recv;
+    unsigned char *in, *out;
+  };
+
+  template <typename Start>
+  void once(Operands& operands, const Start& start, moecclStream_t stream) {
+    operands.send.reset();
+    operands.recv.reset();
+    start();
+    synchronize(stream);
+    compare(operands);
+  }
+
+  void synchronize(moecclStream_t stream) const {
+    if (what_.device != nullptr)
+      what_.device->synchronize(stream);
+    else if (stream != nullptr)
+      check(moecclStreamSynchronize(stream), comm_);
+  }
+
+  template <typename Call>
+  Device::Graph captured(const Call& call, moecclStream_t stream) const {
+    what_.device->beginCapture(stream);
+    try {
+      call();
+    } catch (...) {
+      what_.device->endCapture(stream);
+      throw;
+    }
+    return what_.device->endCapture(stream);
+  }
+
+  void compare(const Operands& operands) const {
+    const Bytes send = operands.send.get(), recv = operands.recv.get(), expected = output();
+    const bool inSend = what_.inPlace && what_.collective != Collective::allGather;
+    const Bytes& all = inSend ? send : recv;
+    const auto begin =
+        all.begin() + (operands.out - (inSend ? operands.send : operands.recv).data());
+    const auto [at, there] = std::mismatch(expected.begin(), expected.end(), begin);
+    if (at != expected.end())
+      throw std::runtime_error(textOf(what_) + ": byte " + std::to_string(at - expected.begin()) +
+                               " of the output is " + std::to_string(*there) + " instead of " +
+                               std::to_string(*at));
+    if (what_.inPlace) return;
+    checkThat(send == operands.send.first(), textOf(what_) + ": it wrote to sendbuff");
+    checkThat(std::all_of(recv.begin() + static_cast<std::ptrdiff_t>(expected.size()), recv.end(),
+                          [](unsigned char byte) { return byte == kPoison; }),
+              textOf(what_) + ": it wrote past the end of recvbuff");
+  }
+
   bool isV() const { return what_.collective == Collective::allToAllv; }
 
   // Elements of a payload. Of allToAllv: nothing, a hot rank's all, or anything.
@@ -169,21 +261,19 @@ class Check {
       store(what_.datatype, to + i * element_, terms[i]);
   }
 
-  std::vector<unsigned char> input() const {
+  Bytes input() const {
     const std::vector<std::size_t> displs = sendDispls();
-    std::vector<unsigned char> bytes(displs.back() * element_, kPoison);
+    Bytes bytes(displs.back() * element_, kPoison);
     for (int block = 0; block < contract_.inputBlocks(rank_); ++block)
       fill(bytes.data() + displs[block] * element_, {rank_, block});
     return bytes;
   }
 
-  std::vector<unsigned char> poisoned() const {
-    return std::vector<unsigned char>(recvDispls().back() * element_ + kGuard, kPoison);
-  }
+  Bytes poisoned() const { return Bytes(recvDispls().back() * element_ + kGuard, kPoison); }
 
-  std::vector<unsigned char> output() const {
+  Bytes output() const {
     const std::vector<std::size_t> displs = recvDispls();
-    std::vector<unsigned char> bytes(displs.back() * element_, kPoison);
+    Bytes bytes(displs.back() * element_, kPoison);
     for (int block = 0; block < contract_.outputBlocks(rank_); ++block) {
       const std::vector<Payload> terms = contract_.expected(rank_, block);
       unsigned char* const to = bytes.data() + displs[block] * element_;
@@ -199,23 +289,12 @@ class Check {
     return bytes;
   }
 
-  void placeInPlace(std::vector<unsigned char>& send, std::vector<unsigned char>& recv,
-                    unsigned char** in, unsigned char** out) const {
-    const std::size_t block = what_.count * element_, own = block * rank_;
-    switch (what_.collective) {
-      case Collective::allGather:
-        std::copy(send.begin(), send.end(), recv.begin() + own);
-        *in = recv.data() + own;
-        return;
-      case Collective::reduceScatter:
-        *out = send.data() + own;
-        return;
-      case Collective::allReduce:
-        *out = send.data();
-        return;
-      default:
-        throw std::runtime_error("not in place");
-    }
+  // The output buffer, with the input where an all-gather in place has it.
+  Bytes inputWithin(std::size_t at) const {
+    Bytes bytes = poisoned();
+    const Bytes own = input();
+    std::copy(own.begin(), own.end(), bytes.begin() + static_cast<std::ptrdiff_t>(at));
+    return bytes;
   }
 
   void call(const void* in, void* out, moecclStream_t stream) const {
@@ -255,13 +334,6 @@ class Check {
     }
   }
 
-  std::string describe(std::size_t at) const {
-    return std::string(nameOf(what_.collective)) + (what_.inPlace ? " in place" : "") + ", count " +
-           std::to_string(what_.count) + ", type " + std::to_string(what_.datatype) + ", op " +
-           std::to_string(what_.op) + ", experts " + std::to_string(what_.experts) + ": byte " +
-           std::to_string(at) + " of the output is wrong";
-  }
-
   const Exercise what_;
   const moecclComm_t comm_;
   const moecclGrid_t grid_;
@@ -281,6 +353,12 @@ bool worksInPlace(Collective collective) {
 bool reduces(Collective collective) {
   return collective == Collective::reduceScatter || collective == Collective::allReduce ||
          collective == Collective::combine || collective == Collective::combineAllGather;
+}
+
+std::string textOf(const Exercise& what) {
+  return std::string(nameOf(what.collective)) + (what.inPlace ? " in place" : "") + ", count " +
+         std::to_string(what.count) + ", type " + std::to_string(what.datatype) + ", op " +
+         std::to_string(what.op) + ", experts " + std::to_string(what.experts);
 }
 
 void exercise(const Exercise& what, moecclComm_t comm, moecclGrid_t grid, moecclStream_t stream) {

@@ -1,11 +1,12 @@
-// One call of any collective through the public API, on data of which every element is known, checked
+// Calls of any collective through the public API, on data of which every element is known, checked
 // against the collective's contract.
 #pragma once
 
-#include <vector>
+#include <string>
 
 #include "algorithms/registry.h"
 #include "moeccl/moeccl.h"
+#include "tests/api/device.h"
 
 namespace moeccl::test {
 
@@ -17,9 +18,14 @@ struct Exercise {
   bool inPlace = false;
   int experts = 1;
   unsigned salt = 0;
-  // Instead of moecclStreamSynchronize: for streams that are not moeccl's.
-  void (*synchronize)(moecclStream_t stream) = nullptr;
+  // Where the buffers and streams are of; nullptr: the host.
+  Device* device = nullptr;
+  // On a device: then once more, captured into a graph that is replayed. Not on the NULL stream.
+  bool inGraph = false;
 };
+
+// "allreduce in place, count 333, type 7, op 0, experts 1".
+std::string textOf(const Exercise& what);
 
 // `grid`: only collectives of a grid use it, others use `comm`. Throws what went wrong.
 void exercise(const Exercise& what, moecclComm_t comm, moecclGrid_t grid, moecclStream_t stream);

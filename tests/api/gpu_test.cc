@@ -3,17 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "moeccl/moe.h"
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
 #include "tests/exec/gpu_ranks.h"
+#include "tests/gpu/ranks/rank.h"
 
 namespace moeccl::test {
 namespace {
@@ -36,61 +37,72 @@ class Gpus : public ::testing::Test {
   }
 
   GpuWorld world_{{.seed = 7, .threads = true}};
-  GpuRanks ranks_{world_};
+  GpusOfRanks ranks_{world_};
 };
 
-std::string nameOf(const Algorithm& algorithm) {
-  return std::string(moeccl::nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
-}
-
-bool relays(const Algorithm& algorithm) {
-  return algorithm.collective == Collective::allToAllv &&
-         (algorithm.name == "bruck" || algorithm.name == "hierarchical");
-}
-
-void someCalls(const Algorithm& algorithm, moecclComm_t comm, moecclGrid_t grid) {
-  Exercise what{.collective = algorithm.collective, .synchronize = &synchronize};
-  for (std::size_t count : {5, 0, 333})
-    for (moecclDataType_t type : {moecclFloat32, moecclBfloat16})
-      for (bool inPlace : {false, true}) {
-        if (inPlace && !worksInPlace(algorithm.collective)) continue;
-        what.count = count;
-        what.datatype = type;
-        what.inPlace = inPlace;
-        what.experts = 1 + static_cast<int>(what.salt % 2);
-        ++what.salt;
-        exercise(what, comm, grid, nullptr);
-      }
-}
-
-void everyAlgorithm(moecclComm_t comm, int rank, int ranks) {
-  for (const Algorithm& algorithm : algorithms()) {
-    if (relays(algorithm)) continue;
-    const std::string name = nameOf(algorithm);
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.algorithms = name.c_str();
-    moecclComm_t own = nullptr;
-    check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
-    moecclGrid_t grid = nullptr;
-    const int shards = ranks % 2 == 0 ? 2 : 1;
-    check(moecclGridCreate(own, {shards, ranks / shards, shards, moecclOrderEspEp}, &grid), own);
-    try {
-      someCalls(algorithm, own, grid);
-    } catch (const std::exception& e) {
-      throw std::runtime_error(name + ": " + e.what());
-    }
-    check(moecclGridDestroy(grid));
-    check(moecclCommDestroy(own));
+// Fails the GoogleTest with what fails in a rank.
+class Reporter final : public gpu::Watcher {
+ public:
+  explicit Reporter(int rank) : rank_(rank) {}
+  void step(const std::string&) override {}
+  void failed(const std::string& text) override {
+    ADD_FAILURE() << "rank " << rank_ << ": " << text;
   }
+
+ private:
+  const int rank_;
+};
+
+// As a user whose launcher makes the communicator.
+class GpuRanks : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
+
+// What ranks_gpu does on a GPU (tests/gpu/ranks).
+TEST_P(GpuRanks, DoWhatTheyDoOnOneGpu) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    const std::unique_ptr<Device> device = myDevice();
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& test : gpu::ranksTests()) {
+        const int before = rank.steps();
+        test.run(rank);
+        EXPECT_TRUE(rank.steps() > before || rank.ranks() == 1) << test.name << " does nothing";
+      }
+      rank.leave();
+    }
+    throw Aborted();  // the rank has destroyed its communicator
+  });
 }
 
-TEST_F(Gpus, RunEveryAlgorithm) {
-  for (const Job& job : {Job{.ranks = 1, .nodes = {}, .algorithms = {}},
-                         Job{.ranks = 3, .nodes = {2, 1}, .algorithms = {}},
-                         Job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}},
-                         Job{.ranks = 5, .nodes = {1, 1, 3}, .algorithms = {}}})
-    run(job, [&](moecclComm_t comm, int rank) { everyAlgorithm(comm, rank, job.ranks); });
+// The measurements run; what they measure here is of no use.
+TEST_P(GpuRanks, MeasureTheExecutor) {
+  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+          .nodes = GetParam(),
+          .algorithms = {}};
+  run(job, [](moecclComm_t comm, int number) {
+    const std::unique_ptr<Device> device = myDevice();
+    Reporter reporter(number);
+    {
+      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
+      for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
+      EXPECT_GT(rank.steps(), 0);
+      rank.leave();
+    }
+    throw Aborted();
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(Nodes, GpuRanks,
+                         ::testing::Values(std::vector{1}, std::vector{2, 1}, std::vector{2, 2},
+                                           std::vector{1, 1, 3}, std::vector{4, 4}),
+                         [](const auto& info) {
+                           std::string name;
+                           for (int size : info.param) name += "_" + std::to_string(size);
+                           return name;
+                         });
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
@@ -146,30 +158,6 @@ TEST_F(Gpus, CallsBecomeGraphs) {
         myGpu().replay(*graph, stream);
         synchronize(stream);
       });
-}
-
-TEST_F(Gpus, AdoptNcclCommunicators) {
-  const Gpu::Id id{"users"};
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank)
-    threads.emplace_back([rank, &id] {
-      try {
-        const Gpu::Comm theirs = myGpu().join(id, 3, rank);
-        moecclComm_t comm = nullptr;
-        check(moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr));
-        myGpu().destroy(theirs);
-        int ranks = 0, own = -1;
-        check(moecclCommCount(comm, &ranks), comm);
-        check(moecclCommUserRank(comm, &own), comm);
-        checkThat(ranks == 3 && own == rank, "other ranks than NCCL's");
-        exercise({.collective = Collective::allReduce, .count = 100, .synchronize = &synchronize},
-                 comm, nullptr, nullptr);
-        check(moecclCommDestroy(comm));
-      } catch (const std::exception& e) {
-        ADD_FAILURE() << "rank " << rank << ": " << e.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
 }
 
 // One rank's mistake is told to all, and no rank waits.
@@ -236,26 +224,6 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
                moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
-  });
-}
-
-// This program has no double of the kernels of layers.
-TEST_F(Gpus, SayWhatLayersMiss) {
-  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {1, 2, 1, moecclOrderEspEp}, &grid), comm);
-    moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-    config.tokens = config.embedding = config.hidden = config.topK = 1;
-    config.experts = 2;
-    config.capacityFactor = 1;
-    moecclMoeLayer_t layer = nullptr;
-    const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
-    const std::string text = moecclGetLastError(nullptr);
-    checkThat(result == moecclSuccess || text.find("no usable CUDA driver") != text.npos ||
-                  text.find("layers on GPUs need CUDA") != text.npos,
-              text);
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moeccl/moeccl.h"
+#include "tests/api/results.h"
 
 namespace moeccl::test {
 
@@ -36,12 +37,5 @@ struct Aborted {};
 
 // Makes a communicator on every rank, calls the function, destroys the communicator.
 void runJob(const Job& job, const RankFunction& function);
-
-// Throws with the text of the last error unless the result is moecclSuccess.
-void check(moecclResult_t result, moecclComm_t comm = nullptr);
-// Throws unless `result` is `expected` and the last error contains all of `parts`.
-void checkError(moecclResult_t result, moecclResult_t expected, moecclComm_t comm,
-                const std::vector<std::string>& parts);
-void checkThat(bool condition, const std::string& text);
 
 }  // namespace moeccl::test

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <thread>
 
+#include "src/comm/hardware.h"
+
 namespace moeccl {
 namespace {
 

@@ -148,7 +148,7 @@ void onGpus(const Problem& problem, const Turn& turn, const RankFunction& functi
   GpuWorld world(
       {.seed = turn.seed, .oneQueue = turn.oneQueue, .threads = true, .ownMemory = true});
   {
-    const GpuRanks ranks(world);
+    const GpusOfRanks ranks(world);
     Job job = jobOf(problem);
     job.memory = moecclMemoryCuda;
     job.algorithms = turn.algorithms;

@@ -1,0 +1,164 @@
+// What the executor costs beside ncclSend and ncclRecv that are grouped by hand: the same messages, in turns.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "src/exec/nccl_run.h"
+#include "tests/gpu/ranks/rank.h"
+
+namespace moeccl::gpu {
+namespace {
+
+struct Problem {
+  int ranks, rank, lanes;
+  std::size_t bytes;  // of the message to each rank on each lane
+  std::byte *from, *to;
+
+  std::size_t buffer() const { return static_cast<std::size_t>(ranks * lanes) * bytes; }
+  int block(int peer, int lane) const { return peer * lanes + lane; }
+  std::size_t offset(int peer, int lane) const {
+    return static_cast<std::size_t>(block(peer, lane)) * bytes;
+  }
+};
+
+// One step a lane: a message to every other rank, and one from each.
+class Executor {
+ public:
+  Executor(const Problem& problem, Rank& rank)
+      : lanes_(openGpu(), rank.device().join(rank.comm()), -1),
+        run_(std::make_shared<PreparedPlan>(planOf(problem))) {
+    operands_.input = problem.from;
+    operands_.output = problem.to;
+    operands_.inputExtents = operands_.outputExtents = Extents::uniform(problem.bytes);
+  }
+  ~Executor() { lanes_.destroy(); }
+
+  void call(Gpu::Stream stream) { run_.enqueue(lanes_, operands_, stream); }
+
+ private:
+  static Plan planOf(const Problem& problem) {
+    PlanBuilder plan;
+    plan.lanes(problem.lanes);
+    for (int lane = 0; lane < problem.lanes; ++lane)
+      for (int i = 1; i < problem.ranks; ++i) {
+        const int to = (problem.rank + i) % problem.ranks;
+        const int from = (problem.rank - i + problem.ranks) % problem.ranks;
+        plan.recv({.lane = lane}, from, output(problem.block(from, lane)));
+        plan.send({.lane = lane}, to, input(problem.block(to, lane)));
+      }
+    return plan.build();
+  }
+
+  NcclLanes lanes_;
+  NcclRun run_;
+  Operands operands_;
+};
+
+class ByHand {
+ public:
+  ByHand(const Problem& problem, Rank& rank) : problem_(problem), gpu_(openGpu()) {
+    comms_.push_back(rank.device().join(rank.comm()));
+    for (int lane = 1; lane < problem.lanes; ++lane) {
+      comms_.push_back(gpu_->split(comms_[0], 0, problem.rank));
+      streams_.push_back(gpu_->newStream(false));
+    }
+    for (int lane = 0; lane < problem.lanes; ++lane) events_.push_back(gpu_->newEvent());
+  }
+  ~ByHand() {
+    for (Gpu::Comm comm : comms_) gpu_->destroy(comm);
+    for (Gpu::Stream stream : streams_) gpu_->deleteStream(stream);
+    for (Gpu::Event event : events_) gpu_->deleteEvent(event);
+  }
+
+  void call(Gpu::Stream stream) {
+    if (problem_.lanes > 1) gpu_->record(events_[0], stream);
+    for (std::size_t lane = 1; lane < comms_.size(); ++lane)
+      gpu_->wait(streams_[lane - 1], events_[0]);
+    for (std::size_t lane = 0; lane < comms_.size(); ++lane)
+      exchange(static_cast<int>(lane), lane == 0 ? stream : streams_[lane - 1]);
+    for (std::size_t lane = 1; lane < comms_.size(); ++lane) {
+      gpu_->record(events_[lane], streams_[lane - 1]);
+      gpu_->wait(stream, events_[lane]);
+    }
+  }
+
+ private:
+  void exchange(int lane, Gpu::Stream stream) {
+    const Gpu::Comm comm = comms_[static_cast<std::size_t>(lane)];
+    gpu_->groupStart();
+    for (int i = 1; i < problem_.ranks; ++i) {
+      const int to = (problem_.rank + i) % problem_.ranks;
+      const int from = (problem_.rank - i + problem_.ranks) % problem_.ranks;
+      gpu_->recv(problem_.to + problem_.offset(from, lane), problem_.bytes, from, comm, stream);
+      gpu_->send(problem_.from + problem_.offset(to, lane), problem_.bytes, to, comm, stream);
+    }
+    gpu_->groupEnd();
+  }
+
+  const Problem problem_;
+  const std::shared_ptr<Gpu> gpu_;
+  std::vector<Gpu::Comm> comms_;
+  std::vector<Gpu::Stream> streams_;  // of lanes 1, 2, ...
+  std::vector<Gpu::Event> events_;    // the fork, and the ends of those lanes
+};
+
+template <typename Contender>
+double microseconds(Rank& rank, Contender& contender, int calls) {
+  return 1e3 / calls * rank.device().milliseconds(rank.stream(), [&] {
+    for (int i = 0; i < calls; ++i) contender.call(rank.stream());
+  });
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void measure(Rank& rank, Problem problem) {
+  const int repetitions = rank.quick() ? 2 : 21, calls = rank.quick() ? 1 : 20;
+  unsigned char* const from = rank.device().allocate(problem.buffer());
+  unsigned char* const to = rank.device().allocate(problem.buffer());
+  problem.from = reinterpret_cast<std::byte*>(from);
+  problem.to = reinterpret_cast<std::byte*>(to);
+  {
+    Executor executor(problem, rank);
+    ByHand byHand(problem, rank);
+    microseconds(rank, executor, calls), microseconds(rank, byHand, calls);
+    std::vector<double> ours, theirs, ratios;
+    std::mt19937 random;  // all ranks draw the same order
+    for (int i = 0; i < repetitions; ++i) {
+      const bool first = random() % 2 == 0;
+      if (first) ours.push_back(microseconds(rank, executor, calls));
+      theirs.push_back(microseconds(rank, byHand, calls));
+      if (!first) ours.push_back(microseconds(rank, executor, calls));
+      ratios.push_back(ours.back() / theirs.back());
+    }
+    if (rank.rank() == 0) {
+      const auto [least, most] = std::ranges::minmax(ratios);
+      std::printf("%5d %6d %12zu %12.1f %12.1f %8.3f  (%.3f to %.3f)\n", problem.ranks,
+                  problem.lanes, problem.bytes, median(theirs), median(ours), median(ratios), least,
+                  most);
+      std::fflush(stdout);
+    }
+  }
+  rank.device().free(from);
+  rank.device().free(to);
+}
+
+RANKS_BENCH(executor) {
+  if (rank.rank() == 0)
+    std::printf("%5s %6s %12s %12s %12s %8s  (least to most)\n", "ranks", "lanes", "bytes",
+                "by hand, us", "executor, us", "ratio");
+  for (int lanes : {1, 3})
+    for (std::size_t bytes : {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23}) {
+      if (rank.quick() && bytes > 1 << 14) continue;
+      rank.step(std::to_string(lanes) + " lanes, " + std::to_string(bytes) + " bytes", [&] {
+        measure(rank, {rank.ranks(), rank.rank(), lanes, bytes, nullptr, nullptr});
+      });
+    }
+}
+
+}  // namespace
+}  // namespace moeccl::gpu
