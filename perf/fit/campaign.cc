@@ -65,7 +65,7 @@ void Campaign::run(Profile& profile) {
     for (const LayerKind& kind : layerKinds()) measure(kind, mine);
     if (team_.job().ranks() > 1) measureSchedules(profile);
   } else {
-    omitted_.emplace_back("layers, which run on host memory alone");
+    omitted_.emplace_back("layers, which are measured on host memory alone");
   }
   progress_.clear();
 }

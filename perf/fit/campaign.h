@@ -44,7 +44,7 @@ class Campaign {
 
   const FitOptions& options_;
   Team& team_;
-  // Layers run on host memory alone.
+  // Layers are measured on host memory alone.
   const bool layers_;
   std::vector<int> nodeOfRank_;
   std::vector<moecclGridShape_t> shapes_;

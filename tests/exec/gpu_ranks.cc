@@ -25,12 +25,12 @@ class DoubleDevice final : public Device {
     myGpu().free(reinterpret_cast<std::byte*>(memory));
   }
   void put(unsigned char* to, const void* from, std::size_t bytes) override {
-    myGpu().toDevice(reinterpret_cast<std::byte*>(to), from, bytes, nullptr);
-    synchronize(nullptr);
+    myGpu().toDevice(reinterpret_cast<std::byte*>(to), from, bytes, own_);
+    synchronize(own_);
   }
   void get(void* to, const unsigned char* from, std::size_t bytes) override {
-    myGpu().toHost(to, reinterpret_cast<const std::byte*>(from), bytes, nullptr);
-    synchronize(nullptr);
+    myGpu().toHost(to, reinterpret_cast<const std::byte*>(from), bytes, own_);
+    synchronize(own_);
   }
   moecclStream_t newStream() override { return myGpu().newStream(false); }
   void deleteStream(moecclStream_t stream) noexcept override { myGpu().deleteStream(stream); }
@@ -58,6 +58,8 @@ class DoubleDevice final : public Device {
   void leave(ncclComm* comm) override { myGpu().destroy(comm); }
 
  private:
+  // Of copies alone, so that nothing is complete because of them that nobody has waited for.
+  const Gpu::Stream own_ = myGpu().newStream(false);
   int joined_ = 0;  // the same on all ranks
 };
 

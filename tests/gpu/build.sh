@@ -30,7 +30,7 @@ library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$buil
 for source in src/*.cc src/{api,comm,cost,exec,moe,select}/*.cc; do
   case $source in
     src/exec/ucx_absent.cc) library_sources+=("$source") ;;
-    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/exec/nccl_absent.cc) ;;
+    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/exec/nccl_absent.cc | src/moe/compute_absent.cc) ;;
     src/comm/hardware.cc | src/select/profile_json.cc | src/select/json_*.cc) ;;
     src/text.cc) ;; # with the kernels
     *) library_sources+=("$source") ;;
@@ -48,7 +48,7 @@ sources_of() {
       ;;
     ranks_gpu)
       printf '%s\n' "${library_sources[@]}" tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc \
-        tests/api/{exercise,results}.cc
+        tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_lists,task}.cc examples/moe_reference*.cc
       ;;
   esac
 }
