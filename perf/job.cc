@@ -10,7 +10,8 @@
 
 namespace moeccl::perf {
 
-Job::Job(const Options& options) : memory_(openMemory(options.memory)) {
+Job::Job(const Options& options)
+    : memory_(openMemory(options.memory)), mine_(*memory_), everyones_(*memory_) {
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   config.memory = options.memory;
   const bool compare = !options.mpiAlgorithms.empty();
@@ -46,12 +47,13 @@ void Job::gatherBytes(const void* mine, void* all, std::size_t bytes) const {
     return;
   }
   const auto ranks = static_cast<std::size_t>(ranks_);
-  const Buffer own(*memory_, bytes), everyones(*memory_, bytes * ranks);
-  memory_->put(own.data(), mine, bytes);
-  require(
-      moecclAllGather(own.data(), everyones.data(), bytes, moecclUint8, comm(), memory_->stream()),
-      "gather the results", comm());
-  memory_->get(all, everyones.data(), bytes * ranks);
+  mine_.atLeast(bytes);
+  everyones_.atLeast(bytes * ranks);
+  memory_->put(mine_.data(), mine, bytes);
+  require(moecclAllGather(mine_.data(), everyones_.data(), bytes, moecclUint8, comm(),
+                          memory_->stream()),
+          "gather the results", comm());
+  memory_->get(all, everyones_.data(), bytes * ranks);
 }
 
 std::int64_t Job::sum(std::int64_t value) const {

@@ -46,7 +46,8 @@ class Job {
   void gatherBytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<Memory> memory_;
-  std::unique_ptr<Mpi> mpi_;  // outlives the communicator
+  mutable Buffer mine_, everyones_;  // of gatherBytes(), on a GPU
+  std::unique_ptr<Mpi> mpi_;         // outlives the communicator
   Comm comm_;
   int rank_ = 0;
   int ranks_ = 1;

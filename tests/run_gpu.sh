@@ -10,11 +10,12 @@ usage: tests/run_gpu.sh [OPTION]... [TEXT]
 Builds in build-gpu/, with nvcc and Python alone, and runs on one GPU
   - the kernels, against the CPU's; and once more, smaller, under each of compute-sanitizer's tools where it
     is installed;
-  - where NCCL is there: the library, as 1, 2, 3, 4 and 8 ranks that share the GPU (NCCL_HOSTID), or have one
-    each: collectives, grids, graphs, communicators and MoE layers, against what they should give.
+  - where NCCL is there, the library, as 1, 2, 3, 4 and 8 ranks that share the GPU (NCCL_HOSTID), or have one
+    each: collectives, grids, graphs, communicators and MoE layers, against what they should give;
+  - where the headers of CLI11 and nlohmann-json are there too, moeccl-perf and moeccl-fit on two ranks.
 All tests, or those with TEXT in their name.
 
-  --only WHAT      kernels, or ranks
+  --only WHAT      kernels, ranks, or tools
   --nodes SIZES    ranks on nodes of these sizes, as in 2+2, which the library takes for nodes; more than once
                    if you like. Unless given: 1, 2, 1+2, 2+2 and 4+4
   --limit SECONDS  what ranks may do without news (120); then those that are stuck are named
@@ -23,6 +24,7 @@ All tests, or those with TEXT in their name.
   --arch ARCH      what nvcc builds for: native where there is a GPU, else sm_90
   --nccl DIR       NCCL's include/ and lib/ are there; else they are looked for beside CUDA, in /usr, and in
                    Python's package nvidia-nccl
+  --include DIR    CLI/ and nlohmann/ are there, else where the compiler looks
   --seed NUMBER    of the kernels' random inputs; each run has another, which it prints
   --no-sanitizer   not under compute-sanitizer
   --build-only     run nothing
@@ -50,14 +52,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build-gpu
 arch=
 nccl=
+include=
 only=
 sanitizer=1
 bench=
 build_only=
-of_kernels=() of_ranks=()
+of_kernels=() of_ranks=() of_tools=()
 while (($#)); do
   case $1 in
-    --only | --nodes | --limit | --build | --arch | --nccl | --seed)
+    --only | --nodes | --limit | --build | --arch | --nccl | --include | --seed)
       (($# > 1)) || wrong "$1 needs a value"
       case $1 in
         --only) only=$2 ;;
@@ -65,6 +68,7 @@ while (($#)); do
         --build) build=$2 ;;
         --arch) arch=$2 ;;
         --nccl) nccl=$2 ;;
+        --include) include=$2 ;;
         --seed) of_kernels+=(--seed "$2") ;;
       esac
       shift
@@ -75,11 +79,11 @@ while (($#)); do
     --bench) bench=1 ;;
     -h | --help) usage && exit ;;
     -*) wrong "there is no option $1" ;;
-    *) of_kernels+=("$1") of_ranks+=("$1") ;;
+    *) of_kernels+=("$1") of_ranks+=("$1") of_tools+=("$1") ;;
   esac
   shift
 done
-[[ $only =~ ^(|kernels|ranks)$ ]] || wrong "--only $only: there are kernels and ranks"
+[[ $only =~ ^(|kernels|ranks|tools)$ ]] || wrong "--only $only: there are kernels, ranks and tools"
 [[ -z $nccl || -f $nccl/include/nccl.h ]] || wrong "--nccl $nccl: there is no include/nccl.h"
 
 cd "$root" || exit 1
@@ -87,9 +91,12 @@ cd "$root" || exit 1
 source tests/gpu/build.sh
 [[ $nvcc ]] || skip "there is no nvcc"
 programs=()
-[[ $only != ranks ]] && programs+=(kernels_gpu)
-[[ $only != ranks && $bench ]] && programs+=(bench_gpu)
-[[ $only != kernels && $nccl ]] && programs+=(ranks_gpu)
+# wants WHAT: whether --only leaves it in.
+wants() { [[ -z $only || $only == "$1" ]]; }
+wants kernels && programs+=(kernels_gpu ${bench:+bench_gpu})
+wants ranks && [[ $nccl ]] && programs+=(ranks_gpu)
+wants tools && [[ -z $bench ]] && programs+=("${tools[@]}")
+((${#programs[@]})) || skip "there is nothing to build; see --help"
 if ! build_programs "${programs[@]}"; then
   echo "0 passed, 1 failed, 0 skipped"
   exit 1
@@ -98,10 +105,10 @@ fi
 if [[ $build_only ]]; then exit; fi
 if [[ $bench ]]; then
   status=0
-  if [[ $only != ranks ]]; then
+  if wants kernels; then
     "$build/bench_gpu" layouts && echo && python3 tests/gpu/gate_bench.py "$build/bench_gpu" || status=$?
   fi
-  if [[ $only != kernels && $nccl ]]; then echo && "$build/ranks_gpu" --bench "${of_ranks[@]}" || status=$?; fi
+  if wants ranks && [[ $nccl ]]; then echo && "$build/ranks_gpu" --bench "${of_ranks[@]}" || status=$?; fi
   exit "$status"
 fi
 
@@ -124,7 +131,7 @@ step() {
   return "$status"
 }
 
-if [[ $only != ranks ]]; then
+if wants kernels; then
   step "$build/kernels_gpu" "${of_kernels[@]}"
   if (($? != 77)) && [[ $sanitizer ]]; then
     if checker=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer); then
@@ -137,11 +144,17 @@ if [[ $only != ranks ]]; then
     fi
   fi
 fi
-if [[ $only != kernels && $nccl ]]; then
+if wants ranks && [[ $nccl ]]; then
   step "$build/ranks_gpu" "${of_ranks[@]}"
-elif [[ $only != kernels ]]; then
+elif wants ranks; then
   printf '\nnccl.h is not here, so ranks cannot be tried; --nccl DIR names the place\n'
   ((skipped += 1))
+fi
+if wants tools && ((${#tools[@]} == 0)); then
+  printf '\nCLI11, nlohmann-json or NCCL is not here, so the tools cannot be tried; --include DIR names the place\n'
+  ((skipped += 1))
+elif wants tools; then
+  step python3 tests/gpu/tools_test.py --perf "$build/moeccl-perf" --fit "$build/moeccl-fit" "${of_tools[@]}"
 fi
 
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"

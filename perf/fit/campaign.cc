@@ -33,7 +33,6 @@ std::vector<Target> targetsBeside(const std::vector<Pairing>& pairings,
 Campaign::Campaign(const FitOptions& options, Team& team)
     : options_(options),
       team_(team),
-      layers_(team.job().memory().kind() == moecclMemoryHost),
       nodeOfRank_(nodesOfRanks(team.job())),
       shapes_(gridsFor(options, team.job().ranks())),
       pairings_(pairingsOf(nodeOfRank_)),
@@ -42,10 +41,9 @@ Campaign::Campaign(const FitOptions& options, Team& team)
       progress_(team.job().rank() == 0),
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
-      layersPart_(budget_.addPart(kLayersWeight, layers_ ? layerKinds().size() : 0)),
-      schedulesPart_(budget_.addPart(kSchedulesWeight, layers_ && team.job().ranks() > 1
-                                                           ? shapes_.size() * wholeKinds().size()
-                                                           : 0)),
+      layersPart_(budget_.addPart(kLayersWeight, layerKinds().size())),
+      schedulesPart_(budget_.addPart(
+          kSchedulesWeight, team.job().ranks() == 1 ? 0 : shapes_.size() * wholeKinds().size())),
       omitted_(unlikeGroups(shapes_, nodeOfRank_)) {
   const moecclComm_t world = team.job().comm();
   for (const moecclGridShape_t& shape : shapes_) {
@@ -61,12 +59,8 @@ void Campaign::run(Profile& profile) {
   for (const Pairing& pairing : pairings_)
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
   for (const Target& target : targets_) measure(target, mine);
-  if (layers_) {
-    for (const LayerKind& kind : layerKinds()) measure(kind, mine);
-    if (team_.job().ranks() > 1) measureSchedules(profile);
-  } else {
-    omitted_.emplace_back("layers, which are measured on host memory alone");
-  }
+  for (const LayerKind& kind : layerKinds()) measure(kind, mine);
+  if (team_.job().ranks() > 1) measureSchedules(profile);
   progress_.clear();
 }
 

@@ -44,8 +44,6 @@ class Campaign {
 
   const FitOptions& options_;
   Team& team_;
-  // Layers are measured on host memory alone.
-  const bool layers_;
   std::vector<int> nodeOfRank_;
   std::vector<moecclGridShape_t> shapes_;
   std::vector<Grid> grids_;

@@ -54,10 +54,10 @@ class Reporter final : public gpu::Watcher {
 };
 
 // As a user whose launcher makes the communicator.
-class GpuRanks : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
+class JobsOnGpus : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
 
 // What ranks_gpu does on a GPU (tests/gpu/ranks).
-TEST_P(GpuRanks, DoWhatTheyDoOnOneGpu) {
+TEST_P(JobsOnGpus, DoWhatTheyDoOnOneGpu) {
   Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
           .nodes = GetParam(),
           .algorithms = {}};
@@ -78,7 +78,7 @@ TEST_P(GpuRanks, DoWhatTheyDoOnOneGpu) {
 }
 
 // The measurements run; what they measure here is of no use.
-TEST_P(GpuRanks, MeasureTheExecutor) {
+TEST_P(JobsOnGpus, MeasureTheExecutor) {
   Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
           .nodes = GetParam(),
           .algorithms = {}};
@@ -95,7 +95,7 @@ TEST_P(GpuRanks, MeasureTheExecutor) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Nodes, GpuRanks,
+INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus,
                          ::testing::Values(std::vector{1}, std::vector{2, 1}, std::vector{2, 2},
                                            std::vector{1, 1, 3}, std::vector{4, 4}),
                          [](const auto& info) {

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034  # `tools` is for who sources this file
 # Sourced by tests/run_gpu.sh, in the repository's root: builds programs with nvcc alone, in the folder $build,
-# for $arch, with the NCCL of $nccl. What of these is empty is found, and stays so where there is none.
+# for $arch, with the NCCL of $nccl and the headers in $include. What of these is empty is found, and stays so
+# where there is none.
 
 nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
 toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
@@ -25,13 +27,23 @@ export LD_LIBRARY_PATH
 # The CPU's kernels are what the GPU's are held against. Where they need a BLAS, plain loops do (tests/gpu/plain).
 kernel_sources=(kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/text.cc)
 
-# The library on a machine without UCX, hwloc, libmd and nlohmann-json: it can do without, or something plain does.
+# has HEADER: whether the compiler finds it.
+has() { echo "#include <$1>" | "$nvcc" ${include:+-I"$include"} -x c++ -E - >/dev/null 2>&1; }
+has nlohmann/json.hpp && json=1 || json=
+# moeccl-perf and moeccl-fit need no more than headers beside the library.
+tools=()
+[[ $json && $nccl ]] && has CLI/CLI.hpp && tools=(moeccl-perf moeccl-fit)
+
+# The library on a machine without UCX, hwloc, libmd, OpenBLAS and perhaps nlohmann-json: it can do without, or
+# something plain does.
 library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc")
 for source in src/*.cc src/{api,comm,cost,exec,moe,select}/*.cc; do
   case $source in
-    src/exec/ucx_absent.cc) library_sources+=("$source") ;;
-    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/exec/nccl_absent.cc | src/moe/compute_absent.cc) ;;
-    src/comm/hardware.cc | src/select/profile_json.cc | src/select/json_*.cc) ;;
+    src/exec/ucx_absent.cc | src/comm/hardware_absent.cc) library_sources+=("$source") ;;
+    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/comm/hardware.cc) ;;
+    src/select/profile_json.cc | src/select/json_*.cc) [[ $json ]] && library_sources+=("$source") ;;
+    src/select/profile_json_absent.cc) [[ $json ]] || library_sources+=("$source") ;;
+    *_absent.cc) ;; # CUDA and NCCL are here
     src/text.cc) ;; # with the kernels
     *) library_sources+=("$source") ;;
   esac
@@ -49,6 +61,15 @@ sources_of() {
     ranks_gpu)
       printf '%s\n' "${library_sources[@]}" tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc \
         tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_lists,task}.cc examples/moe_reference*.cc
+      ;;
+    moeccl-perf | moeccl-fit)
+      printf '%s\n' "${library_sources[@]}" perf/{collectives,contender,cuda_memory,job,memory}.cc \
+        perf/{mpi_contender_absent,options,pattern,statistics,tool}.cc
+      if [[ $1 == moeccl-fit ]]; then
+        printf '%s\n' perf/fit/*.cc
+      else
+        printf '%s\n' perf/{measure,moeccl_perf,report}.cc
+      fi
       ;;
   esac
 }
@@ -76,6 +97,7 @@ makefile_for() {
 build_programs() {
   local flags="-std=c++20 -O2 --expt-relaxed-constexpr -arch=$arch -I. -Iinclude -Itests/gpu/plain -Xcompiler=-Wall"
   [[ $nccl && $nccl != /usr ]] && flags+=" -I$nccl/include"
+  [[ $include ]] && flags+=" -I$include"
   mkdir -p "$build" && python3 tests/gpu/registry.py . >"$build/registry.new" || return 1
   # Only what has changed is made again; other flags make all of it.
   cmp -s "$build/registry.new" "$build/registry.cc" || mv "$build/registry.new" "$build/registry.cc"

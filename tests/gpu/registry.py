@@ -10,6 +10,8 @@ import pathlib
 import re
 import sys
 
+HERE = pathlib.Path(__file__).resolve().parent
+
 
 def tables(text):
     """The dictionaries `registry` and `same` of algorithms/meson.build, which are Python's too."""

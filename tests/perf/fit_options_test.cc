@@ -27,6 +27,8 @@ TEST(FitOptions, Defaults) {
   EXPECT_EQ(parsed.options.maxBytes, 0u);
   EXPECT_EQ(parsed.options.budgetSeconds, 300);
   EXPECT_EQ(parsed.options.outputFile, "moeccl-profile.json");
+  EXPECT_EQ(parsed.options.memory, moecclMemoryHost);
+  EXPECT_EQ(parse({"--memory", "cuda"}).options.memory, moecclMemoryCuda);
 }
 
 TEST(FitOptions, Grids) {

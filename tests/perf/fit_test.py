@@ -141,6 +141,13 @@ class Fit(unittest.TestCase):
         self.assertIn('"2,4,2" is not for 4 ranks', process.stderr)
         self.assertFalse(os.path.exists(self.profile))
 
+    def test_without_a_gpu(self):
+        process = execute(OPTIONS.fit, "--memory", "cuda", "-o", self.profile, CUDA_VISIBLE_DEVICES="-1")
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(process.stderr, "--memory cuda: (there is no usable CUDA driver: |.* has no device|.*built"
+                                         " without CUDA)")
+        self.assertFalse(os.path.exists(self.profile))
+
     def test_unwritable_output(self):
         for arguments in (["--output", "/nowhere/file.json"],
                           ["-o", self.profile, "--map", "/nowhere/file.json"]):

@@ -57,6 +57,11 @@ TEST(PerfOptions, Lists) {
   EXPECT_EQ(parsed.options.dataTypes.size(), std::size_t{moecclNumTypes});
 }
 
+TEST(PerfOptions, Memory) {
+  EXPECT_EQ(parse({"alltoall"}).options.memory, moecclMemoryHost);
+  EXPECT_EQ(parse({"alltoall", "--memory", "cuda"}).options.memory, moecclMemoryCuda);
+}
+
 TEST(PerfOptions, VariablesOfMpi) {
   const Parsed<Options> parsed = parse(
       {"alltoall", "--compare", "mpi", "--mpi-env", "UCX_RNDV_THRESH=inf", "--mpi-env", "A="});
@@ -93,6 +98,8 @@ TEST(PerfOptions, MistakesAreNamed) {
       {{"alltoall", "--algorithms", "linear,linear"}, {"--algorithms", "linear", "twice"}},
       {{"alltoall", "--algorithms", "alltoall=linear"}, {"--algorithms", "alltoall=linear"}},
       {{"alltoall", "--compare", "nccl"}, {"--compare", "nccl"}},
+      {{"alltoall", "--compare", "mpi", "--memory", "cuda"}, {"--compare", "--memory"}},
+      {{"alltoall", "--memory", "gpu"}, {"--memory", "gpu"}},
       {{"alltoall", "--mpi-algorithms", "linear"}, {"--mpi-algorithms", "--compare"}},
       {{"alltoall", "--no-such-option"}, {"--no-such-option"}},
   };

@@ -35,6 +35,7 @@ class Perf(unittest.TestCase):
         with open(self.json, encoding="utf-8") as file:
             report = json.load(file)
         self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf", 1))
+        self.assertEqual((report["memory"], report["device"]), ("host", None))
         for result in report["results"]:
             self.assertEqual(result["wrong"], 0)
             self.assertEqual(len(result["timesUs"]), report["repetitions"])
@@ -116,6 +117,14 @@ class Perf(unittest.TestCase):
         process = ranks("2x1", "alltoall", "-b", "64", "-e", "64", "--algorithms", "linear,magic")
         self.assertEqual(process.returncode, 1)
         self.assertIn("magic", process.stderr)
+
+    def test_without_a_gpu(self):
+        for nodes in ("1x1", "1x2"):
+            process = execute(OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", OPTIONS.perf,
+                              "alltoall", "--memory", "cuda", CUDA_VISIBLE_DEVICES="-1")
+            self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
+            self.assertRegex(process.stderr, "--memory cuda: (there is no usable CUDA driver: |.* has no device|.*"
+                                             "built without CUDA)")
 
     def test_unwritable_json(self):
         process = execute(OPTIONS.perf, "alltoall", "-b", "64", "-e", "64", "--json", "/nowhere/out.json")

@@ -11,10 +11,11 @@ struct Outcome {
   std::string text;
 };
 
-Outcome run(const std::vector<std::string>& scripts, std::vector<std::string> tests = {"a", "b"}) {
+Outcome run(const std::vector<std::string>& scripts, std::vector<std::string> tests = {"a", "b"},
+            std::chrono::seconds limit = std::chrono::seconds(30)) {
   Launch job{.ranks = static_cast<int>(scripts.size()),
              .tests = std::move(tests),
-             .limit = std::chrono::milliseconds(1500),
+             .limit = limit,
              .context = "on scripts"};
   job.command = [&](int rank) {
     return std::vector<std::string>{"sh", "-c", scripts[static_cast<std::size_t>(rank)]};
@@ -66,7 +67,7 @@ TEST(Launcher, LeavesOutTestsWithoutSteps) {
 TEST(Launcher, NamesRanksThatAreStuckAndEndsThem) {
   const Outcome outcome = run(
       {"exec >&3; echo begin 0; echo end 0 1; echo begin 1; echo step the second; sleep 60", kWell},
-      {"a", "b", "c"});
+      {"a", "b", "c"}, std::chrono::seconds(4));
   expectCounts(outcome, 1, 1, 2);
   expectText(outcome, "FAILED b on scripts");
   expectText(outcome, "rank 0 has said nothing for ");

@@ -39,7 +39,7 @@ void trainAll(Rank& rank, const std::string& name, void (*change)(Problem&)) {
     const test::Task task = test::taskOf(problem);
     for (moecclSchedule_t schedule : test::schedulesOf(problem)) {
       // Each of them takes a while where a sanitizer watches.
-      if (++turn % 3 != 0 && rank.quick()) continue;
+      if (++turn % 5 != 0 && rank.quick()) continue;
       rank.step(std::string(test::nameOf(schedule)) + ", " + problem.text(), [&] {
         test::train(
             rank.device(), rank.gridInTurn(0, shape), rank.rank(), task,
