@@ -6,8 +6,8 @@ namespace moeccl {
 
 void BlockList::append(Blocks blocks) {
   if (blocks.count <= 0) return;
-  if (!runs_.empty()) {
-    Blocks& last = runs_.back();
+  if (!empty()) {
+    Blocks& last = many_.empty() ? one_ : many_.back();
     if (last.buffer == blocks.buffer) {
       const std::int32_t gap = blocks.first - last[last.count - 1];
       const bool lastFits = last.count == 1 || last.stride == gap;
@@ -20,7 +20,12 @@ void BlockList::append(Blocks blocks) {
     }
   }
   if (blocks.count == 1) blocks.stride = 1;
-  runs_.push_back(blocks);
+  if (empty()) {
+    one_ = blocks;
+    return;
+  }
+  if (many_.empty()) many_ = {one_};
+  many_.push_back(blocks);
 }
 
 std::int64_t blockCount(std::span<const Blocks> runs) {
@@ -32,7 +37,7 @@ std::int64_t blockCount(std::span<const Blocks> runs) {
 PoolRange PlanBuilder::keep(const BlockList& list) {
   const PoolRange range{static_cast<std::int32_t>(plan_.blockPool.size()),
                         static_cast<std::int32_t>(list.runs().size())};
-  plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
+  for (const Blocks& run : list.runs()) plan_.blockPool.push_back(run);
   return range;
 }
 

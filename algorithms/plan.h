@@ -63,13 +63,18 @@ class BlockList {
   }
   void append(Blocks blocks);
   void append(const BlockList& list) {
-    for (Blocks blocks : list.runs_) append(blocks);
+    for (Blocks blocks : list.runs()) append(blocks);
   }
-  bool empty() const { return runs_.empty(); }
-  std::span<const Blocks> runs() const { return runs_; }
+  bool empty() const { return runs().empty(); }
+  std::span<const Blocks> runs() const {
+    if (!many_.empty()) return many_;
+    return {&one_, one_.count > 0 ? std::size_t{1} : 0};
+  }
 
  private:
-  std::vector<Blocks> runs_;
+  // Most lists have one run, for which no memory is allocated.
+  Blocks one_{Buffer::input, 0, 0};
+  std::vector<Blocks> many_;  // all, where there are several
 };
 
 // Block `block` of rank `rank`'s input: names a payload, and with it a size.

@@ -106,9 +106,10 @@ Vector outputOf(const Layer& layer, const Mlp<const double>& mlp, const double* 
   const std::int64_t embedding = layer.config.embedding;
   const Vector inner = hiddenInput(layer, mlp, token);
   Vector result(embedding, 0.0);
-  for (std::int64_t h = 0; h < mlp.hidden; ++h)
-    for (std::int64_t m = 0; m < embedding; ++m)
-      result[m] += activation(layer.config.activation, inner[h]) * mlp.w2[h * embedding + m];
+  for (std::int64_t h = 0; h < mlp.hidden; ++h) {
+    const double active = activation(layer.config.activation, inner[h]);
+    for (std::int64_t m = 0; m < embedding; ++m) result[m] += active * mlp.w2[h * embedding + m];
+  }
   for (std::int64_t m = 0; m < embedding && mlp.b2 != nullptr; ++m) result[m] += mlp.b2[m];
   return result;
 }

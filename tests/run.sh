@@ -53,10 +53,11 @@ packages=("${test_packages[@]}")
 # Nothing that is meant to be tested is left out because it was not found.
 options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled -Dperf=enabled)
 # Line numbers are all that reports need, and Clang takes half of GCC's time.
-checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false)
+checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false -Db_pch=true)
 # Sanitizers see nothing of what nvcc compiles; doubles stand in for GPUs without it too.
 checked+=(-Dcuda=disabled)
-meson_test=(meson test -C "$build" --print-errorlogs)
+# Some tests do little but wait: one more than there are cores keeps these busy.
+meson_test=(meson test -C "$build" --print-errorlogs --num-processes $(($(nproc) + 1)))
 case $sanitize in
   "") options+=(-Dbuildtype=release -Dcuda=auto) ;;
   address)

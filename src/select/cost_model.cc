@@ -27,7 +27,7 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
-  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
+  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}, {}};
   if (profile_ != nullptr) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
@@ -41,18 +41,10 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
   }
   found.measured = !found.ways.empty();
   if (found.measured) return found;
-  const std::vector<AlgorithmChoice> all =
-      given.algorithm != nullptr ? std::vector{given} : alternatives(collective, problem);
-  for (const AlgorithmChoice& choice : differentOf(all, topology_))
-    if (auto price = priceOf(choice)) found.ways.push_back({choice, nullptr, price, -1});
+  found.priced = pricedWays(collective, given, topology_);
+  for (const auto& [choice, price] : *found.priced)
+    found.ways.push_back({choice, nullptr, price, -1});
   return found;
-}
-
-// nullptr where it is not offered.
-std::shared_ptr<const NodePrice> CostModel::priceOf(const AlgorithmChoice& choice) const {
-  const int node = largestNode(topology_);
-  const auto plans = plansOf(choice, topology_, node);
-  return plans ? std::make_shared<const NodePrice>(topology_, node, *plans) : nullptr;
 }
 
 CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice& given) {
@@ -136,7 +128,7 @@ double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& giv
   for (Way& known : ways.ways) {
     if (known.choice != way) continue;
     if (known.blocksBetween < 0) {
-      const auto price = known.price != nullptr ? known.price : priceOf(way);
+      const auto price = known.price != nullptr ? known.price : nodePriceOf(way, topology_);
       known.blocksBetween = price != nullptr ? price->blocksBetween() : 0;
     }
     return known.blocksBetween * bytes / std::max(1.0, ways.blocks);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "algorithms/registry.h"
-#include "src/cost/price.h"
 #include "src/select/group_text.h"
+#include "src/select/priced_ways.h"
 #include "src/select/profile.h"
 
 namespace moeccl {
@@ -72,11 +72,11 @@ class CostModel {
     double blocks;  // of a rank's send buffer
     std::vector<Way> ways;
     bool measured;
-    std::vector<std::pair<int, int>> chosen;  // class of sizes -> index of the lowest price
+    std::vector<std::pair<int, int>> chosen;   // class of sizes -> index of the lowest price
+    std::shared_ptr<const PricedWays> priced;  // held for others that ask; null: measured
   };
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);
   Ways find(Collective collective, const AlgorithmChoice& given) const;
-  std::shared_ptr<const NodePrice> priceOf(const AlgorithmChoice& choice) const;
   double seconds(const Ways& ways, const Way& way, double bytes) const;
   Estimate estimate(const Ways& ways, const Way& way, double bytes) const;
   std::size_t indexOfFastest(const Ways& ways, double bytes) const;

@@ -13,6 +13,14 @@ constexpr Payload decode(std::uint64_t content) {
   return {static_cast<std::int32_t>(content >> 32), static_cast<std::int32_t>(content)};
 }
 
+// Most sums grow by one term, or come in order.
+void sortTerms(std::vector<Payload>& terms) {
+  const auto rest = std::ranges::is_sorted_until(terms);
+  if (rest == terms.end()) return;
+  std::sort(rest, terms.end());
+  std::inplace_merge(terms.begin(), rest, terms.end());
+}
+
 }  // namespace
 
 DataFlow::DataFlow(Job& job) : job_(job) {
@@ -68,7 +76,7 @@ void DataFlow::reduce(int rank, int op) {
   }
   Walk to(dst);
   for (std::vector<Payload>& sum : sums) {
-    if (!job_.promise.ordered) std::ranges::sort(sum);
+    if (!job_.promise.ordered) sortTerms(sum);
     Content content = sum.size() == 1 ? encode(sum[0]) : kSum | sums_.size();
     if (sum.size() > 1) sums_.push_back(std::move(sum));
     write(op, {rank, to.buffer(), to.block()}, content);
@@ -94,7 +102,7 @@ void DataFlow::write(int op, const Place& place, Content content) {
 
 void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload>& held) {
   job_.expected(place.rank, place.block, expected_);
-  if (!job_.promise.ordered) std::ranges::sort(expected_);
+  if (!job_.promise.ordered) sortTerms(expected_);
   if (held == expected_) return;
   job_.report(place.rank, op,
               "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +

@@ -1,90 +1,15 @@
-// Profiles, and what is chosen by them, through the public API.
+// What is chosen by profiles, and without, through the public API.
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
+#include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "moeccl/model.h"
-#include "tests/api/ranks.h"
+#include "tests/api/profiles.h"
 
 namespace moeccl::test {
 namespace {
-
-const Job kJob{.ranks = 4, .nodes = {2, 2}, .algorithms = {}};
-constexpr moecclGridShape_t kShape = {2, 2, 2, moecclOrderEspEp};
-
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() / ("moeccl-" + std::to_string(getpid()))) {
-    std::filesystem::create_directory(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
-
-moecclGrid_t gridOn(moecclComm_t comm, moecclGridShape_t shape = kShape) {
-  moecclGrid_t grid = nullptr;
-  check(moecclGridCreate(comm, shape, &grid), comm);
-  return grid;
-}
-
-moecclMoeConfig_t layerConfig() {
-  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-  config.tokens = 64;
-  config.embedding = 16;
-  config.hidden = 32;
-  config.experts = 4;
-  config.topK = 2;
-  config.capacityFactor = 1.0;
-  return config;
-}
-
-struct Line {
-  const char* collective;
-  const char* algorithm;
-  double alpha, beta;
-};
-
-// Samples on the line for one group.
-void addLine(moecclProfile_t profile, const Line& line, moecclComm_t comm, moecclGrid_t grid) {
-  for (std::size_t bytes = 64; bytes <= std::size_t{1} << 20; bytes *= 4) {
-    moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
-    sample.collective = line.collective;
-    sample.algorithm = line.algorithm;
-    sample.comm = comm;
-    sample.grid = grid;
-    sample.bytes = bytes;
-    sample.seconds = line.alpha + line.beta * static_cast<double>(bytes);
-    check(moecclProfileAddCollective(profile, &sample));
-  }
-}
-
-// Everything that S1 and S2 need on the grid, so that S1 is `ratio` times as fast as S2.
-moecclProfile_t profileOn(moecclComm_t comm, moecclGrid_t grid, double ratio) {
-  moecclProfile_t profile = nullptr;
-  check(moecclProfileCreate(comm, &profile), comm);
-  moecclComm_t mp = nullptr;
-  check(moecclGridGetComm(grid, moecclGroupMp, &mp));
-  addLine(profile, {"allgather", "ring", 1.0, 0}, mp, nullptr);
-  addLine(profile, {"dispatch", "flat", 1.0, 0}, nullptr, grid);
-  addLine(profile, {"dispatch", "dedup", 2.0, 0}, nullptr, grid);
-  addLine(profile, {"combine", "dedup", 1.0, 0}, nullptr, grid);
-  addLine(profile, {"splitdispatch", "flat", 1.0, 0}, nullptr, grid);
-  // S1: dispatch, combine, two all-gathers: 4 seconds.
-  addLine(profile, {"combineallgather", "sequential", 4.0 * ratio - 1, 0}, nullptr, grid);
-  check(moecclProfileFit(profile));
-  return profile;
-}
 
 // A layer of one rank, which takes a second forward.
 void addLocalWork(moecclComm_t comm, moecclProfile_t profile) {
@@ -104,29 +29,6 @@ void addLocalWork(moecclComm_t comm, moecclProfile_t profile) {
   check(moecclMoeLayerDestroy(layer));
   check(moecclGridDestroy(grid));
   check(moecclCommDestroy(alone));
-}
-
-std::vector<moecclScheduleChoice_t> schedules(moecclGrid_t grid, const moecclMoeConfig_t& layer,
-                                              moecclSelectionRule_t rule = moecclRuleModel) {
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.grid = grid;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
-  query.cluster = &cluster;
-  query.layer = &layer;
-  query.rule = rule;
-  std::vector<moecclScheduleChoice_t> choices(moecclNumSchedules);
-  int count = static_cast<int>(choices.size());
-  check(moecclSelectSchedule(&query, choices.data(), &count));
-  choices.resize(static_cast<std::size_t>(count));
-  return choices;
-}
-
-moecclScheduleChoice_t choiceOf(const std::vector<moecclScheduleChoice_t>& choices,
-                                moecclSchedule_t schedule) {
-  for (const auto& choice : choices)
-    if (choice.schedule == schedule) return choice;
-  checkThat(false, "schedule " + std::to_string(schedule) + " is missing");
-  return {};
 }
 
 TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
@@ -443,145 +345,6 @@ TEST(Select, ClustersThatDoNotExist) {
   check(moecclExplainSchedule(&query, cut, &bytes));
   EXPECT_EQ(std::strlen(cut), 9u);
   EXPECT_EQ(bytes, text.size());
-}
-
-TEST(Profile, IsWhatWasStored) {
-  const Folder folder;
-  const std::string path = folder.file("profile.json");
-  runJob(kJob, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = gridOn(comm);
-    moecclProfile_t profile = profileOn(comm, grid, 1.5), again = nullptr;
-    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
-    char byte = 0, bytes[4];
-    check(moecclAllGather(&byte, bytes, 1, moecclInt8, comm, nullptr), comm);
-    check(moecclProfileLoad(path.c_str(), &again));
-    check(moecclCommSetProfile(comm, profile), comm);
-    const auto before = schedules(grid, layerConfig());
-    check(moecclCommSetProfile(comm, again), comm);
-    const auto after = schedules(grid, layerConfig());
-    for (std::size_t i = 0; i < before.size(); ++i)
-      checkThat(before[i].seconds == after[i].seconds, "another time");
-    check(moecclProfileDestroy(again));
-    check(moecclProfileDestroy(profile));
-    check(moecclGridDestroy(grid));
-  });
-  // MOECCL_PROFILE is the same for a whole job.
-  setenv("MOECCL_PROFILE", path.c_str(), 1);
-  runJob(kJob, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = gridOn(comm);
-    checkThat(choiceOf(schedules(grid, layerConfig()), moecclScheduleS1).communication > 3.9,
-              "the profile is not used");
-    check(moecclGridDestroy(grid));
-  });
-  unsetenv("MOECCL_PROFILE");
-}
-
-TEST(Profile, OfAnotherClusterIsRefused) {
-  const Folder folder;
-  const std::string path = folder.file("profile.json");
-  runJob({.ranks = 4, .nodes = {4}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
-    moecclProfile_t profile = nullptr;
-    check(moecclProfileCreate(comm, &profile), comm);
-    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
-    check(moecclProfileDestroy(profile));
-  });
-  runJob(kJob, [&](moecclComm_t comm, int) {
-    moecclProfile_t profile = nullptr;
-    check(moecclProfileLoad(path.c_str(), &profile));
-    checkError(moecclCommSetProfile(comm, profile), moecclInvalidUsage, comm,
-               {"on rank 0", "1 node of 4 ranks", "2 nodes of 2 ranks"});
-    check(moecclProfileDestroy(profile));
-    // The communicator is as good as before.
-    int in[4] = {}, out[4];
-    check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
-  });
-}
-
-TEST(Profile, RanksMustHaveTheSame) {
-  runJob(kJob, [](moecclComm_t comm, int rank) {
-    moecclProfile_t profile = nullptr;
-    check(moecclProfileCreate(comm, &profile), comm);
-    addLine(profile, {"allgather", "ring", rank == 2 ? 1.0 : 2.0, 0}, comm, nullptr);
-    check(moecclProfileFit(profile));
-    checkError(moecclCommSetProfile(comm, profile), moecclInvalidUsage, comm,
-               {"rank 2 with another than rank 0"});
-    checkError(moecclCommSetProfile(comm, rank == 3 ? nullptr : profile), moecclInvalidUsage, comm,
-               {"rank 2 with another than rank 0"});
-    check(moecclProfileDestroy(profile));
-  });
-}
-
-TEST(Profile, BadFilesAreNamed) {
-  const Folder folder;
-  moecclProfile_t profile = nullptr;
-  checkError(moecclProfileLoad("/nowhere/profile.json", &profile), moecclSystemError, nullptr,
-             {"/nowhere/profile.json", "No such file"});
-  const std::string path = folder.file("broken.json");
-  std::ofstream(path) << "{\"schema\": 1, ";
-  checkError(moecclProfileLoad(path.c_str(), &profile), moecclInvalidArgument, nullptr, {path});
-}
-
-TEST(Profile, BadSamplesAreNamed) {
-  runJob({.ranks = 1, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
-    moecclProfile_t profile = nullptr;
-    check(moecclProfileCreate(comm, &profile), comm);
-    const auto refused = [&](auto change, const std::vector<std::string>& parts) {
-      moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
-      sample.collective = "allgather";
-      sample.algorithm = "ring";
-      sample.comm = comm;
-      sample.bytes = 8;
-      sample.seconds = 1;
-      change(sample);
-      checkError(moecclProfileAddCollective(profile, &sample), moecclInvalidArgument, nullptr,
-                 parts);
-    };
-    refused([](auto& s) { s.collective = "gather"; }, {"\"gather\"", "allgather"});
-    refused([](auto& s) { s.collective = nullptr; }, {"sample.collective is NULL"});
-    refused([](auto& s) { s.algorithm = nullptr; }, {"sample.algorithm is NULL"});
-    refused([](auto& s) { s.seconds = 0; }, {"sample.seconds is 0"});
-    refused([](auto& s) { s.seconds = std::numeric_limits<double>::quiet_NaN(); }, {"seconds is"});
-    refused([](auto& s) { s.spread = -1; }, {"sample.spread is -1"});
-    refused([](auto& s) { s.comm = nullptr; }, {"comm is NULL"});
-    refused([](auto& s) { s.collective = "dispatch"; }, {"grid is NULL"});
-    refused([](auto& s) { s.magic = 0; }, {"MOECCL_COLLECTIVE_SAMPLE_INITIALIZER"});
-
-    moecclGrid_t grid = gridOn(comm, {1, 1, 1, moecclOrderEspEp});
-    moecclMoeConfig_t config = layerConfig();
-    config.datatype = moecclFloat64;
-    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
-    sample.seconds = 1;
-    check(moecclMoeLayerCreate(grid, &config, &sample.layer));
-    checkError(moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
-               {"sample.layer", "moecclFloat64", "float32"});
-    check(moecclMoeLayerDestroy(sample.layer));
-    check(moecclGridDestroy(grid));
-    check(moecclProfileDestroy(profile));
-  });
-}
-
-// A sample that is taken can be stored, and counts.
-TEST(Profile, SamplesInChunksThatNobodyChoosesAreRefused) {
-  runJob(kJob, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = gridOn(comm);
-    moecclProfile_t profile = nullptr;
-    check(moecclProfileCreate(comm, &profile), comm);
-    moecclMoeConfig_t config = layerConfig();
-    config.schedule = moecclScheduleS1;
-    for (const std::int64_t chunks : {3, 32}) {
-      config.chunks = chunks;
-      config.capacityGroups = 2 * chunks;
-      moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
-      sample.seconds = 1;
-      check(moecclMoeLayerCreate(grid, &config, &sample.layer));
-      checkError(
-          moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
-          {"sample.layer is cut into " + std::to_string(chunks) + " chunks", "1, 2, 4 or 8"});
-      check(moecclMoeLayerDestroy(sample.layer));
-    }
-    check(moecclProfileDestroy(profile));
-    check(moecclGridDestroy(grid));
-  });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -28,14 +29,14 @@ class Interpreter {
         random_(random),
         pieces_(plans[0].pieces),
         sums_(contract.expected(0, 0).size() > 1) {
-    for (int rank = 0; rank < contract.ranks; ++rank) {
-      fill(rank);
-      group(rank);
-    }
+    for (int rank = 0; rank < contract.ranks; ++rank) layOut(rank);
+    for (int rank = 0; rank < contract.ranks; ++rank) group(rank);
     match();
   }
 
+  // Once more, from the beginning and in another order.
   std::string run() {
+    begin();
     std::vector<size_t> order(ops_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     size_t left = ops_.size();
@@ -55,16 +56,23 @@ class Interpreter {
   }
 
  private:
+  using Cells = std::vector<size_t>;
   struct OpState {
     int rank, op;
     size_t group;
+    Cells from, to;
     size_t partner = SIZE_MAX;
     bool done = false;
   };
   // Ops that start together.
   struct Group {
-    size_t left = 0;
+    size_t ops = 0;
     std::vector<size_t> after;
+    size_t left = 0;
+  };
+  // One rank's blocks of one buffer.
+  struct Region {
+    size_t first, count;
   };
 
   const Op& at(size_t op) const { return plans_[ops_[op].rank].ops[ops_[op].op]; }
@@ -88,18 +96,57 @@ class Interpreter {
     return payloads;
   }
 
-  // Blocks begin with their sizes and rubbish.
-  void fill(int rank) {
-    const auto rubbish = [&](std::uint64_t size) {
-      return Value{random_() * 0x100000001u | 1u, size};
-    };
-    for (int block = 0; block < contract_.inputBlocks(rank) * pieces_; ++block)
-      memory_[{rank, Buffer::input, block}] = valueOf({rank, block});
-    for (int block = 0; block < contract_.outputBlocks(rank) * pieces_; ++block)
-      memory_[{rank, Buffer::output, block}] = rubbish(valueOf(expected(rank, block)[0]).size);
-    for (size_t block = 0; block < plans_[rank].scratch.size(); ++block)
-      memory_[{rank, Buffer::scratch, static_cast<int>(block)}] =
-          rubbish(valueOf(plans_[rank].scratch[block]).size);
+  // Where blocks are; what they are at first, others than inputs but for their bits; and what outputs must be
+  // in the end.
+  void layOut(int rank) {
+    for (Buffer buffer : {Buffer::input, Buffer::output, Buffer::scratch}) {
+      const Region region{first_.size(), blocksIn(rank, buffer)};
+      for (int block = 0; block < static_cast<int>(region.count); ++block)
+        first_.push_back(buffer == Buffer::input    ? valueOf({rank, block})
+                         : buffer == Buffer::output ? valueOf(expected(rank, block)[0])
+                                                    : valueOf(plans_[rank].scratch[block]));
+      regions_.push_back(region);
+    }
+    std::vector<std::uint64_t>& wanted = wanted_.emplace_back();
+    for (int block = 0; block < static_cast<int>(blocksIn(rank, Buffer::output)); ++block) {
+      wanted.push_back(0);
+      for (Payload payload : expected(rank, block)) wanted.back() += valueOf(payload).bits;
+    }
+  }
+
+  size_t blocksIn(int rank, Buffer buffer) const {
+    if (buffer == Buffer::scratch) return plans_[rank].scratch.size();
+    return static_cast<size_t>(
+        (buffer == Buffer::input ? contract_.inputBlocks(rank) : contract_.outputBlocks(rank)) *
+        pieces_);
+  }
+
+  const Region& region(int rank, Buffer buffer) const {
+    return regions_[3 * static_cast<size_t>(rank) + static_cast<size_t>(buffer)];
+  }
+
+  Cells cells(int rank, std::span<const Blocks> runs) const {
+    Cells cells;
+    for (const Blocks& run : runs)
+      for (int i = 0; i < run.count; ++i) {
+        const Region& blocks = region(rank, run.buffer);
+        const auto block = static_cast<size_t>(run[i]);
+        if (block >= blocks.count) throw std::out_of_range("there is no " + describe(run));
+        cells.push_back(blocks.first + block);
+      }
+    return cells;
+  }
+
+  void begin() {
+    memory_ = first_;
+    for (int rank = 0; rank < contract_.ranks; ++rank)
+      for (Buffer buffer : {Buffer::output, Buffer::scratch}) {
+        const Region& blocks = region(rank, buffer);
+        for (size_t cell = blocks.first; cell < blocks.first + blocks.count; ++cell)
+          memory_[cell].bits = random_() * 0x100000001u | 1u;
+      }
+    for (OpState& op : ops_) op.done = false;
+    for (Group& group : groups_) group.left = group.ops;
   }
 
   void group(int rank) {
@@ -111,8 +158,12 @@ class Interpreter {
       if (machine_ == Machine::byStreams)
         group = byStep.try_emplace({plan.ops[i].lane, plan.ops[i].step}, group).first->second;
       if (group == groups_.size()) groups_.emplace_back();
-      ++groups_[group].left;
-      ops_.push_back({.rank = rank, .op = static_cast<int>(i), .group = group});
+      ++groups_[group].ops;
+      ops_.push_back({.rank = rank,
+                      .op = static_cast<int>(i),
+                      .group = group,
+                      .from = cells(rank, plan.src(plan.ops[i])),
+                      .to = cells(rank, plan.dst(plan.ops[i]))});
     }
     for (auto step = byStep.begin(); step != byStep.end(); ++step)
       if (step != byStep.begin() && std::prev(step)->first.first == step->first.first)
@@ -158,15 +209,10 @@ class Interpreter {
 
   size_t complete(size_t op) {
     if (at(op).kind == OpKind::send) op = ops_[op].partner;
-    if (at(op).kind != OpKind::recv) {
-      const auto from = places(op, &Plan::src), to = places(op, &Plan::dst);
-      store(op, from, to);
-      finish(op);
-      return 1;
-    }
-    const size_t send = ops_[op].partner;
-    store(op, places(send, &Plan::src), places(op, &Plan::dst));
+    const size_t send = at(op).kind == OpKind::recv ? ops_[op].partner : op;
+    store(op, ops_[send].from, ops_[op].to);
     finish(op);
+    if (send == op) return 1;
     finish(send);
     return 2;
   }
@@ -176,27 +222,16 @@ class Interpreter {
     --groups_[ops_[op].group].left;
   }
 
-  using Place = std::tuple<int, Buffer, int>;
-
-  std::vector<Place> places(size_t op,
-                            std::span<const Blocks> (Plan::*list)(const Op&) const) const {
-    std::vector<Place> places;
-    const Plan& plan = plans_[ops_[op].rank];
-    for (const Blocks& run : (plan.*list)(at(op)))
-      for (int i = 0; i < run.count; ++i) places.emplace_back(ops_[op].rank, run.buffer, run[i]);
-    return places;
-  }
-
-  void store(size_t op, const std::vector<Place>& from, const std::vector<Place>& to) {
+  void store(size_t op, const Cells& from, const Cells& to) {
     if (from.size() % to.size() != 0) {
       error_ = name(op) + " moves another number of blocks";
       return;
     }
     for (size_t j = 0; j < to.size(); ++j) {
-      Value& target = memory_.at(to[j]);
+      Value& target = memory_[to[j]];
       std::uint64_t sum = 0;
       for (size_t i = j; i < from.size(); i += to.size()) {
-        const Value& source = memory_.at(from[i]);
+        const Value& source = memory_[from[i]];
         if (source.size != target.size) error_ = name(op) + " moves a block of another size";
         sum += source.bits;
       }
@@ -213,12 +248,10 @@ class Interpreter {
 
   std::string compare() const {
     for (int rank = 0; rank < contract_.ranks; ++rank)
-      for (int block = 0; block < contract_.outputBlocks(rank) * pieces_; ++block) {
-        std::uint64_t sum = 0;
-        for (Payload payload : expected(rank, block)) sum += valueOf(payload).bits;
-        if (memory_.at({rank, Buffer::output, block}).bits != sum)
-          return "rank " + std::to_string(rank) + " ends with a wrong " + describe(output(block));
-      }
+      for (size_t block = 0; block < wanted_[rank].size(); ++block)
+        if (memory_[region(rank, Buffer::output).first + block].bits != wanted_[rank][block])
+          return "rank " + std::to_string(rank) + " ends with a wrong " +
+                 describe(output(static_cast<int>(block)));
     return "";
   }
 
@@ -230,15 +263,20 @@ class Interpreter {
   const bool sums_;
   std::vector<OpState> ops_;
   std::vector<Group> groups_;
-  std::map<Place, Value> memory_;
+  std::vector<Region> regions_;  // by rank, then buffer
+  std::vector<Value> first_, memory_;
+  std::vector<std::vector<std::uint64_t>> wanted_;  // by rank, then output
   std::string error_;
 };
 
 }  // namespace
 
 std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
-                      std::mt19937& random) {
-  return Interpreter(contract, plans, machine, random).run();
+                      std::mt19937& random, int times) {
+  Interpreter interpreter(contract, plans, machine, random);
+  std::string wrong;
+  for (int i = 0; i < times && wrong.empty(); ++i) wrong = interpreter.run();
+  return wrong;
 }
 
 }  // namespace moeccl::testing

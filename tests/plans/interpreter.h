@@ -14,8 +14,9 @@ namespace moeccl::testing {
 // The two machines that verify.h describes.
 enum class Machine { byDependencies, byStreams };
 
-// Empty when every op completed and every output block holds what it must; else what went wrong.
+// Runs them so many times, each in another order. Empty when every op completed and every output block
+// holds what it must; else what went wrong first.
 std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
-                      std::mt19937& random);
+                      std::mt19937& random, int times = 1);
 
 }  // namespace moeccl::testing

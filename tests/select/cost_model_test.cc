@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "algorithms/choice.h"
@@ -11,6 +12,7 @@
 #include "src/exec/tag.h"
 #include "src/select/alternatives.h"
 #include "src/select/group_text.h"
+#include "src/select/priced_ways.h"
 
 namespace moeccl {
 namespace {
@@ -232,6 +234,26 @@ TEST(Alternatives, AreFoundByTheirNames) {
   for (const char* name : {"", "brook", "bruck:", "bruck:radix", "bruck:radix=", "bruck:radix=5",
                            "bruck:radix=4x", "bruck:reach=4", "ring"})
     EXPECT_EQ(alternativeNamed(Collective::allToAll, problem, name), std::nullopt) << name;
+}
+
+// Whoever asks the same gets the same answer, as long as somebody holds it.
+TEST(PricedWays, AreMadeOnceForAllThatAskTheSame) {
+  const Topology topology = Topology::even(2, 3);
+  const auto held = pricedWays(Collective::allToAll, {}, topology);
+  ASSERT_FALSE(held->empty());
+  EXPECT_EQ(pricedWays(Collective::allToAll, {}, Topology::even(2, 3)), held);
+  EXPECT_NE(pricedWays(Collective::allToAll, {}, Topology::even(3, 2)), held);
+  EXPECT_NE(pricedWays(Collective::allGather, {}, topology), held);
+  AlgorithmChoice given;
+  given.parameters.experts = 2;
+  EXPECT_NE(pricedWays(Collective::allToAll, given, topology), held);
+  given = {findAlgorithm(Collective::allToAll, "bruck"), {}};
+  auto one = pricedWays(Collective::allToAll, given, topology);
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ(one->front().choice, given);
+  const std::weak_ptr<const PricedWays> kept = one;
+  one.reset();
+  EXPECT_TRUE(kept.expired());
 }
 
 TEST(GroupText, NamesGroupsByTheirNodes) {

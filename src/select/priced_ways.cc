@@ -1,0 +1,77 @@
+#include "src/select/priced_ways.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "src/select/alternatives.h"
+
+namespace moeccl {
+namespace {
+
+struct Question {
+  Collective collective;
+  AlgorithmChoice given;
+  Topology topology;
+
+  bool operator==(const Question&) const = default;
+};
+
+PricedWays answer(const Question& question) {
+  const AlgorithmChoice& given = question.given;
+  const std::vector<AlgorithmChoice> all =
+      given.algorithm != nullptr ? std::vector{given}
+                                 : alternatives(question.collective, given.parameters);
+  PricedWays ways;
+  for (const AlgorithmChoice& choice : differentOf(all, question.topology))
+    if (auto price = nodePriceOf(choice, question.topology)) ways.push_back({choice, price});
+  return ways;
+}
+
+struct Answer {
+  explicit Answer(Question asked) : question(std::move(asked)) {}
+
+  const Question question;
+  std::once_flag once;
+  PricedWays ways;
+};
+
+class Answers {
+ public:
+  // The one to this question, perhaps not made yet.
+  std::shared_ptr<Answer> find(Question question) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(held_, [](const std::weak_ptr<Answer>& answer) { return answer.expired(); });
+    for (const std::weak_ptr<Answer>& held : held_)
+      if (auto known = held.lock(); known != nullptr && known->question == question) return known;
+    auto made = std::make_shared<Answer>(std::move(question));
+    held_.push_back(made);
+    return made;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Answer>> held_;
+};
+
+Answers& answers() {
+  static Answers instance;
+  return instance;
+}
+
+}  // namespace
+
+std::shared_ptr<const PricedWays> pricedWays(Collective collective, const AlgorithmChoice& given,
+                                             const Topology& topology) {
+  const std::shared_ptr<Answer> it = answers().find({collective, given, topology});
+  std::call_once(it->once, [&] { it->ways = answer(it->question); });
+  return {it, &it->ways};
+}
+
+std::shared_ptr<const NodePrice> nodePriceOf(const AlgorithmChoice& choice,
+                                             const Topology& topology) {
+  const int node = largestNode(topology);
+  const auto plans = plansOf(choice, topology, node);
+  return plans ? std::make_shared<const NodePrice>(topology, node, *plans) : nullptr;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,29 @@
+// The ways to do a collective that differ, and what each costs, where nobody has measured them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "src/cost/price.h"
+
+namespace moeccl {
+
+struct PricedWay {
+  AlgorithmChoice choice;
+  std::shared_ptr<const NodePrice> price;
+};
+using PricedWays = std::vector<PricedWay>;
+
+// All alternatives that are offered; given.algorithm alone where that is fixed. given.parameters has the grid and
+// the experts, where the collective has them. To make the plans of a node takes milliseconds, so whoever asks the
+// same while an answer is still held, the other ranks of this process or a group of the same shape, gets that one.
+// May be called by several threads at once.
+std::shared_ptr<const PricedWays> pricedWays(Collective collective, const AlgorithmChoice& given,
+                                             const Topology& topology);
+
+// nullptr where it is not offered.
+std::shared_ptr<const NodePrice> nodePriceOf(const AlgorithmChoice& choice,
+                                             const Topology& topology);
+
+}  // namespace moeccl
