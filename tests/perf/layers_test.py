@@ -50,7 +50,11 @@ class Layers(unittest.TestCase):
             self.assertEqual(len(contender["seconds"]), repetitions + close * close_repetitions)
             timed_as = contenders[contender["timedAs"]]
             self.assertEqual(timed_as["timedAs"], contender["timedAs"])
-            self.assertEqual((timed_as["seconds"], timed_as["followed"]), (contender["seconds"], contender["followed"]))
+            self.assertEqual(timed_as["seconds"], contender["seconds"])
+            # Without MP S1's and S2's plans may be equal.
+            same = {"S1", "S2"} if layer["nMp"] == 1 else set()
+            self.assertTrue({timed_as["followed"], contender["followed"]} <= same
+                            or timed_as["followed"] == contender["followed"], contender["name"])
             self.assertGreater(min(contender["seconds"]), 0)
             self.assertLessEqual(contender["error"], 1e-4)
         least = min(medians.values())
