@@ -11,7 +11,7 @@ Builds in build-gpu/, with nvcc and Python alone, and runs on one GPU
   - the kernels, against the CPU's; and once more, smaller, under each of compute-sanitizer's tools where it
     is installed;
   - where NCCL is there, the library, as 1, 2, 3, 4 and 8 ranks that share the GPU (NCCL_HOSTID), or have one
-    each: collectives, grids, graphs and communicators, against what they should give;
+    each: collectives, grids, graphs, communicators and MoE layers, against what they should give;
   - where the headers of CLI11 and nlohmann-json are there too, moeccl-perf and moeccl-fit on two ranks.
 All tests, or those with TEXT in their name.
 

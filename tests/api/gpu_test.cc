@@ -2,9 +2,6 @@
 // device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdio>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -12,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "moeccl/moe.h"
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
@@ -24,52 +20,6 @@ namespace moeccl::test {
 namespace {
 
 void synchronize(moecclStream_t stream) { myGpu().synchronize(stream); }
-
-// The calling rank's.
-class DoubleDevice final : public Device {
- public:
-  unsigned char* allocate(std::size_t bytes) override {
-    return reinterpret_cast<unsigned char*>(myGpu().allocate(bytes));
-  }
-  void free(unsigned char* memory) noexcept override {
-    myGpu().free(reinterpret_cast<std::byte*>(memory));
-  }
-  void put(unsigned char* to, const void* from, std::size_t bytes) override {
-    myGpu().toDevice(reinterpret_cast<std::byte*>(to), from, bytes, nullptr);
-    synchronize(nullptr);
-  }
-  void get(void* to, const unsigned char* from, std::size_t bytes) override {
-    myGpu().toHost(to, reinterpret_cast<const std::byte*>(from), bytes, nullptr);
-    synchronize(nullptr);
-  }
-  moecclStream_t newStream() override { return myGpu().newStream(false); }
-  void deleteStream(moecclStream_t stream) noexcept override { myGpu().deleteStream(stream); }
-  void synchronize(moecclStream_t stream) override { test::synchronize(stream); }
-  double milliseconds(moecclStream_t stream, const std::function<void()>& work) override {
-    const auto begin = std::chrono::steady_clock::now();
-    work();
-    synchronize(stream);
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-        .count();
-  }
-  void beginCapture(moecclStream_t stream) override { myGpu().beginCapture(stream); }
-  Graph endCapture(moecclStream_t stream) override { return myGpu().endCapture(stream); }
-  void replay(const Graph& graph, moecclStream_t stream) override {
-    myGpu().replay(*std::static_pointer_cast<GpuDouble::Graph>(graph), stream);
-  }
-  ncclComm* join(moecclComm_t comm) override {
-    int rank = 0, ranks = 0;
-    check(moecclCommUserRank(comm, &rank), comm);
-    check(moecclCommCount(comm, &ranks), comm);
-    Gpu::Id id{"user's "};
-    std::snprintf(id.data(), id.size(), "user's %d", joined_++);
-    return static_cast<ncclComm*>(myGpu().join(id, ranks, rank));
-  }
-  void leave(ncclComm* comm) override { myGpu().destroy(comm); }
-
- private:
-  int joined_ = 0;  // the same on all ranks
-};
 
 // Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
 class Gpus : public ::testing::Test {
@@ -87,7 +37,7 @@ class Gpus : public ::testing::Test {
   }
 
   GpuWorld world_{{.seed = 7, .threads = true}};
-  GpuRanks ranks_{world_};
+  GpusOfRanks ranks_{world_};
 };
 
 // Fails the GoogleTest with what fails in a rank.
@@ -112,10 +62,10 @@ TEST_P(JobsOnGpus, DoWhatTheyDoOnOneGpu) {
           .nodes = GetParam(),
           .algorithms = {}};
   run(job, [](moecclComm_t comm, int number) {
-    DoubleDevice device;
+    const std::unique_ptr<Device> device = myDevice();
     Reporter reporter(number);
     {
-      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
       for (const gpu::RanksTest& test : gpu::ranksTests()) {
         const int before = rank.steps();
         test.run(rank);
@@ -133,10 +83,10 @@ TEST_P(JobsOnGpus, MeasureTheExecutor) {
           .nodes = GetParam(),
           .algorithms = {}};
   run(job, [](moecclComm_t comm, int number) {
-    DoubleDevice device;
+    const std::unique_ptr<Device> device = myDevice();
     Reporter reporter(number);
     {
-      gpu::Rank rank(comm, device, reporter, /*quick=*/true);
+      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
       for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
       EXPECT_GT(rank.steps(), 0);
       rank.leave();
@@ -274,26 +224,6 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
                moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
-  });
-}
-
-// This program has no double of the kernels of layers.
-TEST_F(Gpus, SayWhatLayersMiss) {
-  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {1, 2, 1, moecclOrderEspEp}, &grid), comm);
-    moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-    config.tokens = config.embedding = config.hidden = config.topK = 1;
-    config.experts = 2;
-    config.capacityFactor = 1;
-    moecclMoeLayer_t layer = nullptr;
-    const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
-    const std::string text = moecclGetLastError(nullptr);
-    checkThat(result == moecclSuccess || text.find("no usable CUDA driver") != text.npos ||
-                  text.find("layers on GPUs need CUDA") != text.npos,
-              text);
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
   });
 }
 

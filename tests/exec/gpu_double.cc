@@ -1,7 +1,10 @@
 #include "tests/exec/gpu_double.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "kernels/reduce.h"
@@ -65,12 +68,23 @@ std::byte* GpuDouble::allocate(std::size_t bytes) {
   const Lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("allocates during a capture");
-  auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  // More is a workspace that nobody reads.
-  std::memset(memory.get(), 0xa5, std::min(bytes, std::size_t{1} << 20));
+  Memory memory = map(bytes);
   std::byte* const begin = memory.get();
-  memory_[begin] = {std::move(memory), bytes};
+  memory_[begin] = std::move(memory);
   return begin;
+}
+
+GpuDouble::Memory GpuDouble::map(std::size_t bytes) {
+  void* const memory = mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  // More than this is a workspace, whose users spoil it themselves.
+  std::memset(memory, 0xa5, std::min(bytes, std::size_t{1} << 20));
+  return Memory(static_cast<std::byte*>(memory), Unmap{bytes});
+}
+
+void GpuDouble::Unmap::operator()(std::byte* memory) const {
+  munmap(memory, std::max<std::size_t>(bytes, 1));
 }
 
 void GpuDouble::free(std::byte* memory) noexcept {
@@ -83,15 +97,14 @@ void GpuDouble::free(std::byte* memory) noexcept {
     world_.problem("memory is freed while there is work that never ends");
   const auto known = memory_.find(memory);
   if (known == memory_.end()) return world_.problem("memory is freed that is not there");
-  kept_.push_back(std::move(known->second.bytes));
+  kept_.push_back(std::move(known->second));
   memory_.erase(known);
 }
 
 std::byte* GpuDouble::allocatePinned(std::size_t bytes) {
   const Lock lock(world_.mutex_);
   requireCurrent();
-  auto memory = std::make_unique<std::byte[]>(bytes);
-  std::memset(memory.get(), 0xa5, bytes);
+  Memory memory = map(bytes);
   std::byte* const begin = memory.get();
   pinned_[begin] = std::move(memory);
   return begin;
@@ -107,7 +120,7 @@ bool GpuDouble::owns(const GpuWorld::Range& range) const {
   auto behind = memory_.upper_bound(begin);
   if (behind == memory_.begin()) return false;
   const auto& [first, memory] = *--behind;
-  return begin + range.bytes <= first + memory.size;
+  return begin + range.bytes <= first + memory.get_deleter().bytes;
 }
 
 bool GpuDouble::idle() const {

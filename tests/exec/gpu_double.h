@@ -257,13 +257,15 @@ class GpuDouble final : public Gpu {
   std::vector<GpuWorld::Stream*> streams_;
   std::map<GpuWorld::Event*, std::shared_ptr<GpuWorld::Event>> events_;
   std::map<CommState*, std::unique_ptr<CommState>> comms_;
-  struct Memory {
-    std::unique_ptr<std::byte[]> bytes;
-    std::size_t size;
+  // Whole pages, which cost nothing where nobody touches them: workspaces are large.
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const;
   };
-  std::map<const std::byte*, Memory> memory_;
-  std::map<std::byte*, std::unique_ptr<std::byte[]>> pinned_;
-  std::vector<std::unique_ptr<std::byte[]>> kept_;  // freed, perhaps while there was work
+  using Memory = std::unique_ptr<std::byte, Unmap>;
+  static Memory map(std::size_t bytes);
+  std::map<const std::byte*, Memory> memory_, pinned_;
+  std::vector<Memory> kept_;  // freed, perhaps while there was work
   std::vector<GpuWorld::Access> history_;
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;

@@ -7,6 +7,7 @@
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
 #include "kernels/reduce.h"
+#include "kernels/runtime_cuda.h"
 #include "src/error.h"
 
 namespace moeccl {
@@ -48,6 +49,12 @@ TEST_F(NoDriver, IsWhatTheErrorSays) {
   config.batchTokens = config.embedding = config.experts = config.choices = 1;
   config.capacityTokens = config.capacitySlots = 1;
   expectNoDriver([&] { cuda::Gate(config, 1, 1); });
+  expectNoDriver([] { cuda::allocate(16); });
+  expectNoDriver([] { cuda::allocatePinned(16); });
+  expectNoDriver([] { cuda::newStream(true); });
+  expectNoDriver([] { cuda::newEvent(); });
+  expectNoDriver([] { cuda::synchronize(nullptr); });
+  expectNoDriver([&] { cuda::clear(data, 16, nullptr); });
 }
 
 TEST_F(NoDriver, NothingToDoIsNoError) {

@@ -59,6 +59,7 @@ void setGradients(moecclMoeLayer_t layer, Learned& learned) {
 // Runs forward and backward, and fails the test where a rank's gradients are not what the reference
 // says.
 std::vector<Learned> learn(const Task& task, const How& how) {
+  SCOPED_TRACE(nameOf(how.schedule));
   const Problem& problem = task.problem;
   std::vector<Learned> all(problem.ranks());
   Job job = jobOf(problem);
@@ -105,12 +106,8 @@ std::vector<Learned> learn(const Task& task, const How& how) {
                                 kAuxiliaryLossScale, learned.input.data(), stream));
       }
     }
-    {
-      SCOPED_TRACE(problem.text() + ", " + nameOf(how.schedule) + ", rank " + std::to_string(rank));
-      expectLearned(problem.datatype, learned, gradientsOf(how, expected),
-                    how.tolerance > 0 ? how.tolerance : toleranceOf(problem.datatype),
-                    how.onlyInput);
-    }
+    checkLearned(problem, learned, gradientsOf(how, expected),
+                 how.tolerance > 0 ? how.tolerance : toleranceOf(problem.datatype), how.onlyInput);
     check(moecclStreamDestroy(stream));
     check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));

@@ -95,8 +95,8 @@ struct Outcome {
   std::vector<std::int64_t> assigned, kept;
 };
 
-// Fails the test where a rank's outcome is not what the reference says.
-void expectSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome);
+// Throws where a rank's outcome is not what the reference says.
+void checkSolved(const Problem& problem, const Solved& solved, int rank, const Outcome& outcome);
 
 struct Run {
   moecclSchedule_t schedule = moecclScheduleAuto;
@@ -110,13 +110,15 @@ struct Run {
 // A job of threads with as many ranks as the grid needs.
 Job jobOf(const Problem& problem);
 
-// Runs the layer, and fails the test where a rank's outcome is not what the reference says. The
-// outcomes by rank; of processes none come back.
-std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
-
 // The schedules that are offered for the problem's grid and capacity groups, and their names.
 std::vector<moecclSchedule_t> schedulesOf(const Problem& problem);
 const char* nameOf(moecclSchedule_t schedule);
+
+// What follows is for tests that have GoogleTest (run_layer.cc).
+
+// Runs the layer, and fails the test where a rank's outcome is not what the reference says. The
+// outcomes by rank; of processes none come back.
+std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
 
 // All of them against the reference, and their statistics against each other to the last bit.
 void expectAllSchedules(const Problem& problem);

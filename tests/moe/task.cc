@@ -1,8 +1,8 @@
 #include "tests/moe/task.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+#include <stdexcept>
+#include <string>
 
 namespace moeccl::test {
 
@@ -48,29 +48,37 @@ Learned roomFor(moecclDataType_t datatype, const Gradients& shard, double before
           room(shard.residualW2), room(shard.residualB2)};
 }
 
-void expectLearned(moecclDataType_t datatype, const Learned& learned, const Gradients& expected,
-                   double tolerance, bool onlyInput) {
-  const auto expectClose = [&](const char* name, const Elements& elements,
-                               const std::vector<double>& numbers, double factor = 1) {
-    const std::vector<double> actual = decode(datatype, elements);
-    ASSERT_EQ(actual.size(), numbers.size()) << name;
-    EXPECT_LE(moe_reference::largestError(actual, numbers), factor * tolerance) << name;
+void checkLearned(const Problem& problem, const Learned& learned, const Gradients& expected,
+                  double tolerance, bool onlyInput) {
+  std::string faults;
+  const auto compare = [&](const char* name, const Elements& elements,
+                           const std::vector<double>& numbers, double factor = 1) {
+    const std::vector<double> actual = decode(problem.datatype, elements);
+    const bool same = actual.size() == numbers.size();
+    const double error = same ? moe_reference::largestError(actual, numbers) : -1;
+    // An error that is no number is one too.
+    if (!same || !(error <= factor * tolerance))
+      faults += std::string("; ") + name + ", off by " + std::to_string(error);
   };
-  expectClose("input", learned.input, expected.input);
-  if (onlyInput) return;
-  // Where one expert has nearly all probability, these are small differences of large numbers, here as in
-  // the reference.
-  const double factor = datatype == moecclFloat64 ? 10 : 1;
-  expectClose("gate", learned.gate, expected.gate, factor);
-  expectClose("noise", learned.noise, expected.noise, factor);
-  expectClose("w1", learned.w1, expected.w1);
-  expectClose("b1", learned.b1, expected.b1);
-  expectClose("w2", learned.w2, expected.w2);
-  expectClose("b2", learned.b2, expected.b2);
-  expectClose("residual w1", learned.residualW1, expected.residualW1);
-  expectClose("residual b1", learned.residualB1, expected.residualB1);
-  expectClose("residual w2", learned.residualW2, expected.residualW2);
-  expectClose("residual b2", learned.residualB2, expected.residualB2);
+  compare("input", learned.input, expected.input);
+  if (!onlyInput) {
+    // Where one expert has nearly all probability, these are small differences of large numbers, here as in
+    // the reference.
+    const double factor = problem.datatype == moecclFloat64 ? 10 : 1;
+    compare("gate", learned.gate, expected.gate, factor);
+    compare("noise", learned.noise, expected.noise, factor);
+    compare("w1", learned.w1, expected.w1);
+    compare("b1", learned.b1, expected.b1);
+    compare("w2", learned.w2, expected.w2);
+    compare("b2", learned.b2, expected.b2);
+    compare("residual w1", learned.residualW1, expected.residualW1);
+    compare("residual b1", learned.residualB1, expected.residualB1);
+    compare("residual w2", learned.residualW2, expected.residualW2);
+    compare("residual b2", learned.residualB2, expected.residualB2);
+  }
+  if (!faults.empty())
+    throw std::runtime_error("gradients are not what the reference says" + faults + "; " +
+                             problem.text());
 }
 
 }  // namespace moeccl::test

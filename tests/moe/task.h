@@ -29,9 +29,9 @@ struct Learned {
 // Room for gradients like the rank's shard of them; `before`: what is there.
 Learned roomFor(moecclDataType_t datatype, const moe_reference::Gradients& shard, double before);
 
-// Fails the test where a rank's gradients are not what is expected.
-void expectLearned(moecclDataType_t datatype, const Learned& learned,
-                   const moe_reference::Gradients& expected, double tolerance,
-                   bool onlyInput = false);
+// Throws where a rank's gradients are not what is expected.
+void checkLearned(const Problem& problem, const Learned& learned,
+                  const moe_reference::Gradients& expected, double tolerance,
+                  bool onlyInput = false);
 
 }  // namespace moeccl::test

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/moe/problem.h"
+
+namespace moeccl::test {
+
+std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run) {
+  SCOPED_TRACE(nameOf(run.schedule));
+  std::vector<Outcome> outcomes(problem.ranks());
+  Job job = jobOf(problem);
+  job.algorithms = run.algorithms;
+  job.ucx = run.ucx;
+  job.processes = run.processes;
+  job.progressThread = run.progressThread;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclMoeConfig_t config = solved.layer.config;
+    config.schedule = run.schedule;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    check(moecclMoeLayerGetShapes(layer, &shapes));
+    const int batch = rank / problem.grid.nMp;
+    checkThat(shapes.capacity == solved.expected[batch].capacity,
+              "capacity " + std::to_string(shapes.capacity));
+    const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+    check(moecclMoeLayerSetWeights(layer, &shard.weights));
+
+    moecclStream_t stream = nullptr;
+    if (run.ownStream) check(moecclStreamCreate(comm, &stream));
+    Outcome& outcome = outcomes[rank];
+    const moe_reference::Elements input =
+        moe_reference::encode(problem.datatype, solved.inputs[batch]);
+    const moe_reference::Elements poison = moe_reference::encode(
+        problem.datatype,
+        std::vector<double>(solved.inputs[batch].size(), std::numeric_limits<double>::quiet_NaN()));
+    moe_reference::Elements output;
+    for (int i = 0; i < run.forwards; ++i) {
+      if (problem.training) check(moecclMoeLayerSetStep(layer, problem.step));
+      output = run.inPlace ? input : poison;
+      check(moecclMoeForward(layer, run.inPlace ? output.data() : input.data(), output.data(),
+                             stream));
+    }
+    outcome.output = moe_reference::decode(problem.datatype, output);
+    moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+    check(moecclMoeGetStats(layer, &stats));
+    outcome.auxiliaryLoss = stats.auxiliaryLoss;
+    outcome.imbalance = stats.imbalance;
+    outcome.droppedChoices = stats.droppedChoices;
+    outcome.assigned.assign(stats.assigned, stats.assigned + problem.experts);
+    outcome.kept.assign(stats.kept, stats.kept + problem.experts);
+    checkSolved(problem, solved, rank, outcome);
+
+    check(moecclStreamDestroy(stream));
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclGridDestroy(grid));
+  });
+  return outcomes;
+}
+
+void expectAllSchedules(const Problem& problem) {
+  const Solved solved = solve(problem);
+  std::vector<Outcome> first;
+  for (moecclSchedule_t schedule : schedulesOf(problem)) {
+    const auto outcomes = runLayer(problem, solved, {.schedule = schedule});
+    if (first.empty()) first = outcomes;
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
+      SCOPED_TRACE(problem.text() + ", " + nameOf(schedule));
+      EXPECT_EQ(outcomes[rank].auxiliaryLoss, first[rank].auxiliaryLoss);
+      // What a probe's experts give back are the choices' weights.
+      if (problem.probe) {
+        EXPECT_EQ(outcomes[rank].output, first[rank].output);
+      }
+    }
+  }
+}
+
+}  // namespace moeccl::test
