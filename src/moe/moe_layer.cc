@@ -179,18 +179,30 @@ moecclResult_t MoeLayer::run(moecclStream_t stream, Pass pass) {
   if (result != moecclSuccess) return result;
   try {
     result = pass(stream);
-    failedPhase_ = schedule_->failedPhase();
-    passed_->set(stream);
+    if (result == moecclSuccess) passed_->set(stream);
   } catch (const Error& e) {
     const std::string last = schedule_->lastPhase();
+    abandon(stream);
     throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
   }
+  if (result == moecclSuccess) return result;
+  failedPhase_ = schedule_->failedPhase();
+  abandon(stream);
   return result;
 }
 
+// What is queued belongs to the pass all the same, and the next one comes after it.
+void MoeLayer::abandon(moecclStream_t stream) {
+  try {
+    schedule_->abandon(stream);
+    passed_->set(stream);
+  } catch (const Error&) {  // what failed before is what is told
+  }
+}
+
 moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
-  hasStats_ = false;
   const moecclResult_t result = run(stream, [&](moecclStream_t on) {
+    hasStats_ = false;
     const moecclResult_t passed = schedule_->forward(weights_, step_, input, output, sums_, on);
     if (passed != moecclSuccess) return passed;
     stats_.summarise(sums_, on);

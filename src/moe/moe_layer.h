@@ -59,6 +59,8 @@ class MoeLayer {
   // Calls pass() between begin and the mark of its end.
   template <typename Pass>
   moecclResult_t run(moecclStream_t stream, Pass pass);
+  // After a pass that failed or threw.
+  void abandon(moecclStream_t stream);
 
   Groups groups_;
   LayerShape shape_;

@@ -31,6 +31,9 @@ class Schedule : public Phases {
                                   const double* sumGradients, const LayerGradients& gradients,
                                   void* inputGradient, moecclStream_t stream) = 0;
 
+  // After a pass that failed or threw: what is under way beside `stream` comes before what that is asked for next.
+  virtual void abandon(moecclStream_t) {}
+
  protected:
   // `compute` must outlive this.
   Schedule(const Groups& groups, Compute& compute);

@@ -102,14 +102,15 @@ class PpMoe final : public Schedule {
     }
     const moecclResult_t result = allReduce("AllReduce", groups_.mp, partial_.get(), partial_.get(),
                                             batch() + perChoice, stream);
-    if (result != moecclSuccess) {
-      if (residual_) residual_->abandon(stream);
-      return result;
-    }
+    if (result != moecclSuccess) return result;
     compute_.copy(inputGradient, partial_.get(), batch(), stream);
     compute_.copy(router_->weightGradients(), weightGradients, perChoice, stream);
     router_->gateBackward(weights.gate, sumGradients, gradients.gate, inputGradient, stream);
     return residual_ ? residual_->addGradients(gradients.residual, stream) : moecclSuccess;
+  }
+
+  void abandon(moecclStream_t stream) override {
+    if (residual_) residual_->abandon(stream);
   }
 
  private:

@@ -39,7 +39,7 @@ class WithResidual final : public Schedule {
     // The branch first: output may be input.
     moecclResult_t result = residual_.forward(weights.residual, input, stream);
     if (result != moecclSuccess) return result;
-    result = rest(schedule_->forward(weights, step, input, output, sums, stream), stream);
+    result = rest(schedule_->forward(weights, step, input, output, sums, stream));
     return result == moecclSuccess ? residual_.addTo(output, stream) : result;
   }
 
@@ -49,16 +49,19 @@ class WithResidual final : public Schedule {
     moecclResult_t result = residual_.backward(weights.residual, outputGradient, stream);
     if (result != moecclSuccess) return result;
     result = rest(schedule_->backward(weights, outputGradient, sumGradients, gradients,
-                                      inputGradient, stream),
-                  stream);
+                                      inputGradient, stream));
     if (result == moecclSuccess) result = residual_.addTo(inputGradient, stream);
     return result == moecclSuccess ? residual_.addGradients(gradients.residual, stream) : result;
   }
 
+  void abandon(moecclStream_t stream) override {
+    schedule_->abandon(stream);
+    residual_.abandon(stream);
+  }
+
  private:
-  // The schedule's result; on failure the branch is not under way any more.
-  moecclResult_t rest(moecclResult_t result, moecclStream_t stream) {
-    if (result != moecclSuccess) residual_.abandon(stream);
+  // The schedule's result.
+  moecclResult_t rest(moecclResult_t result) {
     return result == moecclSuccess ? result : noted(schedule_->failedPhase(), result);
   }
 

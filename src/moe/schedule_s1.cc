@@ -149,27 +149,21 @@ class S1 final : public Schedule {
     return residual_->addGradients(gradients.residual, stream);
   }
 
+  void abandon(moecclStream_t stream) override {
+    for (Chunk& chunk : chunks_)
+      if (chunk.side) chunk.side->join(stream);
+    if (residual_) residual_->abandon(stream);
+  }
+
  private:
   // Whether there is something to compute while exchanges go on.
   bool overlaps() const { return shape_.chunks > 1 || shape_.residual > 0; }
 
   // Each chunk through `fill`, dispatch, `experts`, combine, `finish`, which writes the caller's part of
-  // it, and MP-AllGather, into `batch`, as drawn above; `meanwhile` while all dispatches are under way. On
-  // failure too nothing is under way afterwards that `stream` does not wait for.
+  // it, and MP-AllGather, into `batch`, as drawn above; `meanwhile` while all dispatches are under way.
   template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
   moecclResult_t overlap(void* batch, moecclStream_t stream, Fill fill, Meanwhile meanwhile,
                          Experts experts, Finish finish) {
-    const moecclResult_t result = pipeline(batch, stream, fill, meanwhile, experts, finish);
-    if (result == moecclSuccess) return result;
-    for (Chunk& chunk : chunks_)
-      if (chunk.side) chunk.side->join(stream);
-    if (residual_) residual_->abandon(stream);
-    return result;
-  }
-
-  template <typename Fill, typename Meanwhile, typename Experts, typename Finish>
-  moecclResult_t pipeline(void* batch, moecclStream_t stream, Fill fill, Meanwhile meanwhile,
-                          Experts experts, Finish finish) {
     moecclResult_t result = moecclSuccess;
     for (Chunk& chunk : chunks_) {
       fill(chunk);

@@ -87,15 +87,20 @@ class DroplessS1 final : public Schedule {
     if (result != moecclSuccess) return result;
     runExpertsBackward(weights, gradients, places_, exchange_.expertBegins(), stream);
     result = exchange_.combine(places_, stream);
-    if (result != moecclSuccess) return abandoned(result, stream);
+    if (result != moecclSuccess) return result;
     void* const part = parts_.own(inputGradient);
     compute_.zero(part, partElements(), stream);
     router_->gatherBackward(own(), places_.rows(), part, stream);
     router_->gateBackward(weights.gate, sumGradients, gateGradient_->partial(), part, stream);
     result = gatherParts(part, inputGradient, stream);
     if (result == moecclSuccess) result = gateGradient_->addTo(gradients.gate, stream);
-    if (result != moecclSuccess) return abandoned(result, stream);
+    if (result != moecclSuccess) return result;
     return residual_ ? residual_->addGradients(gradients.residual, stream) : moecclSuccess;
+  }
+
+  void abandon(moecclStream_t stream) override {
+    if (beside_) beside_->join(stream);
+    if (residual_) residual_->abandon(stream);
   }
 
  private:
@@ -115,13 +120,9 @@ class DroplessS1 final : public Schedule {
     if (beside_) beside_->follow(stream);
     moecclResult_t result = exchange_.startDispatch(places_, beside_ ? beside_->get() : stream);
     if (result == moecclSuccess) result = meanwhile();
-    if (beside_) {
-      const moecclResult_t done = beside_->join(stream);
-      if (result == moecclSuccess) result = noted("dispatch", done);
-    }
-    if (result != moecclSuccess) return abandoned(result, stream);
-    exchange_.finishDispatch(places_, stream);
-    return moecclSuccess;
+    if (result == moecclSuccess && beside_) result = noted("dispatch", beside_->join(stream));
+    if (result == moecclSuccess) exchange_.finishDispatch(places_, stream);
+    return result;
   }
 
   // What the residual branch has started advances.
@@ -134,11 +135,6 @@ class DroplessS1 final : public Schedule {
     const moecclResult_t result = parts_.gather(batch, stream);
     if (result == moecclSuccess) parts_.spread(batch, stream);
     return result;
-  }
-
-  moecclResult_t abandoned(moecclResult_t failure, moecclStream_t stream) {
-    if (residual_) residual_->abandon(stream);
-    return failure;
   }
 
   std::unique_ptr<Router> router_;

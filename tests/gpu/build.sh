@@ -18,8 +18,8 @@ if [[ -z $nccl ]]; then
     fi
   done
 fi
-# cuBLAS and NCCL are opened by name.
-for place in "$nccl/lib" "$toolkit/lib64"; do
+# cuBLAS and NCCL are opened by name; the NCCL of $nccl comes before one of the toolkit's.
+for place in "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
   [[ -d $place && $place != /usr/lib ]] && LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
 export LD_LIBRARY_PATH

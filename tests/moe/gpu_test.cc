@@ -212,13 +212,21 @@ TEST(LayerOnGpus, SayWhatTheyDoNotOffer) {
     const DeviceElements tokens(device, encode(problem.datatype, solved.inputs[0]));
     const DeviceStream stream(device);
     const DeviceLayer layer(device, grid, solved.layer, moecclScheduleS2);
-    device.beginCapture(stream.get());
-    checkError(moecclMoeForward(layer.get(), tokens.get(), tokens.get(), stream.get()),
-               moecclInvalidUsage, nullptr, {"being captured", "cannot be part of a graph"});
-    device.endCapture(stream.get());
+    const auto forwardInCapture = [&] {
+      device.beginCapture(stream.get());
+      checkError(moecclMoeForward(layer.get(), tokens.get(), tokens.get(), stream.get()),
+                 moecclInvalidUsage, nullptr, {"being captured", "cannot be part of a graph"});
+      device.endCapture(stream.get());
+    };
+    forwardInCapture();
     moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
     checkError(moecclMoeGetStats(layer.get(), &stats), moecclInvalidUsage, nullptr,
                {"no moecclMoeForward has completed"});
+    check(moecclMoeForward(layer.get(), tokens.get(), tokens.get(), stream.get()));
+    // What is refused leaves the last Forward what it was.
+    forwardInCapture();
+    check(moecclMoeGetStats(layer.get(), &stats));
+    device.synchronize(stream.get());
   });
 }
 
@@ -274,6 +282,42 @@ TEST(LayerOnGpus, TellWhereALaunchFailed) {
                 "moecclMoeBackward: after MP-Split and dispatch: experts backward: ");
     device.synchronize(nullptr);
   });
+}
+
+// A pass that fails leaves work on its stream and beside it. The next pass comes after all of that, and so does who
+// waits for the stream.
+TEST(LayerOnGpus, ComeAfterWhatAFailedPassHasLeft) {
+  Problem problem = six("failed pass");
+  problem.capacityGroups = 4;
+  problem.chunks = 2;
+  problem.residual = 5;
+  const Task task = taskOf(problem);
+  unsigned seed = 0;
+  for (moecclSchedule_t schedule : schedulesOf(problem)) {
+    SCOPED_TRACE(nameOf(schedule));
+    onGpus(problem, {.seed = ++seed}, [&](Device& device, moecclGrid_t grid, int rank) {
+      const auto encoded = encode(problem.datatype, task.solved.inputs[rank / problem.grid.nMp]);
+      const DeviceElements tokens(device, encoded), output(device, encoded);
+      const DeviceStream first(device), second(device);
+      moe_reference::Layer whole = task.solved.layer;
+      whole.config.training = 1;
+      const DeviceLayer layer(device, grid, whole, schedule);
+      for (const char* kernel : {"experts", "combining tokens"}) {
+        myGpu().breakKernels(kernel);
+        const moecclResult_t result =
+            moecclMoeForward(layer.get(), tokens.get(), output.get(), first.get());
+        // PPMoE does not combine.
+        if (schedule != moecclSchedulePpMoe || kernel == std::string("experts"))
+          checkError(result, moecclUnhandledCudaError, nullptr, {kernel});
+        myGpu().breakKernels("");
+        check(moecclMoeForward(layer.get(), tokens.get(), output.get(), second.get()));
+        Outcome outcome = statsOf(problem, layer.get());
+        device.synchronize(second.get());
+        outcome.output = decode(problem.datatype, output.read());
+        checkSolved(problem, task.solved, rank, outcome);
+      }
+    });
+  }
 }
 
 }  // namespace
