@@ -37,7 +37,7 @@
  *   memory of that GPU, float32 alone, and a cudaStream_t, NULL being the legacy default stream. A pass is enqueued
  *   and returns; memory and weights belong to it until the stream has come so far. Passes of a layer come one after
  *   another, whatever their streams. Forward waits in the middle of dropless layers and of PPMoE, which must know
- *   how many tokens each expert gets; a Forward of more tokens than any before for a dropless layer's experts may
+ *   how many tokens each expert gets (no timeout ends that, only an abort of the communicator by another thread); a Forward of more tokens than any before for a dropless layer's experts may
  *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
  *
  * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose

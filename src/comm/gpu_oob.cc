@@ -1,23 +1,8 @@
 #include "src/comm/gpu_oob.h"
 
+#include <cstring>
+
 namespace moeccl {
-namespace {
-
-// Memory of a device, with an owner.
-class DeviceMemory {
- public:
-  DeviceMemory(Gpu& gpu, std::size_t bytes) : gpu_(gpu), data_(gpu.allocate(bytes)) {}
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() { gpu_.free(data_); }
-  std::byte* data() const { return data_; }
-
- private:
-  Gpu& gpu_;
-  std::byte* const data_;
-};
-
-}  // namespace
 
 GpuOob::GpuOob(NcclLanes& lanes)
     : lanes_(lanes),
@@ -29,10 +14,13 @@ void GpuOob::allgather(const void* send, void* recv, std::size_t bytes) {
   Gpu& gpu = lanes_.gpu();
   const OnDevice here(gpu, lanes_.device());
   const Gpu::Stream stream = lanes_.stream(0, false);
-  const DeviceMemory all(gpu, bytes * static_cast<std::size_t>(ranks_));
-  const auto of = [&](int rank) { return all.data() + bytes * static_cast<std::size_t>(rank); };
-  lanes_.begin(stream, {});
-  gpu.toDevice(of(rank_), send, bytes, stream);
+  const std::size_t wanted = bytes * static_cast<std::size_t>(ranks_);
+  // The lanes' memory, which stays with what is under way where waiting is given up.
+  lanes_.begin(stream, {.arenaBytes = wanted, .hostBytes = wanted});
+  std::byte* const host = lanes_.host();
+  const auto of = [&](int rank) { return lanes_.arena() + bytes * static_cast<std::size_t>(rank); };
+  std::memcpy(host, send, bytes);
+  gpu.toDevice(of(rank_), host, bytes, stream);
   if (ranks_ > 1) {
     gpu.groupStart();
     for (int peer = 0; peer < ranks_; ++peer) {
@@ -42,9 +30,10 @@ void GpuOob::allgather(const void* send, void* recv, std::size_t bytes) {
     }
     gpu.groupEnd();
   }
-  gpu.toHost(recv, all.data(), bytes * static_cast<std::size_t>(ranks_), stream);
+  gpu.toHost(host, of(0), wanted, stream);
   lanes_.end(stream);
   lanes_.await("what the ranks have to agree on");
+  std::memcpy(recv, host, wanted);
 }
 
 }  // namespace moeccl

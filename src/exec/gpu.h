@@ -34,6 +34,9 @@ class Gpu {
   // Neither is possible while any stream of the process is being captured.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) noexcept = 0;
+  // Memory of the host that toDevice and toHost do not wait for.
+  virtual std::byte* allocatePinned(std::size_t bytes) = 0;
+  virtual void freePinned(std::byte* memory) noexcept = 0;
 
   // A stream that does not wait for the legacy default stream; `urgent`: of the highest priority.
   virtual Stream newStream(bool urgent) = 0;
@@ -47,7 +50,8 @@ class Gpu {
   // Names the capture that a stream is part of; 0: none.
   virtual std::uint64_t capture(Stream stream) = 0;
 
-  // Between a host's memory and the device's; the host's must stay until the stream has come so far.
+  // Between a host's memory and the device's; the host's must stay until the stream has come so far. Where it
+  // is not pinned either may wait for that.
   virtual void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) = 0;
   // kernels/copy.h and kernels/reduce.h have the contracts.

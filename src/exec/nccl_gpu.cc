@@ -53,6 +53,8 @@ class NcclGpu final : public Gpu {
 
   std::byte* allocate(std::size_t bytes) override { return cuda::allocate(bytes); }
   void free(std::byte* memory) noexcept override { cuda::free(memory); }
+  std::byte* allocatePinned(std::size_t bytes) override { return cuda::allocatePinned(bytes); }
+  void freePinned(std::byte* memory) noexcept override { cuda::freePinned(memory); }
 
   Stream newStream(bool urgent) override { return cuda::newStream(urgent); }
   void deleteStream(Stream stream) noexcept override { cuda::deleteStream(stream); }

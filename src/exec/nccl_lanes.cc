@@ -34,6 +34,7 @@ NcclLanes::~NcclLanes() {
         if (stream != nullptr) gpu_->deleteStream(stream);
     gpu_->free(arena_);
     for (std::byte* memory : outgrown_) gpu_->free(memory);
+    for (std::byte* memory : host_) gpu_->freePinned(memory);
   } catch (...) {  // CUDA has gone before us, and all of this with it
   }
 }
@@ -72,6 +73,10 @@ void NcclLanes::requireForCapture(const Needs& needs) const {
 void NcclLanes::grow(const Needs& needs) {
   while (static_cast<int>(events_.size()) < needs.events) events_.push_back(gpu_->newEvent());
   if (needs.arenaBytes > arenaBytes_) growArena(needs.arenaBytes);
+  if (needs.hostBytes > hostBytes_) {
+    host_.push_back(gpu_->allocatePinned(needs.hostBytes));
+    hostBytes_ = needs.hostBytes;
+  }
   if (needs.lanes <= static_cast<int>(comms_.size())) return;
   // All streams now: during a capture none should be made.
   for (int lane = 0; lane < needs.lanes; ++lane) stream(lane, true), stream(lane, false);

@@ -30,6 +30,7 @@ class NcclLanes {
     int lanes = 1;
     int events = 0;
     std::size_t arenaBytes = 0;
+    std::size_t hostBytes = 0;  // not in graphs
   };
 
   // Takes over `comm`, also where it throws Error. `timeoutMs`: how long await() waits, negative: for ever.
@@ -54,6 +55,8 @@ class NcclLanes {
   Gpu::Stream stream(int lane, bool urgent);
   Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }
   std::byte* arena() const { return arena_; }
+  // Pinned memory of the host.
+  std::byte* host() const { return host_.empty() ? nullptr : host_.back(); }
 
   // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has one, or
   // Timeout; `what` says who waits.
@@ -82,6 +85,9 @@ class NcclLanes {
   std::size_t arenaBytes_ = 0;
   bool inGraphs_ = false;             // a graph uses arena_
   std::vector<std::byte*> outgrown_;  // arenas that graphs use
+  // The last is in use; a call that was given up may still use others.
+  std::vector<std::byte*> host_;
+  std::size_t hostBytes_ = 0;  // of the last
   // The end of the last call that was not captured, and of the last in the capture of this number.
   Gpu::Event last_ = nullptr, lastCaptured_ = nullptr;
   bool called_ = false;

@@ -176,8 +176,6 @@ class GpuDouble final : public Gpu {
   void fault(const std::string& text) {
     world_.problem("device " + std::to_string(number_) + ": " + text);
   }
-  std::byte* allocatePinned(std::size_t bytes);
-  void freePinned(std::byte* memory) noexcept;
   // The caller waits, for a minute at most.
   void await(Event event);
   void synchronize(Stream stream);
@@ -187,6 +185,8 @@ class GpuDouble final : public Gpu {
   void setDevice(int device) override { current_ = device; }
   std::byte* allocate(std::size_t bytes) override;
   void free(std::byte* memory) noexcept override;
+  std::byte* allocatePinned(std::size_t bytes) override;
+  void freePinned(std::byte* memory) noexcept override;
   Stream newStream(bool urgent) override;
   void deleteStream(Stream stream) noexcept override;
   Event newEvent() override;
