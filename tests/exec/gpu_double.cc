@@ -15,6 +15,11 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
+// Nothing may come from nowhere.
+void copyBytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 std::string bytesText(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
 }  // namespace
@@ -257,7 +262,7 @@ void GpuDouble::toDevice(std::byte* to, const void* from, std::size_t bytes, Str
       [=] {
         return std::vector<GpuWorld::Range>{{to, bytes, true}, {from, bytes, false, true}};
       },
-      [=] { std::memcpy(to, from, bytes); }, stream);
+      [=] { copyBytes(to, from, bytes); }, stream);
 }
 
 void GpuDouble::toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) {
@@ -266,7 +271,7 @@ void GpuDouble::toHost(void* to, const std::byte* from, std::size_t bytes, Strea
       [=] {
         return std::vector<GpuWorld::Range>{{from, bytes, false}, {to, bytes, true, true}};
       },
-      [=] { std::memcpy(to, from, bytes); }, stream);
+      [=] { copyBytes(to, from, bytes); }, stream);
 }
 
 void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
