@@ -8,6 +8,7 @@
 #include <random>
 
 #include "perf/fit/candidates.h"
+#include "perf/stolen.h"
 
 namespace moeccl::perf {
 namespace {
@@ -49,6 +50,8 @@ std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, const
 }
 
 bool allSteady(std::vector<Turn>& turns, double percent) {
+  for (const Turn& turn : turns)
+    if (turn.seconds.size() < kMinRepetitions) return false;
   double fastest = std::numeric_limits<double>::infinity();
   for (const Turn& turn : turns) fastest = std::min(fastest, medianOf(turn.seconds).value);
   bool all = true;
@@ -60,6 +63,18 @@ bool allSteady(std::vector<Turn>& turns, double percent) {
   return all;
 }
 
+// Of one turn: those times that a hypervisor disturbed.
+using Disturbed = std::vector<double>;
+
+// Where there are too few others, disturbed times count too.
+void makeDo(std::vector<Turn>& turns, std::vector<Disturbed>& disturbed) {
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    while (turns[i].seconds.size() < kMinRepetitions && !disturbed[i].empty()) {
+      turns[i].seconds.push_back(disturbed[i].back());
+      disturbed[i].pop_back();
+    }
+}
+
 }  // namespace
 
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts) {
@@ -67,18 +82,24 @@ void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool 
   std::vector<std::size_t> order(turns.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random;  // every rank's draws are the same
-  std::vector<double> mine(turns.size());
+  std::vector<double> mine(turns.size()), stolen(turns.size());
+  std::vector<Disturbed> disturbed(turns.size());
   for (int repetition = 1; repetition <= rounds.maxRepetitions; ++repetition) {
     std::ranges::shuffle(order, random);
     for (const std::size_t turn : order) {
+      const Watch watch;
       const double seconds = timeOf(team, turns[turn], calls[turn], rounds.independent);
       mine[turn] = counts ? std::max(seconds, 1e-9) : 0;
+      stolen[turn] = watch.disturbed() ? 1 : 0;
     }
-    const std::vector<double> slowest = team.slowest(mine);
-    for (std::size_t i = 0; i < turns.size(); ++i) turns[i].seconds.push_back(slowest[i]);
+    const std::vector<double> slowest = team.slowest(mine), onAny = team.slowest(stolen);
+    for (std::size_t i = 0; i < turns.size(); ++i)
+      (onAny[i] > 0 ? disturbed[i] : turns[i].seconds).push_back(slowest[i]);
     if (repetition < kMinRepetitions) continue;
-    if (allSteady(turns, rounds.steadyPercent) || team.elapsed() > rounds.until) return;
+    if (allSteady(turns, rounds.steadyPercent) || team.elapsed() > rounds.until) break;
   }
+  makeDo(turns, disturbed);
+  allSteady(turns, rounds.steadyPercent);
 }
 
 }  // namespace moeccl::perf

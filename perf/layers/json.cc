@@ -48,6 +48,8 @@ ordered_json contenderToJson(const Timed& timed, const Timed& timedAs) {
           {"passes", timed.passes},
           {"timedAs", timedAs.setting.name()},
           {"seconds", timed.seconds},
+          {"repeated", timed.repeated},
+          {"disturbed", timed.disturbed},
           {"quartiles", {quartiles.first, quartiles.median, quartiles.third}}};
 }
 

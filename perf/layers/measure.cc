@@ -11,6 +11,7 @@
 
 #include "perf/layers/turns.h"
 #include "perf/statistics.h"
+#include "perf/stolen.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -27,11 +28,18 @@ double largestOf(const Job& job, double mine) {
 // Of one pass on the calling rank.
 double secondsOf(Contender& contender, int passes) {
   contender.barrier();
+  if (passes > 1) contender.run(1);  // what came before has left its own things in the caches
   const auto begin = std::chrono::steady_clock::now();
   contender.run(passes);
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / passes;
 }
+
+// Of one contender, on the slowest rank.
+struct Times {
+  std::vector<double> quiet;
+  std::vector<double> disturbed;  // by what is outside of this machine
+};
 
 // The largest difference over the largest element, both over all ranks: a rank's part may well be nothing but
 // zeros, and so may be all of the gate's gradient, as with one expert. Infinite where something is not finite.
@@ -77,7 +85,7 @@ class Race {
       if (expected.empty()) expected = firstResults();
       const double error = compare(expected, contender.setting());
       const std::size_t timedAs = first.emplace(contender.ways(), timed.size()).first->second;
-      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, timedAs, {}});
+      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, timedAs});
     }
     return timed;
   }
@@ -103,23 +111,46 @@ class Race {
     for (Timed& contender : timed) {
       contender.passes = timed[contender.timedAs].passes;
       contender.seconds = timed[contender.timedAs].seconds;
+      contender.repeated = timed[contender.timedAs].repeated;
+      contender.disturbed = timed[contender.timedAs].disturbed;
     }
   }
 
  private:
-  // Turns of those contenders; adds the times.
+  // Turns of those contenders; adds the times. Disturbed turns are repeated, but not more often than there are
+  // repetitions; then they count.
   void race(std::vector<Timed>& timed, const std::vector<std::size_t>& racers, int repetitions,
             Draws& draws) {
-    if (racers.empty() || repetitions == 0) return;
-    const std::vector<double> mine =
-        inTurns(racers.size(), repetitions, draws, [&](std::size_t racer) {
-          return secondsOf(contenders_[racers[racer]], timed[racers[racer]].passes);
-        });
-    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
-    const auto lists = byContender(slowest, racers.size());
+    const auto wanted = static_cast<std::size_t>(repetitions);
+    std::vector<Times> times(racers.size());
+    for (int round = 0; round < 2 * repetitions; ++round) {
+      std::vector<std::size_t> lacking;
+      for (std::size_t i = 0; i < racers.size(); ++i)
+        if (times[i].quiet.size() < wanted) lacking.push_back(i);
+      if (lacking.empty()) break;
+      std::vector<double> disturbed(lacking.size());
+      const std::vector<double> mine = inTurns(lacking.size(), draws, [&](std::size_t i) {
+        const std::size_t racer = racers[lacking[i]];
+        const Watch watch;
+        const double seconds = secondsOf(contenders_[racer], timed[racer].passes);
+        disturbed[i] = watch.disturbed() ? 1 : 0;
+        return seconds;
+      });
+      const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
+      disturbed = overRanks(job_.gather(disturbed), mine.size(), Average::kMax);
+      for (std::size_t i = 0; i < lacking.size(); ++i) {
+        Times& racer = times[lacking[i]];
+        (disturbed[i] > 0 ? racer.disturbed : racer.quiet).push_back(slowest[i]);
+      }
+    }
     for (std::size_t i = 0; i < racers.size(); ++i) {
-      std::vector<double>& seconds = timed[racers[i]].seconds;
-      seconds.insert(seconds.end(), lists[i].begin(), lists[i].end());
+      Timed& racer = timed[racers[i]];
+      const std::size_t missing = wanted - std::min(wanted, times[i].quiet.size());
+      racer.seconds.insert(racer.seconds.end(), times[i].quiet.begin(), times[i].quiet.end());
+      racer.seconds.insert(racer.seconds.end(), times[i].disturbed.begin(),
+                           times[i].disturbed.begin() + static_cast<std::ptrdiff_t>(missing));
+      racer.repeated += static_cast<int>(times[i].disturbed.size() - missing);
+      racer.disturbed += static_cast<int>(missing);
     }
   }
 

@@ -15,7 +15,9 @@ struct Timed {
   int passes;                 // of a turn
   double error;               // of its results from the first contender's, relatively
   std::size_t timedAs;  // the contender that ran: an earlier one that does the same, or itself
-  std::vector<double> seconds;  // per pass on the slowest rank, one for each repetition
+  std::vector<double> seconds = {};  // per pass on the slowest rank, one for each repetition
+  // Turns that a hypervisor disturbed: those that were repeated, and those whose times count nevertheless.
+  int repeated = 0, disturbed = 0;
 };
 
 struct NotOffered {

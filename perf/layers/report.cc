@@ -52,6 +52,24 @@ void printMedian(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
     std::printf(" %9s", "-");
 }
 
+// What a hypervisor did to the times, if it did anything.
+void printDisturbances(const Run& run) {
+  int repeated = 0, disturbed = 0;
+  std::size_t turns = 0;
+  for (const Outcome& outcome : run.outcomes)
+    for (std::size_t i = 0; i < outcome.measured.timed.size(); ++i) {
+      const Timed& timed = outcome.measured.timed[i];
+      if (timed.timedAs != i) continue;
+      turns += timed.seconds.size();
+      repeated += timed.repeated;
+      disturbed += timed.disturbed;
+    }
+  if (repeated + disturbed > 0)
+    std::printf(
+        "#\n# The host took processors away in %d of %zu turns: %d were repeated, %d count\n",
+        repeated + disturbed, turns + static_cast<std::size_t>(repeated), repeated, disturbed);
+}
+
 }  // namespace
 
 Report::Report(const Options& options, const Job& job)
@@ -109,6 +127,7 @@ void Report::showProgress() const {
 }
 
 void Report::finish() {
+  printDisturbances(run_);
   printSummaries(run_);
   if (!file_.is_open()) return;
   file_ << toJson(run_) << '\n';

@@ -22,6 +22,13 @@ constexpr double kGoodEnough = 0.01;
 // in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
 constexpr double kWorth = 10;
 constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
+// Where the spreads of the samples are known they tell how exact the samples are, as well as so many more
+// samples would, and less is enough.
+constexpr double kSpreadsCount = 4;
+constexpr double kWorthBesideSpreads = 8;
+constexpr std::size_t kSamplesForKneeBesideSpreads = 6;
+// A median of some ten repetitions is off by this part of their spread.
+constexpr double kErrorOfSpread = 0.3;
 // Of thousands of sizes, not every boundary is tried.
 constexpr std::size_t kMaxBoundaries = 256;
 
@@ -44,13 +51,19 @@ double median(std::vector<double> values) {
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
-// What the squared relative error of each sample counts, 1 on average.
+// The median of those that are known; 0: none is.
 template <typename Sample>
-std::vector<double> weightsOf(std::span<const Sample> samples) {
+double typicalSpread(std::span<const Sample> samples) {
   std::vector<double> known;
   for (const Sample& sample : samples)
     if (sample.spread > 0) known.push_back(sample.spread);
-  const double typical = known.empty() ? 0 : median(known);
+  return known.empty() ? 0 : median(std::move(known));
+}
+
+// What the squared relative error of each sample counts, 1 on average.
+template <typename Sample>
+std::vector<double> weightsOf(std::span<const Sample> samples) {
+  const double typical = typicalSpread(samples);
   std::vector<double> weights;
   for (const Sample& sample : samples) {
     const double spread = sample.spread > 0 ? sample.spread : typical;
@@ -133,11 +146,14 @@ double squaredError(const Samples& samples, const Fit& fit) {
 
 // Fisher's F of the second line: by how much it and the knee lower the error, per parameter, in units of what
 // remains per degree of freedom. Both with the error that is good enough, so that what is left of a perfect
-// line is nothing to explain.
-double worthOfKnee(double lineError, double pairError, std::size_t samples) {
+// line is nothing to explain. `spread`: the samples' typical one, 0 if it is not known.
+double worthOfKnee(double lineError, double pairError, std::size_t samples, double spread) {
   constexpr double kLine = 2, kPair = 5;
   const double n = static_cast<double>(samples), floor = n * kGoodEnough * kGoodEnough;
-  return (lineError - pairError) / (kPair - kLine) / ((pairError + floor) / (n - kPair));
+  const double error = kErrorOfSpread * spread, known = spread > 0 ? kSpreadsCount : 0;
+  const double expected = known * (kModelError * kModelError + error * error);
+  return (lineError - pairError) / (kPair - kLine) /
+         ((pairError + floor + expected) / (n - kPair + known));
 }
 
 // Where to go over from one line to the other: where a steeper one meets the first, but not before the sample at
@@ -212,10 +228,11 @@ Fit fitLine(std::span<const Point> points) {
   const Samples samples{sorted, weights};
 
   Fit fit{{lineThrough(samples, 0)}, {}};
-  if (samples.size() >= kSamplesForKnee) {
+  const double spread = typicalSpread(points);
+  if (samples.size() >= (spread > 0 ? kSamplesForKneeBesideSpreads : kSamplesForKnee)) {
     const std::optional<Fit> pair = fitPair(samples);
     if (pair && worthOfKnee(squaredError(samples, fit), squaredError(samples, *pair),
-                            samples.size()) > kWorth) {
+                            samples.size(), spread) > (spread > 0 ? kWorthBesideSpreads : kWorth)) {
       fit = *pair;
       bridgeJump(fit, samples);
     }

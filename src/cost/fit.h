@@ -57,7 +57,7 @@ struct Fit {
 
 // alpha, beta >= 0. Samples of one size only give a constant: they tell no slope.
 //
-// A second segment, from eight samples on, has to earn its three parameters: an F test that allows for the best
+// A second segment, from eight samples on, from six where spreads are known, has to earn its three parameters: an F test that allows for the best
 // knee having been searched among all boundaries between samples gives one straight line in 100 a knee by
 // chance. Each segment has samples of at least three sizes, and what one line predicts within 1 % has no knee. A
 // curve that falls at a knee is fitted by what does not.

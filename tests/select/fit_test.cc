@@ -196,6 +196,24 @@ TEST(FitLine, ChanceMakesFewKnees) {
   EXPECT_LE(knees, lines / 100);
 }
 
+// Of five repetitions the first and third quartiles are some 2.4 times as far apart as their median errs.
+TEST(FitLine, KnownSpreadsTellKneesFromChance) {
+  int chance = 0, found = 0, lines = 0;
+  for (int count : {6, 7, 9})
+    for (double noise : {0.02, 0.05, 0.1})
+      for (unsigned seed = 0; seed < 100; ++seed, ++lines) {
+        const auto fitOf = [&](double (*time)(double)) {
+          std::vector<Point> points = samples(count, 4, noise, seed, time);
+          for (Point& point : points) point.spread = 2.4 * noise;
+          return fitLine(points).segments.size();
+        };
+        chance += fitOf([](double x) { return 1e-5 + 1e-9 * x; }) > 1;
+        found += fitOf([](double x) { return x < 4096 ? 1e-5 : 2e-5 + 5e-9 * x; }) > 1;
+      }
+  EXPECT_LE(chance, lines / 100);
+  EXPECT_GE(found, lines * 3 / 4);
+}
+
 TEST(FitLine, ManySamples) {
   const auto time = [](double x) { return x < 1e4 ? 1e-5 : 5e-5 + 1e-9 * x; };
   const Fit fit = fitLine(samples(8192, std::pow(1e6, 1.0 / 8192), 0.05, 1, time));
