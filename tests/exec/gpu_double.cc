@@ -373,6 +373,7 @@ void GpuDouble::remove(Comm comm, bool abort) noexcept {
   const auto known = comms_.find(static_cast<CommState*>(comm));
   if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
   const std::string name = known->second->name;
+  const int rank = known->second->rank;
   world_.runLocked();
   const auto uses = [&](const std::unique_ptr<GpuWorld::Item>& item) {
     return std::ranges::any_of(item->messages, [&](const auto& m) { return m->comm == name; });
@@ -386,9 +387,12 @@ void GpuDouble::remove(Comm comm, bool abort) noexcept {
         if (message->partner != nullptr) message->partner->partner = nullptr;
       }
     }
-  // Whoever calls on it later meets nobody.
+  // Whoever calls on this rank later meets nobody; the others still meet each other.
   if (abort)
-    std::erase_if(world_.matching_, [&](const auto& m) { return std::get<0>(m.first) == name; });
+    std::erase_if(world_.matching_, [&](const auto& pair) {
+      const auto& [comm, from, to] = pair.first;
+      return comm == name && (from == rank || to == rank);
+    });
   comms_.erase(known);
   world_.changed_.notify_all();
 }

@@ -280,6 +280,29 @@ TEST(GpuDouble, SeesOrdersThatDeadlock) {
   }
 }
 
+TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
+  GpuWorld world({});
+  const std::shared_ptr<GpuDouble> gpus[] = {world.newGpu(), world.newGpu(), world.newGpu()};
+  const Gpu::Id id = gpus[0]->newId();
+  Gpu::Comm comms[3];
+  for (int rank = 0; rank < 3; ++rank) comms[rank] = gpus[rank]->join(id, 3, rank);
+  std::byte from[8] = {}, to[8] = {}, never[8] = {};
+  gpus[1]->groupStart();
+  gpus[1]->send(from, 8, 2, comms[1], nullptr);
+  gpus[1]->groupEnd();
+  gpus[0]->abort(comms[0]);
+  gpus[2]->groupStart();
+  gpus[2]->recv(to, 8, 1, comms[2], nullptr);
+  gpus[2]->groupEnd();
+  world.run();
+  EXPECT_EQ(world.stuck(), "");
+  gpus[2]->groupStart();
+  gpus[2]->recv(never, 8, 0, comms[2], nullptr);
+  gpus[2]->groupEnd();
+  world.run();
+  EXPECT_NE(world.stuck().find("receive of 8 bytes from 0"), std::string::npos);
+}
+
 TEST(GpuDouble, SeesMissingEvents) {
   for (const bool ordered : {false, true}) {
     Pair pair;

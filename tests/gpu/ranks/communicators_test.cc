@@ -101,8 +101,9 @@ RANKS_TEST(refusals) {
   });
 }
 
-// The communicator of a test that leaves it broken, after a call that has made NCCL's connections: until
-// then NCCL itself waits for the other ranks, on the host.
+// The communicator of a test that leaves it broken, after calls that have made NCCL's connections: until
+// then NCCL itself waits for the other ranks, on the host. All ranks are through with these calls, so
+// that no rank breaks what another is still in.
 moecclComm_t connected(const Rank& rank, std::int64_t timeoutMs) {
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   config.timeoutMs = timeoutMs;
@@ -110,6 +111,7 @@ moecclComm_t connected(const Rank& rank, std::int64_t timeoutMs) {
   moecclComm_t comm = nullptr;
   check(moecclCommSplit(rank.comm(), 0, rank.rank(), &comm, &config), rank.comm());
   works(rank, comm);
+  works(rank, rank.comm());
   return comm;
 }
 
