@@ -7,8 +7,10 @@
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/api/structs.h"
+#include "src/comm/agreement.h"
 #include "src/comm/digest.h"
 #include "src/comm/hardware.h"
+#include "src/comm/origin.h"
 #include "src/select/group_text.h"
 #include "src/select/layer_model.h"
 #include "src/select/link_fit.h"
@@ -147,6 +149,11 @@ moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) 
     require(profile != nullptr, "profile is NULL; pass where to store the profile");
     moeccl::Profile empty;
     empty.fingerprint = moeccl::fingerprintOf(communicator);
+    // Rank 0's: all ranks must come to the same profile.
+    moeccl::CommunicatorOob oob(communicator);
+    const moeccl::Origin mine = moeccl::origin();
+    empty.date = moeccl::exchangeText(oob, mine.date)[0];
+    empty.command = moeccl::exchangeText(oob, oob.rank() == 0 ? mine.command : "")[0];
     *profile = moeccl::opened(std::move(empty)).release();
   });
 }

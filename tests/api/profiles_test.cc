@@ -5,10 +5,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace moeccl::test {
@@ -56,6 +60,26 @@ TEST(Profile, IsWhatWasStored) {
     check(moecclGridDestroy(grid));
   });
   unsetenv("MOECCL_PROFILE");
+}
+
+// All ranks come to the same profile, though their clocks differ; that is what RanksMustHaveTheSame would find.
+TEST(Profile, SaysWhenItWasMadeAndByWhat) {
+  const Folder folder;
+  const std::string path = folder.file("profile.json");
+  runJob(kJob, [&](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    std::this_thread::sleep_for(std::chrono::milliseconds(400 * rank));
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"allgather", "ring", 1.0, 0}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
+    check(moecclProfileDestroy(profile));
+  });
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(std::regex_search(text, std::regex("\"date\": \"20\\d\\d-\\d\\d-\\d\\dT"))) << text;
+  EXPECT_TRUE(std::regex_search(text, std::regex("\"command\": \"[^\"]*profiles_test"))) << text;
 }
 
 TEST(Profile, OfAnotherClusterIsRefused) {
