@@ -1,12 +1,15 @@
 #include "perf/fit/candidates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace moeccl::perf {
 namespace {
 
 constexpr double kBytesMatter = 2, kCatchesUp = 0.8;
+// Times the fastest at either size: who may be the fastest in between.
+constexpr double kClose = 1.25;
 
 }  // namespace
 
@@ -27,6 +30,18 @@ void dropHopeless(std::vector<Candidate>& candidates, double before) {
     candidate.slower = slower;
   }
   std::erase_if(candidates, [](const Candidate& candidate) { return candidate.hopeless >= 2; });
+}
+
+std::vector<Candidate> contested(const std::vector<Candidate>& candidates) {
+  if (candidates.empty() || candidates[0].before == 0) return {};
+  const auto first = std::ranges::min_element(candidates, {}, &Candidate::before);
+  const auto second = std::ranges::min_element(candidates, {}, &Candidate::last);
+  if (first == second) return {};
+  std::vector<Candidate> close;
+  std::ranges::copy_if(candidates, std::back_inserter(close), [&](const Candidate& candidate) {
+    return candidate.before <= kClose * first->before || candidate.last <= kClose * second->last;
+  });
+  return close;
 }
 
 }  // namespace moeccl::perf

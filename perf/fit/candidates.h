@@ -15,7 +15,8 @@ struct Candidate {
   std::string algorithm;
   Contender* contender;  // nullptr: this rank has no part
   double last = 0;       // seconds at the largest size so far
-  double slower = 0;     // than the fastest, there
+  double before = 0;     // and at the size before that; 0: there is none
+  double slower = 0;     // than the fastest, at the largest
   int hopeless = 0;      // sizes, one after the other
 };
 
@@ -26,5 +27,9 @@ double fastestOf(const std::vector<Candidate>& candidates);
 // nobody is hopeless: what takes many steps may still move the most bytes. So a size counts only where bytes cost
 // the fastest something, and against those alone that do not catch up.
 void dropHopeless(std::vector<Candidate>& candidates, double before);
+
+// Those that may be the fastest between the last two sizes, where another is at the one than at the other: samples at
+// these two do not say from which size on. None where the fastest is the same.
+std::vector<Candidate> contested(const std::vector<Candidate>& candidates);
 
 }  // namespace moeccl::perf

@@ -20,10 +20,11 @@ const char* const kDescription =
     "bound and threaded alike.\n"
     "\n"
     "All groups of a collective make the same call at once; the slowest rank counts. Sizes\n"
-    "grow by factors of 4. Algorithms take turns in each repetition, in shuffled order. One\n"
-    "that was more than 4 times slower than the fastest at two sizes one after the other, and\n"
-    "did not catch up, is not measured at larger ones; sizes at which the fastest did not take\n"
-    "twice as long as at the one before do not count. perf/README.md says what is measured.";
+    "grow by factors of 4, with one between where another algorithm becomes the fastest.\n"
+    "Algorithms take turns in each repetition, in shuffled order. One that was more than 4 times\n"
+    "slower than the fastest at two sizes one after the other, and did not catch up, is not\n"
+    "measured at larger ones; sizes at which the fastest did not take twice as long as at the\n"
+    "one before do not count. perf/README.md says what is measured.";
 
 bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
   return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -26,11 +27,10 @@ struct Sizes {
   }
 };
 
-// Least seconds that one more size takes.
-double leastCost(const std::vector<Candidate>& candidates) {
+// Least seconds that a size takes that is `step` times the largest so far.
+double leastCost(const std::vector<Candidate>& candidates, double step) {
   double seconds = 0;
-  for (const Candidate& candidate : candidates)
-    seconds += candidate.last * static_cast<double>(kStep) * kMinCalls;
+  for (const Candidate& candidate : candidates) seconds += candidate.last * step * kMinCalls;
   return seconds;
 }
 
@@ -53,6 +53,28 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
   const Sizes sizes{options.minBytes, options.maxBytes > 0 ? options.maxBytes : kLargest};
   Buffer send(memory), recv(memory);
   Swept swept;
+  // The points of one size, until `end`.
+  const auto measure = [&](const std::vector<Candidate>& some, std::size_t count, double end) {
+    const std::size_t bytes = count * sizeof(float) * sendBlocks;
+    showSize(bytes);
+    if (subject.comm != nullptr) {
+      send.atLeast(bytes);
+      recv.atLeast(count * sizeof(float) * recvBlocks);
+    }
+    std::vector<Turn> turns;
+    for (const Candidate& candidate : some)
+      turns.push_back({[&, contender = candidate.contender] {
+        if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
+      }});
+    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end}, subject.counts);
+    std::vector<Point> points;
+    for (std::size_t i = 0; i < turns.size(); ++i)
+      points.push_back({some[i].algorithm, bytes, medianOf(turns[i].seconds), turns[i].steady});
+    swept.points.insert(swept.points.end(), points.begin(), points.end());
+    return points;
+  };
+
+  std::size_t smaller = 0;  // the count before
   for (std::uint64_t size = sizes.first; size <= sizes.last; size *= kStep) {
     const std::size_t count = size / sizeof(float) / sendBlocks;
     if (count == 0) continue;
@@ -62,32 +84,28 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
         return candidate.last * static_cast<double>(kStep) > kLongestCall;
       });
     if (candidates.empty()) break;
-    const std::size_t bytes = count * sizeof(float) * sendBlocks;
-    const double now = team.elapsed();
-    if (now + leastCost(candidates) >= until) {
-      swept.cutAt = bytes;
+    if (team.elapsed() + leastCost(candidates, kStep) >= until) {
+      swept.cutAt = count * sizeof(float) * sendBlocks;
       break;
     }
-    showSize(bytes);
-    if (subject.comm != nullptr) {
-      send.atLeast(bytes);
-      recv.atLeast(count * sizeof(float) * recvBlocks);
-    }
-    std::vector<Turn> turns;
-    for (const Candidate& candidate : candidates)
-      turns.push_back({[&, contender = candidate.contender] {
-        if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
-      }});
     // Less than the same for each: one more size says more than closer medians of those before.
-    const double share = (until - now) / static_cast<double>(2 * sizes.left(size) - 1);
+    const auto share = [&] {
+      const double now = team.elapsed();
+      return now + (until - now) / static_cast<double>(2 * sizes.left(size) - 1);
+    };
     const double before = fastestOf(candidates);
-    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, now + share},
-              subject.counts);
-    for (std::size_t i = 0; i < turns.size(); ++i) {
-      const Median seconds = medianOf(turns[i].seconds);
-      swept.points.push_back({candidates[i].algorithm, bytes, seconds, turns[i].steady});
-      candidates[i].last = seconds.value;
+    const std::vector<Point> points = measure(candidates, count, share());
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      candidates[i].before = candidates[i].last;
+      candidates[i].last = points[i].seconds.value;
     }
+    const auto between = static_cast<std::size_t>(
+        std::sqrt(static_cast<double>(smaller) * static_cast<double>(count)));
+    if (const std::vector<Candidate> some = contested(candidates);
+        !some.empty() && between > smaller && between < count &&
+        team.elapsed() + leastCost(some, 1) < until)
+      measure(some, between, share());
+    smaller = count;
     dropHopeless(candidates, before);
     if (size > sizes.last / kStep) break;
   }

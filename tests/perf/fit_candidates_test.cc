@@ -26,6 +26,28 @@ std::vector<std::string> left(const std::vector<std::string>& names,
 
 using Names = std::vector<std::string>;
 
+// Who is measured between two sizes, by the seconds at these.
+Names between(const std::vector<std::pair<double, double>>& seconds) {
+  std::vector<Candidate> candidates;
+  for (const auto& [before, last] : seconds) {
+    candidates.push_back({std::string(1, static_cast<char>('a' + candidates.size())), nullptr});
+    candidates.back().before = before;
+    candidates.back().last = last;
+  }
+  Names names;
+  for (const Candidate& candidate : contested(candidates)) names.push_back(candidate.algorithm);
+  return names;
+}
+
+TEST(FitCandidates, OvertakingIsLookedAtMoreClosely) {
+  EXPECT_EQ(between({}), Names{});
+  EXPECT_EQ(between({{0, 1}, {0, 2}}), Names{});  // there is no size before
+  EXPECT_EQ(between({{1, 4}, {2, 5}}), Names{});  // a is the fastest at both
+  EXPECT_EQ(between({{1, 6}, {2, 5}}), (Names{"a", "b"}));
+  // c is close at one size, d at the other, and e at none.
+  EXPECT_EQ(between({{1, 6}, {2, 4}, {1.2, 9}, {5, 5}, {2, 8}}), (Names{"a", "b", "c", "d"}));
+}
+
 TEST(FitCandidates, HopelessTwiceIsGivenUp) {
   EXPECT_EQ(left({"a", "b"}, {{1, 5}, {4, 20}}), (Names{"a", "b"}));
   EXPECT_EQ(left({"a", "b"}, {{1, 5}, {4, 20}, {16, 80}}), (Names{"a"}));
