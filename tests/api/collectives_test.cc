@@ -78,7 +78,9 @@ void everyTypeAndSize(const Job& job, const Algorithm& algorithm, moecclComm_t c
       exercise(what, comm, nullptr, nullptr);
     }
   };
-  for (int type = 0; type < moecclNumTypes; ++type) {
+  // Neither types and operators nor large blocks know of nodes: many ranks meet them where there are two.
+  const bool few = job.ranks <= 5, all = few || job.nodes.size() == 2;
+  for (int type = 0; all && type < moecclNumTypes; ++type) {
     call(7, static_cast<moecclDataType_t>(type));
     if (!sums) continue;
     call(333, static_cast<moecclDataType_t>(type), moecclMax);
@@ -87,9 +89,8 @@ void everyTypeAndSize(const Job& job, const Algorithm& algorithm, moecclComm_t c
   for (size_t count : {0, 1, 2, 333, 1021}) call(count, moecclFloat16);
   call((1 << 13) + 3, moecclInt8);
   if (kSanitized) return;
-  // Large jobs meet large blocks once per algorithm: with two nodes. To check sums is expensive.
-  if (job.ranks <= 5 || job.nodes.size() == 2)
-    call((1 << 20) / (sums && job.ranks > 5 ? 64 : 4), moecclFloat32);
+  // A megabyte; of many ranks a megabyte for all.
+  if (all) call((1 << 20) / (few ? 4 : 64), moecclFloat32);
   // A count of zero between others, and a small one behind a large one.
   call(0, moecclFloat64);
   call(1, moecclBfloat16);

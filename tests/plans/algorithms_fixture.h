@@ -87,6 +87,19 @@ class Algorithms : public ::testing::TestWithParam<Algorithm> {
     checkVariants(topology, drawGrid(topology.ranks()), values);
   }
 
+  // `draws` topologies of uneven nodes, of `most` ranks at most.
+  void checkRandom(int draws, int most) {
+    std::mt19937 random(20240229);
+    for (int i = 0; i < draws; ++i) {
+      const Topology topology = randomTopology(random, most);
+      Parameters parameters = drawGrid(topology.ranks());
+      parameters.window = 1 + i % 20;
+      parameters.radix = 2 + i % 7;
+      parameters.leaders = i % 4;
+      check(topology, parameters);
+    }
+  }
+
   Parameters drawGrid(int ranks) {
     return needsGrid(GetParam().collective) ? randomGrid(random_, ranks) : Parameters{};
   }

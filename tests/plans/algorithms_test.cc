@@ -30,17 +30,9 @@ TEST_P(Algorithms, OnRoundRobinPlacements) {
     for (int nodes = 1; nodes <= ranks; ++nodes) checkVariants(roundRobin(ranks, nodes));
 }
 
-TEST_P(Algorithms, OnRandomUnevenNodes) {
-  std::mt19937 random(20240229);
-  for (int i = 0; i < (kSanitized ? 16 : 64); ++i) {
-    const Topology topology = randomTopology(random, kSanitized ? 48 : 256);
-    Parameters parameters = drawGrid(topology.ranks());
-    parameters.window = 1 + i % 20;
-    parameters.radix = 2 + i % 7;
-    parameters.leaders = i % 4;
-    check(topology, parameters);
-  }
-}
+TEST_P(Algorithms, OnRandomUnevenNodes) { checkRandom(kSanitized ? 16 : 64, kSanitized ? 48 : 96); }
+
+TEST_P(Algorithms, LongOnRandomUnevenNodes) { checkRandom(64, 256); }
 
 class AlgorithmsOfGrids : public Algorithms {};
 
