@@ -3,13 +3,14 @@
  * in moeccl.h; the text of an error is found with moecclGetLastError(NULL). Nothing here communicates
  * but moecclProfileCreate and moecclCommSetProfile.
  *
- * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them and
- * the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective,
- * algorithm and group, with a second line where one does not fit; the local work of a layer is a sum of
- * terms for the gate, the experts' products and what is moved; and of whole layers, where they were measured,
- * the profile knows by what factors their exchanges and local work take longer than by themselves. What a
- * profile has no samples for, and everything where there is no profile, is priced from the plans and the costs
- * of links: of those on which the profile's samples come out best, or typical ones.
+ * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them and the
+ * fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per collective, algorithm
+ * and group, with a second line where one does not fit; near samples that are off by more than their spreads
+ * explain, it takes what these say. The local work of a layer is a sum of terms for the gate, the experts'
+ * products and what is moved; and of whole layers, where they were measured, the profile knows by what factors
+ * their exchanges and local work take longer than by themselves. What a profile has no samples for, and
+ * everything where there is no profile, is priced from the plans and the costs of links: of those on which the
+ * profile's samples come out best, or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_

@@ -27,8 +27,6 @@ constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
 constexpr double kSpreadsCount = 4;
 constexpr double kWorthBesideSpreads = 8;
 constexpr std::size_t kSamplesForKneeBesideSpreads = 6;
-// A median of some ten repetitions is off by this part of their spread.
-constexpr double kErrorOfSpread = 0.3;
 // Of thousands of sizes, not every boundary is tried.
 constexpr std::size_t kMaxBoundaries = 256;
 

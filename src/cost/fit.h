@@ -38,6 +38,9 @@ struct Agreement {
   bool operator==(const Agreement&) const = default;
 };
 
+// A median of some ten repetitions is off by this part of their spread.
+inline constexpr double kErrorOfSpread = 0.3;
+
 // What fits accept: anything beyond is no measurement, and would overflow.
 inline constexpr double kMinSeconds = 1e-12, kMaxSeconds = 1e12;
 inline constexpr double kMaxSize = 1e19;

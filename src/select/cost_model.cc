@@ -60,7 +60,7 @@ CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice&
 
 double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const {
   if (topology_.ranks() == 1) return 0;
-  if (way.curve != nullptr) return way.curve->fit.at(bytes);
+  if (way.curve != nullptr) return way.curve->seconds(bytes);
   return way.price->seconds(std::ceil(bytes / std::max(1.0, ways.blocks)), links_, sharing_);
 }
 

@@ -30,7 +30,8 @@ std::optional<Times> timesOf(const Profile& profile, const LayerExchange& exchan
   for (const std::string& where : exchange.where) {
     std::optional<Times> fastest;
     for (const Curve& curve : profile.curves(exchange.collective, where)) {
-      const Times times{curve.fit.at(exchange.bytes), curve.fit.at(0)};
+      const double seconds = curve.seconds(exchange.bytes);
+      const Times times{seconds, std::min(seconds, curve.seconds(0))};
       if (!fastest || times.seconds < fastest->seconds) fastest = times;
     }
     if (!fastest) return std::nullopt;

@@ -62,6 +62,11 @@ LayerOrder layerOrderOf(const LayerCurve& curve) { return layerOrder(curve.key);
                       key.collective.c_str(), key.algorithm.c_str(), key.where.c_str()));
 }
 
+void fitCurve(Curve& curve) {
+  curve.fit = fitLine(curve.samples);
+  curve.corrections = correctionsOf(curve.fit, curve.samples);
+}
+
 }  // namespace
 
 const char* nameOf(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
@@ -115,7 +120,7 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
 std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,
                                        std::string_view where, double bytes) const {
   const Curve* curve = find(collective, algorithm, where);
-  return curve ? std::optional(curve->fit.at(bytes)) : std::nullopt;
+  return curve ? std::optional(curve->seconds(bytes)) : std::nullopt;
 }
 
 const Local* Profile::local(Pass pass) const {
@@ -127,7 +132,7 @@ void Profile::add(CurveKey key, std::vector<Point> samples) {
   if (find(key.collective, key.algorithm, key.where)) twice(key);
   std::ranges::stable_sort(samples, {}, &Point::x);
   Curve curve{std::move(key), std::move(samples), {}};
-  curve.fit = fitLine(curve.samples);
+  fitCurve(curve);
   curves_.insert(std::ranges::lower_bound(curves_, orderOf(curve), {}, orderOf), std::move(curve));
 }
 
@@ -135,6 +140,7 @@ void Profile::setCurves(std::vector<Curve> curves) {
   std::ranges::sort(curves, {}, orderOf);
   const auto same = std::ranges::adjacent_find(curves, {}, orderOf);
   if (same != curves.end()) twice(same->key);
+  for (Curve& curve : curves) curve.corrections = correctionsOf(curve.fit, curve.samples);
   curves_ = std::move(curves);
 }
 
@@ -168,7 +174,7 @@ void Profile::setLayers(std::vector<LayerCurve> layers) {
 }
 
 void Profile::refit() {
-  for (Curve& curve : curves_) curve.fit = fitLine(curve.samples);
+  for (Curve& curve : curves_) fitCurve(curve);
   for (auto& local : local_)
     if (local) local->fit = fitFeatures(featurePoints(local->samples));
   for (LayerCurve& curve : layers_) curve.factors = fitFactors(*this, curve.key, curve.samples);

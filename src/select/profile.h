@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/cost/correction.h"
 #include "src/cost/fit.h"
 #include "src/cost/links.h"
 #include "src/select/layer_fit.h"
@@ -47,7 +48,9 @@ struct Curve {
   CurveKey key;
   std::vector<Point> samples;
   Fit fit;
+  std::vector<Correction> corrections = {};  // by Profile, from the samples and the fit
 
+  double seconds(double bytes) const { return fit.at(bytes) * factorAt(corrections, bytes); }
   bool operator==(const Curve&) const = default;
 };
 

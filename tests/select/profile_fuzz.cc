@@ -44,6 +44,8 @@ void checkFit(const Curve& curve) {
     // Within rounding, as parseProfile allows.
     require(seconds >= before * (1 - 1e-8), "predictions never fall");
     before = seconds;
+    const double corrected = curve.seconds(size);
+    require(corrected >= seconds / 2 && corrected <= seconds * 2, "corrections have bounds");
   }
 }
 

@@ -1,0 +1,58 @@
+#include "src/cost/correction.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace moeccl {
+namespace {
+
+// The relative error that a sample has besides its spread: conditions drift from one size to the next.
+constexpr double kDrift = 0.01;
+constexpr double kMostFactor = 2;
+
+// How far the samples of one size are off, as a factor less 1; those that spread less count more.
+double meanError(const Fit& fit, std::span<const Point> samples, double* variance) {
+  double sum = 0, weights = 0;
+  for (const Point& sample : samples) {
+    const double own = kErrorOfSpread * sample.spread;
+    const double weight = 1 / (own * own + kDrift * kDrift);
+    const double factor =
+        std::clamp(sample.seconds / fit.at(sample.x), 1 / kMostFactor, kMostFactor);
+    sum += weight * (factor - 1);
+    weights += weight;
+  }
+  *variance = 1 / weights;
+  return sum / weights;
+}
+
+}  // namespace
+
+std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples) {
+  std::vector<Point> sorted;
+  std::ranges::copy_if(samples, std::back_inserter(sorted), [&](const Point& sample) {
+    return sample.spread > 0 && fit.at(sample.x) > 0;
+  });
+  std::ranges::stable_sort(sorted, {}, &Point::x);
+  std::vector<Correction> corrections;
+  for (auto begin = sorted.begin(); begin != sorted.end();) {
+    const auto end = std::find_if(begin, sorted.end(),
+                                  [&](const Point& sample) { return sample.x != begin->x; });
+    double variance = 0;
+    const double error = meanError(fit, {begin, end}, &variance);
+    const double counts = std::max(0.0, 1 - variance / std::max(error * error, variance));
+    corrections.push_back({begin->x, 1 + counts * error});
+    begin = end;
+  }
+  return corrections;
+}
+
+double factorAt(std::span<const Correction> corrections, double x) {
+  const auto after = std::ranges::upper_bound(corrections, x, {}, &Correction::x);
+  if (corrections.empty()) return 1;
+  if (after == corrections.begin()) return corrections.front().factor;
+  if (after == corrections.end()) return corrections.back().factor;
+  const Correction &low = after[-1], &high = *after;
+  return low.factor + (high.factor - low.factor) * ((x - low.x) / (high.x - low.x));
+}
+
+}  // namespace moeccl
