@@ -45,7 +45,8 @@ void checkFit(const Curve& curve) {
     require(seconds >= before * (1 - 1e-8), "predictions never fall");
     before = seconds;
     const double corrected = curve.seconds(size);
-    require(corrected >= seconds / 2 && corrected <= seconds * 2, "corrections have bounds");
+    require(corrected >= seconds * 0.499999 && corrected <= seconds * 2.000001,
+            "corrections have bounds");
   }
 }
 
