@@ -215,8 +215,8 @@ double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job) {
   return bytes * *std::max_element(ranksPerNode.begin(), ranksPerNode.end());
 }
 
-int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job,
-                Grids& grids) {
+int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job) {
+  Grids grids(job);
   std::vector<Layer> sorted = layers;
   std::ranges::stable_sort(sorted, {}, &Layer::work);
   const Layer& large = sorted[sorted.size() * 3 / 4];

@@ -42,7 +42,6 @@ double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job);
 
 // The smallest scale at which one of the larger of `layers` takes no more than options.layerSeconds and
 // options.memoryGib. Collective.
-int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job,
-                Grids& grids);
+int chooseScale(const std::vector<Layer>& layers, const Options& options, const Job& job);
 
 }  // namespace moeccl::perf::layers

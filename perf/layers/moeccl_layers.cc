@@ -12,10 +12,9 @@ namespace {
 void run(const Options& options, const Job& job) {
   std::optional<Report> report;
   if (job.rank() == 0) report.emplace(options, job);
-  Grids grids(job);
   const std::vector<Layer> layers =
       drawLayers(job.ranks(), options.layers, options.seed, options.topK);
-  const int scale = options.scale > 0 ? options.scale : chooseScale(layers, options, job, grids);
+  const int scale = options.scale > 0 ? options.scale : chooseScale(layers, options, job);
   if (report) report->begin(scale);
   for (const Layer& drawn : layers) {
     const Layer layer = scaled(drawn, scale);
@@ -24,6 +23,8 @@ void run(const Options& options, const Job& job) {
       if (report) report->skip(layer, bytes);
       continue;
     }
+    // Only this layer's: every communicator keeps the scratch memory of its largest exchange.
+    Grids grids(job);
     Outcome outcome{layer,
                     measure(layer, options, job, grids),
                     selectionOf(layer, options.pass, grids.get(layer.grid, "").grid.get()),
