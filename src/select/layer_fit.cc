@@ -1,6 +1,7 @@
 #include "src/select/layer_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "src/cost/least_squares.h"
@@ -9,7 +10,9 @@
 namespace moeccl {
 namespace {
 
-constexpr double kPrior = 0.1;  // samples
+// That a factor is 1: as samples that say so. What local work and latencies take may be hidden behind what the
+// wire still carries; bytes must cross it.
+constexpr std::array kPriors{0.01, 0.01, 0.1};  // local, latency, bytes
 
 // What the profile predicts of a sample's parts, over what the sample took.
 struct Shares {
@@ -63,9 +66,12 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
       known.push_back(*shares);
   if (known.empty()) return {};
 
-  const double prior = std::sqrt(kPrior);
-  std::vector<std::vector<double>> columns = {{prior, 0, 0}, {0, prior, 0}, {0, 0, prior}};
-  std::vector<double> target = {prior, prior, prior};
+  std::vector<std::vector<double>> columns(kPriors.size());
+  std::vector<double> target;
+  for (std::size_t i = 0; i < kPriors.size(); ++i) {
+    target.push_back(std::sqrt(kPriors[i]));
+    for (std::size_t j = 0; j < kPriors.size(); ++j) columns[i].push_back(i == j ? target[i] : 0);
+  }
   for (const Shares& shares : known) {
     columns[0].push_back(shares.local);
     columns[1].push_back(shares.latency);

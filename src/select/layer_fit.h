@@ -62,8 +62,8 @@ struct LayerCurve {
 // What factors may be; samples that want more are wrong, or others ran beside them.
 inline constexpr double kLeastFactor = 0.25, kMostFactor = 4;
 
-// By least squares of relative errors, each factor drawn to 1 as if a tenth of a sample had said so: it
-// decides where samples do not. By the rest of `profile`; samples whose exchanges or local work that does not
+// By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of bytes a tenth) had said
+// so: it decides where samples do not. By the rest of `profile`; samples whose exchanges or local work that does not
 // predict are left out, and where none remain factors are 1.
 LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
                         std::span<const LayerSample> samples);
