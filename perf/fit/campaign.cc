@@ -5,8 +5,8 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.6, kLayersWeight = 0.15,
-                 kSchedulesWeight = 0.2;
+constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.5, kLayersWeight = 0.15,
+                 kSchedulesWeight = 0.3;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -26,6 +26,16 @@ std::vector<Target> targetsBeside(const std::vector<Pairing>& pairings,
         pairings, [&](const Pairing& pairing) { return target.text == textOf(pairing); });
   });
   return targets;
+}
+
+// Whether one of `ways` is measured instead.
+bool hasNameOf(const std::vector<Way>& ways, const Way& other, const moecclGridShape_t& shape) {
+  return std::ranges::any_of(ways, [&](const Way& way) {
+    return std::ranges::any_of(
+        namesOf(way.collective->name, way.algorithm, shape, shape), [&](const SampleName& name) {
+          return name.collective == other.collective->name && name.algorithm == other.algorithm;
+        });
+  });
 }
 
 }  // namespace
@@ -77,15 +87,15 @@ void Campaign::measure(const Pairing& pairing, bool alone, Profile* profile) {
   const Collective& exchange = collectiveNamed("alltoall");
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.comm = comm;
-  const Subject subject{&exchange,
+  const Subject subject{waysFor(job, options_, exchange, takesPart ? &cluster : nullptr),
                         {.ranks = 2},
                         comm,
-                        takesPart,
-                        algorithmsFor(job, options_, exchange, takesPart ? &cluster : nullptr)};
+                        takesPart};
   team_.setAsleep(!takesPart);
   sweepUnit(pairsPart_, subject, textOf(pairing) + (alone ? ", one pair alone" : ""),
             [&](const Point& point) {
-              profile->add("alltoall", point.algorithm, comm, alone, point.bytes, point.seconds);
+              profile->add("alltoall", point.way.algorithm, comm, alone, point.bytes,
+                           point.seconds);
             });
   team_.setAsleep(false);
 }
@@ -95,7 +105,6 @@ void Campaign::measure(const Target& target, Profile* profile) {
   const moecclGridShape_t& shape = shapes_[target.grids.front()];
   const bool ofGrid = target.group == moecclGroupWorld;
   const int rank = team_.job().rank(), ranks = team_.job().ranks();
-  const std::string name(target.collective->name);
   const auto patternOfRank = [&](int member) {
     return patternOf(membersOf(shape, target.group, member, ranks), nodeOfRank_);
   };
@@ -106,23 +115,29 @@ void Campaign::measure(const Target& target, Profile* profile) {
   Add add;
   if (ofGrid) {
     cluster.grid = grid;
-    // A profile holds grids apart, also where they are alike to this collective.
+    // A profile holds grids apart, also where they are alike to this collective, and collectives, also where they
+    // have the same plan.
     add = [&](const Point& point) {
       for (const std::size_t alike : target.grids)
-        profile->add(name, point.algorithm, grids_[alike].get(), point.bytes, point.seconds);
+        for (const SampleName& name :
+             namesOf(point.way.collective->name, point.way.algorithm, shape, shapes_[alike]))
+          profile->add(std::string(name.collective), name.algorithm, grids_[alike].get(),
+                       point.bytes * static_cast<std::size_t>(name.times), point.seconds);
     };
   } else {
     require(moecclGridGetComm(grid, target.group, &comm), "ask for a group", comm);
     require(moecclCommCount(comm, &world.ranks), "count the ranks", comm);
     cluster.comm = comm;
     add = [&](const Point& point) {
-      profile->add(name, point.algorithm, comm, false, point.bytes, point.seconds);
+      profile->add(std::string(point.way.collective->name), point.way.algorithm, comm, false,
+                   point.bytes, point.seconds);
     };
   }
-  sweepUnit(collectivesPart_,
-            {target.collective, world, comm, patternOfRank(rank) == patternOfRank(0),
-             algorithmsFor(team_.job(), options_, *target.collective, &cluster)},
-            target.text, add);
+  Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0)};
+  for (const Collective* collective : target.collectives)
+    for (const Way& way : waysFor(team_.job(), options_, *collective, &cluster))
+      if (!hasNameOf(subject.ways, way, shape)) subject.ways.push_back(way);
+  sweepUnit(collectivesPart_, subject, target.text, add);
 }
 
 void Campaign::measure(const LayerKind& kind, Profile* profile) {

@@ -11,8 +11,13 @@ namespace moeccl::perf {
 // An algorithm that takes longer than this many times the fastest is not waited for, and may be given up.
 inline constexpr double kHopeless = 4;
 
-struct Candidate {
+struct Way {
+  const Collective* collective;
   std::string algorithm;
+};
+
+struct Candidate {
+  Way way;
   Contender* contender;  // nullptr: this rank has no part
   double last = 0;       // seconds at the largest size so far
   double before = 0;     // and at the size before that; 0: there is none

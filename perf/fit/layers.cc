@@ -1,6 +1,7 @@
 #include "perf/fit/layers.h"
 
 #include <array>
+#include <cstdio>
 
 #include "perf/fit/measured_layer.h"
 
@@ -29,9 +30,10 @@ std::string textOf(const LayerKind& kind) {
   std::string text = "layer of M " + std::to_string(kind.embedding) + ", H " +
                      std::to_string(kind.hidden) + ", E " + std::to_string(kind.experts) + ", k " +
                      std::to_string(kind.topK);
-  return kind.capacityFactor == 1
-             ? text
-             : text + ", f " + std::to_string(static_cast<int>(kind.capacityFactor));
+  if (kind.capacityFactor == 1) return text;
+  std::array<char, 32> factor{};
+  std::snprintf(factor.data(), factor.size(), ", f %g", kind.capacityFactor);
+  return text += factor.data();
 }
 
 LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerKind& kind,

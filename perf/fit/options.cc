@@ -20,7 +20,7 @@ const char* const kDescription =
     "bound and threaded alike.\n"
     "\n"
     "All groups of a collective make the same call at once; the slowest rank counts. Sizes\n"
-    "grow by factors of 4, with one between where another algorithm becomes the fastest.\n"
+    "grow by factors of 3, with one between where another algorithm becomes the fastest.\n"
     "Algorithms take turns in each repetition, in shuffled order. One that was more than 4 times\n"
     "slower than the fastest at two sizes one after the other, and did not catch up, is not\n"
     "measured at larger ones; sizes at which the fastest did not take twice as long as at the\n"

@@ -9,15 +9,16 @@
 namespace moeccl::perf {
 namespace {
 
+// Sizes as capacity factors make them, not powers of two: see sweep.cc.
 constexpr std::array kKinds = {
-    WholeKind{64, {128, 64, 1, 1, 1}},    //
-    WholeKind{256, {128, 128, 1, 1, 2}},  // empty places
-    WholeKind{256, {256, 256, 1, 1, 1}},  //
-    WholeKind{512, {64, 256, 2, 2, 1}},   // products
-    WholeKind{256, {256, 64, 1, 2, 2}},   // what is exchanged
-    WholeKind{1024, {128, 64, 1, 1, 1}},  // tokens
-    WholeKind{512, {256, 256, 1, 2, 1}},  //
-    WholeKind{1024, {256, 128, 1, 1, 2}},
+    WholeKind{64, {128, 64, 1, 1, 1}},      //
+    WholeKind{160, {128, 128, 1, 1, 1.8}},  // empty places
+    WholeKind{320, {256, 256, 1, 1, 1}},    //
+    WholeKind{512, {64, 256, 2, 2, 1.2}},   // products
+    WholeKind{192, {256, 64, 1, 2, 1.5}},   // what is exchanged
+    WholeKind{1024, {128, 64, 1, 1, 1.2}},  // tokens
+    WholeKind{448, {256, 256, 1, 2, 1}},    //
+    WholeKind{1024, {256, 128, 1, 1, 1.7}},
 };
 
 std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig_t& config) {

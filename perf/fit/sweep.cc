@@ -11,21 +11,26 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr std::uint64_t kStep = 4;
+// Not a power of two, at which transports change their ways: there, every sample would have the end of a message
+// fall as well as it can.
+constexpr std::uint64_t kStep = 3;
 constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
 constexpr int kExpertsPerRank = 1;
 constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
 
-struct Sizes {
-  std::uint64_t first, last;
-  std::size_t left(std::uint64_t bytes) const {
-    std::size_t count = 1;
-    while (bytes <= last / kStep) bytes *= kStep, ++count;
-    return count;
+// Of send buffers, ascending; the last is the largest that was asked for.
+std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
+  const std::uint64_t last = options.maxBytes > 0 ? options.maxBytes : kLargest;
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t bytes = options.minBytes; bytes < last; bytes *= kStep) {
+    sizes.push_back(bytes);
+    if (bytes > last / kStep) break;
   }
-};
+  sizes.push_back(last);
+  return sizes;
+}
 
 // Least seconds that a size takes that is `step` times the largest so far.
 double leastCost(const std::vector<Candidate>& candidates, double step) {
@@ -41,16 +46,18 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
   Memory& memory = team.job().memory();
   std::vector<std::unique_ptr<Contender>> contenders;
   std::vector<Candidate> candidates;
-  for (const std::string& algorithm : subject.algorithms) {
+  for (const Way& way : subject.ways) {
     if (subject.comm != nullptr)
       contenders.push_back(
-          makeContender(*subject.collective, subject.world, algorithm, subject.comm, memory));
-    candidates.push_back({algorithm, subject.comm != nullptr ? contenders.back().get() : nullptr});
+          makeContender(*way.collective, subject.world, way.algorithm, subject.comm, memory));
+    candidates.push_back({way, subject.comm != nullptr ? contenders.back().get() : nullptr});
   }
+  if (candidates.empty()) return {};
 
-  const auto sendBlocks = static_cast<std::size_t>(subject.collective->sendBlocks(subject.world));
-  const auto recvBlocks = static_cast<std::size_t>(subject.collective->recvBlocks(subject.world));
-  const Sizes sizes{options.minBytes, options.maxBytes > 0 ? options.maxBytes : kLargest};
+  const Collective& collective = *subject.ways[0].collective;
+  const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(subject.world));
+  const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(subject.world));
+  const std::vector<std::uint64_t> sizes = sizesFor(options);
   Buffer send(memory), recv(memory);
   Swept swept;
   // The points of one size, until `end`.
@@ -69,35 +76,37 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end}, subject.counts);
     std::vector<Point> points;
     for (std::size_t i = 0; i < turns.size(); ++i)
-      points.push_back({some[i].algorithm, bytes, medianOf(turns[i].seconds), turns[i].steady});
+      points.push_back({some[i].way, bytes, medianOf(turns[i].seconds), turns[i].steady});
     swept.points.insert(swept.points.end(), points.begin(), points.end());
     return points;
   };
 
   std::size_t smaller = 0;  // the count before
-  for (std::uint64_t size = sizes.first; size <= sizes.last; size *= kStep) {
-    const std::size_t count = size / sizeof(float) / sendBlocks;
-    if (count == 0) continue;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::size_t count = sizes[i] / sizeof(float) / sendBlocks;
+    if (count == smaller) continue;
+    const double step =
+        smaller == 0 ? 1 : static_cast<double>(count) / static_cast<double>(smaller);
     if (count > kLargestReceive / sizeof(float) / recvBlocks) break;
     if (options.maxBytes == 0)
-      std::erase_if(candidates, [](const Candidate& candidate) {
-        return candidate.last * static_cast<double>(kStep) > kLongestCall;
+      std::erase_if(candidates, [&](const Candidate& candidate) {
+        return candidate.last * step > kLongestCall;
       });
     if (candidates.empty()) break;
-    if (team.elapsed() + leastCost(candidates, kStep) >= until) {
+    if (team.elapsed() + leastCost(candidates, step) >= until) {
       swept.cutAt = count * sizeof(float) * sendBlocks;
       break;
     }
     // Less than the same for each: one more size says more than closer medians of those before.
     const auto share = [&] {
       const double now = team.elapsed();
-      return now + (until - now) / static_cast<double>(2 * sizes.left(size) - 1);
+      return now + (until - now) / static_cast<double>(2 * (sizes.size() - i) - 1);
     };
     const double before = fastestOf(candidates);
     const std::vector<Point> points = measure(candidates, count, share());
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      candidates[i].before = candidates[i].last;
-      candidates[i].last = points[i].seconds.value;
+    for (std::size_t way = 0; way < points.size(); ++way) {
+      candidates[way].before = candidates[way].last;
+      candidates[way].last = points[way].seconds.value;
     }
     const auto between = static_cast<std::size_t>(
         std::sqrt(static_cast<double>(smaller) * static_cast<double>(count)));
@@ -107,14 +116,12 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       measure(some, between, share());
     smaller = count;
     dropHopeless(candidates, before);
-    if (size > sizes.last / kStep) break;
   }
   return swept;
 }
 
-std::vector<std::string> algorithmsFor(const Job& job, const FitOptions& options,
-                                       const Collective& collective,
-                                       const moecclCluster_t* cluster) {
+std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
+                         const moecclCluster_t* cluster) {
   constexpr int kRoom = 64;
   using Name = std::array<char, MOECCL_ALGORITHM_NAME_BYTES>;
   std::map<std::string, double> slower;  // than the fastest, at the size where it is best
@@ -141,15 +148,15 @@ std::vector<std::string> algorithmsFor(const Job& job, const FitOptions& options
   for (std::size_t i = 0; i < std::min<std::size_t>(ordered.size(), kRoom); ++i)
     ordered[i].second.copy(mine[i].data(), mine[i].size() - 1);
   const std::vector<Name> all = job.gather(mine);
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < kRoom && static_cast<int>(names.size()) < options.alternatives; ++i) {
+  std::vector<Way> ways;
+  for (std::size_t i = 0; i < kRoom && static_cast<int>(ways.size()) < options.alternatives; ++i) {
     bool everywhere = all[i][0] != '\0';
     for (auto theirs = all.begin(); theirs != all.end(); theirs += kRoom)
       everywhere = everywhere && ((*theirs)[0] == '\0' ||
                                   std::find(theirs, theirs + kRoom, all[i]) != theirs + kRoom);
-    if (everywhere) names.emplace_back(all[i].data());
+    if (everywhere) ways.push_back({&collective, all[i].data()});
   }
-  return names;
+  return ways;
 }
 
 }  // namespace moeccl::perf

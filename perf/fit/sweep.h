@@ -1,4 +1,4 @@
-// One collective on one kind of group: all algorithms, small sizes to large ones.
+// One collective on one kind of group: all ways to make it, small sizes to large ones.
 #pragma once
 
 #include <moeccl/model.h>
@@ -6,21 +6,21 @@
 #include <string>
 #include <vector>
 
+#include "perf/fit/candidates.h"
 #include "perf/fit/options.h"
 #include "perf/fit/rounds.h"
 
 namespace moeccl::perf {
 
 struct Subject {
-  const Collective* collective;
-  World world;        // the ranks of the group, or the grid
-  moecclComm_t comm;  // of the group, or of the grid; NULL: this rank has no part
-  bool counts;        // whether this rank's time does
-  std::vector<std::string> algorithms;
+  std::vector<Way> ways;  // whose buffers have the same blocks
+  World world;            // the ranks of the group, or the grid
+  moecclComm_t comm;      // of the group, or of the grid; NULL: this rank has no part
+  bool counts;            // whether this rank's time does
 };
 
 struct Point {
-  std::string algorithm;
+  Way way;
   std::size_t bytes;  // of a rank's send buffer
   Median seconds;
   bool steady;
@@ -36,10 +36,9 @@ struct Swept {
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
             const std::function<void(std::size_t)>& showSize);
 
-// The algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
+// With the algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
 // `cluster` has the subject's communicator or grid; on ranks without part it counts for nothing. Collective.
-std::vector<std::string> algorithmsFor(const Job& job, const FitOptions& options,
-                                       const Collective& collective,
-                                       const moecclCluster_t* cluster);
+std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
+                         const moecclCluster_t* cluster);
 
 }  // namespace moeccl::perf

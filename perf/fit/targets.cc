@@ -17,12 +17,11 @@ constexpr Use kOfGroups[] = {
     {"allgather", moecclGroupMp},  {"allreduce", moecclGroupMp},  {"alltoall", moecclGroupEp},
     {"allgather", moecclGroupEsp}, {"allreduce", moecclGroupEsp}, {"reducescatter", moecclGroupEsp},
 };
-struct GridUse {
-  const char* collective;
-  bool mpMatters;
-};
-constexpr GridUse kOfGrids[] = {
-    {"dispatch", false}, {"combine", false}, {"combineallgather", true}, {"splitdispatch", true}};
+// Those of grids. splitdispatch is dispatch of the rank's share; without MP, SAA gathers nothing.
+constexpr std::string_view kDispatch = "dispatch", kCombine = "combine",
+                           kCombineAllGather = "combineallgather", kSplitDispatch = "splitdispatch";
+constexpr int kAnyMp = 0;
+constexpr std::string_view kCombineOnce = "dedup", kSaaAtOnce = "sequential";
 
 }  // namespace
 
@@ -78,11 +77,13 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
   std::vector<Target> targets;
   if (ranks == 1) return targets;
   std::map<std::pair<std::string, std::vector<int>>, std::size_t> known;
-  const auto add = [&](const char* collective, moecclGroup_t group, std::size_t grid,
-                       const std::vector<int>& key, const std::string& text) {
-    const auto [place, isNew] = known.try_emplace({collective, key}, targets.size());
-    if (isNew) targets.push_back({&collectiveNamed(collective), group, {}, text});
-    targets[place->second].grids.push_back(grid);
+  const auto add = [&](std::string_view collective, moecclGroup_t group, std::size_t grid,
+                       const std::vector<int>& key, const std::string& text) -> Target& {
+    const auto [place, isNew] = known.try_emplace({std::string(collective), key}, targets.size());
+    if (isNew) targets.push_back({{&collectiveNamed(collective)}, group, {}, text});
+    Target& target = targets[place->second];
+    target.grids.push_back(grid);
+    return target;
   };
   for (std::size_t grid = 0; grid < grids.size(); ++grid)
     for (const auto& [collective, group] : kOfGroups) {
@@ -92,14 +93,35 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
       add(collective, group, grid, pattern,
           std::string(collective) + " of " + textOfPattern(pattern) + " ranks");
     }
-  for (std::size_t grid = 0; grid < grids.size(); ++grid)
-    for (const auto& [collective, mpMatters] : kOfGrids) {
-      const moecclGridShape_t& shape = grids[grid];
-      add(collective, moecclGroupWorld, grid,
-          {shape.nEp, shape.nEsp, shape.order, mpMatters ? shape.nMp : 0},
-          std::string(collective) + ", grid " + textOf(shape));
+  for (std::size_t grid = 0; grid < grids.size(); ++grid) {
+    const moecclGridShape_t& shape = grids[grid];
+    const std::string ofShape = ", grid " + textOf(shape);
+    const auto ofGrid = [&](std::string_view collective, int mp) -> Target& {
+      return add(collective, moecclGroupWorld, grid, {shape.nEp, shape.nEsp, shape.order, mp},
+                 std::string(collective) + ofShape);
+    };
+    Target& dispatch = ofGrid(kDispatch, kAnyMp);
+    if (dispatch.grids.size() == 1) dispatch.text = "dispatch and splitdispatch" + ofShape;
+    Target& combine = ofGrid(kCombine, kAnyMp);
+    if (shape.nMp > 1) {
+      ofGrid(kCombineAllGather, shape.nMp);
+    } else if (combine.collectives.size() == 1) {
+      combine.collectives.push_back(&collectiveNamed(kCombineAllGather));
+      combine.text = "combine and combineallgather" + ofShape;
+      std::swap(combine.grids.front(), combine.grids.back());
     }
+  }
   return targets;
+}
+
+std::vector<SampleName> namesOf(std::string_view collective, const std::string& algorithm,
+                                const moecclGridShape_t& measured, const moecclGridShape_t& shape) {
+  if (collective == kCombineAllGather && measured.nMp != shape.nMp) return {};
+  std::vector<SampleName> names{{collective, algorithm, 1}};
+  if (collective == kDispatch) names.push_back({kSplitDispatch, algorithm, shape.nMp});
+  if (collective == kCombine && algorithm == kCombineOnce && shape.nMp == 1)
+    names.push_back({kCombineAllGather, std::string(kSaaAtOnce), 1});
+  return names;
 }
 
 std::vector<std::string> unlikeGroups(std::span<const moecclGridShape_t> grids,

@@ -3,8 +3,10 @@
 
 #include <moeccl/moeccl.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "perf/collectives.h"
@@ -12,12 +14,26 @@
 namespace moeccl::perf {
 
 struct Target {
-  const Collective* collective;
-  moecclGroup_t group;  // moecclGroupWorld: a collective of the grid
-  // Places among all grids of those that have it. A group's is measured on the first of them.
+  // Measured in turns, as they do the same: more than one are combine and, where MP groups have one rank,
+  // combineallgather.
+  std::vector<const Collective*> collectives;
+  moecclGroup_t group;  // moecclGroupWorld: of the grid
+  // Places among all grids of those that have it. It is measured on the first of them.
   std::vector<std::size_t> grids;
   std::string text;  // "allreduce of 2x4 ranks", "dispatch, 2,4,2 on 2x4 ranks"
 };
+
+// What a sample is of.
+struct SampleName {
+  std::string_view collective;
+  std::string algorithm;
+  std::int64_t times;  // as many bytes of the send buffer
+};
+
+// Of what a grid's collective with this algorithm, measured on `measured`, is also a sample on the grid `shape`, which
+// has the same EP and ESP groups: itself, and what has the same plan. None where MP groups matter, and differ.
+std::vector<SampleName> namesOf(std::string_view collective, const std::string& algorithm,
+                                const moecclGridShape_t& measured, const moecclGridShape_t& shape);
 
 // Throws std::logic_error for a name that there is not.
 const Collective& collectiveNamed(std::string_view name);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "perf/fit/candidates.h"
 
@@ -11,16 +12,16 @@ namespace {
 std::vector<std::string> left(const std::vector<std::string>& names,
                               const std::vector<std::vector<double>>& sizes) {
   std::vector<Candidate> candidates;
-  for (const std::string& name : names) candidates.push_back({name, nullptr});
+  for (const std::string& name : names) candidates.push_back({{nullptr, name}, nullptr});
   for (const std::vector<double>& seconds : sizes) {
     const double before = fastestOf(candidates);
     for (Candidate& candidate : candidates)
       candidate.last = seconds[static_cast<std::size_t>(
-          std::find(names.begin(), names.end(), candidate.algorithm) - names.begin())];
+          std::find(names.begin(), names.end(), candidate.way.algorithm) - names.begin())];
     dropHopeless(candidates, before);
   }
   std::vector<std::string> remaining;
-  for (const Candidate& candidate : candidates) remaining.push_back(candidate.algorithm);
+  for (const Candidate& candidate : candidates) remaining.push_back(candidate.way.algorithm);
   return remaining;
 }
 
@@ -30,12 +31,13 @@ using Names = std::vector<std::string>;
 Names between(const std::vector<std::pair<double, double>>& seconds) {
   std::vector<Candidate> candidates;
   for (const auto& [before, last] : seconds) {
-    candidates.push_back({std::string(1, static_cast<char>('a' + candidates.size())), nullptr});
+    std::string name(1, static_cast<char>('a' + candidates.size()));
+    candidates.push_back({{nullptr, std::move(name)}, nullptr});
     candidates.back().before = before;
     candidates.back().last = last;
   }
   Names names;
-  for (const Candidate& candidate : contested(candidates)) names.push_back(candidate.algorithm);
+  for (const Candidate& candidate : contested(candidates)) names.push_back(candidate.way.algorithm);
   return names;
 }
 

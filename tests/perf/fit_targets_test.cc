@@ -43,12 +43,51 @@ TEST(FitTargets, GroupsThatLookAlikeAreMeasuredOnce) {
   EXPECT_EQ(textsOf(targets),
             (std::vector<std::string>{
                 "alltoall of 2x2 ranks", "allgather of 1x2 ranks", "allreduce of 1x2 ranks",
-                "reducescatter of 1x2 ranks", "dispatch, grid 1,4,2", "combine, grid 1,4,2",
-                "combineallgather, grid 1,4,2", "splitdispatch, grid 1,4,2",
-                "combineallgather, grid 2,4,2", "splitdispatch, grid 2,4,2"}));
+                "reducescatter of 1x2 ranks", "dispatch and splitdispatch, grid 1,4,2",
+                "combine and combineallgather, grid 1,4,2", "combineallgather, grid 2,4,2"}));
   // What does not depend on MP groups is measured once and is the sample of both grids.
   EXPECT_EQ(targets[4].grids, (std::vector<std::size_t>{0, 1}));
-  EXPECT_EQ(targets[6].grids, (std::vector<std::size_t>{0}));
+  EXPECT_EQ(targets[6].grids, (std::vector<std::size_t>{1}));
+}
+
+// Without MP, SAA takes turns with combine, on the grid that has no MP groups, wherever that is in the list.
+TEST(FitTargets, CombineTakesTurnsWithSaaThatGathersNothing) {
+  const Ints nodes{0, 0, 0, 0, 1, 1, 1, 1};
+  const auto combineOf = [&](std::span<const moecclGridShape_t> grids) {
+    for (const Target& target : targetsOf(grids, nodes))
+      if (target.collectives[0]->name == "combine") return target;
+    return Target{};
+  };
+  const moecclGridShape_t grids[] = {
+      {2, 4, 2, moecclOrderEspEp}, {1, 4, 2, moecclOrderEspEp}, {4, 4, 2, moecclOrderEspEp}};
+  const Target both = combineOf(grids);
+  ASSERT_EQ(both.collectives.size(), 2u);
+  EXPECT_EQ(both.collectives[1]->name, "combineallgather");
+  EXPECT_EQ(both.grids, (std::vector<std::size_t>{1, 0, 2}));
+  const Target alone = combineOf(std::span(grids).first(1));
+  EXPECT_EQ(alone.collectives.size(), 1u);
+}
+
+TEST(FitTargets, SamplesOfTheSamePlan) {
+  const moecclGridShape_t without{1, 4, 2, moecclOrderEspEp}, with{2, 4, 2, moecclOrderEspEp};
+  const auto text = [&](const char* collective, const char* algorithm,
+                        const moecclGridShape_t& measured, const moecclGridShape_t& shape) {
+    std::string all;
+    for (const SampleName& name : namesOf(collective, algorithm, measured, shape))
+      all += std::string(name.collective) + " " + name.algorithm + " " +
+             std::to_string(name.times) + ";";
+    return all;
+  };
+  EXPECT_EQ(text("dispatch", "flat", without, without), "dispatch flat 1;splitdispatch flat 1;");
+  EXPECT_EQ(text("dispatch", "dedup", without, with), "dispatch dedup 1;splitdispatch dedup 2;");
+  EXPECT_EQ(text("combine", "dedup", without, without),
+            "combine dedup 1;combineallgather sequential 1;");
+  EXPECT_EQ(text("combine", "dedup", without, with), "combine dedup 1;");
+  EXPECT_EQ(text("combine", "flat", without, without), "combine flat 1;");
+  EXPECT_EQ(text("combineallgather", "pipelined", without, without),
+            "combineallgather pipelined 1;");
+  EXPECT_EQ(text("combineallgather", "pipelined", without, with), "");
+  EXPECT_EQ(text("combineallgather", "sequential", with, with), "combineallgather sequential 1;");
 }
 
 TEST(FitTargets, OrdersDiffer) {
@@ -56,8 +95,9 @@ TEST(FitTargets, OrdersDiffer) {
   const moecclGridShape_t grids[] = {{1, 2, 2, moecclOrderEspEp}, {1, 2, 2, moecclOrderEpEsp}};
   const std::vector<std::string> texts = textsOf(targetsOf(grids, nodes));
   const std::set<std::string> unique(texts.begin(), texts.end());
-  for (const char* text : {"alltoall of 2x1 ranks", "alltoall of 1x2 ranks", "dispatch, grid 1,2,2",
-                           "dispatch, grid 1,2,2,ep-first"})
+  for (const char* text :
+       {"alltoall of 2x1 ranks", "alltoall of 1x2 ranks", "dispatch and splitdispatch, grid 1,2,2",
+        "dispatch and splitdispatch, grid 1,2,2,ep-first"})
     EXPECT_TRUE(unique.contains(text)) << text;
   EXPECT_EQ(unique.size(), texts.size());
 }

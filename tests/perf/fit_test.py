@@ -71,9 +71,21 @@ class Fit(unittest.TestCase):
             self.assertGreater(len(layers["samples"]), 1)
             # Their parts are measured too: without the factors could be nothing but 1.
             self.assertNotEqual([layers["factors"][part] for part in ("local", "latency", "bytes")], [1] * 3)
-        # Measured once, known to both grids.
+        sizes = {sample["bytes"] for curve in profile["curves"] if curve["where"] == "1x2, alone" for sample in curve["samples"]}
+        self.assertGreaterEqual(sizes, {256, 768, 2304, 4096})
+        # Measured once, known to both grids, and of each rank's share to split-dispatch.
         dispatch = [curve["samples"] for curve in profile["curves"] if curve["collective"] == "dispatch"]
         self.assertIn(dispatch[0], dispatch[1:])
+        samples = {(curve["collective"], curve["algorithm"], curve["where"]): curve["samples"] for curve in profile["curves"]}
+        for mp in (1, 2):
+            for algorithm in ("flat", "dedup"):
+                where = f"mp{mp},ep2,esp2 on 2x2"
+                self.assertEqual(samples["splitdispatch", algorithm, where],
+                                 [{**sample, "bytes": mp * sample["bytes"]} for sample in samples["dispatch", algorithm, where]])
+        self.assertEqual(samples["combineallgather", "sequential", "mp1,ep2,esp2 on 2x2"],
+                         samples["combine", "dedup", "mp1,ep2,esp2 on 2x2"])
+        self.assertNotEqual(samples["combineallgather", "sequential", "mp2,ep2,esp2 on 2x2"],
+                            samples["combine", "dedup", "mp1,ep2,esp2 on 2x2"])
 
         schedules_map = self.read(self.path("map.json"))
         self.assertEqual([m["grid"]["nMp"] for m in schedules_map["maps"]], [2, 2, 1, 1])

@@ -1,8 +1,10 @@
 // What grid collectives promise about one another.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/plans/support.h"
@@ -38,6 +40,56 @@ TEST(GridCollectives, OfSingleMpRanksAreDispatchAndCombine) {
         expectSame(Collective::splitDispatch, "flat", Collective::dispatch, "flat");
       }
     }
+}
+
+// The payloads that a plan's op sends or copies, those of the input as if MP ranks kept theirs apart.
+std::vector<std::pair<Buffer, int>> sourcesOf(const Plan& plan, const Op& op, int slots, int slot) {
+  std::vector<std::pair<Buffer, int>> sources;
+  for (const Blocks& blocks : plan.src(op))
+    for (int i = 0; i < blocks.count; ++i) {
+      int block = blocks[i];
+      if (blocks.buffer == Buffer::input && slots > 1) {
+        const int expertAndSlot = block / plan.pieces;
+        EXPECT_EQ(expertAndSlot % slots, slot);
+        block = expertAndSlot / slots * plan.pieces + block % plan.pieces;
+      }
+      sources.emplace_back(blocks.buffer, block);
+    }
+  return sources;
+}
+
+// So the samples of the one are samples of the other.
+TEST(GridCollectives, SplitDispatchIsDispatchOfTheOwnShare) {
+  for (const Topology& topology :
+       {Topology::even(2, 4), Topology::even(4, 2), Topology::even(1, 8)})
+    for (const Grid& grid : gridsOf(topology.ranks(), 8))
+      for (const char* algorithm : {"flat", "dedup"}) {
+        Parameters parameters;
+        parameters.grid = grid;
+        parameters.experts = 2;
+        SCOPED_TRACE(nameOf(topology) + " " + nameOf(parameters) + " " + algorithm);
+        const auto split =
+            plansOf(*findAlgorithm(Collective::splitDispatch, algorithm), topology, parameters);
+        const auto whole =
+            plansOf(*findAlgorithm(Collective::dispatch, algorithm), topology, parameters);
+        ASSERT_TRUE(split && whole);
+        for (int rank = 0; rank < topology.ranks(); ++rank) {
+          const Plan& a = (*split)[static_cast<std::size_t>(rank)];
+          const Plan& b = (*whole)[static_cast<std::size_t>(rank)];
+          ASSERT_EQ(a.ops.size(), b.ops.size());
+          EXPECT_EQ(a.lanes, b.lanes);
+          EXPECT_EQ(a.pieces, b.pieces);
+          EXPECT_EQ(a.scratch, b.scratch);
+          for (std::size_t i = 0; i < a.ops.size(); ++i) {
+            const Op &x = a.ops[i], &y = b.ops[i];
+            EXPECT_TRUE(x.kind == y.kind && x.lane == y.lane && x.step == y.step &&
+                        x.peer == y.peer);
+            EXPECT_EQ(sourcesOf(a, x, grid.mp, grid.mpIndexOf(rank)), sourcesOf(b, y, 1, 0));
+            EXPECT_TRUE(std::ranges::equal(a.dst(x), b.dst(y)));
+            EXPECT_TRUE(std::ranges::equal(a.deps(x), b.deps(y)));
+          }
+        }
+      }
 }
 
 }  // namespace
