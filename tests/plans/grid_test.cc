@@ -60,8 +60,8 @@ std::vector<std::pair<Buffer, int>> sourcesOf(const Plan& plan, const Op& op, in
 
 // So the samples of the one are samples of the other.
 TEST(GridCollectives, SplitDispatchIsDispatchOfTheOwnShare) {
-  for (const Topology& topology :
-       {Topology::even(2, 4), Topology::even(4, 2), Topology::even(1, 8)})
+  for (const Topology& topology : {Topology::even(2, 4), Topology::even(4, 2), Topology::even(1, 8),
+                                   Topology::even(3, 1), roundRobin(8, 3), compositions(8)[37]})
     for (const Grid& grid : gridsOf(topology.ranks(), 8))
       for (const char* algorithm : {"flat", "dedup"}) {
         Parameters parameters;
