@@ -193,9 +193,8 @@ typedef struct {
       chunks; /* into which S1 cuts tokens, as the config says or the fastest measured; 1 of others */
 } moecclScheduleChoice_t;
 
-/* Every schedule that the layer and the grid offer, the fastest predicted first, but before it S1 where that is
- * predicted to take up to 2 % longer, which is a tie; the layer's automatic choice is the first. Parm's rules
- * know no ties. *nChoices as above. Local; repeated questions about one grid are answered from
+/* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic
+ * choice is the first. *nChoices as above. Local; repeated questions about one grid are answered from
  * memory. Parm V-B. Of a dropless layer times are those of even loads, k B L / E tokens of an MP group for each
  * expert, and Parm's rules do not apply. What a layer does at once (the residual branch and dispatch) is
  * predicted as one after the other. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the

@@ -65,7 +65,7 @@ typedef enum {
 
 /* The order of collectives and computation in one layer (Parm III-B, figure 3; PPMoE 3.3). */
 typedef enum {
-  moecclScheduleAuto = 0, /* the fastest predicted, of ties S1: the first of moecclSelectSchedule */
+  moecclScheduleAuto = 0,     /* the fastest as predicted: the first of moecclSelectSchedule */
   moecclScheduleBaseline = 1, /* ESP-AllGather, gate, EP-AlltoAll, experts, ESP-AllReduce,
                                  ESP-Split, EP-AlltoAll: every rank of an MP group computes all of
                                  the group's tokens */

@@ -14,10 +14,6 @@ namespace {
 // Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
 constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
 
-// Closer predictions than that are ties, and go to S1: where S2 was predicted to be faster by less, it was slower on
-// average (perf/RESULTS.md, "Ties").
-constexpr double kTie = 1.02;
-
 // Of the elements, float32, of the layers whose local work is measured.
 constexpr int kMeasuredBytes = 4;
 
@@ -222,20 +218,13 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
     all.push_back(std::move(*best));
   }
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
-  const auto s1 = std::ranges::find(all, moecclScheduleS1, &Estimate::schedule);
-  if (s1 != all.end() && s1->seconds <= kTie * all[0].seconds)
-    std::rotate(all.begin(), s1, std::next(s1));
   return all;
 }
 
 std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                                 std::span<const Pass> passes, const LayerSizes& sizes) {
   std::string text;
-  const std::vector<Estimate> all = estimates(offered, passes, sizes);
-  if (all.size() > 1 && all[1].seconds < all[0].seconds)
-    text += stringf("%s, since the time of %s is within 2 %%, which is a tie\n",
-                    nameOf(all[0].schedule), nameOf(all[1].schedule));
-  for (const Estimate& estimate : all) {
+  for (const Estimate& estimate : estimates(offered, passes, sizes)) {
     LayerSizes cut = sizes;
     cut.chunks = estimate.chunks;
     text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(estimate.schedule),

@@ -35,7 +35,7 @@ class LayerModel {
   };
   // Finds out what has been measured, so that no question has to.
   void prepare(const Grid& grid);
-  // Of the schedules in `offered`, the fastest first; but first of all S1, where it takes up to 2 % longer.
+  // Of the schedules in `offered`, the fastest first.
   std::vector<Estimate> estimates(std::span<const moecclSchedule_t> offered,
                                   std::span<const Pass> passes, const LayerSizes& sizes);
   // The same with every term and every algorithm, for people.
