@@ -21,7 +21,17 @@ constexpr Use kOfGroups[] = {
 constexpr std::string_view kDispatch = "dispatch", kCombine = "combine",
                            kCombineAllGather = "combineallgather", kSplitDispatch = "splitdispatch";
 constexpr int kAnyMp = 0;
-constexpr std::string_view kCombineOnce = "dedup", kSaaAtOnce = "sequential";
+// Of combine and dispatch; where ESP groups have one rank nothing is sent twice anyway.
+constexpr std::string_view kOnce = "dedup", kTwice = "flat";
+constexpr std::string_view kSaaAtOnce = "sequential";
+
+std::vector<std::string> sameAlgorithms(std::string_view collective, const std::string& algorithm,
+                                        const moecclGridShape_t& shape) {
+  const bool hasBoth = collective == kDispatch || collective == kCombine;
+  if (hasBoth && shape.nEsp == 1 && (algorithm == kOnce || algorithm == kTwice))
+    return {std::string(kOnce), std::string(kTwice)};
+  return {algorithm};
+}
 
 }  // namespace
 
@@ -117,10 +127,13 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
 std::vector<SampleName> namesOf(std::string_view collective, const std::string& algorithm,
                                 const moecclGridShape_t& measured, const moecclGridShape_t& shape) {
   if (collective == kCombineAllGather && measured.nMp != shape.nMp) return {};
-  std::vector<SampleName> names{{collective, algorithm, 1}};
-  if (collective == kDispatch) names.push_back({kSplitDispatch, algorithm, shape.nMp});
-  if (collective == kCombine && algorithm == kCombineOnce && shape.nMp == 1)
-    names.push_back({kCombineAllGather, std::string(kSaaAtOnce), 1});
+  std::vector<SampleName> names;
+  for (const std::string& same : sameAlgorithms(collective, algorithm, shape)) {
+    names.push_back({collective, same, 1});
+    if (collective == kDispatch) names.push_back({kSplitDispatch, same, shape.nMp});
+    if (collective == kCombine && same == kOnce && shape.nMp == 1)
+      names.push_back({kCombineAllGather, std::string(kSaaAtOnce), 1});
+  }
   return names;
 }
 

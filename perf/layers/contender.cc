@@ -10,12 +10,9 @@ namespace {
 // Weighs the auxiliary loss as in Switch and GShard.
 constexpr double kAuxiliaryLossScale = 0.01;
 
-// S2's exchanges as S1 calls the same plans where MP groups have one rank and there is nothing to gather.
-std::string withoutGather(std::string exchanges) {
-  constexpr std::string_view kGathering = "SAA: sequential", kCombining = "combine: dedup";
-  if (const auto at = exchanges.find(kGathering); at != std::string::npos)
-    exchanges.replace(at, kGathering.size(), kCombining);
-  return exchanges;
+void replaceAll(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
 }
 
 }  // namespace
@@ -41,6 +38,7 @@ Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pa
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
       withoutMp_(layer.grid.nMp == 1),
+      withoutShards_(layer.grid.nEsp == 1),
       backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
@@ -77,8 +75,12 @@ std::string Contender::ways() const {
     moecclScheduleChoice_t choice;
     int room = 1;
     require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
-    (ways += "; ") += asS1 ? withoutGather(choice.exchanges) : choice.exchanges;
+    (ways += "; ") += choice.exchanges;
   }
+  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather, and
+  // dedup's where ESP groups have one and flat sends nothing twice.
+  if (asS1) replaceAll(ways, "SAA: sequential", "combine: dedup");
+  if (withoutShards_) replaceAll(ways, ": flat", ": dedup");
   return ways;
 }
 

@@ -86,6 +86,12 @@ TEST(FitTargets, SamplesOfTheSamePlan) {
   EXPECT_EQ(text("combine", "flat", without, without), "combine flat 1;");
   EXPECT_EQ(text("combineallgather", "pipelined", without, without),
             "combineallgather pipelined 1;");
+  const moecclGridShape_t unsharded{1, 8, 1, moecclOrderEspEp}, ofTwo{2, 8, 1, moecclOrderEspEp};
+  EXPECT_EQ(text("dispatch", "flat", unsharded, ofTwo),
+            "dispatch dedup 1;splitdispatch dedup 2;dispatch flat 1;splitdispatch flat 2;");
+  EXPECT_EQ(text("combine", "flat", unsharded, unsharded),
+            "combine dedup 1;combineallgather sequential 1;combine flat 1;");
+  EXPECT_EQ(text("combine", "dedup", unsharded, ofTwo), "combine dedup 1;combine flat 1;");
   EXPECT_EQ(text("combineallgather", "pipelined", without, with), "");
   EXPECT_EQ(text("combineallgather", "sequential", with, with), "combineallgather sequential 1;");
 }

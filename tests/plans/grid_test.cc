@@ -42,6 +42,23 @@ TEST(GridCollectives, OfSingleMpRanksAreDispatchAndCombine) {
     }
 }
 
+// Nor does dedup leave anything out where ESP groups have one rank.
+TEST(GridCollectives, DedupIsFlatWithoutShards) {
+  for (const Topology& topology : {Topology::even(2, 4), Topology::even(4, 2), Topology::even(1, 8),
+                                   Topology::even(3, 1), roundRobin(8, 3), compositions(8)[37]})
+    for (const Grid& grid : gridsOf(topology.ranks(), 8)) {
+      if (grid.esp > 1) continue;
+      Parameters parameters;
+      parameters.grid = grid;
+      parameters.experts = 2;
+      for (const Collective collective :
+           {Collective::dispatch, Collective::combine, Collective::splitDispatch})
+        EXPECT_EQ(textOf(collective, "dedup", topology, parameters),
+                  textOf(collective, "flat", topology, parameters))
+            << nameOf(collective) << " " << nameOf(topology) << " " << nameOf(parameters);
+    }
+}
+
 // The payloads that a plan's op sends or copies, those of the input as if MP ranks kept theirs apart.
 std::vector<std::pair<Buffer, int>> sourcesOf(const Plan& plan, const Op& op, int slots, int slot) {
   std::vector<std::pair<Buffer, int>> sources;
