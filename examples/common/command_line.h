@@ -26,16 +26,16 @@ void parse(int count, char** arguments, const std::vector<Option>& known);
 // A line for each option.
 std::string help(const std::vector<Option>& known);
 
-// Sets `target`, which must be as long-lived as the option, to a number of at least `least`.
+// Sets `target`, which must be as long-lived as the option, to a number from `least` to `most`.
 template <typename Number>
-std::function<void(const std::string&)> whole(const char* name, Number& target, Number least) {
+std::function<void(const std::string&)> whole(const char* name, Number& target, Number least,
+                                              Number most = std::numeric_limits<Number>::max()) {
   return [=, &target](const std::string& text) {
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, target);
-    if (error != std::errc() || stop != end || target < least)
+    if (error != std::errc() || stop != end || target < least || target > most)
       wrong(name, text,
-            "a whole number from " + std::to_string(least) + " to " +
-                std::to_string(std::numeric_limits<Number>::max()));
+            "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   };
 }
 

@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -69,9 +69,8 @@ struct Contents {
 // "", or what is wrong with `path`.
 std::string readContents(const std::string& path, const std::vector<std::string>& expected,
                          std::int64_t count, Contents& contents) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return because("cannot read checkpoint", path);
+  std::string all;
+  if (!readFile(path, all)) return because("cannot read checkpoint", path);
   const std::string name = "checkpoint " + path;
   if (all.rfind(std::string(kMagic) + "\n", 0) != 0)
     return name + " is no checkpoint of this program";
@@ -110,7 +109,22 @@ std::string replaceFile(const std::string& path, const std::string& contents) {
   if (close(file) != 0 && written) wrong = because("cannot write", draft);
   if (wrong.empty() && std::rename(draft.c_str(), path.c_str()) != 0)
     wrong = because("cannot replace", path);
+  if (!wrong.empty()) unlink(draft.c_str());
   return wrong;
+}
+
+std::string tryToReplace(const std::string& path) {
+  struct stat there {};
+  if (stat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode)) {
+    errno = EISDIR;
+    return because("cannot replace", path);
+  }
+  const std::string draft = path + ".draft";
+  const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return because("cannot write", draft);
+  close(file);
+  unlink(draft.c_str());
+  return "";
 }
 
 std::vector<Setting> settingsIn(const std::string& path, const Team& team) {

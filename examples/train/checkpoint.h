@@ -31,6 +31,8 @@ void agree(const Team& team, const std::string& error);
 
 // What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
 std::string replaceFile(const std::string& path, const std::string& contents);
+// What would go wrong, as far as can be told without contents, or "". Leaves the file as it is.
+std::string tryToReplace(const std::string& path);
 
 // What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0 reads.
 // Collective. Throws std::runtime_error, on all ranks alike.

@@ -28,7 +28,7 @@ moecclGridShape_t gridOf(const Options& options, moecclComm_t world) {
   int ranks = 0;
   require(moecclCommCount(world, &ranks), "asking for the number of ranks", world);
   if (ranks % options.stages != 0)
-    throw std::invalid_argument("--stages " + std::to_string(options.stages) +
+    throw std::invalid_argument("--pipeline " + std::to_string(options.stages) +
                                 " must divide the number of ranks, " + std::to_string(ranks));
   ranks /= options.stages;
   const int pair = ranks % 2 == 0 ? 2 : 1;
@@ -64,7 +64,7 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
   const moecclGridShape_t& shape = team.shape();
   const bool taught = !options.teacher.empty();
   return {{{"ranks", number(team.ranks())},
-           {"--stages", number(team.stages())},
+           {"--pipeline", number(team.stages())},
            {"--mp", number(shape.nMp)},
            {"--ep", number(shape.nEp)},
            {"--esp", number(shape.nEsp)},
@@ -123,6 +123,9 @@ class Trainer {
     Checkpoint checkpoint(options_.checkpoint, team_, parameters_,
                           settingsOf(options_, text_, team_, *models_.front()));
     if (options_.resume) done_ = checkpoint.load();
+    // Not after the first hundred steps.
+    if (!options_.checkpoint.empty())
+      agree(team_, team_.rank() == 0 ? tryToReplace(options_.checkpoint) : "");
     Log log;
     agree(team_, team_.rank() == 0 ? log.open(options_.log, done_) : "");
     describe(checkpoint.weights());

@@ -41,8 +41,8 @@ void requireFit(const Team& team, const ModelConfig& config) {
         "--experts has " + text(static_cast<std::int64_t>(config.experts.size())) +
         " numbers; it may have one for each of --blocks, " + text(config.blocks));
   if (config.blocks < team.stages())
-    throw std::invalid_argument("--blocks " + text(config.blocks) + " must be at least --stages " +
-                                text(team.stages()));
+    throw std::invalid_argument("--blocks " + text(config.blocks) +
+                                " must be at least --pipeline " + text(team.stages()));
   if (config.heads % nMp != 0)
     throw std::invalid_argument("--heads " + text(config.heads) + " must be a multiple of --mp " +
                                 text(nMp));

@@ -20,7 +20,11 @@ moecclSchedule_t scheduleOf(const std::string& text) {
 
 std::vector<Option> optionsOf(Options& options) {
   ModelConfig& model = options.model;
+  // So that products of three of them, in bytes, are numbers still.
   const auto sizeOf = [](const char* name, std::int64_t& target) {
+    return whole<std::int64_t>(name, target, 1, std::int64_t{1} << 19);
+  };
+  const auto stepsOf = [](const char* name, std::int64_t& target) {
     return whole<std::int64_t>(name, target, 1);
   };
   return {
@@ -44,8 +48,8 @@ std::vector<Option> optionsOf(Options& options) {
        sizeOf("capacity-groups", model.capacityGroups)},
       {"seed", "N", "of the first weights and the samples (1)",
        whole<std::uint64_t>("seed", model.seed, 0)},
-      {"stages", "N", "of a pipeline, each with its blocks and ranks; the grid is a stage's (1)",
-       whole("stages", options.stages, 1)},
+      {"pipeline", "N", "stages, each with its blocks and ranks; the grid is a stage's (1)",
+       whole("pipeline", options.stages, 1)},
       {"mp", "N", "ranks per MP group (2, or 1 if their number is odd; all under PPMoE)",
        whole("mp", options.nMp, 1)},
       {"ep", "N", "ranks per EP group (number of ranks / --esp)", whole("ep", options.nEp, 1)},
@@ -58,25 +62,26 @@ std::vector<Option> optionsOf(Options& options) {
       {"batch", "N", "samples of a step, a multiple of --samples times the MP groups (16)",
        sizeOf("batch", options.batch)},
       {"steps", "N", "of training, those before --resume included (500)",
-       sizeOf("steps", options.steps)},
+       stepsOf("steps", options.steps)},
       {"learning-rate", "X", "of Adam, at the end of the warm-up; then by 1 / sqrt(step) (0.003)",
        real("learning-rate", options.learningRate, false)},
-      {"warm-up", "N", "steps (50)", sizeOf("warm-up", options.warmUp)},
+      {"warm-up", "N", "steps (50)", stepsOf("warm-up", options.warmUp)},
       {"balance", "X", "weight of the layers' auxiliary loss (0.01)",
        real("balance", options.balance, true)},
       {"teacher", "FILE", "checkpoint of a model of the same text and --context to learn from, too",
        [&](const std::string& text) { options.teacher = text; }},
       {"teacher-steps", "N", "the first so many steps, as MoS does (all)",
-       sizeOf("teacher-steps", options.teacherSteps)},
+       stepsOf("teacher-steps", options.teacherSteps)},
       {"teacher-weight", "X", "of the divergence from the teacher, by the loss (1)",
        real("teacher-weight", options.teacherWeight, false)},
-      {"report", "N", "steps between two lines of progress (10)", sizeOf("report", options.report)},
+      {"report", "N", "steps between two lines of progress (10)",
+       stepsOf("report", options.report)},
       {"log", "FILE", "a line of CSV for every step, for plot_loss.py",
        [&](const std::string& text) { options.log = text; }},
       {"checkpoint", "FILE", "where to keep the state of training",
        [&](const std::string& text) { options.checkpoint = text; }},
       {"checkpoint-every", "N", "steps (100); also after the last",
-       sizeOf("checkpoint-every", options.checkpointEvery)},
+       stepsOf("checkpoint-every", options.checkpointEvery)},
       {"resume", nullptr, "go on from --checkpoint",
        [&](const std::string&) { options.resume = true; }},
       {"help", nullptr, "show this help", [&](const std::string&) { options.help = true; }},
@@ -90,9 +95,11 @@ Options parseOptions(int count, char** arguments) {
   command_line::parse(count, arguments, optionsOf(options));
   if (options.resume && options.checkpoint.empty())
     throw std::invalid_argument("--resume needs --checkpoint, the file to go on from");
+  if (options.teacher.empty() && (options.teacherSteps > 0 || options.teacherWeight != 1))
+    throw std::invalid_argument("--teacher-steps and --teacher-weight need --teacher");
   if (!options.teacher.empty() && options.stages > 1)
-    throw std::invalid_argument("--teacher with --stages " + std::to_string(options.stages) +
-                                ": a teacher has no pipeline; --stages must be 1");
+    throw std::invalid_argument("--teacher with --pipeline " + std::to_string(options.stages) +
+                                ": a teacher has no pipeline; --pipeline must be 1");
   if (options.texts.empty())
     for (const char* name : {"GPL-3", "GPL-2", "LGPL-2.1", "GFDL-1.3", "MPL-2.0", "Apache-2.0"})
       options.texts.push_back(std::string("/usr/share/common-licenses/") + name);

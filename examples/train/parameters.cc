@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "random.h"
 
@@ -117,7 +118,8 @@ bool Parameters::holds(const Parameter& parameter, int state,
   const Real* const mine = stateOf(stores_, parameter, state);
   bool same = true;
   parameter.part.forEach([&](std::int64_t here, std::int64_t index) {
-    same = same && mine[here] == whole[static_cast<std::size_t>(index)];
+    same = same &&
+           std::memcmp(mine + here, &whole[static_cast<std::size_t>(index)], sizeof(Real)) == 0;
   });
   return same;
 }

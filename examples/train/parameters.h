@@ -84,7 +84,7 @@ class Parameters {
   // Writes the caller's part of one state where it belongs in the whole tensor, if the caller speaks for it.
   // Local, as what follows.
   void tell(const Parameter& parameter, int state, std::vector<Real>& whole) const;
-  // Whether the caller's part is like that.
+  // Whether the caller's part is like that, bit for bit: numbers that are none, too.
   bool holds(const Parameter& parameter, int state, const std::vector<Real>& whole) const;
   // Makes the caller's part like that.
   void scatter(const Parameter& parameter, int state, const std::vector<Real>& whole);

@@ -17,7 +17,8 @@ COLUMNS = {"loss": "loss, nats per character", "dropped": "share of choices drop
 def load(path):
     """Column -> numbers, one for each step."""
     with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        # A run that was killed, or a full disk, leaves a cut line behind.
+        rows = [row for row in csv.DictReader(file) if None not in row.values()]
     if not rows or not {"step", *COLUMNS} <= rows[0].keys():
         raise SystemExit(f"{path} is no CSV of train --log, or has no steps")
     return {name: [float(row[name]) for row in rows] for name in ("step", *COLUMNS)}

@@ -22,9 +22,8 @@ struct Report {
 Text readHere(const std::vector<std::string>& paths) {
   std::string all;
   for (const std::string& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    all.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) throw std::runtime_error("cannot read --text " + path + ": " + std::strerror(errno));
+    if (!readFile(path, all))
+      throw std::runtime_error("cannot read --text " + path + ": " + std::strerror(errno));
   }
   std::array<std::int32_t, 256> numberOf{};
   for (const char c : all) numberOf[static_cast<unsigned char>(c)] = 1;
@@ -41,6 +40,16 @@ Text readHere(const std::vector<std::string>& paths) {
 }
 
 }  // namespace
+
+bool readFile(const std::string& path, std::string& contents) {
+  std::ifstream file(path, std::ios::binary);
+  try {
+    contents.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  } catch (const std::ios_base::failure&) {  // as of a directory
+    return false;
+  }
+  return static_cast<bool>(file);
+}
 
 Text readText(const std::vector<std::string>& paths, moecclComm_t world) {
   int ranks = 0;

@@ -19,6 +19,9 @@ struct Text {
 // std::runtime_error, on all ranks alike, where a rank cannot read them or has read something else.
 Text readText(const std::vector<std::string>& paths, moecclComm_t world);
 
+// Appends what the file has. Local. False, and errno, if it cannot be read.
+bool readFile(const std::string& path, std::string& contents);
+
 // FNV-1a, continued from `hash`.
 constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325;
 std::uint64_t hashOf(const void* bytes, std::size_t size, std::uint64_t hash = kHashBegin);

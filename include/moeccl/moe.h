@@ -11,8 +11,9 @@
  *   on nothing but the token and what is random about it.
  *
  * Random numbers are functions of the config's seed, the step (moecclMoeLayerSetStep), the number of
- *   the MP group (world rank / N_MP) and the token's index in it: the same under every schedule, and
- *   for the same group on any number of ranks. Only layers for training draw them (config.training).
+ *   the MP group's batch (world rank / N_MP, from what moecclMoeLayerSetFirstBatch says) and the token's index
+ *   in it: the same under every schedule, and on any number of ranks, whether they take batches at once or one
+ *   after the other. Only layers for training draw them (config.training).
  *
  * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
  *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
@@ -321,6 +322,13 @@ MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
  * 0, and each that completes counts one on. Local. Errors: InvalidArgument (layer NULL, step below 0),
  * InvalidUsage (config.training is 0: nothing is random). */
 MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step);
+
+/* Sets the number of the batch that the first MP group passes to the Forwards from now on, 0 unless it is set; group
+ * i's is firstBatch + i. The same on every rank, which is not checked. Where few ranks take one after the other what
+ * more ranks take at once, as when gradients of several passes make one step, this and SetStep before each of them
+ * give each batch the random numbers that it has there: with G groups, pass i of a step begins at i G. Local. Errors:
+ * InvalidArgument (layer NULL, firstBatch below 0), InvalidUsage (config.training is 0). */
+MOECCL_API moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, int64_t firstBatch);
 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.

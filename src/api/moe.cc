@@ -181,6 +181,17 @@ moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step) {
   });
 }
 
+moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, int64_t firstBatch) {
+  return boundary("moecclMoeLayerSetFirstBatch", nullptr, [&] {
+    moeccl::MoeLayer& it = layerOf(layer);
+    if (firstBatch < 0)
+      throw Error(moecclInvalidArgument, stringf("firstBatch is %lld; it must be 0 or more",
+                                                 static_cast<long long>(firstBatch)));
+    requireTraining(it);
+    it.setFirstBatch(firstBatch);
+  });
+}
+
 moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                 moecclStream_t stream) {
   return boundary("moecclMoeForward", nullptr, [&] {

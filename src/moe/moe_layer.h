@@ -43,8 +43,9 @@ class MoeLayer {
   // As moecclMoeBackward, after a forward of a layer for training; else as forward.
   moecclResult_t backward(const void* outputGradient, double auxiliaryLossScale,
                           void* inputGradient, moecclStream_t stream);
-  // As moecclMoeLayerSetStep and moecclMoeUpdateBias.
+  // As moecclMoeLayerSetStep, SetFirstBatch and moecclMoeUpdateBias.
   void setStep(std::int64_t step) { step_ = step; }
+  void setFirstBatch(std::int64_t first) { schedule_->setFirstBatch(first); }
   moecclResult_t updateBias(double* bias, double speed);
   const char* failedPhase() const { return failedPhase_; }
 

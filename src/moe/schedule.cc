@@ -13,7 +13,7 @@ Schedule::Schedule(const Groups& groups, Compute& compute)
 std::optional<gates::Draw> Schedule::drawOf(std::int64_t step, int rank) const {
   if (!shape_.training) return std::nullopt;
   return gates::Draw{static_cast<std::uint64_t>(shape_.seed), static_cast<std::uint64_t>(step),
-                     static_cast<std::uint64_t>(rank / shape_.grid.nMp)};
+                     static_cast<std::uint64_t>(firstBatch_ + rank / shape_.grid.nMp)};
 }
 
 int Schedule::worldRank(int ep, int esp) const {

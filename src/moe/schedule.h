@@ -31,6 +31,9 @@ class Schedule : public Phases {
                                   const double* sumGradients, const LayerGradients& gradients,
                                   void* inputGradient, moecclStream_t stream) = 0;
 
+  // Of the MP groups' batches, from the next forward on.
+  virtual void setFirstBatch(std::int64_t first) { firstBatch_ = first; }
+
   // After a pass that failed or threw: what is under way beside `stream` comes before what that is asked for next.
   virtual void abandon(moecclStream_t) {}
 
@@ -100,6 +103,7 @@ class Schedule : public Phases {
   void eachExperts(const std::int64_t* begins, Function function);
 
   std::vector<std::int64_t> begins_;  // [localExperts + 1]
+  std::int64_t firstBatch_ = 0;
 };
 
 std::unique_ptr<Schedule> baselineSchedule(const Groups& groups, Compute& compute);

@@ -54,6 +54,8 @@ class WithResidual final : public Schedule {
     return result == moecclSuccess ? residual_.addGradients(gradients.residual, stream) : result;
   }
 
+  void setFirstBatch(std::int64_t first) override { schedule_->setFirstBatch(first); }
+
   void abandon(moecclStream_t stream) override {
     schedule_->abandon(stream);
     residual_.abandon(stream);

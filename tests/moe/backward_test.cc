@@ -302,6 +302,7 @@ TEST(Backward, IsTheSlopeOfForward) {
       problem.training = true;
       problem.gate = static_cast<moecclMoeGate_t>(gate);
       problem.choices = gate == moecclGateSwitch ? 1 : 2;
+      problem.capacityFactor = nMp == 2 ? 0.5 : 1;
       problem.grid.nMp = nMp;
       problem.tokens = 7;
       problem.embedding = 3;

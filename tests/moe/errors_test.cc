@@ -261,12 +261,16 @@ TEST(MoeErrors, WeightsOfGates) {
       }
       refused(moecclMoeLayerSetStep(nullptr, 1), {"moecclMoeLayerSetStep: layer is NULL"});
       refused(moecclMoeLayerSetStep(layer, -1), {"step is -1", "0 or more"});
+      refused(moecclMoeLayerSetFirstBatch(nullptr, 1),
+              {"moecclMoeLayerSetFirstBatch: layer is NULL"});
+      refused(moecclMoeLayerSetFirstBatch(layer, -1), {"firstBatch is -1", "0 or more"});
       check(moecclMoeLayerDestroy(layer));
     }
     const moecclMoeConfig_t config = rightConfig();
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));
     refused(moecclMoeLayerSetStep(layer, 1), {"config.training 1"}, moecclInvalidUsage);
+    refused(moecclMoeLayerSetFirstBatch(layer, 1), {"config.training 1"}, moecclInvalidUsage);
     check(moecclMoeLayerDestroy(layer));
   });
 }

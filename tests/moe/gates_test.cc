@@ -137,6 +137,38 @@ TEST_P(EveryGate, CountsStepsInTraining) {
   });
 }
 
+// What four ranks take at once, two take in two passes, and one in four.
+TEST_P(EveryGate, DrawsTheSameForBatchesOneAfterTheOther) {
+  constexpr int kBatches = 4;
+  for (const std::int64_t residual : {0, 3}) {
+    std::vector<std::vector<double>> inputs;
+    std::vector<std::vector<double>> first;
+    for (const int groups : {4, 2, 1}) {
+      Problem problem = probe({1, groups, 1, moecclOrderEspEp});
+      problem.residual = residual;
+      problem.probe = residual == 0;
+      const Solved solved = solve(problem);
+      if (groups == kBatches) inputs = solved.inputs;
+      std::vector<std::vector<double>> outputs(kBatches);
+      onLayer(problem, solved, [&](const Rank& rank, int number) {
+        for (int batch = 0; batch < kBatches; batch += groups) {
+          const auto mine = static_cast<std::size_t>(batch + number);
+          check(moecclMoeLayerSetStep(rank.layer, 3));
+          check(moecclMoeLayerSetFirstBatch(rank.layer, batch));
+          const auto input = moe_reference::encode(problem.datatype, inputs[mine]);
+          outputs[mine] =
+              moe_reference::decode(problem.datatype, forward({rank.layer, batch, input}));
+        }
+      });
+      if (groups == kBatches) first = outputs;
+      for (std::size_t batch = 0; batch < kBatches; ++batch)
+        EXPECT_LE(moe_reference::largestError(outputs[batch], first[batch]),
+                  toleranceOf(problem.datatype))
+            << groups << " groups, batch " << batch;
+    }
+  }
+}
+
 // Batches of equal tokens draw numbers of their own.
 TEST_P(EveryGate, DrawsForEachGroupByItself) {
   const Problem problem = probe({1, 2, 1, moecclOrderEspEp});

@@ -64,7 +64,7 @@ void checkLearned(const Problem& problem, const Learned& learned, const Gradient
   if (!onlyInput) {
     // Where one expert has nearly all probability, these are small differences of large numbers, here as in
     // the reference.
-    const double factor = problem.datatype == moecclFloat64 ? 10 : 1;
+    const double factor = tolerance < 1e-9 ? 10 : 1;
     compare("gate", learned.gate, expected.gate, factor);
     compare("noise", learned.noise, expected.noise, factor);
     compare("w1", learned.w1, expected.w1);

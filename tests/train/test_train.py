@@ -30,7 +30,7 @@ RUNS = {"baseline": ("--schedule", "baseline"),
         "S2": ("--schedule", "S2"),
         "PPMoE": ("--schedule", "PPMoE", "--mp", "8"),
         "auto": ("--mp", "4", "--esp", "4"),
-        "pipeline": ("--schedule", "PPMoE", "--stages", "2")}
+        "pipeline": ("--schedule", "PPMoE", "--pipeline", "2")}
 
 
 def path_of(name):
@@ -154,7 +154,7 @@ class Short(Case):
             expected = self.run_curve("one", 1, *SMALL, *deep, *batch)
             for nodes, stages in (("3,2", 5), ("2,1", 3), ("2x2", 2), ("2x2", 4)):
                 with self.subTest(passes=passes, nodes=nodes, stages=stages):
-                    curve = self.run_curve("deep", nodes, "--stages", stages, *SMALL, *deep, *batch)
+                    curve = self.run_curve("deep", nodes, "--pipeline", stages, *SMALL, *deep, *batch)
                     self.assert_same_losses(curve, expected, 1e-4)
 
     def test_says_how_it_goes(self):
@@ -208,7 +208,7 @@ class Short(Case):
         self.run_curve("moved", "2x2", "--steps", "6", "--checkpoint", path_of("moved.state"), *SMALL)
         more = ("--resume", "--checkpoint", path_of("moved.state"), *SMALL)
         self.run_curve("moved", "2x4", "--steps", "8", "--schedule", "S2", *more)
-        self.run_curve("moved", "2x4", "--steps", "10", "--stages", "2", *more)
+        self.run_curve("moved", "2x4", "--steps", "10", "--pipeline", "2", *more)
         curve = self.run_curve("moved", 1, "--steps", "12", *more)
         self.assert_same_losses(curve, expected, 1e-3)
         done = train(1, "--steps", "12", *more)
@@ -236,7 +236,7 @@ class Short(Case):
         self.assertIn(f"was made with --teacher {teacher}, not none", self.complaint(1, *resume))
         for arguments, message in ((("--context", "16"), f"--teacher {teacher} has --context 32, not 16"),
                                    (("--text", __file__), f"--teacher {teacher} has learned 130"),
-                                   (("--stages", "2"), "a teacher has no pipeline"),
+                                   (("--pipeline", "2"), "a teacher has no pipeline"),
                                    (("--teacher", "/no/such/file"), "cannot read checkpoint /no/such/file"),
                                    (("--teacher", __file__), "is no checkpoint of this program")):
             with self.subTest(arguments=arguments):
@@ -286,17 +286,23 @@ class Short(Case):
                 (1, ("--batch", "0"), '--batch is "0"; it must be a whole number from 1'),
                 (1, ("--schedule", "fast"), '--schedule is "fast"; it must be auto, baseline, S1, S2 or PPMoE'),
                 (1, ("--resume",), "--resume needs --checkpoint"),
-                (1, ("--context", "10000000"), "and --context 10000000 needs more"),
+                (1, ("--context", "500000"), "and --context 500000 needs more"),
                 (1, ("--text", "/no/such/file"), "cannot read --text /no/such/file"),
                 (1, ("--log", "/no/such/file"), "cannot write /no/such/file.draft"),
+                (1, ("--checkpoint", "/no/such/file"), "cannot write /no/such/file.draft"),
+                (1, ("--text", "/"), "cannot read --text /: Is a directory"),
+                ("2x2", ("--resume", "--checkpoint", "/"), "cannot read checkpoint /: Is a directory"),
+                ("2x2", ("--checkpoint", "/"), "cannot replace /: Is a directory"),
+                (1, ("--samples", "4611686018427387904"), "it must be a whole number from 1 to 524288"),
+                (1, ("--teacher-steps", "5"), "--teacher-steps and --teacher-weight need --teacher"),
                 ("2x2", ("--batch", "12"), "--batch 12 must be a multiple of 8"),
                 ("2x2", ("--heads", "1", "--mp", "2"), "--heads 1 must be a multiple of --mp 2"),
                 ("2x2", ("--heads", "5"), "--embedding 32 must be a multiple of --heads 5"),
                 ("2x2", ("--capacity-groups", "3"), "--capacity-groups 3 must be a multiple of --mp 2"),
                 ("2x2", ("--capacity-groups", "100"), "must divide --samples times --context, 128"),
                 ("2x2", ("--mp", "3"), "nMp"),
-                ("2x2", ("--stages", "3"), "--stages 3 must divide the number of ranks, 4"),
-                ("2x2", ("--stages", "4"), "--blocks 2 must be at least --stages 4"),
+                ("2x2", ("--pipeline", "3"), "--pipeline 3 must divide the number of ranks, 4"),
+                ("2x2", ("--pipeline", "4"), "--blocks 2 must be at least --pipeline 4"),
                 ("2x2", ("--experts", "7"), "experts"),
                 ("2x2", ("--experts", "8,7"), "experts is 7"),
                 (1, ("--experts", "8,"), '--experts is "8,"; it must be whole numbers above 0, with commas'),
