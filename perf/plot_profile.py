@@ -25,9 +25,12 @@ STYLES = ("-", "--", "-.", ":")
 
 
 def load(path, schema):
-    with open(path, encoding="utf-8") as file:
-        loaded = json.load(file)
-    if loaded.get("schema") != schema or loaded.get("schemaVersion") != 1:
+    try:
+        with open(path, encoding="utf-8") as file:
+            loaded = json.load(file)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"cannot read {path}: {error}") from None
+    if not isinstance(loaded, dict) or loaded.get("schema") != schema or loaded.get("schemaVersion") != 1:
         raise SystemExit(f"{path} is no {schema} of this version of moeccl-fit")
     return loaded
 

@@ -21,7 +21,7 @@ void tell(const FitOptions& options, const Campaign& campaign, const Profile& pr
                 options.steadyPercent);
   if (campaign.omitted().empty()) return;
   std::printf(
-      "Not measured: beyond the last size a line goes on, without any typical links count\n"
+      "Not measured: beyond the last size a line goes on, without any plans are priced\n"
       "(a larger --budget, fewer --grids):\n");
   for (const std::string& text : campaign.omitted()) std::printf("  %s\n", text.c_str());
 }

@@ -65,9 +65,11 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                              "--max-repetitions", "--alternatives", "--memory"})
       if (app.count(name) > 0)
         throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
-  if (options.refitFile.empty() && std::getenv("MOECCL_ALGO") != nullptr)
-    throw CLI::ValidationError(
-        "MOECCL_ALGO", "it is set and would override the algorithms that are measured; unset it");
+  for (const char* name : {"MOECCL_ALGO", "MOECCL_SCHEDULE", "MOECCL_PROFILE"}) {
+    const char* const value = std::getenv(name);
+    if (options.refitFile.empty() && value != nullptr && *value != '\0')
+      throw CLI::ValidationError(name, "it is set and would decide what is measured; unset it");
+  }
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
 // What each rank says of its profile.
 struct Record {
   Digest digest;
-  char problem[224];  // empty: none
+  char problem[1024];  // empty: none
 };
 
 Record recordOf(const Fingerprint& mine, const ProfileSource& source,

@@ -11,6 +11,9 @@
 namespace moeccl {
 namespace {
 
+// What bytes take of the largest sample's time, of a line that has no slope to speak of.
+constexpr double kNoSlope = 0.05;
+
 // "2 nodes of 4 ranks", "3 nodes of 3, 1, 2 ranks".
 std::string describe(const std::vector<int>& ranksPerNode) {
   constexpr std::size_t kMost = 16;
@@ -117,6 +120,14 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
   return found != curves_.end() && orderOf(*found) == wanted ? &*found : nullptr;
 }
 
+double Curve::seconds(double bytes) const {
+  const double line = fit.at(bytes) * factorAt(corrections, bytes);
+  const double largest = samples.empty() ? bytes : samples.back().x;
+  if (bytes <= largest) return line;
+  const double last = fit.at(largest) * factorAt(corrections, largest);
+  return fit.segments.back().beta * largest < kNoSlope * last ? last * (bytes / largest) : line;
+}
+
 std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,
                                        std::string_view where, double bytes) const {
   const Curve* curve = find(collective, algorithm, where);
@@ -140,7 +151,10 @@ void Profile::setCurves(std::vector<Curve> curves) {
   std::ranges::sort(curves, {}, orderOf);
   const auto same = std::ranges::adjacent_find(curves, {}, orderOf);
   if (same != curves.end()) twice(same->key);
-  for (Curve& curve : curves) curve.corrections = correctionsOf(curve.fit, curve.samples);
+  for (Curve& curve : curves) {
+    std::ranges::stable_sort(curve.samples, {}, &Point::x);
+    curve.corrections = correctionsOf(curve.fit, curve.samples);
+  }
   curves_ = std::move(curves);
 }
 

@@ -50,7 +50,9 @@ struct Curve {
   Fit fit;
   std::vector<Correction> corrections = {};  // by Profile, from the samples and the fit
 
-  double seconds(double bytes) const { return fit.at(bytes) * factorAt(corrections, bytes); }
+  // Beyond the largest sample the line goes on. Where it has no slope, as through samples that were disturbed or are
+  // too small, it tells nothing there: then as if each byte took what those of the largest sample took.
+  double seconds(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
 

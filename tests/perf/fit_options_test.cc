@@ -84,11 +84,15 @@ TEST(FitOptions, MistakesAreNamed) {
   }
 }
 
-TEST(FitOptions, RefusesAnEnvironmentThatOverridesAlgorithms) {
-  setenv("MOECCL_ALGO", "alltoall=linear", 1);
-  EXPECT_NE(parse({}).error.find("MOECCL_ALGO"), std::string::npos);
-  EXPECT_EQ(parse({"--refit", "/dev/null"}).error, "");
-  unsetenv("MOECCL_ALGO");
+TEST(FitOptions, RefusesAnEnvironmentThatDecidesWhatIsMeasured) {
+  for (const char* name : {"MOECCL_ALGO", "MOECCL_SCHEDULE", "MOECCL_PROFILE"}) {
+    setenv(name, "alltoall=linear", 1);
+    EXPECT_NE(parse({}).error.find(name), std::string::npos);
+    EXPECT_EQ(parse({"--refit", "/dev/null"}).error, "");
+    setenv(name, "", 1);
+    EXPECT_EQ(parse({}).error, "");
+    unsetenv(name);
+  }
 }
 
 }  // namespace

@@ -38,6 +38,23 @@ TEST(Profile, FindsCurves) {
   EXPECT_FALSE(profile.seconds("alltoall", "a", "5", 1e6));
 }
 
+// Samples that were disturbed, or too small to tell a slope, are no reason to expect a gigabyte at once.
+TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
+  Profile profile;
+  std::vector<Point> flat, sloped;
+  for (double x = 256; x < 2e6; x *= 3) {
+    flat.push_back({x, 0.03, 0.3});
+    sloped.push_back({x, 1e-3 + 1e-8 * x, 0.01});
+  }
+  std::swap(flat.front(), flat.back());
+  profile.add({"c", "flat", "w"}, flat);
+  profile.add({"c", "sloped", "w"}, sloped);
+  const double largest = flat.front().x;
+  EXPECT_NEAR(*profile.seconds("c", "flat", "w", largest), 0.03, 1e-6);
+  EXPECT_NEAR(*profile.seconds("c", "flat", "w", 100 * largest), 3, 1e-4);
+  EXPECT_NEAR(*profile.seconds("c", "sloped", "w", 100 * largest), 1e-3 + 1e-6 * largest, 1e-2);
+}
+
 TEST(Profile, PredictsLocalWork) {
   const Profile profile = sampleProfile();
   const LocalWork work{256, 128, 512, 8, 2, 300, 8};
