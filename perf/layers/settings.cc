@@ -7,16 +7,19 @@ namespace {
 
 constexpr std::array kScheduleNames = {"auto", "baseline", "S1", "S2", "PPMoE"};
 
-// By schedule: the algorithms of its larger exchanges. Its other collectives, and schedules without a line
-// here, are left to the library.
+// By schedule: the algorithms of its exchanges, one collective after the other, each time with the others left to the
+// library. Those that the library chooses itself are not timed again.
 const std::vector<std::vector<std::string>> kAlgorithms = {
     {},
-    {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical"},
-    {"dispatch=flat;combine=flat", "dispatch=dedup;combine=dedup"},
+    {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical", "allreduce=ring",
+     "allreduce=halving_doubling", "allreduce=hierarchical"},
+    {"dispatch=flat;combine=flat", "dispatch=dedup;combine=dedup", "allgather=ring",
+     "allgather=hierarchical"},
     {"splitdispatch=flat;combineallgather=pipelined",
      "splitdispatch=flat;combineallgather=sequential",
      "splitdispatch=dedup;combineallgather=pipelined",
      "splitdispatch=dedup;combineallgather=sequential"},
+    {"allreduce=ring", "allreduce=halving_doubling", "allreduce=hierarchical"},
 };
 
 }  // namespace
