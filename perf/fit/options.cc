@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -55,6 +56,9 @@ void addGrid(std::vector<moecclGridShape_t>& grids, moecclGridShape_t shape) {
 }
 
 void checkTogether(const CLI::App& app, const FitOptions& options) {
+  for (const auto& [name, value] :
+       {std::pair{"--budget", options.budgetSeconds}, std::pair{"--steady", options.steadyPercent}})
+    if (!std::isfinite(value)) throw CLI::ValidationError(name, "it must be a finite number");
   if (options.maxBytes > 0 && options.minBytes > options.maxBytes)
     throw CLI::ValidationError("--min-bytes", "the smallest size, " +
                                                   std::to_string(options.minBytes) +

@@ -30,7 +30,6 @@ struct Cluster {
   moecclGridShape_t shape;
   FixedAlgorithms fixed;
   std::shared_ptr<const Profile> profile;
-  bool imagined;
 };
 
 void requireShape(const moecclGridShape_t& shape, int ranks) {
@@ -61,19 +60,23 @@ Cluster imagined(const moecclCluster_t& cluster) {
   return {Topology::uneven({cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes)}),
           cluster.shape,
           {},
-          cluster.profile == nullptr ? nullptr : cluster.profile->profile,
-          true};
+          cluster.profile == nullptr ? nullptr : cluster.profile->profile};
+}
+
+// nullptr: the cluster is imagined.
+std::shared_ptr<CommState> stateOf(const moecclCluster_t& cluster) {
+  if (cluster.grid != nullptr) return hold(cluster.grid->comms[moecclGroupWorld]);
+  return cluster.comm != nullptr ? hold(cluster.comm) : nullptr;
 }
 
 Cluster clusterOf(const moecclCluster_t& cluster) {
-  if (cluster.grid == nullptr && cluster.comm == nullptr) return imagined(cluster);
-  const auto state =
-      hold(cluster.grid == nullptr ? cluster.comm : cluster.grid->comms[moecclGroupWorld]);
+  const auto state = stateOf(cluster);
+  if (state == nullptr) return imagined(cluster);
   const Communicator& communicator = communicatorOf(state);
   return {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
-      communicator.settings().algorithms, state->model->profile(), false};
+      communicator.settings().algorithms, state->model->profile()};
 }
 
 LayerQuestion questionOf(const moecclScheduleQuery_t& query) {
@@ -212,8 +215,14 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
       given.parameters.grid = moeccl::asGrid(ranks.shape);
       given.parameters.experts = nExpertsPerRank;
     }
-    const int largest = ranks.topology.nodeSize(moeccl::largestNode(ranks.topology));
-    moeccl::CostModel model(ranks.topology, ranks.profile, ranks.imagined ? largest : 0);
+    // A communicator's own model remembers the ways and their prices.
+    const auto state = moeccl::stateOf(theirs);
+    std::optional<moeccl::CostModel> imagined;
+    if (state == nullptr) {
+      const int largest = ranks.topology.nodeSize(moeccl::largestNode(ranks.topology));
+      imagined.emplace(ranks.topology, ranks.profile, largest);
+    }
+    moeccl::CostModel& model = state == nullptr ? *imagined : *state->model;
     std::vector<moecclAlgorithmChoice_t> all;
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
       moecclAlgorithmChoice_t choice{};

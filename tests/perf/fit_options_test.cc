@@ -71,6 +71,8 @@ TEST(FitOptions, MistakesAreNamed) {
       {{"--budget", "0"}, {"--budget"}},
       {{"--steady", "-1"}, {"--steady"}},
       {{"--max-repetitions", "2"}, {"--max-repetitions"}},
+      {{"--budget", "nan"}, {"--budget", "finite"}},
+      {{"--steady", "nan"}, {"--steady", "finite"}},
       {{"--alternatives", "0"}, {"--alternatives"}},
       {{"--refit", "/nowhere/profile.json"}, {"/nowhere/profile.json"}},
       {{"--refit", "/dev/null", "--budget", "10"}, {"--budget", "--refit"}},

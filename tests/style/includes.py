@@ -29,8 +29,6 @@ PARTS = {
     "src/api": ["algorithms", "kernels", "src", "src/comm", "src/exec", "src/select", "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
-    # The one tool that runs one-op plans through the executors, to measure a link by itself.
-    "perf/fit": ["examples/common", "perf", "algorithms", "src", "src/exec"],
     "examples": ["examples/common"],
     "examples/common": [],
     "tests": None,  # everything
