@@ -26,8 +26,8 @@ extern "C" {
 
 typedef struct moecclProfile* moecclProfile_t;
 
-/* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node, processors,
- * transport, library; for people it says when it was made, and rank 0's command. Collective. Errors:
+/* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node, processors (of rank 0's
+ * node, where they differ), transport, library; for people it says when it was made, and rank 0's command. Collective. Errors:
  * InvalidArgument, those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile);
 /* Reads a profile. Local. Errors: InvalidArgument (not a profile, or not one that this library reads: the

@@ -108,9 +108,11 @@ Fingerprint fingerprintOf(Communicator& communicator) {
   Fingerprint mine;
   for (int node = 0; node < topology.nodes(); ++node)
     mine.ranksPerNode.push_back(topology.nodeSize(node));
+  // Rank 0's, so that all ranks say the same where nodes differ.
+  CommunicatorOob oob(communicator);
   const Hardware hardware = describeHardware();
-  mine.processor = hardware.processor;
-  mine.processorsPerNode = hardware.processors;
+  mine.processor = exchangeText(oob, hardware.processor)[0];
+  mine.processorsPerNode = exchangeValue(oob, hardware.processors)[0];
   mine.transport = communicator.transportName();
   mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
   return mine;

@@ -24,6 +24,7 @@ using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
 // went wrong on whichever. Collective. Throws Error.
 void adoptProfile(CommState& state, const ProfileSource& source);
 
+// Of the cluster that it spans. Collective; the same on all ranks.
 Fingerprint fingerprintOf(Communicator& communicator);
 
 }  // namespace moeccl

@@ -54,6 +54,14 @@ class Fit(unittest.TestCase):
             self.assertTrue(all(sample["seconds"] > 0 for sample in curve["samples"]))
         return profile
 
+    def test_nodes_with_different_processors(self):
+        other = 'if [ "$MOECCL_RANK" -ge 2 ]; then export HWLOC_SYNTHETIC="pack:1 core:4 pu:1"; fi; exec "$@"'
+        differing = on("2x2", "sh", "-c", other, "sh")
+        process = execute(*differing, OPTIONS.fit, "-o", self.profile, *QUICK, "--grids", "2,2,2")
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        process = execute(*differing, OPTIONS.perf, "alltoall", "-b", "64", "-e", "64", MOECCL_PROFILE=self.profile)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+
     def test_a_profile_that_predicts(self):
         profile = self.fit("2x2", "--budget", "200", *QUICK[2:], "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
