@@ -16,6 +16,7 @@ struct Use {
 constexpr Use kOfGroups[] = {
     {"allgather", moecclGroupMp},  {"allreduce", moecclGroupMp},  {"alltoall", moecclGroupEp},
     {"allgather", moecclGroupEsp}, {"allreduce", moecclGroupEsp}, {"reducescatter", moecclGroupEsp},
+    {"alltoallv", moecclGroupEp},  {"alltoallv", moecclGroupEsp},
 };
 // Those of grids. splitdispatch is dispatch of the rank's share; without MP, SAA gathers nothing.
 constexpr std::string_view kDispatch = "dispatch", kCombine = "combine",

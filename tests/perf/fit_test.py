@@ -67,7 +67,7 @@ class Fit(unittest.TestCase):
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
-            ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"),
+            ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"), ("alltoallv", "1x2"), ("alltoallv", "2x1"),
             *(("alltoall", where) for where in ("1x2", "2x1", "1x2, alone", "2x1, alone")),
             *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
               for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
