@@ -6,8 +6,8 @@
     plot_profile.py --png FOLDER [--map MAP.json] PROFILE.json            the pictures alone, as files
 
 For each group of ranks: samples and fitted lines of every collective, a colour for each algorithm; below them
-the errors of the lines at the samples; and a table of alpha, beta, R2 and the worst error. Errors are
-predicted / measured - 1. Bars are as long as the middle half of the repetitions is wide.
+the errors of the lines at the samples; and a table of alpha, beta, R2 and the worst error, in which curves that say
+little are marked. Errors are predicted / measured - 1. Bars are as long as the middle half of the repetitions is wide.
 """
 import argparse
 import base64
@@ -18,6 +18,7 @@ import os
 import re
 
 COLLECTIVES_PER_PICTURE = 4
+NOISY = 0.2  # the median error of a curve from which on it says little
 SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PPMoE": "#5bb974"}
 OTHER_COLOUR = "#d98cb3"
 MARKERS = "osD^vP*X<>"
@@ -207,15 +208,31 @@ def plot_maps(pyplot, maps):
     return figure
 
 
-def table(rows, head):
+def table(rows, head, marked=()):
+    """Marked: the numbers of rows that need a second look."""
     text = "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr>\n"
-    for row in rows:
-        text += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
+    for number, row in enumerate(rows):
+        text += '<tr class="marked">' if number in marked else "<tr>"
+        text += "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
     return text + "</table>\n"
 
 
+def is_noisy(curve):
+    return curve["fit"]["medianError"] > NOISY
+
+
+def noisy_text(curves):
+    """Which curves choices had better not rest on."""
+    noisy = [f"{curve['collective']} {curve['algorithm']} of {curve['where']}" for curve in curves if is_noisy(curve)]
+    if not noisy:
+        return ""
+    return f"<p>Half of the samples are more than {100 * NOISY:g} % off the lines of these curves, because the " \
+        "cluster was busy or the budget short; what is chosen by them is chosen by noise:</p>\n<ul>\n" \
+        + "".join(f"<li>{html.escape(name)}</li>\n" for name in noisy) + "</ul>\n"
+
+
 def curve_table(groups):
-    rows = []
+    rows, marked = [], set()
     for collective, curves in groups.items():
         for curve in curves:
             for number, segment in enumerate(curve["fit"]["segments"]):
@@ -223,10 +240,12 @@ def curve_table(groups):
                 speed = f"{1e-9 / segment['beta']:.3g} GB/s" if segment["beta"] > 0 else "-"
                 errors = (f"{curve['fit']['r2']:.4f}", f"{100 * curve['fit']['medianError']:.1f} %",
                           f"{100 * curve['fit']['worstError']:.0f} %", str(len(curve["samples"])))
+                if is_noisy(curve):
+                    marked.add(len(rows))
                 rows.append((collective, name, time_text(segment["alpha"]), f"{segment['beta'] * 1e9:.4g} ns",
                              speed, *(errors if number == 0 else [""] * 4)))
     return table(rows, ("collective", "algorithm", "&alpha;", "&beta; per byte", "1 / &beta;", "R<sup>2</sup>",
-                        "median error", "worst error", "samples"))
+                        "median error", "worst error", "samples"), marked)
 
 
 def local_table(fit):
@@ -271,6 +290,7 @@ def sections(pyplot, profile, maps):
 STYLE = """body { font-family: sans-serif; margin: 2em auto; max-width: 1500px; padding: 0 1em }
 img { max-width: 100% } table { border-collapse: collapse; font-size: 85% }
 td, th { padding: 0.15em 0.8em; text-align: right; border-bottom: 1px solid #ddd }
+.marked { background: #ffe9c7 }
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }"""
 
 
@@ -280,7 +300,8 @@ def page(profile, parts):
     text = f"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>moeccl profile</title>\n<style>{STYLE}</style>" \
            f"</head><body>\n<h1>moeccl profile: {nodes} ranks</h1>\n<p>" \
            + html.escape(f"{about['processor']}, {about['processorsPerNode']} processors per node; "
-                         f"{about['transport']}; moeccl {about['library']}") + "</p>\n"
+                         f"{about['transport']}; moeccl {about['library']}") + "</p>\n" \
+           + noisy_text(profile["curves"])
     for heading, pictures, tables in parts:
         text += f"<h2>{html.escape(heading)}</h2>\n"
         for figure in pictures.values():

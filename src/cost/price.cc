@@ -182,14 +182,17 @@ class NodePrice::Reader {
 struct NodePrice::Costs {
   const Links& links;
   double blockBytes, slowdown;
-  std::vector<double> onUplink;  // seconds of each of uplinks_
+  std::vector<PriceLine> onUplink;  // of each of uplinks_
 
-  double work(const Step& step) const {
-    return slowdown *
-           (step.messagesIn * links.overheadInNode + step.messagesBetween * links.overheadBetween +
-            blockBytes *
-                (step.blocksIn * links.betaInNode + step.blocksBetween * links.betaBetween +
-                 step.blocksMoved * links.betaMemory));
+  const PriceLine& later(const PriceLine& a, const PriceLine& b) const {
+    return a.at(blockBytes) < b.at(blockBytes) ? b : a;
+  }
+  PriceLine work(const Step& step) const {
+    const PriceLine once = {
+        step.messagesIn * links.overheadInNode + step.messagesBetween * links.overheadBetween,
+        step.blocksIn * links.betaInNode + step.blocksBetween * links.betaBetween +
+            step.blocksMoved * links.betaMemory};
+    return slowdown * once;
   }
   double latency(const Step& step) const {
     return std::max(step.between ? links.latencyBetween : 0, step.inNode ? links.latencyInNode : 0);
@@ -202,37 +205,61 @@ NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> p
   if (!plans.empty()) blocksBetween_ /= static_cast<double>(plans.size());
 }
 
-double NodePrice::secondsOf(Rank rank, const Costs& costs, std::vector<double>& ends) const {
+PriceLine NodePrice::lineOf(Rank rank, const Costs& costs, std::vector<PriceLine>& ends) const {
   ends.resize(rank.count);
-  double work = 0, last = 0;
+  PriceLine work, last;
   for (const std::size_t at : std::span(order_).subspan(rank.first, rank.count)) {
     const Step& step = steps_[rank.first + at];
-    double end = 0;
+    PriceLine end;
     for (const int earlier : step.after)
-      if (earlier >= 0) end = std::max(end, ends[static_cast<std::size_t>(earlier)]);
-    const double own = costs.work(step);
+      if (earlier >= 0) end = costs.later(end, ends[static_cast<std::size_t>(earlier)]);
+    const PriceLine own = costs.work(step);
     work += own;
-    end += own + costs.latency(step);
+    end += own;
+    end.alpha += costs.latency(step);
     if (step.uplink >= 0) end += costs.onUplink[static_cast<std::size_t>(step.uplink)];
     ends[at] = end;
-    last = std::max(last, end);
+    last = costs.later(last, end);
   }
-  return std::max(last, work);
+  return costs.later(last, work);
 }
 
-double NodePrice::seconds(double blockBytes, const Links& links, const Sharing& sharing) const {
+PriceLine NodePrice::lineAt(double blockBytes, const Links& links, const Sharing& sharing) const {
   Costs costs{links, blockBytes, sharing.slowdown, {}};
-  double slowest = 0;
+  PriceLine slowest;
   for (const Uplink& uplink : uplinks_) {
-    costs.onUplink.push_back(
-        sharing.groups *
-        (links.gapUplink * (uplink.messages + links.crowding * uplink.crowdedMessages) +
-         blockBytes * links.betaUplink * (uplink.blocks + links.crowding * uplink.crowdedBlocks)));
+    const PriceLine once = {
+        links.gapUplink * (uplink.messages + links.crowding * uplink.crowdedMessages),
+        links.betaUplink * (uplink.blocks + links.crowding * uplink.crowdedBlocks)};
+    costs.onUplink.push_back(sharing.groups * once);
     slowest += costs.onUplink.back();
   }
-  std::vector<double> ends;
-  for (const Rank rank : ranks_) slowest = std::max(slowest, secondsOf(rank, costs, ends));
+  std::vector<PriceLine> ends;
+  for (const Rank rank : ranks_) slowest = costs.later(slowest, lineOf(rank, costs, ends));
   return slowest;
+}
+
+// Sums and maxima of lines that rise are convex, so two lines that the price follows, and meet where it is no
+// higher, are all there are between.
+std::vector<PriceLine> NodePrice::lines(const Links& links, const Sharing& sharing) const {
+  constexpr double kLargest = 1LL << 50;
+  constexpr double kSame = 1e-9;  // relative: lines that differ by rounding are one
+  std::vector<PriceLine> found = {lineAt(0, links, sharing)};
+  std::vector<PriceLine> above = {lineAt(kLargest, links, sharing)};  // the next one last
+  while (!above.empty()) {
+    const PriceLine low = found.back(), high = above.back();
+    if (low.alpha > high.alpha && low.beta < high.beta) {
+      const double meet = (low.alpha - high.alpha) / (high.beta - low.beta);
+      const PriceLine between = lineAt(meet, links, sharing);
+      if (between.at(meet) > low.at(meet) * (1 + kSame)) {
+        above.push_back(between);
+        continue;
+      }
+    }
+    if (high != low) found.push_back(high);
+    above.pop_back();
+  }
+  return found;
 }
 
 }  // namespace moeccl

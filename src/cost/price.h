@@ -25,6 +25,22 @@ struct Sharing {
 // taken to be enough.
 Sharing sharingOf(int ranksOnNode, int ours, int processors);
 
+// A price as blocks grow: seconds = alpha + beta * bytes of a block.
+struct PriceLine {
+  double alpha = 0, beta = 0;
+
+  double at(double blockBytes) const { return alpha + beta * blockBytes; }
+  PriceLine& operator+=(const PriceLine& more) {
+    alpha += more.alpha;
+    beta += more.beta;
+    return *this;
+  }
+  friend PriceLine operator*(double times, const PriceLine& line) {
+    return {times * line.alpha, times * line.beta};
+  }
+  bool operator==(const PriceLine&) const = default;
+};
+
 // The plans of a node's ranks, made ready to be priced at any size, on any links.
 //
 // Plans run by streams (src/verify/verify.h): a step begins when its lane's step before has ended, and those of
@@ -38,7 +54,11 @@ class NodePrice {
   NodePrice(const Topology& topology, int node, std::span<const Plan> plans);
 
   // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs grow.
-  double seconds(double blockBytes, const Links& links, const Sharing& sharing = {}) const;
+  double seconds(double blockBytes, const Links& links, const Sharing& sharing = {}) const {
+    return lineAt(blockBytes, links, sharing).at(blockBytes);
+  }
+  // The same for blocks of any size, to ask for many sizes: the price is the highest of these lines.
+  std::vector<PriceLine> lines(const Links& links, const Sharing& sharing = {}) const;
 
   // That a rank sends to other nodes: the mean of the node's.
   double blocksBetween() const { return blocksBetween_; }
@@ -70,7 +90,9 @@ class NodePrice {
   class Reader;
   struct Costs;
 
-  double secondsOf(Rank rank, const Costs& costs, std::vector<double>& ends) const;
+  // The line that the price follows at this size: that of the slowest way through the steps.
+  PriceLine lineAt(double blockBytes, const Links& links, const Sharing& sharing) const;
+  PriceLine lineOf(Rank rank, const Costs& costs, std::vector<PriceLine>& ends) const;
 
   std::vector<Step> steps_;  // rank by rank, lane by lane
   std::vector<std::size_t>

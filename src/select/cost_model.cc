@@ -1,7 +1,6 @@
 #include "src/select/cost_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -27,23 +26,23 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
-  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}, {}};
+  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
   if (profile_ != nullptr) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
       if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where))
-        found.ways.push_back({given, curve, nullptr, -1});
+        found.ways.push_back({given, curve, nullptr, {}, -1});
     } else {
       for (const Curve& curve : profile_->curves(nameOf(collective), where))
         if (const auto choice = alternativeNamed(collective, problem, curve.key.algorithm))
-          found.ways.push_back({*choice, &curve, nullptr, -1});
+          found.ways.push_back({*choice, &curve, nullptr, {}, -1});
     }
   }
   found.measured = !found.ways.empty();
   if (found.measured) return found;
   found.priced = pricedWays(collective, given, topology_);
   for (const auto& [choice, price] : *found.priced)
-    found.ways.push_back({choice, nullptr, price, -1});
+    found.ways.push_back({choice, nullptr, price, price->lines(links_, sharing_), -1});
   return found;
 }
 
@@ -61,7 +60,10 @@ CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice&
 double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const {
   if (topology_.ranks() == 1) return 0;
   if (way.curve != nullptr) return way.curve->seconds(bytes);
-  return way.price->seconds(std::ceil(bytes / std::max(1.0, ways.blocks)), links_, sharing_);
+  const double blockBytes = std::ceil(bytes / std::max(1.0, ways.blocks));
+  double highest = 0;
+  for (const PriceLine& line : way.lines) highest = std::max(highest, line.at(blockBytes));
+  return highest;
 }
 
 CostModel::Estimate CostModel::estimate(const Ways& ways, const Way& way, double bytes) const {
@@ -101,18 +103,9 @@ CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmCho
 AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,
                                   std::size_t blockBytes) {
   if (topology_.ranks() == 1) return {&firstAlgorithm(collective), problem};
-  Ways& ways = waysOf(collective, {nullptr, problem});
+  const Ways& ways = waysOf(collective, {nullptr, problem});
   if (ways.ways.empty()) return {&firstAlgorithm(collective), problem};
-  if (ways.measured)
-    return ways.ways[indexOfFastest(ways, static_cast<double>(blockBytes) * ways.blocks)].choice;
-
-  const int sizeClass = std::bit_width(blockBytes);
-  for (const auto& [known, index] : ways.chosen)
-    if (known == sizeClass) return ways.ways[static_cast<std::size_t>(index)].choice;
-  const std::size_t typical = sizeClass == 0 ? 0 : std::size_t{3} << sizeClass >> 2;
-  const std::size_t index = indexOfFastest(ways, static_cast<double>(typical) * ways.blocks);
-  ways.chosen.emplace_back(sizeClass, static_cast<int>(index));
-  return ways.ways[index].choice;
+  return ways.ways[indexOfFastest(ways, static_cast<double>(blockBytes) * ways.blocks)].choice;
 }
 
 void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {

@@ -34,10 +34,10 @@ class CostModel {
   // where nothing is offered.
   std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
                                   double bytes);
-  // The fastest of them; measured ways take no memory and well under a microsecond.
+  // The fastest of them; takes no memory and well under a microsecond once the same collective has been asked
+  // about, at any size.
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
-  // The one that is taken for blocks of about `blockBytes` bytes where nobody has fixed any. Prices are
-  // those of a typical size within a factor of two, so that few are ever computed.
+  // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
 
   // Finds out now what questions about measured ways need, however many ranks there are to plan for.
@@ -63,7 +63,8 @@ class CostModel {
     AlgorithmChoice choice;
     const Curve* curve;  // null: priced
     std::shared_ptr<const NodePrice> price;
-    double blocksBetween;  // below 0: not asked for yet
+    std::vector<PriceLine> lines;  // of the price; the highest holds
+    double blocksBetween;          // below 0: not asked for yet
   };
   // The ways to do a collective that differ.
   struct Ways {
@@ -72,7 +73,6 @@ class CostModel {
     double blocks;  // of a rank's send buffer
     std::vector<Way> ways;
     bool measured;
-    std::vector<std::pair<int, int>> chosen;   // class of sizes -> index of the lowest price
     std::shared_ptr<const PricedWays> priced;  // held for others that ask; null: measured
   };
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);

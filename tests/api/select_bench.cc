@@ -1,5 +1,5 @@
-// What asking for a schedule costs: a table to read. Cold: a layer that nobody has asked about yet, on a
-// grid whose profile has everything measured. Repeated: the same layer again.
+// What asking for a schedule costs: a table to read. First: of a grid, cold: a layer that nobody has asked about
+// yet, repeated: the same layer again. With a profile that has everything measured, and without any.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,9 +44,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure(moecclComm_t comm, moecclGridShape_t shape) {
-  moecclGrid_t grid = nullptr;
-  check(moecclGridCreate(comm, shape, &grid), comm);
+// A profile of all that layers on the grid need.
+moecclProfile_t profileOf(moecclComm_t comm, moecclGrid_t grid) {
   moecclProfile_t profile = nullptr;
   check(moecclProfileCreate(comm, &profile), comm);
   for (const auto group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
@@ -61,10 +60,10 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
   for (const char* collective : {"dispatch", "combine", "splitdispatch", "combineallgather"})
     addAll(profile, collective, nullptr, grid);
   check(moecclProfileFit(profile));
-  check(moecclCommSetProfile(comm, profile), comm);
-  check(moecclGridDestroy(grid));
-  check(moecclGridCreate(comm, shape, &grid), comm);
+  return profile;
+}
 
+void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const char* what) {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid;
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
@@ -76,7 +75,7 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  const auto ask = [&](std::int64_t tokens) {
+  const auto askAbout = [&](std::int64_t tokens) {
     layer.tokens = tokens;
     layer.experts = shape.nEp * (1 + tokens % 3);
     moecclScheduleChoice_t choices[4];
@@ -85,15 +84,27 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
     check(moecclSelectSchedule(&query, choices, &count));
     return microseconds(std::chrono::steady_clock::now() - begin);
   };
-  const double first = ask(1);
+  const double first = askAbout(1);
   std::vector<double> cold, repeated;
-  for (int i = 0; i < kQuestions; ++i) cold.push_back(ask(100 + i));
-  for (int i = 0; i < 10 * kQuestions; ++i) repeated.push_back(ask(100));
+  for (int i = 0; i < kQuestions; ++i) cold.push_back(askAbout(100 + i));
+  for (int i = 0; i < 10 * kQuestions; ++i) repeated.push_back(askAbout(100));
   int rank = 0;
   check(moecclCommUserRank(comm, &rank));
   if (rank == 0)
-    std::printf("N_MP %d N_EP %d N_ESP %d: first %.1f us, cold %.2f us, repeated %.3f us\n",
-                shape.nMp, shape.nEp, shape.nEsp, first, median(cold), median(repeated));
+    std::printf(
+        "N_MP %d N_EP %d N_ESP %d, %s profile: first %.1f us, cold %.2f us, repeated %.3f us\n",
+        shape.nMp, shape.nEp, shape.nEsp, what, first, median(cold), median(repeated));
+}
+
+void measure(moecclComm_t comm, moecclGridShape_t shape) {
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  ask(comm, grid, shape, "without a");
+  moecclProfile_t profile = profileOf(comm, grid);
+  check(moecclCommSetProfile(comm, profile), comm);
+  check(moecclGridDestroy(grid));
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  ask(comm, grid, shape, "with a");
   check(moecclProfileDestroy(profile));
   check(moecclGridDestroy(grid));
 }
@@ -103,8 +114,11 @@ void measure(moecclComm_t comm, moecclGridShape_t shape) {
 
 int main() {
   using namespace moeccl::test;
-  for (const moecclGridShape_t& shape :
-       {moecclGridShape_t{2, 4, 2, moecclOrderEspEp}, {4, 2, 4, moecclOrderEspEp}})
-    runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}},
+  for (const moecclGridShape_t& shape : {moecclGridShape_t{2, 4, 2, moecclOrderEspEp},
+                                         {4, 2, 4, moecclOrderEspEp},
+                                         {4, 8, 4, moecclOrderEspEp}})
+    runJob({.ranks = shape.nEp * shape.nEsp,
+            .nodes = std::vector<int>(static_cast<std::size_t>(shape.nEp * shape.nEsp / 4), 4),
+            .algorithms = {}},
            [&](moecclComm_t comm, int) { measure(comm, shape); });
 }

@@ -79,6 +79,19 @@ class Plot(unittest.TestCase):
                       "Local work, forward", "S2, forward", "1.25", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
             self.assertIn(words, text)
 
+    def test_curves_that_say_little_are_marked(self):
+        noisy = curve("alltoall", "<new>", "1x2", 1e-5, 0)
+        noisy["fit"] = {**noisy["fit"], "medianError": 0.5}
+        page = os.path.join(self.folder, "report.html")
+        for curves, marked in ((PROFILE["curves"], 0), ([*PROFILE["curves"], noisy], 1)):
+            process = self.plot("--output", page, self.write("p.json", {**PROFILE, "curves": curves}))
+            self.assertEqual(process.returncode, 0, process.stderr)
+            with open(page, encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(text.count('<tr class="marked"><td>alltoall</td><td>&lt;new&gt;</td>'), marked)
+            self.assertEqual(text.count("<li>"), marked)
+            self.assertEqual("<li>alltoall &lt;new&gt; of 1x2</li>" in text, marked == 1)
+
     def test_pictures(self):
         process = self.plot("--png", os.path.join(self.folder, "png"), self.write("p.json", PROFILE))
         self.assertEqual(process.returncode, 0, process.stderr)

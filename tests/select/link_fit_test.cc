@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "algorithms/choice.h"
 #include "src/select/alternatives.h"
@@ -16,6 +18,19 @@ namespace {
 NodePrice priceOf(const AlgorithmChoice& choice, const Topology& topology) {
   const int node = largestNode(topology);
   return NodePrice(topology, node, *plansOf(choice, topology, node));
+}
+
+// The highest line is the price, of blocks of any size.
+void expectLinesOf(const NodePrice& price) {
+  for (const Sharing& sharing : {Sharing{}, Sharing{3, 2}}) {
+    const std::vector<PriceLine> lines = price.lines({}, sharing);
+    for (double bytes = 0; bytes < 1e12; bytes = 1.3 * bytes + 1) {
+      double highest = 0;
+      for (const PriceLine& line : lines) highest = std::max(highest, line.at(bytes));
+      const double seconds = price.seconds(bytes, {}, sharing);
+      EXPECT_NEAR(highest, seconds, 1e-8 * seconds) << bytes << ", " << lines.size() << " lines";
+    }
+  }
 }
 
 // Neither larger blocks nor dearer links nor company make anything cheaper, whatever the plan.
@@ -44,6 +59,7 @@ TEST(NodePrice, NeverFalls) {
           EXPECT_GE(price.seconds(bytes, {}, {2, 1}), now);
           EXPECT_GE(price.seconds(bytes, {}, {1, 2}), now);
         }
+        expectLinesOf(price);
       }
     }
 }
