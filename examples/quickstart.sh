@@ -83,12 +83,16 @@ program=$build/$target
 log=$(mktemp)
 scratch=("$log")
 trap 'rm -f "${scratch[@]}"' EXIT
-if [[ ! -f $build/build.ninja ]]; then
-  echo "Configuring $build ..."
-  if ! meson setup "$build" "$root" -Dbuildtype=release -Ducx=enabled >"$log" 2>&1; then
-    cat "$log" >&2
-    exit 1
-  fi
+echo "Configuring $build ..."
+# A build that is there may be one without UCX.
+if [[ -f $build/build.ninja ]]; then
+  configure=(meson setup --reconfigure "$build" "$root" -Ducx=enabled)
+else
+  configure=(meson setup "$build" "$root" -Dbuildtype=release -Ducx=enabled)
+fi
+if ! "${configure[@]}" >"$log" 2>&1; then
+  cat "$log" >&2
+  exit 1
 fi
 echo "Building ..."
 ninja -C "$build" "$target"

@@ -41,10 +41,14 @@ Payload partialSum(const World& world, int rank, int block) {
 Payload sharedTokens(const World& world, int rank, int block) {
   return {rankInGroup(world, rank, block % world.grid.nMp), block / world.grid.nMp};
 }
-// Each block leaves for nEsp shards, one of them perhaps itself.
-double shardsShare(const World& world) {
+// Each block leaves for nEsp shards, one of them perhaps itself. `tokens`: in the buffer of tokens.
+double shardsShareOf(const World& world, int tokens) {
   return othersShare(world) * world.grid.nEsp * tokenBlocks(world) /
-         std::max(tokenBlocks(world), expertBlocks(world));
+         std::max(tokens, expertBlocks(world));
+}
+double shardsShare(const World& world) { return shardsShareOf(world, tokenBlocks(world)); }
+double splitShardsShare(const World& world) {
+  return shardsShareOf(world, sharedTokenBlocks(world));
 }
 
 // And each result for the rest of the MP group.
@@ -245,7 +249,7 @@ constexpr std::array kCollectives = {
         .received = atExpert,
         .sums = false,
         .inPlaceBlock = nullptr,
-        .busFactor = shardsShare,
+        .busFactor = splitShardsShare,
         .call =
             [](const Call& c) {
               return moecclSplitDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
@@ -256,10 +260,6 @@ constexpr std::array kCollectives = {
 
 }  // namespace
 
-int World::rankOf(int position, int shard) const {
-  return grid.order == moecclOrderEspEp ? position * grid.nEsp + shard
-                                        : shard * grid.nEp + position;
-}
 int World::positionOf(int rank) const {
   return grid.order == moecclOrderEspEp ? rank / grid.nEsp : rank % grid.nEp;
 }

@@ -16,8 +16,7 @@ struct World {
   moecclGridShape_t grid = {1, 1, 1, moecclOrderEspEp};  // of collectives of a grid
   int experts = 1;                                       // per rank
 
-  // The rank that holds shard `shard` of the experts at `position`, and the reverse.
-  int rankOf(int position, int shard) const;
+  // Which experts a rank holds, and which shard of them.
   int positionOf(int rank) const;
   int shardOf(int rank) const;
 };

@@ -40,7 +40,7 @@ SIZES = {
     "large": ("-b", "16K", "-e", "64K", "-f", "4"),
     "huge": ("-b", "256K", "-e", "1M", "-f", "4", "-c", "0"),
 }
-# How many calls a turn has, by uplink; before them a tenth of that. On the slowest, one call of the largest takes
+# How many calls a turn has, by uplink; before them a tenth of that, but one at least. On the slowest, one call of the largest takes
 # seconds.
 CALLS = {
     "none": {"small": 100, "middle": 50, "large": 20, "huge": 8},
@@ -59,10 +59,7 @@ def measure(options):
     os.makedirs(options.folder, exist_ok=True)
     settings = list(itertools.product(options.shapes or SHAPES, options.uplinks or UPLINKS))
     for number, (shape, uplink) in enumerate(settings):
-        missing = [(transport, sizes) for transport, sizes in itertools.product(TRANSPORTS, SIZES)
-                   if not os.path.exists(path_of(options, shape, uplink, transport, sizes))
-                   # Small messages are eager anyway.
-                   and not (transport.endswith("-eager") and sizes in ("small", "middle"))]
+        missing = missing_of(options.folder, shape, uplink)
         if not missing:
             continue
         nodes, ranks = map(int, shape.split("x"))
@@ -72,28 +69,35 @@ def measure(options):
         try:
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
-                run(options, name, nodes * ranks, path_of(options, shape, uplink, transport, sizes), transport, sizes,
+                run(options, name, nodes * ranks, path_of(options.folder, shape, uplink, transport, sizes), transport, sizes,
                     CALLS[uplink][sizes])
         finally:
             subprocess.run([options.lab, "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
 
 
-def path_of(options, shape, uplink, transport, sizes):
-    return os.path.join(options.folder, f"{shape}-{uplink}-{transport}-{sizes}.json")
+def path_of(folder, shape, uplink, transport, sizes):
+    return os.path.join(folder, f"{shape}-{uplink}-{transport}-{sizes}.json")
+
+
+def missing_of(folder, shape, uplink):
+    """The (transport, sizes) of a setting that are still to be measured; small messages are eager anyway."""
+    return [(transport, sizes) for transport, sizes in itertools.product(TRANSPORTS, SIZES)
+            if not (transport.endswith("-eager") and sizes in ("small", "middle"))
+            and not os.path.exists(path_of(folder, shape, uplink, transport, sizes))]
 
 
 def run(options, lab, ranks, path, transport, sizes, calls):
     mpirun, perf = TRANSPORTS[transport]
     unfinished = os.path.abspath(path + ".part")
     subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
-                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(calls // 10), "-r", "5", "-a", "3",
+                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", "5", "-a", "3",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
     os.rename(unfinished, path)
 
 
 def load(folder):
-    """(shape, uplink) -> block -> list of (transport, {algorithm: times})."""
+    """(shape, uplink) -> block -> list of (transport, {algorithm: times}). The best of MPI is that of all transports."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
         shape, uplink, *transport = os.path.basename(path)[:-len(".json")].split("-")
@@ -106,12 +110,18 @@ def load(folder):
             cells[result["block"]][result["algorithm"]] = result["timesUs"]
         for block, times in cells.items():
             found[shape, uplink][block].append(("-".join(transport[:-1]), times))
+    for shape, uplink in found:
+        if missing := missing_of(folder, shape, uplink):
+            names = ", ".join(os.path.basename(path_of(folder, shape, uplink, *one)) for one in missing)
+            sys.exit(f"{folder} is not complete: there is no {names}; \"run\" goes on where it stopped")
+    if not found:
+        sys.exit(f"{folder} has no results; \"run\" makes them")
     return found
 
 
 def blocks_of(found):
     """Those that were measured in all the settings."""
-    return sorted(set.intersection(*(set(runs) for runs in found.values()))) if found else []
+    return sorted(set.intersection(*(set(runs) for runs in found.values())))
 
 
 def best_of_mpi(runs):

@@ -20,6 +20,8 @@ class Contender {
 
   // Blocks of `count` elements. Collective. Throws std::runtime_error. On a GPU it has only been enqueued.
   virtual void exchange(const void* send, void* recv, std::size_t count, const DataType& type) = 0;
+  // After an exchange that is looked at: moves the result where the others leave theirs.
+  virtual void settle(const void*, void*, std::size_t, const DataType&) {}
   // By the contender's own means, so that its connections and processes are awake. Collective.
   virtual void barrier() = 0;
 

@@ -64,6 +64,7 @@ std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t 
     }
     contender.exchange(send, recv, count, type);
     memory.synchronize();
+    contender.settle(send, recv, count, type);
     for (int b = 0; b < collective.recvBlocks(world_); ++b) {
       const Payload payload = collective.received(world_, job_.rank(), b);
       poisonBlock(one, elements, payload, checks_);  // it may still hold what was sent
@@ -85,6 +86,11 @@ double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
   job_.memory().synchronize();
   const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / options_.iterations;
+}
+
+std::uint32_t Measurement::seedOf(const Job& job) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return static_cast<std::uint32_t>(job.gather(std::vector<std::int64_t>{now})[0]);
 }
 
 std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
@@ -115,12 +121,11 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
   // What came before, another library's turn above all, slows some down: nobody always follows the same one.
   std::vector<std::size_t> order(results.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::mt19937 random;  // every rank's draws are the same
   std::vector<double> mine;
   for (int i = 0; i < options_.repetitions; ++i) {
     const std::size_t first = mine.size();
     mine.resize(first + order.size());
-    std::ranges::shuffle(order, random);
+    std::ranges::shuffle(order, random_);
     for (const std::size_t turn : order)
       mine[first + turn] = time(*results[turn].contender, results[turn].inPlace, count, type);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "perf/contender.h"
@@ -27,6 +28,7 @@ struct Result {
 // Buffers for one size after the other.
 class Measurement {
  public:
+  // Collective.
   Measurement(const Options& options, const Job& job, const World& world,
               const std::vector<std::unique_ptr<Contender>>& contenders)
       : options_(options),
@@ -34,7 +36,8 @@ class Measurement {
         world_(world),
         contenders_(contenders),
         send_(job.memory()),
-        recv_(job.memory()) {}
+        recv_(job.memory()),
+        random_(seedOf(job)) {}
 
   // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
   // place, the same on all ranks. Collective. Throws std::runtime_error.
@@ -46,6 +49,8 @@ class Measurement {
   };
   Buffers buffers(bool inPlace, std::size_t block);
   std::int64_t check(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+  // Of the order of turns: another one in each run, the same on all ranks. Collective.
+  static std::uint32_t seedOf(const Job& job);
   // Microseconds per call, on this rank.
   double time(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
 
@@ -54,6 +59,7 @@ class Measurement {
   const World& world_;
   const std::vector<std::unique_ptr<Contender>>& contenders_;
   Buffer send_, recv_;
+  std::mt19937 random_;
   std::uint64_t checks_ = 0;
 };
 

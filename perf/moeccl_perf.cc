@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "perf/job.h"
 #include "perf/measure.h"
@@ -12,13 +13,17 @@ namespace {
 
 constexpr int kWrongData = 1;
 
-// Where no grid is asked for: shards and MP groups are the nodes, if these are equally large.
+// Where no grid is asked for: MP and ESP groups are as large as nodes, which are consecutive ranks under most
+// launchers.
 World worldOf(const Options& options, const Job& job) {
   World world{job.ranks(), options.grid, options.experts};
   if (!options.collective->usesGrid || world.grid.nMp > 0) return world;
   const std::vector<int> ranksPerNode = job.ranksPerNode();
-  const bool even = std::set<int>(ranksPerNode.begin(), ranksPerNode.end()).size() == 1;
-  const int size = even ? ranksPerNode[0] : 1;
+  if (std::set<int>(ranksPerNode.begin(), ranksPerNode.end()).size() != 1)
+    throw std::runtime_error(
+        "--grid: nodes have different numbers of ranks, so MP and ESP groups cannot be nodes; "
+        "give the ranks of groups, as in 2x4x2");
+  const int size = ranksPerNode[0];
   world.grid = {size, job.ranks() / size, size, moecclOrderEspEp};
   return world;
 }

@@ -17,16 +17,17 @@ namespace {
 
 struct MpiCollective {
   std::string_view name;
+  bool displaces;       // blocks are told by displacements
   const char* control;  // Open MPI's variable that fixes the algorithm of communicators to come
   int (*call)(const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm);
 };
 
 constexpr std::array kMpiCollectives = {
-    MpiCollective{"alltoall", "coll_tuned_alltoall_algorithm",
+    MpiCollective{"alltoall", false, "coll_tuned_alltoall_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Alltoall(send, count, type, recv, count, type, comm);
                   }},
-    MpiCollective{"alltoallv", "coll_tuned_alltoallv_algorithm",
+    MpiCollective{"alltoallv", true, "coll_tuned_alltoallv_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     int ranks = 0;
                     MPI_Comm_size(comm, &ranks);
@@ -37,15 +38,15 @@ constexpr std::array kMpiCollectives = {
                     return MPI_Alltoallv(send, counts.data(), displs.data(), type, recv,
                                          counts.data(), displs.data(), type, comm);
                   }},
-    MpiCollective{"allgather", "coll_tuned_allgather_algorithm",
+    MpiCollective{"allgather", false, "coll_tuned_allgather_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Allgather(send, count, type, recv, count, type, comm);
                   }},
-    MpiCollective{"reducescatter", "coll_tuned_reduce_scatter_block_algorithm",
+    MpiCollective{"reducescatter", false, "coll_tuned_reduce_scatter_block_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Reduce_scatter_block(send, recv, count, type, MPI_SUM, comm);
                   }},
-    MpiCollective{"allreduce", "coll_tuned_allreduce_algorithm",
+    MpiCollective{"allreduce", false, "coll_tuned_allreduce_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Allreduce(send, recv, count, type, MPI_SUM, comm);
                   }},
@@ -94,38 +95,46 @@ class MpiContender : public Contender {
       : Contender(std::move(name), true), collective_(collective), mpi_(find(collective)) {
     requireMpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     requireMpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    requireMpi(MPI_Comm_size(comm_, &ranks_), "MPI_Comm_size");
   }
   ~MpiContender() override { MPI_Comm_free(&comm_); }
 
   void exchange(const void* send, void* recv, std::size_t count, const DataType& type) override {
-    if (count > INT_MAX) throw std::runtime_error("MPI takes blocks of less than 2^31 elements");
-    const void* from = send;
-    void* to = recv;
-    if (collective_.inPlaceBlock != nullptr) {
-      const std::size_t own =
-          count * type.bytes * static_cast<std::size_t>(collective_.inPlaceBlock(rank_));
-      const auto *begin = static_cast<const std::byte*>(send), *end = static_cast<std::byte*>(recv);
-      if (begin == end + own) {
-        from = MPI_IN_PLACE;
-      } else if (end == begin + own) {
-        from = MPI_IN_PLACE;
-        to = const_cast<std::byte*>(begin);
-      }
-    }
-    requireMpi(
-        mpi_.call(from, to, static_cast<int>(count), mpiTypeOf(type, collective_.sums), comm_),
-        collective_.name.data());
-    // MPI leaves a part of the input's place at its begin.
-    if (to != recv) std::memcpy(recv, to, count * type.bytes);
+    if (count > static_cast<std::size_t>(mpi_.displaces ? INT_MAX / ranks_ : INT_MAX))
+      throw std::runtime_error("MPI takes counts and displacements of less than 2^31 elements");
+    const bool ofInput = isPartOfInput(send, recv, count * type.bytes);
+    const bool inPlace = ofInput || isPartOfOutput(send, recv, count * type.bytes);
+    requireMpi(mpi_.call(inPlace ? MPI_IN_PLACE : send, ofInput ? const_cast<void*>(send) : recv,
+                         static_cast<int>(count), mpiTypeOf(type, collective_.sums), comm_),
+               collective_.name.data());
+  }
+
+  // MPI leaves a part of the input's place at its begin.
+  void settle(const void* send, void* recv, std::size_t count, const DataType& type) override {
+    const std::size_t block = count * type.bytes;
+    if (isPartOfInput(send, recv, block)) std::memmove(recv, send, block);
   }
 
   void barrier() override { requireMpi(MPI_Barrier(comm_), "MPI_Barrier"); }
 
  private:
+  // In place, where the larger buffer begins at `whole`.
+  bool isPart(const void* part, const void* whole, std::size_t block) const {
+    if (collective_.inPlaceBlock == nullptr) return false;
+    const auto own = static_cast<std::size_t>(collective_.inPlaceBlock(rank_));
+    return part == static_cast<const std::byte*>(whole) + block * own;
+  }
+  bool isPartOfOutput(const void* send, const void* recv, std::size_t block) const {
+    return isPart(send, recv, block);
+  }
+  bool isPartOfInput(const void* send, const void* recv, std::size_t block) const {
+    return !isPartOfOutput(send, recv, block) && isPart(recv, send, block);
+  }
+
   const Collective& collective_;
   const MpiCollective& mpi_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0;
+  int rank_ = 0, ranks_ = 1;
 };
 
 // An integer variable of MPI's tool interface whose values have names.

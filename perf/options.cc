@@ -9,6 +9,7 @@
 
 #include "perf/collectives.h"
 #include "perf/memory_option.h"
+#include "perf/number_checks.h"
 
 namespace moeccl::perf {
 namespace {
@@ -142,21 +143,21 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->transform(bytes)
       ->capture_default_str();
   auto* step = app.add_option("-i,--stepbytes", options.stepBytes, "from one size to the next")
-                   ->transform(bytes & CLI::PositiveNumber)
+                   ->transform(bytes & kPositive)
                    ->capture_default_str();
   app.add_option("-f,--stepfactor", options.stepFactor, "from one size to the next, instead of -i")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->excludes(step);
   app.add_flag("--blocks", options.sizesOfBlocks,
                "-b, -e and -i are about one block, not about the whole buffer of a rank");
   app.add_option("-n,--iters", options.iterations, "calls that are timed together")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("-w,--warmup_iters", options.warmupIterations, "calls before those")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   app.add_option("-c,--check", options.checkIterations, "calls whose result is checked; 0: none")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   app.add_option("-a,--average", average, "over ranks: 0 rank 0's, 1 mean, 2 smallest, 3 largest")
       ->check(CLI::Range(0, 3))
@@ -164,7 +165,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   app.add_option("-d,--datatype", dataType, "all, " + namesOf(kDataTypes))->capture_default_str();
   app.add_option("-r,--repeats", options.repetitions,
                  "how often each of the contenders has its turn of -w and -n calls")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("--algorithms", options.algorithms,
                  "comma-separated names, or auto for the library's choice (the default)")
@@ -172,7 +173,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   app.add_option(
       "--grid", grid,
       "MPxEPxESP: ranks per group, of collectives of a grid, as in 2x4x2 or, where EP groups "
-      "are\nconsecutive, 2x4x2:ep (default: MP and ESP groups are the nodes)");
+      "are\nconsecutive, 2x4x2:ep (default: MP and ESP groups as large as nodes)");
   app.add_option("--experts", options.experts, "experts per rank, of collectives of a grid")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

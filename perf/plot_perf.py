@@ -5,7 +5,7 @@
     plot_perf.py --table JSON...                           a Markdown table of times, and nothing else
     plot_perf.py --table --against linear JSON...          of how many times faster than one algorithm
 
-Several files are rows of the picture, or tables one after the other; files joined by commas are one, as
+Calls out of place are shown. Several files are rows of the picture, or tables one after the other; files joined by commas are one, as
 when sizes were measured with different -n. Ratios compare calls of the same
 repetition: median, in brackets the smallest and the largest. --against best-mpi (the default for
 pictures where MPI was measured) is the fastest of MPI's algorithms at each size, by median.
@@ -14,6 +14,10 @@ import argparse
 import json
 import os
 import statistics
+
+
+# What files that are joined have in common.
+SAME = ("collective", "ranksPerNode", "grid", "memory", "mpiVersion", "average")
 
 
 def load(paths):
@@ -26,10 +30,13 @@ def load(paths):
             raise SystemExit(f"{path} is no JSON of this version of moeccl-perf")
         if joined is None:
             joined = report
-        elif any(joined[key] != report[key] for key in ("collective", "ranksPerNode", "mpiVersion", "average")):
+        elif any(joined.get(key) != report.get(key) for key in SAME):
             raise SystemExit(f"{path} is about something else than {paths.split(',')[0]}")
         else:
             joined["results"] += report["results"]
+    types = {result["type"] for result in joined["results"]}
+    if len(types) > 1:
+        raise SystemExit(f"{paths} has {len(types)} data types; a table or picture shows one")
     return joined
 
 
@@ -46,14 +53,14 @@ def keys(report):
 
 def reference(report, block, against):
     """The times of what others are compared with at one size."""
-    times = cells(report)
+    times = {name: values for (size, name), values in cells(report).items() if size == block}
     if against == "best-mpi":
-        candidates = [name for _, name in times if name.startswith("mpi:")]
+        candidates = [name for name in times if name.startswith("mpi:")]
     else:
-        candidates = [name for _, name in times if name == against]
+        candidates = [name for name in times if name == against]
     if not candidates:
-        raise SystemExit(f"nothing named {against} was measured")
-    return min((times[block, name] for name in candidates), key=statistics.median)
+        raise SystemExit(f"nothing named {against} was measured with blocks of {block} bytes")
+    return min((times[name] for name in candidates), key=statistics.median)
 
 
 def ratios(report, block, name, against):
@@ -75,6 +82,9 @@ def print_table(report, against):
     for block in blocks:
         row = []
         for name in names:
+            if (block, name) not in cells(report):
+                row.append("")
+                continue
             values = ratios(report, block, name, against) if against else cells(report)[block, name]
             middle, low, high = statistics.median(values), min(values), max(values)
             row.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]" if against
@@ -100,10 +110,11 @@ def plot(reports, against, output):
         for name in names:
             style = {"linestyle": "--" if name.startswith("mpi:") else "-", "marker": ".", "capsize": 3,
                      "label": name}
-            for axis, rows in ((left, [cells(report)[block, name] for block in blocks]),
-                               (right, [ratios(report, block, name, chosen) for block in blocks])):
+            its = [block for block in blocks if (block, name) in cells(report)]
+            for axis, rows in ((left, [cells(report)[block, name] for block in its]),
+                               (right, [ratios(report, block, name, chosen) for block in its])):
                 middle = [statistics.median(row) for row in rows]
-                axis.errorbar(blocks, middle, **style, yerr=[
+                axis.errorbar(its, middle, **style, yerr=[
                     [m - min(row) for m, row in zip(middle, rows)],
                     [max(row) - m for m, row in zip(middle, rows)]])
         left.set_ylabel("microseconds per call")

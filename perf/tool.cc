@@ -12,7 +12,7 @@ constexpr int kWrongArguments = 2;
 }  // namespace
 
 bool speaksForAll() {
-  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
     if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
   return true;
 }

@@ -1,6 +1,8 @@
 // Linear all-gather: every rank sends its block straight to every other rank.
 //
 // Steps ceil((P-1) / window), messages P - 1 per rank, bytes (P - 1) x block per rank.
+#include <algorithm>
+
 #include "algorithms/allgather/steps.h"
 
 namespace moeccl::allgather {
@@ -8,7 +10,7 @@ namespace moeccl::allgather {
 void linearSteps(PlanBuilder& plan, const Topology& topology, const Parameters& parameters,
                  int rank, const Own& own) {
   const int ranks = topology.ranks();
-  const int window = parameters.window > 0 ? parameters.window : ranks;
+  const int window = parameters.window > 0 ? std::min(parameters.window, ranks) : ranks;
   for (int i = 1; i < ranks; ++i) {
     const int from = (rank - i + ranks) % ranks;
     plan.recv({.step = own.step + (i - 1) / window}, from, output(from));

@@ -5,13 +5,15 @@
 // Steps ceil((P-1) / window), messages P - 1 per rank, bytes (P - 1) x block per rank. Everybody
 // starts with another partner, so that no rank is everybody's first target. A send waits for the
 // one that is `window` sends older: a sliding window.
+#include <algorithm>
+
 #include "algorithms/registry.h"
 
 namespace moeccl::alltoall {
 
 Plan linear(const Topology& topology, const Parameters& parameters, int rank) {
   const int ranks = topology.ranks();
-  const int window = parameters.window > 0 ? parameters.window : ranks;
+  const int window = parameters.window > 0 ? std::min(parameters.window, ranks) : ranks;
   PlanBuilder plan;
   plan.copy({}, input(rank), output(rank));
   for (int i = 1; i < ranks; ++i) {

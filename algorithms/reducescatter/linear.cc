@@ -3,6 +3,8 @@
 //
 // Steps ceil((P-1) / window) and the sum, messages P - 1 per rank, bytes (P - 1) x block per rank;
 // scratch P - 1 blocks.
+#include <algorithm>
+
 #include "algorithms/reducescatter/steps.h"
 
 namespace moeccl::reducescatter {
@@ -10,7 +12,7 @@ namespace moeccl::reducescatter {
 int linearSteps(PlanBuilder& plan, const Topology& topology, const Parameters& parameters, int rank,
                 Blocks result, int* step) {
   const int ranks = topology.ranks();
-  const int window = parameters.window > 0 ? parameters.window : ranks;
+  const int window = parameters.window > 0 ? std::min(parameters.window, ranks) : ranks;
   BlockList terms;
   std::vector<Blocks> from;
   for (int source = 0; source < ranks; ++source) {

@@ -102,7 +102,10 @@ int main(void) {
     if (rank == 0)
       printf("step %d, %d ranks: loss %.3f, %lld of this group's choices dropped\n", step, ranks,
              loss, (long long)stats.droppedChoices);
-    if (step > 0 && !(loss < before)) return 1;
+    if (step > 0 && !(loss < before)) {
+      fprintf(stderr, "rank %d: the loss did not fall in step %d\n", rank, step);
+      return 1;
+    }
 
     /* The input's gradient, which nobody needs here, takes the output's place. */
     if (moecclMoeBackward(layer, output, 0, output, NULL) != moecclSuccess) return fail("backward");

@@ -63,6 +63,7 @@ std::string checkHeader(std::istringstream header, const std::vector<std::string
 // What rank 0 has read.
 struct Contents {
   std::int64_t step = 0;
+  std::uint64_t hash = 0;
   std::string numbers;
 };
 
@@ -75,7 +76,7 @@ std::string readContents(const std::string& path, const std::vector<std::string>
   if (all.rfind(std::string(kMagic) + "\n", 0) != 0)
     return name + " is no checkpoint of this program";
   const std::size_t headerEnd = all.find("\n\n");
-  std::uint64_t hash = 0;
+  std::uint64_t& hash = contents.hash;
   const std::size_t size = all.size() < sizeof hash ? 0 : all.size() - sizeof hash;
   std::memcpy(&hash, all.data() + size, all.size() - size);
   if (headerEnd >= size || hashOf(all.data(), size) != hash)
@@ -127,13 +128,18 @@ std::string tryToReplace(const std::string& path) {
   return "";
 }
 
+bool isThere(const std::string& path) {
+  struct stat there {};
+  return lstat(path.c_str(), &there) == 0;
+}
+
 std::vector<Setting> settingsIn(const std::string& path, const Team& team) {
-  constexpr std::size_t kMost = 1 << 16;  // a header is a few kilobytes
+  constexpr std::size_t kMost = 1 << 16;  // all but the tensors is a few kilobytes
   std::string header(kMost, '\0'), error;
   if (team.rank() == 0) {
     std::ifstream file(path, std::ios::binary);
     file.read(header.data(), static_cast<std::streamsize>(kMost));
-    const std::size_t end = header.find("\n\n");
+    const std::size_t end = header.find("\ntensor ");
     if (!file && !file.eof())
       error = because("cannot read checkpoint", path);
     else if (header.rfind(std::string(kMagic) + "\n", 0) != 0 || end == std::string::npos)
@@ -228,6 +234,8 @@ std::int64_t Checkpoint::load() {
                    ? ""
                    : readContents(path_, lines(), weights() * Parameters::kStates, contents));
   team_.share(&contents.step, sizeof contents.step);
+  hash_ = contents.hash;
+  team_.share(&hash_, sizeof hash_);
   std::size_t at = 0;
   std::vector<Real> whole;
   for (const Tensor& tensor : tensors_)

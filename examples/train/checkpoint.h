@@ -33,6 +33,7 @@ void agree(const Team& team, const std::string& error);
 std::string replaceFile(const std::string& path, const std::string& contents);
 // What would go wrong, as far as can be told without contents, or "". Leaves the file as it is.
 std::string tryToReplace(const std::string& path);
+bool isThere(const std::string& path);
 
 // What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0 reads.
 // Collective. Throws std::runtime_error, on all ranks alike.
@@ -55,6 +56,8 @@ class Checkpoint {
   // Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the file
   // cannot be read, is no checkpoint, not a whole one, or was made with other settings.
   std::int64_t load();
+  // Of the file that was loaded.
+  std::uint64_t hash() const { return hash_; }
 
  private:
   struct Tensor {
@@ -69,6 +72,7 @@ class Checkpoint {
   Parameters& parameters_;
   const Settings settings_;
   std::vector<Tensor> tensors_;  // of all stages, in their order
+  std::uint64_t hash_ = 0;
 };
 
 }  // namespace train

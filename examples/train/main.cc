@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <new>
 #include <stdexcept>
 
 #include "checkpoint.h"
@@ -49,26 +50,39 @@ ModelConfig modelOf(const Options& options, const Text& text) {
   return model;
 }
 
+std::string hexOf(std::uint64_t hash) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
 // By which checkpoints know it.
 std::string identityOf(const Text& text) {
-  char hash[24];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(text.hash));
-  return std::to_string(text.numbers.size()) + " characters with hash " + hash;
+  return std::to_string(text.numbers.size()) + " characters with hash " + hexOf(text.hash);
+}
+
+// "S1", or of blocks that have different ones "S1,S2,S1".
+std::string namesOf(const std::vector<moecclSchedule_t>& schedules) {
+  const bool alike = std::ranges::count(schedules, schedules[0]) == std::ssize(schedules);
+  std::string names = nameOf(schedules[0]);
+  for (std::size_t i = 1; i < schedules.size() && !alike; ++i)
+    names += std::string(",") + nameOf(schedules[i]);
+  return names;
 }
 
 // What decides the curve but for rounding, and what decides that.
-Settings settingsOf(const Options& options, const Text& text, const Team& team,
-                    const Model& model) {
+Settings settingsOf(const Options& options, const Text& text, const Team& team, const Model& model,
+                    const Teacher* teacher) {
   const ModelConfig& config = options.model;
   const auto number = [](std::int64_t value) { return std::to_string(value); };
   const moecclGridShape_t& shape = team.shape();
-  const bool taught = !options.teacher.empty();
+  const bool taught = teacher != nullptr;
   return {{{"ranks", number(team.ranks())},
            {"--pipeline", number(team.stages())},
            {"--mp", number(shape.nMp)},
            {"--ep", number(shape.nEp)},
            {"--esp", number(shape.nEsp)},
-           {"--schedule", nameOf(model.schedule())}},
+           {"--schedule", namesOf(model.schedules())}},
           {{"numbers", kRealName},
            {"--blocks", number(config.blocks)},
            {"--embedding", number(config.embedding)},
@@ -86,7 +100,7 @@ Settings settingsOf(const Options& options, const Text& text, const Team& team,
            {"--learning-rate", textOf(options.learningRate)},
            {"--warm-up", number(options.warmUp)},
            {"--balance", textOf(options.balance)},
-           {"--teacher", taught ? options.teacher : "none"},
+           {"teacher", taught ? "of hash " + hexOf(teacher->hash()) : "none"},
            {"--teacher-steps", number(taught ? options.teacherSteps : 0)},
            {"--teacher-weight", textOf(taught ? options.teacherWeight : 0)},
            {"text", identityOf(text)}}};
@@ -121,11 +135,10 @@ class Trainer {
 
   void run() {
     Checkpoint checkpoint(options_.checkpoint, team_, parameters_,
-                          settingsOf(options_, text_, team_, *models_.front()));
+                          settingsOf(options_, text_, team_, *models_.front(), teacher_.get()));
     if (options_.resume) done_ = checkpoint.load();
     // Not after the first hundred steps.
-    if (!options_.checkpoint.empty())
-      agree(team_, team_.rank() == 0 ? tryToReplace(options_.checkpoint) : "");
+    if (!options_.checkpoint.empty()) agree(team_, team_.rank() == 0 ? checkpointProblem() : "");
     Log log;
     agree(team_, team_.rank() == 0 ? log.open(options_.log, done_) : "");
     describe(checkpoint.weights());
@@ -148,16 +161,24 @@ class Trainer {
   }
 
  private:
+  std::string checkpointProblem() const {
+    const std::string wrong = tryToReplace(options_.checkpoint);
+    if (!wrong.empty() || options_.resume || !isThere(options_.checkpoint)) return wrong;
+    return "--checkpoint " + options_.checkpoint +
+           " is there already; --resume goes on from it, else remove it or name another";
+  }
+
   void describe(std::int64_t weights) const {
     if (team_.rank() != 0) return;
     const moecclGridShape_t& shape = team_.shape();
     std::printf(
         "%d ranks: N_MP %d, N_EP %d, N_ESP %d, schedule %s. %lld %s weights in %lld blocks of %s "
         "experts.\n%zu characters of text, %zu different ones; %lld samples of %lld a step.\n",
-        team_.ranks(), shape.nMp, shape.nEp, shape.nEsp, nameOf(models_.front()->schedule()),
-        static_cast<long long>(weights), kRealName, static_cast<long long>(config_.blocks),
-        joined(config_.experts).c_str(), text_.numbers.size(), text_.characters.size(),
-        static_cast<long long>(options_.batch), static_cast<long long>(config_.context));
+        team_.ranks(), shape.nMp, shape.nEp, shape.nEsp,
+        namesOf(models_.front()->schedules()).c_str(), static_cast<long long>(weights), kRealName,
+        static_cast<long long>(config_.blocks), joined(config_.experts).c_str(),
+        text_.numbers.size(), text_.characters.size(), static_cast<long long>(options_.batch),
+        static_cast<long long>(config_.context));
     if (team_.stages() > 1)
       std::printf("%d stages of %d ranks; the grid is a stage's.\n", team_.stages(),
                   team_.stageRanks());
@@ -181,7 +202,7 @@ class Trainer {
   }
 
   bool teaches(std::int64_t step) const {
-    return teacher_ != nullptr && (options_.teacherSteps == 0 || step <= options_.teacherSteps);
+    return teacher_ != nullptr && step <= options_.teacherSteps;
   }
 
   Point train(std::int64_t step) {
@@ -271,6 +292,8 @@ int main(int count, char** arguments) {
   int result = 0;
   try {
     Trainer(world, options).run();
+  } catch (const std::bad_alloc&) {
+    fail("out of memory");  // perhaps on this rank alone
   } catch (const std::exception& error) {
     // The same on all ranks, and none leaves before the others: one voice is enough.
     int rank = 0;

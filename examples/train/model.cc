@@ -27,7 +27,7 @@ moecclMoeConfig_t layerOf(const ModelConfig& config, std::int64_t block,
   return layer;
 }
 
-// What moeccl does not check. Places are T / g in each of g groups, and T is rounded up to a multiple
+// What moeccl does not check, or not on ranks of other stages. Places are T / g in each of g groups, and T is rounded up to a multiple
 // of g and of N_MP: with N_MP a divisor of g they are the same on every grid, and with g a divisor of the
 // tokens nothing is padded.
 void requireFit(const Team& team, const ModelConfig& config) {
@@ -49,6 +49,15 @@ void requireFit(const Team& team, const ModelConfig& config) {
   if (config.capacityGroups % nMp != 0)
     throw std::invalid_argument("--capacity-groups " + text(config.capacityGroups) +
                                 " must be a multiple of --mp " + text(nMp));
+  for (std::int64_t block = 0; block < config.blocks; ++block) {
+    const std::int64_t experts = config.expertsOf(block);
+    if (experts % team.shape().nEp != 0)
+      throw std::invalid_argument("--experts " + text(experts) + " must be a multiple of --ep " +
+                                  text(team.shape().nEp));
+    if (experts < config.topK)
+      throw std::invalid_argument("--experts " + text(experts) + " must be at least --top-k " +
+                                  text(config.topK));
+  }
   if (config.tokens() % config.capacityGroups != 0)
     throw std::invalid_argument("--capacity-groups " + text(config.capacityGroups) +
                                 " must divide --samples times --context, " + text(config.tokens()));
@@ -107,6 +116,12 @@ Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config
   }
   const auto size = static_cast<std::size_t>(config.tokens() * config.embedding);
   for (std::vector<Real>* each : {&stream_, &in_, &out_}) each->resize(size);
+}
+
+std::vector<moecclSchedule_t> Model::schedules() const {
+  std::vector<moecclSchedule_t> all;
+  for (const auto& block : blocks_) all.push_back(block->experts.schedule());
+  return all;
 }
 
 void Model::initialise(Parameters& parameters) const {

@@ -71,7 +71,8 @@ class Model {
   // Collective.
   const Real* probabilities(const std::int32_t* inputs);
 
-  moecclSchedule_t schedule() const { return blocks_.front()->experts.schedule(); }
+  // Of each of its blocks.
+  std::vector<moecclSchedule_t> schedules() const;
 
  private:
   struct Block {

@@ -1,7 +1,10 @@
 #include "options.h"
 
+#include <array>
 #include <charconv>
+#include <filesystem>
 #include <stdexcept>
+#include <utility>
 
 #include "examples/common/command_line.h"
 
@@ -70,7 +73,7 @@ std::vector<Option> optionsOf(Options& options) {
        real("balance", options.balance, true)},
       {"teacher", "FILE", "checkpoint of a model of the same text and --context to learn from, too",
        [&](const std::string& text) { options.teacher = text; }},
-      {"teacher-steps", "N", "the first so many steps, as MoS does (all)",
+      {"teacher-steps", "N", "the first so many steps: to the end it does harm, as MoS found (350)",
        stepsOf("teacher-steps", options.teacherSteps)},
       {"teacher-weight", "X", "of the divergence from the teacher, by the loss (1)",
        real("teacher-weight", options.teacherWeight, false)},
@@ -88,6 +91,24 @@ std::vector<Option> optionsOf(Options& options) {
   };
 }
 
+// A checkpoint would take the place of its teacher.
+void requireOneFileEach(const Options& options) {
+  const std::array<std::pair<const char*, const std::string*>, 3> files = {
+      {{"--checkpoint", &options.checkpoint},
+       {"--log", &options.log},
+       {"--teacher", &options.teacher}}};
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (std::size_t j = i + 1; j < files.size(); ++j) {
+      const auto& [one, path] = files[i];
+      const auto& [other, otherPath] = files[j];
+      if (path->empty() || otherPath->empty()) continue;
+      if (std::filesystem::absolute(*path).lexically_normal() ==
+          std::filesystem::absolute(*otherPath).lexically_normal())
+        throw std::invalid_argument(std::string(one) + " " + *path + " and " + other + " " +
+                                    *otherPath + " are one file; each needs its own");
+    }
+}
+
 }  // namespace
 
 Options parseOptions(int count, char** arguments) {
@@ -95,11 +116,14 @@ Options parseOptions(int count, char** arguments) {
   command_line::parse(count, arguments, optionsOf(options));
   if (options.resume && options.checkpoint.empty())
     throw std::invalid_argument("--resume needs --checkpoint, the file to go on from");
-  if (options.teacher.empty() && (options.teacherSteps > 0 || options.teacherWeight != 1))
+  const Options unsaid;
+  if (options.teacher.empty() && (options.teacherSteps != unsaid.teacherSteps ||
+                                  options.teacherWeight != unsaid.teacherWeight))
     throw std::invalid_argument("--teacher-steps and --teacher-weight need --teacher");
   if (!options.teacher.empty() && options.stages > 1)
     throw std::invalid_argument("--teacher with --pipeline " + std::to_string(options.stages) +
                                 ": a teacher has no pipeline; --pipeline must be 1");
+  requireOneFileEach(options);
   if (options.texts.empty())
     for (const char* name : {"GPL-3", "GPL-2", "LGPL-2.1", "GFDL-1.3", "MPL-2.0", "Apache-2.0"})
       options.texts.push_back(std::string("/usr/share/common-licenses/") + name);

@@ -24,8 +24,8 @@ struct Options {
   std::int64_t warmUp = 50;    // steps until then
   double balance = 0.01;       // of the auxiliary loss in what is minimised
 
-  std::string teacher;            // a checkpoint; "": none
-  std::int64_t teacherSteps = 0;  // 0: all
+  std::string teacher;              // a checkpoint; "": none
+  std::int64_t teacherSteps = 350;  // the first ones
   double teacherWeight = 1;
 
   std::int64_t report = 10;  // steps between two lines

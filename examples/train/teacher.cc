@@ -62,7 +62,9 @@ Teacher::Teacher(const std::string& path, const Team& team, const ModelConfig& s
   parameters_.allocate();
   model_.bind();
   // Whatever it was made with is right; its tensors must be what these settings make.
-  Checkpoint(path, team, parameters_, {{}, settingsIn(path, team)}).load();
+  Checkpoint checkpoint(path, team, parameters_, {{}, settingsIn(path, team)});
+  checkpoint.load();
+  hash_ = checkpoint.hash();
 }
 
 }  // namespace train

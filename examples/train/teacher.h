@@ -17,11 +17,15 @@ class Teacher {
   Teacher(const std::string& path, const Team& team, const ModelConfig& student,
           const std::string& text, moecclSchedule_t schedule);
 
+  // Of its checkpoint, whatever its name.
+  std::uint64_t hash() const { return hash_; }
+
   const Real* probabilities(const std::int32_t* inputs) { return model_.probabilities(inputs); }
 
  private:
   Parameters parameters_;
   Model model_;
+  std::uint64_t hash_ = 0;
 };
 
 }  // namespace train

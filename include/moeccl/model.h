@@ -27,8 +27,8 @@ extern "C" {
 typedef struct moecclProfile* moecclProfile_t;
 
 /* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node, processors (of rank 0's
- * node, where they differ), transport, library; for people it says when it was made, and rank 0's command. Collective. Errors:
- * InvalidArgument, those of moecclAllGather. */
+ * node, where they differ), transport, library; for people it says when it was made, and rank 0's command. Collective.
+ * Errors: InvalidArgument, those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile);
 /* Reads a profile. Local. Errors: InvalidArgument (not a profile, or not one that this library reads: the
  * text says what is wrong, and where), SystemError (the file cannot be read). */
@@ -139,9 +139,9 @@ typedef struct {
 } moecclAlgorithmChoice_t;
 
 /* Ways to do a collective, the fastest predicted first; where the cluster's communicator has a fixed
- * algorithm, that one alone. `bytes`: of one rank's sendbuff. nExpertsPerRank counts for dispatch,
- * combine, their mirrors and SAA. *nChoices: in: room in `choices`, out: how many there are; the first of
- * them are stored. Local. Errors: InvalidArgument. */
+ * algorithm, that one alone; of one on GPUs those that calls on GPUs serve. `bytes`: of one rank's sendbuff.
+ * nExpertsPerRank counts for dispatch, combine, their mirrors and SAA. *nChoices: in: room in `choices`, out: how many
+ * there are; the first of them are stored. Local. Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster,
                                                 const char* collective, size_t bytes,
                                                 int nExpertsPerRank,

@@ -38,8 +38,9 @@
  *   memory of that GPU, float32 alone, and a cudaStream_t, NULL being the legacy default stream. A pass is enqueued
  *   and returns; memory and weights belong to it until the stream has come so far. Passes of a layer come one after
  *   another, whatever their streams. Forward waits in the middle of dropless layers and of PPMoE, which must know
- *   how many tokens each expert gets (no timeout ends that, only an abort of the communicator by another thread); a Forward of more tokens than any before for a dropless layer's experts may
- *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
+ *   how many tokens each expert gets (no timeout ends that, only an abort of the grid and its communicator by another
+ *   thread); a Forward of more tokens than any before for a dropless layer's experts may wait for all of the GPU. A
+ *   pass cannot be captured into a CUDA graph.
  *
  * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose
  *   gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss. Choices,
@@ -310,8 +311,8 @@ MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
 
 /* Names where the gradients of the caller's weights go. The memory stays the caller's: every Backward
  * adds to it, as PyTorch does to .grad, so that several passes make one step; the caller zeroes it
- * between steps. It must stay valid until the next SetGradients or Destroy. Without this call no
- * gradients of weights are computed. Local. Errors: InvalidArgument (also: noise without
+ * between steps. It must stay valid until the next SetGradients or Destroy. Without this call
+ * those of weights are handed to nobody. Local. Errors: InvalidArgument (also: noise without
  * moecclGateNoisyTopK, a residual gradient without config.residual), InvalidUsage (config.training is
  * 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
@@ -338,8 +339,9 @@ MOECCL_API moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, in
  * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
  * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
  * weights yet; the stream is being captured), SystemError (no memory for the rows of a dropless layer: its peers wait
- * for this rank until the grid's communicator is aborted, or for its timeout), UnhandledCudaError (the text has the
- * call, and the exchange that it came after: peers wait likewise), and those of the collectives of the schedule. */
+ * for this rank until the grid, by moecclGridAbort, and its communicator are aborted, or for the timeout),
+ * UnhandledCudaError (the text has the call, and the exchange that it came after: peers wait likewise), and those of
+ * the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 
@@ -353,8 +355,8 @@ MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* i
  * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <-> dispatch
  * with MP-Split.
  * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage (config.training
- * is 0; no Forward has completed yet; the stream is being captured), UnhandledCudaError as with Forward, and those of
- * the collectives of the schedule. */
+ * is 0; no Forward has completed, or the last one failed; the stream is being captured), UnhandledCudaError as with
+ * Forward, and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
                                             double auxiliaryLossScale, void* inputGradient,
                                             moecclStream_t stream);
@@ -369,7 +371,8 @@ MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* 
 MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed);
 
 /* Of the last Forward. On GPUs it waits for that, and not for what came after it on the stream. Local. Errors:
- * InvalidArgument, InvalidUsage (no Forward has completed yet; on GPUs: been enqueued), UnhandledCudaError. */
+ * InvalidArgument, InvalidUsage (no Forward has completed, or the last one failed; on GPUs: been enqueued),
+ * UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
 
 #ifdef __cplusplus

@@ -311,6 +311,10 @@ MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t 
                                            moecclGrid_t* grid);
 /* Collective, as moecclCommDestroy; NULL is allowed. */
 MOECCL_API moecclResult_t moecclGridDestroy(moecclGrid_t grid);
+/* Frees a grid from any state, without waiting for peers, as moecclCommAbort does with each of its groups. The
+ * communicator that it was made on stays the caller's: calls of the grid's own collectives are its calls, and end
+ * when that is aborted too. NULL is allowed. */
+MOECCL_API moecclResult_t moecclGridAbort(moecclGrid_t grid);
 MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape);
 /* The communicator of the caller's group; it belongs to the grid. */
 MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/gates/gate.h"
+#include "src/text.h"
 
 namespace moeccl::gates {
 namespace {
@@ -12,7 +13,7 @@ constexpr std::int64_t kLargestSize = std::numeric_limits<std::int64_t>::max();
 
 template <typename Value>
 std::string wrong(const char* field, Value value, const std::string& right) {
-  return std::string(field) + " is " + std::to_string(value) + "; it must be " + right;
+  return std::string(field) + " is " + numberText(value) + "; it must be " + right;
 }
 
 std::string outside(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {

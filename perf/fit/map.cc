@@ -39,7 +39,6 @@ void setTokens(moecclMoeConfig_t& layer, double value) {
 }
 void setEmbedding(moecclMoeConfig_t& layer, double value) {
   layer.embedding = static_cast<std::int64_t>(value);
-  layer.hidden = layer.embedding * kHiddenPerEmbedding;
 }
 void setChoices(moecclMoeConfig_t& layer, double value) {
   layer.capacityFactor = value / static_cast<double>(layer.topK);
@@ -58,7 +57,9 @@ moecclMoeConfig_t usualLayer(const moecclGridShape_t& shape) {
   return layer;
 }
 
-ordered_json predict(const moecclCluster_t& cluster, const moecclMoeConfig_t& layer) {
+ordered_json predict(const moecclCluster_t& cluster, moecclMoeConfig_t layer) {
+  const int shards = cluster.shape.nEsp;  // which must divide it
+  layer.hidden = (layer.embedding * kHiddenPerEmbedding + shards - 1) / shards * shards;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;

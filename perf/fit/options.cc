@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 
 #include "perf/memory_option.h"
+#include "perf/number_checks.h"
 #include "perf/options.h"
 
 namespace moeccl::perf {
@@ -56,9 +56,6 @@ void addGrid(std::vector<moecclGridShape_t>& grids, moecclGridShape_t shape) {
 }
 
 void checkTogether(const CLI::App& app, const FitOptions& options) {
-  for (const auto& [name, value] :
-       {std::pair{"--budget", options.budgetSeconds}, std::pair{"--steady", options.steadyPercent}})
-    if (!std::isfinite(value)) throw CLI::ValidationError(name, "it must be a finite number");
   if (options.maxBytes > 0 && options.minBytes > options.maxBytes)
     throw CLI::ValidationError("--min-bytes", "the smallest size, " +
                                                   std::to_string(options.minBytes) +
@@ -112,7 +109,7 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   app.add_option("-o,--output", options.outputFile, "the profile")->capture_default_str();
   app.add_option("--budget", options.budgetSeconds,
                  "seconds that the whole run may take; what was cut for it is said in the end")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option(
          "--grids", grids,
@@ -125,14 +122,14 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
       ->excludes("--grids");
   const CLI::Validator bytes(readSize, "SIZE");
   app.add_option("--min-bytes", options.minBytes, "smallest size of a rank's send buffer, as in 1K")
-      ->transform(bytes & CLI::PositiveNumber)
+      ->transform(bytes & kPositive)
       ->capture_default_str();
   app.add_option("--max-bytes", options.maxBytes,
                  "largest one (default: 64M, but no call longer than about a second)")
-      ->transform(bytes & CLI::PositiveNumber);
+      ->transform(bytes & kPositive);
   app.add_option("--steady", options.steadyPercent,
                  "repeat until the median is known within so many per cent")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("--max-repetitions", options.maxRepetitions, "but not more often")
       ->check(CLI::Range(3, 1000))

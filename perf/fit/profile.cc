@@ -98,11 +98,7 @@ Profile Profile::ofRankZero(const Job& job) const {
     save(file.path());
     text = file.read();
   }
-  text.resize(static_cast<std::size_t>(job.sum(static_cast<std::int64_t>(text.size()))));
-  // The other ranks have but zeros.
-  require(moecclAllReduce(text.data(), text.data(), text.size(), moecclUint8, moecclMax, job.comm(),
-                          nullptr),
-          "hand out the profile", job.comm());
+  job.handOut(text);
   file.write(text);
   return load(file.path());
 }

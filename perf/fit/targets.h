@@ -20,7 +20,7 @@ struct Target {
   moecclGroup_t group;  // moecclGroupWorld: of the grid
   // Places among all grids of those that have it. It is measured on the first of them.
   std::vector<std::size_t> grids;
-  std::string text;  // "allreduce of 2x4 ranks", "dispatch, 2,4,2 on 2x4 ranks"
+  std::string text;  // "allreduce of 2x4 ranks", "dispatch and splitdispatch, grid 2,4,2"
 };
 
 // What a sample is of.

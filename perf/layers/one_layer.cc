@@ -13,6 +13,7 @@
 
 #include "perf/job.h"
 #include "perf/layers/contender.h"
+#include "perf/number_checks.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -50,7 +51,7 @@ Parsed<OneLayer> parse(int argc, const char* const* argv) {
   app.add_option("--pass", options.pass, "forward or both (default: forward)")
       ->transform(CLI::CheckedTransformer(passes));
   app.add_option("--passes", options.passes, "how many, after one that warms up")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "perf/layers/space.h"
+#include "perf/number_checks.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -42,7 +43,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the draws, the weights, the tokens and the turns")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   auto* scale = app.add_option("--scale", options.scale,
                                "a power of two by which L, M and H are divided, up to 128\n"
@@ -50,7 +51,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
                     ->check(CLI::Validator(checkScale, "1,2,4..128"));
   app.add_option("--layer-seconds", options.layerSeconds,
                  "how long a rather large layer may take with all its turns")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->excludes(scale)
       ->capture_default_str();
   app.add_option("--top-k", options.topK, "experts per token (default: drawn from 1 and 2)")
@@ -61,18 +62,18 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("-r,--repetitions", options.repetitions,
                  "how often each contender has its turn, each time in another order")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("--close-repetitions", options.closeRepetitions,
                  "further turns of those that took up to 1.3 times as long as the fastest")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   app.add_option("--turn-ms", options.turnMs, "how long a turn takes at least")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   app.add_option("--memory-gib", options.memoryGib,
                  "layers that would take more on one node, over all its ranks, are skipped")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
   app.add_option("--note", options.note, "goes into the JSON: what links the ranks have, say");

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "perf/number_checks.h"
+
 namespace moeccl::perf {
 namespace {
 
@@ -90,6 +92,23 @@ moecclPass_t passNamed(const std::string& name) {
                              "\"" + name + "\" is none; there are forward, backward and both");
 }
 
+std::vector<int> unevenNodes(const std::string& text) {
+  std::vector<int> nodes;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int ranks = 0;
+    const auto [stop, error] = std::from_chars(at, end, ranks);
+    if (error != std::errc() || ranks < 1 || ranks > kMostRanks || (stop != end && *stop != ','))
+      throw CLI::ValidationError("--uneven", "\"" + text +
+                                                 "\" are no nodes; give the ranks of each, as in "
+                                                 "8,8,4");
+    nodes.push_back(ranks);
+    if (stop == end) return nodes;
+    at = stop + 1;
+  }
+}
+
 void chooseNodes(const CLI::App& app, int nodes, int ranks, PlanOptions& options) {
   if (options.ranksPerNode.empty()) {
     if (app.count("--nodes") == 0 || app.count("--ranks-per-node") == 0)
@@ -115,18 +134,15 @@ Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv) {
   PlanOptions& options = parsed.options;
   int nodes = 0, ranks = 0;
   std::vector<std::string> layer;
-  std::string pass = "forward";
+  std::string pass = "forward", uneven;
   CLI::App app(kDescription, "moeccl-plan");
   const CLI::Range some(1, kMostRanks);
   auto* nodesOption = app.add_option("--nodes", nodes, "how many there are")->check(some);
   auto* ranksOption =
       app.add_option("--ranks-per-node", ranks, "of every node")->check(some)->needs(nodesOption);
-  app.add_option("--uneven", options.ranksPerNode, "8,8,4: the ranks of each node instead")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(some)
-      ->excludes(nodesOption)
-      ->excludes(ranksOption);
+  auto* unevenOption = app.add_option("--uneven", uneven, "8,8,4: the ranks of each node instead")
+                           ->excludes(nodesOption)
+                           ->excludes(ranksOption);
   app.add_option(
          "--layer", layer,
          "tokens=4096,embedding=1024,hidden=4096,experts=64,top-k=2,capacity-factor=1.2: as "
@@ -141,7 +157,7 @@ Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--pass", pass, "forward, backward or both")->capture_default_str();
   app.add_option("--top", options.top, "print so many of the best; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   app.add_flag("--explain", options.explain, "also print every term of the best one's grid");
   app.add_option("--json", options.jsonFile, "also write all of them to this file");
@@ -149,6 +165,7 @@ Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv) {
     app.parse(argc, argv);
     options.layer = readLayer(layer);
     options.pass = passNamed(pass);
+    if (*unevenOption) options.ranksPerNode = unevenNodes(uneven);
     chooseNodes(app, nodes, ranks, options);
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();

@@ -27,11 +27,11 @@ void requireRank(int nRanks, int rank) {
 }
 
 moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator,
-                   std::shared_ptr<const moeccl::Profile> profile) {
+                   std::shared_ptr<const moeccl::Profile> profile, int ranksOnNode = 0) {
   auto state = std::make_shared<moeccl::CommState>();
   state->communicator = std::move(communicator);
-  state->model =
-      std::make_unique<moeccl::CostModel>(state->communicator->topology(), std::move(profile));
+  state->model = std::make_unique<moeccl::CostModel>(state->communicator->topology(),
+                                                     std::move(profile), ranksOnNode);
   return new moecclComm{std::move(state)};
 }
 
@@ -127,8 +127,9 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
           "color is " + std::to_string(color) + "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
     auto communicator =
         parent.split(color, key, moeccl::readSplitSettings(parent.settings(), config));
-    *newComm =
-        communicator == nullptr ? nullptr : adopt(std::move(communicator), state->model->profile());
+    *newComm = communicator == nullptr ? nullptr
+                                       : adopt(std::move(communicator), state->model->profile(),
+                                               state->model->ranksOnNode());
   });
 }
 

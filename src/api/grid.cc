@@ -58,10 +58,10 @@ moecclComm_t split(moecclComm_t comm, int color, int key) {
 
 }  // namespace
 
-moecclResult_t moecclGrid::destroyGroups() {
+moecclResult_t moecclGrid::leaveGroups(moecclResult_t (*leave)(moecclComm_t)) {
   moecclResult_t result = moecclSuccess;
   for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
-    const moecclResult_t one = moecclCommDestroy(std::exchange(comms[group], nullptr));
+    const moecclResult_t one = leave(std::exchange(comms[group], nullptr));
     if (result == moecclSuccess) result = one;
   }
   return result;
@@ -87,14 +87,21 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
     made->comms[moecclGroupEsp] = split(comm, ep, esp);
     if (const auto& profile = state->model->profile())
       made->questions.modelFor(world.topology(), moeccl::asGrid(shape), world.settings().algorithms,
-                               profile);
+                               profile, state->model->ranksOnNode());
     *grid = made.release();
   });
 }
 
 moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
   if (grid == nullptr) return moecclSuccess;
-  const moecclResult_t result = grid->destroyGroups();
+  const moecclResult_t result = grid->leaveGroups(moecclCommDestroy);
+  delete grid;
+  return result;
+}
+
+moecclResult_t moecclGridAbort(moecclGrid_t grid) {
+  if (grid == nullptr) return moecclSuccess;
+  const moecclResult_t result = grid->leaveGroups(moecclCommAbort);
   delete grid;
   return result;
 }

@@ -32,9 +32,9 @@ struct moecclGrid {
   std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
   moeccl::LayerQuestions questions;
 
-  ~moecclGrid() { destroyGroups(); }
+  ~moecclGrid() { leaveGroups(moecclCommDestroy); }
   // Returns the first error.
-  moecclResult_t destroyGroups();
+  moecclResult_t leaveGroups(moecclResult_t (*leave)(moecclComm_t));
 };
 
 namespace moeccl {

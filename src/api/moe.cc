@@ -204,8 +204,7 @@ moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void*
       throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
     const Here here(layer->device);
     const moecclResult_t result = it.forward(input, output, stream);
-    if (result != moecclSuccess)
-      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+    if (result != moecclSuccess) throw Error(result, it.failure());
   });
 }
 
@@ -220,12 +219,12 @@ moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradi
       require(inputGradient != nullptr, "inputGradient is NULL; it must have room for [tokens][M]");
     }
     if (!it.hasStats())
-      throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
+      throw Error(moecclInvalidUsage,
+                  "no moecclMoeForward has completed on this layer, or the last one failed");
     const Here here(layer->device);
     const moecclResult_t result =
         it.backward(outputGradient, auxiliaryLossScale, inputGradient, stream);
-    if (result != moecclSuccess)
-      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+    if (result != moecclSuccess) throw Error(result, it.failure());
   });
 }
 
@@ -241,8 +240,7 @@ moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double 
                   "the layer's gate has no bias; config.gate must be moecclGateSigmoid");
     const Here here(layer->device);
     const moecclResult_t result = it.updateBias(bias, speed);
-    if (result != moecclSuccess)
-      throw Error(result, stringf("%s: %s", it.failedPhase(), moecclGetLastError(nullptr)));
+    if (result != moecclSuccess) throw Error(result, it.failure());
   });
 }
 
@@ -251,7 +249,8 @@ moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats
     moeccl::MoeLayer& it = layerOf(layer);
     requireInitialised(kStats, stats);
     if (!it.hasStats())
-      throw Error(moecclInvalidUsage, "no moecclMoeForward has completed on this layer yet");
+      throw Error(moecclInvalidUsage,
+                  "no moecclMoeForward has completed on this layer, or the last one failed");
     const Here here(layer->device);
     const moeccl::BatchStats& last = it.stats();
     stats->auxiliaryLoss = last.auxiliaryLoss();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "algorithms/choice.h"
 #include "src/api/launch.h"
 #include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
@@ -11,6 +12,7 @@
 #include "src/comm/digest.h"
 #include "src/comm/hardware.h"
 #include "src/comm/origin.h"
+#include "src/comm/settings.h"
 #include "src/select/group_text.h"
 #include "src/select/layer_model.h"
 #include "src/select/link_fit.h"
@@ -27,6 +29,20 @@ moecclProfile& profileOf(moecclProfile_t profile) {
   require(profile != nullptr,
           "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
   return *profile;
+}
+
+// As profiles call what MOECCL_ALGO would take.
+std::string usualName(Collective collective, const std::string& algorithm) {
+  FixedAlgorithms choices;
+  if (algorithm.find(';') == algorithm.npos)
+    parseAlgorithms(std::string(nameOf(collective)) + "=" + algorithm, "sample.algorithm",
+                    &choices);
+  const AlgorithmChoice& choice = choices[static_cast<std::size_t>(collective)];
+  if (choice.algorithm == nullptr)
+    throw Error(moecclInvalidArgument,
+                stringf("sample.algorithm is \"%s\"; it must be one algorithm of %s",
+                        algorithm.c_str(), std::string(nameOf(collective)).c_str()));
+  return textOf(choice);
 }
 
 // A profile that is open for more samples.
@@ -70,7 +86,8 @@ LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
   const auto world = hold(groups.grid->comms[moecclGroupWorld]);
   const Grid grid = asGrid(groups.shape);
   LayerModel model(world->communicator->topology(), grid,
-                   world->communicator->settings().algorithms, nullptr);
+                   world->communicator->settings().algorithms, nullptr,
+                   world->model->ranksOnNode());
   const moecclSchedule_t schedule = layer.shape().schedule;
   return {model.keyOf(schedule, layer.shape().chunks, pass),
           {model.sampleOf(schedule, pass, sizesOf(layer.shape(), 1))},
@@ -133,7 +150,8 @@ void adoptProfile(CommState& state, const ProfileSource& source) {
       throw Error(
           moecclInvalidUsage,
           stringf("ranks came with different profiles: rank %zu with another than rank 0", rank));
-  state.model = std::make_unique<CostModel>(communicator.topology(), std::move(profile));
+  state.model = std::make_unique<CostModel>(communicator.topology(), std::move(profile),
+                                            state.model->ranksOnNode());
 }
 
 }  // namespace moeccl
@@ -200,12 +218,15 @@ moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
     require(theirs.algorithm != nullptr, "sample.algorithm is NULL; it must name an algorithm");
     moeccl::requireTimes(theirs.seconds, theirs.spread);
     const moeccl::Collective collective = moeccl::collectiveOf(theirs.collective);
-    moeccl::CurveKey key{theirs.collective, theirs.algorithm, {}};
+    moeccl::CurveKey key{theirs.collective, moeccl::usualName(collective, theirs.algorithm), {}};
     if (moeccl::needsGrid(collective)) {
+      require(theirs.grid != nullptr, "sample.grid is NULL; it must be the grid that was measured");
       const moecclGrid& grid = moeccl::gridOf(theirs.grid);
       key.where = textOf(moeccl::asGrid(grid.shape),
                          moeccl::hold(grid.comms[moecclGroupWorld])->communicator->topology());
     } else {
+      require(theirs.comm != nullptr,
+              "sample.comm is NULL; it must be the ranks that were measured");
       const auto group = moeccl::hold(theirs.comm);
       key.where = textOf(moeccl::communicatorOf(group).topology());
     }

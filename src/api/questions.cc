@@ -50,9 +50,10 @@ void LayerQuestions::remember(const LayerQuestion& question,
 
 LayerModel& LayerQuestions::modelFor(const Topology& world, const Grid& grid,
                                      const FixedAlgorithms& fixed,
-                                     const std::shared_ptr<const Profile>& profile) {
+                                     const std::shared_ptr<const Profile>& profile,
+                                     int ranksOnNode) {
   if (!isFor(profile)) {
-    model_ = std::make_unique<LayerModel>(world, grid, fixed, profile);
+    model_ = std::make_unique<LayerModel>(world, grid, fixed, profile, ranksOnNode);
     profile_ = profile;
     if (profile != nullptr) model_->prepare(grid);
     answers_.clear();

@@ -24,7 +24,7 @@ class LayerQuestions {
 
   // Forgets everything when the profile is another than last time.
   LayerModel& modelFor(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
-                       const std::shared_ptr<const Profile>& profile);
+                       const std::shared_ptr<const Profile>& profile, int ranksOnNode);
   bool isFor(const std::shared_ptr<const Profile>& profile) const {
     return model_ != nullptr && profile_ == profile;
   }

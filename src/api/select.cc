@@ -1,6 +1,8 @@
 // Questions of users: which algorithm, which schedule.
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <span>
 
 #include "algorithms/choice.h"
 #include "src/api/launch.h"
@@ -30,6 +32,7 @@ struct Cluster {
   moecclGridShape_t shape;
   FixedAlgorithms fixed;
   std::shared_ptr<const Profile> profile;
+  int ranksOnNode;  // of the job on its largest node, of which these may be a part
 };
 
 void requireShape(const moecclGridShape_t& shape, int ranks) {
@@ -57,10 +60,12 @@ Cluster imagined(const moecclCluster_t& cluster) {
                           "together at most %lld",
                           node, here, kMostRanks));
   }
-  return {Topology::uneven({cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes)}),
+  const std::span<const int> nodes(cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes));
+  return {Topology::uneven(nodes),
           cluster.shape,
           {},
-          cluster.profile == nullptr ? nullptr : cluster.profile->profile};
+          cluster.profile == nullptr ? nullptr : cluster.profile->profile,
+          std::ranges::max(nodes)};
 }
 
 // nullptr: the cluster is imagined.
@@ -76,7 +81,7 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
   return {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
-      communicator.settings().algorithms, state->model->profile()};
+      communicator.settings().algorithms, state->model->profile(), state->model->ranksOnNode()};
 }
 
 LayerQuestion questionOf(const moecclScheduleQuery_t& query) {
@@ -163,8 +168,10 @@ LayerModel& modelOf(moecclGrid_t grid, const Cluster& cluster,
                     std::optional<LayerModel>& imagined) {
   const Grid shape = asGrid(cluster.shape);
   if (grid != nullptr)
-    return grid->questions.modelFor(cluster.topology, shape, cluster.fixed, cluster.profile);
-  return imagined.emplace(cluster.topology, shape, cluster.fixed, cluster.profile);
+    return grid->questions.modelFor(cluster.topology, shape, cluster.fixed, cluster.profile,
+                                    cluster.ranksOnNode);
+  return imagined.emplace(cluster.topology, shape, cluster.fixed, cluster.profile,
+                          cluster.ranksOnNode);
 }
 
 // The answer that the grid remembers, or nullptr.
@@ -218,13 +225,11 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
     // A communicator's own model remembers the ways and their prices.
     const auto state = moeccl::stateOf(theirs);
     std::optional<moeccl::CostModel> imagined;
-    if (state == nullptr) {
-      const int largest = ranks.topology.nodeSize(moeccl::largestNode(ranks.topology));
-      imagined.emplace(ranks.topology, ranks.profile, largest);
-    }
+    if (state == nullptr) imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode);
     moeccl::CostModel& model = state == nullptr ? *imagined : *state->model;
     std::vector<moecclAlgorithmChoice_t> all;
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
+      if (state != nullptr && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
       moecclAlgorithmChoice_t choice{};
       moeccl::store(choice.algorithm, textOf(estimate.choice));
       choice.seconds = estimate.seconds;
@@ -241,6 +246,8 @@ moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
     moeccl::requireRoom(choices, nChoices);
     const moecclScheduleQuery_t theirs = moeccl::readStruct(moeccl::kQuery, query);
     const moecclCluster_t where = moeccl::readStruct(moeccl::kCluster, theirs.cluster);
+    require(where.comm == nullptr || where.grid != nullptr,
+            "cluster.comm has no grid, and a schedule needs one; set cluster.grid");
     const moeccl::LayerQuestion question = moeccl::questionOf(theirs);
     if (const auto* known = moeccl::remembered(where.grid, question)) {
       moeccl::hand(*known, choices, nChoices);
@@ -264,6 +271,8 @@ moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* t
     require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
     const moecclScheduleQuery_t theirs = moeccl::readStruct(moeccl::kQuery, query);
     const moecclCluster_t where = moeccl::readStruct(moeccl::kCluster, theirs.cluster);
+    require(where.comm == nullptr || where.grid != nullptr,
+            "cluster.comm has no grid, and a schedule needs one; set cluster.grid");
     const moeccl::LayerQuestion question = moeccl::questionOf(theirs);
     const moeccl::Cluster cluster = moeccl::clusterOf(where);
     moeccl::requireShape(cluster.shape, cluster.topology.ranks());

@@ -41,6 +41,8 @@ class Communicator {
 
   // Collective; nullptr for ranks with MOECCL_SPLIT_NOCOLOR.
   virtual std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) = 0;
+  // Whether calls of it are served where the buffers are. The same on all ranks.
+  virtual bool serves(const AlgorithmChoice&) { return true; }
   // Starts a call on a stream, which is the C API's argument.
   virtual void launch(Call call, void* stream) = 0;
   // Collective: what each rank has, `bytes` bytes of host memory. Waits for it.

@@ -6,10 +6,13 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "src/comm/host_communicator.h"
+#include "src/comm/signals.h"
 #include "src/comm/stream.h"
+#include "src/error.h"
 #include "src/log.h"
 
 namespace moeccl {
@@ -46,7 +49,13 @@ bool Domain::Lock::yield() {
 Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Trace> trace,
                bool progressThread)
     : transport_(std::move(transport)), trace_(std::move(trace)) {
-  if (progressThread) progressThread_ = std::thread([this] { progressLoop(); });
+  if (!progressThread) return;
+  const SignalsBlocked blocked;
+  try {
+    progressThread_ = std::thread([this] { progressLoop(); });
+  } catch (const std::system_error& error) {
+    throw Error(moecclSystemError, std::string("cannot start a progress thread: ") + error.what());
+  }
 }
 
 Domain::~Domain() {

@@ -125,18 +125,31 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
       Topology(group.nodes), settings));
 }
 
-NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
-  for (const CachedRun& cached : runs_)
-    if (cached.choice == choice) return *cached.run;
-  std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
+void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& plan) const {
   // Relays would have to be told sizes first, and the host to wait for them.
-  if (choice.algorithm->collective == Collective::allToAllv && plan->plan().relays)
+  if (choice.algorithm->collective == Collective::allToAllv && plan.relays)
     throw Error(
         moecclInvalidUsage,
         nameOf(choice) +
             " is not offered on GPUs: its relays must know how much they will carry, and to "
             "ask would block the stream's caller; linear and pairwise are");
   requireFewTerms(choice, topology_);
+}
+
+bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
+  try {
+    requireServed(choice, preparePlan(choice, topology_, rank_)->plan());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
+  for (const CachedRun& cached : runs_)
+    if (cached.choice == choice) return *cached.run;
+  std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
+  requireServed(choice, plan->plan());
   runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
   return *runs_.back().run;
 }

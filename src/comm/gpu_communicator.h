@@ -27,6 +27,7 @@ class GpuCommunicator final : public Communicator {
     return Device{lanes_->sharedGpu(), lanes_->device()};
   }
   std::string transportName() override { return lanes_->gpu().name(); }
+  bool serves(const AlgorithmChoice& choice) override;
   // `stream`: a cudaStream_t; nullptr: the legacy default stream. Returns when all is enqueued.
   void launch(Call call, void* stream) override;
   void allgather(const void* send, void* recv, std::size_t bytes) override;
@@ -37,6 +38,8 @@ class GpuCommunicator final : public Communicator {
  private:
   GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology, Settings settings);
 
+  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's.
+  void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
   NcclRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
   // Notes the first error.

@@ -9,26 +9,15 @@
 #include "src/comm/operands.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
 
-// How long a failed call waits for its transfers to end: the caller may free its buffers then. Longer
-// than any transport takes; what is left is the domain's.
-constexpr std::chrono::milliseconds kGrace{3000};
 // How long a lost peer's call waits for a notice that says why.
 constexpr std::chrono::milliseconds kHearing{200};
 // How long a notice may take to leave when its sender leaves too.
 constexpr std::chrono::milliseconds kFarewell{1000};
-
-std::string listOf(std::span<const int> ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  if (ranks.size() > kShown) text += " and " + std::to_string(ranks.size() - kShown) + " more";
-  return text;
-}
 
 std::string nameOf(const CachedPlan& plan) {
   const Algorithm& algorithm = *plan.choice.algorithm;
@@ -275,7 +264,7 @@ void HostCommunicator::timedOut(HostRun& run) {
   if (awaited.empty())
     text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
   else
-    text += "; rank " + std::to_string(rank_) + " still waits for " + listOf(awaited) +
+    text += "; rank " + std::to_string(rank_) + " still waits for " + rankList(awaited) +
             ": stuck, in another collective, or not calling at all";
   fail(moecclTimeout, awaited.size() == 1 ? awaited[0] : -1, text, true);
 }
@@ -295,9 +284,9 @@ void HostCommunicator::destroy() {
            std::ranges::any_of(domain_->streams(), [&](Stream* s) { return s->uses(*this); });
   };
   domain_->wait(lock, [&] { return !isUsed(); });
+  if (failure_ != moecclSuccess) awaitTransfers(lock);
   for (Stream* stream : domain_->streams()) stream->forget(*this);
   if (failure_ != moecclSuccess) {
-    awaitTransfers(lock);
     domain_->remove(*this, true, kFarewell);
     return;
   }
@@ -313,8 +302,8 @@ void HostCommunicator::abort() {
   Domain::Lock lock(*domain_);
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);
-  for (Stream* stream : domain_->streams()) stream->forget(*this);
   awaitTransfers(lock);
+  for (Stream* stream : domain_->streams()) stream->forget(*this);
   domain_->remove(*this, true, kFarewell);
 }
 

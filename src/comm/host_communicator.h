@@ -18,6 +18,10 @@
 
 namespace moeccl {
 
+// How long a failed call waits for its transfers to end: the caller may free its buffers then. Longer
+// than any transport takes; what is left is the domain's.
+inline constexpr std::chrono::milliseconds kGrace{3000};
+
 class HostCommunicator final : public Communicator {
  public:
   // Both are collective; they throw Error.
@@ -55,6 +59,8 @@ class HostCommunicator final : public Communicator {
   std::uint32_t nextCall(Domain::Lock& lock);
   // For a call that will never begin: peers would wait for it, so the communicator has failed.
   void abandon(const std::string& why);
+  // Plans the call, so that beginning it will not fail for that. Throws Error; nothing has happened then.
+  void prepare(const AlgorithmChoice& choice) { plans_.get(choice, topology_, rank_); }
   Active begin(const Call& call, std::uint32_t number);
   // Starts the next part of a call whose part is over; returns whether there was one.
   bool proceed(const Call& call, Active* active);

@@ -1,5 +1,7 @@
 // How communicators come into being: over a launcher's all-gather, or out of another communicator.
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
 #include "src/log.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -22,6 +25,17 @@ bool usesLoopback(TransportChoice choice, std::span<const HostIdentity> hosts) {
                 "MOECCL_TRANSPORT=loopback needs all ranks to be threads of one process; use ucx "
                 "or auto");
   return choice != TransportChoice::ucx && oneProcess;
+}
+
+// NAME.RANK.json, or where this process has had that NAME.RANK.2.json and so on: the trace of a communicator that
+// failed is not lost to the one that follows it.
+std::string traceFile(const std::string& name, int rank) {
+  static std::mutex mutex;
+  static std::map<std::string, int> times;
+  const std::string begin = stringf("%s.%d", name.c_str(), rank);
+  const std::lock_guard lock(mutex);
+  const int time = ++times[begin];
+  return time == 1 ? begin + ".json" : stringf("%s.%d.json", begin.c_str(), time);
 }
 
 std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
@@ -100,7 +114,7 @@ std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> 
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
   std::unique_ptr<Trace> trace;
   if (!settings.trace.empty())
-    trace = std::make_unique<Trace>(settings.trace + "." + std::to_string(rank) + ".json", rank);
+    trace = std::make_unique<Trace>(traceFile(settings.trace, rank), rank);
   auto domain =
       std::make_shared<Domain>(std::move(transport), std::move(trace), settings.progressThread);
   return std::unique_ptr<Communicator>(new HostCommunicator(

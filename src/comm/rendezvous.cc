@@ -17,6 +17,7 @@
 #include "src/comm/rendezvous_id.h"
 #include "src/comm/rendezvous_service.h"
 #include "src/comm/rendezvous_wire.h"
+#include "src/comm/signals.h"
 #include "src/comm/socket.h"
 #include "src/log.h"
 #include "src/text.h"
@@ -26,20 +27,6 @@ namespace {
 
 // The service names who is missing at the deadline; that answer gets so much longer to arrive.
 constexpr std::int64_t kAnswerSlackMs = 5000;
-
-// Signals are the application's: its handlers never run on a thread of ours.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 // The thread owns all that it touches, so that the process may exit at any moment.
 void startService(std::unique_ptr<RendezvousService> service) {

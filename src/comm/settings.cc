@@ -96,9 +96,11 @@ void parseParameters(std::string_view text, const std::string& where, Parameters
     const std::string_view name = trimmed(entry.substr(0, equals));
     const std::span<const NamedParameter> all = namedParameters();
     const auto known = std::ranges::find(all, name, &NamedParameter::name);
-    if (known == all.end())
-      invalid(where + "there is no parameter " + quoted(name) +
-              "; there are: window, radix, leaders, chunks");
+    if (known == all.end()) {
+      std::string names;
+      for (const NamedParameter& each : all) (names += names.empty() ? "" : ", ") += each.name;
+      invalid(where + "there is no parameter " + quoted(name) + "; there are: " + names);
+    }
     const std::string_view number = trimmed(entry.substr(std::min(equals + 1, entry.size())));
     const auto [rest, error] =
         std::from_chars(number.data(), number.data() + number.size(), parameters->*known->value);

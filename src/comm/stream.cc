@@ -6,13 +6,6 @@
 #include <utility>
 
 namespace moeccl {
-namespace {
-
-// As in communicator.cc: how long a failed call's transfers may take to end.
-constexpr std::chrono::milliseconds kGrace{3000};
-
-}  // namespace
-
 Stream::Stream(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {
   Domain::Lock lock(*domain_);
   domain_->add(*this);
@@ -35,6 +28,7 @@ void Stream::enqueue(HostCommunicator& communicator, Call call) {
   Domain::Lock lock(*domain_);
   throwIfFailed();
   communicator.throwIfFailed();
+  communicator.prepare(call.choice);
   const std::uint32_t number = communicator.nextCall(lock);
   if (failure_ != moecclSuccess) {  // while that waited
     communicator.abandon(failureText_);
@@ -62,15 +56,15 @@ bool Stream::advance() {
     } catch (const Error& e) {
       failure_ = e.result();
       failureText_ = e.what();
-      drop();
+      abandonAll();
     } catch (const std::bad_alloc&) {
       failure_ = moecclSystemError;
       failureText_ = "out of memory";
-      drop();
+      abandonAll();
     } catch (const std::exception& e) {
       failure_ = moecclInternalError;
       failureText_ = e.what();
-      drop();
+      abandonAll();
     }
   }
   return anything;
@@ -79,6 +73,8 @@ bool Stream::advance() {
 bool Stream::query() {
   Domain::Lock lock(*domain_);
   if (!domain_->poll()) domain_->checkTimeouts();
+  // Whoever is told of a failure may free the buffers.
+  if (failure_ != moecclSuccess && leaves() && Clock::now() < leavingUntil_) return false;
   throwIfFailed();
   return empty();
 }
@@ -86,8 +82,7 @@ bool Stream::query() {
 void Stream::synchronize() {
   Domain::Lock lock(*domain_);
   domain_->wait(lock, [&] { return empty() || failure_ != moecclSuccess; });
-  if (failure_ != moecclSuccess)
-    domain_->waitFor(lock, kGrace, [&] { return leaving_ == nullptr || leaving_->run.idle(); });
+  if (failure_ != moecclSuccess) domain_->waitFor(lock, kGrace, [&] { return !leaves(); });
   throwIfFailed();
 }
 
@@ -97,18 +92,22 @@ bool Stream::uses(const HostCommunicator& communicator) const {
 }
 
 void Stream::forget(const HostCommunicator& communicator) {
-  if (leavingFrom_ == &communicator) leaving_ = nullptr;
-  if (!uses(communicator)) return;
-  if (failure_ == moecclSuccess) {
-    failure_ = moecclInvalidUsage;
-    failureText_ = "the communicator of queued work was aborted or had failed";
-    if (communicator.failure() != moecclSuccess) failure_ = communicator.failure();
+  if (uses(communicator)) {
+    if (failure_ == moecclSuccess) {
+      failure_ = moecclInvalidUsage;
+      failureText_ = "the communicator of queued work was aborted or had failed";
+      if (communicator.failure() != moecclSuccess) failure_ = communicator.failure();
+    }
+    abandonAll();
   }
-  drop();
+  if (leavingFrom_ == &communicator) leaving_ = nullptr;  // its slots go with it
 }
 
-void Stream::drop() {
+bool Stream::leaves() const { return leaving_ != nullptr && !leaving_->run.idle(); }
+
+void Stream::abandonAll() {
   leaving_ = active_.slot;
+  leavingUntil_ = Clock::now() + kGrace;
   leavingFrom_ = queue_.empty() ? nullptr : queue_.front().communicator;
   active_ = {};
   for (const Item& item : queue_) item.communicator->abandon(failureText_);

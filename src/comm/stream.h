@@ -2,6 +2,7 @@
 // anybody polls the domain.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 
@@ -25,7 +26,7 @@ class Stream {
   // For the domain, whose lock is held: ends what is complete, begins what comes next; returns
   // whether anything happened.
   bool advance();
-  // Drops what is queued for a communicator that is going away.
+  // Drops what is queued for a communicator that is going away, after its transfers have ended.
   void forget(const HostCommunicator& communicator);
   bool uses(const HostCommunicator& communicator) const;
 
@@ -36,16 +37,20 @@ class Stream {
     std::uint32_t number;
   };
 
-  // Forgets all that is queued.
-  void drop();
+  // Forgets all that is queued, and fails the communicators of it on all their ranks.
+  void abandonAll();
+  // Whether the call that failed may still use its buffers.
+  bool leaves() const;
   bool empty() const { return queue_.empty(); }
   void throwIfFailed() const;
 
   std::shared_ptr<Domain> domain_;
   std::deque<Item> queue_;  // the front one is running when active_.slot is set
   HostCommunicator::Active active_ = {};
+  using Clock = std::chrono::steady_clock;
   // Of the call that failed: it may not have ended yet.
   RunSlot* leaving_ = nullptr;
+  Clock::time_point leavingUntil_;  // is waited for no longer
   const HostCommunicator* leavingFrom_ = nullptr;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;

@@ -239,8 +239,8 @@ PriceLine NodePrice::lineAt(double blockBytes, const Links& links, const Sharing
   return slowest;
 }
 
-// Sums and maxima of lines that rise are convex, so two lines that the price follows, and meet where it is no
-// higher, are all there are between.
+// A price is a maximum of lines, so it is convex: where the lines that it follows at two sizes meet, and it is no
+// higher there, it follows no third one between them.
 std::vector<PriceLine> NodePrice::lines(const Links& links, const Sharing& sharing) const {
   constexpr double kLargest = 1LL << 50;
   constexpr double kSame = 1e-9;  // relative: lines that differ by rounding are one

@@ -57,7 +57,8 @@ class NodePrice {
   double seconds(double blockBytes, const Links& links, const Sharing& sharing = {}) const {
     return lineAt(blockBytes, links, sharing).at(blockBytes);
   }
-  // The same for blocks of any size, to ask for many sizes: the price is the highest of these lines.
+  // The same for blocks of any size up to 2^50 bytes, to ask for many sizes: the price is the highest of these
+  // lines, but for rounding.
   std::vector<PriceLine> lines(const Links& links, const Sharing& sharing = {}) const;
 
   // That a rank sends to other nodes: the mean of the node's.

@@ -10,6 +10,7 @@
 
 #include "src/error.h"
 #include "src/moe/gate_config.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -23,7 +24,7 @@ constexpr std::array<const char*, moecclNumSchedules> kScheduleNames = {"auto", 
 template <typename Value>
 [[noreturn]] void refuse(const char* field, Value value, const std::string& right) {
   throw Error(moecclInvalidArgument,
-              std::string("config.") + field + " is " + std::to_string(value) + "; " + right);
+              std::string("config.") + field + " is " + numberText(value) + "; " + right);
 }
 
 void requireRange(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -25,13 +27,7 @@ Field real(const char* name, double value) {
   return {name, true, std::bit_cast<std::int64_t>(value)};
 }
 
-std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, const char* environment) {
-  // A schedule that no rank could run is this rank's alone to report, once all have compared.
-  std::int64_t schedule = -1;
-  try {
-    schedule = requestedSchedule(config, environment);
-  } catch (const Error&) {
-  }
+std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
   return {whole("tokens", config.tokens),
           whole("embedding", config.embedding),
           whole("hidden", config.hidden),
@@ -41,7 +37,7 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, const char* environ
           whole("capacityGroups", config.capacityGroups),
           whole("activation", config.activation),
           whole("datatype", config.datatype),
-          whole("schedule", schedule),
+          whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
           whole("training", config.training),
           whole("chunks", config.chunks),
           whole("gate", config.gate),
@@ -58,7 +54,7 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, const char* environ
 }
 
 std::string textOf(const Field& field, std::int64_t value) {
-  return field.real ? std::to_string(std::bit_cast<double>(value)) : std::to_string(value);
+  return field.real ? numberText(std::bit_cast<double>(value)) : numberText(value);
 }
 
 void requireSameConfig(int ranks, const World& world, const std::vector<Field>& fields) {
@@ -79,7 +75,20 @@ void requireSameConfig(int ranks, const World& world, const std::vector<Field>& 
 Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
                       const World& world) {
   const Groups groups = groupsOf(grid);
-  requireSameConfig(groups.world.ranks, world, fieldsOf(config, environment));
+  // A schedule that there is not is this rank's alone to report, once all have compared.
+  std::int64_t schedule = -1;
+  std::exception_ptr unknown;
+  try {
+    schedule = requestedSchedule(config, environment);
+  } catch (const Error&) {
+    unknown = std::current_exception();
+  }
+  try {
+    requireSameConfig(groups.world.ranks, world, fieldsOf(config, schedule));
+  } catch (const Error&) {
+    if (unknown == nullptr) throw;
+  }
+  if (unknown != nullptr) std::rethrow_exception(unknown);
   return groups;
 }
 
@@ -167,8 +176,8 @@ moecclResult_t MoeLayer::begin(moecclStream_t& stream) {
     passed_->holdUp(stream);
     return moecclSuccess;
   }
-  failedPhase_ = "the stream's earlier work";
   const moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess) keepFailure("the stream's earlier work");
   stream = nullptr;
   return result;
 }
@@ -186,9 +195,14 @@ moecclResult_t MoeLayer::run(moecclStream_t stream, Pass pass) {
     throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
   }
   if (result == moecclSuccess) return result;
-  failedPhase_ = schedule_->failedPhase();
+  keepFailure(schedule_->failedPhase());
   abandon(stream);
   return result;
+}
+
+// Before anything else fails on this thread.
+void MoeLayer::keepFailure(const char* phase) {
+  failure_ = std::string(phase) + ": " + moecclGetLastError(nullptr);
 }
 
 // What is queued belongs to the pass all the same, and the next one comes after it.
@@ -233,12 +247,14 @@ moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
   passed_->await();
   // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
   // same experts above their mean.
-  failedPhase_ = "AllReduce of the choices per expert";
   const auto experts = static_cast<std::size_t>(shape_.experts);
   const moecclResult_t result =
       moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,
                       groups_.world.comm, nullptr);
-  if (result != moecclSuccess) return result;
+  if (result != moecclSuccess) {
+    keepFailure("AllReduce of the choices per expert");
+    return result;
+  }
   std::vector<double> counts(experts), updated(experts);
   const std::size_t bytes = experts * sizeof(double);
   compute_->toHost(counts.data(), choices_.spare(), bytes, nullptr);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "moeccl/moe.h"
 #include "src/moe/schedule.h"
@@ -36,8 +37,7 @@ class MoeLayer {
   void setWeights(const LayerWeights& weights);
   bool hasWeights() const { return weights_.gate.gate != nullptr; }
 
-  // As moecclMoeForward. On failure failedPhase() says where, and moecclGetLastError(NULL) why; where computation
-  // fails it throws Error.
+  // As moecclMoeForward. On failure failure() says where and why; where computation fails it throws Error.
   moecclResult_t forward(const void* input, void* output, moecclStream_t stream);
   void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
   // As moecclMoeBackward, after a forward of a layer for training; else as forward.
@@ -47,7 +47,7 @@ class MoeLayer {
   void setStep(std::int64_t step) { step_ = step; }
   void setFirstBatch(std::int64_t first) { schedule_->setFirstBatch(first); }
   moecclResult_t updateBias(double* bias, double speed);
-  const char* failedPhase() const { return failedPhase_; }
+  const std::string& failure() const { return failure_; }
 
   // Whether there has been a forward, and the last one did not fail.
   bool hasStats() const { return hasStats_; }
@@ -60,6 +60,7 @@ class MoeLayer {
   // Calls pass() between begin and the mark of its end.
   template <typename Pass>
   moecclResult_t run(moecclStream_t stream, Pass pass);
+  void keepFailure(const char* phase);
   // After a pass that failed or threw.
   void abandon(moecclStream_t stream);
 
@@ -75,7 +76,7 @@ class MoeLayer {
   std::unique_ptr<Mark> passed_;  // behind the last pass
   bool hasStats_ = false;
   std::int64_t step_ = 0;
-  const char* failedPhase_ = "";
+  std::string failure_;
 };
 
 }  // namespace moeccl

@@ -32,6 +32,8 @@ CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool ke
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
   slots_.resize(perChoice);
+  begins_.resize(static_cast<std::size_t>(shape.experts) + 1);
+  listed_.resize(perChoice);
   used_.resize(sized({shape.groups, shape.experts}));
   logits_.resize(sized(
       {keeps ? tokens : std::min(tokens, shape.partTokens), gates::logitsPerToken(shape.gate)}));
@@ -138,8 +140,6 @@ void CpuRouter<Real>::gateBackward(const GateWeights& gate, const double* sumGra
 
 template <typename Real>
 const std::int64_t* CpuRouter<Real>::list(moecclStream_t) {
-  begins_.resize(static_cast<std::size_t>(shape_.experts) + 1);
-  listed_.resize(slots_.size());
   listByExpert(choices(), shape_.experts, begins_.data(), listed_.data());
   return begins_.data();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "algorithms/choice.h"
@@ -12,15 +13,12 @@ namespace moeccl {
 CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode)
     : topology_(std::move(topology)), profile_(std::move(profile)), where_(textOf(topology_)) {
   const int ours = topology_.nodeSize(largestNode(topology_));
-  if (profile_ == nullptr) {
-    sharing_ = sharingOf(ranksOnNode, ours, 0);
-    return;
-  }
-  const Fingerprint& cluster = profile_->fingerprint;
-  if (ranksOnNode == 0 && !cluster.ranksPerNode.empty())
-    ranksOnNode = std::ranges::max(cluster.ranksPerNode);
-  sharing_ = sharingOf(ranksOnNode, ours, cluster.processorsPerNode);
-  if (profile_->links) links_ = profile_->links->links;
+  if (ranksOnNode == 0 && profile_ != nullptr && !profile_->fingerprint.ranksPerNode.empty())
+    ranksOnNode = std::ranges::max(profile_->fingerprint.ranksPerNode);
+  ranksOnNode_ = std::max(ranksOnNode, ours);
+  const int processors = profile_ == nullptr ? 0 : profile_->fingerprint.processorsPerNode;
+  sharing_ = sharingOf(ranksOnNode_, ours, processors);
+  if (profile_ != nullptr && profile_->links) links_ = profile_->links->links;
 }
 
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
@@ -96,7 +94,7 @@ std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
 CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmChoice& given,
                                        double bytes) {
   const Ways& ways = waysOf(collective, given);
-  if (ways.ways.empty()) return {given, 0, false, 0};
+  if (ways.ways.empty()) return {given, std::numeric_limits<double>::infinity(), false, 0};
   return estimate(ways, ways.ways[indexOfFastest(ways, bytes)], bytes);
 }
 

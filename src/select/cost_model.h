@@ -34,8 +34,8 @@ class CostModel {
   // where nothing is offered.
   std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
                                   double bytes);
-  // The fastest of them; takes no memory and well under a microsecond once the same collective has been asked
-  // about, at any size.
+  // The fastest of them, or one that takes for ever where none is offered. Takes no memory and well under a
+  // microsecond once the same collective has been asked about, at any size.
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
   // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
@@ -56,6 +56,8 @@ class CostModel {
   }
 
   const Topology& topology() const { return topology_; }
+  // Of the whole cluster, on its largest node.
+  int ranksOnNode() const { return ranksOnNode_; }
   const std::shared_ptr<const Profile>& profile() const { return profile_; }
 
  private:
@@ -84,6 +86,7 @@ class CostModel {
   Topology topology_;
   std::shared_ptr<const Profile> profile_;
   std::string where_;
+  int ranksOnNode_;
   Links links_;
   Sharing sharing_;
   std::deque<Ways> known_;  // the one last asked for first

@@ -1,6 +1,8 @@
 #include "src/select/layer_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -13,6 +15,8 @@ namespace {
 
 // Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
 constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
+
+constexpr double kForEver = std::numeric_limits<double>::infinity();
 
 // Of the elements, float32, of the layers whose local work is measured.
 constexpr int kMeasuredBytes = 4;
@@ -56,9 +60,8 @@ const char* nameOf(moecclSchedule_t schedule) {
 }
 
 LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
-                       std::shared_ptr<const Profile> profile)
+                       std::shared_ptr<const Profile> profile, int ranksOnNode)
     : fixed_(fixed), profile_(std::move(profile)), where_(textOf(grid, world)) {
-  const int ranksOnNode = world.nodeSize(largestNode(world));
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(world, grid, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
@@ -72,8 +75,8 @@ LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgor
   if (profile_->fingerprint.ranksPerNode.empty()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
-  slowdown_ = sharingOf(ranksOnNode, ranksOnNode, cluster.processorsPerNode).slowdown /
-              sharingOf(measured, measured, cluster.processorsPerNode).slowdown;
+  slowdownAlone_ = sharingOf(ranksOnNode, ranksOnNode, cluster.processorsPerNode).slowdown;
+  slowdown_ = slowdownAlone_ / sharingOf(measured, measured, cluster.processorsPerNode).slowdown;
 }
 
 void LayerModel::prepare(const Grid& grid) {
@@ -85,11 +88,14 @@ void LayerModel::prepare(const Grid& grid) {
   sizes.elementBytes = kMeasuredBytes;
   sizes.embedding = 1;
   sizes.experts = grid.ep;
-  for (const moecclSchedule_t schedule : kAll)
-    for (const Pass pass : kBoth)
-      for (const Exchange& exchange : termsOf(schedule, pass, sizes).exchanges)
-        for (CostModel& group : groups(exchange.group))
-          group.prepare(exchange.collective, given(exchange, sizes));
+  for (const bool dropless : {false, true})
+    for (const moecclSchedule_t schedule : kAll)
+      for (const Pass pass : kBoth) {
+        sizes.dropless = dropless;
+        for (const Exchange& exchange : termsOf(schedule, pass, sizes).exchanges)
+          for (CostModel& group : groups(exchange.group))
+            group.prepare(exchange.collective, given(exchange, sizes));
+      }
 }
 
 AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& sizes) const {
@@ -132,7 +138,7 @@ double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms,
     return width * slowdown_ * local->fit.at(terms.local);
   double seconds = 0;
   for (std::size_t i = 0; i < kLocalFeatures; ++i)
-    seconds += width * kTypicalLocal[i] * terms.local[i];
+    seconds += width * slowdownAlone_ * kTypicalLocal[i] * terms.local[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
@@ -184,13 +190,13 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
         const auto one = group.fastest(exchange.collective, how, exchange.bytes);
         bytesBetween = std::max(
             bytesBetween, group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
+        estimate.measured &= one.measured;
         if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
       }
       estimate.bytesBetween += exchange.times * bytesBetween;
       estimate.communication +=
           exchange.times *
           (factors.latency * slowest.latency + factors.bytes * (slowest.seconds - slowest.latency));
-      estimate.measured &= slowest.measured;
       if (pass != passes[0]) continue;
       if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
       ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
@@ -200,6 +206,8 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
     estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
   }
   estimate.seconds += estimate.communication;
+  // Not even that, where factors leave nothing of an exchange.
+  if (std::isnan(estimate.seconds)) estimate.seconds = estimate.communication = kForEver;
   return estimate;
 }
 
@@ -218,6 +226,9 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
     all.push_back(std::move(*best));
   }
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
+  // What cannot run is no choice, unless nothing else is: then calls say why.
+  if (!all.empty() && all[0].seconds < kForEver)
+    std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
   return all;
 }
 

@@ -20,9 +20,10 @@ inline constexpr std::array<std::int64_t, 4> kChunks = {1, 2, 4, 8};
 
 class LayerModel {
  public:
-  // `fixed` holds for the grid's communicator and its groups. The same on all ranks of the grid.
+  // `fixed` holds for the grid's communicator and its groups. `ranksOnNode`: of the whole cluster, on its largest
+  // node. The same on all ranks of the grid.
   LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
-             std::shared_ptr<const Profile> profile);
+             std::shared_ptr<const Profile> profile, int ranksOnNode);
 
   struct Estimate {
     moecclSchedule_t schedule;
@@ -69,7 +70,8 @@ class LayerModel {
   // Of layers that were measured: by schedule, chunks (kChunks) and pass.
   std::array<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>, moecclNumSchedules>
       layers_{};
-  double slowdown_ = 1;  // of local work, against where it was measured
+  // Of local work where ranks share processors: against where it was measured, and against one alone.
+  double slowdown_ = 1, slowdownAlone_ = 1;
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };
 

@@ -26,13 +26,6 @@ constexpr double kLeastSeconds = 1e-15;
 // As many ranks as a cluster that is asked about may have.
 constexpr std::int64_t kMostRanks = 1 << 16;
 
-std::optional<AlgorithmChoice> choiceNamed(const CurveKey& key, Collective collective,
-                                           const Parameters& problem) {
-  for (const AlgorithmChoice& choice : alternatives(collective, problem))
-    if (textOf(choice) == key.algorithm) return choice;
-  return std::nullopt;
-}
-
 std::vector<double> logarithmsOf(const Links& links) {
   std::vector<double> logarithms;
   for (const auto& [name, cost] : kLinkNames) logarithms.push_back(std::log(links.*cost));
@@ -72,7 +65,7 @@ LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
     if (needsGrid(*collective) != group->grid.has_value()) continue;
     Parameters problem;
     if (group->grid) problem.grid = *group->grid;
-    const auto choice = choiceNamed(curve.key, *collective, problem);
+    const auto choice = alternativeNamed(*collective, problem, curve.key.algorithm);
     if (!choice) continue;
     const Topology& topology = group->topology;
     const int node = largestNode(topology), ours = topology.nodeSize(node);

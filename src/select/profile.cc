@@ -123,7 +123,7 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
 double Curve::seconds(double bytes) const {
   const double line = fit.at(bytes) * factorAt(corrections, bytes);
   const double largest = samples.empty() ? bytes : samples.back().x;
-  if (bytes <= largest) return line;
+  if (bytes <= largest || largest < 1) return line;
   const double last = fit.at(largest) * factorAt(corrections, largest);
   return fit.segments.back().beta * largest < kNoSlope * last ? last * (bytes / largest) : line;
 }

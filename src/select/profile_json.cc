@@ -5,7 +5,7 @@
 //    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
 //                    "transport": "ucx 1.13.1", "library": "0.1.0"},
 //    "date": "...", "command": "...",
-//    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "4+4",
+//    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
 //                "fit": {"segments": [{"from": 0, "alpha": 1e-05, "beta": 8e-10}],
 //                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
 //                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],

@@ -25,8 +25,8 @@ struct LayerSizes {
   std::int64_t logits;   // columns of the gate's matrices: E, or 2 E with noisy top-k
   std::int64_t sums;     // doubles that the gate sums up over a part
   double capacityFactor;
-  std::int64_t capacity;    // T; not looked at when
-  bool dropless;            // experts get the mean, k B L / E tokens of an MP group
+  std::int64_t capacity;    // T; not looked at if dropless
+  bool dropless;            // experts get the mean: k B L / E tokens of an MP group
   std::int64_t residual;    // hidden size of the residual branch; 0: none
   std::int64_t partTokens;  // of one rank of the MP group under S1
   std::int64_t partGroups;  // capacity groups of these; 0: S1 cannot cut them

@@ -19,6 +19,49 @@ namespace {
 
 using Parts = std::vector<std::string>;
 
+// A rank that cannot go on ends the calls of its peers on a grid's groups, and the communicator is as it was.
+TEST(Grids, CanBeAborted) {
+  runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid), comm);
+    if (rank != 3) {
+      for (const moecclGroup_t group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+        moecclComm_t ranks = nullptr;
+        check(moecclGridGetComm(grid, group, &ranks));
+        const bool withIt = group == moecclGroupEp ? rank == 1 : rank == 2;
+        if (!withIt) continue;
+        int in[2] = {}, out[2] = {};
+        checkError(moecclAllToAll(in, out, 1, moecclInt32, ranks, nullptr), moecclRemoteError,
+                   ranks, {"aborted"});
+      }
+    }
+    check(moecclGridAbort(grid));
+    check(moecclGridAbort(nullptr));
+    std::vector<int> out(4);
+    check(moecclAllGather(&rank, out.data(), 1, moecclInt32, comm, nullptr), comm);
+    for (int i = 0; i < 4; ++i) checkThat(out[static_cast<std::size_t>(i)] == i, "data");
+  });
+}
+
+// A stream may outlive the communicators whose calls failed on it.
+TEST(Streams, OutliveAbortedCommunicators) {
+  runJob({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
+    moecclComm_t other = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &other, nullptr), comm);
+    moecclStream_t stream = nullptr;
+    check(moecclStreamCreate(comm, &stream), comm);
+    int in[2] = {}, out[2] = {};
+    if (rank == 0) check(moecclAllToAll(in, out, 1, moecclInt32, other, stream), other);
+    check(moecclAllGather(in, out, 1, moecclInt32, comm, nullptr), comm);  // after that
+    check(moecclCommAbort(other));
+    if (rank == 0) {
+      checkThat(moecclStreamSynchronize(stream) != moecclSuccess, "aborted work is complete");
+      checkThat(moecclStreamQuery(stream) != moecclSuccess, "and again");
+    }
+    checkThat((moecclStreamDestroy(stream) == moecclSuccess) == (rank == 1), "result");
+  });
+}
+
 // A communicator of one rank.
 class OneRank : public testing::Test {
  protected:

@@ -2,13 +2,16 @@
 // device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "moeccl/model.h"
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
@@ -229,6 +232,24 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
                moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
+  });
+}
+
+// moeccl-fit measures what is listed.
+TEST_F(Gpus, ListWhatTheyServeAlone) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    std::array<moecclAlgorithmChoice_t, 32> choices{};
+    const auto names = [&](const char* collective) {
+      int count = static_cast<int>(choices.size());
+      check(moecclSelectAlgorithm(&cluster, collective, 4096, 1, choices.data(), &count), comm);
+      std::set<std::string> all;
+      for (int i = 0; i < count; ++i) all.insert(choices[static_cast<std::size_t>(i)].algorithm);
+      return all;
+    };
+    EXPECT_EQ(names("alltoallv"), (std::set<std::string>{"linear", "pairwise"}));
+    EXPECT_TRUE(names("alltoall").contains("bruck"));
   });
 }
 

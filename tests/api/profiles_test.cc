@@ -145,11 +145,19 @@ TEST(Profile, BadSamplesAreNamed) {
     refused([](auto& s) { s.collective = "gather"; }, {"\"gather\"", "allgather"});
     refused([](auto& s) { s.collective = nullptr; }, {"sample.collective is NULL"});
     refused([](auto& s) { s.algorithm = nullptr; }, {"sample.algorithm is NULL"});
+    refused([](auto& s) { s.algorithm = "rnig"; }, {"sample.algorithm", "\"rnig\"", "ring"});
+    refused([](auto& s) { s.algorithm = "auto"; }, {"sample.algorithm is \"auto\""});
+    refused([](auto& s) { s.algorithm = "ring;alltoall=linear"; }, {"sample.algorithm is", "one"});
     refused([](auto& s) { s.seconds = 0; }, {"sample.seconds is 0"});
     refused([](auto& s) { s.seconds = std::numeric_limits<double>::quiet_NaN(); }, {"seconds is"});
     refused([](auto& s) { s.spread = -1; }, {"sample.spread is -1"});
-    refused([](auto& s) { s.comm = nullptr; }, {"comm is NULL"});
-    refused([](auto& s) { s.collective = "dispatch"; }, {"grid is NULL"});
+    refused([](auto& s) { s.comm = nullptr; }, {"sample.comm is NULL"});
+    refused(
+        [](auto& s) {
+          s.collective = "dispatch";
+          s.algorithm = "flat";
+        },
+        {"sample.grid is NULL"});
     refused([](auto& s) { s.magic = 0; }, {"MOECCL_COLLECTIVE_SAMPLE_INITIALIZER"});
 
     moecclGrid_t grid = gridOn(comm, {1, 1, 1, moecclOrderEspEp});

@@ -312,6 +312,64 @@ TEST(Select, CollectivesFollowTheProfileAndSplitsInheritIt) {
   });
 }
 
+// However an algorithm is told, it is the same.
+TEST(Select, SamplesAreFoundUnderTheUsualNames) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"alltoall", "bruck:window=16,radix=4", 1e-3, 0}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    moecclAlgorithmChoice_t choice;
+    int count = 1;
+    check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &choice, &count));
+    checkThat(count == 1 && choice.measured == 1, "the sample was not found");
+    checkThat(std::string(choice.algorithm) == "bruck:radix=4", choice.algorithm);
+  });
+}
+
+// Groups of a grid share their nodes' uplinks, and choose by that what the layer was priced with.
+TEST(Select, GroupsDoWhatLayersArePricedBy) {
+  runJob({.ranks = 8, .nodes = {4, 4}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm, {1, 4, 2, moecclOrderEspEp});
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    check(moecclGridGetComm(grid, moecclGroupEp, &cluster.comm));
+    moecclMoeConfig_t layer = layerConfig();
+    for (layer.tokens = 8; layer.tokens <= 1 << 16; layer.tokens *= 2) {
+      moecclAlgorithmChoice_t choice;
+      int count = 1;
+      // All places are taken.
+      const auto bytes = static_cast<std::size_t>(layer.topK * layer.tokens * layer.embedding) * 4;
+      check(moecclSelectAlgorithm(&cluster, "alltoall", bytes, 1, &choice, &count));
+      const std::string exchanges =
+          choiceOf(schedules(grid, layer), moecclScheduleBaseline).exchanges;
+      checkThat(exchanges.ends_with(std::string("second EP-AlltoAll: ") + choice.algorithm),
+                exchanges + " against " + choice.algorithm);
+    }
+    check(moecclGridDestroy(grid));
+  });
+}
+
+TEST(Select, ASchedulesClusterHasAGrid) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    cluster.shape = kShape;
+    const moecclMoeConfig_t layer = layerConfig();
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &layer;
+    int count = 0;
+    std::size_t bytes = 0;
+    for (const moecclResult_t result : {moecclSelectSchedule(&query, nullptr, &count),
+                                        moecclExplainSchedule(&query, nullptr, &bytes)})
+      checkError(result, moecclInvalidArgument, nullptr, {"cluster.comm has no grid"});
+  });
+}
+
 TEST(Select, ClustersThatDoNotExist) {
   const int nodes[] = {8, 8, 8, 4};
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;

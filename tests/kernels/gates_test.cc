@@ -262,12 +262,12 @@ TEST(Gates, ProblemsAreNamed) {
       "choices is 3; it must be at most the number of experts in topGroups groups, 2");
   expect(
       Kind::sigmoid, [](C c) { c.routingScale = 0; },
-      "routingScale is 0.000000; it must be a finite number above 0");
+      "routingScale is 0; it must be a finite number above 0");
   expect(
       Kind::sigmoid, [](C c) { c.sequenceTokens = -1; },
       "sequenceTokens is -1; it must be at least 0");
   expect(
-      Kind::softmax, [](C c) { c.jitter = 1.5; }, "jitter is 1.500000; it must be from 0 to 1");
+      Kind::softmax, [](C c) { c.jitter = 1.5; }, "jitter is 1.5; it must be from 0 to 1");
   expect(
       Kind::softmax, [](C c) { c.jitter = NAN; }, "jitter is nan; it must be from 0 to 1");
   expect(
@@ -291,7 +291,7 @@ TEST(Gates, ProblemsAreNamed) {
       Kind::gshard, [](C c) { c.experts = 1; }, "choices is 2; it must be from 1 to 1");
   expect(
       Kind::noisy, [](C c) { c.loadWeight = -1; },
-      "loadWeight is -1.000000; it must be a finite number, 0 or more");
+      "loadWeight is -1; it must be a finite number, 0 or more");
   expect(
       Kind::noisy, [](C c) { c.importanceWeight = kInfinity; },
       "importanceWeight is inf; it must be a finite number, 0 or more");

@@ -102,7 +102,7 @@ TEST(MoeErrors, FieldsOfTheConfig) {
     expectRefused(grid, [](auto& c) { c.residual = -1; }, {"config.residual is -1", "from 0"});
     expectRefused(grid, [](auto& c) { c.dropless = 2; }, {"config.dropless is 2", "0 or 1"});
     expectRefused(grid, [](auto& c) { c.dropless = 1; },
-                  {"config.capacityFactor is 1.0", "dropless", "must be 0"});
+                  {"config.capacityFactor is 1;", "dropless", "must be 0"});
     const auto dropless = [&](auto spoil, const Parts& parts) {
       expectRefused(
           grid,
@@ -332,11 +332,18 @@ TEST(MoeErrors, ConfigsFromANewerHeader) {
 TEST(MoeErrors, ConfigsThatDiffer) {
   onGrid([](moecclGrid_t grid, int rank) {
     expectRefused(
+        grid, [=](auto& c) { c.schedule = rank == 1 ? moecclScheduleS2 : moecclScheduleS1; },
+        {"different configs", "MOECCL_SCHEDULE) is 2 on rank 0 and 3 on rank 1"},
+        moecclInvalidUsage);
+    expectRefused(
+        grid, [=](auto& c) { c.capacityFactor = rank == 3 ? std::nextafter(1.25, 2) : 1.25; },
+        {"capacityFactor is 1.25 on rank 0 and 1.2500000000000002 on rank 3"}, moecclInvalidUsage);
+    expectRefused(
         grid, [=](auto& c) { c.hidden = rank == 2 ? 12 : 6; },
         {"different configs", "hidden is 6 on rank 0 and 12 on rank 2"}, moecclInvalidUsage);
     expectRefused(
         grid, [=](auto& c) { c.capacityFactor = rank == 3 ? 1.5 : 1.0; },
-        {"capacityFactor is 1.0", "on rank 0 and 1.5", "on rank 3"}, moecclInvalidUsage);
+        {"capacityFactor is 1 on rank 0 and 1.5 on rank 3"}, moecclInvalidUsage);
     expectRefused(
         grid, [=](auto& c) { c.training = rank == 1; }, {"training is 0 on rank 0 and 1 on rank 1"},
         moecclInvalidUsage);

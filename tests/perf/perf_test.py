@@ -67,6 +67,22 @@ class Perf(unittest.TestCase):
                     report = json.load(file)
                 self.assertEqual(report["grid"], {"nMp": 2, "nEp": 2, "nEsp": 2, "order": "EspEp", "experts": 2})
 
+    def test_bus_bandwidth_counts_what_leaves_a_rank(self):
+        # Of 16 blocks, which the four ranks of an MP group have in common, a rank sends on its own 4, 3 of them away.
+        process = ranks("2x2", "splitdispatch", *QUICK, "-b", "64", "-e", "64", "--blocks", "--grid", "4x4x1",
+                        "--json", self.json)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            results = json.load(file)["results"]
+        self.assertTrue(results)
+        for result in results:
+            self.assertAlmostEqual(result["busbwGBs"], result["algbwGBs"] * 3 / 16, delta=1e-9)
+
+    def test_uneven_nodes_have_no_grid_by_themselves(self):
+        process = ranks("2,1", "dispatch", *QUICK, "-b", "64", "-e", "64")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("--grid: nodes have different numbers of ranks", process.stderr)
+
     def test_reductions(self):
         for collective in ("reducescatter", "allreduce"):
             with self.subTest(collective):

@@ -52,6 +52,8 @@ TEST(PlanOptions, NameWhatIsWrong) {
   expect({"--nodes", "65536", "--ranks-per-node", "2", "--layer", kLayer}, "more than 65536 ranks");
   expect({"--nodes", "0", "--ranks-per-node", "2", "--layer", kLayer}, "--nodes");
   expect({"--uneven", "2,0", "--layer", kLayer}, "--uneven");
+  expect({"--uneven", "3,,1", "--layer", kLayer}, "\"3,,1\" are no nodes");
+  expect({"--uneven", "2,2", "--layer", kLayer, "--top", "-1"}, "-1 is no number from 0 on");
   expect({"--uneven", "2,3", "--layer", kLayer, "--mp", "2"}, "2 does not divide the 5 ranks");
   expect({"--uneven", "2,2", "--layer", kLayer, "--pass", "up"}, "\"up\" is none");
   expect({"--uneven", "2,2"}, "--layer");

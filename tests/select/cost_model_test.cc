@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -159,14 +160,23 @@ TEST(CostModel, NeverWorseThanAnyOther) {
       }
 }
 
-TEST(CostModel, SizesOfOneClassShareAnAnswer) {
-  CostModel model(Topology::even(2, 4)), fresh(Topology::even(2, 4));
-  const AlgorithmChoice first = model.choose(Collective::allToAll, {}, 100);
-  EXPECT_EQ(first, fresh.choose(Collective::allToAll, {}, 96));
-  model.choose(Collective::allToAll, {}, 1 << 20);
-  model.choose(Collective::allGather, {}, 100);
-  EXPECT_EQ(model.choose(Collective::allToAll, {}, 127), first);
-  EXPECT_EQ(model.choose(Collective::allToAll, {}, 0).algorithm->collective, Collective::allToAll);
+TEST(CostModel, AnswersAlikeWhateverWasAskedBefore) {
+  CostModel model(Topology::even(2, 4));
+  for (const std::size_t bytes : {100ul, 1ul << 20, 0ul, 127ul, 100ul, 96ul}) {
+    model.choose(Collective::allGather, {}, 100);
+    EXPECT_EQ(model.choose(Collective::allToAll, {}, bytes),
+              CostModel(Topology::even(2, 4)).choose(Collective::allToAll, {}, bytes))
+        << bytes;
+  }
+}
+
+// Each of the all-gather's steps has a number in tags, of which there are 4096.
+TEST(CostModel, WhatIsNotOfferedTakesForEver) {
+  CostModel model(Topology::even(1, 4098));
+  const AlgorithmChoice ring{findAlgorithm(Collective::allGather, "ring"), {}};
+  EXPECT_EQ(model.fastest(Collective::allGather, ring, 8).seconds,
+            std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(model.estimates(Collective::allGather, ring, 8).empty());
 }
 
 // alpha + beta bytes, as a profile would have it.

@@ -55,6 +55,12 @@ TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
   EXPECT_NEAR(*profile.seconds("c", "sloped", "w", 100 * largest), 1e-3 + 1e-6 * largest, 1e-2);
 }
 
+TEST(Profile, ASampleWithoutBytesTellsNoSlope) {
+  Profile profile;
+  profile.add({"c", "empty", "w"}, {{0, 0.03, 0}});
+  EXPECT_NEAR(*profile.seconds("c", "empty", "w", 1e6), 0.03, 1e-6);
+}
+
 TEST(Profile, PredictsLocalWork) {
   const Profile profile = sampleProfile();
   const LocalWork work{256, 128, 512, 8, 2, 300, 8};

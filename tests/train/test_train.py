@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import math
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -66,6 +67,8 @@ def checkpoint(path):
 class Case(unittest.TestCase):
     def run_curve(self, name, nodes, *arguments, double=False):
         """Trains; returns the log as a list of rows of numbers."""
+        if "--checkpoint" in arguments and "--resume" not in arguments:
+            pathlib.Path(arguments[arguments.index("--checkpoint") + 1]).unlink(missing_ok=True)
         done = train(nodes, "--log", path_of(name + ".csv"), *arguments, double=double)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return self.curve(name)
@@ -233,7 +236,16 @@ class Short(Case):
                 self.assertAlmostEqual(row[2], other[2], delta=1e-3)
 
         resume = ("--resume", "--checkpoint", path_of("taught.state"), *SMALL)
-        self.assertIn(f"was made with --teacher {teacher}, not none", self.complaint(1, *resume))
+        self.assertRegex(self.complaint(1, *resume), "was made with teacher of hash [0-9a-f]{16}, not none")
+        # Of the same name, but another one; and the same under another name.
+        renamed = path_of("renamed.state")
+        os.rename(teacher, renamed)
+        self.run_curve("other", 1, "--steps", "2", "--checkpoint", teacher, *bigger)
+        taught_on = (*resume, "--teacher-steps", "15")
+        self.assertRegex(self.complaint("2x2", *taught_on, "--teacher", teacher),
+                         "was made with teacher of hash [0-9a-f]{16}, not of hash [0-9a-f]{16}")
+        self.run_curve("taught8", "2x2", *taught_on, "--teacher", renamed, "--steps", "21")
+        os.replace(renamed, teacher)
         for arguments, message in ((("--context", "16"), f"--teacher {teacher} has --context 32, not 16"),
                                    (("--text", __file__), f"--teacher {teacher} has learned 130"),
                                    (("--pipeline", "2"), "a teacher has no pipeline"),
@@ -265,6 +277,7 @@ class Short(Case):
         self.assertIn("was made with numbers float32, not float64", self.complaint(1, *resume, double=True))
         self.assertIn(f"--teacher {state} has numbers float32, not float64",
                       self.complaint(1, "--teacher", state, double=True))
+        self.assertIn(f"--checkpoint {state} is there already", self.complaint("2x2", "--checkpoint", state))
         with open(state, "rb") as file:
             contents = file.read()
         for what, wrong, message in (("short", contents[:-5], "is damaged or not complete"),
@@ -303,8 +316,11 @@ class Short(Case):
                 ("2x2", ("--mp", "3"), "nMp"),
                 ("2x2", ("--pipeline", "3"), "--pipeline 3 must divide the number of ranks, 4"),
                 ("2x2", ("--pipeline", "4"), "--blocks 2 must be at least --pipeline 4"),
-                ("2x2", ("--experts", "7"), "experts"),
-                ("2x2", ("--experts", "8,7"), "experts is 7"),
+                ("2x2", ("--experts", "7"), "--experts 7 must be a multiple of --ep 2"),
+                ("2x2", ("--experts", "8,7", "--pipeline", "2", "--ep", "2", "--esp", "1"),
+                 "--experts 7 must be a multiple of --ep 2"),
+                (1, ("--experts", "8,1"), "--experts 1 must be at least --top-k 2"),
+                (1, ("--checkpoint", "a", "--log", "./a"), "--checkpoint a and --log ./a are one file"),
                 (1, ("--experts", "8,"), '--experts is "8,"; it must be whole numbers above 0, with commas'),
                 (1, ("--experts", "8,0"), '--experts is "8,0"; it must be whole numbers above 0, with commas'),
                 (1, ("--experts", "2,4,8"), "--experts has 3 numbers; it may have one for each of --blocks, 2"),
