@@ -83,16 +83,20 @@ program=$build/$target
 log=$(mktemp)
 scratch=("$log")
 trap 'rm -f "${scratch[@]}"' EXIT
-echo "Configuring $build ..."
-# A build that is there may be one without UCX.
-if [[ -f $build/build.ninja ]]; then
-  configure=(meson setup --reconfigure "$build" "$root" -Ducx=enabled)
-else
+configure=()
+if [[ ! -f $build/build.ninja ]]; then
   configure=(meson setup "$build" "$root" -Dbuildtype=release -Ducx=enabled)
+elif ! meson introspect "$build" --buildoptions | python3 -c 'import json, sys
+sys.exit(all(each["value"] != "enabled" for each in json.load(sys.stdin) if each["name"] == "ucx"))'; then
+  # It may be one without UCX.
+  configure=(meson setup --reconfigure "$build" "$root" -Ducx=enabled)
 fi
-if ! "${configure[@]}" >"$log" 2>&1; then
-  cat "$log" >&2
-  exit 1
+if ((${#configure[@]})); then
+  echo "Configuring $build ..."
+  if ! "${configure[@]}" >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+  fi
 fi
 echo "Building ..."
 ninja -C "$build" "$target"
