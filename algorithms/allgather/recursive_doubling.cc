@@ -32,8 +32,9 @@ void recursiveDoublingSteps(PlanBuilder& plan, const Topology& topology, int ran
     };
     const int mine = mirrored ? rank & ~(distance - 1) : rank;
     const int theirs = mirrored ? mine ^ distance : from;
+    const int arrived = plan.recv({.step = step}, from, blocks(theirs));
     plan.send({.step = step}, to, blocks(mine), ready);
-    ready.push_back({plan.recv({.step = step}, from, blocks(theirs)), 1});
+    ready.push_back({arrived, 1});
   }
 }
 

@@ -10,6 +10,8 @@ namespace {
 constexpr double kBytesMatter = 2, kCatchesUp = 0.8;
 // Times the fastest at either size: who may be the fastest in between.
 constexpr double kClose = 1.25;
+// What the fastest at one size may take longer than the fastest at the other, there.
+constexpr double kLittle = 1.1;
 
 }  // namespace
 
@@ -42,6 +44,22 @@ std::vector<Candidate> contested(const std::vector<Candidate>& candidates) {
     return candidate.before <= kClose * first->before || candidate.last <= kClose * second->last;
   });
   return close;
+}
+
+Half narrow(std::vector<Candidate>& candidates, const std::vector<double>& halfway) {
+  const auto first = std::ranges::min_element(candidates, {}, &Candidate::before);
+  const auto fastest = std::ranges::min_element(halfway);
+  const Half half =
+      first - candidates.begin() == fastest - halfway.begin() ? Half::upper : Half::lower;
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    (half == Half::upper ? candidates[i].before : candidates[i].last) = halfway[i];
+
+  const auto below = std::ranges::min_element(candidates, {}, &Candidate::before);
+  const auto above = std::ranges::min_element(candidates, {}, &Candidate::last);
+  const bool little =
+      above->before <= kLittle * below->before && below->last <= kLittle * above->last;
+  candidates = little ? std::vector<Candidate>() : contested(candidates);
+  return half;
 }
 
 }  // namespace moeccl::perf

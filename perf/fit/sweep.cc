@@ -14,6 +14,8 @@ namespace {
 // Not a power of two, at which transports change their ways: there, every sample would have the end of a message
 // fall as well as it can.
 constexpr std::uint64_t kStep = 3;
+// Of two sizes: samples in between say nothing more of where another algorithm becomes the fastest.
+constexpr double kCloseSizes = 1.1;
 constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
@@ -108,12 +110,18 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       candidates[way].before = candidates[way].last;
       candidates[way].last = points[way].seconds.value;
     }
-    const auto between = static_cast<std::size_t>(
-        std::sqrt(static_cast<double>(smaller) * static_cast<double>(count)));
-    if (const std::vector<Candidate> some = contested(candidates);
-        !some.empty() && between > smaller && between < count &&
-        team.elapsed() + leastCost(some, 1) < until)
-      measure(some, between, share());
+    // Where another becomes the fastest, halfway again and again.
+    std::size_t below = smaller, above = count;
+    std::vector<Candidate> some = contested(candidates);
+    while (!some.empty() && team.elapsed() + leastCost(some, 1) < until) {
+      const auto between = static_cast<std::size_t>(
+          std::sqrt(static_cast<double>(below) * static_cast<double>(above)));
+      if (static_cast<double>(between) < kCloseSizes * static_cast<double>(below)) break;
+      std::vector<double> halfway;
+      for (const Point& point : measure(some, between, share()))
+        halfway.push_back(point.seconds.value);
+      (narrow(some, halfway) == Half::upper ? below : above) = between;
+    }
     smaller = count;
     dropHopeless(candidates, before);
   }

@@ -15,6 +15,19 @@ void replaceAll(std::string& text, std::string_view from, std::string_view to) {
     text.replace(at, from.size(), to);
 }
 
+// No MP group is on more than one node.
+bool mpWithinNodes(moecclComm_t comm, int mp) {
+  int ranks = 0, first = 0;
+  require(moecclCommCount(comm, &ranks), "count the ranks", comm);
+  for (int rank = 0; rank < ranks; ++rank) {
+    int node = 0;
+    require(moecclCommNodeOfRank(comm, rank, &node), "ask for a node", comm);
+    if (rank % mp == 0) first = node;
+    if (node != first) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::string& algorithms) {
@@ -39,10 +52,12 @@ Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pa
       config_(layer.config(setting.schedule, pass)),
       withoutMp_(layer.grid.nMp == 1),
       withoutShards_(layer.grid.nEsp == 1),
+      ofTwo_(layer.grid.nMp == 2),
       backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
   grid_ = place.grid.get();
+  mpWithinNodes_ = mpWithinNodes(comm_, layer.grid.nMp);
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -77,10 +92,18 @@ std::string Contender::ways() const {
     require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
     (ways += "; ") += choice.exchanges;
   }
-  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather, and
-  // dedup's where ESP groups have one and flat sends nothing twice.
+  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather,
+  // dedup's where ESP groups have one and flat sends nothing twice, linear's where an all-gather is one of two ranks
+  // or hierarchical within a node.
   if (asS1) replaceAll(ways, "SAA: sequential", "combine: dedup");
   if (withoutShards_) replaceAll(ways, ": flat", ": dedup");
+  for (const std::string gather : {"MP-AllGather: ", "MP-AllGather of the gate's sums: "}) {
+    if (mpWithinNodes_) replaceAll(ways, gather + "hierarchical", gather + "linear");
+    if (!ofTwo_) continue;
+    replaceAll(ways, gather + "ring", gather + "linear");
+    replaceAll(ways, gather + "recursive_doubling", gather + "linear");
+    replaceAll(ways, gather + "hierarchical", gather + "linear");
+  }
   return ways;
 }
 

@@ -32,6 +32,21 @@ bool says(std::string_view text, const Trial& trial) {
   return error == std::errc() && rest == end && value == trial.value;
 }
 
+std::optional<Plan> planOf(const AlgorithmChoice& choice, const Topology& topology, int rank) {
+  try {
+    return choice.algorithm->plan(topology, choice.parameters, rank);
+  } catch (const NotOffered&) {
+    return std::nullopt;
+  }
+}
+
+// Those of the first rank of the largest node are. Whatever an algorithm is told shows there.
+bool sameOnItsNode(const AlgorithmChoice& one, const AlgorithmChoice& other,
+                   const Topology& topology, int node) {
+  return one.algorithm == other.algorithm ||
+         plansOf(one, topology, node) == plansOf(other, topology, node);
+}
+
 }  // namespace
 
 std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameters& problem) {
@@ -63,20 +78,26 @@ std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Par
   return std::nullopt;
 }
 
+bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology) {
+  const int node = largestNode(topology);
+  const auto plans = plansOf(one, topology, node);
+  return plans && plans == plansOf(other, topology, node);
+}
+
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
                                          const Topology& topology) {
-  const int rank = topology.ranksOn(largestNode(topology))[0];
+  const int node = largestNode(topology);
   std::vector<AlgorithmChoice> different;
-  std::optional<Plan> usual;
+  std::vector<Plan> plans;  // theirs, of the node's first rank
   for (const AlgorithmChoice& choice : all) {
-    if (choice.variation == 0) usual.reset();
-    try {
-      Plan plan = choice.algorithm->plan(topology, choice.parameters, rank);
-      if (plan == usual) continue;
-      different.push_back(choice);
-      if (choice.variation == 0) usual = std::move(plan);
-    } catch (const NotOffered&) {
-    }
+    std::optional<Plan> plan = planOf(choice, topology, topology.ranksOn(node)[0]);
+    if (!plan) continue;
+    bool known = false;
+    for (std::size_t i = 0; i < plans.size() && !known; ++i)
+      known = plans[i] == *plan && sameOnItsNode(different[i], choice, topology, node);
+    if (known) continue;
+    different.push_back(choice);
+    plans.push_back(std::move(*plan));
   }
   return different;
 }
@@ -91,11 +112,10 @@ int largestNode(const Topology& topology) {
 std::optional<std::vector<Plan>> plansOf(const AlgorithmChoice& choice, const Topology& topology,
                                          int node) {
   std::vector<Plan> plans;
-  try {
-    for (int rank : topology.ranksOn(node))
-      plans.push_back(choice.algorithm->plan(topology, choice.parameters, rank));
-  } catch (const NotOffered&) {
-    return std::nullopt;
+  for (int rank : topology.ranksOn(node)) {
+    std::optional<Plan> plan = planOf(choice, topology, rank);
+    if (!plan) return std::nullopt;
+    plans.push_back(std::move(*plan));
   }
   return plans;
 }

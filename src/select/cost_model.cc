@@ -21,6 +21,17 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
   if (profile_ != nullptr && profile_->links) links_ = profile_->links->links;
 }
 
+// Of another algorithm where that does the same: fits measure one of them.
+const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& given,
+                                const std::string& where) const {
+  if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where)) return curve;
+  for (const Curve& curve : profile_->curves(nameOf(collective), where))
+    if (const auto other = alternativeNamed(collective, given.parameters, curve.key.algorithm);
+        other && samePlans(*other, given, topology_))
+      return &curve;
+  return nullptr;
+}
+
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
@@ -28,7 +39,7 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
   if (profile_ != nullptr) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
-      if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where))
+      if (const Curve* curve = curveOf(collective, given, where))
         found.ways.push_back({given, curve, nullptr, {}, -1});
     } else {
       for (const Curve& curve : profile_->curves(nameOf(collective), where))

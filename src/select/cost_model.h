@@ -79,6 +79,8 @@ class CostModel {
   };
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);
   Ways find(Collective collective, const AlgorithmChoice& given) const;
+  const Curve* curveOf(Collective collective, const AlgorithmChoice& given,
+                       const std::string& where) const;
   double seconds(const Ways& ways, const Way& way, double bytes) const;
   Estimate estimate(const Ways& ways, const Way& way, double bytes) const;
   std::size_t indexOfFastest(const Ways& ways, double bytes) const;

@@ -14,17 +14,31 @@ namespace {
 // wire still carries; bytes must cross it.
 constexpr std::array kPriors{0.01, 0.01, 0.1};  // local, latency, bytes
 
-// What the profile predicts of a sample's parts, over what the sample took.
-struct Shares {
-  double local, latency, bytes;
-
-  double by(const LayerFactors& factors) const {
-    return factors.local * local + factors.latency * latency + factors.bytes * bytes;
-  }
-};
-
 struct Times {
   double seconds, latency;
+};
+
+// What the profile predicts of a sample's parts, over what the sample took.
+struct Shares {
+  double local;
+  std::vector<Times> exchanges;
+
+  double latency() const {
+    double sum = 0;
+    for (const Times& exchange : exchanges) sum += exchange.latency;
+    return sum;
+  }
+  double bytes() const {
+    double sum = 0;
+    for (const Times& exchange : exchanges) sum += exchange.seconds - exchange.latency;
+    return sum;
+  }
+  double by(const LayerFactors& factors) const {
+    ExchangesInLayer all(factors);
+    for (const Times& exchange : exchanges)
+      all.add(exchange.latency, exchange.seconds - exchange.latency);
+    return factors.local * local + all.seconds();
+  }
 };
 
 // By the fastest algorithm; of groups that differ the slowest. Nothing where one was not measured.
@@ -45,12 +59,11 @@ std::optional<Times> timesOf(const Profile& profile, const LayerExchange& exchan
 
 std::optional<Shares> sharesOf(const Profile& profile, const Local& local,
                                const LayerSample& sample) {
-  Shares shares{local.fit.at(sample.local) / sample.seconds, 0, 0};
+  Shares shares{local.fit.at(sample.local) / sample.seconds, {}};
   for (const LayerExchange& exchange : sample.exchanges) {
     const auto times = timesOf(profile, exchange);
     if (!times) return std::nullopt;
-    shares.latency += times->latency / sample.seconds;
-    shares.bytes += (times->seconds - times->latency) / sample.seconds;
+    shares.exchanges.push_back({times->seconds / sample.seconds, times->latency / sample.seconds});
   }
   return shares;
 }
@@ -74,14 +87,14 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
   }
   for (const Shares& shares : known) {
     columns[0].push_back(shares.local);
-    columns[1].push_back(shares.latency);
-    columns[2].push_back(shares.bytes);
+    columns[1].push_back(shares.latency());
+    columns[2].push_back(shares.bytes());
     target.push_back(1);
   }
   const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
   LayerFactors fit;
   fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);
-  fit.latency = std::clamp(factors[1], kLeastFactor, kMostFactor);
+  fit.latency = std::clamp(factors[1], kLeastLatency, kMostFactor);
   fit.bytes = std::clamp(factors[2], kLeastFactor, kMostFactor);
   std::vector<double> errors;
   for (const Shares& shares : known) errors.push_back(std::abs(shares.by(fit) - 1));

@@ -2,6 +2,7 @@
 // themselves, where ranks wait for one another and caches are not warm.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -31,7 +32,9 @@ struct LayerSample {
 };
 
 // seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
-//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that)
+//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
+// the sum over the exchanges is no less than what one of them takes with no less than kLeastOwnLatency: others may be
+// hidden behind that.
 struct LayerFactors {
   double local = 1;
   double latency = 1;
@@ -59,8 +62,28 @@ struct LayerCurve {
   bool operator==(const LayerCurve&) const = default;
 };
 
-// What factors may be; samples that want more are wrong, or others ran beside them.
-inline constexpr double kLeastFactor = 0.25, kMostFactor = 4;
+// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies can be hidden
+// whole.
+inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
+inline constexpr double kLeastOwnLatency = 0.5;
+
+// What a layer's exchanges take in it, by what they take by themselves.
+class ExchangesInLayer {
+ public:
+  explicit ExchangesInLayer(const LayerFactors& factors) : factors_(factors) {}
+
+  // An exchange, or several of a kind one after the other.
+  void add(double latency, double ofBytes) {
+    sum_ += factors_.latency * latency + factors_.bytes * ofBytes;
+    longest_ = std::max(longest_, std::max(factors_.latency, kLeastOwnLatency) * latency +
+                                      factors_.bytes * ofBytes);
+  }
+  double seconds() const { return std::max(sum_, longest_); }
+
+ private:
+  LayerFactors factors_;
+  double sum_ = 0, longest_ = 0;
+};
 
 // By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of bytes a tenth) had said
 // so: it decides where samples do not. By the rest of `profile`; samples whose exchanges or local work that does not

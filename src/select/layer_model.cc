@@ -182,6 +182,7 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(schedule, pass, sizes);
     const LayerFactors factors = factorsOf(schedule, sizes.chunks, pass);
+    ExchangesInLayer all(factors);
     for (const Exchange& exchange : terms.exchanges) {
       const AlgorithmChoice how = given(exchange, sizes);
       CostModel::Estimate slowest{};
@@ -194,15 +195,15 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
         if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
       }
       estimate.bytesBetween += exchange.times * bytesBetween;
-      estimate.communication +=
-          exchange.times *
-          (factors.latency * slowest.latency + factors.bytes * (slowest.seconds - slowest.latency));
+      all.add(exchange.times * slowest.latency,
+              exchange.times * (slowest.seconds - slowest.latency));
       if (pass != passes[0]) continue;
       if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
       ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
     }
     estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
                          sizes.elementBytes == kMeasuredBytes;
+    estimate.communication += all.seconds();
     estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
   }
   estimate.seconds += estimate.communication;

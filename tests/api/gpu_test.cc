@@ -237,7 +237,7 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
 
 // moeccl-fit measures what is listed.
 TEST_F(Gpus, ListWhatTheyServeAlone) {
-  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+  run({.ranks = 3, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.comm = comm;
     std::array<moecclAlgorithmChoice_t, 32> choices{};

@@ -27,8 +27,8 @@ std::vector<std::string> left(const std::vector<std::string>& names,
 
 using Names = std::vector<std::string>;
 
-// Who is measured between two sizes, by the seconds at these.
-Names between(const std::vector<std::pair<double, double>>& seconds) {
+// Algorithms a, b, ... by their seconds at two sizes.
+std::vector<Candidate> race(const std::vector<std::pair<double, double>>& seconds) {
   std::vector<Candidate> candidates;
   for (const auto& [before, last] : seconds) {
     std::string name(1, static_cast<char>('a' + candidates.size()));
@@ -36,9 +36,18 @@ Names between(const std::vector<std::pair<double, double>>& seconds) {
     candidates.back().before = before;
     candidates.back().last = last;
   }
+  return candidates;
+}
+
+Names namesOf(const std::vector<Candidate>& candidates) {
   Names names;
-  for (const Candidate& candidate : contested(candidates)) names.push_back(candidate.way.algorithm);
+  for (const Candidate& candidate : candidates) names.push_back(candidate.way.algorithm);
   return names;
+}
+
+// Who is measured between two sizes.
+Names between(const std::vector<std::pair<double, double>>& seconds) {
+  return namesOf(contested(race(seconds)));
 }
 
 TEST(FitCandidates, OvertakingIsLookedAtMoreClosely) {
@@ -48,6 +57,26 @@ TEST(FitCandidates, OvertakingIsLookedAtMoreClosely) {
   EXPECT_EQ(between({{1, 6}, {2, 5}}), (Names{"a", "b"}));
   // c is close at one size, d at the other, and e at none.
   EXPECT_EQ(between({{1, 6}, {2, 4}, {1.2, 9}, {5, 5}, {2, 8}}), (Names{"a", "b", "c", "d"}));
+}
+
+TEST(FitCandidates, OvertakingIsNarrowedDown) {
+  // a is still the fastest halfway: it is overtaken above.
+  auto candidates = race({{1, 6}, {2, 4}, {1.2, 9}});
+  EXPECT_EQ(narrow(candidates, {2, 3, 4}), Half::upper);
+  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
+  EXPECT_EQ(candidates[0].before, 2);
+  EXPECT_EQ(candidates[1].before, 3);
+  EXPECT_EQ(candidates[1].last, 4);
+  // Now it is not.
+  EXPECT_EQ(narrow(candidates, {4, 3.5}), Half::lower);
+  EXPECT_EQ(candidates[0].before, 2);
+  EXPECT_EQ(candidates[0].last, 4);
+  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
+  // By the wrong one, less than a tenth would be lost at either size.
+  EXPECT_EQ(narrow(candidates, {3.2, 3.3}), Half::upper);
+  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
+  EXPECT_EQ(narrow(candidates, {3.6, 3.4}), Half::lower);
+  EXPECT_EQ(namesOf(candidates), Names{});
 }
 
 TEST(FitCandidates, HopelessTwiceIsGivenUp) {

@@ -226,6 +226,21 @@ TEST(CostModel, AFixedAlgorithmLeavesNoChoice) {
   EXPECT_TRUE(all[0].measured);
 }
 
+// Fits measure one of the ways that do the same.
+TEST(CostModel, AFixedAlgorithmIsMeasuredWhereItsTwinIs) {
+  auto profile = std::make_shared<Profile>();
+  addLine(*profile, "allgather", "linear", "1x4", 1e-3, 1e-9);
+  addLine(*profile, "allgather", "linear", "2x2", 1e-3, 1e-9);
+  const AlgorithmChoice fixed{findAlgorithm(Collective::allGather, "hierarchical"), {}};
+  CostModel inNode(Topology::even(1, 4), profile), across(Topology::even(2, 2), profile);
+  const auto all = inNode.estimates(Collective::allGather, fixed, 1000);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].choice, fixed);
+  EXPECT_TRUE(all[0].measured);
+  EXPECT_NEAR(all[0].seconds, 1e-3 + 1e-6, 1e-9);
+  EXPECT_FALSE(across.fastest(Collective::allGather, fixed, 1000).measured);
+}
+
 TEST(CostModel, LinesGoThroughWhatWasMeasured) {
   CostModel model(Topology::even(2, 4), twoLines("2x4"));
   const Segment line =
@@ -244,6 +259,24 @@ TEST(Alternatives, AreFoundByTheirNames) {
   for (const char* name : {"", "brook", "bruck:", "bruck:radix", "bruck:radix=", "bruck:radix=5",
                            "bruck:radix=4x", "bruck:reach=4", "ring"})
     EXPECT_EQ(alternativeNamed(Collective::allToAll, problem, name), std::nullopt) << name;
+}
+
+TEST(Alternatives, ThatDoTheSameAreOne) {
+  const auto names = [](Collective collective, const Topology& topology) {
+    std::vector<std::string> all;
+    for (const AlgorithmChoice& choice : differentOf(alternatives(collective, {}), topology))
+      all.push_back(textOf(choice));
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(Collective::allGather, Topology::even(1, 2)), Names{"linear"});
+  EXPECT_EQ(names(Collective::allGather, Topology::even(2, 1)), Names{"linear"});
+  EXPECT_EQ(names(Collective::allGather, Topology::even(1, 4)),
+            (Names{"linear", "ring", "recursive_doubling"}));
+  EXPECT_EQ(names(Collective::allGather, Topology::even(2, 2)),
+            (Names{"linear", "ring", "recursive_doubling", "hierarchical"}));
+  EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 2)), "pairwise"), 0);
+  EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 3)), "pairwise"), 1);
 }
 
 // Whoever asks the same gets the same answer, as long as somebody holds it.

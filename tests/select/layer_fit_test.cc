@@ -89,11 +89,30 @@ TEST(LayerFit, FactorsStayWithinBounds) {
   for (const double seconds : {1e-9, 1e3}) {
     const std::vector<LayerSample> samples(3, sampleOf(1e6, 1e6, {"wide"}, seconds));
     const LayerFactors factors = fitFactors(parts(), kKey, samples);
-    for (const double factor : {factors.local, factors.latency, factors.bytes}) {
-      EXPECT_GE(factor, kLeastFactor);
+    for (const double factor : {factors.local, factors.bytes}) EXPECT_GE(factor, kLeastFactor);
+    EXPECT_GE(factors.latency, kLeastLatency);
+    for (const double factor : {factors.local, factors.latency, factors.bytes})
       EXPECT_LE(factor, kMostFactor);
-    }
   }
+}
+
+// What two exchanges take is the time of their bytes alone.
+TEST(LayerFit, LatenciesCanBeHiddenButForHalfOfOne) {
+  std::vector<LayerSample> samples;
+  for (const double bytes : {1e5, 2e5, 5e5, 1e6, 2e6, 5e6}) {
+    samples.push_back(sampleOf(0, bytes, {"wide"}, 2e-9 * bytes));
+    samples.back().exchanges.push_back(samples.back().exchanges[0]);
+  }
+  const LayerFactors factors = fitFactors(parts(), kKey, samples);
+  EXPECT_LT(factors.latency, 0.1);
+  EXPECT_NEAR(factors.bytes, 1, 0.05);
+  EXPECT_LT(factors.worstError, 0.1);
+  ExchangesInLayer two(factors);
+  two.add(kLatency, 0);
+  two.add(kLatency, 0);
+  EXPECT_NEAR(two.seconds(), 0.5 * kLatency, 1e-9);
+  two.add(0, 10 * kLatency);
+  EXPECT_NEAR(two.seconds(), 10 * factors.bytes * kLatency, 2 * factors.latency * kLatency + 1e-9);
 }
 
 TEST(LayerFit, IsFoundByItsKeyAndMadeAnew) {

@@ -219,7 +219,7 @@ constexpr Malformed kMalformed[] = {
     {"layers", "\"pass\": \"backward\"", "\"pass\": \"forward\"",
      "the profile has layers of schedule S1, forward, group mp2,ep4,esp2 on 2x4 twice"},
     {"factors", "\"latency\": ", "\"latency\": 17, \"x\": ",
-     "layers[0].factors.latency is 17; it must be a number between 0.25 and 4"},
+     "layers[0].factors.latency is 17; it must be a number between 0 and 4"},
     {"factors", "\"weights\": ", "\"weight\": ", "layers[0].samples[0].local has no \"weights\""},
     {"factors", "[\"4\",\"4+4\"]", "[]",
      "layers[0].samples[0].exchanges[0].where has 0 values; it must have between 1 and 64"},
