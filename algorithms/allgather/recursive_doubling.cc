@@ -32,6 +32,7 @@ void recursiveDoublingSteps(PlanBuilder& plan, const Topology& topology, int ran
     };
     const int mine = mirrored ? rank & ~(distance - 1) : rank;
     const int theirs = mirrored ? mine ^ distance : from;
+    // First, as linear does: of two ranks the plans are the same.
     const int arrived = plan.recv({.step = step}, from, blocks(theirs));
     plan.send({.step = step}, to, blocks(mine), ready);
     ready.push_back({arrived, 1});

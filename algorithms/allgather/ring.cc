@@ -22,6 +22,7 @@ void ringSteps(PlanBuilder& plan, const Topology& topology, int rank, const Own&
   OpRange arrived = own.ready;
   for (int i = 0; i < ranks - 1; ++i) {
     const At step{.step = own.step + i};
+    // First, as linear does: of two ranks the plans are the same.
     const int next = plan.recv(step, at(-1), output(at(-i - 1)));
     plan.send(step, at(1), i == 0 ? own.block : output(at(-i)), {arrived});
     arrived = {next, 1};

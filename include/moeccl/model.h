@@ -138,8 +138,8 @@ typedef struct {
   int measured; /* 1: by a fit of this collective, 0: priced from links */
 } moecclAlgorithmChoice_t;
 
-/* Ways to do a collective, the fastest predicted first; of those that do the same there, as ring and linear do among
- * two ranks, one; where the cluster's communicator has a fixed algorithm, that one alone; of one on GPUs those that
+/* Ways to do a collective, the fastest predicted first; of priced ones that do the same there, as ring and linear do
+ * among two ranks, one; where the cluster's communicator has a fixed algorithm, that one alone; of one on GPUs those that
  * calls on GPUs serve. `bytes`: of one rank's sendbuff. nExpertsPerRank counts for dispatch, combine, their mirrors
  * and SAA. *nChoices: in: room in `choices`, out: how many there are; the first of them are stored. Local. Errors:
  * InvalidArgument. */

@@ -134,8 +134,10 @@ void Campaign::measure(const Target& target, Profile* profile) {
     };
   }
   Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0)};
+  // Groups that lie otherwise are offered the same, but other algorithms may be one there.
+  const moecclCluster_t* const whose = subject.counts ? &cluster : nullptr;
   for (const Collective* collective : target.collectives)
-    for (const Way& way : waysFor(team_.job(), options_, *collective, &cluster))
+    for (const Way& way : waysFor(team_.job(), options_, *collective, whose))
       if (!hasNameOf(subject.ways, way, shape)) subject.ways.push_back(way);
   sweepUnit(collectivesPart_, subject, target.text, add);
 }

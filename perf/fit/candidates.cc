@@ -46,20 +46,18 @@ std::vector<Candidate> contested(const std::vector<Candidate>& candidates) {
   return close;
 }
 
-Half narrow(std::vector<Candidate>& candidates, const std::vector<double>& halfway) {
-  const auto first = std::ranges::min_element(candidates, {}, &Candidate::before);
-  const auto fastest = std::ranges::min_element(halfway);
-  const Half half =
-      first - candidates.begin() == fastest - halfway.begin() ? Half::upper : Half::lower;
+Halves halve(const std::vector<Candidate>& candidates, const std::vector<double>& halfway) {
+  Halves halves{candidates, candidates};
   for (std::size_t i = 0; i < candidates.size(); ++i)
-    (half == Half::upper ? candidates[i].before : candidates[i].last) = halfway[i];
-
-  const auto below = std::ranges::min_element(candidates, {}, &Candidate::before);
-  const auto above = std::ranges::min_element(candidates, {}, &Candidate::last);
-  const bool little =
-      above->before <= kLittle * below->before && below->last <= kLittle * above->last;
-  candidates = little ? std::vector<Candidate>() : contested(candidates);
-  return half;
+    halves.lower[i].last = halves.upper[i].before = halfway[i];
+  for (std::vector<Candidate>* half : {&halves.lower, &halves.upper}) {
+    const auto below = std::ranges::min_element(*half, {}, &Candidate::before);
+    const auto above = std::ranges::min_element(*half, {}, &Candidate::last);
+    const bool little =
+        above->before <= kLittle * below->before && below->last <= kLittle * above->last;
+    *half = little ? std::vector<Candidate>() : contested(*half);
+  }
+  return halves;
 }
 
 }  // namespace moeccl::perf

@@ -37,10 +37,11 @@ void dropHopeless(std::vector<Candidate>& candidates, double before);
 // these two do not say from which size on. None where the fastest is the same.
 std::vector<Candidate> contested(const std::vector<Candidate>& candidates);
 
-enum class Half { lower, upper };
-// Of contested candidates, at a size between the two took `halfway`: puts it in the place of one of the two so that
-// another still becomes the fastest, and leaves those contested there; none where the wrong one would cost little at
-// either size. Returns where that is.
-Half narrow(std::vector<Candidate>& candidates, const std::vector<double>& halfway);
+struct Halves {
+  std::vector<Candidate> lower, upper;
+};
+// `candidates` took `halfway` at a size between the two: those contested on either side of it. None where the fastest
+// at one end is little slower at the other, too.
+Halves halve(const std::vector<Candidate>& candidates, const std::vector<double>& halfway);
 
 }  // namespace moeccl::perf

@@ -34,6 +34,12 @@ std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
   return sizes;
 }
 
+// Between two counts of elements.
+struct Interval {
+  std::size_t below, above;
+  std::vector<Candidate> contested;
+};
+
 // Least seconds that a size takes that is `step` times the largest so far.
 double leastCost(const std::vector<Candidate>& candidates, double step) {
   double seconds = 0;
@@ -110,17 +116,24 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       candidates[way].before = candidates[way].last;
       candidates[way].last = points[way].seconds.value;
     }
-    // Where another becomes the fastest, halfway again and again.
-    std::size_t below = smaller, above = count;
-    std::vector<Candidate> some = contested(candidates);
-    while (!some.empty() && team.elapsed() + leastCost(some, 1) < until) {
+    // Where another becomes the fastest, halfway again and again; but the next size comes first.
+    const double next = i + 1 < sizes.size() ? leastCost(candidates, kStep) : 0;
+    std::vector<Interval> intervals{{smaller, count, contested(candidates)}};
+    while (!intervals.empty()) {
+      const Interval it = std::move(intervals.back());
+      intervals.pop_back();
       const auto between = static_cast<std::size_t>(
-          std::sqrt(static_cast<double>(below) * static_cast<double>(above)));
-      if (static_cast<double>(between) < kCloseSizes * static_cast<double>(below)) break;
+          std::sqrt(static_cast<double>(it.below) * static_cast<double>(it.above)));
+      if (it.contested.empty() ||
+          static_cast<double>(between) < kCloseSizes * static_cast<double>(it.below) ||
+          team.elapsed() + leastCost(it.contested, 1) + next >= until)
+        continue;
       std::vector<double> halfway;
-      for (const Point& point : measure(some, between, share()))
+      for (const Point& point : measure(it.contested, between, share()))
         halfway.push_back(point.seconds.value);
-      (narrow(some, halfway) == Half::upper ? below : above) = between;
+      Halves halves = halve(it.contested, halfway);
+      intervals.push_back({between, it.above, std::move(halves.upper)});
+      intervals.push_back({it.below, between, std::move(halves.lower)});
     }
     smaller = count;
     dropHopeless(candidates, before);

@@ -37,7 +37,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
             const std::function<void(std::size_t)>& showSize);
 
 // With the algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
-// `cluster` has the subject's communicator or grid; on ranks without part it counts for nothing. Collective.
+// `cluster` has the subject's communicator or grid; NULL on ranks whose time does not count. Collective.
 std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
                          const moecclCluster_t* cluster);
 

@@ -15,14 +15,14 @@ void replaceAll(std::string& text, std::string_view from, std::string_view to) {
     text.replace(at, from.size(), to);
 }
 
-// No MP group is on more than one node.
-bool mpWithinNodes(moecclComm_t comm, int mp) {
+// Of the communicator's ranks, no `size` consecutive ones of a group are on more than one node.
+bool withinNodes(moecclComm_t comm, int size) {
   int ranks = 0, first = 0;
   require(moecclCommCount(comm, &ranks), "count the ranks", comm);
   for (int rank = 0; rank < ranks; ++rank) {
     int node = 0;
     require(moecclCommNodeOfRank(comm, rank, &node), "ask for a node", comm);
-    if (rank % mp == 0) first = node;
+    if (rank % size == 0) first = node;
     if (node != first) return false;
   }
   return true;
@@ -50,14 +50,13 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
 Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
-      withoutMp_(layer.grid.nMp == 1),
-      withoutShards_(layer.grid.nEsp == 1),
-      ofTwo_(layer.grid.nMp == 2),
+      shape_(layer.grid),
       backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
   grid_ = place.grid.get();
-  mpWithinNodes_ = mpWithinNodes(comm_, layer.grid.nMp);
+  mpWithinNodes_ = withinNodes(comm_, shape_.nMp);
+  espWithinNodes_ = withinNodes(comm_, shape_.nEsp);
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -82,7 +81,7 @@ std::string Contender::ways() const {
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
-  const bool asS1 = withoutMp_ && config.schedule == moecclScheduleS2;
+  const bool asS1 = shape_.nMp == 1 && config.schedule == moecclScheduleS2;
   std::string ways = scheduleName(asS1 ? moecclScheduleS1 : config.schedule);
   for (const moecclPass_t pass : {moecclPassForward, moecclPassBackward}) {
     if (pass == moecclPassBackward && !backward_) continue;
@@ -92,18 +91,18 @@ std::string Contender::ways() const {
     require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
     (ways += "; ") += choice.exchanges;
   }
-  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather,
-  // dedup's where ESP groups have one and flat sends nothing twice, linear's where an all-gather is one of two ranks
-  // or hierarchical within a node.
+  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather, dedup's
+  // where ESP groups have one and flat sends nothing twice, linear's among two ranks, and where all of an all-gather's
+  // are on one node.
   if (asS1) replaceAll(ways, "SAA: sequential", "combine: dedup");
-  if (withoutShards_) replaceAll(ways, ": flat", ": dedup");
-  for (const std::string gather : {"MP-AllGather: ", "MP-AllGather of the gate's sums: "}) {
-    if (mpWithinNodes_) replaceAll(ways, gather + "hierarchical", gather + "linear");
-    if (!ofTwo_) continue;
-    replaceAll(ways, gather + "ring", gather + "linear");
-    replaceAll(ways, gather + "recursive_doubling", gather + "linear");
-    replaceAll(ways, gather + "hierarchical", gather + "linear");
-  }
+  if (shape_.nEsp == 1) replaceAll(ways, ": flat", ": dedup");
+  for (const std::string gather : {"MP-AllGather: ", "MP-AllGather of the gate's sums: "})
+    for (const char* algorithm : {"hierarchical", "ring", "recursive_doubling"})
+      if (shape_.nMp == 2 || (mpWithinNodes_ && algorithm == std::string_view("hierarchical")))
+        replaceAll(ways, gather + algorithm, gather + "linear");
+  if (shape_.nEp == 2) replaceAll(ways, "EP-AlltoAll: pairwise", "EP-AlltoAll: linear");
+  if (shape_.nEsp == 2 && espWithinNodes_)
+    replaceAll(ways, "ESP-AllReduce: hierarchical", "ESP-AllReduce: linear");
   return ways;
 }
 

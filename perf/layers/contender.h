@@ -60,7 +60,8 @@ class Contender {
   Setting setting_;
   moecclMoeConfig_t config_;
   moecclGrid_t grid_ = nullptr;
-  bool withoutMp_, withoutShards_, ofTwo_, mpWithinNodes_ = false, backward_;
+  moecclGridShape_t shape_;
+  bool mpWithinNodes_ = false, espWithinNodes_ = false, backward_;
   Data* data_ = nullptr;
   moecclComm_t comm_ = nullptr;
   std::unique_ptr<moecclMoeLayer, Destroy> handle_;

@@ -18,8 +18,8 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name);
 
-// Both are offered and have the same plans: hierarchical and linear within a node, ring and linear of two ranks. The
-// largest node's ranks are looked at, which have most to do.
+// Both are offered and have the same plans, such as ring and linear of two ranks. The largest node's ranks are looked
+// at, which have most to do.
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology);
 // Of these, in their order, those whose plans are offered and are those of none before.
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,

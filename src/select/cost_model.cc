@@ -21,12 +21,15 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
   if (profile_ != nullptr && profile_->links) links_ = profile_->links->links;
 }
 
-// Of another algorithm where that does the same: fits measure one of them.
+// Of another algorithm where that does the same: fits measure one of them, with the usual parameters.
 const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& given,
                                 const std::string& where) const {
   if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where)) return curve;
+  Parameters problem;
+  problem.grid = given.parameters.grid;
+  problem.experts = given.parameters.experts;
   for (const Curve& curve : profile_->curves(nameOf(collective), where))
-    if (const auto other = alternativeNamed(collective, given.parameters, curve.key.algorithm);
+    if (const auto other = alternativeNamed(collective, problem, curve.key.algorithm);
         other && samePlans(*other, given, topology_))
       return &curve;
   return nullptr;

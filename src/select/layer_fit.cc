@@ -36,7 +36,7 @@ struct Shares {
   double by(const LayerFactors& factors) const {
     ExchangesInLayer all(factors);
     for (const Times& exchange : exchanges)
-      all.add(exchange.latency, exchange.seconds - exchange.latency);
+      all.add(1, exchange.latency, exchange.seconds - exchange.latency);
     return factors.local * local + all.seconds();
   }
 };
@@ -92,9 +92,11 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
     target.push_back(1);
   }
   const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
+  const bool several =
+      std::ranges::any_of(known, [](const Shares& it) { return it.exchanges.size() > 1; });
   LayerFactors fit;
   fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);
-  fit.latency = std::clamp(factors[1], kLeastLatency, kMostFactor);
+  fit.latency = std::clamp(factors[1], several ? kLeastLatency : kLeastFactor, kMostFactor);
   fit.bytes = std::clamp(factors[2], kLeastFactor, kMostFactor);
   std::vector<double> errors;
   for (const Shares& shares : known) errors.push_back(std::abs(shares.by(fit) - 1));

@@ -33,8 +33,8 @@ struct LayerSample {
 
 // seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
 //           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
-// the sum over the exchanges is no less than what one of them takes with no less than kLeastOwnLatency: others may be
-// hidden behind that.
+// that sum is no less than what one of several exchanges takes with at least kLeastOwnLatency: the others may be hidden
+// behind it.
 struct LayerFactors {
   double local = 1;
   double latency = 1;
@@ -62,8 +62,8 @@ struct LayerCurve {
   bool operator==(const LayerCurve&) const = default;
 };
 
-// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies can be hidden
-// whole.
+// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies of several
+// exchanges can be hidden whole.
 inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
 inline constexpr double kLeastOwnLatency = 0.5;
 
@@ -72,16 +72,18 @@ class ExchangesInLayer {
  public:
   explicit ExchangesInLayer(const LayerFactors& factors) : factors_(factors) {}
 
-  // An exchange, or several of a kind one after the other.
-  void add(double latency, double ofBytes) {
-    sum_ += factors_.latency * latency + factors_.bytes * ofBytes;
+  // So many calls, each of which takes `latency` for no bytes and `ofBytes` beyond that.
+  void add(int calls, double latency, double ofBytes) {
+    calls_ += calls;
+    sum_ += calls * (factors_.latency * latency + factors_.bytes * ofBytes);
     longest_ = std::max(longest_, std::max(factors_.latency, kLeastOwnLatency) * latency +
                                       factors_.bytes * ofBytes);
   }
-  double seconds() const { return std::max(sum_, longest_); }
+  double seconds() const { return calls_ > 1 ? std::max(sum_, longest_) : sum_; }
 
  private:
   LayerFactors factors_;
+  int calls_ = 0;
   double sum_ = 0, longest_ = 0;
 };
 

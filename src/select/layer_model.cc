@@ -195,8 +195,7 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
         if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
       }
       estimate.bytesBetween += exchange.times * bytesBetween;
-      all.add(exchange.times * slowest.latency,
-              exchange.times * (slowest.seconds - slowest.latency));
+      all.add(exchange.times, slowest.latency, slowest.seconds - slowest.latency);
       if (pass != passes[0]) continue;
       if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
       ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
@@ -251,8 +250,12 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
       if (factors != LayerFactors{})
         text += stringf(
             "; in whole layers local work takes %.2f times as long, latencies of exchanges "
-            "%.2f times, their bytes %.2f times",
-            factors.local, factors.latency, factors.bytes);
+            "%.2f times%s, their bytes %.2f times",
+            factors.local, factors.latency,
+            factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1
+                ? " (at least half of one)"
+                : "",
+            factors.bytes);
       text += "\n";
       text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
                       localSeconds(pass, terms, sizes) * 1e3);

@@ -59,24 +59,27 @@ TEST(FitCandidates, OvertakingIsLookedAtMoreClosely) {
   EXPECT_EQ(between({{1, 6}, {2, 4}, {1.2, 9}, {5, 5}, {2, 8}}), (Names{"a", "b", "c", "d"}));
 }
 
-TEST(FitCandidates, OvertakingIsNarrowedDown) {
+TEST(FitCandidates, OvertakingIsLookedForInTheHalfThatHasIt) {
   // a is still the fastest halfway: it is overtaken above.
-  auto candidates = race({{1, 6}, {2, 4}, {1.2, 9}});
-  EXPECT_EQ(narrow(candidates, {2, 3, 4}), Half::upper);
-  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
-  EXPECT_EQ(candidates[0].before, 2);
-  EXPECT_EQ(candidates[1].before, 3);
-  EXPECT_EQ(candidates[1].last, 4);
+  Halves halves = halve(race({{1, 6}, {2, 4}, {1.2, 9}}), {2, 3, 4});
+  EXPECT_EQ(namesOf(halves.lower), Names{});
+  EXPECT_EQ(namesOf(halves.upper), (Names{"a", "b"}));
+  EXPECT_EQ(halves.upper[0].before, 2);
+  EXPECT_EQ(halves.upper[1].before, 3);
+  EXPECT_EQ(halves.upper[1].last, 4);
   // Now it is not.
-  EXPECT_EQ(narrow(candidates, {4, 3.5}), Half::lower);
-  EXPECT_EQ(candidates[0].before, 2);
-  EXPECT_EQ(candidates[0].last, 4);
-  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
+  halves = halve(halves.upper, {4, 3.5});
+  EXPECT_EQ(namesOf(halves.lower), (Names{"a", "b"}));
+  EXPECT_EQ(namesOf(halves.upper), Names{});
+  EXPECT_EQ(halves.lower[0].before, 2);
+  EXPECT_EQ(halves.lower[0].last, 4);
   // By the wrong one, less than a tenth would be lost at either size.
-  EXPECT_EQ(narrow(candidates, {3.2, 3.3}), Half::upper);
-  EXPECT_EQ(namesOf(candidates), (Names{"a", "b"}));
-  EXPECT_EQ(narrow(candidates, {3.6, 3.4}), Half::lower);
-  EXPECT_EQ(namesOf(candidates), Names{});
+  halves = halve(race({{3.2, 4}, {3.3, 3.5}}), {3.6, 3.4});
+  EXPECT_EQ(namesOf(halves.lower), Names{});
+  // A third is the fastest halfway: it overtakes, and is overtaken.
+  halves = halve(race({{1, 9}, {3, 4}, {1.2, 5}}), {3, 3, 2});
+  EXPECT_EQ(namesOf(halves.lower), (Names{"a", "c"}));
+  EXPECT_EQ(namesOf(halves.upper), (Names{"b", "c"}));
 }
 
 TEST(FitCandidates, HopelessTwiceIsGivenUp) {

@@ -239,6 +239,9 @@ TEST(CostModel, AFixedAlgorithmIsMeasuredWhereItsTwinIs) {
   EXPECT_TRUE(all[0].measured);
   EXPECT_NEAR(all[0].seconds, 1e-3 + 1e-6, 1e-9);
   EXPECT_FALSE(across.fastest(Collective::allGather, fixed, 1000).measured);
+  AlgorithmChoice oneAfterTheOther{findAlgorithm(Collective::allGather, "linear"), {}};
+  oneAfterTheOther.parameters.window = 1;
+  EXPECT_FALSE(inNode.fastest(Collective::allGather, oneAfterTheOther, 1000).measured);
 }
 
 TEST(CostModel, LinesGoThroughWhatWasMeasured) {
@@ -277,6 +280,27 @@ TEST(Alternatives, ThatDoTheSameAreOne) {
             (Names{"linear", "ring", "recursive_doubling", "hierarchical"}));
   EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 2)), "pairwise"), 0);
   EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 3)), "pairwise"), 1);
+}
+
+TEST(Alternatives, ThatDoTheSameDoSoOnEveryRank) {
+  int twins = 0;
+  for (const Topology& topology :
+       {Topology::even(1, 2), Topology::even(2, 1), Topology::even(1, 4), Topology::even(3, 1),
+        Topology::even(2, 4), Topology::uneven(std::vector{1, 3, 2})})
+    for (const Collective collective : {Collective::allToAll, Collective::allGather,
+                                        Collective::reduceScatter, Collective::allReduce}) {
+      const std::vector<AlgorithmChoice> all = alternatives(collective, {});
+      for (const AlgorithmChoice& one : all)
+        for (const AlgorithmChoice& other : all) {
+          if (one.algorithm == other.algorithm || !samePlans(one, other, topology)) continue;
+          ++twins;
+          for (int rank = 0; rank < topology.ranks(); ++rank)
+            EXPECT_EQ(one.algorithm->plan(topology, one.parameters, rank),
+                      other.algorithm->plan(topology, other.parameters, rank))
+                << textOf(one) << ' ' << textOf(other) << ' ' << textOf(topology);
+        }
+    }
+  EXPECT_GT(twins, 0);
 }
 
 // Whoever asks the same gets the same answer, as long as somebody holds it.

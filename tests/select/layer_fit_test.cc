@@ -107,12 +107,21 @@ TEST(LayerFit, LatenciesCanBeHiddenButForHalfOfOne) {
   EXPECT_LT(factors.latency, 0.1);
   EXPECT_NEAR(factors.bytes, 1, 0.05);
   EXPECT_LT(factors.worstError, 0.1);
-  ExchangesInLayer two(factors);
-  two.add(kLatency, 0);
-  two.add(kLatency, 0);
-  EXPECT_NEAR(two.seconds(), 0.5 * kLatency, 1e-9);
-  two.add(0, 10 * kLatency);
-  EXPECT_NEAR(two.seconds(), 10 * factors.bytes * kLatency, 2 * factors.latency * kLatency + 1e-9);
+  ExchangesInLayer all(factors);
+  all.add(2, kLatency, 0);
+  EXPECT_NEAR(all.seconds(), 0.5 * kLatency, 1e-9);
+  all.add(1, 0, 10 * kLatency);
+  EXPECT_NEAR(all.seconds(), 10 * factors.bytes * kLatency, 2 * factors.latency * kLatency + 1e-9);
+  // Behind nothing, nothing is hidden.
+  for (LayerSample& sample : samples) {
+    sample.exchanges.pop_back();
+    sample.seconds /= 2;
+  }
+  const LayerFactors alone = fitFactors(parts(), kKey, samples);
+  EXPECT_EQ(alone.latency, kLeastFactor);
+  ExchangesInLayer one(alone);
+  one.add(1, kLatency, 0);
+  EXPECT_EQ(one.seconds(), kLeastFactor * kLatency);
 }
 
 TEST(LayerFit, IsFoundByItsKeyAndMadeAnew) {
