@@ -410,7 +410,7 @@ TEST_P(Disagreement, AnotherCount) {
 // linear's for the other. Nobody takes the one for the other.
 TEST_P(Disagreement, AnotherCountAndSoAnotherAlgorithm) {
   Job wanted = job(16);
-  wanted.timeoutMs = 1000;
+  wanted.timeoutMs = 3000;  // also of the set-up, of 16 ranks
   runJob(wanted, [&](moecclComm_t comm, int rank) {
     std::vector<int> in(16 * 64, rank), out(16 * 64);
     const moecclResult_t result =
