@@ -10,6 +10,9 @@ namespace {
 // Weighs the auxiliary loss as in Switch and GShard.
 constexpr double kAuxiliaryLossScale = 0.01;
 
+// Ranks of a linear all-gather that have all messages in flight at once.
+constexpr int kUnthrottled = 17;
+
 void replaceAll(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
     text.replace(at, from.size(), to);
@@ -56,7 +59,7 @@ Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pa
   comm_ = place.comm.get();
   grid_ = place.grid.get();
   mpWithinNodes_ = withinNodes(comm_, shape_.nMp);
-  espWithinNodes_ = withinNodes(comm_, shape_.nEsp);
+  espWithinNodes_ = shape_.order == moecclOrderEspEp && withinNodes(comm_, shape_.nEsp);
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -98,11 +101,14 @@ std::string Contender::ways() const {
   if (shape_.nEsp == 1) replaceAll(ways, ": flat", ": dedup");
   for (const std::string gather : {"MP-AllGather: ", "MP-AllGather of the gate's sums: "})
     for (const char* algorithm : {"hierarchical", "ring", "recursive_doubling"})
-      if (shape_.nMp == 2 || (mpWithinNodes_ && algorithm == std::string_view("hierarchical")))
+      if (shape_.nMp == 2 || (mpWithinNodes_ && shape_.nMp <= kUnthrottled &&
+                              algorithm == std::string_view("hierarchical")))
         replaceAll(ways, gather + algorithm, gather + "linear");
   if (shape_.nEp == 2) replaceAll(ways, "EP-AlltoAll: pairwise", "EP-AlltoAll: linear");
   if (shape_.nEsp == 2 && espWithinNodes_)
     replaceAll(ways, "ESP-AllReduce: hierarchical", "ESP-AllReduce: linear");
+  if (shape_.nMp == 2 && mpWithinNodes_)  // PPMoE's
+    replaceAll(ways, "; AllReduce: hierarchical", "; AllReduce: linear");
   return ways;
 }
 

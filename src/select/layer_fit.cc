@@ -99,7 +99,8 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
   fit.latency = std::clamp(factors[1], several ? kLeastLatency : kLeastFactor, kMostFactor);
   fit.bytes = std::clamp(factors[2], kLeastFactor, kMostFactor);
   std::vector<double> errors;
-  for (const Shares& shares : known) errors.push_back(std::abs(shares.by(fit) - 1));
+  for (const Shares& shares : known)
+    errors.push_back(std::min(std::abs(shares.by(fit) - 1), kMostError));
   std::ranges::sort(errors);
   fit.medianError = (errors[(errors.size() - 1) / 2] + errors[errors.size() / 2]) / 2;
   fit.worstError = errors.back();

@@ -66,6 +66,8 @@ struct LayerCurve {
 // exchanges can be hidden whole.
 inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
 inline constexpr double kLeastOwnLatency = 0.5;
+// Errors beyond are told as this.
+inline constexpr double kMostError = 1e30;
 
 // What a layer's exchanges take in it, by what they take by themselves.
 class ExchangesInLayer {

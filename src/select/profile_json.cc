@@ -160,8 +160,8 @@ LayerCurve readLayers(const JsonReader& from) {
   curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
   curve.factors.latency = factors["latency"].number(kLeastLatency, kMostFactor);
   curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
-  curve.factors.medianError = factors["medianError"].number(0, kMaxCoefficient);
-  curve.factors.worstError = factors["worstError"].number(0, kMaxCoefficient);
+  curve.factors.medianError = factors["medianError"].number(0, kMostError);
+  curve.factors.worstError = factors["worstError"].number(0, kMostError);
   const JsonReader samples = from["samples"];
   const std::size_t count = samples.size(1, kMaxSamples);
   for (std::size_t i = 0; i < count; ++i) curve.samples.push_back(readLayerSample(samples[i]));

@@ -74,17 +74,20 @@ TEST(Gates, ComputeTheReferenceUnderEverySchedule) {
 }
 
 TEST(Gates, ProblemsAreAsHardAsTheySay) {
-  std::array<int, moecclNumGates> dropping{}, idle{}, random{};
+  std::array<int, moecclNumGates> dropping{}, droppingOnAll{}, idle{}, random{};
   for (const Problem& problem : gateProblems()) {
     const auto expected = solve(problem).expected[0];
-    dropping[problem.gate] += 4 * expected.placeless.size() > expected.chosen.size();
+    const bool drops = 4 * expected.placeless.size() > expected.chosen.size();
+    dropping[problem.gate] += drops;
+    droppingOnAll[problem.gate] += drops && problem.grid.nMp == 16;  // PPMoE too
     idle[problem.gate] += std::ranges::count(expected.assigned, 0) > 0;
     random[problem.gate] += problem.training;
   }
   for (int gate = 0; gate < moecclNumGates; ++gate) {
     SCOPED_TRACE(gate);
     if (gate != moecclGateExpertChoice) {  // whose experts fill all places
-      EXPECT_GE(dropping[gate], 1);
+      EXPECT_GE(dropping[gate], 2);
+      EXPECT_GE(droppingOnAll[gate], 1);
       EXPECT_GE(idle[gate], 1);
     }
     EXPECT_GE(random[gate], 2);

@@ -53,12 +53,13 @@ struct Solved {
 };
 Solved solve(const Problem& problem);
 
-// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders; what
-// else a layer has changes from grid to grid.
+// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders, and some with
+// larger ones; what else a layer has changes from grid to grid.
 std::vector<Problem> gridProblems();
 
 // Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
-// drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training.
+// drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training. On 16 ranks
+// every gate drops many.
 std::vector<Problem> gateProblems();
 
 // All of them in float32, then in float64.

@@ -31,6 +31,23 @@ std::vector<Problem> gridProblems() {
           problem.data = oneOf(Tokens::random, Tokens::repeated, Tokens::tied);
           problem.biases = oneOf(true, true, false);
         }
+  // Larger groups than those.
+  for (moecclGridShape_t grid :
+       {moecclGridShape_t{4, 16, 1, moecclOrderEspEp}, moecclGridShape_t{2, 8, 2, moecclOrderEpEsp},
+        moecclGridShape_t{4, 2, 8, moecclOrderEspEp},
+        moecclGridShape_t{16, 1, 16, moecclOrderEspEp},
+        moecclGridShape_t{8, 8, 2, moecclOrderEspEp}, moecclGridShape_t{7, 7, 2, moecclOrderEspEp},
+        moecclGridShape_t{1, 11, 1, moecclOrderEspEp}}) {
+    Problem& problem = problems.emplace_back();
+    problem.name = "larger groups";
+    problem.grid = grid;
+    problem.seed = static_cast<unsigned>(problems.size());
+    problem.tokens = 31;
+    problem.experts = grid.nEp;
+    problem.hidden = 16;
+    problem.choices = 1;
+    problem.capacityFactor = 0.4;
+  }
   return problems;
 }
 
@@ -52,13 +69,27 @@ std::vector<Problem> gateProblems() {
       problem.choices = std::array{1, 2, 3, 1}[turn % 4];
       if (gate == moecclGateGShard) problem.choices = 2;
       if (gate == moecclGateSwitch) problem.choices = 1;
-      problem.capacityFactor = std::array{0.3, 1.0, 20.0}[turn % 3];
+      // There are nine grids: each has another one with each gate.
+      problem.capacityFactor = std::array{0.3, 1.0, 20.0}[(turn + turn / std::size(grids)) % 3];
       problem.capacityGroups = turn % 2 == 0 ? 0 : 2 * grid.nMp;
       problem.data = std::array{Tokens::random, Tokens::repeated, Tokens::tied}[(turn / 2) % 3];
       problem.hotGate = turn % 7 == 3 ? 3 : 0;
       problem.training = turn % 4 < 2;
       ++turn;
     }
+  // On all ranks that a job here has, under every schedule, most choices dropped.
+  for (int gate = 0; gate < moecclNumGates; ++gate) {
+    Problem& problem = problems.emplace_back();
+    problem.name = "gates that drop";
+    problem.grid = {16, 4, 4, kEsp};
+    problem.gate = static_cast<moecclMoeGate_t>(gate);
+    problem.seed = 200 + static_cast<unsigned>(gate);
+    problem.tokens = 61;
+    problem.choices = gate == moecclGateSwitch ? 1 : 2;
+    problem.capacityFactor = 0.3;
+    problem.hotGate = 3;
+    problem.training = true;
+  }
   return problems;
 }
 

@@ -23,6 +23,8 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     check(moecclMoeLayerCreate(grid, &config, &layer));
     moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
     check(moecclMoeLayerGetShapes(layer, &shapes));
+    checkThat(run.schedule == moecclScheduleAuto || shapes.schedule == run.schedule,
+              "another schedule than was asked for");
     const int batch = rank / problem.grid.nMp;
     checkThat(shapes.capacity == solved.expected[batch].capacity,
               "capacity " + std::to_string(shapes.capacity));

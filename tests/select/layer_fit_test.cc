@@ -96,6 +96,13 @@ TEST(LayerFit, FactorsStayWithinBounds) {
   }
 }
 
+TEST(LayerFit, ErrorsStayReadable) {
+  const LayerFactors factors =
+      fitFactors(parts(), kKey, std::vector<LayerSample>(3, sampleOf(1e30, 0, {"wide"}, 1e-12)));
+  EXPECT_EQ(factors.worstError, kMostError);
+  EXPECT_EQ(factors.medianError, kMostError);
+}
+
 // What two exchanges take is the time of their bytes alone.
 TEST(LayerFit, LatenciesCanBeHiddenButForHalfOfOne) {
   std::vector<LayerSample> samples;

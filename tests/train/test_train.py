@@ -71,6 +71,9 @@ class Case(unittest.TestCase):
             pathlib.Path(arguments[arguments.index("--checkpoint") + 1]).unlink(missing_ok=True)
         done = train(nodes, "--log", path_of(name + ".csv"), *arguments, double=double)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        schedule = arguments[arguments.index("--schedule") + 1] if "--schedule" in arguments else "auto"
+        if schedule != "auto":
+            self.assertIn(f", schedule {schedule}. ", done.stdout)
         return self.curve(name)
 
     def curve(self, name):
@@ -85,6 +88,47 @@ class Case(unittest.TestCase):
         self.assertEqual(len(curve), len(expected))
         for row, other in zip(curve, expected):
             self.assertAlmostEqual(row[1], other[1], delta=tolerance, msg=f"step {row[0]:g}")
+
+    def ranks(self, count, *arguments):
+        """Processes of our own, which can be killed; two nodes."""
+        id_file = path_of("id")
+        return [subprocess.Popen([GIVEN.program, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, text=True,
+                                 env={**os.environ, "MOECCL_RANK": str(rank), "MOECCL_NRANKS": str(count),
+                                      "MOECCL_ID_FILE": id_file, "MOECCL_NODE_ID": str(2 * rank // count)})
+                for rank in range(count)]
+
+    def kill_and_resume(self, steps, every, kill_after, *more):
+        """Kills all ranks of a run, goes on from its checkpoint, and compares that with a run that nobody killed."""
+        checkpoints = ("--checkpoint-every", str(every), "--steps", str(steps), "--report", "1", *more)
+        expected = self.run_curve("whole", "2x4", "--checkpoint", path_of("whole.state"), *checkpoints)
+        self.assertEqual(len(expected), steps)
+
+        arguments = ("--log", path_of("killed.csv"), "--checkpoint", path_of("killed.state"), *checkpoints)
+        ranks = self.ranks(8, *arguments)
+        for line in ranks[0].stdout:
+            if line.startswith(f"step {kill_after} "):
+                break
+        for rank in ranks:
+            rank.send_signal(signal.SIGKILL)
+        for rank in ranks:
+            self.assertEqual(rank.wait(), -signal.SIGKILL)
+        ranks[0].stdout.close()
+        self.assertGreaterEqual(len(self.curve("killed")), kill_after)
+        # Stands for a kill in the middle of a line, and of a checkpoint.
+        with open(path_of("killed.csv"), "a", encoding="utf-8") as file:
+            file.write(f"{kill_after + 1},3.2")
+        with open(path_of("killed.state.draft"), "w", encoding="utf-8") as file:
+            file.write("moeccl-train 1\n")
+
+        done = train("2x4", "--resume", *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        saved = kill_after // every * every  # ranks may have come one step further before they were killed
+        self.assertRegex(done.stdout, f"Going on after step ({saved}|{saved + every}) of ")
+        self.assertEqual(self.curve("killed"), expected)
+        with open(path_of("whole.state"), "rb") as whole, open(path_of("killed.state"), "rb") as killed:
+            self.assertTrue(whole.read() == killed.read(), "checkpoints differ")
 
 
 class Short(Case):
@@ -168,43 +212,8 @@ class Short(Case):
                                     r"dropped, busiest expert [\d.]+ times the mean$", done.stdout, re.MULTILINE),
                          ["2", "4", "5"])
 
-    def ranks(self, count, *arguments):
-        """Processes of our own, which can be killed; two nodes."""
-        id_file = path_of("id")
-        return [subprocess.Popen([GIVEN.program, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, text=True,
-                                 env={**os.environ, "MOECCL_RANK": str(rank), "MOECCL_NRANKS": str(count),
-                                      "MOECCL_ID_FILE": id_file, "MOECCL_NODE_ID": str(2 * rank // count)})
-                for rank in range(count)]
-
     def test_killed_and_resumed_gives_the_same_bits(self):
-        checkpoints = ("--checkpoint-every", "4", "--steps", "15", "--report", "1", *SMALL)
-        expected = self.run_curve("whole", "2x4", "--checkpoint", path_of("whole.state"), *checkpoints)
-
-        arguments = ("--log", path_of("killed.csv"), "--checkpoint", path_of("killed.state"), *checkpoints)
-        ranks = self.ranks(8, *arguments)
-        for line in ranks[0].stdout:
-            if line.startswith("step 10 "):
-                break
-        for rank in ranks:
-            rank.send_signal(signal.SIGKILL)
-        for rank in ranks:
-            self.assertEqual(rank.wait(), -signal.SIGKILL)
-        ranks[0].stdout.close()
-        self.assertGreaterEqual(len(self.curve("killed")), 10)
-        # Stands for a kill in the middle of a line, and of a checkpoint.
-        with open(path_of("killed.csv"), "a", encoding="utf-8") as file:
-            file.write("11,3.2")
-        with open(path_of("killed.state.draft"), "w", encoding="utf-8") as file:
-            file.write("moeccl-train 1\n")
-
-        done = train("2x4", "--resume", *arguments)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"Going on after step (8|12) of ")
-        self.assertEqual(self.curve("killed"), expected)
-        with open(path_of("whole.state"), "rb") as whole, open(path_of("killed.state"), "rb") as killed:
-            self.assertTrue(whole.read() == killed.read(), "checkpoints differ")
+        self.kill_and_resume(15, 4, 10, *SMALL)
 
     def test_other_ranks_and_schedules_go_on_from_a_checkpoint(self):
         expected = self.run_curve("one", 1, "--steps", "12", *SMALL)
@@ -365,6 +374,9 @@ class Short(Case):
 
 
 class Long(Case):
+    def test_killed_and_resumed_in_500_steps_gives_the_same_bits(self):
+        self.kill_and_resume(500, 100, 250, "--schedule", "S2")
+
     def test_500_steps_in_double_are_the_same_under_every_schedule(self):
         expected = self.run_curve("one", 1, double=True)
         self.assertEqual(len(expected), 500)
@@ -398,6 +410,7 @@ def main():
         parser.add_argument("--" + name, required=True, type=os.path.realpath)
     parser.add_argument("what", choices=("Short", "Long"))
     GIVEN = parser.parse_args()
+    os.environ.pop("MOECCL_SCHEDULE", None)  # it would be every run's
     with tempfile.TemporaryDirectory(prefix="moeccl-train-test-") as FOLDER:
         suite = unittest.defaultTestLoader.loadTestsFromTestCase(globals()[GIVEN.what])
         return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
