@@ -129,7 +129,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
           team.elapsed() + leastCost(it.contested, 1) + next >= until)
         continue;
       std::vector<double> halfway;
-      for (const Point& point : measure(it.contested, between, share()))
+      for (const Point& point : measure(it.contested, between, std::min(share(), until - next)))
         halfway.push_back(point.seconds.value);
       Halves halves = halve(it.contested, halfway);
       intervals.push_back({between, it.above, std::move(halves.upper)});

@@ -121,6 +121,12 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
 }
 
 double Curve::seconds(double bytes) const {
+  const auto after = std::ranges::upper_bound(corrections, bytes, {}, &Correction::x);
+  if (after != corrections.begin() && after != corrections.end()) {
+    const Correction &low = after[-1], &high = *after;
+    const double from = fit.at(low.x) * low.factor, to = fit.at(high.x) * high.factor;
+    return from + (to - from) * ((bytes - low.x) / (high.x - low.x));
+  }
   const double line = fit.at(bytes) * factorAt(corrections, bytes);
   const double largest = samples.empty() ? bytes : samples.back().x;
   if (bytes <= largest || largest < 1) return line;

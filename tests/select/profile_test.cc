@@ -55,6 +55,21 @@ TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
   EXPECT_NEAR(*profile.seconds("c", "sloped", "w", 100 * largest), 1e-3 + 1e-6 * largest, 1e-2);
 }
 
+// The lines through these samples meet at 4.6 kB; nobody knows whether what was measured does.
+TEST(Profile, BetweenSamplesPredictionsAreStraight) {
+  Profile profile;
+  std::vector<Point> points;
+  for (double x = 250; x < 1e6; x *= 2) points.push_back({x, std::max(1e-3, 2.2e-7 * x), 0.01});
+  profile.add({"c", "knee", "w"}, points);
+  const Curve& curve = *profile.find("c", "knee", "w");
+  ASSERT_GT(curve.fit.segments.size(), 1u);
+  const double low = curve.seconds(4000), high = curve.seconds(8000);
+  EXPECT_NEAR(low, 1e-3, 2e-5);
+  EXPECT_NEAR(high, 1.76e-3, 4e-5);
+  EXPECT_NEAR(curve.seconds(5000), 0.75 * low + 0.25 * high, 1e-9);
+  EXPECT_LT(curve.fit.at(5000), 0.95 * curve.seconds(5000));
+}
+
 TEST(Profile, ASampleWithoutBytesTellsNoSlope) {
   Profile profile;
   profile.add({"c", "empty", "w"}, {{0, 0.03, 0}});
