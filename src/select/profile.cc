@@ -121,16 +121,17 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
 }
 
 double Curve::seconds(double bytes) const {
-  const auto after = std::ranges::upper_bound(corrections, bytes, {}, &Correction::x);
-  if (after != corrections.begin() && after != corrections.end()) {
-    const Correction &low = after[-1], &high = *after;
-    const double from = fit.at(low.x) * low.factor, to = fit.at(high.x) * high.factor;
-    return from + (to - from) * ((bytes - low.x) / (high.x - low.x));
+  const auto corrected = [&](double x) { return fit.at(x) * factorAt(corrections, x); };
+  const auto after = std::ranges::upper_bound(samples, bytes, {}, &Point::x);
+  if (!corrections.empty() && after != samples.begin() && after != samples.end()) {
+    const double low = after[-1].x, high = after->x;
+    const double from = corrected(low), to = corrected(high);
+    return from + (to - from) * ((bytes - low) / (high - low));
   }
-  const double line = fit.at(bytes) * factorAt(corrections, bytes);
+  const double line = corrected(bytes);
   const double largest = samples.empty() ? bytes : samples.back().x;
   if (bytes <= largest || largest < 1) return line;
-  const double last = fit.at(largest) * factorAt(corrections, largest);
+  const double last = corrected(largest);
   return fit.segments.back().beta * largest < kNoSlope * last ? last * (bytes / largest) : line;
 }
 

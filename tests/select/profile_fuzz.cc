@@ -45,10 +45,18 @@ void checkFit(const Curve& curve) {
     require(seconds >= before * (1 - 1e-8), "predictions never fall");
     before = seconds;
     const double corrected = curve.seconds(size);
-    require(std::isfinite(corrected) && corrected >= seconds * 0.499999, "corrections have bounds");
-    // Beyond its samples a curve without slope grows with the bytes.
-    require(corrected <= seconds * 2.000001 || size > curve.samples.back().x,
-            "corrections have bounds");
+    require(std::isfinite(corrected), "corrected predictions are finite");
+    const auto after = std::ranges::upper_bound(curve.samples, size, {}, &Point::x);
+    if (after == curve.samples.begin() || after == curve.samples.end() || after[-1].x == size) {
+      require(corrected >= seconds * 0.499999, "corrections have bounds");
+      // Beyond its samples a curve without slope grows with the bytes.
+      require(corrected <= seconds * 2.000001 || size > curve.samples.back().x,
+              "corrections have bounds");
+      continue;
+    }
+    const auto [least, most] = std::minmax({curve.seconds(after[-1].x), curve.seconds(after->x)});
+    require(corrected >= least * (1 - 1e-8) && corrected <= most * (1 + 1e-8),
+            "predictions between two samples lie between theirs");
   }
 }
 

@@ -68,6 +68,10 @@ TEST(Profile, BetweenSamplesPredictionsAreStraight) {
   EXPECT_NEAR(high, 1.76e-3, 4e-5);
   EXPECT_NEAR(curve.seconds(5000), 0.75 * low + 0.25 * high, 1e-9);
   EXPECT_LT(curve.fit.at(5000), 0.95 * curve.seconds(5000));
+  // Also where only some samples tell their spread.
+  for (std::size_t i = 1; i + 1 < points.size(); ++i) points[i].spread = 0;
+  profile.add({"c", "knee", "elsewhere"}, points);
+  EXPECT_NEAR(profile.find("c", "knee", "elsewhere")->seconds(2000), 1e-3, 2e-5);
 }
 
 TEST(Profile, ASampleWithoutBytesTellsNoSlope) {
