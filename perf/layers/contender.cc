@@ -18,7 +18,7 @@ void replaceAll(std::string& text, std::string_view from, std::string_view to) {
     text.replace(at, from.size(), to);
 }
 
-// Of the communicator's ranks, no `size` consecutive ones of a group are on more than one node.
+// Whether each group of `size` consecutive ranks is on one node.
 bool withinNodes(moecclComm_t comm, int size) {
   int ranks = 0, first = 0;
   require(moecclCommCount(comm, &ranks), "count the ranks", comm);

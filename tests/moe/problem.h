@@ -59,7 +59,7 @@ std::vector<Problem> gridProblems();
 
 // Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
 // drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training. On 16 ranks
-// every gate drops many.
+// every gate drops many, but expert choice, whose experts fill all places.
 std::vector<Problem> gateProblems();
 
 // All of them in float32, then in float64.
