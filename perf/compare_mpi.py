@@ -5,7 +5,8 @@
     compare_mpi.py table FOLDER            Markdown: how many times faster than the best of Open MPI's
     compare_mpi.py plot FOLDER FILE.png    the same as a picture; takes matplotlib
 
-run takes moeccl-lab and moeccl-perf from the PATH, or --lab and --perf, and a quiet machine. Open MPI's best is
+run takes moeccl-lab, moeccl-fit and moeccl-perf from the PATH, or --lab, --fit and --perf, and a quiet machine. moeccl
+chooses by a profile of all-to-all that is made first, as on any cluster (FOLDER/profiles). Open MPI's best is
 the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; a
 time is that of the slowest rank, a ratio that of the same repetitions of the same run.
 """
@@ -56,7 +57,7 @@ THEIRS = {"small": "default,linear,pairwise,modified_bruck,linear_sync",
 
 
 def measure(options):
-    os.makedirs(options.folder, exist_ok=True)
+    os.makedirs(os.path.join(options.folder, "profiles"), exist_ok=True)
     settings = list(itertools.product(options.shapes or SHAPES, options.uplinks or UPLINKS))
     for number, (shape, uplink) in enumerate(settings):
         missing = missing_of(options.folder, shape, uplink)
@@ -67,10 +68,16 @@ def measure(options):
         subprocess.run([options.lab, "up", "--name", name, "--nodes", str(nodes), "--ranks-per-node", str(ranks),
                         "--uplink", uplink], check=True, stdout=subprocess.DEVNULL)
         try:
+            print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, moeccl-fit", flush=True)
+            profile = os.path.abspath(os.path.join(options.folder, "profiles", f"{shape}-{uplink}.json"))
+            subprocess.run([options.lab, "run", "--name", name, "--no-prefix", "--", options.fit, "--output", profile,
+                            "--collectives", "alltoall", "--grids", f"1,{nodes * ranks},1", "--budget", str(options.budget),
+                            "--max-bytes", str(nodes * ranks << 20)], check=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
                 run(options, name, nodes * ranks, path_of(options.folder, shape, uplink, transport, sizes), transport, sizes,
-                    CALLS[uplink][sizes])
+                    CALLS[uplink][sizes], profile)
         finally:
             subprocess.run([options.lab, "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
 
@@ -86,13 +93,15 @@ def missing_of(folder, shape, uplink):
             and not os.path.exists(path_of(folder, shape, uplink, transport, sizes))]
 
 
-def run(options, lab, ranks, path, transport, sizes, calls):
+def run(options, lab, ranks, path, transport, sizes, calls, profile):
     mpirun, perf = TRANSPORTS[transport]
     unfinished = os.path.abspath(path + ".part")
-    subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, options.perf, "alltoall",
+    subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, "-x", "MOECCL_PROFILE",
+                    options.perf, "alltoall",
                     "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", "5", "-a", "3",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
-                    "--json", unfinished], check=True, stdout=subprocess.DEVNULL)
+                    "--json", unfinished], check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "MOECCL_PROFILE": profile})
     os.rename(unfinished, path)
 
 
@@ -218,7 +227,9 @@ def main():
     command = commands.add_parser("run")
     command.add_argument("folder")
     command.add_argument("--lab", default="moeccl-lab")
+    command.add_argument("--fit", default="moeccl-fit")
     command.add_argument("--perf", default="moeccl-perf")
+    command.add_argument("--budget", type=float, default=60, help="seconds of moeccl-fit, for each cluster")
     command.add_argument("--shapes", nargs="+", choices=SHAPES)
     command.add_argument("--uplinks", nargs="+", choices=UPLINKS)
     command.set_defaults(call=measure)

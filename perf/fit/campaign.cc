@@ -28,6 +28,16 @@ std::vector<Target> targetsBeside(const std::vector<Pairing>& pairings,
   return targets;
 }
 
+std::vector<Target> askedFor(const FitOptions& options, std::vector<Target> targets) {
+  if (options.collectives.empty()) return targets;
+  for (Target& target : targets)
+    std::erase_if(target.collectives, [&](const Collective* collective) {
+      return std::ranges::find(options.collectives, collective->name) == options.collectives.end();
+    });
+  std::erase_if(targets, [](const Target& target) { return target.collectives.empty(); });
+  return targets;
+}
+
 // Whether one of `ways` is measured instead.
 bool hasNameOf(const std::vector<Way>& ways, const Way& other, const moecclGridShape_t& shape) {
   return std::ranges::any_of(ways, [&](const Way& way) {
@@ -46,14 +56,17 @@ Campaign::Campaign(const FitOptions& options, Team& team)
       nodeOfRank_(nodesOfRanks(team.job())),
       shapes_(gridsFor(options, team.job().ranks())),
       pairings_(pairingsOf(nodeOfRank_)),
-      targets_(targetsBeside(pairings_, targetsOf(shapes_, nodeOfRank_))),
+      targets_(askedFor(options, targetsBeside(pairings_, targetsOf(shapes_, nodeOfRank_)))),
+      wholeKinds_(options.collectives.empty() && team.job().ranks() > 1
+                      ? wholeKinds()
+                      : std::span<const WholeKind>()),
+      layerKinds_(options.collectives.empty() ? layerKinds() : std::span<const LayerKind>()),
       budget_(options.budgetSeconds),
       progress_(team.job().rank() == 0),
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
-      layersPart_(budget_.addPart(kLayersWeight, layerKinds().size())),
-      schedulesPart_(budget_.addPart(
-          kSchedulesWeight, team.job().ranks() == 1 ? 0 : shapes_.size() * wholeKinds().size())),
+      layersPart_(budget_.addPart(kLayersWeight, layerKinds_.size())),
+      schedulesPart_(budget_.addPart(kSchedulesWeight, shapes_.size() * wholeKinds_.size())),
       omitted_(unlikeGroups(shapes_, nodeOfRank_)) {
   const moecclComm_t world = team.job().comm();
   for (const moecclGridShape_t& shape : shapes_) {
@@ -69,8 +82,8 @@ void Campaign::run(Profile& profile) {
   for (const Pairing& pairing : pairings_)
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
   for (const Target& target : targets_) measure(target, mine);
-  for (const LayerKind& kind : layerKinds()) measure(kind, mine);
-  if (team_.job().ranks() > 1) measureSchedules(profile);
+  for (const LayerKind& kind : layerKinds_) measure(kind, mine);
+  if (!wholeKinds_.empty()) measureSchedules(profile);
   progress_.clear();
 }
 
@@ -133,7 +146,9 @@ void Campaign::measure(const Target& target, Profile* profile) {
                    point.bytes, point.seconds);
     };
   }
-  Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0)};
+  // On a GPU a call between two barriers would be that of its launch, too, which in a layer is hidden.
+  const Calls calls = options_.memory == moecclMemoryHost ? Calls::apart : Calls::inARow;
+  Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0), calls};
   // Groups that lie otherwise are offered the same, but other algorithms may be one there.
   const moecclCluster_t* const whose = subject.counts ? &cluster : nullptr;
   for (const Collective* collective : target.collectives)
@@ -172,7 +187,7 @@ void Campaign::measureSchedules(Profile& profile) {
     grids.emplace_back(made);
   }
   // Grid by grid, so that all of them go without what there is no time for.
-  for (const WholeKind& kind : wholeKinds())
+  for (const WholeKind& kind : wholeKinds_)
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       const double began = team_.elapsed();
       const std::string text = "grid " + textOf(shapes_[i]) + ", " + textOf(kind);

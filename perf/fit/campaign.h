@@ -1,6 +1,7 @@
 // All that a run of moeccl-fit measures, in its order and within its budget.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ class Campaign {
   std::vector<Grid> grids_;
   std::vector<Pairing> pairings_;
   std::vector<Target> targets_;
+  std::span<const WholeKind> wholeKinds_;
+  std::span<const LayerKind> layerKinds_;
   Budget budget_;
   Progress progress_;
   std::size_t pairsPart_, collectivesPart_, layersPart_, schedulesPart_;

@@ -71,8 +71,8 @@ LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerK
     for (const TimedPass& pass : kTimedPasses)
       turns.push_back({[&layer, &pass] { (layer.*pass.run)(); }});
     takeTurns(team, turns,
-              {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2, true,
-               kBlockSeconds},
+              {options.steadyPercent, options.maxRepetitions, now + (until - now) / 2,
+               Calls::independent, kBlockSeconds},
               true);
     last = 0;
     for (std::size_t i = 0; i < turns.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "perf/fit/targets.h"
 #include "perf/memory_option.h"
 #include "perf/number_checks.h"
 #include "perf/options.h"
@@ -63,7 +64,7 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                                                   ", is above the largest, --max-bytes " +
                                                   std::to_string(options.maxBytes));
   if (!options.refitFile.empty())
-    for (const char* name : {"--min-bytes", "--max-bytes", "--budget", "--steady",
+    for (const char* name : {"--collectives", "--min-bytes", "--max-bytes", "--budget", "--steady",
                              "--max-repetitions", "--alternatives", "--memory"})
       if (app.count(name) > 0)
         throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
@@ -121,6 +122,13 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   app.add_flag("--both-orders", options.bothOrders,
                "of these, also those whose EP groups are consecutive ranks")
       ->excludes("--grids");
+  app.add_option("--collectives", options.collectives,
+                 "measure these alone, and no layers: for programs that call collectives "
+                 "themselves, as in\n"
+                 "alltoall,alltoallv (default: all that MoE layers use)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(measurableCollectives()));
   const CLI::Validator bytes(readSize, "SIZE");
   app.add_option("--min-bytes", options.minBytes, "smallest size of a rank's send buffer, as in 1K")
       ->transform(bytes & kPositive)
@@ -146,7 +154,8 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
       ->check(CLI::ExistingFile);
   addMemoryOption(app, memory);
   app.add_option("--map", options.mapFile,
-                 "also write which schedule is the fastest where, as JSON for plot_profile.py");
+                 "also write which schedule is the fastest where, as JSON for plot_profile.py")
+      ->excludes("--collectives");
   try {
     app.parse(argc, argv);
     for (const std::string& text : grids) options.grids.push_back(readGrid(text));

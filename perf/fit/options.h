@@ -14,6 +14,7 @@ namespace moeccl::perf {
 struct FitOptions {
   std::vector<moecclGridShape_t> grids;  // empty: gridsFor()
   bool bothOrders = false;
+  std::vector<std::string> collectives;  // these alone, and no layers; empty: all of it
   std::uint64_t minBytes = 256;
   std::uint64_t maxBytes = 0;  // 0: 64 MiB, and no call above a second
   double budgetSeconds = 300;

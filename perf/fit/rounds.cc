@@ -15,23 +15,44 @@ namespace {
 
 constexpr double kMostCalls = 1000;
 
-// Seconds per call, on this rank.
-double timeOf(Team& team, const Turn& turn, int calls, bool independent) {
+using Clock = std::chrono::steady_clock;
+
+double secondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// On this rank: the seconds of each call, or where they do not begin together the mean of all.
+std::vector<double> timesOf(Team& team, const Turn& turn, int count, Calls calls) {
   team.barrier();
   Memory& memory = team.job().memory();
-  if (calls > 1) turn.call();  // what came before has left its own things in the caches
+  if (count > 1) turn.call();  // what came before has left its own things in the caches
   memory.synchronize();
-  if (independent) team.barrier();
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < calls; ++i) turn.call();
+  std::vector<double> times;
+  if (calls == Calls::apart) {
+    for (int i = 0; i < count; ++i) {
+      team.barrier();
+      const auto begin = Clock::now();
+      turn.call();
+      memory.synchronize();
+      times.push_back(secondsSince(begin));
+    }
+    return times;
+  }
+  if (calls == Calls::independent) team.barrier();
+  const auto begin = Clock::now();
+  for (int i = 0; i < count; ++i) turn.call();
   memory.synchronize();
-  if (independent) {
+  if (calls == Calls::independent) {
     team.setAsleep(true);  // others still compute
     team.barrier();
     team.setAsleep(false);
   }
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  return passed.count() / calls;
+  return {secondsSince(begin) / count};
+}
+
+// On the slowest rank, one call after the other.
+double meanOf(const std::vector<double>& slowest) {
+  return std::accumulate(slowest.begin(), slowest.end(), 0.0) / static_cast<double>(slowest.size());
 }
 
 // Of each turn, so that they last as long as a block should. The first call of each makes what later ones
@@ -40,7 +61,9 @@ std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, const
   std::vector<double> once;
   for (const Turn& turn : turns) {
     turn.call();
-    once.push_back(timeOf(team, turn, 1, rounds.independent));
+    const auto begin = Clock::now();
+    const double call = timesOf(team, turn, 1, rounds.calls)[0];
+    once.push_back(rounds.calls == Calls::apart ? secondsSince(begin) : call);
   }
   std::vector<int> calls;
   for (const double seconds : team.slowest(once))
@@ -82,19 +105,21 @@ void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool 
   std::vector<std::size_t> order(turns.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random;  // every rank's draws are the same
-  std::vector<double> mine(turns.size()), stolen(turns.size());
+  std::vector<double> stolen(turns.size());
   std::vector<Disturbed> disturbed(turns.size());
   for (int repetition = 1; repetition <= rounds.maxRepetitions; ++repetition) {
     std::ranges::shuffle(order, random);
+    std::vector<double> seconds(turns.size());
     for (const std::size_t turn : order) {
       const Watch watch;
-      const double seconds = timeOf(team, turns[turn], calls[turn], rounds.independent);
-      mine[turn] = counts ? std::max(seconds, 1e-9) : 0;
+      std::vector<double> mine = timesOf(team, turns[turn], calls[turn], rounds.calls);
       stolen[turn] = watch.disturbed() ? 1 : 0;
+      for (double& time : mine) time = counts ? std::max(time, 1e-9) : 0;
+      seconds[turn] = meanOf(team.slowest(mine));
     }
-    const std::vector<double> slowest = team.slowest(mine), onAny = team.slowest(stolen);
+    const std::vector<double> onAny = team.slowest(stolen);
     for (std::size_t i = 0; i < turns.size(); ++i)
-      (onAny[i] > 0 ? disturbed[i] : turns[i].seconds).push_back(slowest[i]);
+      (onAny[i] > 0 ? disturbed[i] : turns[i].seconds).push_back(seconds[i]);
     if (repetition < kMinRepetitions) continue;
     if (allSteady(turns, rounds.steadyPercent) || team.elapsed() > rounds.until) break;
   }

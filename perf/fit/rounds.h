@@ -17,13 +17,22 @@ struct Turn {
   bool steady = false;
 };
 
+enum class Calls {
+  // One follows the other.
+  inARow,
+  // Before each a barrier of all ranks, as in a layer, which computes between two exchanges: an algorithm that leaves some
+  // ranks idle is not as fast as its calls in a row, which begin on those ranks before the last one is over.
+  apart,
+  // They do not wait for one another: they are over when all ranks are done. Where ranks share processors, one
+  // that gets its turn late would else seem to have needed no longer than alone.
+  independent,
+};
+
 struct Rounds {
   double steadyPercent;
   int maxRepetitions;
   double until;  // as Team::elapsed(): after that no more than kMinRepetitions
-  // Calls that do not wait for one another: they are over when all ranks are done. Where ranks share
-  // processors, one that gets its turn late would else seem to have needed no longer than alone.
-  bool independent = false;
+  Calls calls = Calls::inARow;
   double blockSeconds = 2e-3;  // of a turn's calls in a repetition
 };
 inline constexpr int kMinRepetitions = 3;
@@ -31,7 +40,7 @@ inline constexpr int kMinRepetitions = 3;
 inline constexpr int kMinCalls = kMinRepetitions + 2;
 
 // Repeats all turns until those that are not hopeless are steady, in an order that is shuffled anew each time.
-// A repetition of a turn is a barrier of all ranks and then calls for at least blockSeconds. `counts`:
+// A repetition of a turn is a barrier of all ranks and then calls for at least blockSeconds, with their barriers. `counts`:
 // whether this rank's time does. Collective. Throws Interrupted, and what calls throw.
 void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool counts);
 

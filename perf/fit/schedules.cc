@@ -84,7 +84,8 @@ SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moeccl
        config.chunks *= 2)
     add();
   takeTurns(team, turns,
-            {options.steadyPercent, options.maxRepetitions, until, false, kBlockSeconds}, true);
+            {options.steadyPercent, options.maxRepetitions, until, Calls::inARow, kBlockSeconds},
+            true);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     if (profile != nullptr)
       profile->add(layers[i / kTimedPasses.size()].get(),

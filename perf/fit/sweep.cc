@@ -81,7 +81,8 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       turns.push_back({[&, contender = candidate.contender] {
         if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
       }});
-    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end}, subject.counts);
+    takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end, subject.calls},
+              subject.counts);
     std::vector<Point> points;
     for (std::size_t i = 0; i < turns.size(); ++i)
       points.push_back({some[i].way, bytes, medianOf(turns[i].seconds), turns[i].steady});

@@ -17,6 +17,7 @@ struct Subject {
   World world;            // the ranks of the group, or the grid
   moecclComm_t comm;      // of the group, or of the grid; NULL: this rank has no part
   bool counts;            // whether this rank's time does
+  Calls calls = Calls::inARow;
 };
 
 struct Point {

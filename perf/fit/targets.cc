@@ -82,6 +82,15 @@ std::string textOfPattern(std::span<const int> pattern) {
   return text;
 }
 
+std::vector<std::string> measurableCollectives() {
+  std::vector<std::string> names{std::string(kDispatch), std::string(kCombine),
+                                 std::string(kCombineAllGather)};
+  for (const Use& use : kOfGroups)
+    if (std::ranges::find(names, use.collective) == names.end()) names.emplace_back(use.collective);
+  std::ranges::sort(names);
+  return names;
+}
+
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank) {
   const int ranks = static_cast<int>(nodeOfRank.size());

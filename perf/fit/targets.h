@@ -48,6 +48,9 @@ std::vector<int> patternOf(std::span<const int> members, std::span<const int> no
 // "2x4": 2 nodes with 4 ranks each; "1x3+1x1". Not in the order of the ranks.
 std::string textOfPattern(std::span<const int> pattern);
 
+// The collectives that targets have.
+std::vector<std::string> measurableCollectives();
+
 // Of rank 0's groups: each collective that a schedule uses on them, groups of one rank left out.
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank);

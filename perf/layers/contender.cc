@@ -2,21 +2,11 @@
 
 #include <moeccl/model.h>
 
-#include <string_view>
-
 namespace moeccl::perf::layers {
 namespace {
 
 // Weighs the auxiliary loss as in Switch and GShard.
 constexpr double kAuxiliaryLossScale = 0.01;
-
-// Ranks of a linear all-gather that have all messages in flight at once.
-constexpr int kUnthrottled = 17;
-
-void replaceAll(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-}
 
 // Whether each group of `size` consecutive ranks is on one node.
 bool withinNodes(moecclComm_t comm, int size) {
@@ -53,13 +43,13 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
 Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
-      shape_(layer.grid),
       backward_((pass & moecclPassBackward) != 0) {
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
   grid_ = place.grid.get();
-  mpWithinNodes_ = withinNodes(comm_, shape_.nMp);
-  espWithinNodes_ = shape_.order == moecclOrderEspEp && withinNodes(comm_, shape_.nEsp);
+  const moecclGridShape_t& shape = layer.grid;
+  groups_ = {shape.nMp, shape.nEp, shape.nEsp, withinNodes(comm_, shape.nMp),
+             shape.order == moecclOrderEspEp && withinNodes(comm_, shape.nEsp)};
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -84,32 +74,16 @@ std::string Contender::ways() const {
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
-  const bool asS1 = shape_.nMp == 1 && config.schedule == moecclScheduleS2;
-  std::string ways = scheduleName(asS1 ? moecclScheduleS1 : config.schedule);
+  std::vector<std::string> passes;
   for (const moecclPass_t pass : {moecclPassForward, moecclPassBackward}) {
     if (pass == moecclPassBackward && !backward_) continue;
     query.pass = pass;
     moecclScheduleChoice_t choice;
     int room = 1;
     require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
-    (ways += "; ") += choice.exchanges;
+    passes.emplace_back(choice.exchanges);
   }
-  // One name for one plan: S2's as S1 calls it where MP groups have one rank and there is nothing to gather, dedup's
-  // where ESP groups have one and flat sends nothing twice, linear's among two ranks, and where all of an all-gather's
-  // are on one node.
-  if (asS1) replaceAll(ways, "SAA: sequential", "combine: dedup");
-  if (shape_.nEsp == 1) replaceAll(ways, ": flat", ": dedup");
-  for (const std::string gather : {"MP-AllGather: ", "MP-AllGather of the gate's sums: "})
-    for (const char* algorithm : {"hierarchical", "ring", "recursive_doubling"})
-      if (shape_.nMp == 2 || (mpWithinNodes_ && shape_.nMp <= kUnthrottled &&
-                              algorithm == std::string_view("hierarchical")))
-        replaceAll(ways, gather + algorithm, gather + "linear");
-  if (shape_.nEp == 2) replaceAll(ways, "EP-AlltoAll: pairwise", "EP-AlltoAll: linear");
-  if (shape_.nEsp == 2 && espWithinNodes_)
-    replaceAll(ways, "ESP-AllReduce: hierarchical", "ESP-AllReduce: linear");
-  if (shape_.nMp == 2 && mpWithinNodes_)  // PPMoE's
-    replaceAll(ways, "; AllReduce: hierarchical", "; AllReduce: linear");
-  return ways;
+  return nameOfPlans(config.schedule, passes, groups_);
 }
 
 void Contender::setData(Data& data) {

@@ -9,6 +9,7 @@
 
 #include "perf/job.h"
 #include "perf/layers/data.h"
+#include "perf/layers/plan_names.h"
 #include "perf/layers/settings.h"
 #include "perf/layers/space.h"
 
@@ -60,8 +61,8 @@ class Contender {
   Setting setting_;
   moecclMoeConfig_t config_;
   moecclGrid_t grid_ = nullptr;
-  moecclGridShape_t shape_;
-  bool mpWithinNodes_ = false, espWithinNodes_ = false, backward_;
+  GroupSizes groups_;
+  bool backward_;
   Data* data_ = nullptr;
   moecclComm_t comm_ = nullptr;
   std::unique_ptr<moecclMoeLayer, Destroy> handle_;

@@ -16,7 +16,7 @@ namespace moeccl::perf::layers {
 struct Best {
   std::size_t contender;  // index
   double seconds;         // its median
-  double noise;           // median over the contenders of (third quartile - first) / median
+  double noise;  // median over the contenders that were timed of (third quartile - first) / median
 };
 Best bestOf(const std::vector<Timed>& timed);
 

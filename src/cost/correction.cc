@@ -1,6 +1,8 @@
 #include "src/cost/correction.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <iterator>
 
 namespace moeccl {
@@ -25,6 +27,33 @@ double meanError(const Fit& fit, std::span<const Point> samples, double* varianc
   return sum / weights;
 }
 
+// Neighbours whose predictions would fall from one size to the next, all of one prediction: the weighted mean of their
+// logarithms (isotonic regression, by pooling adjacent violators).
+void neverFall(const Fit& fit, std::span<const double> variances,
+               std::vector<Correction>& corrections) {
+  struct Pool {
+    double logarithm, weight;
+    std::size_t sizes;
+  };
+  std::vector<Pool> pools;
+  for (std::size_t i = 0; i < corrections.size(); ++i) {
+    const Correction& it = corrections[i];
+    Pool pool{std::log(fit.at(it.x) * it.factor), 1 / variances[i], 1};
+    for (; !pools.empty() && pools.back().logarithm > pool.logarithm; pools.pop_back()) {
+      const Pool& below = pools.back();
+      const double weight = below.weight + pool.weight;
+      pool = {(below.weight * below.logarithm + pool.weight * pool.logarithm) / weight, weight,
+              below.sizes + pool.sizes};
+    }
+    pools.push_back(pool);
+  }
+  std::size_t i = 0;
+  for (const Pool& pool : pools)
+    for (const std::size_t end = i + pool.sizes; i < end; ++i)
+      if (pool.sizes > 1)
+        corrections[i].factor = std::exp(pool.logarithm) / fit.at(corrections[i].x);
+}
+
 }  // namespace
 
 std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples) {
@@ -34,6 +63,7 @@ std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> sam
   });
   std::ranges::stable_sort(sorted, {}, &Point::x);
   std::vector<Correction> corrections;
+  std::vector<double> variances;
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     const auto end = std::find_if(begin, sorted.end(),
                                   [&](const Point& sample) { return sample.x != begin->x; });
@@ -41,8 +71,10 @@ std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> sam
     const double error = meanError(fit, {begin, end}, &variance);
     const double counts = std::max(0.0, 1 - variance / std::max(error * error, variance));
     corrections.push_back({begin->x, 1 + counts * error});
+    variances.push_back(variance);
     begin = end;
   }
+  neverFall(fit, variances, corrections);
   return corrections;
 }
 

@@ -38,7 +38,7 @@ const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& gi
 CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
-  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}};
+  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}, 0};
   if (profile_ != nullptr) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
@@ -51,10 +51,16 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
     }
   }
   found.measured = !found.ways.empty();
-  if (found.measured) return found;
+  if (found.measured) {
+    // Of all that were measured, whichever is given: what may be hidden is the exchange's, not an algorithm's.
+    found.latency = profile_->latency(nameOf(collective), where(collective, given));
+    return found;
+  }
   found.priced = pricedWays(collective, given, topology_);
   for (const auto& [choice, price] : *found.priced)
     found.ways.push_back({choice, nullptr, price, price->lines(links_, sharing_), -1});
+  found.latency = std::numeric_limits<double>::infinity();
+  for (const Way& way : found.ways) found.latency = std::min(found.latency, seconds(found, way, 0));
   return found;
 }
 
@@ -80,7 +86,7 @@ double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const 
 
 CostModel::Estimate CostModel::estimate(const Ways& ways, const Way& way, double bytes) const {
   const double all = seconds(ways, way, bytes);
-  return {way.choice, all, ways.measured, std::min(all, seconds(ways, way, 0))};
+  return {way.choice, all, ways.measured, std::min(all, ways.latency)};
 }
 
 std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {

@@ -27,7 +27,8 @@ class CostModel {
     AlgorithmChoice choice;
     double seconds;
     bool measured;
-    double latency;  // the part of seconds that no bytes would take
+    double
+        latency;  // the part of seconds that no bytes would take, by the way that is the fastest for none
   };
   // Of every way, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
   // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
@@ -76,6 +77,7 @@ class CostModel {
     std::vector<Way> ways;
     bool measured;
     std::shared_ptr<const PricedWays> priced;  // held for others that ask; null: measured
+    double latency;                            // the least of them all for no bytes
   };
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);
   Ways find(Collective collective, const AlgorithmChoice& given) const;

@@ -35,6 +35,13 @@ double JsonReader::number(double least, double most) const {
   return value;
 }
 
+double JsonReader::amount(double most) const {
+  const double value = number(0, most);
+  if (value > 0 && value < 1)
+    fail("is " + shown() + stringf("; it must be 0, or a number between 1 and %g", most));
+  return value;
+}
+
 int JsonReader::integer(int least, int most) const {
   const double value = value_.is_number() ? value_.get<double>() : 0;
   if (!value_.is_number_integer() || !(value >= least && value <= most))

@@ -21,6 +21,8 @@ class JsonReader {
   JsonReader operator[](std::size_t index) const;
 
   double number(double least, double most) const;
+  // Of things that there are whole ones of: 0, or from 1 to `most`.
+  double amount(double most) const;
   // Whole.
   int integer(int least, int most) const;
   const std::string& text() const;

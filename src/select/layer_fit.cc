@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "src/cost/least_squares.h"
 #include "src/select/profile.h"
@@ -45,14 +46,13 @@ struct Shares {
 std::optional<Times> timesOf(const Profile& profile, const LayerExchange& exchange) {
   Times slowest{};
   for (const std::string& where : exchange.where) {
-    std::optional<Times> fastest;
-    for (const Curve& curve : profile.curves(exchange.collective, where)) {
-      const double seconds = curve.seconds(exchange.bytes);
-      const Times times{seconds, std::min(seconds, curve.seconds(0))};
-      if (!fastest || times.seconds < fastest->seconds) fastest = times;
-    }
-    if (!fastest) return std::nullopt;
-    if (fastest->seconds > slowest.seconds) slowest = *fastest;
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    double seconds = kNone;
+    for (const Curve& curve : profile.curves(exchange.collective, where))
+      seconds = std::min(seconds, curve.seconds(exchange.bytes));
+    if (seconds == kNone) return std::nullopt;
+    if (seconds > slowest.seconds)
+      slowest = {seconds, std::min(seconds, profile.latency(exchange.collective, where))};
   }
   return slowest;
 }
@@ -93,6 +93,7 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
   }
   const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
   const bool several =
+      known.size() > kPriors.size() &&
       std::ranges::any_of(known, [](const Shares& it) { return it.exchanges.size() > 1; });
   LayerFactors fit;
   fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);

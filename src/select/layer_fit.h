@@ -33,8 +33,8 @@ struct LayerSample {
 
 // seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
 //           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
-// that sum is no less than what one of several exchanges takes with at least kLeastOwnLatency: the others may be hidden
-// behind it.
+// that sum is no less than what the longest of several exchanges takes with at least kLeastOwnLatency of its latency: the
+// others may be hidden behind it.
 struct LayerFactors {
   double local = 1;
   double latency = 1;
@@ -63,7 +63,7 @@ struct LayerCurve {
 };
 
 // What factors may be; samples that want more are wrong, or others ran beside them. Only latencies of several
-// exchanges can be hidden whole.
+// exchanges can be hidden whole, and that takes more samples than there are factors.
 inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
 inline constexpr double kLeastOwnLatency = 0.5;
 // Errors beyond are told as this.

@@ -253,7 +253,7 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
             "%.2f times%s, their bytes %.2f times",
             factors.local, factors.latency,
             factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1
-                ? " (at least half of one)"
+                ? " (but no less than the longest with half of its own)"
                 : "",
             factors.bytes);
       text += "\n";

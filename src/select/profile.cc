@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -111,6 +112,12 @@ std::span<const Curve> Profile::curves(std::string_view collective, std::string_
   const Group wanted(collective, where);
   return {std::ranges::lower_bound(curves_, wanted, {}, groupOf),
           std::ranges::upper_bound(curves_, wanted, {}, groupOf)};
+}
+
+double Profile::latency(std::string_view collective, std::string_view where) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Curve& curve : curves(collective, where)) least = std::min(least, curve.seconds(0));
+  return least;
 }
 
 const Curve* Profile::find(std::string_view collective, std::string_view algorithm,

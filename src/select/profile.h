@@ -52,6 +52,7 @@ struct Curve {
 
   // Between two sizes that were measured, the straight line from one prediction to the other: where the lines of a fit
   // meet between them nobody knows, and a curve with a knee there would else seem faster than others that have none.
+  // (Where no spread is known, samples may be anything: then by the fit alone.)
   // Beyond the largest sample the line goes on. Where it has no slope, as through samples that were disturbed or are
   // too small, it tells nothing there: then as if each byte took what those of the largest sample took.
   double seconds(double bytes) const;
@@ -122,6 +123,8 @@ class Profile {
   std::span<const Curve> curves() const { return curves_; }
   // The algorithms of one collective in one group.
   std::span<const Curve> curves(std::string_view collective, std::string_view where) const;
+  // The least that any of these takes for no bytes; infinity where there are none.
+  double latency(std::string_view collective, std::string_view where) const;
   const Curve* find(std::string_view collective, std::string_view algorithm,
                     std::string_view where) const;
   // What the curve predicts; nothing where there is none.

@@ -49,7 +49,8 @@ constexpr JsonLimits kLimits = {
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
 constexpr std::size_t kMaxSegments = 16, kMaxExchanges = 64;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-// Of coefficients, errors and what layers are made of: keeps predictions finite.
+// Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one byte or product would
+// make coefficients of samples that are beyond it.)
 constexpr double kMaxCoefficient = 1e30;
 
 constexpr std::pair<const char*, double LocalWork::*> kWork[] = {
@@ -104,7 +105,7 @@ Curve readCurve(const JsonReader& from) {
   for (std::size_t i = 0; i < count; ++i) {
     const JsonReader sample = samples[i];
     curve.samples.push_back(
-        {sample["bytes"].number(0, kMaxSize), readSeconds(sample), readSpread(sample)});
+        {sample["bytes"].amount(kMaxSize), readSeconds(sample), readSpread(sample)});
   }
   return curve;
 }
@@ -116,8 +117,7 @@ Local readLocal(const JsonReader& from) {
   for (std::size_t i = 0; i < count; ++i) {
     const JsonReader sample = samples[i];
     LocalSample read;
-    for (const auto& [name, field] : kWork)
-      read.work.*field = sample[name].number(0, kMaxCoefficient);
+    for (const auto& [name, field] : kWork) read.work.*field = sample[name].amount(kMaxCoefficient);
     read.seconds = readSeconds(sample);
     read.spread = readSpread(sample);
     local.samples.push_back(read);
@@ -131,7 +131,7 @@ Local readLocal(const JsonReader& from) {
 }
 
 LayerExchange readExchange(const JsonReader& from) {
-  LayerExchange exchange{from["collective"].text(), {}, from["bytes"].number(0, kMaxSize)};
+  LayerExchange exchange{from["collective"].text(), {}, from["bytes"].amount(kMaxSize)};
   const JsonReader where = from["where"];
   const std::size_t count = where.size(1, kMaxExchanges);
   for (std::size_t i = 0; i < count; ++i) exchange.where.push_back(where[i].text());
@@ -142,7 +142,7 @@ LayerSample readLayerSample(const JsonReader& from) {
   LayerSample sample;
   const JsonReader local = from["local"];
   for (const char* name : kLocalFeatureNames)
-    sample.local.push_back(local[name].number(0, kMaxCoefficient));
+    sample.local.push_back(local[name].amount(kMaxCoefficient));
   const JsonReader exchanges = from["exchanges"];
   const std::size_t count = exchanges.size(0, kMaxExchanges);
   for (std::size_t i = 0; i < count; ++i) sample.exchanges.push_back(readExchange(exchanges[i]));

@@ -31,6 +31,17 @@ TEST(FitOptions, Defaults) {
   EXPECT_EQ(parse({"--memory", "cuda"}).options.memory, moecclMemoryCuda);
 }
 
+TEST(FitOptions, SomeCollectivesAlone) {
+  EXPECT_TRUE(parse({}).options.collectives.empty());
+  EXPECT_EQ(parse({"--collectives", "alltoall,allgather"}).options.collectives,
+            (std::vector<std::string>{"alltoall", "allgather"}));
+  const std::string error = parse({"--collectives", "alltoall,gather"}).error;
+  for (const char* part : {"--collectives", "gather", "alltoallv", "combineallgather"})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  EXPECT_NE(parse({"--collectives", "alltoall", "--map", "m.json"}).error.find("--map"),
+            std::string::npos);
+}
+
 TEST(FitOptions, Grids) {
   const Parsed<FitOptions> parsed = parse({"--grids", "2,4,2;1,2,4,ep-first;2,4,2"});
   ASSERT_EQ(parsed.error, "");

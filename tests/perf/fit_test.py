@@ -54,6 +54,14 @@ class Fit(unittest.TestCase):
             self.assertTrue(all(sample["seconds"] > 0 for sample in curve["samples"]))
         return profile
 
+    def test_one_collective_alone(self):
+        profile = self.fit("2x2", "--collectives", "alltoall", "--grids", "1,4,1", *QUICK)
+        self.assertEqual({(curve["collective"], curve["where"]) for curve in profile["curves"]},
+                         {("alltoall", where) for where in ("2x2", "1x2", "2x1", "1x2, alone", "2x1, alone")})
+        self.assertEqual((profile["local"], "layers" in profile), ({}, False))
+        process = execute(*on("2x2", OPTIONS.perf, "alltoall", "-b", "4K", "-e", "4K"), MOECCL_PROFILE=self.profile)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+
     def test_nodes_with_different_processors(self):
         other = 'if [ "$MOECCL_RANK" -ge 2 ]; then export HWLOC_SYNTHETIC="pack:1 core:4 pu:1"; fi; exec "$@"'
         differing = on("2x2", "sh", "-c", other, "sh")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tests moeccl-layers as a user starts it: layers_test.py --layers COMMAND --lab COMMAND --plot SCRIPT"""
+"""Tests moeccl-layers as a user starts it: layers_test.py --layers COMMAND --lab COMMAND --plot SCRIPT --table SCRIPT"""
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -17,6 +18,12 @@ TINY = ("--scale", "128", "-r", "3", "--turn-ms", "0")
 def execute(*command, **environment):
     return subprocess.run(list(command), capture_output=True, text=True, timeout=100,
                           stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def table_module():
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.dirname(OPTIONS.table))
+    return importlib.import_module("table_layers")
 
 
 def ranks(nodes, *arguments):
@@ -117,6 +124,41 @@ class Layers(unittest.TestCase):
         self.assertEqual((len(report["layers"]), len(report["skipped"])), (0, 4))
         self.assertIn("4 layers skipped", process.stdout)
 
+    def test_tables_say_what_the_program_does(self):
+        process = ranks("2x2", "-l", "9", *TINY, "--close-repetitions", "4", "--json", self.json)
+        report = self.measured(process)
+        tables = execute(sys.executable, OPTIONS.table, "--misses", self.json, self.json)
+        self.assertEqual(tables.returncode, 0, tables.stderr)
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.stdout.splitlines()
+                if line.startswith("| ")]
+        own = next(row for row in rows if row[0] == "out")
+        percent, model = table_module().percent, report["rules"]["model"]
+        self.assertEqual(own[1:6], ["9", percent(model["meanRegret"]), percent(model["worstRegret"]),
+                                    percent(model["right"], 0), percent(model["withinNoise"], 0)])
+        self.assertEqual(own[8], percent(report["predictionErrors"]["baseline"]["median"]))
+        best = sum(layer["rules"]["model"]["regret"] == 0 for layer in report["layers"])
+        self.assertGreaterEqual(int(own[6].removesuffix(" %")), round(100 * best / 9) - 1)
+        rules = next(row for row in rows if row[0] == "always S1")
+        self.assertEqual(rules[1:4], rules[4:])
+        self.assertEqual(rules[3], percent(report["rules"]["always S1"]["withinNoise"], 0))
+        speedups = {(row[0], row[1]): row[2] for row in rows if row[1] in ("S1", "S2", "auto")}
+        for row in report["speedups"]:
+            if row["measured"] is not None and row["schedule"] in ("S1", "S2", "auto"):
+                self.assertEqual(speedups[f"{row['nMp']}, {row['nEsp']}", row["schedule"]], f"{row['measured']:.2f}")
+        misses = sum(not layer["rules"]["model"]["withinNoise"] for layer in report["layers"])
+        listed = tables.stdout.split("not as good as the best:\n")
+        self.assertEqual(len(listed), 3)
+        self.assertEqual(listed[2].count("\n| ") - 2, misses)
+
+    def test_slower_is_told_from_chance(self):
+        table = table_module()
+        turns, later = list(range(20)), list(range(10, 30))
+        self.assertAlmostEqual(table.chance_of_slower(turns, turns), 0.5)
+        self.assertLess(table.chance_of_slower(later, turns), 1e-4)
+        self.assertGreater(table.chance_of_slower(turns, later), 0.999)
+        # Of 3 and 3 turns, those of the slower all behind: once in 20, by the normal distribution 0.025.
+        self.assertAlmostEqual(table.chance_of_slower([4, 5, 6], [1, 2, 3]), 0.025, delta=0.001)
+
     def test_the_picture_is_drawn(self):
         self.measured(ranks("1x2", "-l", "4", *TINY, "--json", self.json))
         if importlib.util.find_spec("matplotlib") is None:
@@ -145,7 +187,7 @@ class Layers(unittest.TestCase):
 def main():
     global OPTIONS
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--layers", "--lab", "--plot"):
+    for name in ("--layers", "--lab", "--plot", "--table"):
         parser.add_argument(name, required=True)
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

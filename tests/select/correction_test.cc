@@ -50,6 +50,36 @@ TEST(Correction, WhatTheSpreadExplainsIsLeftToTheLine) {
   EXPECT_EQ(of(std::vector<Point>(9, {3, 4.4, 0.4})).size(), 1u);
 }
 
+TEST(Correction, PredictionsNeverFall) {
+  // 4 seconds at 2, then 2 at 3, known as well: the geometric mean of both.
+  const std::vector<Point> alike = {{1, 2, 1e-3}, {2, 4, 1e-3}, {3, 2, 1e-3}, {4, 5, 1e-3}};
+  EXPECT_NEAR(secondsAt(alike, 1), 2, 1e-3);
+  EXPECT_NEAR(secondsAt(alike, 2), std::sqrt(8), 0.01);
+  EXPECT_NEAR(secondsAt(alike, 3), std::sqrt(8), 0.01);
+  EXPECT_NEAR(secondsAt(alike, 4), 5, 1e-3);
+  // What spreads counts little.
+  const std::vector<Point> doubtful = {{2, 4, 0.01}, {3, 2, 0.5}};
+  EXPECT_NEAR(secondsAt(doubtful, 2), secondsAt(doubtful, 3), 1e-9);
+  EXPECT_GT(secondsAt(doubtful, 3), 3.8);
+
+  std::mt19937 random(7);
+  std::lognormal_distribution<double> noise(0, 0.5);
+  std::uniform_real_distribution<double> spread(0.001, 0.5);
+  for (int turn = 0; turn < 200; ++turn) {
+    std::vector<Point> samples;
+    for (double x = 1; x < 1e5; x *= 3)
+      samples.push_back({x, (1 + x) * noise(random), spread(random)});
+    double before = 0;
+    for (const Correction& correction : of(samples)) {
+      const double seconds = kLine.at(correction.x) * correction.factor;
+      EXPECT_GE(seconds, before * (1 - 1e-12));
+      EXPECT_GE(correction.factor, 0.5 * (1 - 1e-12));
+      EXPECT_LE(correction.factor, 2 * (1 + 1e-12));
+      before = seconds;
+    }
+  }
+}
+
 TEST(Correction, HasBounds) {
   EXPECT_NEAR(of({{3, 4e9, 1e-6}})[0].factor, 2, 0.01);
   EXPECT_NEAR(of({{3, 4e-9, 1e-6}})[0].factor, 0.5, 0.01);

@@ -286,7 +286,8 @@ TEST(Alternatives, ThatDoTheSameDoSoOnEveryRank) {
   int twins = 0;
   for (const Topology& topology :
        {Topology::even(1, 2), Topology::even(2, 1), Topology::even(1, 4), Topology::even(3, 1),
-        Topology::even(2, 4), Topology::uneven(std::vector{1, 3, 2})})
+        Topology::even(2, 4), Topology::uneven(std::vector{1, 3, 2}),
+        Topology(std::vector{0, 1, 0, 1}), Topology(std::vector{0, 1, 1, 0, 2})})
     for (const Collective collective : {Collective::allToAll, Collective::allGather,
                                         Collective::reduceScatter, Collective::allReduce}) {
       const std::vector<AlgorithmChoice> all = alternatives(collective, {});

@@ -104,7 +104,7 @@ TEST(LayerFit, ErrorsStayReadable) {
 }
 
 // What two exchanges take is the time of their bytes alone.
-TEST(LayerFit, LatenciesCanBeHiddenButForHalfOfOne) {
+TEST(LayerFit, LatenciesCanBeHiddenBehindTheLongestExchange) {
   std::vector<LayerSample> samples;
   for (const double bytes : {1e5, 2e5, 5e5, 1e6, 2e6, 5e6}) {
     samples.push_back(sampleOf(0, bytes, {"wide"}, 2e-9 * bytes));
@@ -119,6 +119,8 @@ TEST(LayerFit, LatenciesCanBeHiddenButForHalfOfOne) {
   EXPECT_NEAR(all.seconds(), 0.5 * kLatency, 1e-9);
   all.add(1, 0, 10 * kLatency);
   EXPECT_NEAR(all.seconds(), 10 * factors.bytes * kLatency, 2 * factors.latency * kLatency + 1e-9);
+  // Three samples do not say that of three factors.
+  EXPECT_EQ(fitFactors(parts(), kKey, std::span(samples).first(3)).latency, kLeastFactor);
   // Behind nothing, nothing is hidden.
   for (LayerSample& sample : samples) {
     sample.exchanges.pop_back();

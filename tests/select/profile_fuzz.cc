@@ -10,6 +10,7 @@
 #include <string>
 
 #include "src/error.h"
+#include "src/select/layer_fit.h"
 #include "src/select/profile.h"
 #include "tests/select/profile_sample.h"
 
@@ -60,6 +61,22 @@ void checkFit(const Curve& curve) {
   }
 }
 
+// What layers are asked for: their exchanges, by all that was measured of these.
+void checkLayers(const Profile& profile, const LayerCurve& layers) {
+  require(profile.layers(layers.key) == &layers, "layers are found");
+  for (const LayerSample& sample : layers.samples) {
+    ExchangesInLayer all(layers.factors);
+    for (const LayerExchange& exchange : sample.exchanges)
+      for (const std::string& where : exchange.where)
+        for (const Curve& curve : profile.curves(exchange.collective, where)) {
+          const double seconds = curve.seconds(exchange.bytes);
+          const double latency = std::min(seconds, curve.seconds(0));
+          all.add(1, latency, seconds - latency);
+        }
+    require(std::isfinite(all.seconds()) && all.seconds() >= 0, "exchanges take some time");
+  }
+}
+
 void checkProfile(const Profile& profile) {
   for (const Curve& curve : profile.curves()) {
     checkFit(curve);
@@ -69,6 +86,7 @@ void checkProfile(const Profile& profile) {
     require(&curve >= some.data() && &curve < some.data() + some.size(),
             "curves are found with those of other algorithms");
   }
+  for (const LayerCurve& layers : profile.layers()) checkLayers(profile, layers);
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (const Local* local = profile.local(pass))
       for (const LocalSample& sample : local->samples)
