@@ -20,9 +20,12 @@ RULE_STYLES = {"model": {"color": "tab:red", "linewidth": 2.5},
 
 
 def load(path):
-    with open(path, encoding="utf-8") as file:
-        report = json.load(file)
-    if report.get("schema") != "moeccl-layers" or report.get("schemaVersion") != 1:
+    try:
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"cannot read {path}: {error}; moeccl-layers writes it when it ends") from None
+    if not isinstance(report, dict) or report.get("schema") != "moeccl-layers" or report.get("schemaVersion") != 1:
         raise SystemExit(f"{path} is no JSON of this version of moeccl-layers")
     if not report["layers"]:
         raise SystemExit(f"{path} holds no layer that was measured")

@@ -206,6 +206,9 @@ TEST(CostModel, MeasuredWaysAreTakenByTheirLines) {
   EXPECT_TRUE(all[0].measured);
   EXPECT_NEAR(all[0].seconds, 1e-4 + 8e-5, 1e-9);
   EXPECT_NEAR(all[1].seconds, 1e-3 + 8e-6, 1e-9);
+  // Of the exchange, not of an algorithm.
+  EXPECT_NEAR(all[0].latency, 1e-4, 1e-9);
+  EXPECT_NEAR(all[1].latency, 1e-4, 1e-9);
   EXPECT_EQ(model.choose(Collective::allToAll, {}, 99'000 / 8).algorithm->name, "bruck");
   EXPECT_EQ(model.choose(Collective::allToAll, {}, 101'000 / 8).algorithm->name, "linear");
   // What is not measured is priced.
@@ -224,6 +227,7 @@ TEST(CostModel, AFixedAlgorithmLeavesNoChoice) {
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].choice, fixed);
   EXPECT_TRUE(all[0].measured);
+  EXPECT_NEAR(all[0].latency, 1e-4, 1e-9);
 }
 
 // Fits measure one of the ways that do the same.

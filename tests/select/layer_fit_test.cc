@@ -133,6 +133,26 @@ TEST(LayerFit, LatenciesCanBeHiddenBehindTheLongestExchange) {
   EXPECT_EQ(one.seconds(), kLeastFactor * kLatency);
 }
 
+// What may be hidden is what the exchange takes by whatever is the fastest for no bytes.
+TEST(LayerFit, OfASlowStartOnlyTheLeastIsLatency) {
+  constexpr double kStart = 10 * kLatency;
+  Profile profile = parts();
+  std::vector<Point> points;
+  for (double x = 1e3; x <= 1e7; x *= 10) points.push_back({x, kStart + 0.1e-9 * x, 0});
+  profile.add({"exchange", "starts slowly", "wide"}, points);
+  EXPECT_NEAR(profile.latency("exchange", "wide"), kLatency, 1e-9);
+  EXPECT_TRUE(std::isinf(profile.latency("exchange", "nowhere")));
+  std::vector<LayerSample> samples;
+  for (const double bytes : {2e6, 3e6, 4e6, 6e6, 8e6}) {
+    samples.push_back(sampleOf(0, bytes, {"wide"}, 2 * (kStart - kLatency + 0.1e-9 * bytes)));
+    samples.back().exchanges.push_back(samples.back().exchanges[0]);
+  }
+  const LayerFactors factors = fitFactors(profile, kKey, samples);
+  EXPECT_NEAR(factors.bytes, 1, 0.05);
+  EXPECT_LT(factors.latency, 0.3);
+  EXPECT_LT(factors.worstError, 0.05);
+}
+
 TEST(LayerFit, IsFoundByItsKeyAndMadeAnew) {
   Profile profile = parts();
   profile.addLayers(kKey, {sampleOf(1e6, 1e6, {"wide"}, 4e-3)});
