@@ -135,7 +135,7 @@ TEST(LayerFit, LatenciesCanBeHiddenBehindTheLongestExchange) {
 
 // What may be hidden is what the exchange takes by whatever is the fastest for no bytes.
 TEST(LayerFit, OfASlowStartOnlyTheLeastIsLatency) {
-  constexpr double kStart = 10 * kLatency;
+  constexpr double kStart = 2 * kLatency;
   Profile profile = parts();
   std::vector<Point> points;
   for (double x = 1e3; x <= 1e7; x *= 10) points.push_back({x, kStart + 0.1e-9 * x, 0});
@@ -143,7 +143,7 @@ TEST(LayerFit, OfASlowStartOnlyTheLeastIsLatency) {
   EXPECT_NEAR(profile.latency("exchange", "wide"), kLatency, 1e-9);
   EXPECT_TRUE(std::isinf(profile.latency("exchange", "nowhere")));
   std::vector<LayerSample> samples;
-  for (const double bytes : {2e6, 3e6, 4e6, 6e6, 8e6}) {
+  for (const double bytes : {2e5, 5e5, 1e6, 2e6, 4e6, 8e6}) {
     samples.push_back(sampleOf(0, bytes, {"wide"}, 2 * (kStart - kLatency + 0.1e-9 * bytes)));
     samples.back().exchanges.push_back(samples.back().exchanges[0]);
   }
