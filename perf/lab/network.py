@@ -56,6 +56,14 @@ def burst_bytes(rate):
     return max(2 * FRAME, int(rate / 8 * 200e-6))
 
 
+def segments(rate):
+    """TCP segments that the kernel may send as one packet, as network cards cut up packets themselves: what passes at once.
+
+    tbf would cut larger packets itself and drop their tails. Half a frame is left for the rounding of its burst.
+    """
+    return max(1, (burst_bytes(rate) - FRAME // 2) // FRAME) if rate else 1
+
+
 def shape(device, rate):
     return (f"qdisc add dev {device} root tbf rate {rate}bit burst {burst_bytes(rate)}b "
             f"limit {QUEUE_BYTES}b\n")
@@ -114,11 +122,9 @@ def wire_switch(tools, pids, rate, ingress):
 def wire_node(tools, node, count, rate, bus):
     """In a node's namespace: lo and eth0, addresses, neighbours, TCP's limits, the egress and bus rates."""
     quiet()
-    # One packet per TCP segment: tbf would cut larger ones itself and drop their tails, and
-    # counters would count one packet and one header for up to 64 KiB.
     lines = [f"link set lo mtu {MTU} gso_max_segs 1"] if bus else []
     lines += ["link set lo up",
-             "link set eth0 gso_max_segs 1",
+             f"link set eth0 gso_max_segs {segments(rate)}",
              "link set eth0 up",
              f"addr add {address(node)}/16 dev eth0",
              # The kernel's ten segments are meant for 1500-byte packets; two jumbo ones are as much.

@@ -1,6 +1,6 @@
 #include "src/exec/ucx_transport.h"
 
-#include <sys/epoll.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -32,22 +32,15 @@ void check(ucs_status_t status, int rank, const char* what) {
         stringf("rank %d: UCX: %s: %s", rank, what, ucs_status_string(status)));
 }
 
-void addToEpoll(int epoll, int fd) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-    throw std::runtime_error(stringf("epoll: %s", std::strerror(errno)));
-}
-
 }  // namespace
 
 UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
     : rank_(rank),
       ranks_(ranks),
       allElsewhere_(allElsewhere),
-      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      events_(epoll_create1(EPOLL_CLOEXEC)) {
+      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!woken_)
+    throw std::runtime_error(stringf("rank %d: eventfd: %s", rank, std::strerror(errno)));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE |
                       UCP_PARAM_FIELD_REQUEST_INIT | UCP_PARAM_FIELD_TAG_SENDER_MASK |
@@ -72,11 +65,7 @@ UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
   worker_.reset(worker);
   setControlHandler();
 
-  int workerEvents = -1;
-  check(ucp_worker_get_efd(worker, &workerEvents), rank_, "getting the worker's events");
-  addToEpoll(events_.get(), workerEvents);
-  addToEpoll(events_.get(), woken_.get());
-  addToEpoll(events_.get(), processes_.fd());
+  check(ucp_worker_get_efd(worker, &workerEvents_), rank_, "getting the worker's events");
 }
 
 UcxTransport::~UcxTransport() { close(true, 0); }
@@ -281,14 +270,14 @@ void UcxTransport::sleep(int milliseconds) {
   const ucs_status_t status = ucp_worker_arm(worker_.get());
   if (status == UCS_ERR_BUSY) return;
   if (status != UCS_OK) milliseconds = std::min(milliseconds, 1);
-  epoll_event happened[3];
-  const int count = epoll_wait(events_.get(), happened, 3, milliseconds);
-  for (int i = 0; i < count; ++i) {
-    if (happened[i].data.fd == processes_.fd()) lookAfterProcesses();
-    if (happened[i].data.fd != woken_.get()) continue;
-    std::uint64_t wakes;
-    if (read(woken_.get(), &wakes, sizeof wakes) < 0) continue;
-  }
+  // No epoll of these: the kernel would tell it of each packet that arrives, also while nobody sleeps.
+  pollfd events[] = {
+      {workerEvents_, POLLIN, 0}, {woken_.get(), POLLIN, 0}, {processes_.fd(), POLLIN, 0}};
+  if (poll(events, std::size(events), milliseconds) <= 0) return;
+  if (events[2].revents != 0) lookAfterProcesses();
+  std::uint64_t wakes;
+  // It can only fail when there was none.
+  if (events[1].revents != 0 && read(woken_.get(), &wakes, sizeof wakes) < 0) return;
 }
 
 void UcxTransport::wake() {

@@ -171,7 +171,7 @@ class UcxTransport final : public Transport {
   const bool allElsewhere_;
   UcxContext context_;
   FileDescriptor woken_;   // an eventfd
-  FileDescriptor events_;  // an epoll of the worker, woken_ and processes_
+  int workerEvents_ = -1;  // the worker's
   ProcessWatch processes_;
   UcxWorker worker_;
   std::vector<Peer> peers_;  // by rank; empty until connected
