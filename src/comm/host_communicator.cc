@@ -72,11 +72,19 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   return active;
 }
 
+bool HostCommunicator::isOver(Active* active) {
+  const HostRun& run = active->run();
+  if (run.failed()) return true;
+  return run.idle() &&
+         (failure_ != moecclSuccess || domain_->transport().handedOver(&active->sent));
+}
+
 bool HostCommunicator::proceed(const Call& call, Active* active) {
   if (!active->counting || active->run().failed() || failure_ != moecclSuccess) return false;
   domain_->unwatch(active->run());
   checkCounts(call, *active);
   active->counting = false;
+  active->sent = 0;
   start(call, *active);
   domain_->watch(*this, active->run());
   return true;
@@ -179,7 +187,7 @@ void HostCommunicator::run(const Call& call) {
   const HostRun& run = active.run();
   try {
     do {
-      domain_->wait(lock, [&] { return active.over(); });
+      domain_->wait(lock, [&] { return isOver(&active); });
     } while (proceed(call, &active));
   } catch (...) {
     release(number);

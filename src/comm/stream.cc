@@ -47,7 +47,7 @@ bool Stream::advance() {
         active_ = item.communicator->begin(item.call, item.number);
         anything = true;
       }
-      if (!active_.over()) return anything;
+      if (!item.communicator->isOver(&active_)) return anything;
       if (item.communicator->proceed(item.call, &active_)) continue;
       anything = true;
       item.communicator->end(active_);

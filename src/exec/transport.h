@@ -97,6 +97,11 @@ class Transport {
   // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 
+  // A send that is done may have bytes left here, which leave only while progress() is called. Returns
+  // whether all of those sends have left that were done when it was first asked about `mark`; a new
+  // mark is 0.
+  virtual bool handedOver([[maybe_unused]] std::uint64_t* mark) { return true; }
+
   // Calls `done` for what has completed; returns whether anything happened.
   virtual bool progress() = 0;
   // Sleeps until progress() or nextNotice() has something to do, but no longer than `milliseconds`.

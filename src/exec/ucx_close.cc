@@ -60,7 +60,9 @@ void UcxTransport::choreDone(void* request, void* transport) {
 }
 
 bool UcxTransport::awaitChores(Clock::time_point deadline) {
-  return progressUntil([this] { return chores_ == 0 && controls_.empty(); }, deadline);
+  return progressUntil(
+      [this] { return chores_ == 0 && flushes_ + firstFlushes_ == 0 && controls_.empty(); },
+      deadline);
 }
 
 // Hands over to the peers what has been sent.

@@ -135,6 +135,9 @@ void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
   Peer& receiver = peer(to);
   const ucp_ep_h endpoint = closed_ ? nullptr : reach(receiver);
   if (!endpoint) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
+  ++sends_;
+  if (!receiver.unflushed) unflushed_.push_back(to);
+  receiver.unflushed = true;
 
   ucp_request_param_t param;
   param.op_attr_mask =

@@ -51,6 +51,7 @@ class UcxTransport final : public Transport {
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
+  bool handedOver(std::uint64_t* mark) override;
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
@@ -83,6 +84,8 @@ class UcxTransport final : public Transport {
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;
+    enum class Flush { none, first, known } flush = Flush::none;  // the endpoint's first one
+    bool unflushed = false;  // sent to since its last flush began
     bool gone = false;
     std::string whyGone;
     TransferList pending;          // in flight
@@ -143,6 +146,14 @@ class UcxTransport final : public Transport {
   void giveUpDoomed(Peer& peer);
   void refuse(Tag tag);
 
+  // ucx_flush.cc
+  void flush();
+  void flush(Peer& to);
+  static void flushed(void* request, ucs_status_t status, void* transport);
+  void endFlush();
+  static void firstFlushed(void* request, ucs_status_t status, void* peer);
+  void endFirstFlush(Peer& to);
+
   // ucx_control.cc
   void setControlHandler();
   static ucs_status_t controlArrived(void* transport, const void* header, std::size_t headerBytes,
@@ -181,6 +192,13 @@ class UcxTransport final : public Transport {
   std::vector<Loss> losses_;
   std::vector<Tag> refused_;
   std::vector<int> dooming_;  // ranks with doomed transfers
+
+  std::uint64_t sends_ = 0;       // started
+  std::uint64_t handedOver_ = 0;  // of them, with all before
+  std::uint64_t flushing_ = 0;    // handedOver_ when the flushes under way are complete
+  int flushes_ = 0;               // under way
+  int firstFlushes_ = 0;          // under way, and not among these
+  std::vector<int> unflushed_;    // ranks
 
   std::bitset<kGoodbyeRounds> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;

@@ -1,8 +1,11 @@
 // Beginnings, ends and waiting.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "tests/exec/transport_contract.h"
 
@@ -120,6 +123,42 @@ TEST_P(TransportContract, NoticeBeforeAnAbruptEnd) {
     EXPECT_TRUE(progressUntil(me.transport, [&] { return me.transport.nextNotice(&notice); }));
     EXPECT_EQ(notice.source, 0);
     me.meet();
+  });
+}
+
+// A dead peer takes nothing; nobody waits until it does.
+TEST_P(TransportContract, DeadPeerEndsHandingOver) {
+  runDeadly(2, [](Member& me) {
+    constexpr std::size_t kBytes = 128 << 10;
+    Probe hello;
+    if (me.rank() == 1) {
+      me.transport.send(0, tagOf(1, 0), nullptr, 0, &hello);
+      EXPECT_TRUE(finish(me.transport, {&hello}));
+      me.meet();
+      me.die();
+    }
+    me.transport.recv(1, tagOf(1, 0), nullptr, 0, &hello);
+    EXPECT_TRUE(finish(me.transport, {&hello}));
+    const std::vector<std::uint8_t> data(kBytes);
+    std::vector<std::unique_ptr<Probe>> probes;
+    std::uint64_t mark = 0;
+    const auto stuck = [&] {
+      return !progressUntil(
+          me.transport,
+          [&] { return probes.back()->completions == 1 && me.transport.handedOver(&mark); }, 200);
+    };
+    do {
+      const auto call = static_cast<std::uint32_t>(probes.size());
+      mark = 0;
+      probes.push_back(std::make_unique<Probe>());
+      me.transport.send(1, tagOf(0, call), data.data(), kBytes, probes.back().get());
+    } while (!stuck() && probes.size() < 1000);
+    me.meet();
+    me.transport.handedOver(&mark);
+    EXPECT_TRUE(progressUntil(
+        me.transport,
+        [&] { return probes.back()->completions == 1 && me.transport.handedOver(&mark); },
+        kNoticed));
   });
 }
 
