@@ -12,8 +12,7 @@
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
- *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI; but for what it
- *     sends over TCP to a rank for the first time, of which up to 128 KiB may leave with its next call.
+ *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
  *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
  *     later call on that communicator returns the same error; only Abort and Destroy remain. The

@@ -72,11 +72,11 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   return active;
 }
 
-bool HostCommunicator::isOver(Active* active) {
-  const HostRun& run = active->run();
+bool HostCommunicator::isOver(const Active& active) const {
+  HostRun& run = active.run();
   if (run.failed()) return true;
-  return run.idle() &&
-         (failure_ != moecclSuccess || domain_->transport().handedOver(&active->sent));
+  return run.idle() && (active.counting || failure_ != moecclSuccess ||
+                        run.partings().over(domain_->transport()));
 }
 
 bool HostCommunicator::proceed(const Call& call, Active* active) {
@@ -84,7 +84,6 @@ bool HostCommunicator::proceed(const Call& call, Active* active) {
   domain_->unwatch(active->run());
   checkCounts(call, *active);
   active->counting = false;
-  active->sent = 0;
   start(call, *active);
   domain_->watch(*this, active->run());
   return true;
@@ -187,7 +186,7 @@ void HostCommunicator::run(const Call& call) {
   const HostRun& run = active.run();
   try {
     do {
-      domain_->wait(lock, [&] { return isOver(&active); });
+      domain_->wait(lock, [&] { return isOver(active); });
     } while (proceed(call, &active));
   } catch (...) {
     release(number);

@@ -51,8 +51,6 @@ class HostCommunicator final : public Communicator {
     std::uint32_t number = 0;
     bool counting = false;  // a first part, which tells relays what they will carry
 
-    std::uint64_t sent = 0;  // of its part: Transport::handedOver's mark
-
     HostRun& run() const { return slot->run; }
   };
   // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
@@ -63,8 +61,9 @@ class HostCommunicator final : public Communicator {
   // Plans the call, so that beginning it will not fail for that. Throws Error; nothing has happened then.
   void prepare(const AlgorithmChoice& choice) { plans_.get(choice, topology_, rank_); }
   Active begin(const Call& call, std::uint32_t number);
-  // Whether the part has failed, or is done and needs no progress of this rank any more.
-  bool isOver(Active* active);
+  // Whether the part has failed, or is done and, if it was the last, needs no progress of this rank any
+  // more.
+  bool isOver(const Active& active) const;
   // Starts the next part of a call whose part is over; returns whether there was one.
   bool proceed(const Call& call, Active* active);
   void end(const Active& active);

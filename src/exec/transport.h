@@ -97,10 +97,12 @@ class Transport {
   // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 
-  // A send that is done may have bytes left here, which leave only while progress() is called. Returns
-  // whether all of those sends have left that were done when it was first asked about `mark`; a new
-  // mark is 0.
-  virtual bool handedOver([[maybe_unused]] std::uint64_t* mark) { return true; }
+  // Sends that are done may have bytes left here, which leave only while progress() is called. Returns
+  // whether nothing is left of those to `peer` that were done when it was first asked about `mark`; a
+  // new mark is 0. The peer need not call anything for that to come true, but read what comes.
+  virtual bool handedOver([[maybe_unused]] int peer, [[maybe_unused]] std::uint64_t* mark) {
+    return true;
+  }
 
   // Calls `done` for what has completed; returns whether anything happened.
   virtual bool progress() = 0;

@@ -60,9 +60,7 @@ void UcxTransport::choreDone(void* request, void* transport) {
 }
 
 bool UcxTransport::awaitChores(Clock::time_point deadline) {
-  return progressUntil(
-      [this] { return chores_ == 0 && flushes_ + firstFlushes_ == 0 && controls_.empty(); },
-      deadline);
+  return progressUntil([this] { return chores_ == 0 && controls_.empty(); }, deadline);
 }
 
 // Hands over to the peers what has been sent.
@@ -138,7 +136,7 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   const auto last = Clock::now() + kSettling;
   progressUntil([this] { return inFlight_ == 0; }, last);
   flushWorker();
-  bool settled = awaitChores(last);
+  bool settled = awaitChores(last) && progressUntil([this] { return !flushing_; }, last);
   while (settled && dropUnexpected()) settled = awaitChores(last);
   closed_ = true;
   if (settled) {

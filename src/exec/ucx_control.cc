@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 
@@ -24,11 +26,19 @@ void UcxTransport::setControlHandler() {
         stringf("rank %d: UCX: active messages: %s", rank_, ucs_status_string(status)));
 }
 
+// UCX (1.13) sends short messages before it has heard from the peer, others afterwards. A marker must leave
+// while the peer does nothing. A goodbye that leaves so soon lets its sender end, to whom the peer would then
+// connect: of 16 ranks of a node that closed together, in one of eight jobs.
+std::size_t UcxTransport::bytesOf(Control::Kind kind) {
+  return kind == Control::Kind::marker ? offsetof(Control::Message, notice)
+                                       : sizeof(Control::Message);
+}
+
 ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::size_t, void* data,
                                           std::size_t bytes, const ucp_am_recv_param_t*) {
   UcxTransport& self = *static_cast<UcxTransport*>(transport);
   Control::Message message;
-  if (bytes != sizeof message) return UCS_OK;
+  if (bytes != sizeof message) return UCS_OK;  // a marker says nothing
   std::memcpy(&message, data, sizeof message);
   if (message.source < 0 || message.source >= self.ranks_) return UCS_OK;
   switch (message.kind) {
@@ -44,6 +54,8 @@ ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::siz
       break;
     case Control::Kind::refuse:
       self.refused_.push_back(message.tag);
+      break;
+    case Control::Kind::marker:
       break;
   }
   return UCS_OK;
@@ -71,12 +83,14 @@ void UcxTransport::post(Control& control, Peer& to) {
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   ++control.unsent;
   const ucs_status_ptr_t request = ucp_am_send_nbx(
-      endpoint, kControlId, nullptr, 0, &control.message, sizeof control.message, &param);
+      endpoint, kControlId, nullptr, 0, &control.message, bytesOf(control.message.kind), &param);
   if (!UCS_PTR_IS_PTR(request)) --control.unsent;
 }
 
 void UcxTransport::release(Control& control) {
-  if (--control.unsent == 0) control.transport->controls_.erase(control.self);
+  if (--control.unsent > 0) return;
+  if (control.marks != nullptr) control.marks->left = std::max(control.marks->left, control.last);
+  control.transport->controls_.erase(control.self);
 }
 
 void UcxTransport::controlSent(void* request, ucs_status_t, void* control) {

@@ -56,6 +56,9 @@ const Setting kSettings[] = {
      {"UCX_RNDV_SEND_NBR_THRESH", "UCX_RNDV_THRESH"},
      {"tcp/"},
      {"rc_", "dc_", "ud_"}},
+    // A flush of all is over when nothing is left here (ucx_handover.cc). UCX's own choice asks all peers to
+    // answer.
+    {"FLUSH_WORKER_EPS", "n", {"UCX_FLUSH_WORKER_EPS"}},
     // How long a dead peer may go unnoticed where neither the kernel tells (ProcessWatch) nor a
     // connection breaks. UCX's own choice is 20 s. A look at a peer costs some 10 microseconds, at
     // most 128 of them per interval.

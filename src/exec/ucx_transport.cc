@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "src/exec/ucx_settings.h"
 #include "src/text.h"
@@ -135,9 +136,6 @@ void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
   Peer& receiver = peer(to);
   const ucp_ep_h endpoint = closed_ ? nullptr : reach(receiver);
   if (!endpoint) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
-  ++sends_;
-  if (!receiver.unflushed) unflushed_.push_back(to);
-  receiver.unflushed = true;
 
   ucp_request_param_t param;
   param.op_attr_mask =
@@ -214,6 +212,7 @@ void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t b
   flight.inFlight = false;
   --inFlight_;
   if (flight.isSend) --sendsInFlight_;
+  if (flight.isSend && status == UCS_OK) peer(flight.peer).handover.last = ++sends_;
   // A cancelled send may have been refused, which looks like success.
   if (status == UCS_OK && !(flight.isSend && flight.cancelled))
     return transfer->done(transfer, TransferStatus::ok, bytes);
@@ -257,6 +256,7 @@ bool UcxTransport::progress() {
   bool anything = ucp_worker_progress(worker_.get()) != 0;
   if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
   if (!losses_.empty() || !dooming_.empty() || !refused_.empty()) anything |= settle();
+  anything |= std::exchange(hasFlushed_, false);
   return anything;
 }
 
@@ -268,6 +268,7 @@ void UcxTransport::wait(int milliseconds) {
 void UcxTransport::sleep(int milliseconds) {
   if (closed_ || !losses_.empty() || !refused_.empty()) return;
   if (!dooming_.empty()) milliseconds = std::min(milliseconds, 1);
+  if (flushing_) milliseconds = std::min(milliseconds, static_cast<int>(kPatience.count()));
   // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
   // included, so the sleep needs no other bound. Busy: something is there to be progressed.
   const ucs_status_t status = ucp_worker_arm(worker_.get());

@@ -2,7 +2,8 @@
 //
 //   ucx_transport.cc  life, data path, waiting
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
-//   ucx_control.cc    notices and goodbyes, as active messages beside the data
+//   ucx_control.cc    notices, goodbyes and the like, as active messages beside the data
+//   ucx_handover.cc   what is left of sends that are done
 //   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
 //
@@ -51,7 +52,7 @@ class UcxTransport final : public Transport {
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
-  bool handedOver(std::uint64_t* mark) override;
+  bool handedOver(int peer, std::uint64_t* mark) override;
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
@@ -74,8 +75,17 @@ class UcxTransport final : public Transport {
   // here.
   static constexpr std::chrono::milliseconds kGivingBack{100};
 
+  // How long a flush may take before markers are sent, which cost each of the two ranks some 10 microseconds.
+  static constexpr std::chrono::milliseconds kPatience{10};
+
   static constexpr int kGoodbyeRounds = kSourceBits;  // each doubles the ranks heard of
 
+  // Of sends to a peer that are done, by their numbers.
+  struct Handover {
+    std::uint64_t last = 0;
+    std::uint64_t marked = 0;  // up to here a marker is behind them
+    std::uint64_t left = 0;    // up to here they have left this process
+  };
   struct Peer {
     UcxTransport* transport = nullptr;
     int rank = -1;
@@ -84,8 +94,7 @@ class UcxTransport final : public Transport {
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;
-    enum class Flush { none, first, known } flush = Flush::none;  // the endpoint's first one
-    bool unflushed = false;  // sent to since its last flush began
+    Handover handover;
     bool gone = false;
     std::string whyGone;
     TransferList pending;          // in flight
@@ -103,6 +112,7 @@ class UcxTransport final : public Transport {
       goodbye,  // of a round of the closing barrier
       gone,     // the sender gives up the connection
       refuse,   // the sender has cancelled a message
+      marker,   // behind data; says nothing
     };
     struct Message {
       Kind kind;
@@ -111,6 +121,8 @@ class UcxTransport final : public Transport {
       Tag tag = 0;
       Notice notice = {};
     } message;
+    Handover* marks = nullptr;  // whose data a marker is behind
+    std::uint64_t last = 0;     // of them
     UcxTransport* transport = nullptr;
     int unsent = 0;
     std::list<Control>::iterator self;
@@ -146,16 +158,15 @@ class UcxTransport final : public Transport {
   void giveUpDoomed(Peer& peer);
   void refuse(Tag tag);
 
-  // ucx_flush.cc
+  // ucx_handover.cc
   void flush();
-  void flush(Peer& to);
   static void flushed(void* request, ucs_status_t status, void* transport);
   void endFlush();
-  static void firstFlushed(void* request, ucs_status_t status, void* peer);
-  void endFirstFlush(Peer& to);
+  void mark(Peer& to);
 
   // ucx_control.cc
   void setControlHandler();
+  static std::size_t bytesOf(Control::Kind kind);
   static ucs_status_t controlArrived(void* transport, const void* header, std::size_t headerBytes,
                                      void* data, std::size_t bytes,
                                      const ucp_am_recv_param_t* param);
@@ -193,12 +204,10 @@ class UcxTransport final : public Transport {
   std::vector<Tag> refused_;
   std::vector<int> dooming_;  // ranks with doomed transfers
 
-  std::uint64_t sends_ = 0;       // started
-  std::uint64_t handedOver_ = 0;  // of them, with all before
-  std::uint64_t flushing_ = 0;    // handedOver_ when the flushes under way are complete
-  int flushes_ = 0;               // under way
-  int firstFlushes_ = 0;          // under way, and not among these
-  std::vector<int> unflushed_;    // ranks
+  std::uint64_t sends_ = 0;  // done, to whomever; each has a number, from 1
+  std::uint64_t left_ = 0;   // up to here they have left this process
+  bool flushing_ = false, hasFlushed_ = false;
+  Clock::time_point flushBegan_{};
 
   std::bitset<kGoodbyeRounds> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;

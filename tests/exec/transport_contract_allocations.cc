@@ -105,8 +105,9 @@ TEST_P(TransportContract, MessagesArriveWithoutMemoryForThem) {
         while (probes[i].completions == 0)
           if (!me.transport.progress()) me.transport.wait(100);
         EXPECT_EQ(probes[i].status, TransferStatus::ok);
-        if (me.rank() == 1)
+        if (me.rank() == 1) {
           EXPECT_EQ(std::ranges::count(received[i], 7), static_cast<std::ptrdiff_t>(kSizes[i]));
+        }
       }
       me.meet();
     }

@@ -126,6 +126,70 @@ TEST_P(TransportContract, NoticeBeforeAnAbruptEnd) {
   });
 }
 
+// What has been received has left its sender, also when the receiver calls nothing from then on.
+TEST_P(TransportContract, HandingOverWantsNothingOfThePeer) {
+  run(2, [](Member& me) {
+    std::uint32_t call = 0;
+    for (std::size_t bytes :
+         {std::size_t{100000}, std::size_t{0}, std::size_t{64}, std::size_t{3000}})
+      for (int i = 0; i < 50; ++i, ++call) {
+        std::vector<std::uint8_t> data(bytes);
+        Probe probe;
+        if (me.rank() == 0)
+          me.transport.send(1, tagOf(0, call), data.data(), bytes, &probe);
+        else
+          me.transport.recv(0, tagOf(0, call), data.data(), bytes, &probe);
+        ASSERT_TRUE(finish(me.transport, {&probe}));
+        me.meet();  // rank 1 has done its part
+        if (me.rank() == 0) {
+          std::uint64_t mark = 0;
+          EXPECT_TRUE(progressUntil(
+              me.transport, [&] { return me.transport.handedOver(1, &mark); }, kNoticed))
+              << "call " << call;
+        }
+        me.meet();
+      }
+  });
+}
+
+// Nor does it wait for a rank that has been sent much and reads nothing.
+TEST_P(TransportContract, HandingOverToOneWaitsForNoOther) {
+  run(3, [](Member& me) {
+    const int busy = 2;
+    std::vector<std::uint8_t> much(16 * kMiB), little(8);
+    Probe hello, large, small;
+    if (me.rank() == busy) {  // connected, then busy
+      me.transport.recv(0, tagOf(0, 0), nullptr, 0, &hello);
+      ASSERT_TRUE(finish(me.transport, {&hello}));
+      me.meet();
+      me.meet();
+      me.transport.recv(0, tagOf(0, 1), much.data(), much.size(), &large);
+      ASSERT_TRUE(finish(me.transport, {&large}));
+      return;
+    }
+    if (me.rank() == 0) {
+      me.transport.send(busy, tagOf(0, 0), nullptr, 0, &hello);
+      ASSERT_TRUE(finish(me.transport, {&hello}));
+    }
+    me.meet();
+    if (me.rank() == 0) {
+      me.transport.send(busy, tagOf(0, 1), much.data(), much.size(), &large);
+      me.transport.send(1, tagOf(0, 2), little.data(), little.size(), &small);
+      std::uint64_t mark = 0;
+      EXPECT_TRUE(progressUntil(
+          me.transport, [&] { return small.completions == 1 && me.transport.handedOver(1, &mark); },
+          kNoticed));
+    } else {
+      me.transport.recv(0, tagOf(0, 2), little.data(), little.size(), &small);
+      ASSERT_TRUE(finish(me.transport, {&small}));
+    }
+    me.meet();
+    if (me.rank() == 0) {
+      EXPECT_TRUE(finish(me.transport, {&large}));
+    }
+  });
+}
+
 // A dead peer takes nothing; nobody waits until it does.
 TEST_P(TransportContract, DeadPeerEndsHandingOver) {
   runDeadly(2, [](Member& me) {
@@ -145,7 +209,8 @@ TEST_P(TransportContract, DeadPeerEndsHandingOver) {
     const auto stuck = [&] {
       return !progressUntil(
           me.transport,
-          [&] { return probes.back()->completions == 1 && me.transport.handedOver(&mark); }, 200);
+          [&] { return probes.back()->completions == 1 && me.transport.handedOver(1, &mark); },
+          200);
     };
     do {
       const auto call = static_cast<std::uint32_t>(probes.size());
@@ -154,10 +219,10 @@ TEST_P(TransportContract, DeadPeerEndsHandingOver) {
       me.transport.send(1, tagOf(0, call), data.data(), kBytes, probes.back().get());
     } while (!stuck() && probes.size() < 1000);
     me.meet();
-    me.transport.handedOver(&mark);
+    me.transport.handedOver(1, &mark);
     EXPECT_TRUE(progressUntil(
         me.transport,
-        [&] { return probes.back()->completions == 1 && me.transport.handedOver(&mark); },
+        [&] { return probes.back()->completions == 1 && me.transport.handedOver(1, &mark); },
         kNoticed));
   });
 }
