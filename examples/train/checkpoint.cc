@@ -102,7 +102,7 @@ void agree(const Team& team, const std::string& error) {
 }
 
 std::string replaceFile(const std::string& path, const std::string& contents) {
-  const std::string draft = path + ".draft";
+  const std::string draft = draftOf(path);
   const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) return because("cannot write", draft);
   const bool written = writeAll(file, contents);
@@ -120,7 +120,7 @@ std::string tryToReplace(const std::string& path) {
     errno = EISDIR;
     return because("cannot replace", path);
   }
-  const std::string draft = path + ".draft";
+  const std::string draft = draftOf(path);
   const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return because("cannot write", draft);
   close(file);

@@ -29,6 +29,8 @@ struct Settings {
 // Hands rank 0's `error` to all ranks, which throw it as std::runtime_error; "": none. Collective.
 void agree(const Team& team, const std::string& error);
 
+// Where a file is written that takes the place of another once it is complete.
+inline std::string draftOf(const std::string& path) { return path + ".draft"; }
 // What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
 std::string replaceFile(const std::string& path, const std::string& contents);
 // What would go wrong, as far as can be told without contents, or "". Leaves the file as it is.

@@ -123,9 +123,11 @@ class Trainer {
     inputs_.resize(static_cast<std::size_t>(config_.tokens()));
     targets_.resize(inputs_.size());
     passes_ = options.batch / atOnce;
-    for (std::int64_t i = 0; i < pipeline_.models(passes_); ++i)
-      models_.push_back(std::make_unique<Model>(team_, parameters_, config_, options.schedule));
-    parameters_.allocate();
+    team_.agree([&] {
+      for (std::int64_t i = 0; i < pipeline_.models(passes_); ++i)
+        models_.push_back(std::make_unique<Model>(team_, parameters_, config_, options.schedule));
+      parameters_.allocate();
+    });
     models_.front()->initialise(parameters_);
     for (const auto& model : models_) model->bind();
     if (!options.teacher.empty())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 namespace train {
@@ -54,6 +55,8 @@ void requireFit(const Team& team, const ModelConfig& config) {
     if (experts % team.shape().nEp != 0)
       throw std::invalid_argument("--experts " + text(experts) + " must be a multiple of --ep " +
                                   text(team.shape().nEp));
+    if (experts > std::numeric_limits<std::int32_t>::max())
+      throw std::invalid_argument("--experts " + text(experts) + " must be at most 2147483647");
     if (experts < config.topK)
       throw std::invalid_argument("--experts " + text(experts) + " must be at least --top-k " +
                                   text(config.topK));

@@ -1,11 +1,12 @@
 #include "options.h"
 
-#include <array>
 #include <charconv>
 #include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
+#include "checkpoint.h"
 #include "examples/common/command_line.h"
 
 namespace train {
@@ -91,22 +92,38 @@ std::vector<Option> optionsOf(Options& options) {
   };
 }
 
-// A checkpoint would take the place of its teacher.
+struct File {
+  std::string what;  // to people
+  std::filesystem::path path;
+  bool isWritten;
+};
+
+// By whatever names, links included.
+bool isOne(const std::filesystem::path& one, const std::filesystem::path& other) {
+  std::error_code error;
+  if (std::filesystem::equivalent(one, other, error)) return true;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(one), error) ==
+         std::filesystem::weakly_canonical(std::filesystem::absolute(other), error);
+}
+
+// What is written would take the place of what is read or written besides.
 void requireOneFileEach(const Options& options) {
-  const std::array<std::pair<const char*, const std::string*>, 3> files = {
-      {{"--checkpoint", &options.checkpoint},
-       {"--log", &options.log},
-       {"--teacher", &options.teacher}}};
+  std::vector<File> files;
+  for (const auto& [name, path] :
+       {std::pair<std::string, const std::string&>{"--checkpoint ", options.checkpoint},
+        {"--log ", options.log}}) {
+    if (path.empty()) continue;
+    files.push_back({name + path, path, true});
+    files.push_back({"the draft of " + name + path, draftOf(path), true});
+  }
+  if (!options.teacher.empty())
+    files.push_back({"--teacher " + options.teacher, options.teacher, false});
+  for (const std::string& text : options.texts) files.push_back({"--text " + text, text, false});
   for (std::size_t i = 0; i < files.size(); ++i)
-    for (std::size_t j = i + 1; j < files.size(); ++j) {
-      const auto& [one, path] = files[i];
-      const auto& [other, otherPath] = files[j];
-      if (path->empty() || otherPath->empty()) continue;
-      if (std::filesystem::absolute(*path).lexically_normal() ==
-          std::filesystem::absolute(*otherPath).lexically_normal())
-        throw std::invalid_argument(std::string(one) + " " + *path + " and " + other + " " +
-                                    *otherPath + " are one file; each needs its own");
-    }
+    for (std::size_t j = i + 1; j < files.size(); ++j)
+      if (files[i].isWritten && isOne(files[i].path, files[j].path))
+        throw std::invalid_argument(files[i].what + " and " + files[j].what +
+                                    " are one file; each needs its own");
 }
 
 }  // namespace

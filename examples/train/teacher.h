@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "model.h"
@@ -20,11 +21,11 @@ class Teacher {
   // Of its checkpoint, whatever its name.
   std::uint64_t hash() const { return hash_; }
 
-  const Real* probabilities(const std::int32_t* inputs) { return model_.probabilities(inputs); }
+  const Real* probabilities(const std::int32_t* inputs) { return model_->probabilities(inputs); }
 
  private:
   Parameters parameters_;
-  Model model_;
+  std::unique_ptr<Model> model_;
   std::uint64_t hash_ = 0;
 };
 

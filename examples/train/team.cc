@@ -1,8 +1,12 @@
 #include "team.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <stdexcept>
+#include <vector>
 
 namespace train {
 
@@ -45,6 +49,27 @@ void Team::sum(Real* values, std::size_t count, moecclComm_t comm) {
 void Team::sumOverWorld(double* values, std::size_t count) const {
   require(moecclAllReduce(values, values, count, moecclFloat64, moecclSum, world_, nullptr),
           "summing", world_);
+}
+
+void Team::agree(const std::function<void()>& step) const {
+  std::string error;
+  try {
+    step();
+  } catch (const std::bad_alloc&) {
+    error = "rank " + std::to_string(rank_) + " is out of memory";
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    if (error.empty()) error = "rank " + std::to_string(rank_) + " failed";
+  }
+  std::vector<unsigned char> failed(static_cast<std::size_t>(ranks_));
+  failed[static_cast<std::size_t>(rank_)] = !error.empty();
+  share(failed.data(), failed.size());
+  const auto first = std::ranges::find(failed, 1);
+  if (first == failed.end()) return;
+  std::array<char, 1024> text{};
+  if (first - failed.begin() == rank_) error.copy(text.data(), text.size() - 1);
+  share(text.data(), text.size());
+  throw std::invalid_argument(text.data());
 }
 
 void Team::share(void* bytes, std::size_t size) const {

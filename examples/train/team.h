@@ -4,6 +4,7 @@
 #include <moeccl/moeccl.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "real.h"
@@ -49,6 +50,10 @@ class Team {
   // Over the ranks of the stage with the caller's place in their MP groups: one of each.
   void sumOverMpGroups(Real* values, std::size_t count) const { sum(values, count, peers_); }
   void sumOverWorld(double* values, std::size_t count) const;
+
+  // Runs a step that may fail on some ranks or in some stages alone. Where it throws on one rank, std::invalid_argument
+  // with that text is thrown on all; that of the first such rank. Collective over the world.
+  void agree(const std::function<void()>& step) const;
 
   // The bits of the one rank that has set any, on all ranks: the others bring zeros.
   void share(void* bytes, std::size_t size) const;

@@ -288,10 +288,12 @@ typedef struct {
  * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of
  * its collectives are those of the grid's communicator. Matrix products run on as many threads as OpenBLAS is
  * set to, in every rank; where ranks share cores, set OPENBLAS_NUM_THREADS=1.
+ * Where it fails on one rank it fails on all.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
  * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have), InvalidUsage (ranks came with different
  * configs), SystemError (not enough memory; no cuBLAS), UnhandledCudaError (not enough memory of the GPU), and those
- * of moecclAllGather. */
+ * of moecclAllGather; RemoteError (one of these on another rank, which the message names; a NULL grid alone makes
+ * the others wait). */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
 /* Frees a layer; local, NULL is allowed. On GPUs it waits for the layer's passes. */

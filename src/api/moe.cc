@@ -9,7 +9,9 @@
 
 #include "src/api/handles.h"
 #include "src/api/moe_handle.h"
+#include "src/comm/agreement.h"
 #include "src/exec/gpu.h"
+#include "src/moe/same_config.h"
 #include "src/text.h"
 
 namespace {
@@ -84,17 +86,31 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
                                     moecclMoeLayer_t* layer) {
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
     require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
-    require(layer != nullptr, "layer is NULL; pass where to store the layer");
     const auto state = moeccl::hold(grid->comms[moecclGroupWorld]);
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    const moeccl::World world = {communicator.settings().memory,
-                                 [&](const void* send, void* recv, size_t bytes) {
-                                   communicator.allgather(send, recv, bytes);
-                                 }};
+    moeccl::CommunicatorOob oob(communicator);
     const std::optional<moeccl::Device> device = communicator.device();
     const Here here(device);
-    *layer = new moecclMoeLayer{device, moeccl::MoeLayer(grid, readStruct(kMoeConfig, config),
-                                                         std::getenv("MOECCL_SCHEDULE"), world)};
+    // Where one rank fails all do: by its arguments, by a config unlike the others', for want of memory.
+    moecclMoeConfig_t wanted;
+    moecclSchedule_t requested = moecclScheduleAuto;
+    moeccl::agreeAfter(oob, [&] {
+      require(layer != nullptr, "layer is NULL; pass where to store the layer");
+      wanted = readStruct(kMoeConfig, config);
+      requested = moeccl::requestedSchedule(wanted, std::getenv("MOECCL_SCHEDULE"));
+    });
+    moeccl::requireSameConfig(
+        communicator.ranks(),
+        [&](const void* send, void* recv, size_t bytes) {
+          communicator.allgather(send, recv, bytes);
+        },
+        wanted, requested);
+    std::unique_ptr<moecclMoeLayer> made;
+    moeccl::agreeAfter(oob, [&] {
+      made.reset(new moecclMoeLayer{
+          device, moeccl::MoeLayer(grid, wanted, requested, communicator.settings().memory)});
+    });
+    *layer = made.release();
   });
 }
 

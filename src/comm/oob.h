@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,6 +65,8 @@ void agreeAfter(Oob& oob, Step&& step) {
     step();
   } catch (const Error& error) {
     failure = error;
+  } catch (const std::bad_alloc&) {
+    failure.emplace(moecclSystemError, "out of memory");
   } catch (const std::exception& error) {
     failure.emplace(moecclSystemError, error.what());
   }

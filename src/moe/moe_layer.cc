@@ -1,8 +1,6 @@
 #include "src/moe/moe_layer.h"
 
 #include <algorithm>
-#include <bit>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -10,90 +8,12 @@
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {
 
-// A field of the config, as ranks exchange it.
-struct Field {
-  const char* name;
-  bool real;  // the bits of a double
-  std::int64_t value;
-};
-
-Field whole(const char* name, std::int64_t value) { return {name, false, value}; }
-Field real(const char* name, double value) {
-  return {name, true, std::bit_cast<std::int64_t>(value)};
-}
-
-std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
-  return {whole("tokens", config.tokens),
-          whole("embedding", config.embedding),
-          whole("hidden", config.hidden),
-          whole("experts", config.experts),
-          whole("topK", config.topK),
-          real("capacityFactor", config.capacityFactor),
-          whole("capacityGroups", config.capacityGroups),
-          whole("activation", config.activation),
-          whole("datatype", config.datatype),
-          whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
-          whole("training", config.training),
-          whole("chunks", config.chunks),
-          whole("gate", config.gate),
-          whole("seed", config.seed),
-          real("jitter", config.jitter),
-          real("importanceWeight", config.importanceWeight),
-          real("loadWeight", config.loadWeight),
-          whole("expertGroups", config.expertGroups),
-          whole("topGroups", config.topGroups),
-          real("routingScale", config.routingScale),
-          whole("sequenceTokens", config.sequenceTokens),
-          whole("dropless", config.dropless),
-          whole("residual", config.residual)};
-}
-
-std::string textOf(const Field& field, std::int64_t value) {
-  return field.real ? numberText(std::bit_cast<double>(value)) : numberText(value);
-}
-
-void requireSameConfig(int ranks, const World& world, const std::vector<Field>& fields) {
-  std::vector<std::int64_t> mine, all(static_cast<std::size_t>(ranks) * fields.size());
-  for (const Field& field : fields) mine.push_back(field.value);
-  world.allGather(mine.data(), all.data(), mine.size() * sizeof(std::int64_t));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::size_t field = i % fields.size();
-    if (all[i] != all[field])
-      throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
-                                          fields[field].name + " is " +
-                                          textOf(fields[field], all[field]) + " on rank 0 and " +
-                                          textOf(fields[field], all[i]) + " on rank " +
-                                          std::to_string(i / fields.size()));
-  }
-}
-
-Groups comparedGroups(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
-                      const World& world) {
-  const Groups groups = groupsOf(grid);
-  // A schedule that there is not is this rank's alone to report, once all have compared.
-  std::int64_t schedule = -1;
-  std::exception_ptr unknown;
-  try {
-    schedule = requestedSchedule(config, environment);
-  } catch (const Error&) {
-    unknown = std::current_exception();
-  }
-  try {
-    requireSameConfig(groups.world.ranks, world, fieldsOf(config, schedule));
-  } catch (const Error&) {
-    if (unknown == nullptr) throw;
-  }
-  if (unknown != nullptr) std::rethrow_exception(unknown);
-  return groups;
-}
-
-std::unique_ptr<Compute> computeOf(const World& world, const LayerShape& shape) {
-  return world.memory == moecclMemoryCuda ? cudaCompute(shape) : cpuCompute(shape);
+std::unique_ptr<Compute> computeOf(moecclMemory_t memory, const LayerShape& shape) {
+  return memory == moecclMemoryCuda ? cudaCompute(shape) : cpuCompute(shape);
 }
 
 std::unique_ptr<Schedule> beside(std::unique_ptr<Schedule> schedule, const Groups& groups,
@@ -121,8 +41,7 @@ std::unique_ptr<Schedule> scheduleOf(const Groups& groups, Compute& compute) {
 }
 
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
-LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, const char* environment) {
-  const moecclSchedule_t requested = requestedSchedule(config, environment);
+LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
   const bool cuts = requested == moecclScheduleS1 && config.chunks == 0 &&
                     shape.groups > groups.shape.nMp && !shape.dropless;
@@ -143,11 +62,11 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, const cha
 
 }  // namespace
 
-MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
-                   const World& world)
-    : groups_(comparedGroups(grid, config, environment, world)),
-      shape_(chosenShape(groups_, config, environment)),
-      compute_(computeOf(world, shape_)),
+MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
+                   moecclMemory_t memory)
+    : groups_(groupsOf(grid)),
+      shape_(chosenShape(groups_, config, requested)),
+      compute_(computeOf(memory, shape_)),
       schedule_(scheduleOf(groups_, *compute_)),
       sums_(*compute_),
       stats_(*compute_),

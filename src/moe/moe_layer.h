@@ -1,8 +1,6 @@
 // The layer behind moecclMoeLayer_t.
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,21 +9,13 @@
 
 namespace moeccl {
 
-// What the public API does not say of a grid's communicator.
-struct World {
-  moecclMemory_t memory;
-  // Collective: what each rank has, `bytes` bytes of host memory. Waits for it. Throws Error.
-  std::function<void(const void* send, void* recv, std::size_t bytes)> allGather;
-};
-
 // On GPUs the communicator's device has to be current in every call, this and the destructor too.
 class MoeLayer {
  public:
-  // Collective over the grid: ranks compare their configs before each checks its own, so that all
-  // of them fail where one does. `environment`: the value of MOECCL_SCHEDULE, or null. Throws
-  // Error.
-  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, const char* environment,
-           const World& world);
+  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `memory`: that of
+  // the grid's communicator. Throws Error.
+  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
+           moecclMemory_t memory);
   // Waits for what is under way.
   ~MoeLayer();
   MoeLayer(const MoeLayer&) = delete;

@@ -16,10 +16,11 @@ std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 std::atomic<std::size_t> most{SIZE_MAX};  // bytes of one allocation
 std::atomic<long> left{-1};               // allocations before one that fails; below 0: none does
+thread_local std::size_t mostHere = SIZE_MAX;  // the same, of one rank
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
   if (counting) ++allocations;
-  if (bytes > most || (left >= 0 && left-- == 0)) throw std::bad_alloc();
+  if (bytes > most || bytes > mostHere || (left >= 0 && left-- == 0)) throw std::bad_alloc();
   void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -136,6 +137,32 @@ TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
       check(moecclGridDestroy(grid));
     });
   }
+}
+
+// A layer that one rank has no memory for is made on none, and none waits for it.
+TEST(Allocation, OneRankHasNoMemoryForALayer) {
+  Problem problem;
+  problem.name = "memory of one rank";
+  problem.grid = {2, 2, 2, moecclOrderEspEp};
+  problem.tokens = 1000;
+  const Solved solved = solve(problem);
+  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, problem.grid, &grid));
+    const moecclMoeConfig_t config = solved.layer.config;
+    moecclMoeLayer_t layer = nullptr;
+    mostHere = rank == 2 ? 8000 : SIZE_MAX;
+    const moecclResult_t result = moecclMoeLayerCreate(grid, &config, &layer);
+    mostHere = SIZE_MAX;
+    if (rank == 2)
+      checkError(result, moecclSystemError, nullptr, {"moecclMoeLayerCreate: out of memory"});
+    else
+      checkError(result, moecclRemoteError, nullptr, {"rank 2 failed: out of memory"});
+    checkThat(layer == nullptr, "a layer in spite of the error");
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclGridDestroy(grid));
+  });
 }
 
 // Whichever allocation fails, on the way of a call or of what tells its error: returns whether one did.

@@ -369,6 +369,34 @@ TEST(MoeErrors, ConfigsThatDiffer) {
   });
 }
 
+// What one rank alone finds wrong: it says what, the others who, and nobody waits.
+TEST(MoeErrors, OneRankAlone) {
+  onGrid([](moecclGrid_t grid, int rank) {
+    const auto refused = [&](const moecclMoeConfig_t* config, moecclMoeLayer_t* layer,
+                             const char* why) {
+      const moecclResult_t result = moecclMoeLayerCreate(grid, config, layer);
+      if (rank == 1)
+        checkError(result, moecclInvalidArgument, nullptr, {"moecclMoeLayerCreate", why});
+      else
+        checkError(result, moecclRemoteError, nullptr,
+                   {"moecclMoeLayerCreate", "rank 1 failed", why});
+      checkThat(layer == nullptr || *layer == nullptr, "a layer in spite of the error");
+    };
+    moecclMoeConfig_t config = rightConfig();
+    moecclMoeLayer_t layer = nullptr;
+    refused(rank == 1 ? nullptr : &config, &layer, "config is NULL");
+    refused(&config, rank == 1 ? nullptr : &layer, "layer is NULL");
+    config.version = rank == 1 ? 0 : config.version;
+    refused(&config, &layer, "config was not initialised");
+    config = rightConfig();
+    config.schedule = rank == 1 ? moecclNumSchedules : moecclScheduleS1;
+    refused(&config, &layer, "config.schedule is 5");
+    config = rightConfig();
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    check(moecclMoeLayerDestroy(layer));
+  });
+}
+
 TEST(MoeErrors, Environment) {
   setenv("MOECCL_SCHEDULE", "fastest", 1);
   onGrid([](moecclGrid_t grid, int) {

@@ -121,7 +121,7 @@ const char* nameOf(moecclSchedule_t schedule);
 // outcomes by rank; of processes none come back.
 std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, const Run& run);
 
-// All of them against the reference, and their statistics against each other to the last bit.
+// All of them against the reference and against each other, their statistics to the last bit.
 void expectAllSchedules(const Problem& problem);
 
 }  // namespace moeccl::test

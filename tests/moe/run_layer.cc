@@ -72,6 +72,10 @@ void expectAllSchedules(const Problem& problem) {
     for (int rank = 0; rank < problem.ranks(); ++rank) {
       SCOPED_TRACE(problem.text() + ", " + nameOf(schedule));
       EXPECT_EQ(outcomes[rank].auxiliaryLoss, first[rank].auxiliaryLoss);
+      EXPECT_EQ(outcomes[rank].droppedChoices, first[rank].droppedChoices);
+      EXPECT_EQ(outcomes[rank].kept, first[rank].kept);
+      EXPECT_LE(moe_reference::largestError(outcomes[rank].output, first[rank].output),
+                toleranceOf(problem.datatype));
       // What a probe's experts give back are the choices' weights.
       if (problem.probe) {
         EXPECT_EQ(outcomes[rank].output, first[rank].output);

@@ -77,8 +77,26 @@ void checkLearned(const Problem& problem, const Learned& learned, const Gradient
     compare("residual b2", learned.residualB2, expected.residualB2);
   }
   if (!faults.empty())
-    throw std::runtime_error("gradients are not what the reference says" + faults + "; " +
-                             problem.text());
+    throw std::runtime_error("gradients are not what is expected" + faults + "; " + problem.text());
+}
+
+void checkAlike(const Problem& problem, const Learned& learned, const Learned& otherwise) {
+  Gradients expected;
+  const auto decodeTo = [&](std::vector<double>& numbers, const Elements& elements) {
+    numbers = decode(problem.datatype, elements);
+  };
+  decodeTo(expected.input, otherwise.input);
+  decodeTo(expected.gate, otherwise.gate);
+  decodeTo(expected.noise, otherwise.noise);
+  decodeTo(expected.w1, otherwise.w1);
+  decodeTo(expected.b1, otherwise.b1);
+  decodeTo(expected.w2, otherwise.w2);
+  decodeTo(expected.b2, otherwise.b2);
+  decodeTo(expected.residualW1, otherwise.residualW1);
+  decodeTo(expected.residualB1, otherwise.residualB1);
+  decodeTo(expected.residualW2, otherwise.residualW2);
+  decodeTo(expected.residualB2, otherwise.residualB2);
+  checkLearned(problem, learned, expected, toleranceOf(problem.datatype));
 }
 
 }  // namespace moeccl::test

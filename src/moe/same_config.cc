@@ -1,0 +1,75 @@
+#include "src/moe/same_config.h"
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// A field of the config, as ranks exchange it.
+struct Field {
+  const char* name;
+  bool real;  // the bits of a double
+  std::int64_t value;
+};
+
+Field whole(const char* name, std::int64_t value) { return {name, false, value}; }
+Field real(const char* name, double value) {
+  return {name, true, std::bit_cast<std::int64_t>(value)};
+}
+
+std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
+  return {whole("tokens", config.tokens),
+          whole("embedding", config.embedding),
+          whole("hidden", config.hidden),
+          whole("experts", config.experts),
+          whole("topK", config.topK),
+          real("capacityFactor", config.capacityFactor),
+          whole("capacityGroups", config.capacityGroups),
+          whole("activation", config.activation),
+          whole("datatype", config.datatype),
+          whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
+          whole("training", config.training),
+          whole("chunks", config.chunks),
+          whole("gate", config.gate),
+          whole("seed", config.seed),
+          real("jitter", config.jitter),
+          real("importanceWeight", config.importanceWeight),
+          real("loadWeight", config.loadWeight),
+          whole("expertGroups", config.expertGroups),
+          whole("topGroups", config.topGroups),
+          real("routingScale", config.routingScale),
+          whole("sequenceTokens", config.sequenceTokens),
+          whole("dropless", config.dropless),
+          whole("residual", config.residual)};
+}
+
+std::string textOf(const Field& field, std::int64_t value) {
+  return field.real ? numberText(std::bit_cast<double>(value)) : numberText(value);
+}
+
+}  // namespace
+
+void requireSameConfig(int ranks, const AllGather& allGather, const moecclMoeConfig_t& config,
+                       moecclSchedule_t requested) {
+  const std::vector<Field> fields = fieldsOf(config, requested);
+  std::vector<std::int64_t> mine, all(static_cast<std::size_t>(ranks) * fields.size());
+  for (const Field& field : fields) mine.push_back(field.value);
+  allGather(mine.data(), all.data(), mine.size() * sizeof(std::int64_t));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t field = i % fields.size();
+    if (all[i] != all[field])
+      throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
+                                          fields[field].name + " is " +
+                                          textOf(fields[field], all[field]) + " on rank 0 and " +
+                                          textOf(fields[field], all[i]) + " on rank " +
+                                          std::to_string(i / fields.size()));
+  }
+}
+
+}  // namespace moeccl
