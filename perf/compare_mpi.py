@@ -49,7 +49,7 @@ CALLS = {
     "100mbit": {"small": 60, "middle": 30, "large": 3, "huge": 1},
 }
 OURS = {"small": "auto,linear,hierarchical,bruck", "middle": "auto,linear,hierarchical,bruck",
-        "large": "auto,pairwise,hierarchical", "huge": "auto,pairwise"}
+        "large": "auto,linear,pairwise,hierarchical", "huge": "auto,linear,pairwise"}
 THEIRS = {"small": "default,linear,pairwise,modified_bruck,linear_sync",
           "middle": "default,linear,pairwise,modified_bruck,linear_sync",
           "large": "default,linear,pairwise,modified_bruck,linear_sync",
@@ -72,8 +72,7 @@ def measure(options):
             profile = os.path.abspath(os.path.join(options.folder, "profiles", f"{shape}-{uplink}.json"))
             subprocess.run([options.lab, "run", "--name", name, "--no-prefix", "--", options.fit, "--output", profile,
                             "--collectives", "alltoall", "--grids", f"1,{nodes * ranks},1", "--budget", str(options.budget),
-                            "--max-bytes", str(nodes * ranks << 20)], check=True, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL)
+                            "--max-bytes", str(nodes * ranks << 20)], check=True, stdout=subprocess.DEVNULL)
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
                 run(options, name, nodes * ranks, path_of(options.folder, shape, uplink, transport, sizes), transport, sizes,
