@@ -136,9 +136,18 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   const auto last = Clock::now() + kSettling;
   progressUntil([this] { return inFlight_ == 0; }, last);
   flushWorker();
-  bool settled = awaitChores(last) && progressUntil([this] { return !flushing_; }, last);
+  const auto awaitAll = [this](Clock::time_point until) {
+    return awaitChores(until) && progressUntil([this] { return !flushing_; }, until);
+  };
+  bool settled = awaitAll(Clock::now() + kFarewell);
+  if (!settled) {  // a message to a peer that does not answer
+    for (Peer& peer : peers_) peer.endpoint.reset();
+    settled = awaitAll(last);
+  }
   while (settled && dropUnexpected()) settled = awaitChores(last);
   closed_ = true;
+  // They end with the worker, or not at all.
+  for (Peer& peer : peers_) static_cast<void>(peer.endpoint.release());
   if (settled) {
     worker_.reset();
     context_.reset();

@@ -11,11 +11,17 @@ namespace {
 // Of progress, before a peer is given up. Others that go on sending must not prolong it for ever.
 constexpr int kLastRounds = 10000;
 
+bool hasSends(TransferList& transfers) {
+  for (const Transfer* each = transfers.front(); each; each = transfers.after(each))
+    if (each->flight.isSend) return true;
+  return false;
+}
+
 }  // namespace
 
 ucp_ep_h UcxTransport::reach(Peer& peer) {
-  if (peer.endpoint) return peer.endpoint.get();
   if (peer.gone) return nullptr;
+  if (peer.endpoint) return peer.endpoint.get();
 
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -37,12 +43,12 @@ ucp_ep_h UcxTransport::reach(Peer& peer) {
 
 void UcxTransport::endpointFailed(void* peer, ucp_ep_h, ucs_status_t status) {
   Peer& failed = *static_cast<Peer*>(peer);
-  failed.transport->losses_.push_back({failed.rank, ucs_status_string(status)});
+  failed.transport->losses_.push_back({failed.rank, ucs_status_string(status), true});
 }
 
 void UcxTransport::lookAfterProcesses() {
   for (int rank; (rank = processes_.next()) >= 0;)
-    losses_.push_back({rank, "the process has ended"});
+    losses_.push_back({rank, "the process has ended", true});
 }
 
 bool UcxTransport::settle() {
@@ -56,6 +62,7 @@ bool UcxTransport::settle() {
     while (!losses_.empty()) {
       const Loss loss = std::move(losses_.back());
       losses_.pop_back();
+      if (loss.broken) peer(loss.rank).endpoint.reset();
       lose(peer(loss.rank), loss.why);
     }
     anything = true;
@@ -79,7 +86,10 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.gone = true;
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
-  peer.endpoint.reset();
+  // UCX (1.13) gives back sends only when the endpoint is closed. But then it answers the peer, whose own wish
+  // to connect may still be under way, under another name, and the peer abort()s. So an endpoint that owes
+  // nothing stays until the worker ends, which answers nobody any more.
+  if (hasSends(peer.pending) || hasSends(peer.doomed)) peer.endpoint.reset();
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
 }
 

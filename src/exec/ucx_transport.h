@@ -93,7 +93,7 @@ class UcxTransport final : public Transport {
     ProcessIdentity process;
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
-    UcxEndpoint endpoint;
+    UcxEndpoint endpoint;    // may be there when the peer is gone, too
     Handover handover;
     bool gone = false;
     std::string whyGone;
@@ -104,6 +104,7 @@ class UcxTransport final : public Transport {
   struct Loss {
     int rank;
     std::string why;
+    bool broken = false;  // the connection, or the process is no more
   };
   // A control message, to one peer or several.
   struct Control {
