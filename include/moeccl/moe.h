@@ -335,6 +335,8 @@ MOECCL_API moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, in
 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
+ * The same means to the last bit, but for moecclScheduleBaseline: each rank of an MP group computes its own there, and
+ * some BLAS kernels round a row by its place in the matrix. So with Backward's results.
  * On host memory the caller's own thread computes between the collectives: Forward first waits for
  * the stream's earlier work, and is complete when it returns, with a stream as without. On GPUs it is queued behind
  * the stream's earlier work.
