@@ -82,6 +82,8 @@ double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
   contender.barrier();
   for (int i = 0; i < options_.warmupIterations; ++i) contender.exchange(send, recv, count, type);
   job_.memory().synchronize();
+  // Else a rank whose last call was over early would count what others still needed for theirs.
+  contender.barrier();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv, count, type);
   job_.memory().synchronize();
