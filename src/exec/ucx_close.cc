@@ -66,7 +66,7 @@ bool UcxTransport::awaitChores(Clock::time_point deadline) {
 // Hands over to the peers what has been sent.
 void UcxTransport::flushEndpoints() {
   for (Peer& peer : peers_) {
-    if (!peer.endpoint) continue;
+    if (!peer.endpoint || peer.gone) continue;
     startChore([&](ucp_request_param_t* param) {
       param->cb.send = [](void* request, ucs_status_t, void* self) { choreDone(request, self); };
       return ucp_ep_flush_nbx(peer.endpoint.get(), param);
@@ -142,6 +142,7 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   bool settled = awaitAll(Clock::now() + kFarewell);
   if (!settled) {  // a message to a peer that does not answer
     for (Peer& peer : peers_) peer.endpoint.reset();
+    flushWorker();
     settled = awaitAll(last);
   }
   while (settled && dropUnexpected()) settled = awaitChores(last);

@@ -11,12 +11,6 @@ namespace {
 // Of progress, before a peer is given up. Others that go on sending must not prolong it for ever.
 constexpr int kLastRounds = 10000;
 
-bool hasSends(TransferList& transfers) {
-  for (const Transfer* each = transfers.front(); each; each = transfers.after(each))
-    if (each->flight.isSend) return true;
-  return false;
-}
-
 }  // namespace
 
 ucp_ep_h UcxTransport::reach(Peer& peer) {
@@ -86,11 +80,11 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.gone = true;
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
-  // UCX (1.13) gives back sends only when the endpoint is closed. But then it answers the peer, whose own wish
-  // to connect may still be under way, under another name, and the peer abort()s. So an endpoint that owes
-  // nothing stays until the worker ends, which answers nobody any more.
-  if (hasSends(peer.pending) || hasSends(peer.doomed)) peer.endpoint.reset();
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
+  // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is closed. But then it
+  // answers the peer, whose own wish to connect may still be under way, under another name, and the peer abort()s.
+  // So an endpoint that owes nothing stays until the worker ends, which answers nobody any more.
+  if (!peer.doomed.empty()) peer.endpoint.reset();
 }
 
 void UcxTransport::doom(Transfer* transfer) {
