@@ -50,4 +50,6 @@ constexpr Tag makeTag(const TagFields& f) {
   return tag << kSourceBits | field(f.source, kSourceBits);
 }
 
+constexpr int sourceOf(Tag tag) { return static_cast<int>(tag & ((Tag{1} << kSourceBits) - 1)); }
+
 }  // namespace moeccl

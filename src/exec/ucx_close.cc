@@ -6,8 +6,9 @@
 namespace moeccl {
 namespace {
 
-// An abrupt close tells those it is connected to, as far as that needs no waiting.
-constexpr std::chrono::milliseconds kFarewell{10};
+// An abrupt close tells those it is connected to. That waits behind data that are on their way to them, and for peers
+// that do nothing not longer than this.
+constexpr std::chrono::milliseconds kFarewell{300};
 // What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
 constexpr std::chrono::milliseconds kSettling{500};
 
@@ -97,6 +98,10 @@ bool UcxTransport::dropUnexpected() {
   bool anything = false;
   ucp_tag_recv_info_t info;
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
+    // A sender that has been given up must not take this for a success. It is connected, since its message has
+    // come, so to close its endpoint is safe (see settle()).
+    const int sender = sourceOf(info.sender_tag);
+    if (!peers_.empty() && sender < ranks_ && peer(sender).gone) peer(sender).endpoint.reset();
     drop(message);
     anything = true;
   }
@@ -139,13 +144,17 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   const auto awaitAll = [this](Clock::time_point until) {
     return awaitChores(until) && progressUntil([this] { return !flushing_; }, until);
   };
-  bool settled = awaitAll(Clock::now() + kFarewell);
+  // Endpoints that owe nothing are closed only when there is no other way (see settle()).
+  bool settled = awaitAll(last - kGivingBack);
   if (!settled) {  // a message to a peer that does not answer
     for (Peer& peer : peers_) peer.endpoint.reset();
     flushWorker();
     settled = awaitAll(last);
   }
-  while (settled && dropUnexpected()) settled = awaitChores(last);
+  while (settled && dropUnexpected()) {
+    flushWorker();
+    settled = awaitChores(last);
+  }
   closed_ = true;
   // They end with the worker, or not at all.
   for (Peer& peer : peers_) static_cast<void>(peer.endpoint.release());

@@ -56,8 +56,8 @@ bool UcxTransport::settle() {
     while (!losses_.empty()) {
       const Loss loss = std::move(losses_.back());
       losses_.pop_back();
-      if (loss.broken) peer(loss.rank).endpoint.reset();
       lose(peer(loss.rank), loss.why);
+      if (loss.broken) peer(loss.rank).endpoint.reset();
     }
     anything = true;
   }
@@ -66,6 +66,11 @@ bool UcxTransport::settle() {
     for (int rank : std::exchange(dooming_, {})) {
       Peer& with = peer(rank);
       if (with.doomed.empty()) continue;
+      // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is closed. But then it
+      // answers the peer, whose own wish to connect may still be under way, under another name, and the peer
+      // abort()s. So a lost peer's endpoint that owes nothing stays until the worker ends, which answers nobody any
+      // more.
+      if (with.gone) with.endpoint.reset();
       dooming_.push_back(rank);
       if (now < with.patience) continue;
       giveUpDoomed(with);
@@ -81,10 +86,6 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
-  // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is closed. But then it
-  // answers the peer, whose own wish to connect may still be under way, under another name, and the peer abort()s.
-  // So an endpoint that owes nothing stays until the worker ends, which answers nobody any more.
-  if (!peer.doomed.empty()) peer.endpoint.reset();
 }
 
 void UcxTransport::doom(Transfer* transfer) {
