@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "tests/moe/problem.h"
+#include "tests/moe/on_layer.h"
 
 namespace {
 std::atomic<bool> counting{false};
@@ -56,20 +56,9 @@ TEST(Allocation, NoneOnceTheLayerHasRun) {
     const Solved solved = solve(problem);
     allocations = 0;
     std::barrier meet(problem.ranks());
-    runJob(jobOf(problem), [&, schedule = schedule](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = nullptr;
-      moecclMoeLayer_t layer = nullptr;
-      moecclMoeConfig_t config = solved.layer.config;
-      config.schedule = schedule;
-      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-      check(moecclGridCreate(comm, problem.grid, &grid));
-      check(moecclMoeLayerCreate(grid, &config, &layer));
-      check(moecclMoeLayerGetShapes(layer, &shapes));
-      const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-      check(moecclMoeLayerSetWeights(layer, &shard.weights));
-      moe_reference::Elements tokens =
-          moe_reference::encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]);
-      moe_reference::Elements gradient = tokens;
+    onLayer(problem, solved, schedule, [&](const LayerRank& at) {
+      const moecclMoeLayer_t layer = at.layer;
+      moe_reference::Elements tokens = at.input, gradient = tokens;
       const auto pass = [&] {
         check(moecclMoeForward(layer, tokens.data(), tokens.data(), nullptr));
         check(moecclMoeBackward(layer, gradient.data(), 1.0, gradient.data(), nullptr));
@@ -82,8 +71,6 @@ TEST(Allocation, NoneOnceTheLayerHasRun) {
       meet.arrive_and_wait();
       counting = false;
       meet.arrive_and_wait();
-      check(moecclMoeLayerDestroy(layer));
-      check(moecclGridDestroy(grid));
     });
     // One allocation per pass, by one of the ranks, would be kPasses.
     EXPECT_LT(allocations, kPasses / 4) << "schedule " << schedule;
@@ -100,19 +87,9 @@ TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
     problem.dropless = true;
     problem.training = true;
     const Solved solved = solve(problem);
-    runJob(jobOf(problem), [&, schedule = schedule](moecclComm_t comm, int) {
-      moecclGrid_t grid = nullptr;
-      moecclMoeLayer_t layer = nullptr;
-      moecclMoeConfig_t config = solved.layer.config;
-      config.schedule = schedule;
-      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-      check(moecclGridCreate(comm, problem.grid, &grid));
-      check(moecclMoeLayerCreate(grid, &config, &layer));
-      check(moecclMoeLayerGetShapes(layer, &shapes));
-      const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-      check(moecclMoeLayerSetWeights(layer, &shard.weights));
-      const moe_reference::Elements tokens =
-          moe_reference::encode(problem.datatype, solved.inputs[0]);
+    onLayer(problem, solved, schedule, [&](const LayerRank& at) {
+      const moecclMoeLayer_t layer = at.layer;
+      const moe_reference::Elements& tokens = at.input;
       moe_reference::Elements output(tokens.size());
       const auto forward = [&] {
         return moecclMoeForward(layer, tokens.data(), output.data(), nullptr);
@@ -133,8 +110,6 @@ TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
                                               solved.expected[0].output),
                   1e-5);
       }
-      check(moecclMoeLayerDestroy(layer));
-      check(moecclGridDestroy(grid));
     });
   }
 }

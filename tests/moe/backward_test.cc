@@ -18,11 +18,6 @@ using moe_reference::Elements;
 using moe_reference::encode;
 using moe_reference::Gradients;
 
-// Sanitizers see float64 in other problems.
-std::vector<Problem> inDatatypes(const std::vector<Problem>& problems) {
-  return kSanitized ? problems : inBothDatatypes(problems);
-}
-
 void expectAllSchedulesLearn(const Problem& problem) {
   const Task task = taskOf(problem);
   std::vector<Learned> first;
@@ -89,14 +84,14 @@ TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
 }
 
 TEST(Backward, FollowsTheReferenceThroughTheResidualBranch) {
-  for (const Problem& problem : inDatatypes(residualProblems())) {
+  for (const Problem& problem : inBothDatatypes(residualProblems())) {
     expectAllSchedulesLearn(problem);
     if (HasFailure()) return;
   }
 }
 
 TEST(Backward, FollowsTheReferenceDropless) {
-  for (const Problem& problem : inDatatypes(droplessProblems())) {
+  for (const Problem& problem : inBothDatatypes(droplessProblems())) {
     expectAllSchedulesLearn(problem);
     if (HasFailure()) return;
   }

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <numeric>
 #include <string>
 
-#include "tests/moe/problem.h"
+#include "tests/moe/on_layer.h"
 
 namespace moeccl::test {
 namespace {
@@ -30,37 +29,14 @@ class EveryGate : public testing::TestWithParam<int> {
   }
 };
 
-// A layer on the ranks of a job. Runs `body` on each.
-struct Rank {
-  moecclMoeLayer_t layer;
-  int batch;
-  moe_reference::Elements input;
-};
-void onLayer(const Problem& problem, const Solved& solved,
-             const std::function<void(const Rank&, int rank)>& body) {
-  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    moecclMoeLayer_t layer = nullptr;
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclGridCreate(comm, problem.grid, &grid));
-    check(moecclMoeLayerCreate(grid, &solved.layer.config, &layer));
-    check(moecclMoeLayerGetShapes(layer, &shapes));
-    const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-    check(moecclMoeLayerSetWeights(layer, &shard.weights));
-    const int batch = rank / problem.grid.nMp;
-    body({layer, batch, moe_reference::encode(problem.datatype, solved.inputs[batch])}, rank);
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
-  });
-}
-
-moe_reference::Elements forward(const Rank& rank) {
-  moe_reference::Elements output(rank.input.size());
-  check(moecclMoeForward(rank.layer, rank.input.data(), output.data(), nullptr));
+moe_reference::Elements forward(moecclMoeLayer_t layer, const moe_reference::Elements& input) {
+  moe_reference::Elements output(input.size());
+  check(moecclMoeForward(layer, input.data(), output.data(), nullptr));
   return output;
 }
+moe_reference::Elements forward(const LayerRank& rank) { return forward(rank.layer, rank.input); }
 
-moecclMoeStats_t statsOf(const Rank& rank) {
+moecclMoeStats_t statsOf(const LayerRank& rank) {
   moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
   check(moecclMoeGetStats(rank.layer, &stats));
   return stats;
@@ -129,7 +105,7 @@ TEST_P(EveryGate, CountsStepsInTraining) {
   const Problem problem = probe({2, 2, 2, moecclOrderEspEp});
   const bool chance = gate() == moecclGateSwitch || gate() == moecclGateNoisyTopK;
   const Solved solved = solve(problem);
-  onLayer(problem, solved, [&](const Rank& rank, int) {
+  onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& rank) {
     const moe_reference::Elements zeroth = forward(rank), one = forward(rank), two = forward(rank);
     checkThat(!chance || (zeroth != one && one != two), "the same noise twice");
     checkThat(chance || gate() == moecclGateGShard || (zeroth == one && one == two), "noise");
@@ -153,14 +129,13 @@ TEST_P(EveryGate, DrawsTheSameForBatchesOneAfterTheOther) {
       const Solved solved = solve(problem);
       if (groups == kBatches) inputs = solved.inputs;
       std::vector<std::vector<double>> outputs(kBatches);
-      onLayer(problem, solved, [&](const Rank& rank, int number) {
+      onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& rank) {
         for (int batch = 0; batch < kBatches; batch += groups) {
-          const auto mine = static_cast<std::size_t>(batch + number);
+          const auto mine = static_cast<std::size_t>(batch + rank.rank);
           check(moecclMoeLayerSetStep(rank.layer, 3));
           check(moecclMoeLayerSetFirstBatch(rank.layer, batch));
           const auto input = moe_reference::encode(problem.datatype, inputs[mine]);
-          outputs[mine] =
-              moe_reference::decode(problem.datatype, forward({rank.layer, batch, input}));
+          outputs[mine] = moe_reference::decode(problem.datatype, forward(rank.layer, input));
         }
       });
       if (groups == kBatches) first = outputs;
@@ -178,7 +153,8 @@ TEST_P(EveryGate, DrawsForEachGroupByItself) {
   Solved solved = solve(problem);
   solved.inputs[1] = solved.inputs[0];
   std::vector<moe_reference::Elements> outputs(2);
-  onLayer(problem, solved, [&](const Rank& rank, int number) { outputs[number] = forward(rank); });
+  onLayer(problem, solved, moecclScheduleAuto,
+          [&](const LayerRank& rank) { outputs[rank.rank] = forward(rank); });
   const bool chance = gate() == moecclGateSwitch || gate() == moecclGateNoisyTopK;
   if (gate() != moecclGateGShard) {
     EXPECT_EQ(outputs[0] != outputs[1], chance);
@@ -189,7 +165,7 @@ TEST_P(EveryGate, IsNotRandomInInference) {
   Problem problem = probe({2, 2, 2, moecclOrderEspEp});
   problem.training = false;
   const Solved solved = solve(problem);
-  onLayer(problem, solved, [&](const Rank& rank, int) {
+  onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& rank) {
     const moe_reference::Elements first = forward(rank);
     checkThat(forward(rank) == first, "noise in inference");
   });
@@ -224,7 +200,7 @@ TEST(Bias, FollowsTheChoicesOfAllRanksSinceTheLastUpdate) {
   for (std::int64_t e = 0; e < problem.experts; ++e)
     expected[e] += counts[e] < mean ? 0.125 : counts[e] > mean ? -0.125 : 0;
   ASSERT_NE(expected, std::vector<double>(problem.experts, 1.0));
-  onLayer(problem, solved, [&](const Rank& rank, int) {
+  onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& rank) {
     std::vector<double> bias(problem.experts, 1.0);
     check(moecclMoeUpdateBias(rank.layer, bias.data(), 0.125));
     checkThat(bias == std::vector<double>(problem.experts, 1.0), "a change without choices");
@@ -243,11 +219,9 @@ TEST(Bias, EvensTheLoad) {
   problem.hotGate = 1;
   problem.tokens = 60;
   Solved solved = solve(problem);
-  onLayer(problem, solved, [&](const Rank& rank, int) {
+  onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& rank) {
     std::vector<double> bias(problem.experts, 0.0);
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclMoeLayerGetShapes(rank.layer, &shapes));
-    moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
+    moe_reference::Shard& shard = rank.shard;
     shard.weights.bias = bias.data();
     check(moecclMoeLayerSetWeights(rank.layer, &shard.weights));
     forward(rank);

@@ -1,7 +1,7 @@
 // The layer on real communicators, ranks as threads, against the single-process reference.
 #include <gtest/gtest.h>
 
-#include "tests/moe/problem.h"
+#include "tests/moe/on_layer.h"
 
 namespace moeccl::test {
 namespace {
@@ -197,28 +197,18 @@ TEST(Forward, SeesWeightsChangeInPlace) {
   for (std::size_t batch = 0; batch < other.inputs.size(); ++batch)
     other.expected[batch] = moe_reference::forward(other.layer, other.inputs[batch].data());
   std::vector<moe_reference::Elements> outputs(problem.ranks());
-  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    moecclMoeLayer_t layer = nullptr;
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclGridCreate(comm, problem.grid, &grid));
-    check(moecclMoeLayerCreate(grid, &solved.layer.config, &layer));
-    check(moecclMoeLayerGetShapes(layer, &shapes));
-    moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-    check(moecclMoeLayerSetWeights(layer, &shard.weights));
-    const moe_reference::Elements input =
-        moe_reference::encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]);
-    outputs[rank].resize(input.size());
-    check(moecclMoeForward(layer, input.data(), outputs[rank].data(), nullptr));
-    const moe_reference::Shard next = moe_reference::shardOf(other.layer, shapes);
+  onLayer(problem, solved, moecclScheduleAuto, [&](const LayerRank& at) {
+    moe_reference::Elements& output = outputs[at.rank];
+    output.resize(at.input.size());
+    check(moecclMoeForward(at.layer, at.input.data(), output.data(), nullptr));
+    moe_reference::Shard& shard = at.shard;
+    const moe_reference::Shard next = moe_reference::shardOf(other.layer, at.shapes);
     std::copy(next.w1.begin(), next.w1.end(), shard.w1.begin());
     std::copy(next.b1.begin(), next.b1.end(), shard.b1.begin());
     std::copy(next.w2.begin(), next.w2.end(), shard.w2.begin());
     std::copy(next.b2.begin(), next.b2.end(), shard.b2.begin());
     std::copy(next.gate.begin(), next.gate.end(), shard.gate.begin());
-    check(moecclMoeForward(layer, input.data(), outputs[rank].data(), nullptr));
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
+    check(moecclMoeForward(at.layer, at.input.data(), output.data(), nullptr));
   });
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     const auto& expected = other.expected[rank / problem.grid.nMp].output;

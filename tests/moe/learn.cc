@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/moe/on_layer.h"
+
 namespace moeccl::test {
 namespace {
 
@@ -49,30 +51,21 @@ std::vector<Learned> learn(const Task& task, const How& how) {
   job.algorithms = how.algorithms;
   job.ucx = how.ucx;
   job.processes = how.processes;
-  runJob(job, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
-    moecclMoeConfig_t config = task.solved.layer.config;
-    config.schedule = how.schedule;
-    config.training = 1;
-    moecclMoeLayer_t layer = nullptr;
-    check(moecclMoeLayerCreate(grid, &config, &layer));
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclMoeLayerGetShapes(layer, &shapes));
-    checkThat(how.schedule == moecclScheduleAuto || shapes.schedule == how.schedule,
-              "another schedule than was asked for");
-    const moe_reference::Shard shard = moe_reference::shardOf(task.solved.layer, shapes);
-    check(moecclMoeLayerSetWeights(layer, &shard.weights));
-    const int batch = rank / problem.grid.nMp;
+  moecclMoeConfig_t config = task.solved.layer.config;
+  config.schedule = how.schedule;
+  config.training = 1;
+  onLayer(job, problem, task.solved, config, [&](const LayerRank& at) {
+    const int batch = at.batch;
+    const moecclMoeLayer_t layer = at.layer;
     const Gradients expected =
-        moe_reference::shardOf(task.solved.layer, shapes, task.expected[batch]);
-    Learned& learned = all[rank];
+        moe_reference::shardOf(task.solved.layer, at.shapes, task.expected[batch]);
+    Learned& learned = all[at.rank];
     learned = roomFor(problem.datatype, expected, how.before);
     const Elements poison =
         encode(problem.datatype, std::vector<double>(task.outputGradients[batch].size(),
                                                      std::numeric_limits<double>::quiet_NaN()));
     moecclStream_t stream = nullptr;
-    if (how.ownStream) check(moecclStreamCreate(comm, &stream));
+    if (how.ownStream) check(moecclStreamCreate(at.comm, &stream));
     if (how.afterOthers) {
       std::vector<double> reversed = task.solved.inputs[batch];
       std::ranges::reverse(reversed);
@@ -83,7 +76,7 @@ std::vector<Learned> learn(const Task& task, const How& how) {
     if (!how.onlyInput) setGradients(layer, learned);
     for (int pass = 0; pass < how.passes; ++pass) {
       // The layer keeps what it needs by itself: the caller's input may go.
-      Elements tokens = encode(problem.datatype, task.solved.inputs[batch]);
+      Elements tokens = at.input;
       check(moecclMoeLayerSetStep(layer, problem.step));
       check(moecclMoeForward(layer, tokens.data(), tokens.data(), stream));
       for (int i = 0; i < how.backwards; ++i) {
@@ -96,8 +89,6 @@ std::vector<Learned> learn(const Task& task, const How& how) {
     checkLearned(problem, learned, gradientsOf(how, expected),
                  how.tolerance > 0 ? how.tolerance : toleranceOf(problem.datatype), how.onlyInput);
     check(moecclStreamDestroy(stream));
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
   });
   return all;
 }

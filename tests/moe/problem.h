@@ -62,7 +62,8 @@ std::vector<Problem> gridProblems();
 // every gate drops many, but expert choice, whose experts fill all places.
 std::vector<Problem> gateProblems();
 
-// All of them in float32, then in float64.
+// All of them in float32, then in float64; under sanitizers, which look for other things than numbers, in one of the two
+// by turns.
 std::vector<Problem> inBothDatatypes(std::vector<Problem> problems);
 // How far from the reference a result may be, as moe_reference::largestError.
 double toleranceOf(moecclDataType_t datatype);

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "tests/moe/problem.h"
+#include "tests/moe/on_layer.h"
 
 namespace moeccl::test {
 
@@ -14,31 +14,19 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
   job.ucx = run.ucx;
   job.processes = run.processes;
   job.progressThread = run.progressThread;
-  runJob(job, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
-    moecclMoeConfig_t config = solved.layer.config;
-    config.schedule = run.schedule;
-    moecclMoeLayer_t layer = nullptr;
-    check(moecclMoeLayerCreate(grid, &config, &layer));
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclMoeLayerGetShapes(layer, &shapes));
-    checkThat(run.schedule == moecclScheduleAuto || shapes.schedule == run.schedule,
-              "another schedule than was asked for");
-    const int batch = rank / problem.grid.nMp;
-    checkThat(shapes.capacity == solved.expected[batch].capacity,
-              "capacity " + std::to_string(shapes.capacity));
-    const moe_reference::Shard shard = moe_reference::shardOf(solved.layer, shapes);
-    check(moecclMoeLayerSetWeights(layer, &shard.weights));
-
+  moecclMoeConfig_t config = solved.layer.config;
+  config.schedule = run.schedule;
+  onLayer(job, problem, solved, config, [&](const LayerRank& at) {
+    const moecclMoeLayer_t layer = at.layer;
+    const moe_reference::Elements& input = at.input;
+    checkThat(at.shapes.capacity == solved.expected[at.batch].capacity,
+              "capacity " + std::to_string(at.shapes.capacity));
     moecclStream_t stream = nullptr;
-    if (run.ownStream) check(moecclStreamCreate(comm, &stream));
-    Outcome& outcome = outcomes[rank];
-    const moe_reference::Elements input =
-        moe_reference::encode(problem.datatype, solved.inputs[batch]);
+    if (run.ownStream) check(moecclStreamCreate(at.comm, &stream));
+    Outcome& outcome = outcomes[at.rank];
     const moe_reference::Elements poison = moe_reference::encode(
-        problem.datatype,
-        std::vector<double>(solved.inputs[batch].size(), std::numeric_limits<double>::quiet_NaN()));
+        problem.datatype, std::vector<double>(solved.inputs[at.batch].size(),
+                                              std::numeric_limits<double>::quiet_NaN()));
     moe_reference::Elements output;
     for (int i = 0; i < run.forwards; ++i) {
       if (problem.training) check(moecclMoeLayerSetStep(layer, problem.step));
@@ -54,11 +42,9 @@ std::vector<Outcome> runLayer(const Problem& problem, const Solved& solved, cons
     outcome.droppedChoices = stats.droppedChoices;
     outcome.assigned.assign(stats.assigned, stats.assigned + problem.experts);
     outcome.kept.assign(stats.kept, stats.kept + problem.experts);
-    checkSolved(problem, solved, rank, outcome);
+    checkSolved(problem, solved, at.rank, outcome);
 
     check(moecclStreamDestroy(stream));
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
   });
   return outcomes;
 }
