@@ -101,6 +101,10 @@ def run(options, lab, ranks, path, transport, sizes, calls, profile):
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL,
                    env={**os.environ, "MOECCL_PROFILE": profile})
+    with open(unfinished, encoding="utf-8") as file:
+        report = file.read()
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(report.replace(unfinished, path))  # in its command line: wherever FOLDER lies here
     os.rename(unfinished, path)
 
 
