@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/contender.h"
+#include "perf/common/contender.h"
 
 namespace moeccl::perf {
 

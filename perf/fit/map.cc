@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "perf/contender.h"
+#include "perf/common/contender.h"
 
 namespace moeccl::perf {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "perf/contender.h"
+#include "perf/common/contender.h"
 
 namespace moeccl::perf {
 

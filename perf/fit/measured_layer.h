@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "perf/memory.h"
+#include "perf/common/memory.h"
 
 namespace moeccl::perf {
 

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "perf/common/memory_option.h"
+#include "perf/common/number_checks.h"
 #include "perf/fit/targets.h"
-#include "perf/memory_option.h"
-#include "perf/number_checks.h"
-#include "perf/options.h"
+#include "perf/perf/options.h"
 
 namespace moeccl::perf {
 namespace {

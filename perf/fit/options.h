@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/tool.h"
+#include "perf/common/tool.h"
 
 namespace moeccl::perf {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "perf/common/job.h"
 #include "perf/fit/median.h"
-#include "perf/job.h"
 
 namespace moeccl::perf {
 

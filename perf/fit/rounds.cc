@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "perf/common/stolen.h"
 #include "perf/fit/candidates.h"
-#include "perf/stolen.h"
 
 namespace moeccl::perf {
 namespace {

@@ -12,7 +12,7 @@ namespace moeccl::perf {
 struct Turn {
   std::function<void()> call;  // nothing to do on a rank that has no part in it
   // Seconds per call of the slowest rank that counts, one for each repetition that nothing outside of the
-  // machines disturbed (perf/stolen.h); with less than kMinRepetitions of these, disturbed ones too.
+  // machines disturbed (perf/common/stolen.h); with less than kMinRepetitions of these, disturbed ones too.
   std::vector<double> seconds = {};
   bool steady = false;
 };

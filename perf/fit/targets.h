@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "perf/collectives.h"
+#include "perf/common/collectives.h"
 
 namespace moeccl::perf {
 

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <thread>
 
-#include "perf/statistics.h"
+#include "perf/common/statistics.h"
 
 namespace moeccl::perf {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "perf/job.h"
+#include "perf/common/job.h"
 
 namespace moeccl::perf {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "perf/job.h"
+#include "perf/common/job.h"
 #include "perf/layers/data.h"
 #include "perf/layers/plan_names.h"
 #include "perf/layers/settings.h"

@@ -1,8 +1,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "perf/common/statistics.h"
 #include "perf/layers/report.h"
-#include "perf/statistics.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "perf/statistics.h"
+#include "perf/common/statistics.h"
 
 namespace moeccl::perf::layers {
 

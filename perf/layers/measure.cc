@@ -9,9 +9,9 @@
 #include <span>
 #include <stdexcept>
 
+#include "perf/common/statistics.h"
+#include "perf/common/stolen.h"
 #include "perf/layers/turns.h"
-#include "perf/statistics.h"
-#include "perf/stolen.h"
 
 namespace moeccl::perf::layers {
 namespace {

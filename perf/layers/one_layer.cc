@@ -1,5 +1,5 @@
 // one-layer: a single MoE layer, pass after pass, for whoever watches the process, such as
-// perf/profile_layer.py. Each rank prints when, by the clock that `perf record -k CLOCK_MONOTONIC` uses.
+// perf/scripts/profile_layer.py. Each rank prints when, by the clock that `perf record -k CLOCK_MONOTONIC` uses.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -11,9 +11,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "perf/job.h"
+#include "perf/common/job.h"
+#include "perf/common/number_checks.h"
 #include "perf/layers/contender.h"
-#include "perf/number_checks.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "perf/common/number_checks.h"
 #include "perf/layers/space.h"
-#include "perf/number_checks.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "perf/statistics.h"
+#include "perf/common/statistics.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "perf/statistics.h"
+#include "perf/common/statistics.h"
 
 namespace moeccl::perf::layers {
 namespace {

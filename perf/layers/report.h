@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/job.h"
+#include "perf/common/job.h"
 #include "perf/layers/options.h"
 #include "perf/layers/outcome.h"
 

@@ -1,6 +1,6 @@
 #include "perf/layers/selection.h"
 
-#include "perf/contender.h"
+#include "perf/common/contender.h"
 
 namespace moeccl::perf::layers {
 

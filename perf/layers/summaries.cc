@@ -1,7 +1,7 @@
 #include <cstdio>
 
+#include "perf/common/statistics.h"
 #include "perf/layers/report.h"
-#include "perf/statistics.h"
 
 namespace moeccl::perf::layers {
 namespace {

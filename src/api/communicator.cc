@@ -2,8 +2,8 @@
 #include "moeccl/nccl.h"
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
+#include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
-#include "src/comm/rendezvous.h"
 #include "src/log.h"
 
 using moeccl::boundary;

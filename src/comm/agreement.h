@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "src/bootstrap/oob.h"
 #include "src/comm/communicator.h"
-#include "src/comm/oob.h"
 
 namespace moeccl {
 

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "src/bootstrap/signals.h"
 #include "src/comm/host_communicator.h"
-#include "src/comm/signals.h"
 #include "src/comm/stream.h"
 #include "src/error.h"
 #include "src/log.h"

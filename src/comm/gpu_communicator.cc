@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "kernels/reduce.h"
+#include "src/bootstrap/host.h"
 #include "src/comm/agreement.h"
 #include "src/comm/gpu_oob.h"
-#include "src/comm/host.h"
 #include "src/comm/operands.h"
 #include "src/comm/plan_cache.h"
 #include "src/error.h"

@@ -1,7 +1,7 @@
 // The all-gather of ranks that have nothing but NCCL: through the memory of their GPUs.
 #pragma once
 
-#include "src/comm/oob.h"
+#include "src/bootstrap/oob.h"
 #include "src/exec/nccl_lanes.h"
 
 namespace moeccl {

@@ -5,11 +5,11 @@
 #include <numeric>
 #include <utility>
 
+#include "src/bootstrap/hardware.h"
+#include "src/bootstrap/host.h"
+#include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
-#include "src/comm/hardware.h"
-#include "src/comm/host.h"
 #include "src/comm/host_communicator.h"
-#include "src/comm/oob.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
 #include "src/log.h"

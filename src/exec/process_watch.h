@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/exec/file_descriptor.h"
+#include "src/file_descriptor.h"
 
 namespace moeccl {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "algorithms/registry.h"
-#include "src/select/group_text.h"
+#include "src/profile/group_text.h"
+#include "src/profile/profile.h"
 #include "src/select/priced_ways.h"
-#include "src/select/profile.h"
 
 namespace moeccl {
 

@@ -8,8 +8,8 @@
 
 #include "algorithms/choice.h"
 #include "src/cost/minimise.h"
+#include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
-#include "src/select/group_text.h"
 
 namespace moeccl {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "src/cost/price.h"
-#include "src/select/profile.h"
+#include "src/profile/profile.h"
 
 namespace moeccl {
 

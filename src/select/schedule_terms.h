@@ -1,5 +1,5 @@
 // What each schedule of a Mixture-of-Experts layer does: its exchanges and its local work, as src/moe
-// orders them. tests/select/schedule_terms_test.cc holds this against the calls that a layer makes.
+// orders them. tests/api/schedule_terms_test.cc holds this against the calls that a layer makes.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "algorithms/collective.h"
 #include "moeccl/moe.h"
-#include "src/select/profile.h"
+#include "src/profile/profile.h"
 
 namespace moeccl {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "tests/comm/support.h"
+#include "tests/bootstrap/support.h"
 
 namespace moeccl {
 namespace {

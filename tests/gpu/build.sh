@@ -37,12 +37,12 @@ tools=()
 # The library on a machine without UCX, hwloc, libmd, OpenBLAS and perhaps nlohmann-json: it can do without, or
 # something plain does.
 library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc")
-for source in src/*.cc src/{api,comm,cost,exec,moe,select}/*.cc; do
+for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,select}/*.cc; do
   case $source in
-    src/exec/ucx_absent.cc | src/comm/hardware_absent.cc) library_sources+=("$source") ;;
-    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/comm/hardware.cc) ;;
-    src/select/profile_json.cc | src/select/json_*.cc) [[ $json ]] && library_sources+=("$source") ;;
-    src/select/profile_json_absent.cc) [[ $json ]] || library_sources+=("$source") ;;
+    src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) library_sources+=("$source") ;;
+    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/bootstrap/hardware.cc) ;;
+    src/profile/profile_json.cc | src/profile/json_*.cc) [[ $json ]] && library_sources+=("$source") ;;
+    src/profile/profile_json_absent.cc) [[ $json ]] || library_sources+=("$source") ;;
     *_absent.cc) ;; # CUDA and NCCL are here
     src/text.cc) ;; # with the kernels
     *) library_sources+=("$source") ;;
@@ -63,12 +63,12 @@ sources_of() {
         tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_lists,task}.cc examples/moe_reference*.cc
       ;;
     moeccl-perf | moeccl-fit)
-      printf '%s\n' "${library_sources[@]}" perf/{collectives,contender,cuda_memory,job,memory}.cc \
-        perf/{mpi_contender_absent,options,pattern,statistics,tool}.cc
+      printf '%s\n' "${library_sources[@]}" perf/common/{collectives,contender,cuda_memory,job,memory}.cc \
+        perf/common/{mpi_contender_absent,pattern,statistics,tool}.cc perf/perf/options.cc
       if [[ $1 == moeccl-fit ]]; then
         printf '%s\n' perf/fit/*.cc
       else
-        printf '%s\n' perf/{measure,moeccl_perf,report}.cc
+        printf '%s\n' perf/perf/{measure,moeccl_perf,report}.cc
       fi
       ;;
   esac

@@ -3,8 +3,8 @@
 
 #include "algorithms/choice.h"
 #include "perf/layers/plan_names.h"
+#include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
-#include "src/select/group_text.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -1,4 +1,4 @@
-#include "perf/options.h"
+#include "perf/perf/options.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/collectives.h"
+#include "perf/common/collectives.h"
 
 namespace moeccl::perf {
 namespace {

@@ -1,5 +1,5 @@
 // A benchmark's check is worth nothing unless it notices each of these.
-#include "perf/pattern.h"
+#include "perf/common/pattern.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "perf/statistics.h"
+#include "perf/common/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "perf/stolen.h"
+#include "perf/common/stolen.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -11,8 +11,8 @@
 #include "algorithms/choice.h"
 #include "src/cost/price.h"
 #include "src/exec/tag.h"
+#include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
-#include "src/select/group_text.h"
 #include "src/select/priced_ways.h"
 
 namespace moeccl {

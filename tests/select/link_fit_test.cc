@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "algorithms/choice.h"
+#include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
 #include "src/select/cost_model.h"
-#include "src/select/group_text.h"
 
 namespace moeccl {
 namespace {

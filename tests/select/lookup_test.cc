@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "src/select/profile.h"
-#include "tests/select/profile_sample.h"
+#include "src/profile/profile.h"
+#include "tests/profile/profile_sample.h"
 
 namespace {
 long allocations = 0;

@@ -22,11 +22,14 @@ PARTS = {
     "src": [],
     "src/verify": ["algorithms", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
-    "src/select": ["algorithms", "kernels", "src", "src/verify", "src/cost"],
-    "src/exec": ["algorithms", "kernels", "src"],
-    "src/comm": ["algorithms", "kernels", "src", "src/exec"],
+    "src/profile": ["algorithms", "kernels", "src", "src/cost"],
+    "src/select": ["algorithms", "kernels", "src", "src/verify", "src/cost", "src/profile"],
+    "src/bootstrap": ["algorithms", "src"],
+    "src/exec": ["algorithms", "kernels", "src", "src/bootstrap"],
+    "src/comm": ["algorithms", "kernels", "src", "src/bootstrap", "src/exec"],
     "src/moe": ["kernels", "src"],
-    "src/api": ["algorithms", "kernels", "src", "src/comm", "src/exec", "src/select", "src/moe"],
+    "src/api": ["algorithms", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select",
+                "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
     "examples": ["examples/common"],
@@ -61,8 +64,8 @@ CODE = [
 ]
 
 # Where no algorithm may be named. Its plan and the registry's entry are all that is known of it.
-NAMELESS = r"src/(verify|cost|select|exec)/.*"
-NAMELESS_RULE = "verify, cost, select and exec know no algorithm by name"
+NAMELESS = r"src/(verify|cost|profile|select|exec)/.*"
+NAMELESS_RULE = "verify, cost, profile, select and exec know no algorithm by name"
 
 TOP_LEVEL = {"meson.build", "meson_options.txt", "include", "src", "kernels", "algorithms", "perf",
              "tests", "examples", "LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"}

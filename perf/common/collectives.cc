@@ -1,0 +1,272 @@
+#include "perf/common/collectives.h"
+
+#include <array>
+#include <vector>
+
+namespace moeccl::perf {
+namespace {
+
+int perRank(const World& world) { return world.ranks; }
+int single(const World&) { return 1; }
+double othersShare(const World& world) {
+  return static_cast<double>(world.ranks - 1) / world.ranks;
+}
+int ownBlock(int rank) { return rank; }
+int onlyBlock(int) { return 0; }
+
+Payload toEach(const World&, int rank, int block) { return {rank, block}; }
+Payload fromEach(const World&, int rank, int block) { return {block, rank}; }
+
+// Of grids. Experts are numbered over all positions; what rank r has for expert e is {r, e}.
+int groups(const World& world) { return world.ranks / world.grid.nMp; }
+int tokenBlocks(const World& world) { return world.grid.nEp * world.experts; }
+int sharedTokenBlocks(const World& world) { return tokenBlocks(world) * world.grid.nMp; }
+int expertBlocks(const World& world) { return world.experts * world.ranks; }
+int expertOf(const World& world, int rank, int block) {
+  return world.positionOf(rank) * world.experts + block / world.ranks;
+}
+int rankInGroup(const World& world, int rank, int index) {
+  return rank / world.grid.nMp * world.grid.nMp + index;
+}
+Payload atExpert(const World& world, int rank, int block) {
+  return {block % world.ranks, expertOf(world, rank, block)};
+}
+Payload partialSum(const World& world, int rank, int block) {
+  Payload payload = atExpert(world, rank, block);
+  payload.term = world.shardOf(rank);
+  payload.terms = world.grid.nEsp;
+  return payload;
+}
+// The whole MP group's tokens: each rank's share of what all of it has.
+Payload sharedTokens(const World& world, int rank, int block) {
+  return {rankInGroup(world, rank, block % world.grid.nMp), block / world.grid.nMp};
+}
+// Each block leaves for nEsp shards, one of them perhaps itself. `tokens`: in the buffer of tokens.
+double shardsShareOf(const World& world, int tokens) {
+  return othersShare(world) * world.grid.nEsp * tokenBlocks(world) /
+         std::max(tokens, expertBlocks(world));
+}
+double shardsShare(const World& world) { return shardsShareOf(world, tokenBlocks(world)); }
+double splitShardsShare(const World& world) {
+  return shardsShareOf(world, sharedTokenBlocks(world));
+}
+
+// And each result for the rest of the MP group.
+double shardsAndGroupsShare(const World& world) {
+  const double larger = std::max(sharedTokenBlocks(world), expertBlocks(world));
+  return (othersShare(world) * world.grid.nEsp + world.grid.nMp - 1) * tokenBlocks(world) / larger;
+}
+
+constexpr std::array kCollectives = {
+    Collective{
+        .name = "alltoall",
+        .description = "block j of rank i becomes block i of rank j",
+        .usesGrid = false,
+        .sendBlocks = perRank,
+        .recvBlocks = perRank,
+        .sent = toEach,
+        .received = fromEach,
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = othersShare,
+        .call =
+            [](const Call& c) {
+              return moecclAllToAll(c.send, c.recv, c.count, c.type, c.comm, c.stream);
+            },
+    },
+    Collective{
+        .name = "alltoallv",
+        .description = "alltoall by the function for unequal blocks",
+        .usesGrid = false,
+        .sendBlocks = perRank,
+        .recvBlocks = perRank,
+        .sent = toEach,
+        .received = fromEach,
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = othersShare,
+        .call =
+            [](const Call& c) {
+              const auto ranks = static_cast<std::size_t>(c.world.ranks);
+              static thread_local std::vector<std::size_t> counts, displs;
+              counts.assign(ranks, c.count);
+              displs.resize(ranks);
+              for (std::size_t i = 0; i < ranks; ++i) displs[i] = i * c.count;
+              return moecclAllToAllv(c.send, counts.data(), displs.data(), c.recv, counts.data(),
+                                     displs.data(), c.type, c.comm, c.stream);
+            },
+    },
+    Collective{
+        .name = "allgather",
+        .description = "the block of rank i becomes block i of every rank",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = perRank,
+        .sent =
+            [](const World&, int rank, int) {
+              return Payload{rank, 0};
+            },
+        .received =
+            [](const World&, int, int block) {
+              return Payload{block, 0};
+            },
+        .sums = false,
+        .inPlaceBlock = ownBlock,
+        .busFactor = othersShare,
+        .call =
+            [](const Call& c) {
+              return moecclAllGather(c.send, c.recv, c.count, c.type, c.comm, c.stream);
+            },
+    },
+    Collective{
+        .name = "reducescatter",
+        .description = "the sum of all blocks i becomes the block of rank i",
+        .usesGrid = false,
+        .sendBlocks = perRank,
+        .recvBlocks = single,
+        .sent =
+            [](const World& world, int rank, int block) {
+              return Payload{0, block, rank, world.ranks};
+            },
+        .received =
+            [](const World&, int rank, int) {
+              return Payload{0, rank};
+            },
+        .sums = true,
+        .inPlaceBlock = ownBlock,
+        .busFactor = othersShare,
+        .call =
+            [](const Call& c) {
+              return moecclReduceScatter(c.send, c.recv, c.count, c.type, moecclSum, c.comm,
+                                         c.stream);
+            },
+    },
+    Collective{
+        .name = "allreduce",
+        .description = "the sum of all blocks becomes the block of every rank",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = single,
+        .sent =
+            [](const World& world, int rank, int) {
+              return Payload{0, 0, rank, world.ranks};
+            },
+        .received =
+            [](const World&, int, int) {
+              return Payload{0, 0};
+            },
+        .sums = true,
+        .inPlaceBlock = onlyBlock,
+        .busFactor = [](const World& world) { return 2 * othersShare(world); },
+        .call =
+            [](const Call& c) {
+              return moecclAllReduce(c.send, c.recv, c.count, c.type, moecclSum, c.comm, c.stream);
+            },
+    },
+    Collective{
+        .name = "tpalltoall",
+        .description = "block j of MP group i becomes block i of all ranks of MP group j",
+        .usesGrid = true,
+        .sendBlocks = groups,
+        .recvBlocks = groups,
+        .sent =
+            [](const World& world, int rank, int block) {
+              return Payload{rank / world.grid.nMp, block};
+            },
+        .received =
+            [](const World& world, int rank, int block) {
+              return Payload{block, rank / world.grid.nMp};
+            },
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor =
+            [](const World& world) {
+              return static_cast<double>(groups(world) - 1) / groups(world);
+            },
+        .call =
+            [](const Call& c) {
+              return moecclTpAllToAll(c.send, c.recv, c.count, c.type, c.grid, c.stream);
+            },
+    },
+    Collective{
+        .name = "dispatch",
+        .description = "every rank's tokens for an expert go to all of its shards",
+        .usesGrid = true,
+        .sendBlocks = tokenBlocks,
+        .recvBlocks = expertBlocks,
+        .sent = toEach,
+        .received = atExpert,
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = shardsShare,
+        .call =
+            [](const Call& c) {
+              return moecclDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
+                                    c.stream);
+            },
+    },
+    Collective{
+        .name = "combine",
+        .description = "what the shards of an expert have for a rank returns to it, summed",
+        .usesGrid = true,
+        .sendBlocks = expertBlocks,
+        .recvBlocks = tokenBlocks,
+        .sent = partialSum,
+        .received = toEach,
+        .sums = true,
+        .inPlaceBlock = nullptr,
+        .busFactor = shardsShare,
+        .call =
+            [](const Call& c) {
+              return moecclCombine(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
+                                   c.stream);
+            },
+    },
+    Collective{
+        .name = "combineallgather",
+        .description = "combine, and an all-gather of its results in the MP group",
+        .usesGrid = true,
+        .sendBlocks = expertBlocks,
+        .recvBlocks = sharedTokenBlocks,
+        .sent = partialSum,
+        .received = sharedTokens,
+        .sums = true,
+        .inPlaceBlock = nullptr,
+        .busFactor = shardsAndGroupsShare,
+        .call =
+            [](const Call& c) {
+              return moecclCombineAllGather(c.send, c.recv, c.count, c.world.experts, c.type,
+                                            c.grid, c.stream);
+            },
+    },
+    Collective{
+        .name = "splitdispatch",
+        .description = "dispatch of each rank's share of what its MP group has in common",
+        .usesGrid = true,
+        .sendBlocks = sharedTokenBlocks,
+        .recvBlocks = expertBlocks,
+        .sent = sharedTokens,
+        .received = atExpert,
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = splitShardsShare,
+        .call =
+            [](const Call& c) {
+              return moecclSplitDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
+                                         c.stream);
+            },
+    },
+};
+
+}  // namespace
+
+int World::positionOf(int rank) const {
+  return grid.order == moecclOrderEspEp ? rank / grid.nEsp : rank % grid.nEp;
+}
+int World::shardOf(int rank) const {
+  return grid.order == moecclOrderEspEp ? rank % grid.nEsp : rank / grid.nEp;
+}
+
+std::span<const Collective> collectives() { return kCollectives; }
+
+}  // namespace moeccl::perf

@@ -1,0 +1,41 @@
+#include "perf/common/tool.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+namespace moeccl::perf {
+namespace {
+
+constexpr int kWrongArguments = 2;
+
+}  // namespace
+
+bool speaksForAll() {
+  for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char* rank = std::getenv(name)) return std::atoi(rank) == 0;
+  return true;
+}
+
+std::optional<int> answered(const char* tool, const std::string& error, const std::string& text) {
+  if (!error.empty()) {
+    std::fprintf(stderr, "%s: %s\n%s --help lists all options.\n", tool, error.c_str(), tool);
+    return kWrongArguments;
+  }
+  if (text.empty()) return std::nullopt;
+  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the others.
+  if (speaksForAll()) std::fputs(text.c_str(), stdout);
+  return EXIT_SUCCESS;
+}
+
+int runAlone(const char* tool, const std::function<void()>& work) {
+  try {
+    work();
+    return EXIT_SUCCESS;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", tool, error.what());
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,150 @@
+#include "perf/perf/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+
+#include "perf/common/pattern.h"
+#include "perf/common/statistics.h"
+
+namespace moeccl::perf {
+namespace {
+
+std::byte* blockAt(std::byte* buffer, int block, std::size_t bytes) {
+  return buffer + static_cast<std::size_t>(block) * bytes;
+}
+
+// The fastest MPI contender if there is one, else the first contender; in the same place.
+void chooseReferences(std::vector<Result>& results) {
+  for (Result& result : results) {
+    std::size_t best = results.size();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i].inPlace != result.inPlace) continue;
+      if (best == results.size() ||
+          (results[i].contender->isMpi() &&
+           (!results[best].contender->isMpi() ||
+            spreadOf(results[i].times).median < spreadOf(results[best].times).median)))
+        best = i;
+    }
+    result.reference = best;
+  }
+}
+
+}  // namespace
+
+Measurement::Buffers Measurement::buffers(bool inPlace, std::size_t block) {
+  const Collective& collective = *options_.collective;
+  if (!inPlace) return {send_.data(), recv_.data()};
+  const int own = collective.inPlaceBlock(job_.rank());
+  if (collective.sendBlocks(world_) > collective.recvBlocks(world_))
+    return {send_.data(), blockAt(send_.data(), own, block)};
+  return {blockAt(recv_.data(), own, block), recv_.data()};
+}
+
+std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t count,
+                                const DataType& type) {
+  const Collective& collective = *options_.collective;
+  const std::size_t block = count * type.bytes;
+  const Elements elements{type.bytes, collective.sums};
+  const auto [send, recv] = buffers(inPlace, block);
+  Memory& memory = job_.memory();
+  std::vector<std::byte> one(block);  // in the host's memory
+  std::int64_t wrong = 0;
+  for (int i = 0; i < options_.checkIterations; ++i, ++checks_) {
+    for (int b = 0; b < collective.recvBlocks(world_); ++b) {
+      poisonBlock(one, elements, collective.received(world_, job_.rank(), b), checks_);
+      memory.put(blockAt(recv, b, block), one.data(), block);
+    }
+    for (int b = 0; b < collective.sendBlocks(world_); ++b) {
+      fillBlock(one, elements, collective.sent(world_, job_.rank(), b), checks_);
+      memory.put(blockAt(send, b, block), one.data(), block);
+    }
+    contender.exchange(send, recv, count, type);
+    memory.synchronize();
+    contender.barrier();
+    contender.settle(send, recv, count, type);
+    for (int b = 0; b < collective.recvBlocks(world_); ++b) {
+      const Payload payload = collective.received(world_, job_.rank(), b);
+      poisonBlock(one, elements, payload, checks_);  // it may still hold what was sent
+      memory.get(one.data(), blockAt(recv, b, block), block);
+      wrong += countWrong(one, elements, payload, checks_);
+    }
+  }
+  return job_.sum(wrong);
+}
+
+double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
+                         const DataType& type) {
+  const auto [send, recv] = buffers(inPlace, count * type.bytes);
+  contender.barrier();
+  for (int i = 0; i < options_.warmupIterations; ++i) contender.exchange(send, recv, count, type);
+  job_.memory().synchronize();
+  // Else a rank whose last call was over early would count what others still needed for theirs.
+  contender.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv, count, type);
+  job_.memory().synchronize();
+  const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
+  // What MPI has not sent yet it sends while it is called: not while another library is.
+  contender.barrier();
+  return passed.count() / options_.iterations;
+}
+
+std::uint32_t Measurement::seedOf(const Job& job) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return static_cast<std::uint32_t>(job.gather(std::vector<std::int64_t>{now})[0]);
+}
+
+std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
+  const Collective& collective = *options_.collective;
+  const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(world_));
+  const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(world_));
+  const std::size_t blocks = std::max(sendBlocks, recvBlocks);
+  const std::size_t count = size / type.bytes / (options_.sizesOfBlocks ? 1 : blocks);
+  std::size_t block = 0, total = 0;
+  if (__builtin_mul_overflow(count, type.bytes, &block) ||
+      __builtin_mul_overflow(block, blocks, &total) || total > PTRDIFF_MAX)
+    throw std::runtime_error("blocks of " + std::to_string(size) +
+                             " bytes for all ranks are more than there are addresses");
+  send_.atLeast(block * sendBlocks);
+  recv_.atLeast(block * recvBlocks);
+
+  std::vector<Result> results;
+  for (const auto& contender : contenders_)
+    for (const bool inPlace : {false, true})
+      if (!inPlace || collective.inPlaceBlock != nullptr)
+        results.push_back(
+            {total, block, count, type.name, contender.get(), inPlace, {}, -1, 0, 0, 0});
+
+  if (options_.checkIterations > 0)
+    for (Result& result : results)
+      result.wrong = check(*result.contender, result.inPlace, count, type);
+
+  // What came before, another library's turn above all, slows some down: nobody always follows the same one.
+  std::vector<std::size_t> order(results.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<double> mine;
+  for (int i = 0; i < options_.repetitions; ++i) {
+    const std::size_t first = mine.size();
+    mine.resize(first + order.size());
+    std::ranges::shuffle(order, random_);
+    for (const std::size_t turn : order)
+      mine[first + turn] = time(*results[turn].contender, results[turn].inPlace, count, type);
+  }
+  const std::vector<double> times = overRanks(job_.gather(mine), mine.size(), options_.average);
+
+  for (std::size_t i = 0; i < times.size(); ++i)
+    results[i % results.size()].times.push_back(times[i]);
+  for (Result& result : results) {
+    const double seconds = spreadOf(result.times).median * 1e-6;
+    result.algorithmBandwidth = static_cast<double>(total) / 1e9 / seconds;
+    result.busBandwidth = result.algorithmBandwidth * collective.busFactor(world_);
+  }
+  chooseReferences(results);
+  return results;
+}
+
+}  // namespace moeccl::perf

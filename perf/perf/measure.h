@@ -1,0 +1,66 @@
+// One size, all contenders in turns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "perf/common/contender.h"
+#include "perf/common/job.h"
+
+namespace moeccl::perf {
+
+struct Result {
+  std::size_t size;   // bytes of the larger buffer of a rank
+  std::size_t block;  // bytes
+  std::size_t count;  // elements of a block
+  const char* type;
+  Contender* contender;
+  bool inPlace;
+  std::vector<double> times;  // microseconds per call, one for each repetition
+  std::int64_t wrong;         // elements, on all ranks and in all checked calls; -1: not checked
+  std::size_t reference;      // index of the result that this one is compared with; maybe its own
+  double algorithmBandwidth;  // GB/s, of the median time
+  double busBandwidth;
+};
+
+// Buffers for one size after the other.
+class Measurement {
+ public:
+  // Collective.
+  Measurement(const Options& options, const Job& job, const World& world,
+              const std::vector<std::unique_ptr<Contender>>& contenders)
+      : options_(options),
+        job_(job),
+        world_(world),
+        contenders_(contenders),
+        send_(job.memory()),
+        recv_(job.memory()),
+        random_(seedOf(job)) {}
+
+  // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
+  // place, the same on all ranks. Collective. Throws std::runtime_error.
+  std::vector<Result> measure(std::uint64_t size, const DataType& type);
+
+ private:
+  struct Buffers {
+    std::byte *send, *recv;
+  };
+  Buffers buffers(bool inPlace, std::size_t block);
+  std::int64_t check(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+  // Of the order of turns: another one in each run, the same on all ranks. Collective.
+  static std::uint32_t seedOf(const Job& job);
+  // Microseconds per call, on this rank.
+  double time(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+
+  const Options& options_;
+  const Job& job_;
+  const World& world_;
+  const std::vector<std::unique_ptr<Contender>>& contenders_;
+  Buffer send_, recv_;
+  std::mt19937 random_;
+  std::uint64_t checks_ = 0;
+};
+
+}  // namespace moeccl::perf

@@ -1,0 +1,69 @@
+// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See perf/README.md.
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "perf/common/job.h"
+#include "perf/perf/measure.h"
+#include "perf/perf/report.h"
+
+namespace moeccl::perf {
+namespace {
+
+constexpr int kWrongData = 1;
+
+// Where no grid is asked for: MP and ESP groups are as large as nodes, which are consecutive ranks under most
+// launchers.
+World worldOf(const Options& options, const Job& job) {
+  World world{job.ranks(), options.grid, options.experts};
+  if (!options.collective->usesGrid || world.grid.nMp > 0) return world;
+  const std::vector<int> ranksPerNode = job.ranksPerNode();
+  if (std::set<int>(ranksPerNode.begin(), ranksPerNode.end()).size() != 1)
+    throw std::runtime_error(
+        "--grid: nodes have different numbers of ranks, so MP and ESP groups cannot be nodes; "
+        "give the ranks of groups, as in 2x4x2");
+  const int size = ranksPerNode[0];
+  world.grid = {size, job.ranks() / size, size, moecclOrderEspEp};
+  return world;
+}
+
+// Returns the number of wrong elements.
+std::int64_t run(const Options& options, const Job& job) {
+  std::vector<std::unique_ptr<Contender>> contenders;
+  const World world = worldOf(options, job);
+  for (const std::string& algorithm : options.algorithms)
+    contenders.push_back(
+        makeContender(*options.collective, world, algorithm, job.comm(), job.memory()));
+  for (const std::string& algorithm : options.mpiAlgorithms)
+    contenders.push_back(job.mpi()->contender(*options.collective, algorithm));
+
+  const std::vector<int> ranksPerNode = job.ranksPerNode();
+  std::optional<Report> report;
+  if (job.rank() == 0) report.emplace(options, job, world, ranksPerNode);
+  Measurement measurement(options, job, world, contenders);
+  std::int64_t wrong = 0;
+  for (const DataType& type : options.dataTypes) {
+    for (const std::uint64_t size : options.sizes()) {
+      const std::vector<Result> results = measurement.measure(size, type);
+      for (const Result& result : results)
+        if (result.wrong > 0) wrong += result.wrong;
+      if (report) report->add(results);
+    }
+  }
+  if (report) report->finish(wrong);
+  return wrong;
+}
+
+int main(int argc, char** argv) {
+  const Parsed<Options> parsed = parseOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-perf", parsed)) return *code;
+  return runRanks("moeccl-perf", parsed.options, [&](Job& job) {
+    return run(parsed.options, job) == 0 ? EXIT_SUCCESS : kWrongData;
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::perf
+
+int main(int argc, char** argv) { return moeccl::perf::main(argc, argv); }

@@ -1,0 +1,157 @@
+#include "perf/perf/report.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+
+#include "perf/common/statistics.h"
+
+namespace moeccl::perf {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+
+ordered_json toJson(const Spread& spread) {
+  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
+}
+
+ordered_json toJson(const Result& result, const Result& reference) {
+  return {
+      {"size", result.size},
+      {"block", result.block},
+      {"count", result.count},
+      {"type", result.type},
+      {"algorithm", result.contender->name()},
+      {"inPlace", result.inPlace},
+      {"timesUs", result.times},
+      {"timeUs", toJson(spreadOf(result.times))},
+      {"algbwGBs", result.algorithmBandwidth},
+      {"busbwGBs", result.busBandwidth},
+      {"wrong", result.wrong < 0 ? ordered_json() : ordered_json(result.wrong)},
+      {"reference", reference.contender->name()},
+      {"ratio", toJson(ratioOf(reference.times, result.times))},
+  };
+}
+
+ordered_json gridToJson(const Options& options, const World& world) {
+  if (!options.collective->usesGrid) return {};
+  return {{"nMp", world.grid.nMp},
+          {"nEp", world.grid.nEp},
+          {"nEsp", world.grid.nEsp},
+          {"order", world.grid.order == moecclOrderEspEp ? "EspEp" : "EpEsp"},
+          {"experts", world.experts}};
+}
+
+void printResult(const Result& result, const Result& reference) {
+  const Spread time = spreadOf(result.times);
+  const Spread ratio = ratioOf(reference.times, result.times);
+  const std::string wrong = result.wrong < 0 ? "N/A" : std::to_string(result.wrong);
+  std::printf("  %9.2f %9.2f %9.2f %7.3f %7.3f %6s %6.2f %5.2f %5.2f", time.median, time.min,
+              time.max, result.algorithmBandwidth, result.busBandwidth, wrong.c_str(), ratio.median,
+              ratio.min, ratio.max);
+}
+
+}  // namespace
+
+Report::Report(const Options& options, const Job& job, const World& world,
+               const std::vector<int>& ranksPerNode)
+    : options_(options) {
+  if (!options.jsonFile.empty()) {
+    file_.open(options.jsonFile);
+    if (!file_)
+      throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
+                               std::strerror(errno));
+  }
+  const std::string device = job.memory().device();
+  int version = 0;
+  require(moecclGetVersion(&version), "ask for the version", nullptr);
+  json_ = {
+      {"schema", "moeccl-perf"},
+      {"schemaVersion", kSchemaVersion},
+      {"commandLine", options.commandLine},
+      {"collective", options.collective->name},
+      {"moecclVersion", version},
+      {"mpiVersion",
+       options.mpiAlgorithms.empty() ? ordered_json() : ordered_json(job.mpi()->version())},
+      {"memory", options.memory == moecclMemoryCuda ? "cuda" : "host"},
+      {"device", device.empty() ? ordered_json() : ordered_json(device)},
+      {"ranks", job.ranks()},
+      {"ranksPerNode", ranksPerNode},
+      {"grid", gridToJson(options, world)},
+      {"iterations", options.iterations},
+      {"warmupIterations", options.warmupIterations},
+      {"checkIterations", options.checkIterations},
+      {"repetitions", options.repetitions},
+      {"average", static_cast<int>(options.average)},
+      {"results", ordered_json::array()},
+  };
+
+  std::string nodes;
+  for (const int size : ranksPerNode) nodes += ' ' + std::to_string(size);
+  std::printf("# moeccl-perf, moeccl %d.%d.%d: %s, %s\n", version / 10000, version / 100 % 100,
+              version % 100, options.collective->name.data(),
+              options.collective->description.data());
+  std::printf("# %d ranks, by node:%s\n", job.ranks(), nodes.c_str());
+  if (!device.empty()) std::printf("# on GPUs: rank 0 has an %s\n", device.c_str());
+  if (options.collective->usesGrid)
+    std::printf(
+        "# grid: MP groups of %d, EP of %d, ESP of %d ranks, %s consecutive; experts per rank: "
+        "%d\n",
+        world.grid.nMp, world.grid.nEp, world.grid.nEsp,
+        world.grid.order == moecclOrderEspEp ? "those of ESP" : "those of EP", world.experts);
+  if (!options.mpiAlgorithms.empty()) std::printf("# %s\n", job.mpi()->version().c_str());
+  std::printf(
+      "# %d repetitions of %d + %d calls each, in turns; time: median, min, max of the "
+      "repetitions\n",
+      options.repetitions, options.warmupIterations, options.iterations);
+  std::printf("# faster: %s's time by this one's in the same repetition; median, min, max\n",
+              options.mpiAlgorithms.empty() ? options.algorithms.front().c_str()
+                                            : "the fastest MPI algorithm");
+  printHead();
+}
+
+void Report::printHead() const {
+  const bool inPlace = options_.collective->inPlaceBlock != nullptr;
+  const char* const names = "  %9s %9s %9s %7s %7s %6s %6s %5s %5s";
+  std::printf("#\n# %10s %10s %12s %8s %-18s  %-62s %18s\n", "", "", "", "", "", "out-of-place",
+              inPlace ? "in-place" : "(in-place: N/A)");
+  std::printf("# %10s %10s %12s %8s %-18s", "size", "block", "count", "type", "algorithm");
+  for (int i = 0; i < 1 + inPlace; ++i)
+    std::printf(names, "time", "min", "max", "algbw", "busbw", "#wrong", "faster", "min", "max");
+  std::printf("\n# %10s %10s %12s %8s %-18s", "(B)", "(B)", "(elements)", "", "");
+  for (int i = 0; i < 1 + inPlace; ++i)
+    std::printf(names, "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "", "", "");
+  std::printf("\n");
+}
+
+void Report::add(const std::vector<Result>& results) {
+  for (const Result& result : results) {
+    const Result& reference = results[result.reference];
+    if (!result.inPlace)
+      std::printf("%s%12zu %10zu %12zu %8s %-18s", &result == results.data() ? "" : "\n",
+                  result.size, result.block, result.count, result.type,
+                  result.contender->name().c_str());
+    printResult(result, reference);
+    json_["results"].push_back(toJson(result, reference));
+    if (!result.contender->isMpi()) busBandwidths_.push_back(result.busBandwidth);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void Report::finish(std::int64_t wrong) {
+  if (options_.checkIterations > 0)
+    std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong),
+                wrong == 0 ? "OK" : "FAILED");
+  const double sum = std::accumulate(busBandwidths_.begin(), busBandwidths_.end(), 0.0);
+  std::printf("# Avg bus bandwidth    : %g\n", sum / static_cast<double>(busBandwidths_.size()));
+  if (!file_.is_open()) return;
+  file_ << json_.dump(1) << '\n';
+  if (!file_.flush()) throw std::runtime_error("--json: cannot write all of " + options_.jsonFile);
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,35 @@
+// The table on standard output and the JSON file. Only rank 0 makes one.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "perf/common/job.h"
+#include "perf/perf/measure.h"
+
+namespace moeccl::perf {
+
+class Report {
+ public:
+  // Opens the JSON file, so that a wrong name is found before anything is measured, and prints the
+  // head. `ranksPerNode` as from Job. Throws std::runtime_error.
+  Report(const Options& options, const Job& job, const World& world,
+         const std::vector<int>& ranksPerNode);
+
+  // All results of one size.
+  void add(const std::vector<Result>& results);
+  // Prints the foot and writes the JSON file. Throws std::runtime_error.
+  void finish(std::int64_t wrong);
+
+ private:
+  void printHead() const;
+
+  const Options& options_;
+  std::ofstream file_;
+  nlohmann::ordered_json json_;
+  std::vector<double> busBandwidths_;
+};
+
+}  // namespace moeccl::perf

@@ -1,0 +1,29 @@
+// moeccl-predict: which schedule, grid and placement is the fastest on a cluster that need not exist. See
+// perf/README.md.
+#include <cstdio>
+#include <optional>
+
+#include "perf/predict/placement.h"
+#include "perf/predict/report.h"
+
+namespace moeccl::perf {
+namespace {
+
+void plan(const PlanOptions& options) {
+  const Planner planner(options);
+  const std::vector<Predicted> all = planner.rank(placementsOf(options));
+  printRanking(options, all);
+  if (options.explain) std::printf("\n%s", planner.explain(all[0].shape).c_str());
+  if (!options.jsonFile.empty()) writeRanking(options, all);
+}
+
+int main(int argc, char** argv) {
+  const Parsed<PlanOptions> parsed = parsePlanOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-predict", parsed)) return *code;
+  return runAlone("moeccl-predict", [&] { plan(parsed.options); });
+}
+
+}  // namespace
+}  // namespace moeccl::perf
+
+int main(int argc, char** argv) { return moeccl::perf::main(argc, argv); }

@@ -1,0 +1,26 @@
+// What moeccl-predict is asked to do.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <string>
+#include <vector>
+
+#include "perf/common/tool.h"
+
+namespace moeccl::perf {
+
+struct PlanOptions {
+  std::vector<int> ranksPerNode;
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  int nMp = 0;  // 0: all that divide the ranks
+  moecclPass_t pass = moecclPassForward;
+  std::string profileFile;  // empty: typical links
+  int top = 20;             // lines; 0: all
+  bool explain = false;
+  std::string jsonFile;  // empty: none
+};
+
+Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv);
+
+}  // namespace moeccl::perf

@@ -1,0 +1,20 @@
+// Where the groups of a layer can lie on the nodes.
+#pragma once
+
+#include <moeccl/moeccl.h>
+
+#include <string>
+#include <vector>
+
+#include "perf/predict/options.h"
+
+namespace moeccl::perf {
+
+// Every grid of the ranks that the layer's experts and hidden units can be shared out on, with both orders where
+// they differ. Throws std::runtime_error where there is none.
+std::vector<moecclGridShape_t> placementsOf(const PlanOptions& options);
+
+// Which groups have each all of their ranks on one node: "MP ESP", or "-".
+std::string groupsInNodes(const moecclGridShape_t& shape, const std::vector<int>& ranksPerNode);
+
+}  // namespace moeccl::perf

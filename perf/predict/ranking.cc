@@ -1,0 +1,88 @@
+#include "perf/predict/ranking.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+
+namespace moeccl::perf {
+namespace {
+
+constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
+
+[[noreturn]] void fail(const char* what, moecclResult_t result) {
+  throw std::runtime_error(std::string("cannot ") + what + ": " + moecclGetErrorString(result) +
+                           ": " + moecclGetLastError(nullptr));
+}
+
+}  // namespace
+
+const char* nameOf(moecclSchedule_t schedule) { return kSchedules[schedule]; }
+
+Planner::Planner(const PlanOptions& options) : options_(options) {
+  if (options.profileFile.empty()) return;
+  moecclProfile_t profile = nullptr;
+  const moecclResult_t result = moecclProfileLoad(options.profileFile.c_str(), &profile);
+  if (result != moecclSuccess) fail("read the profile", result);
+  profile_.reset(profile);
+}
+
+moecclCluster_t Planner::clusterOf(const moecclGridShape_t& shape) const {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = static_cast<int>(options_.ranksPerNode.size());
+  cluster.ranksPerNode = options_.ranksPerNode.data();
+  cluster.shape = shape;
+  cluster.profile = profile_.get();
+  return cluster;
+}
+
+moecclScheduleQuery_t Planner::queryOf(const moecclCluster_t& cluster) const {
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &options_.layer;
+  query.pass = options_.pass;
+  return query;
+}
+
+std::vector<Predicted> Planner::rank(const std::vector<moecclGridShape_t>& placements) const {
+  const int ranks = std::accumulate(options_.ranksPerNode.begin(), options_.ranksPerNode.end(), 0);
+  std::vector<Predicted> all;
+  std::string refused;
+  for (const moecclGridShape_t& shape : placements) {
+    const moecclCluster_t cluster = clusterOf(shape);
+    const moecclScheduleQuery_t query = queryOf(cluster);
+    std::array<moecclScheduleChoice_t, moecclNumSchedules> choices{};
+    int n = moecclNumSchedules;
+    const moecclResult_t result = moecclSelectSchedule(&query, choices.data(), &n);
+    if (result == moecclInvalidArgument) {
+      refused = moecclGetLastError(nullptr);
+      continue;
+    }
+    if (result != moecclSuccess) fail("predict a layer", result);
+    const double tokens = static_cast<double>(options_.layer.tokens) * (ranks / shape.nMp);
+    for (int i = 0; i < n; ++i) {
+      const auto& choice = choices[static_cast<std::size_t>(i)];
+      all.push_back({shape, choice, choice.seconds > 0 ? tokens / choice.seconds : 0});
+    }
+  }
+  if (all.empty()) throw std::runtime_error("no grid allows this layer: " + refused);
+  // Without tokens, at least by time.
+  std::ranges::stable_sort(all, {}, [](const Predicted& one) { return one.choice.seconds; });
+  std::ranges::stable_sort(all, std::greater<>(), &Predicted::tokensPerSecond);
+  return all;
+}
+
+std::string Planner::explain(const moecclGridShape_t& shape) const {
+  const moecclCluster_t cluster = clusterOf(shape);
+  const moecclScheduleQuery_t query = queryOf(cluster);
+  std::size_t bytes = 0;
+  moecclResult_t result = moecclExplainSchedule(&query, nullptr, &bytes);
+  std::string text(bytes, '\0');
+  if (result == moecclSuccess) result = moecclExplainSchedule(&query, text.data(), &bytes);
+  if (result != moecclSuccess) fail("explain a layer", result);
+  text.resize(bytes - 1);
+  return text;
+}
+
+}  // namespace moeccl::perf

@@ -1,0 +1,44 @@
+// What is predicted for every placement and schedule of a layer, best first.
+#pragma once
+
+#include <moeccl/model.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "perf/predict/options.h"
+
+namespace moeccl::perf {
+
+struct Predicted {
+  moecclGridShape_t shape;
+  moecclScheduleChoice_t choice;
+  double tokensPerSecond;  // of the whole cluster
+};
+
+class Planner {
+ public:
+  // Throws std::runtime_error where the profile cannot be read.
+  explicit Planner(const PlanOptions& options);
+
+  // Most tokens per second first: with one N_MP that is the least time. Grids that the layer's config does not allow
+  // are left out. Throws std::runtime_error where none remains.
+  std::vector<Predicted> rank(const std::vector<moecclGridShape_t>& placements) const;
+  // moecclExplainSchedule's text.
+  std::string explain(const moecclGridShape_t& shape) const;
+
+ private:
+  struct Destroy {
+    void operator()(moecclProfile_t profile) const { moecclProfileDestroy(profile); }
+  };
+  moecclCluster_t clusterOf(const moecclGridShape_t& shape) const;
+  moecclScheduleQuery_t queryOf(const moecclCluster_t& cluster) const;
+
+  const PlanOptions& options_;
+  std::unique_ptr<moecclProfile, Destroy> profile_;
+};
+
+const char* nameOf(moecclSchedule_t schedule);
+
+}  // namespace moeccl::perf

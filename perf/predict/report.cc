@@ -1,0 +1,105 @@
+#include "perf/predict/report.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+
+#include "perf/predict/placement.h"
+
+namespace moeccl::perf {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+
+const char* textOfPass(moecclPass_t pass) {
+  return pass == moecclPassForward ? "forward" : pass == moecclPassBackward ? "backward" : "both";
+}
+
+std::string textOfNodes(const std::vector<int>& ranksPerNode) {
+  const bool even =
+      std::ranges::adjacent_find(ranksPerNode, std::not_equal_to()) == ranksPerNode.end();
+  const int ranks = std::accumulate(ranksPerNode.begin(), ranksPerNode.end(), 0);
+  return std::to_string(ranks) + " ranks on " + std::to_string(ranksPerNode.size()) +
+         (even ? " nodes of " + std::to_string(ranksPerNode[0]) : " uneven nodes");
+}
+
+std::string textOfShape(const moecclGridShape_t& shape) {
+  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
+         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
+}
+
+ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) {
+  const moecclScheduleChoice_t& choice = one.choice;
+  return {{"grid",
+           {{"nMp", one.shape.nMp},
+            {"nEp", one.shape.nEp},
+            {"nEsp", one.shape.nEsp},
+            {"order", one.shape.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}}},
+          {"groupsInNodes", groupsInNodes(one.shape, ranksPerNode)},
+          {"schedule", nameOf(choice.schedule)},
+          {"seconds", choice.seconds},
+          {"communication", choice.communication},
+          {"bytesBetween", choice.bytesBetween},
+          {"tokensPerSecond", one.tokensPerSecond},
+          {"measured", choice.measured != 0},
+          {"exchanges", choice.exchanges}};
+}
+
+}  // namespace
+
+void printRanking(const PlanOptions& options, const std::vector<Predicted>& all) {
+  const auto shown =
+      options.top == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(options.top));
+  std::printf("# %s, pass: %s, %s\n", textOfNodes(options.ranksPerNode).c_str(),
+              textOfPass(options.pass),
+              options.profileFile.empty() ? "typical links" : options.profileFile.c_str());
+  std::printf("# %zu of %zu, best first; grids are MP,EP,ESP; * is measured, all else is priced\n",
+              shown, all.size());
+  std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",
+              "MB between", "grid", "in a node", "schedule", "algorithms");
+  for (const Predicted& one : std::span(all).first(shown)) {
+    const moecclScheduleChoice_t& choice = one.choice;
+    std::printf("%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
+                choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
+                textOfShape(one.shape).c_str(),
+                groupsInNodes(one.shape, options.ranksPerNode).c_str(), nameOf(choice.schedule),
+                choice.measured ? '*' : ' ', choice.exchanges);
+  }
+}
+
+void writeRanking(const PlanOptions& options, const std::vector<Predicted>& all) {
+  ordered_json choices = ordered_json::array();
+  for (const Predicted& one : all) choices.push_back(toJson(one, options.ranksPerNode));
+  const moecclMoeConfig_t& layer = options.layer;
+  const ordered_json whole = {
+      {"schema", "moeccl-predict"},
+      {"schemaVersion", kSchemaVersion},
+      {"ranksPerNode", options.ranksPerNode},
+      {"profile", options.profileFile.empty() ? ordered_json() : ordered_json(options.profileFile)},
+      {"layer",
+       {{"tokens", layer.tokens},
+        {"embedding", layer.embedding},
+        {"hidden", layer.hidden},
+        {"experts", layer.experts},
+        {"topK", layer.topK},
+        {"capacityFactor", layer.capacityFactor},
+        {"capacityGroups", layer.capacityGroups}}},
+      {"pass", textOfPass(options.pass)},
+      {"choices", std::move(choices)}};
+  std::ofstream file(options.jsonFile);
+  file << whole.dump(1) << '\n';
+  if (!file.flush())
+    throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
+                             std::strerror(errno));
+}
+
+}  // namespace moeccl::perf

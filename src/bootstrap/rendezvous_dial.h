@@ -1,0 +1,16 @@
+// A rank's way to the service of an id: tries the id's addresses until one of them answers and
+// proves that it holds the id,
+// then joins there.
+#pragma once
+
+#include "src/bootstrap/rendezvous_wire.h"
+#include "src/bootstrap/socket.h"
+
+namespace moeccl {
+
+// A connection on which the service has heard `arrival`. Throws Error: moecclSystemError when no
+// address can lead to the service any more, moecclTimeout at the deadline (arrival.timeoutMs from
+// now); both list the addresses and what became of each.
+Socket dialService(const RendezvousId& id, const Arrival& arrival);
+
+}  // namespace moeccl

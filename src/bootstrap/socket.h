@@ -1,0 +1,69 @@
+// TCP sockets: owned, non-blocking, closed on exec, IPv4 and IPv6.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/file_descriptor.h"
+
+namespace moeccl {
+
+// A socket ends for its peers as soon as it is closed here: a child that was forked meanwhile holds
+// a copy, but of a connection that is shut down.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&&) noexcept = default;
+  Socket& operator=(Socket&& other) noexcept {
+    shutDown();
+    fd_ = std::move(other.fd_);
+    return *this;
+  }
+  ~Socket() { shutDown(); }
+
+  int get() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  void shutDown() {
+    if (fd_) ::shutdown(fd_.get(), SHUT_RDWR);
+  }
+
+  FileDescriptor fd_;
+};
+
+struct IpAddress {
+  int family = AF_INET;                  // or AF_INET6
+  std::array<std::uint8_t, 16> bytes{};  // network order; IPv4: the first four
+
+  std::size_t size() const { return family == AF_INET ? 4 : 16; }
+  bool operator==(const IpAddress&) const = default;
+};
+
+// "10.0.0.1:4242", "[fd00::1]:4242"
+std::string endpointText(const IpAddress& address, std::uint16_t port);
+std::string peerText(const Socket& socket);
+
+// Of this host, those most likely to be reached from others first: up and with a link, then up,
+// loopback last. Without link-local IPv6 addresses, which mean nothing on another host.
+std::vector<IpAddress> hostAddresses();
+
+// On all addresses of this host, any free port. Throws Error (moecclSystemError).
+Socket listenAnywhere(std::uint16_t* port);
+
+// Starts to connect; 0 or the error that already ended it. Poll for writing, then connectResult().
+int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket);
+int connectResult(const Socket& socket);
+
+// TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
+// is noticed within half a minute.
+void tuneConnection(const Socket& socket);
+
+}  // namespace moeccl

@@ -1,0 +1,98 @@
+// Whole layers: how much longer a schedule's exchanges and local work take within a layer than by
+// themselves, where ranks wait for one another and caches are not warm.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace moeccl {
+
+class Profile;
+
+// A collective of a layer. `where`: its groups, which all make the call, as in CurveKey.
+struct LayerExchange {
+  std::string collective;
+  std::vector<std::string> where;
+  double bytes = 0;  // of a rank's send buffer
+
+  bool operator==(const LayerExchange&) const = default;
+};
+
+struct LayerSample {
+  std::vector<double> local;  // features of the local work, as featuresOf(LocalWork)
+  std::vector<LayerExchange> exchanges;
+  double seconds = 0;
+  double spread = 0;
+
+  bool operator==(const LayerSample&) const = default;
+};
+
+// seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
+//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
+// that sum is no less than what the longest of several exchanges takes with at least kLeastOwnLatency of its latency: the
+// others may be hidden behind it.
+struct LayerFactors {
+  double local = 1;
+  double latency = 1;
+  double bytes = 1;
+  double medianError = 0;  // as in Agreement
+  double worstError = 0;
+
+  bool operator==(const LayerFactors&) const = default;
+};
+
+// A schedule's name and a pass's, and the grid as src/profile/group_text.h names it.
+struct LayerKey {
+  std::string schedule;
+  std::string pass;
+  std::string where;
+
+  bool operator==(const LayerKey&) const = default;
+};
+
+struct LayerCurve {
+  LayerKey key;
+  std::vector<LayerSample> samples;
+  LayerFactors factors;
+
+  bool operator==(const LayerCurve&) const = default;
+};
+
+// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies of several
+// exchanges can be hidden whole, and that takes more samples than there are factors.
+inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
+inline constexpr double kLeastOwnLatency = 0.5;
+// Errors beyond are told as this.
+inline constexpr double kMostError = 1e30;
+
+// What a layer's exchanges take in it, by what they take by themselves.
+class ExchangesInLayer {
+ public:
+  explicit ExchangesInLayer(const LayerFactors& factors) : factors_(factors) {}
+
+  // So many calls, each of which takes `latency` for no bytes and `ofBytes` beyond that.
+  void add(int calls, double latency, double ofBytes) {
+    calls_ += calls;
+    sum_ += calls * (factors_.latency * latency + factors_.bytes * ofBytes);
+    longest_ = std::max(longest_, std::max(factors_.latency, kLeastOwnLatency) * latency +
+                                      factors_.bytes * ofBytes);
+  }
+  double seconds() const { return calls_ > 1 ? std::max(sum_, longest_) : sum_; }
+
+ private:
+  LayerFactors factors_;
+  int calls_ = 0;
+  double sum_ = 0, longest_ = 0;
+};
+
+// By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of bytes a tenth) had said
+// so: it decides where samples do not. By the rest of `profile`; samples whose exchanges or local work that does not
+// predict are left out, and where none remain factors are 1.
+LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
+                        std::span<const LayerSample> samples);
+
+}  // namespace moeccl

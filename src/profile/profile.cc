@@ -1,0 +1,211 @@
+#include "src/profile/profile.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// What bytes take of the largest sample's time, of a line that has no slope to speak of.
+constexpr double kNoSlope = 0.05;
+
+// "2 nodes of 4 ranks", "3 nodes of 3, 1, 2 ranks".
+std::string describe(const std::vector<int>& ranksPerNode) {
+  constexpr std::size_t kMost = 16;
+  const std::size_t nodes = ranksPerNode.size();
+  std::string text = stringf("%zu %s of ", nodes, nodes == 1 ? "node" : "nodes");
+  const bool even =
+      std::ranges::adjacent_find(ranksPerNode, std::not_equal_to()) == ranksPerNode.end();
+  const std::size_t shown = even ? std::min<std::size_t>(nodes, 1) : std::min(nodes, kMost);
+  for (std::size_t node = 0; node < shown; ++node)
+    text += (node ? ", " : "") + std::to_string(ranksPerNode[node]);
+  if (!even && shown < nodes) text += ", ...";
+  return text + (shown == 1 && ranksPerNode[0] == 1 ? " rank" : " ranks");
+}
+
+// "0.1" of "0.1.3".
+std::string_view release(std::string_view version) {
+  return version.substr(0, std::min(version.rfind('.'), version.size()));
+}
+
+using Order = std::tuple<std::string_view, std::string_view, std::string_view>;
+
+Order orderOf(const Curve& curve) {
+  return {curve.key.collective, curve.key.where, curve.key.algorithm};
+}
+
+std::vector<FeaturePoint> featurePoints(const std::vector<LocalSample>& samples) {
+  std::vector<FeaturePoint> points;
+  for (const LocalSample& sample : samples) {
+    const auto features = featuresOf(sample.work);
+    points.push_back({{features.begin(), features.end()}, sample.seconds, sample.spread});
+  }
+  return points;
+}
+
+using LayerOrder = std::tuple<std::string_view, std::string_view, std::string_view>;
+
+LayerOrder layerOrder(const LayerKey& key) { return {key.where, key.schedule, key.pass}; }
+LayerOrder layerOrderOf(const LayerCurve& curve) { return layerOrder(curve.key); }
+
+[[noreturn]] void twice(const LayerKey& key) {
+  throw Error(moecclInvalidArgument,
+              stringf("the profile has layers of schedule %s, %s, group %s twice",
+                      key.schedule.c_str(), key.pass.c_str(), key.where.c_str()));
+}
+
+[[noreturn]] void twice(const CurveKey& key) {
+  throw Error(moecclInvalidArgument,
+              stringf("the profile has two curves of %s, algorithm %s, group %s",
+                      key.collective.c_str(), key.algorithm.c_str(), key.where.c_str()));
+}
+
+void fitCurve(Curve& curve) {
+  curve.fit = fitLine(curve.samples);
+  curve.corrections = correctionsOf(curve.fit, curve.samples);
+}
+
+}  // namespace
+
+const char* nameOf(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
+  std::string text;
+  const auto differ = [&](const std::string& there, const char* is, const std::string& here) {
+    text += (text.empty() ? "it was made for " : "; for ") + there + ", here " + is + " " + here;
+  };
+  if (mine.ranksPerNode != theirs.ranksPerNode)
+    differ(describe(theirs.ranksPerNode), mine.ranksPerNode.size() == 1 ? "is" : "are",
+           describe(mine.ranksPerNode));
+  if (mine.processor != theirs.processor)
+    differ("processors \"" + theirs.processor + '"', "are", '"' + mine.processor + '"');
+  if (mine.processorsPerNode != theirs.processorsPerNode)
+    differ(stringf("%d processors per node", theirs.processorsPerNode), "are",
+           std::to_string(mine.processorsPerNode));
+  if (mine.transport != theirs.transport)
+    differ("transport \"" + theirs.transport + '"', "is", '"' + mine.transport + '"');
+  if (release(mine.library) != release(theirs.library))
+    differ("moeccl " + theirs.library, "is", mine.library);
+  return text;
+}
+
+std::array<double, kLocalFeatures> featuresOf(const LocalWork& work) {
+  return {1,
+          work.tokens * work.embedding * work.experts,
+          work.rows * work.embedding * work.hidden,
+          work.ownExperts * work.embedding * work.hidden,
+          work.rows * work.hidden,
+          work.rows * work.embedding + work.tokens * work.embedding * work.choices};
+}
+
+std::span<const Curve> Profile::curves(std::string_view collective, std::string_view where) const {
+  using Group = std::pair<std::string_view, std::string_view>;
+  const auto groupOf = [](const Curve& curve) {
+    return Group(curve.key.collective, curve.key.where);
+  };
+  const Group wanted(collective, where);
+  return {std::ranges::lower_bound(curves_, wanted, {}, groupOf),
+          std::ranges::upper_bound(curves_, wanted, {}, groupOf)};
+}
+
+double Profile::latency(std::string_view collective, std::string_view where) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Curve& curve : curves(collective, where)) least = std::min(least, curve.seconds(0));
+  return least;
+}
+
+const Curve* Profile::find(std::string_view collective, std::string_view algorithm,
+                           std::string_view where) const {
+  const Order wanted{collective, where, algorithm};
+  const auto found = std::ranges::lower_bound(curves_, wanted, {}, orderOf);
+  return found != curves_.end() && orderOf(*found) == wanted ? &*found : nullptr;
+}
+
+double Curve::seconds(double bytes) const {
+  const auto corrected = [&](double x) { return fit.at(x) * factorAt(corrections, x); };
+  const auto after = std::ranges::upper_bound(samples, bytes, {}, &Point::x);
+  if (!corrections.empty() && after != samples.begin() && after != samples.end()) {
+    const double low = after[-1].x, high = after->x;
+    const double from = corrected(low), to = corrected(high);
+    return from + (to - from) * ((bytes - low) / (high - low));
+  }
+  const double line = corrected(bytes);
+  const double largest = samples.empty() ? bytes : samples.back().x;
+  if (bytes <= largest || largest < 1) return line;
+  const double last = corrected(largest);
+  return fit.segments.back().beta * largest < kNoSlope * last ? last * (bytes / largest) : line;
+}
+
+std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,
+                                       std::string_view where, double bytes) const {
+  const Curve* curve = find(collective, algorithm, where);
+  return curve ? std::optional(curve->seconds(bytes)) : std::nullopt;
+}
+
+const Local* Profile::local(Pass pass) const {
+  const auto& local = local_[static_cast<std::size_t>(pass)];
+  return local ? &*local : nullptr;
+}
+
+void Profile::add(CurveKey key, std::vector<Point> samples) {
+  if (find(key.collective, key.algorithm, key.where)) twice(key);
+  std::ranges::stable_sort(samples, {}, &Point::x);
+  Curve curve{std::move(key), std::move(samples), {}};
+  fitCurve(curve);
+  curves_.insert(std::ranges::lower_bound(curves_, orderOf(curve), {}, orderOf), std::move(curve));
+}
+
+void Profile::setCurves(std::vector<Curve> curves) {
+  std::ranges::sort(curves, {}, orderOf);
+  const auto same = std::ranges::adjacent_find(curves, {}, orderOf);
+  if (same != curves.end()) twice(same->key);
+  for (Curve& curve : curves) {
+    std::ranges::stable_sort(curve.samples, {}, &Point::x);
+    curve.corrections = correctionsOf(curve.fit, curve.samples);
+  }
+  curves_ = std::move(curves);
+}
+
+void Profile::setLocal(Pass pass, std::vector<LocalSample> samples) {
+  FeatureFit fit = fitFeatures(featurePoints(samples));
+  setLocal(pass, Local{std::move(samples), std::move(fit)});
+}
+
+void Profile::setLocal(Pass pass, Local local) {
+  local_[static_cast<std::size_t>(pass)] = std::move(local);
+}
+
+const LayerCurve* Profile::layers(const LayerKey& key) const {
+  const auto found = std::ranges::lower_bound(layers_, layerOrder(key), {}, layerOrderOf);
+  return found != layers_.end() && found->key == key ? &*found : nullptr;
+}
+
+void Profile::addLayers(LayerKey key, std::vector<LayerSample> samples) {
+  if (layers(key)) twice(key);
+  LayerCurve curve{std::move(key), std::move(samples), {}};
+  curve.factors = fitFactors(*this, curve.key, curve.samples);
+  layers_.insert(std::ranges::lower_bound(layers_, layerOrderOf(curve), {}, layerOrderOf),
+                 std::move(curve));
+}
+
+void Profile::setLayers(std::vector<LayerCurve> layers) {
+  std::ranges::sort(layers, {}, layerOrderOf);
+  const auto same = std::ranges::adjacent_find(layers, {}, layerOrderOf);
+  if (same != layers.end()) twice(same->key);
+  layers_ = std::move(layers);
+}
+
+void Profile::refit() {
+  for (Curve& curve : curves_) fitCurve(curve);
+  for (auto& local : local_)
+    if (local) local->fit = fitFeatures(featurePoints(local->samples));
+  for (LayerCurve& curve : layers_) curve.factors = fitFactors(*this, curve.key, curve.samples);
+}
+
+}  // namespace moeccl

@@ -1,0 +1,369 @@
+// The file of a profile. Objects may have members that are not named here: they are ignored, and are not
+// kept when the profile is written again.
+//
+//   {"schema": "moeccl-profile", "schemaVersion": 1,
+//    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
+//                    "transport": "ucx 1.13.1", "library": "0.1.0"},
+//    "date": "...", "command": "...",
+//    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
+//                "fit": {"segments": [{"from": 0, "alpha": 1e-05, "beta": 8e-10}],
+//                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
+//                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],
+//    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, ..., "moves": 0},
+//                                  "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
+//                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128, "experts": 8,
+//                                       "choices": 2, "rows": 256, "ownExperts": 8, "seconds": 0.01,
+//                                       "spread": 0}]},
+//              "backward": {...}},
+//    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
+//                "factors": {"local": 1.1, "latency": 0.9, "bytes": 1.05, "medianError": 0.02,
+//                            "worstError": 0.06},
+//                "samples": [{"local": {"layer": 1, "gate": 8192, ...},
+//                             "exchanges": [{"collective": "dispatch", "where": ["mp2,ep4,esp2 on 2x4"],
+//                                            "bytes": 65536}],
+//                             "seconds": 0.01, "spread": 0.02}]}],
+//    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
+//
+// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
+// those who change samples by hand call for new ones (Profile::refit). "local", its passes, "layers"
+// (src/profile/layer_fit.h) and "links" (src/cost/links.h) may be missing.
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "src/error.h"
+#include "src/profile/json_reader.h"
+#include "src/profile/json_tree.h"
+#include "src/profile/profile.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "moeccl-profile";
+constexpr int kSchemaVersion = 1;
+constexpr JsonLimits kLimits = {
+    .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
+constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
+constexpr std::size_t kMaxSegments = 16, kMaxExchanges = 64;
+constexpr int kMaxCount = std::numeric_limits<int>::max();
+// Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one byte or product would
+// make coefficients of samples that are beyond it.)
+constexpr double kMaxCoefficient = 1e30;
+
+constexpr std::pair<const char*, double LocalWork::*> kWork[] = {
+    {"tokens", &LocalWork::tokens},        {"embedding", &LocalWork::embedding},
+    {"hidden", &LocalWork::hidden},        {"experts", &LocalWork::experts},
+    {"choices", &LocalWork::choices},      {"rows", &LocalWork::rows},
+    {"ownExperts", &LocalWork::ownExperts}};
+constexpr std::pair<const char*, Pass> kPasses[] = {{"forward", Pass::forward},
+                                                    {"backward", Pass::backward}};
+
+// ---------------------------------------------------------------------------------------- reading
+
+Agreement readAgreement(const JsonReader& fit) {
+  return {fit["r2"].number(-kMaxCoefficient, 1), fit["medianError"].number(0, kMaxCoefficient),
+          fit["worstError"].number(0, kMaxCoefficient)};
+}
+
+Fit readFit(const JsonReader& from) {
+  Fit fit;
+  const JsonReader segments = from["segments"];
+  const std::size_t count = segments.size(1, kMaxSegments);
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonReader segment = segments[i];
+    const double least = i == 0 ? 0 : fit.segments.back().from;
+    const Segment read{segment["from"].number(least, i == 0 ? 0 : kMaxSize),
+                       segment["alpha"].number(0, kMaxCoefficient),
+                       segment["beta"].number(0, kMaxCoefficient)};
+    const double before = i == 0 ? 0 : fit.segments.back().at(read.from);
+    if (read.alpha < before * (1 - 1e-9))
+      segment["alpha"].fail(
+          stringf("is %g; it must not be less than the %g that the segment before "
+                  "predicts there",
+                  read.alpha, before));
+    fit.segments.push_back(read);
+  }
+  fit.agreement = readAgreement(from);
+  return fit;
+}
+
+double readSeconds(const JsonReader& sample) {
+  return sample["seconds"].number(kMinSeconds, kMaxSeconds);
+}
+
+double readSpread(const JsonReader& sample) { return sample["spread"].number(0, kMaxSpread); }
+
+Curve readCurve(const JsonReader& from) {
+  Curve curve;
+  curve.key = {from["collective"].text(), from["algorithm"].text(), from["where"].text()};
+  curve.fit = readFit(from["fit"]);
+  const JsonReader samples = from["samples"];
+  const std::size_t count = samples.size(1, kMaxSamples);
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonReader sample = samples[i];
+    curve.samples.push_back(
+        {sample["bytes"].amount(kMaxSize), readSeconds(sample), readSpread(sample)});
+  }
+  return curve;
+}
+
+Local readLocal(const JsonReader& from) {
+  Local local;
+  const JsonReader samples = from["samples"];
+  const std::size_t count = samples.size(1, kMaxSamples);
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonReader sample = samples[i];
+    LocalSample read;
+    for (const auto& [name, field] : kWork) read.work.*field = sample[name].amount(kMaxCoefficient);
+    read.seconds = readSeconds(sample);
+    read.spread = readSpread(sample);
+    local.samples.push_back(read);
+  }
+  const JsonReader fit = from["fit"];
+  const JsonReader coefficients = fit["seconds"];
+  for (const char* name : kLocalFeatureNames)
+    local.fit.coefficients.push_back(coefficients[name].number(0, kMaxCoefficient));
+  local.fit.agreement = readAgreement(fit);
+  return local;
+}
+
+LayerExchange readExchange(const JsonReader& from) {
+  LayerExchange exchange{from["collective"].text(), {}, from["bytes"].amount(kMaxSize)};
+  const JsonReader where = from["where"];
+  const std::size_t count = where.size(1, kMaxExchanges);
+  for (std::size_t i = 0; i < count; ++i) exchange.where.push_back(where[i].text());
+  return exchange;
+}
+
+LayerSample readLayerSample(const JsonReader& from) {
+  LayerSample sample;
+  const JsonReader local = from["local"];
+  for (const char* name : kLocalFeatureNames)
+    sample.local.push_back(local[name].amount(kMaxCoefficient));
+  const JsonReader exchanges = from["exchanges"];
+  const std::size_t count = exchanges.size(0, kMaxExchanges);
+  for (std::size_t i = 0; i < count; ++i) sample.exchanges.push_back(readExchange(exchanges[i]));
+  sample.seconds = readSeconds(from);
+  sample.spread = readSpread(from);
+  return sample;
+}
+
+LayerCurve readLayers(const JsonReader& from) {
+  LayerCurve curve;
+  curve.key = {from["schedule"].text(), from["pass"].text(), from["where"].text()};
+  if (curve.key.pass != nameOf(Pass::forward) && curve.key.pass != nameOf(Pass::backward))
+    from["pass"].fail("is \"" + curve.key.pass + "\"; it must be \"forward\" or \"backward\"");
+  const JsonReader factors = from["factors"];
+  curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
+  curve.factors.latency = factors["latency"].number(kLeastLatency, kMostFactor);
+  curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
+  curve.factors.medianError = factors["medianError"].number(0, kMostError);
+  curve.factors.worstError = factors["worstError"].number(0, kMostError);
+  const JsonReader samples = from["samples"];
+  const std::size_t count = samples.size(1, kMaxSamples);
+  for (std::size_t i = 0; i < count; ++i) curve.samples.push_back(readLayerSample(samples[i]));
+  return curve;
+}
+
+LinkFit readLinks(const JsonReader& from) {
+  LinkFit fit;
+  const JsonReader costs = from["costs"];
+  for (const auto& [name, cost] : kLinkNames)
+    fit.links.*cost = costs[name].number(0, kMaxCoefficient);
+  fit.medianError = from["medianError"].number(0, kMaxCoefficient);
+  fit.worstError = from["worstError"].number(0, kMaxCoefficient);
+  return fit;
+}
+
+Fingerprint readFingerprint(const JsonReader& from) {
+  Fingerprint fingerprint;
+  const JsonReader ranks = from["ranksPerNode"];
+  const std::size_t nodes = ranks.size(1, kMaxNodes);
+  for (std::size_t i = 0; i < nodes; ++i)
+    fingerprint.ranksPerNode.push_back(ranks[i].integer(1, kMaxCount));
+  fingerprint.processor = from["processor"].text();
+  fingerprint.processorsPerNode = from["processorsPerNode"].integer(1, kMaxCount);
+  fingerprint.transport = from["transport"].text();
+  fingerprint.library = from["library"].text();
+  return fingerprint;
+}
+
+void checkSchema(const JsonReader& root) {
+  if (root["schema"].text() != kSchema)
+    root["schema"].fail("is \"" + root["schema"].text() + "\", not \"" + kSchema +
+                        "\": this is another kind of file");
+  const int version = root["schemaVersion"].integer(0, kMaxCount);
+  if (version != kSchemaVersion)
+    root["schemaVersion"].fail(stringf("is %d; this library reads %d", version, kSchemaVersion));
+}
+
+// ---------------------------------------------------------------------------------------- writing
+
+// Digits that mean the same double; of whole numbers without ".0".
+std::string shown(double value) {
+  if (value > 0 && value < 1e15 && value == std::floor(value))
+    return std::to_string(static_cast<long long>(value));
+  return value == 0 && !std::signbit(value) ? "0" : json(value).dump();
+}
+std::string shown(const std::string& text) { return json(text).dump(); }
+
+std::string printAgreement(const Agreement& agreement) {
+  return "\"r2\": " + shown(agreement.r2) + ", \"medianError\": " + shown(agreement.medianError) +
+         ", \"worstError\": " + shown(agreement.worstError) + "}";
+}
+
+// [
+//  ITEM,
+//  ITEM]
+template <typename Items, typename Print>
+std::string printList(const Items& items, const std::string& indent, Print print) {
+  std::string text = "[";
+  for (const auto& item : items) text += (text.size() == 1 ? "\n" : ",\n") + indent + print(item);
+  return text + "]";
+}
+
+std::string printTimes(double seconds, double spread) {
+  return "\"seconds\": " + shown(seconds) + ", \"spread\": " + shown(spread) + "}";
+}
+
+std::string printCurve(const Curve& curve) {
+  const auto segment = [](const Segment& s) {
+    return "{\"from\": " + shown(s.from) + ", \"alpha\": " + shown(s.alpha) +
+           ", \"beta\": " + shown(s.beta) + "}";
+  };
+  const auto sample = [](const Point& point) {
+    return "{\"bytes\": " + shown(point.x) + ", " + printTimes(point.seconds, point.spread);
+  };
+  return "{\"collective\": " + shown(curve.key.collective) +
+         ", \"algorithm\": " + shown(curve.key.algorithm) +
+         ", \"where\": " + shown(curve.key.where) +
+         ",\n   \"fit\": {\"segments\": " + printList(curve.fit.segments, "    ", segment) + ", " +
+         printAgreement(curve.fit.agreement) +
+         ",\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
+}
+
+std::string printLocal(const Local& local) {
+  const auto sample = [](const LocalSample& s) {
+    std::string text = "{";
+    for (const auto& [name, field] : kWork)
+      text += '"' + std::string(name) + "\": " + shown(s.work.*field) + ", ";
+    return text + printTimes(s.seconds, s.spread);
+  };
+  std::string coefficients;
+  for (std::size_t i = 0; i < kLocalFeatures; ++i)
+    coefficients += std::string(i ? ", " : "") + '"' + kLocalFeatureNames[i] +
+                    "\": " + shown(local.fit.coefficients.at(i));
+  return "{\n   \"fit\": {\"seconds\": {" + coefficients + "}, " +
+         printAgreement(local.fit.agreement) +
+         ",\n   \"samples\": " + printList(local.samples, "    ", sample) + "}";
+}
+
+std::string printExchange(const LayerExchange& exchange) {
+  return "{\"collective\": " + shown(exchange.collective) +
+         ", \"where\": " + json(exchange.where).dump() + ", \"bytes\": " + shown(exchange.bytes) +
+         "}";
+}
+
+std::string printLayers(const LayerCurve& curve) {
+  const auto sample = [](const LayerSample& s) {
+    std::string local;
+    for (std::size_t i = 0; i < kLocalFeatures; ++i)
+      local +=
+          std::string(i ? ", " : "") + '"' + kLocalFeatureNames[i] + "\": " + shown(s.local.at(i));
+    return "{\"local\": {" + local +
+           "},\n     \"exchanges\": " + printList(s.exchanges, "      ", printExchange) + ", " +
+           printTimes(s.seconds, s.spread);
+  };
+  const LayerFactors& factors = curve.factors;
+  return "{\"schedule\": " + shown(curve.key.schedule) + ", \"pass\": " + shown(curve.key.pass) +
+         ", \"where\": " + shown(curve.key.where) +
+         ",\n   \"factors\": {\"local\": " + shown(factors.local) +
+         ", \"latency\": " + shown(factors.latency) + ", \"bytes\": " + shown(factors.bytes) +
+         ", \"medianError\": " + shown(factors.medianError) +
+         ", \"worstError\": " + shown(factors.worstError) +
+         "},\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
+}
+
+std::string printLinks(const LinkFit& fit) {
+  std::string costs;
+  for (const auto& [name, cost] : kLinkNames)
+    costs += (costs.empty() ? "\n   \"" : ",\n   \"") + std::string(name) +
+             "\": " + shown(fit.links.*cost);
+  return "{\"costs\": {" + costs + "},\n  \"medianError\": " + shown(fit.medianError) +
+         ", \"worstError\": " + shown(fit.worstError) + "}";
+}
+
+std::string printFingerprint(const Fingerprint& fingerprint) {
+  return "{\"ranksPerNode\": " + json(fingerprint.ranksPerNode).dump() +
+         ",\n  \"processor\": " + shown(fingerprint.processor) +
+         ",\n  \"processorsPerNode\": " + std::to_string(fingerprint.processorsPerNode) +
+         ",\n  \"transport\": " + shown(fingerprint.transport) +
+         ",\n  \"library\": " + shown(fingerprint.library) + "}";
+}
+
+std::string print(const Profile& profile) {
+  std::string locals;
+  for (const auto& [name, pass] : kPasses)
+    if (const Local* local = profile.local(pass))
+      locals +=
+          (locals.empty() ? "\n  \"" : ",\n  \"") + std::string(name) + "\": " + printLocal(*local);
+  return "{\"schema\": " + shown(kSchema) +
+         ",\n \"schemaVersion\": " + std::to_string(kSchemaVersion) +
+         ",\n \"fingerprint\": " + printFingerprint(profile.fingerprint) +
+         ",\n \"date\": " + shown(profile.date) + ",\n \"command\": " + shown(profile.command) +
+         ",\n \"curves\": " + printList(profile.curves(), "  ", printCurve) + ",\n \"local\": {" +
+         locals + "}" +
+         (profile.layers().empty()
+              ? ""
+              : ",\n \"layers\": " + printList(profile.layers(), "  ", printLayers)) +
+         (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") + "}\n";
+}
+
+}  // namespace
+
+Profile parseProfile(std::string_view text) {
+  const json tree = parseJson(text, kLimits);
+  const JsonReader root(tree);
+  checkSchema(root);
+  Profile profile;
+  profile.fingerprint = readFingerprint(root["fingerprint"]);
+  profile.date = root["date"].text();
+  profile.command = root["command"].text();
+  std::vector<Curve> curves;
+  const JsonReader list = root["curves"];
+  const std::size_t count = list.size(0, kMaxCurves);
+  for (std::size_t i = 0; i < count; ++i) curves.push_back(readCurve(list[i]));
+  profile.setCurves(std::move(curves));
+  if (root.has("local")) {
+    const JsonReader local = root["local"];
+    for (const auto& [name, pass] : kPasses)
+      if (local.has(name)) profile.setLocal(pass, readLocal(local[name]));
+  }
+  if (root.has("layers")) {
+    std::vector<LayerCurve> layers;
+    const JsonReader all = root["layers"];
+    const std::size_t keys = all.size(0, kMaxCurves);
+    for (std::size_t i = 0; i < keys; ++i) layers.push_back(readLayers(all[i]));
+    profile.setLayers(std::move(layers));
+  }
+  if (root.has("links")) profile.links = readLinks(root["links"]);
+  return profile;
+}
+
+// What cannot be read must not be written: reading it again finds what is wrong, and names it.
+std::string printProfile(const Profile& profile) {
+  std::string text;
+  try {
+    text = print(profile);
+  } catch (const json::type_error&) {
+    throw Error(moecclInvalidArgument, "a text in the profile is no UTF-8");
+  }
+  if (parseProfile(text) != profile)
+    throw Error(moecclInternalError, "a profile is not what it was after writing and reading it");
+  return text;
+}
+
+}  // namespace moeccl

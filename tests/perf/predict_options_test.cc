@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "perf/predict/options.h"
+#include "perf/predict/placement.h"
+
+namespace moeccl::perf {
+namespace {
+
+constexpr const char* kLayer =
+    "tokens=10,embedding=16,hidden=60,experts=20,top-k=2,capacity-factor=1.5";
+
+Parsed<PlanOptions> parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "moeccl-predict");
+  return parsePlanOptions(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(PlanOptions, LayerAndNodes) {
+  const Parsed<PlanOptions> parsed =
+      parse({"--nodes", "3", "--ranks-per-node", "2", "--layer", kLayer});
+  ASSERT_EQ(parsed.error, "");
+  const PlanOptions& options = parsed.options;
+  EXPECT_EQ(options.ranksPerNode, (std::vector{2, 2, 2}));
+  EXPECT_EQ(options.layer.tokens, 10);
+  EXPECT_EQ(options.layer.embedding, 16);
+  EXPECT_EQ(options.layer.hidden, 60);
+  EXPECT_EQ(options.layer.experts, 20);
+  EXPECT_EQ(options.layer.topK, 2);
+  EXPECT_EQ(options.layer.capacityFactor, 1.5);
+  EXPECT_EQ(options.layer.capacityGroups, 0);
+  EXPECT_EQ(options.pass, moecclPassForward);
+  EXPECT_EQ(options.nMp, 0);
+  EXPECT_EQ(parse({"--uneven", "8,8,4", "--layer", kLayer}).options.ranksPerNode,
+            (std::vector{8, 8, 4}));
+  EXPECT_EQ(parse({"--uneven", "1", "--layer", kLayer, "--pass", "both"}).options.pass,
+            moecclPassBoth);
+}
+
+TEST(PlanOptions, NameWhatIsWrong) {
+  const auto expect = [](std::vector<const char*> arguments, const char* text) {
+    const Parsed<PlanOptions> parsed = parse(std::move(arguments));
+    EXPECT_NE(parsed.error.find(text), std::string::npos) << parsed.error;
+  };
+  const auto layer = [&](const char* value, const char* text) {
+    expect({"--uneven", "2,2", "--layer", value}, text);
+  };
+  expect({"--layer", kLayer}, "give --nodes and --ranks-per-node");
+  expect({"--nodes", "2", "--layer", kLayer}, "give --nodes and --ranks-per-node");
+  expect({"--nodes", "65536", "--ranks-per-node", "2", "--layer", kLayer}, "more than 65536 ranks");
+  expect({"--nodes", "0", "--ranks-per-node", "2", "--layer", kLayer}, "--nodes");
+  expect({"--uneven", "2,0", "--layer", kLayer}, "--uneven");
+  expect({"--uneven", "3,,1", "--layer", kLayer}, "\"3,,1\" are no nodes");
+  expect({"--uneven", "2,2", "--layer", kLayer, "--top", "-1"}, "-1 is no number from 0 on");
+  expect({"--uneven", "2,3", "--layer", kLayer, "--mp", "2"}, "2 does not divide the 5 ranks");
+  expect({"--uneven", "2,2", "--layer", kLayer, "--pass", "up"}, "\"up\" is none");
+  expect({"--uneven", "2,2"}, "--layer");
+  layer("tokens=1", "there is no embedding");
+  layer("tokens", "\"tokens\" is not NAME=VALUE");
+  layer("tokens=1,tokens=2", "tokens is given twice");
+  layer("tokens=many", "tokens=many is no number");
+  layer("tokens=-1", "tokens=-1 is below 0");
+  layer("tokens=1,embedding=0", "embedding=0 is below 1");
+  layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=0", "not above 0");
+  layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=1,heads=2",
+        "there is no \"heads\"");
+}
+
+TEST(PlanPlacement, AllThatTheLayerAllows) {
+  PlanOptions options = parse({"--uneven", "2,2", "--layer", kLayer}).options;
+  const auto all = placementsOf(options);
+  // N_MP of 1, 2 and 4; N_ESP of 1, 2 (in both orders) and 4.
+  EXPECT_EQ(all.size(), 3u * 4u);
+  options.nMp = 2;
+  EXPECT_EQ(placementsOf(options).size(), 4u);
+  options.layer.hidden = 3;
+  ASSERT_EQ(placementsOf(options).size(), 1u);
+  EXPECT_EQ(placementsOf(options)[0].nEp, 4);
+  options.layer.experts = 5;
+  EXPECT_THROW(placementsOf(options), std::runtime_error);
+  // Prime.
+  const PlanOptions five = parse({"--uneven", "2,3", "--layer", kLayer}).options;
+  EXPECT_EQ(placementsOf(five).size(), 2u * 2u);
+  const PlanOptions one = parse({"--uneven", "1", "--layer", kLayer}).options;
+  EXPECT_EQ(placementsOf(one).size(), 1u);
+}
+
+TEST(PlanPlacement, GroupsInNodes) {
+  const std::vector<int> nodes = {4, 4};
+  EXPECT_EQ(groupsInNodes({2, 4, 2, moecclOrderEspEp}, nodes), "MP ESP");
+  EXPECT_EQ(groupsInNodes({2, 4, 2, moecclOrderEpEsp}, nodes), "MP EP");
+  EXPECT_EQ(groupsInNodes({8, 8, 1, moecclOrderEspEp}, nodes), "-");
+  EXPECT_EQ(groupsInNodes({1, 2, 4, moecclOrderEspEp}, nodes), "ESP");
+  EXPECT_EQ(groupsInNodes({2, 3, 2, moecclOrderEspEp}, {3, 3}), "-");
+}
+
+}  // namespace
+}  // namespace moeccl::perf
