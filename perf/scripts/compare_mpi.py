@@ -2,8 +2,9 @@
 """All-to-all beside Open MPI's, in emulated clusters of several shapes and uplinks.
 
     compare_mpi.py run FOLDER              measures what FOLDER has no file for yet, about 40 minutes in all
-    compare_mpi.py table FOLDER            Markdown: how many times faster than the best of Open MPI's
-    compare_mpi.py plot FOLDER FILE.png    the same as a picture; takes matplotlib
+    compare_mpi.py csv FOLDER FILE.csv     all times of all runs as one table
+    compare_mpi.py table FILE.csv          Markdown: how many times faster than the best of Open MPI's
+    compare_mpi.py plot FILE.csv FILE.png  the same as a picture; takes matplotlib
 
 run takes moeccl-lab, moeccl-fit and moeccl-perf from the PATH, or --lab, --fit and --perf, and a quiet machine. moeccl
 chooses by a profile of all-to-all that is made first, as on any cluster (FOLDER/profiles). Open MPI's best is
@@ -12,6 +13,7 @@ time is that of the slowest rank, a ratio that of the same repetitions of the sa
 """
 import argparse
 import collections
+import csv
 import glob
 import itertools
 import json
@@ -108,26 +110,40 @@ def run(options, lab, ranks, path, transport, sizes, calls, profile):
     os.rename(unfinished, path)
 
 
-def load(folder):
-    """(shape, uplink) -> block -> list of (transport, {algorithm: times}). The best of MPI is that of all transports."""
-    found = collections.defaultdict(lambda: collections.defaultdict(list))
-    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+def write_csv(options):
+    """One row per cluster, transport of Open MPI's, block and algorithm: microseconds of each repetition."""
+    rows = []
+    for path in sorted(glob.glob(os.path.join(options.folder, "*.json"))):
         shape, uplink, *transport = os.path.basename(path)[:-len(".json")].split("-")
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
-        cells = collections.defaultdict(dict)
         for result in report["results"]:
             if result["wrong"]:
                 sys.exit(f"{path}: {result['algorithm']} was wrong")
-            cells[result["block"]][result["algorithm"]] = result["timesUs"]
-        for block, times in cells.items():
-            found[shape, uplink][block].append(("-".join(transport[:-1]), times))
-    for shape, uplink in found:
-        if missing := missing_of(folder, shape, uplink):
-            names = ", ".join(os.path.basename(path_of(folder, shape, uplink, *one)) for one in missing)
-            sys.exit(f"{folder} is not complete: there is no {names}; \"run\" goes on where it stopped")
-    if not found:
-        sys.exit(f"{folder} has no results; \"run\" makes them")
+            rows.append([shape, uplink, "-".join(transport[:-1]), result["block"], result["algorithm"],
+                         *(f"{time:.6g}" for time in result["timesUs"])])
+    for shape, uplink in {(row[0], row[1]) for row in rows}:
+        if missing := missing_of(options.folder, shape, uplink):
+            names = ", ".join(os.path.basename(path_of(options.folder, shape, uplink, *one)) for one in missing)
+            sys.exit(f"{options.folder} is not complete: there is no {names}; \"run\" goes on where it stopped")
+    if not rows:
+        sys.exit(f"{options.folder} has no results; \"run\" makes them")
+    with open(options.csv, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["cluster", "uplink", "mpi_transport", "block_bytes", "algorithm",
+                         *(f"us_{i + 1}" for i in range(len(rows[0]) - 5))])
+        writer.writerows(rows)
+
+
+def load(path):
+    """(shape, uplink) -> block -> list of (transport, {algorithm: times}). The best of MPI is that of all transports."""
+    cells = collections.defaultdict(dict)
+    with open(path, encoding="utf-8", newline="") as file:
+        for shape, uplink, transport, block, algorithm, *times in itertools.islice(csv.reader(file), 1, None):
+            cells[shape, uplink, int(block), transport][algorithm] = list(map(float, times))
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    for (shape, uplink, block, transport), times in cells.items():
+        found[shape, uplink][block].append((transport, times))
     return found
 
 
@@ -156,7 +172,7 @@ def settings_of(found):
 
 
 def print_tables(options):
-    found = load(options.folder)
+    found = load(options.csv)
     blocks = blocks_of(found)
     for ours, text in (("auto", "The library's choice"), ("best", "The best of moeccl's algorithms")):
         print(f"{text}, times faster than the best of Open MPI's:\n")
@@ -199,7 +215,7 @@ def plot(options):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = load(options.folder)
+    found = load(options.csv)
     figure, axes = pyplot.subplots(len(SHAPES), len(UPLINKS), figsize=(12, 9), sharex=True, sharey=True)
     for (shape, uplink), axis in zip(itertools.product(SHAPES, UPLINKS), axes.flat):
         runs = found.get((shape, uplink), {})
@@ -236,11 +252,15 @@ def main():
     command.add_argument("--shapes", nargs="+", choices=SHAPES)
     command.add_argument("--uplinks", nargs="+", choices=UPLINKS)
     command.set_defaults(call=measure)
-    command = commands.add_parser("table")
+    command = commands.add_parser("csv")
     command.add_argument("folder")
+    command.add_argument("csv")
+    command.set_defaults(call=write_csv)
+    command = commands.add_parser("table")
+    command.add_argument("csv")
     command.set_defaults(call=print_tables)
     command = commands.add_parser("plot")
-    command.add_argument("folder")
+    command.add_argument("csv")
     command.add_argument("picture")
     command.set_defaults(call=plot)
     options = parser.parse_args()
