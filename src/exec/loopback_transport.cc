@@ -56,6 +56,7 @@ class LoopbackTransport final : public Transport {
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
+  bool unexpected(Tag value, Tag mask, Tag* found) override;
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
@@ -215,6 +216,18 @@ void LoopbackTransport::cancel(Transfer* transfer) {
     TransferList::remove(transfer);
   }
   finish(transfer, TransferStatus::cancelled);
+}
+
+bool LoopbackTransport::unexpected(Tag value, Tag mask, Tag* found) {
+  const std::lock_guard lock(own_->mutex);
+  for (Mailbox::Sender& sender : own_->from)
+    for (const Transfer* message = sender.arrived.front(); message;
+         message = sender.arrived.after(message)) {
+      if (((message->flight.tag ^ value) & mask) != 0) continue;
+      *found = message->flight.tag;
+      return true;
+    }
+  return false;
 }
 
 bool LoopbackTransport::progress() {

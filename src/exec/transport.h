@@ -97,6 +97,11 @@ class Transport {
   // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 
+  // Whether a message has arrived, of whatever size, that no receive has been posted for and whose tag
+  // agrees with `value` in the bits of `mask`; *found is then the tag of one. It stays where it is. What
+  // arrives is seen after the next progress().
+  virtual bool unexpected(Tag value, Tag mask, Tag* found) = 0;
+
   // Sends that are done may have bytes left here, which leave only while progress() is called. Returns
   // whether nothing is left of those to `peer` that were done when it was first asked about `mark`; a
   // new mark is 0. The peer need not call anything for that to come true, but read what comes.

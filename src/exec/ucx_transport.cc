@@ -251,6 +251,13 @@ void UcxTransport::cancel(Transfer* transfer) {
   doom(transfer);
 }
 
+bool UcxTransport::unexpected(Tag value, Tag mask, Tag* found) {
+  ucp_tag_recv_info_t info;
+  if (closed_ || !ucp_tag_probe_nb(worker_.get(), value, mask, 0, &info)) return false;
+  *found = info.sender_tag;
+  return true;
+}
+
 bool UcxTransport::progress() {
   if (closed_) return false;
   bool anything = ucp_worker_progress(worker_.get()) != 0;

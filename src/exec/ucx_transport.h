@@ -52,6 +52,7 @@ class UcxTransport final : public Transport {
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
+  bool unexpected(Tag value, Tag mask, Tag* found) override;
   bool handedOver(int peer, std::uint64_t* mark) override;
   bool progress() override;
   void wait(int milliseconds) override;

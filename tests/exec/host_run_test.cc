@@ -40,6 +40,9 @@ class CountingTransport : public Transport {
     inner_->recv(peer, tag, data, bytes, transfer);
   }
   void cancel(Transfer* transfer) override { inner_->cancel(transfer); }
+  bool unexpected(Tag value, Tag mask, Tag* found) override {
+    return inner_->unexpected(value, mask, found);
+  }
   bool progress() override { return inner_->progress(); }
   void wait(int milliseconds) override { inner_->wait(milliseconds); }
   void wake() override { inner_->wake(); }

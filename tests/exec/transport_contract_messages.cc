@@ -118,6 +118,59 @@ TEST_P(TransportContract, UnexpectedMessagesAreKept) {
   });
 }
 
+// A message without a receive can be asked for by a part of its tag, from any sender and of any size; what
+// has a receive, or has been received, cannot.
+TEST_P(TransportContract, UnexpectedMessagesCanBeFound) {
+  run(3, [](Member& me) {
+    constexpr std::uint32_t kCalls = std::size(kSizes);
+    if (me.rank() > 0) {
+      std::vector<Probe> sends(kCalls);
+      std::vector<std::vector<std::uint8_t>> data;
+      me.meet();  // a receive is posted
+      for (std::uint32_t call = 0; call < kCalls; ++call) {
+        data.push_back(pattern(call, kSizes[call]));
+        me.transport.send(0, tagOf(me.rank(), call), data[call].data(), kSizes[call], &sends[call]);
+      }
+      for (const Probe& send : sends) ASSERT_TRUE(finish(me.transport, {&send}));
+      return;
+    }
+    Tag found = 0;
+    const Tag all = ~Tag{0}, sources = (Tag{1} << kSourceBits) - 1;
+    EXPECT_FALSE(me.transport.unexpected(0, 0, &found));
+    const auto comes = [&](Tag value, Tag mask) {
+      return progressUntil(me.transport,
+                           [&] { return me.transport.unexpected(value, mask, &found); });
+    };
+    std::vector<std::uint8_t> in(kSizes[kCalls - 1]);
+    Probe expected;
+    me.transport.recv(2, tagOf(2, 1), in.data(), kSizes[1], &expected);
+    me.meet();
+    ASSERT_TRUE(finish(me.transport, {&expected}));
+    for (int peer : {1, 2})
+      for (std::uint32_t call = 0; call < kCalls; ++call) {
+        if (peer == 2 && call == 1) continue;
+        ASSERT_TRUE(comes(tagOf(peer, call), all)) << "rank " << peer << ", call " << call;
+        EXPECT_EQ(found, tagOf(peer, call));
+        ASSERT_TRUE(comes(tagOf(0, call), ~sources));
+        EXPECT_EQ(found & ~sources, tagOf(0, call));
+      }
+    ASSERT_TRUE(comes(2, sources));
+    EXPECT_EQ(sourceOf(found), 2);
+    EXPECT_FALSE(me.transport.unexpected(tagOf(2, 1), all, &found));
+    EXPECT_FALSE(me.transport.unexpected(tagOf(0, 0), sources, &found)) << "a message of nobody's";
+    for (int peer : {1, 2})
+      for (std::uint32_t call = 0; call < kCalls; ++call) {
+        if (peer == 2 && call == 1) continue;
+        Probe recv;
+        me.transport.recv(peer, tagOf(peer, call), in.data(), kSizes[call], &recv);
+        ASSERT_TRUE(finish(me.transport, {&recv}));
+        expectArrived(recv, in, call, kSizes[call]);
+        EXPECT_FALSE(me.transport.unexpected(tagOf(peer, call), all, &found));
+      }
+    EXPECT_FALSE(me.transport.unexpected(0, 0, &found));
+  });
+}
+
 TEST_P(TransportContract, EqualTagsStayInOrder) {
   constexpr int kMessages = 100;
   run(2, [](Member& me) {
