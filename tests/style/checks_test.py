@@ -20,19 +20,23 @@ moecclOne(int a);
 MOECCL_API const char* moecclTwo(void);
 """
 
-README = """
+ENVIRONMENT = """
 ## Environment
 
 | variable | meaning |
 |---|---|
 | `MOECCL_A`, `MOECCL_B` | as `MOECCL_C` |
+"""
 
+ERRORS = """
 ## Errors
 
 | result | meaning |
 |---|---|
 | `moecclSuccess` | not `moecclOther` |
+"""
 
+README = """
 ```c
   f();
 ```
@@ -41,6 +45,8 @@ README = """
 
 TREE = {
     "README.md": README,
+    "include/ENVIRONMENT.md": ENVIRONMENT,
+    "include/ERRORS.md": ERRORS,
     "include/moeccl/moeccl.h": "typedef enum {\n  moecclSuccess = 0, /* x */\n  moecclNumResults = 1\n"
                                "} moecclResult_t;\n",
     "src/a.cc": 'a(getenv("MOECCL_A")); // "MOECCL_D"\nb("MOECCL_B is", "MOECCL_X_INITIALIZER");\n',
@@ -110,6 +116,7 @@ class Readme(unittest.TestCase):
                     "moecclNum", "moecclOther = 1,\n  moecclNum")}, "result moecclOther is missing"),
                 ({"examples/x/main.c": "g();\n"}, "no example has this code"),
                 ({"README.md": README + "[c](src/c.cc)"}, "src/c.cc does not exist"),
+                ({"README.md": README + "\nA word" + " and another" * 15 + "."}, "32 words"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist")):
             found = self.problems(**changes)

@@ -3,9 +3,9 @@
 
     readme.py ROOT
 
-README.md lists every environment variable that the code reads and every result code, and nothing else;
-its C code stands word for word in an example; and every file that a Markdown link, or a path in
-backquotes, names is there.
+include/ENVIRONMENT.md lists every environment variable that the code reads, include/ERRORS.md every result code, and
+nothing else; README.md's C code stands word for word in an example; and every file that a Markdown link, or a path in
+backquotes, names is there. No sentence of README.md and of include/*.md has more than 30 words.
 """
 import os
 import posixpath
@@ -15,6 +15,7 @@ import sys
 from source_files import CodeFile, repository_files
 
 READERS = re.compile(r"(src|perf|examples)/.*\.(c|cc|h)")
+LONGEST_SENTENCE = 30
 ROOTS = ("include/", "algorithms/", "kernels/", "src/", "perf/", "tests/", "examples/", ".ci/")
 
 
@@ -46,11 +47,11 @@ def result_codes(root):
     return set(re.findall(r"\b(moeccl\w+) = ", names)) - {"moecclNumResults"}
 
 
-def compare(what, documented, real):
+def compare(page, what, documented, real):
     for name in sorted(real - documented):
-        yield f"README.md: {what} {name} is missing"
+        yield f"{page}: {what} {name} is missing"
     for name in sorted(documented - real):
-        yield f"README.md: there is no {what} {name}"
+        yield f"{page}: there is no {what} {name}"
 
 
 def check_code(root, files):
@@ -61,6 +62,14 @@ def check_code(root, files):
     for block in blocks:
         if not any(block in example for example in examples):
             yield f"README.md: no example has this code:\n{block}"
+
+
+def check_sentences(root, path):
+    text = re.sub(r"```.*?```|^ {4}[^\n]*$|^#[^\n]*$", "", read(root, path), flags=re.MULTILINE | re.DOTALL)
+    for sentence in re.split(r"(?<=[.!?:;])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
+        words = sentence.split()
+        if len(words) > LONGEST_SENTENCE:
+            yield f"{path}: a sentence has {len(words)} words: {' '.join(words[:8])} ..."
 
 
 def check_paths(root, path):
@@ -76,14 +85,17 @@ def check_paths(root, path):
 
 def problems(root):
     files = repository_files(root)
-    text = read(root, "README.md")
-    yield from compare("variable", table_names(text, "Environment", r"MOECCL_\w+"),
+    page = "include/ENVIRONMENT.md"
+    yield from compare(page, "variable", table_names(read(root, page), "Environment", r"MOECCL_\w+"),
                        variables_read(root, files))
-    yield from compare("result", table_names(text, "Errors", r"moeccl\w+"), result_codes(root))
+    page = "include/ERRORS.md"
+    yield from compare(page, "result", table_names(read(root, page), "Errors", r"moeccl\w+"), result_codes(root))
     yield from check_code(root, files)
     for path in files:
         if path.endswith(".md"):
             yield from check_paths(root, path)
+        if re.fullmatch(r"README\.md|include/\w+\.md", path):
+            yield from check_sentences(root, path)
 
 
 def main():
