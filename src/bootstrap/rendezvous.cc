@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "src/bootstrap/clock.h"
+#include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_dial.h"
 #include "src/bootstrap/rendezvous_id.h"
 #include "src/bootstrap/rendezvous_service.h"

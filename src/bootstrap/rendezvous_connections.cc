@@ -1,7 +1,6 @@
 // The sockets of a rendezvous: accepting, reading, writing, closing. What the bytes mean is in
 // rendezvous_service.cc.
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,15 +16,6 @@ namespace {
 constexpr int kAcceptsAtOnce = 8;
 // Of one rank's data at a time, so that no rank keeps the others waiting.
 constexpr std::size_t kReadAtOnce = 256 << 10;
-
-// As NCCL does for its bootstrap: a rendezvous of more ranks than the usual soft limit of 1024
-// descriptors. Only once they have run out.
-bool raiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
-  limit.rlim_cur = limit.rlim_max;
-  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
-}
 
 }  // namespace
 

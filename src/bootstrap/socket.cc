@@ -1,15 +1,12 @@
 #include "src/bootstrap/socket.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
 #include "src/error.h"
 #include "src/text.h"
@@ -45,8 +42,44 @@ Endpoint makeEndpoint(const IpAddress& address, std::uint16_t port) {
   return endpoint;
 }
 
-// An IPv4 peer of an IPv6 socket counts as IPv4.
-IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr) {
+// The unspecified IPv6 address takes IPv4 connections too. errno on failure.
+Socket tryListen(const IpAddress& address, std::uint16_t* port) {
+  Socket socket(::socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return {};
+  const int off = 0;
+  if (address.family == AF_INET6 &&
+      setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0)
+    return {};
+  Endpoint endpoint = makeEndpoint(address, 0);
+  if (bind(socket.get(), endpoint.raw(), endpoint.size) != 0) return {};
+  if (listen(socket.get(), SOMAXCONN) != 0) return {};
+  if (getsockname(socket.get(), endpoint.raw(), &endpoint.size) != 0) return {};
+  addressOf(endpoint.raw(), port);
+  return socket;
+}
+
+}  // namespace
+
+std::string addressText(const IpAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  inet_ntop(address.family, address.bytes.data(), text, sizeof text);
+  return text;
+}
+
+std::string endpointText(const IpAddress& address, std::uint16_t port) {
+  return stringf(address.family == AF_INET ? "%s:%u" : "[%s]:%u", addressText(address).c_str(),
+                 port);
+}
+
+std::string peerText(const Socket& socket) {
+  Endpoint endpoint;
+  if (getpeername(socket.get(), endpoint.raw(), &endpoint.size) != 0) return "?";
+  std::uint16_t port = 0;
+  const IpAddress address = addressOf(endpoint.raw(), &port);
+  return endpointText(address, port);
+}
+
+IpAddress addressOf(const sockaddr* raw, std::uint16_t* port) {
   IpAddress address;
   if (raw->sa_family == AF_INET) {
     sockaddr_in in;
@@ -67,70 +100,23 @@ IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr) {
   return address;
 }
 
-// A listening socket of one family; IPv6 ones take IPv4 connections too. errno on failure.
-Socket tryListen(int family, std::uint16_t* port) {
-  Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) return {};
-  const int off = 0;
-  if (family == AF_INET6 &&
-      setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0)
-    return {};
-  IpAddress any;
-  any.family = family;
-  Endpoint endpoint = makeEndpoint(any, 0);
-  if (bind(socket.get(), endpoint.raw(), endpoint.size) != 0) return {};
-  if (listen(socket.get(), SOMAXCONN) != 0) return {};
-  if (getsockname(socket.get(), endpoint.raw(), &endpoint.size) != 0) return {};
-  addressOf(endpoint.raw(), port);
-  return socket;
-}
-
-}  // namespace
-
-std::string endpointText(const IpAddress& address, std::uint16_t port) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  inet_ntop(address.family, address.bytes.data(), text, sizeof text);
-  return stringf(address.family == AF_INET ? "%s:%u" : "[%s]:%u", text, port);
-}
-
-std::string peerText(const Socket& socket) {
-  Endpoint endpoint;
-  if (getpeername(socket.get(), endpoint.raw(), &endpoint.size) != 0) return "?";
-  std::uint16_t port = 0;
-  const IpAddress address = addressOf(endpoint.raw(), &port);
-  return endpointText(address, port);
-}
-
-std::vector<IpAddress> hostAddresses() {
-  ifaddrs* raw = nullptr;
-  if (getifaddrs(&raw) != 0)
-    throw Error(moecclSystemError, stringf("getifaddrs: %s", std::strerror(errno)));
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, freeifaddrs);
-
-  std::vector<std::pair<int, IpAddress>> ranked;
-  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const IpAddress address = addressOf(entry->ifa_addr);
-    const bool linkLocal =
-        family == AF_INET6 && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80;
-    if (linkLocal) continue;
-    int distance = (entry->ifa_flags & IFF_RUNNING) != 0 ? 0 : 2;
-    if ((entry->ifa_flags & IFF_LOOPBACK) != 0) distance = 4;
-    ranked.emplace_back(distance + (family == AF_INET6 ? 1 : 0), address);
-  }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<IpAddress> addresses;
-  for (const auto& [distance, address] : ranked) addresses.push_back(address);
-  return addresses;
-}
-
 Socket listenAnywhere(std::uint16_t* port) {
   for (int family : {AF_INET6, AF_INET})
-    if (Socket socket = tryListen(family, port)) return socket;
+    if (Socket socket = tryListen({.family = family}, port)) return socket;
   throw Error(moecclSystemError, stringf("cannot listen on a TCP port: %s", std::strerror(errno)));
+}
+
+Socket listenOn(const IpAddress& address, std::uint16_t* port) {
+  if (Socket socket = tryListen(address, port)) return socket;
+  throw Error(moecclSystemError, stringf("cannot listen on a TCP port of %s: %s",
+                                         addressText(address).c_str(), std::strerror(errno)));
+}
+
+bool raiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
 int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "src/file_descriptor.h"
 
@@ -47,16 +46,20 @@ struct IpAddress {
   bool operator==(const IpAddress&) const = default;
 };
 
+std::string addressText(const IpAddress& address);
 // "10.0.0.1:4242", "[fd00::1]:4242"
 std::string endpointText(const IpAddress& address, std::uint16_t port);
 std::string peerText(const Socket& socket);
+// Of an IPv4 or IPv6 address. An IPv4 peer of an IPv6 socket counts as IPv4.
+IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr);
 
-// Of this host, those most likely to be reached from others first: up and with a link, then up,
-// loopback last. Without link-local IPv6 addresses, which mean nothing on another host.
-std::vector<IpAddress> hostAddresses();
-
-// On all addresses of this host, any free port. Throws Error (moecclSystemError).
+// On any free port, of all addresses of this host or of one. Throw Error (moecclSystemError).
 Socket listenAnywhere(std::uint16_t* port);
+Socket listenOn(const IpAddress& address, std::uint16_t* port);
+
+// As NCCL does for its bootstrap: more connections than the usual soft limit of 1024 descriptors. For when they
+// have run out; returns whether there are more now.
+bool raiseDescriptorLimit();
 
 // Starts to connect; 0 or the error that already ended it. Poll for writing, then connectResult().
 int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket);

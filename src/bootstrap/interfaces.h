@@ -1,0 +1,42 @@
+// The network interfaces of this host, and which of them a rank listens on.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/bootstrap/socket.h"
+
+namespace moeccl {
+
+// One address of an interface that is up.
+struct InterfaceAddress {
+  std::string name;  // "eth0"
+  IpAddress address;
+  bool loopback = false;
+  bool running = true;  // it has a link
+};
+
+// In the kernel's order. Without link-local IPv6 addresses, which mean nothing on another host.
+std::vector<InterfaceAddress> interfaceAddresses();
+
+// Of this host, those most likely to be reached from others first: with a link, then without,
+// loopback last.
+std::vector<IpAddress> hostAddresses();
+
+// Whether MOECCL_SOCKET_IFNAME takes an interface of that name. `choice` is a list as in NCCL:
+//   "eth,ib"      names that begin so
+//   "=eth0,eth1"  these names
+//   "^docker"     names that do not begin so; "^=eth0": all but these
+//   ""            any
+bool takesInterface(std::string_view choice, std::string_view name);
+
+// The addresses that a rank listens on: those of one interface, at most one of each family, IPv4 first. Of the
+// interfaces that `choice` takes the first; where it is empty one with a link goes before one without, and
+// interfaces for containers and virtual machines come last, before the loopback.
+// Throws Error (moecclInvalidArgument) when it takes none.
+std::vector<IpAddress> addressesToListenOn(std::string_view choice,
+                                           std::span<const InterfaceAddress> interfaces);
+
+}  // namespace moeccl
