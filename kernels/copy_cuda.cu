@@ -19,8 +19,8 @@ static_assert(sizeof(CopyBatch<kMany>) + sizeof(std::uint64_t) <= 4096);
 
 template <int kCopies>
 void launch(const CopyBatch<kCopies>& batch, void* stream) {
-  copyKernel<<<gridOf(batch.tiles()), kThreads, 0, streamOf(stream)>>>(batch, batch.tiles());
-  check(cudaGetLastError(), "copying blocks");
+  launchKernel("copying blocks", copyKernel<kCopies>, gridOf(batch.tiles()), kThreads, stream,
+               batch, batch.tiles());
 }
 
 void launch(const CopyBatch<kMany>& batch, void* stream, std::uint32_t) {

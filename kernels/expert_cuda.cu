@@ -128,15 +128,14 @@ struct Experts {
   }
   template <typename Function>
   void addBias(const Values<Bits>& what) const {
-    biasKernel<Format, Function><<<grid(what.count), kThreads, 0, streamOf(stream)>>>(what);
-    check(cudaGetLastError(), "adding a bias");
+    launchKernel("adding a bias", biasKernel<Format, Function>, grid(what.count), kThreads, stream,
+                 what);
   }
   void biasGradient(const Run& run, std::int64_t width, const Bits* rows, Bits* sums) const {
     if (sums == nullptr) return;
     const dim3 blocks(gridOf((width - 1) / 32 + 1), gridOf(run.experts));
-    addRowsKernel<Format><<<blocks, kThreads, 0, streamOf(stream)>>>(
-        rows + run.firstRow * width, run.rows, width, sums + run.firstExpert * width);
-    check(cudaGetLastError(), "adding rows");
+    launchKernel("adding rows", addRowsKernel<Format>, blocks, kThreads, stream,
+                 rows + run.firstRow * width, run.rows, width, sums + run.firstExpert * width);
   }
 
   void forward(const Run& run, const StackedWeights& weights, const Bits* input, Bits* hidden,
@@ -158,9 +157,8 @@ struct Experts {
             hiddenGradient);
     withActivation([&]<typename Function>(Function) {
       const Values<Bits> what = values(run, shape.hidden, hidden, at(weights.b1));
-      slopeKernel<Format, Function><<<grid(what.count), kThreads, 0, streamOf(stream)>>>(
-          what, hiddenGradient + run.firstRow * shape.hidden);
-      check(cudaGetLastError(), "differentiating an activation");
+      launchKernel("differentiating an activation", slopeKernel<Format, Function>, grid(what.count),
+                   kThreads, stream, what, hiddenGradient + run.firstRow * shape.hidden);
     });
     weightGradient(run, shape.hidden, shape.embedding, hidden, outputGradient, at(gradients.w2));
     biasGradient(run, shape.embedding, outputGradient, at(gradients.b2));

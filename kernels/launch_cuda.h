@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "src/error.h"
 
@@ -28,6 +29,17 @@ inline cudaStream_t streamOf(void* stream) { return static_cast<cudaStream_t>(st
 // As many blocks as there are, up to what a grid takes; kernels go through the rest in strides.
 inline unsigned gridOf(std::uint64_t blocks) {
   return static_cast<unsigned>(std::min<std::uint64_t>(blocks, 0x7fffffff));
+}
+
+// Enqueues kernel(arguments...) for blocks x threads. `what` says in errors what it does. Kernels are launched by this
+// alone, in a syntax that compilers for hosts can read too, so that tests run them without a GPU (tests/gpu/emulation).
+template <typename... Parameters>
+void launchKernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+                  void* stream, const std::type_identity_t<Parameters>&... arguments) {
+  const void* addresses[] = {&arguments...};
+  check(cudaLaunchKernel(kernel, blocks, dim3(threads), const_cast<void**>(addresses), 0,
+                         streamOf(stream)),
+        what);
 }
 
 }  // namespace moeccl::cuda

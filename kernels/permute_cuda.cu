@@ -35,16 +35,14 @@ template <typename Body>
 void overRows(const RowShape& shape, std::int64_t rows, void* stream, const char* what, Body body) {
   if (rows == 0 || shape.vectors == 0) return;
   const std::int64_t blocks = (rows - 1) / shape.blockRows() + 1;
-  rowKernel<<<gridOf(blocks), kThreads, 0, streamOf(stream)>>>(shape, rows, body);
-  check(cudaGetLastError(), what);
+  launchKernel(what, rowKernel<Body>, gridOf(blocks), kThreads, stream, shape, rows, body);
 }
 
 template <typename Body>
 void overWarps(std::int64_t items, void* stream, const char* what, Body body) {
   if (items == 0) return;
   const std::int64_t blocks = (items - 1) / (kThreads / Warp::kCount) + 1;
-  warpKernel<<<gridOf(blocks), kThreads, 0, streamOf(stream)>>>(items, body);
-  check(cudaGetLastError(), what);
+  launchKernel(what, warpKernel<Body>, gridOf(blocks), kThreads, stream, items, body);
 }
 
 // Bodies are structures, as extended lambdas would need a compiler flag of their own.

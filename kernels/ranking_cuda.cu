@@ -91,8 +91,8 @@ struct Ranks {
     std::size_t rest = size - own;
     check(cudaMemsetAsync(counts + items - 1, 0, sizeof(std::int64_t), stream),
           "clearing a counter");
-    countKernel<<<warpGrid(entries.chunks()), kThreads, 0, stream>>>(entries, counts);
-    check(cudaGetLastError(), "counting choices");
+    launchKernel("counting choices", countKernel, warpGrid(entries.chunks()), kThreads, stream,
+                 entries, counts);
     check(cub::DeviceScan::ExclusiveSum(workspace + own, rest, counts, sums, items, stream),
           "summing counts of choices");
   }
@@ -124,11 +124,10 @@ void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::in
   const Entries entries = entriesOf(shape, chosen, tokens, groups);
   const Ranks ranks(entries, workspace.data(), workspace.size(), streamOf(stream));
   const std::int64_t rows = groups * shape.experts;
-  usedKernel<<<gridOf((rows - 1) / kThreads + 1), kThreads, 0, streamOf(stream)>>>(
-      entries, shape.groupSlots, ranks.sums, used);
-  slotKernel<<<warpGrid(entries.chunks()), kThreads, 0, streamOf(stream)>>>(
-      entries, shape.groupSlots, ranks.sums, ranks.counts, slots);
-  check(cudaGetLastError(), "assigning places");
+  launchKernel("counting places", usedKernel, gridOf((rows - 1) / kThreads + 1), kThreads, stream,
+               entries, shape.groupSlots, ranks.sums, used);
+  launchKernel("assigning places", slotKernel, warpGrid(entries.chunks()), kThreads, stream,
+               entries, shape.groupSlots, ranks.sums, ranks.counts, slots);
 }
 
 std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
@@ -139,9 +138,8 @@ void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int6
                   std::int64_t* listed, std::span<std::byte> workspace, void* stream) {
   const Entries entries = entriesOf(choices, experts);
   const Ranks ranks(entries, workspace.data(), workspace.size(), streamOf(stream));
-  listKernel<<<warpGrid(entries.chunks()), kThreads, 0, streamOf(stream)>>>(
-      entries, ranks.sums, ranks.counts, begins, listed);
-  check(cudaGetLastError(), "listing choices by expert");
+  launchKernel("listing choices by expert", listKernel, warpGrid(entries.chunks()), kThreads,
+               stream, entries, ranks.sums, ranks.counts, begins, listed);
 }
 
 }  // namespace moeccl::cuda

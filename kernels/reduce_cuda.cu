@@ -22,10 +22,8 @@ void launch(const ReduceTerms& terms, Op op, std::size_t bytes, void* stream) {
   const std::uint64_t elements = bytes / sizeof(typename Format::Bits);
   const std::uint64_t items = reduceItems(elements, kElements);
   if (items == 0) return;
-  reduceKernel<Format, Op, kElements>
-      <<<gridOf((items - 1) / kThreads + 1), kThreads, 0, streamOf(stream)>>>(terms, op, elements,
-                                                                              items);
-  check(cudaGetLastError(), "reducing");
+  launchKernel("reducing", reduceKernel<Format, Op, kElements>, gridOf((items - 1) / kThreads + 1),
+               kThreads, stream, terms, op, elements, items);
 }
 
 }  // namespace

@@ -227,12 +227,11 @@ void Gate::computeLogits(const Parameters<float>& parameters, const Part<float>&
     withLogitsTile(config_.experts, [&]<typename Tile>() {
       const dim3 grid(gridOf((part.tokens - 1) / Tile::kTokens + 1),
                       gridOf((config_.experts - 1) / Tile::kExperts + 1));
-      logitsKernel<Tile><<<grid, kThreads, 0, streamOf(stream)>>>(problem);
+      launchKernel("computing logits", logitsKernel<Tile>, grid, kThreads, stream, problem);
     });
   };
   multiply(parameters.gate, logits);
   if (config_.kind == Kind::noisy) multiply(parameters.noise, logits + config_.experts);
-  check(cudaGetLastError(), "computing logits");
 }
 
 void Gate::choose(const Parameters<float>& parameters, const Part<float>& part,
@@ -243,14 +242,13 @@ void Gate::choose(const Parameters<float>& parameters, const Part<float>& part,
   const Memory all = memory(workspace.data());
   withRule(config_.kind, [&]<typename Rule>(Rule) {
     const AllMemory<Rule> warps(config_, all.doubles, all.ints);
-    chooseKernel<Rule>
-        <<<warpGrid(std::min(kMostWarps, pass.rows.count())), kThreads, 0, streamOf(stream)>>>(
-            pass, warps, decisions.chosen, decisions.weights, all.rowSums);
+    launchKernel("choosing experts", chooseKernel<Rule>,
+                 warpGrid(std::min(kMostWarps, pass.rows.count())), kThreads, stream, pass, warps,
+                 decisions.chosen, decisions.weights, all.rowSums);
   });
   const std::int64_t items = rowSumItems(pass.rows, config_.experts);
-  addRowsKernel<<<warpGrid(items), kThreads, 0, streamOf(stream)>>>(pass.rows, config_.experts,
-                                                                    items, all.rowSums, sums);
-  check(cudaGetLastError(), "choosing experts");
+  launchKernel("adding up choices", addRowsKernel, warpGrid(items), kThreads, stream, pass.rows,
+               config_.experts, items, all.rowSums, sums);
 }
 
 void Gate::forward(const Parameters<float>& parameters, const Part<float>& part,
@@ -266,21 +264,19 @@ void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
   if (groups == 0) return;
   const bool expertsChoose = config_.kind == Kind::expertChoice;
   if (expertsChoose)
-    chooseTokensKernel<<<warpGrid(groups * config_.experts), kThreads, 0, streamOf(stream)>>>(
-        config_, tokens, groups, chosen, weights, used, slots);
+    launchKernel("choosing tokens", chooseTokensKernel, warpGrid(groups * config_.experts),
+                 kThreads, stream, config_, tokens, groups, chosen, weights, used, slots);
   else
     assignSlots(capacityShape(config_), chosen, tokens, groups, used, slots, workspace, stream);
-  addUsedKernel<<<threadGrid(config_.experts), kThreads, 0, streamOf(stream)>>>(
-      used, groups, config_.experts, expertsChoose, sums);
-  check(cudaGetLastError(), "giving places");
+  launchKernel("adding up places", addUsedKernel, threadGrid(config_.experts), kThreads, stream,
+               used, groups, config_.experts, expertsChoose, sums);
 }
 
 void Gate::loss(const double* sums, double scale, double* dSums, double* loss, void* stream) const {
   withRule(config_.kind, [&]<typename Rule>(Rule) {
-    lossKernel<Rule><<<1, Warp::kCount, 0, streamOf(stream)>>>(config_, sums, scale,
-                                                               sumsSize(config_), dSums, loss);
+    launchKernel("computing a gate's loss", lossKernel<Rule>, 1, Warp::kCount, stream, config_,
+                 sums, scale, sumsSize(config_), dSums, loss);
   });
-  check(cudaGetLastError(), "computing a gate's loss");
 }
 
 void Gate::backward(const Parameters<float>& parameters, const Part<float>& part,
@@ -292,16 +288,16 @@ void Gate::backward(const Parameters<float>& parameters, const Part<float>& part
   const Memory all = memory(workspace.data());
   withRule(config_.kind, [&]<typename Rule>(Rule) {
     const AllMemory<Rule> warps(config_, all.doubles, all.ints);
-    differentiateKernel<Rule>
-        <<<warpGrid(std::min(kMostWarps, part.tokens)), kThreads, 0, streamOf(stream)>>>(
-            pass, warps, chosen, dWeights, dSums, all.dGate, all.dNoise);
+    launchKernel("differentiating a gate", differentiateKernel<Rule>,
+                 warpGrid(std::min(kMostWarps, part.tokens)), kThreads, stream, pass, warps, chosen,
+                 dWeights, dSums, all.dGate, all.dNoise);
   });
   const LogitsProblem problem = logitsProblem(config_, parameters.gate, part, nullptr);
   const bool jitter = problem.jitter > 0;
   const unsigned grid = threadGrid(part.tokens * config_.embedding);
   if (jitter)
-    jitterKernel<<<grid, kThreads, 0, streamOf(stream)>>>(problem, all.jittered, all.dJittered);
-  check(cudaGetLastError(), "differentiating a gate");
+    launchKernel("making a gate's jitter", jitterKernel, grid, kThreads, stream, problem,
+                 all.jittered, all.dJittered);
   const auto add = [&](const float* dLogits, const float* weights, float* wanted) {
     if (wanted != nullptr)
       blas.multiply(moecclFloat32,
@@ -328,9 +324,8 @@ void Gate::backward(const Parameters<float>& parameters, const Part<float>& part
   add(all.dGate, parameters.gate, gradients.gate);
   if (config_.kind == Kind::noisy) add(all.dNoise, parameters.noise, gradients.noise);
   if (!jitter) return;
-  jitterBackwardKernel<<<grid, kThreads, 0, streamOf(stream)>>>(problem, all.dJittered,
-                                                                gradients.input);
-  check(cudaGetLastError(), "differentiating jitter");
+  launchKernel("differentiating jitter", jitterBackwardKernel, grid, kThreads, stream, problem,
+               all.dJittered, gradients.input);
 }
 
 }  // namespace moeccl::cuda
