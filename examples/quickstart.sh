@@ -76,6 +76,7 @@ options+=("${texts[@]}" --uplink "$uplink")
 # shellcheck source=tests/packages.sh
 source "$root/tests/packages.sh"
 ensure_packages "${build_packages[@]}" "${lab_packages[@]}"
+use_compiler_cache "$root"
 
 # The build folder is tests/run.sh's; only what the quickstart needs is built in it.
 target=examples/quickstart/quickstart

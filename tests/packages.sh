@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by scripts: which Debian packages moeccl needs, and how they get there.
+# Sourced by scripts that build: which Debian packages moeccl needs, how they get there, and the compiler cache.
 # shellcheck disable=SC2034  # the lists are for those who source this file
 
 # To build the library and the tools.
@@ -12,7 +12,7 @@ lab_packages=(iproute2 python3)
 # To build and run all tests.
 test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
-  binutils clang-format git libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib shellcheck
+  binutils ccache clang-format git libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib shellcheck
 )
 # To build with the sanitizers.
 clang_packages=(clang libclang-rt-dev)
@@ -56,4 +56,12 @@ ensure_packages() {
     echo "apt-get could not install: ${missing[*]}" >&2
     return 1
   fi
+}
+
+# use_compiler_cache ROOT: what is compiled now may serve another clone. Sets `ccache` to the command, where there is
+# one. Meson puts it before the compilers that it finds by itself.
+use_compiler_cache() {
+  ccache=$(command -v ccache || true)
+  # Paths below the root are looked up relative to it, and debugging information may name another clone's folder.
+  export CCACHE_BASEDIR=$1 CCACHE_NOHASHDIR=1
 }

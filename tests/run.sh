@@ -53,7 +53,7 @@ packages=("${test_packages[@]}")
 # Nothing that is meant to be tested is left out because it was not found.
 options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled -Dperf=enabled)
 # Line numbers are all that reports need, and Clang takes half of GCC's time.
-checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false -Db_pch=true)
+checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false)
 # Sanitizers see nothing of what nvcc compiles; doubles stand in for GPUs without it too.
 checked+=(-Dcuda=disabled)
 # Some tests do little but wait: one more than there are cores keeps these busy.
@@ -69,10 +69,8 @@ case $sanitize in
     ;;
   *) wrong "--sanitize $sanitize: there are address and thread" ;;
 esac
-compilers=()
 if [[ $sanitize ]]; then
   packages+=("${clang_packages[@]}")
-  compilers=(CC=clang CXX=clang++)
   ((${#suites[@]})) || suites=(unit)
   meson_test+=(--timeout-multiplier 5)
   # Sanitizers place their shadow memory at fixed addresses, which a randomised layout can hit.
@@ -80,6 +78,9 @@ if [[ $sanitize ]]; then
 fi
 
 ensure_packages "${packages[@]}"
+use_compiler_cache "$root"
+compilers=()
+if [[ $sanitize ]]; then compilers=(CC="${ccache:+ccache }clang" CXX="${ccache:+ccache }clang++"); fi
 
 if [[ ! -f $build/build.ninja ]]; then
   env "${compilers[@]}" meson setup "$build" "$root" "${options[@]}"

@@ -13,11 +13,12 @@
 
 #include "algorithms/registry.h"
 #include "tests/api/ranks.h"
+#include "tests/source_file.h"
 
 namespace moeccl::test {
 namespace {
 
-std::vector<std::string> wordsOf(const char* path) {
+std::vector<std::string> wordsOf(const std::string& path) {
   std::ifstream file(path);
   std::string text(std::istreambuf_iterator<char>(file), {});
   for (char& c : text)
@@ -103,8 +104,9 @@ struct Backend {
 class TextRouting : public testing::TestWithParam<Backend> {};
 
 TEST_P(TextRouting, EveryAlgorithm) {
-  const std::vector<std::string> words = wordsOf(MOECCL_TEXT);
-  ASSERT_GT(words.size(), 1000u) << MOECCL_TEXT;
+  const std::string text = sourceFile("README.md");
+  const std::vector<std::string> words = wordsOf(text);
+  ASSERT_GT(words.size(), 1000u) << text;
   for (const std::vector<int>& nodes : {std::vector<int>{1}, {4, 4}, {3, 1, 3}, {1, 1, 1, 1, 1}}) {
     const int ranks = std::accumulate(nodes.begin(), nodes.end(), 0);
     std::vector<int> load(static_cast<size_t>(ranks), 0);

@@ -11,6 +11,7 @@
 #include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
 #include "src/select/cost_model.h"
+#include "tests/source_file.h"
 
 namespace moeccl {
 namespace {
@@ -233,7 +234,7 @@ TEST(GroupText, IsReadBack) {
 // 424 samples of 2 x 4 ranks of moeccl-lab, uplinks of 20 Mbit/s, on a machine whose two cores were busy with other
 // things too: half of them spread by more than 80 %. What is asked of the model is the noise's own size.
 TEST(LinkFit, ReproducesWhatALabMeasured) {
-  const Profile profile = loadProfile(LAB_PROFILE);
+  const Profile profile = loadProfile(sourceFile("tests/profile/lab_profile.json"));
   const LinkSamples samples(profile), pairs(profile, 2);
   EXPECT_EQ(samples.size(), 424u);
   EXPECT_EQ(pairs.size(), 150u);
