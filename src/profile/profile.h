@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "algorithms/schedules/schedule.h"
 #include "src/cost/correction.h"
 #include "src/cost/fit.h"
 #include "src/cost/links.h"
@@ -98,7 +99,6 @@ struct Local {
   bool operator==(const Local&) const = default;
 };
 
-enum class Pass { forward, backward };
 const char* nameOf(Pass pass);  // "forward", "backward"
 
 // The links by which plans are priced where nothing is measured, and how far they are off where it is: errors as

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "algorithms/collective.h"
+#include "algorithms/schedules/schedule.h"
 #include "moeccl/moe.h"
 #include "src/profile/profile.h"
 
@@ -34,9 +35,6 @@ struct LayerSizes {
 
   bool operator==(const LayerSizes&) const = default;
 };
-
-enum class GroupKind { world, mp, ep, esp };
-inline constexpr int kGroupKinds = 4;
 
 // A call that every rank of every group of a kind makes.
 struct Exchange {

@@ -18,17 +18,18 @@ from source_files import CodeFile, all_files, repository_files
 PARTS = {
     "include": [],
     "algorithms": [],
+    "algorithms/schedules": ["algorithms"],
     "kernels": ["src"],
     "src": [],
-    "src/verify": ["algorithms", "kernels", "src"],
+    "src/verify": ["algorithms", "algorithms/schedules", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
-    "src/profile": ["algorithms", "kernels", "src", "src/cost"],
-    "src/select": ["algorithms", "kernels", "src", "src/verify", "src/cost", "src/profile"],
+    "src/profile": ["algorithms", "algorithms/schedules", "kernels", "src", "src/cost"],
+    "src/select": ["algorithms", "algorithms/schedules", "kernels", "src", "src/verify", "src/cost", "src/profile"],
     "src/bootstrap": ["algorithms", "src"],
     "src/exec": ["algorithms", "kernels", "src", "src/bootstrap"],
     "src/comm": ["algorithms", "kernels", "src", "src/bootstrap", "src/exec"],
     "src/moe": ["kernels", "src"],
-    "src/api": ["algorithms", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select",
+    "src/api": ["algorithms", "algorithms/schedules", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select",
                 "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
@@ -61,6 +62,8 @@ CODE = [
     (r"algorithms/.*", r"\b(secure_)?getenv\b|\b_*environ\b", "algorithms know no environment"),
     (r"algorithms/.*", r"\bstd\s*::\s*chrono\b|\bclock(_gettime)?\s*\(|\bgettimeofday\b|\b__?rdtscp?\b",
      "algorithms know no clocks"),
+    (r"algorithms/schedules/.*", r"\bvoid\s*\*|\bstd\s*::\s*byte\b|\b(float|double)\b|\bmoeccl[A-Z]\w*",
+     "schedules know no pointers, no elements' values and no calls"),
 ]
 
 # Where no algorithm may be named. Its plan and the registry's entry are all that is known of it.

@@ -1,0 +1,225 @@
+// A schedule is one pass of a Mixture-of-Experts layer as a value: which exchanges and which computations, on which
+// tables, in which order, and what waits for what. It names tables, never pointers, elements, or how anything is
+// computed or sent. So the same value is verified, priced, printed and mirrored.
+//
+// Order. All ranks have the same schedule. A phase begins once those in its `after` and the earlier phases of its
+// stream have ended; nothing else orders phases of different streams. Stream 0 is the pass's own and does all
+// computation; the others hold exchanges that go on beside it. Ranks start exchanges in the order of the list, so the
+// ranks of a group start the same ones in the same order.
+//
+// Tables. A table is written by one phase, but for sums (Table::sum): phases add to those one after another, and the
+// first one sets them. Whoever reads a table comes after all who write it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iosfwd>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "algorithms/collective.h"
+
+namespace moeccl {
+
+enum class GroupKind : std::uint8_t { world, mp, ep, esp };
+inline constexpr int kGroupKinds = 4;
+
+enum class Pass : std::uint8_t { forward, backward };
+
+namespace schedules {
+
+// Sizes that a layer and its grid bring. A batch is the tokens of one MP group; a part is one rank's share of them,
+// padded; a chunk is one of as many equal pieces of a part as the schedule has chunks.
+enum class Dim : std::uint8_t {
+  mp,
+  ep,
+  esp,
+  ranks,         // ep * esp
+  localExperts,  // of an EP rank
+  tokens,        // of a batch, without padding
+  partTokens,
+  chunkTokens,
+  capacity,  // places per expert of a batch
+  slots,     // the same of a part
+  chunkSlots,
+  batchRows,  // of one expert: the choices of a batch that chose it, all of them
+  partRows,   // of one expert: the same of a part
+  keptRows,  // the choices of a batch that have a place with one of the rank's own experts, expert after expert
+  embedding,
+  choices,          // that a token has room for
+  sums,             // what a gate sums up over a part
+  gateWeights,      // elements of the gate's matrices
+  residualWeights,  // elements of the residual branch
+};
+inline constexpr int kDims = static_cast<int>(Dim::residualWeights) + 1;
+
+// Rows whose number only an exchange of counts tells. They are bound late, as extents bind blocks.
+constexpr bool boundLate(Dim dim) { return dim == Dim::batchRows || dim == Dim::partRows; }
+
+using Shape = std::vector<Dim>;
+
+// What the ranks of a group hold: each something else, all the same, or summands of the same.
+enum class State : std::uint8_t { split, replicated, partial };
+struct Held {
+  State mp = State::split, ep = State::split, esp = State::split;
+
+  State& of(GroupKind group) {
+    return group == GroupKind::mp ? mp : group == GroupKind::ep ? ep : esp;
+  }
+  State of(GroupKind group) const { return const_cast<Held*>(this)->of(group); }
+  bool operator==(const Held&) const = default;
+};
+
+enum class Element : std::uint8_t { layer, real64, count64 };  // layer: the layer's datatype
+
+enum class Role : std::uint8_t {
+  made,     // by a phase
+  given,    // the pass's tokens, or the gradient of its output
+  kept,     // from the forward pass, where the table of this name and chunk has been made or given
+  weights,  // that all ranks of an MP group have
+};
+
+struct Table {
+  std::string name;  // with `chunk` unique among the tables of a pass
+  Shape shape;
+  Held held = {};
+  Element element = Element::layer;
+  Role role = Role::made;
+  bool sum = false;
+  int chunk = 0;
+
+  bool operator==(const Table&) const = default;
+};
+
+enum class Kind : std::uint8_t {
+  exchange,  // a collective of a group
+  split,     // what all ranks of a group have -> the rank's own part of it
+  join,      // parts [mp][part] -> their batch; or the own part -> a batch that is zero elsewhere
+  gate,  // tokens -> routing, what the gate sums up, and without capacity how many rows each expert gets
+  permute,   // tokens, routing -> rows of experts
+  regroup,   // the same rows in another order
+  experts,   // rows -> rows, each expert's its own through the rank's shard of it
+  combine,   // rows, routing -> tokens, weighted and added up
+  residual,  // tokens -> tokens, through the residual branch
+  add,       // tokens, those of the table's chunk -> added to a sum
+};
+
+// Backward (Phase::backward), with D for gradients, and what forward had where it is needed:
+//   gate      D of weights, routing -> adds to D of tokens; D of the gate
+//   permute   D of rows, routing -> D of tokens
+//   experts   D of rows made, rows given -> D of rows given; D of experts, which stay on their ranks
+//   combine   D of tokens, rows, routing -> D of rows, D of weights
+//   residual  D of tokens, tokens -> D of tokens, D of the branch
+struct Phase {
+  Kind kind;
+  std::string name;  // as in errors and prices: "EP-AlltoAll of the counts"
+  // Tables. An exchange fills writes[i] from reads[i]. Whatever deals with rows that are bound late reads the counts
+  // that bind them last.
+  std::vector<int> reads = {}, writes = {};
+  bool backward = false;
+  Collective collective = {};          // of exchanges
+  GroupKind group = GroupKind::world;  // of exchanges, splits and joins
+  int stream = 0;
+  std::vector<int> after = {};  // earlier phases
+  // One expert after another, in step with the neighbours that say so too: no more than an expert's rows are there
+  // at a time.
+  bool oneByOne = false;
+  // Of experts: each row comes once from each rank of an MP group; weights get the gradient of one of them.
+  bool copies = false;
+
+  bool operator==(const Phase&) const = default;
+};
+
+// What a layer must have so that the schedule applies.
+struct Needs {
+  bool wholeGroups = false;  // a part is whole capacity groups
+  bool expertsInMp = false;  // an MP group holds all experts
+
+  bool operator==(const Needs&) const = default;
+};
+
+struct Schedule {
+  std::string name;
+  Pass pass = Pass::forward;
+  std::vector<Table> tables;
+  std::vector<Phase> phases;
+  int streams = 1;
+  int chunks = 1;
+  bool dropless = false;
+  Needs needs = {};
+  int input = -1, output = -1;  // tables [tokens][embedding]
+
+  bool operator==(const Schedule&) const = default;
+};
+
+// Elements of a table, where size(dim) is the size of a dimension.
+template <typename Size>
+auto elements(const Shape& shape, Size size) {
+  decltype(size(Dim::mp)) product = 1;
+  for (const Dim dim : shape) product *= size(dim);
+  return product;
+}
+
+// Which collective carries an exchange: where rows are bound late, and ranks have different numbers of them, an
+// all-to-all-v does.
+Collective carrier(const Schedule& schedule, const Phase& exchange);
+// How phases are named where nobody says otherwise: "MP-AllGather", "dispatch".
+std::string nameOf(Collective collective, GroupKind group);
+
+// Builds a schedule phase by phase; functions return the table that is made. build() adds what follows from the
+// phases: how many streams there are, and what each phase waits for beyond the order of its stream, which is whoever
+// writes what it reads, and who has added to what it adds to.
+class Builder {
+ public:
+  Builder(std::string name, Pass pass);
+  // An empty one that is like `schedule` in all but tables and phases.
+  explicit Builder(const Schedule& schedule);
+
+  int table(Table table);
+  // The pass's input [tokens][embedding], the same on all ranks of the MP group.
+  int input(std::string name = "input");
+  int weights(std::string name, Shape shape);
+  int kept(const Table& table);
+
+  // Any phase.
+  void add(Phase phase) { schedule_.phases.push_back(std::move(phase)); }
+  // The phase, and the table that it writes.
+  int make(Phase phase, Table table);
+
+  int exchange(Collective collective, GroupKind group, int table, std::string made,
+               std::string name = "");
+  int split(GroupKind group, int table, std::string made);
+  // [mp][part] -> [tokens], the same on all ranks of the MP group.
+  int join(int table, std::string made);
+  struct Gated {
+    int routing, sums;
+  };
+  Gated gate(int tokens, int weights);
+  int permute(int tokens, int routing, Shape rows, std::string made);
+  int regroup(int table, Shape shape, std::string made);
+  int experts(int rows, std::string made);
+  int combine(int rows, int routing, std::string made);
+
+  void output(int table) { schedule_.output = table; }
+  Schedule& schedule() { return schedule_; }
+  Table& at(int table) { return schedule_.tables[static_cast<std::size_t>(table)]; }
+  Phase& last() { return schedule_.phases.back(); }
+  Schedule build();
+
+ private:
+  Schedule schedule_;
+};
+
+// For each phase those that have ended before it begins.
+std::vector<std::vector<bool>> earlier(const Schedule& schedule);
+
+// For people: "[tokens][embedding]", and a line per phase.
+std::string describe(const Shape& shape);
+std::string describe(const Schedule& schedule, int phase);
+void printText(std::ostream& out, const Schedule& schedule);
+// As a Graphviz digraph: a box per phase, an edge per table, and a cluster per stream.
+void printDot(std::ostream& out, const Schedule& schedule);
+
+}  // namespace schedules
+}  // namespace moeccl
