@@ -52,6 +52,7 @@ typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
+  int alone;              /* 1: alone. Stored and fitted, but nothing is chosen by it */
   const char* collective; /* "alltoall", ..., as in MOECCL_ALGO */
   const char* algorithm;  /* "bruck:radix=4", ..., as in MOECCL_ALGO */
   moecclComm_t comm;      /* the group; of a collective of a grid NULL, and: */
@@ -59,14 +60,13 @@ typedef struct {
   size_t bytes;   /* of one rank's sendbuff */
   double seconds; /* median, on the slowest rank; above 0 */
   double spread;  /* (third quartile - first) / median; 0: unknown */
-  int alone;      /* 1: alone. Stored and fitted, but nothing is chosen by it */
 } moecclCollectiveSample_t;
 
 #define MOECCL_COLLECTIVE_SAMPLE_MAGIC 0x6d6f6373u
-#define MOECCL_COLLECTIVE_SAMPLE_INITIALIZER                                                      \
-  {                                                                                               \
-    sizeof(moecclCollectiveSample_t), MOECCL_COLLECTIVE_SAMPLE_MAGIC, MOECCL_VERSION, NULL, NULL, \
-        NULL, NULL, 0, 0.0, 0.0, 0                                                                \
+#define MOECCL_COLLECTIVE_SAMPLE_INITIALIZER                                                   \
+  {                                                                                            \
+    sizeof(moecclCollectiveSample_t), MOECCL_COLLECTIVE_SAMPLE_MAGIC, MOECCL_VERSION, 0, NULL, \
+        NULL, NULL, NULL, 0, 0.0, 0.0                                                          \
   }
 
 /* A pass of a layer. Values can be added. */

@@ -113,6 +113,9 @@ typedef struct {
   /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
    * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
   int progressThread;
+  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split has its
+   * parent's. */
+  moecclMemory_t memory;
   /* How long a rank waits in a call without any of its messages coming or leaving whole before it gives
    * up with moecclTimeout: longer than the largest message takes. Also the time that all ranks have to
    * arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT (milliseconds) overrides it.
@@ -124,16 +127,13 @@ typedef struct {
   /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
    * it. */
   const char* nodeId;
-  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split has its
-   * parent's. */
-  moecclMemory_t memory;
 } moecclConfig_t;
 
 #define MOECCL_CONFIG_MAGIC 0x6d6f6563u
-#define MOECCL_CONFIG_INITIALIZER                                                  \
-  {                                                                                \
-    sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, 0, NULL, NULL, \
-        moecclMemoryHost                                                           \
+#define MOECCL_CONFIG_INITIALIZER                                                              \
+  {                                                                                            \
+    sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, moecclMemoryHost, 0, NULL, \
+        NULL                                                                                   \
   }
 
 /* -------------------------------------------------------------------------------------- errors */

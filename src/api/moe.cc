@@ -25,15 +25,21 @@ using moeccl::kMoeConfig;
 using moeccl::readStruct;
 using moeccl::requireInitialised;
 using moeccl::StructKind;
+using moeccl::writeStruct;
 
-constexpr StructKind<moecclMoeShapes_t> kShapes = {"shapes", "MOECCL_MOE_SHAPES_INITIALIZER",
-                                                   MOECCL_MOE_SHAPES_MAGIC};
-constexpr StructKind<moecclMoeWeights_t> kWeights = {"weights", "MOECCL_MOE_WEIGHTS_INITIALIZER",
-                                                     MOECCL_MOE_WEIGHTS_MAGIC};
+constexpr StructKind<moecclMoeShapes_t> kShapes = {
+    "shapes", "MOECCL_MOE_SHAPES_INITIALIZER", MOECCL_MOE_SHAPES_MAGIC,
+    MOECCL_END_OF(moecclMoeShapes_t, chunks), MOECCL_END_OF(moecclMoeShapes_t, chunks)};
+constexpr StructKind<moecclMoeWeights_t> kWeights = {
+    "weights", "MOECCL_MOE_WEIGHTS_INITIALIZER", MOECCL_MOE_WEIGHTS_MAGIC,
+    MOECCL_END_OF(moecclMoeWeights_t, residualB2), MOECCL_END_OF(moecclMoeWeights_t, residualB2)};
 constexpr StructKind<moecclMoeGradients_t> kGradients = {
-    "gradients", "MOECCL_MOE_GRADIENTS_INITIALIZER", MOECCL_MOE_GRADIENTS_MAGIC};
-constexpr StructKind<moecclMoeStats_t> kStats = {"stats", "MOECCL_MOE_STATS_INITIALIZER",
-                                                 MOECCL_MOE_STATS_MAGIC};
+    "gradients", "MOECCL_MOE_GRADIENTS_INITIALIZER", MOECCL_MOE_GRADIENTS_MAGIC,
+    MOECCL_END_OF(moecclMoeGradients_t, residualB2),
+    MOECCL_END_OF(moecclMoeGradients_t, residualB2)};
+constexpr StructKind<moecclMoeStats_t> kStats = {
+    "stats", "MOECCL_MOE_STATS_INITIALIZER", MOECCL_MOE_STATS_MAGIC,
+    MOECCL_END_OF(moecclMoeStats_t, imbalance), MOECCL_END_OF(moecclMoeStats_t, imbalance)};
 
 // Makes the device of a layer current while it lives.
 class Here {
@@ -126,16 +132,17 @@ moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
 moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t* shapes) {
   return boundary("moecclMoeLayerGetShapes", nullptr, [&] {
     const moeccl::MoeLayer& it = layerOf(layer);
-    requireInitialised(kShapes, shapes);
     const moeccl::LayerShape& shape = it.shape();
-    shapes->firstExpert = it.groups().ep.rank * shape.localExperts;
-    shapes->localExperts = shape.localExperts;
-    shapes->firstHidden = it.groups().esp.rank * shape.localHidden;
-    shapes->localHidden = shape.localHidden;
-    shapes->capacity = shape.dropless ? 0 : shape.capacity();
-    shapes->capacityGroups = shape.dropless ? 0 : shape.groups;
-    shapes->chunks = shape.chunks;
-    shapes->schedule = shape.schedule;
+    moecclMoeShapes_t ours{};
+    ours.firstExpert = it.groups().ep.rank * shape.localExperts;
+    ours.localExperts = shape.localExperts;
+    ours.firstHidden = it.groups().esp.rank * shape.localHidden;
+    ours.localHidden = shape.localHidden;
+    ours.capacity = shape.dropless ? 0 : shape.capacity();
+    ours.capacityGroups = shape.dropless ? 0 : shape.groups;
+    ours.chunks = shape.chunks;
+    ours.schedule = shape.schedule;
+    writeStruct(kShapes, ours, shapes);
   });
 }
 
@@ -269,10 +276,12 @@ moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats
                   "no moecclMoeForward has completed on this layer, or the last one failed");
     const Here here(layer->device);
     const moeccl::BatchStats& last = it.stats();
-    stats->auxiliaryLoss = last.auxiliaryLoss();
-    stats->droppedChoices = last.droppedChoices();
-    stats->assigned = last.assigned().data();
-    stats->kept = last.kept().data();
-    stats->imbalance = last.imbalance();
+    moecclMoeStats_t ours{};
+    ours.auxiliaryLoss = last.auxiliaryLoss();
+    ours.droppedChoices = last.droppedChoices();
+    ours.assigned = last.assigned().data();
+    ours.kept = last.kept().data();
+    ours.imbalance = last.imbalance();
+    writeStruct(kStats, ours, stats);
   });
 }

@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "src/api/structs.h"
 #include "src/comm/communicator.h"
 #include "src/moe/moe_layer.h"
+#include "src/structs.h"
 
 struct moecclMoeLayer {
   const std::optional<moeccl::Device> device;
@@ -15,6 +15,7 @@ struct moecclMoeLayer {
 namespace moeccl {
 
 inline constexpr StructKind<moecclMoeConfig_t> kMoeConfig = {
-    "config", "MOECCL_MOE_CONFIG_INITIALIZER", MOECCL_MOE_CONFIG_MAGIC};
+    "config", "MOECCL_MOE_CONFIG_INITIALIZER", MOECCL_MOE_CONFIG_MAGIC,
+    MOECCL_END_OF(moecclMoeConfig_t, residual), MOECCL_END_OF(moecclMoeConfig_t, residual)};
 
 }  // namespace moeccl

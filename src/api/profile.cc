@@ -7,7 +7,6 @@
 #include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
-#include "src/api/structs.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/hardware.h"
 #include "src/bootstrap/origin.h"
@@ -16,14 +15,19 @@
 #include "src/profile/group_text.h"
 #include "src/select/layer_model.h"
 #include "src/select/link_fit.h"
+#include "src/structs.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
 
 constexpr StructKind<moecclCollectiveSample_t> kCollectiveSample = {
-    "sample", "MOECCL_COLLECTIVE_SAMPLE_INITIALIZER", MOECCL_COLLECTIVE_SAMPLE_MAGIC};
+    "sample", "MOECCL_COLLECTIVE_SAMPLE_INITIALIZER", MOECCL_COLLECTIVE_SAMPLE_MAGIC,
+    MOECCL_END_OF(moecclCollectiveSample_t, spread),
+    MOECCL_END_OF(moecclCollectiveSample_t, spread)};
 constexpr StructKind<moecclLayerSample_t> kLayerSample = {
-    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC};
+    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC,
+    MOECCL_END_OF(moecclLayerSample_t, spread), MOECCL_END_OF(moecclLayerSample_t, spread)};
 
 moecclProfile& profileOf(moecclProfile_t profile) {
   require(profile != nullptr,

@@ -9,17 +9,20 @@
 #include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
-#include "src/api/structs.h"
 #include "src/select/alternatives.h"
 #include "src/select/parm.h"
+#include "src/structs.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
 
-constexpr StructKind<moecclCluster_t> kCluster = {"cluster", "MOECCL_CLUSTER_INITIALIZER",
-                                                  MOECCL_CLUSTER_MAGIC};
-constexpr StructKind<moecclScheduleQuery_t> kQuery = {"query", "MOECCL_SCHEDULE_QUERY_INITIALIZER",
-                                                      MOECCL_SCHEDULE_QUERY_MAGIC};
+constexpr StructKind<moecclCluster_t> kCluster = {
+    "cluster", "MOECCL_CLUSTER_INITIALIZER", MOECCL_CLUSTER_MAGIC,
+    MOECCL_END_OF(moecclCluster_t, profile), MOECCL_END_OF(moecclCluster_t, profile)};
+constexpr StructKind<moecclScheduleQuery_t> kQuery = {
+    "query", "MOECCL_SCHEDULE_QUERY_INITIALIZER", MOECCL_SCHEDULE_QUERY_MAGIC,
+    MOECCL_END_OF(moecclScheduleQuery_t, rule), MOECCL_END_OF(moecclScheduleQuery_t, rule)};
 
 template <std::size_t size>
 void store(char (&to)[size], const std::string& text) {

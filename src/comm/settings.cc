@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -13,52 +12,18 @@
 
 #include "algorithms/choice.h"
 #include "src/error.h"
+#include "src/structs.h"
 #include "src/text.h"
 
 namespace moeccl {
 namespace {
 
 constexpr std::size_t kCharactersShown = 120;  // of a user's string that a message repeats
-// Where the first released config ended; none is shorter.
-constexpr std::size_t kFirstConfigSize =
-    offsetof(moecclConfig_t, nodeId) + sizeof(moecclConfig_t::nodeId);
-// No config will be longer; what claims to be was not initialised.
-constexpr std::size_t kLongestConfigSize = 4096;
+constexpr StructKind<moecclConfig_t> kConfig = {
+    "config", "MOECCL_CONFIG_INITIALIZER", MOECCL_CONFIG_MAGIC,
+    MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, nodeId)};
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
-
-std::string versionText(unsigned version) {
-  return stringf("%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
-}
-
-// The caller's config as one of this library's. Configs only grow, and 0 is every field's default:
-// an older caller's missing fields are 0, and a newer caller's unknown ones must be.
-moecclConfig_t readConfig(const moecclConfig_t& theirs) {
-  constexpr const char* kAdvice =
-      "begin with: moecclConfig_t config = MOECCL_CONFIG_INITIALIZER, and leave size, magic and "
-      "version alone";
-  if (theirs.magic != MOECCL_CONFIG_MAGIC)
-    invalid(stringf("config was not initialised (magic is 0x%08x, not 0x%08x); %s", theirs.magic,
-                    MOECCL_CONFIG_MAGIC, kAdvice));
-  if (theirs.size < kFirstConfigSize || theirs.size > kLongestConfigSize)
-    invalid(stringf("config was not initialised (size is %zu, not %zu); %s", theirs.size,
-                    sizeof(moecclConfig_t), kAdvice));
-  if (theirs.version == 0)
-    invalid(stringf("config was not initialised (version is 0); %s", kAdvice));
-  if (theirs.version / 10000 != MOECCL_MAJOR)
-    invalid(stringf("config comes from moeccl.h of version %s, this library is %s",
-                    versionText(theirs.version).c_str(), versionText(MOECCL_VERSION).c_str()));
-  moecclConfig_t config{};
-  std::memcpy(&config, &theirs, std::min(theirs.size, sizeof config));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&theirs);
-  for (std::size_t at = sizeof config; at < theirs.size; ++at)
-    if (bytes[at] != 0)
-      invalid(
-          stringf("config sets a field (at byte %zu) that moeccl.h of version %s has and this "
-                  "library, %s, has not",
-                  at, versionText(theirs.version).c_str(), versionText(MOECCL_VERSION).c_str()));
-  return config;
-}
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n\r";
@@ -184,7 +149,7 @@ const Environment& processEnvironment() {
 Settings readSettings(const moecclConfig_t* config, const Environment& environment) {
   Settings settings;
   if (config != nullptr) {
-    const moecclConfig_t known = readConfig(*config);
+    const moecclConfig_t known = readStruct(kConfig, config);
     if (known.progressThread != 0 && known.progressThread != 1)
       invalid(stringf("config.progressThread is %d; it must be 0 or 1", known.progressThread));
     settings.progressThread = known.progressThread == 1;
@@ -208,7 +173,7 @@ Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
                            const Environment& environment) {
   Settings settings = parent;
   if (config == nullptr) return settings;
-  applyConfig(readConfig(*config), &settings);
+  applyConfig(readStruct(kConfig, config), &settings);
   applyEnvironment(environment, &settings);
   return settings;
 }

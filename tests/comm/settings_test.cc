@@ -164,7 +164,7 @@ TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
   EXPECT_EQ(readSettings(&newer.known, kNothing).timeoutMs, 77);
   newer.later[2] = 1;
   expectFailure(outcomeOf([&] { readSettings(&newer.known, kNothing); }), moecclInvalidArgument,
-                "moeccl.h of version 0.1.1 has and this library, 0.1.0, has not");
+                "the header of version 0.1.1 has and this library, 0.1.0, has not");
 }
 
 TEST(Settings, SplitsInherit) {
