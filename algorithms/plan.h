@@ -196,6 +196,12 @@ class PlanBuilder {
   Plan plan_;
 };
 
+// Equal for equal plans; for different ones it differs, but for one pair in 2^64. Another version of the library may
+// say otherwise.
+std::uint64_t digestOf(const Plan& plan);
+// Of several plans, in their order.
+std::uint64_t digestOf(std::span<const Plan> plans);
+
 // An algorithm throws this where it has nothing to offer; the message says why, for the user.
 struct NotOffered : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -13,14 +13,37 @@ static int fail(const char* what) {
   return 1;
 }
 
+/* Of the forward pass, each with its fastest algorithm. */
+static int printExchanges(moecclScheduleChoices_t choices, int index, int count) {
+  moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+  int i;
+  for (i = 0; i < count; ++i) {
+    if (moecclScheduleChoicesGetExchange(choices, index, i, &exchange) != moecclSuccess)
+      return fail("getting");
+    if (exchange.pass == moecclPassForward)
+      printf("%s %s: %s", i == 0 ? "" : ",", exchange.phase, exchange.algorithm);
+  }
+  printf("\n");
+  return 0;
+}
+
 static int printChoices(const moecclScheduleQuery_t* query) {
-  moecclScheduleChoice_t choices[moecclNumSchedules];
-  int i, count = moecclNumSchedules;
-  if (moecclSelectSchedule(query, choices, &count) != moecclSuccess) return fail("selecting");
-  for (i = 0; i < count; ++i)
-    printf("  %-8s %8.3f ms, of these %.3f ms in %s\n", kNames[choices[i].schedule],
-           1e3 * choices[i].seconds, 1e3 * choices[i].communication, choices[i].exchanges);
-  return count > 0 ? 0 : 1;
+  moecclScheduleChoices_t choices = NULL;
+  moecclScheduleChoice_t choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+  int i, count = 0, result = 0;
+  if (moecclSelectSchedule(query, &choices) != moecclSuccess) return fail("selecting");
+  if (moecclScheduleChoicesCount(choices, &count) != moecclSuccess) result = fail("counting");
+  for (i = 0; i < count && result == 0; ++i) {
+    if (moecclScheduleChoicesGet(choices, i, &choice) != moecclSuccess) {
+      result = fail("getting");
+      break;
+    }
+    printf("  %-8s %8.3f ms, of these %.3f ms in", kNames[choice.schedule], 1e3 * choice.seconds,
+           1e3 * choice.communication);
+    result = printExchanges(choices, i, choice.nExchanges);
+  }
+  moecclScheduleChoicesDestroy(choices);
+  return result;
 }
 
 /* Why: all terms, and all algorithms for them. */

@@ -131,77 +131,139 @@ typedef struct {
 
 /* ----------------------------------------------------------------------------------- algorithms */
 
-#define MOECCL_ALGORITHM_NAME_BYTES 48
+/* The algorithms that a collective can run, the fastest predicted first. Made by moecclSelectAlgorithm. */
+typedef struct moecclAlgorithmChoices* moecclAlgorithmChoices_t;
+
+/* One of them. Begin with MOECCL_ALGORITHM_CHOICE_INITIALIZER. */
 typedef struct {
-  char algorithm[MOECCL_ALGORITHM_NAME_BYTES]; /* as in MOECCL_ALGO: "bruck:radix=4" */
-  double seconds;                              /* predicted */
-  int measured; /* 1: by a fit of this collective, 0: priced from links */
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  int measured;          /* 1: by a fit of this collective, 0: priced from links */
+  const char* algorithm; /* as in MOECCL_ALGO: "bruck:radix=4"; valid until Destroy */
+  double seconds;        /* predicted */
+  /* The straight line through all sizes that were measured, or are priced: alpha + beta * bytes. */
+  double alpha;
+  double beta;
+  /* Of the plans: algorithms with equal digests send the same messages in the same order. It depends on the
+   * library's version. */
+  uint64_t digest;
 } moecclAlgorithmChoice_t;
 
-/* Ways to do a collective, the fastest predicted first; of priced ones that do the same there, as ring and linear do
- * among two ranks, one; where the cluster's communicator has a fixed algorithm, that one alone; of one on GPUs those that
- * calls on GPUs serve. `bytes`: of one rank's sendbuff. nExpertsPerRank counts for dispatch, combine, their mirrors
- * and SAA. *nChoices: in: room in `choices`, out: how many there are; the first of them are stored. Local. Errors:
- * InvalidArgument. */
+#define MOECCL_ALGORITHM_CHOICE_MAGIC 0x6d6f6163u
+#define MOECCL_ALGORITHM_CHOICE_INITIALIZER                                                       \
+  {                                                                                               \
+    sizeof(moecclAlgorithmChoice_t), MOECCL_ALGORITHM_CHOICE_MAGIC, MOECCL_VERSION, 0, NULL, 0.0, \
+        0.0, 0.0, 0                                                                               \
+  }
+
+/* Finds the algorithms for a collective. `bytes`: of one rank's sendbuff. nExpertsPerRank counts for dispatch,
+ * combine, their mirrors and SAA. Of priced algorithms that do the same there, as ring and linear do among two
+ * ranks, there is one. Where the cluster's communicator has a fixed algorithm, that one alone is there; of a
+ * communicator on GPUs those that it offers. Local. Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster,
                                                 const char* collective, size_t bytes,
                                                 int nExpertsPerRank,
-                                                moecclAlgorithmChoice_t* choices, int* nChoices);
+                                                moecclAlgorithmChoices_t* choices);
+MOECCL_API moecclResult_t moecclAlgorithmChoicesCount(moecclAlgorithmChoices_t choices,
+                                                      int* nChoices);
+/* Errors: InvalidArgument (`index` outside [0, nChoices), a struct without initialiser). */
+MOECCL_API moecclResult_t moecclAlgorithmChoicesGet(moecclAlgorithmChoices_t choices, int index,
+                                                    moecclAlgorithmChoice_t* choice);
+/* NULL is allowed. */
+MOECCL_API moecclResult_t moecclAlgorithmChoicesDestroy(moecclAlgorithmChoices_t choices);
 
 /* ------------------------------------------------------------------------------------ schedules */
-
-/* By what a schedule is chosen. */
-typedef enum {
-  moecclRuleModel = 0, /* every schedule, every collective by its fastest algorithm, local work */
-  moecclRuleParm = 1, /* Parm's Algorithm 1 as published: S1 or S2 by their exchanges, lines through
-                              all sizes; with k f B L M / E as T and the whole y in the overlapped
-                              AlltoAll */
-  moecclRuleCorrected = 2, /* the same as design and equation (7) have it: T without M, y / N_MP */
-  moecclNumRules = 3
-} moecclSelectionRule_t;
 
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
-  const moecclCluster_t* cluster;
-  const moecclMoeConfig_t*
-      layer; /* its schedule and MOECCL_SCHEDULE, unless auto, leave no choice */
   moecclPass_t pass;
-  moecclSelectionRule_t rule;
+  const moecclCluster_t* cluster;
+  /* Its schedule and MOECCL_SCHEDULE, unless auto, leave no choice. */
+  const moecclMoeConfig_t* layer;
 } moecclScheduleQuery_t;
 
 #define MOECCL_SCHEDULE_QUERY_MAGIC 0x6d6f7371u
-#define MOECCL_SCHEDULE_QUERY_INITIALIZER                                                   \
-  {                                                                                         \
-    sizeof(moecclScheduleQuery_t), MOECCL_SCHEDULE_QUERY_MAGIC, MOECCL_VERSION, NULL, NULL, \
-        moecclPassForward, moecclRuleModel                                                  \
+#define MOECCL_SCHEDULE_QUERY_INITIALIZER                                                          \
+  {                                                                                                \
+    sizeof(moecclScheduleQuery_t), MOECCL_SCHEDULE_QUERY_MAGIC, MOECCL_VERSION, moecclPassForward, \
+        NULL, NULL                                                                                 \
   }
 
-#define MOECCL_EXCHANGES_BYTES 512
+/* The schedules that a layer can run under, the fastest predicted first. Made by moecclSelectSchedule. */
+typedef struct moecclScheduleChoices* moecclScheduleChoices_t;
+
+/* One of them. Begin with MOECCL_SCHEDULE_CHOICE_INITIALIZER. */
 typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
   moecclSchedule_t schedule;
-  double seconds;       /* predicted, of the pass or passes; by a rule of Parm its t */
-  double communication; /* of these: in collectives */
-  int measured;         /* 1: all by fits; 0: some priced from links, or local work of float64
-                           taken as twice that of float32 */
-  /* The schedule's exchanges in their order, each with its fastest algorithm, of the forward pass unless
-   * `pass` is backward alone: "dispatch: dedup, combine: flat, MP-AllGather: ring". */
-  char exchanges[MOECCL_EXCHANGES_BYTES];
-  /* What a rank sends to other nodes by these algorithms: the mean of the ranks of the largest node. */
+  double seconds;       /* predicted, of the pass or passes */
+  double communication; /* of these: in exchanges */
+  /* What a rank sends to other nodes: the mean of the ranks of the largest node. */
   double bytesBetween;
-  int64_t
-      chunks; /* into which S1 cuts tokens, as the config says or the fastest measured; 1 of others */
+  /* Into which S1 cuts tokens, as the config says or the fastest measured; 1 of others. */
+  int64_t chunks;
+  int measured;   /* 1: all by fits; 0: some priced from links, or local work of float64 taken as
+                     twice that of float32 */
+  int nExchanges; /* of the pass or passes */
 } moecclScheduleChoice_t;
 
-/* Every schedule that the layer and the grid offer, the fastest predicted first; the layer's automatic
- * choice is the first. *nChoices as above. Local; repeated questions about one grid are answered from
- * memory. Parm V-B. Of a dropless layer times are those of even loads, k B L / E tokens of an MP group for each
- * expert, and Parm's rules do not apply. What a layer does at once (the residual branch and dispatch) is
- * predicted as one after the other. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the
- * config. */
+#define MOECCL_SCHEDULE_CHOICE_MAGIC 0x6d6f7363u
+#define MOECCL_SCHEDULE_CHOICE_INITIALIZER                                        \
+  {                                                                               \
+    sizeof(moecclScheduleChoice_t), MOECCL_SCHEDULE_CHOICE_MAGIC, MOECCL_VERSION, \
+        moecclScheduleAuto, 0.0, 0.0, 0.0, 0, 0, 0                                \
+  }
+
+/* One exchange of a schedule: a collective that every rank of every group of a kind calls. Begin with
+ * MOECCL_SCHEDULE_EXCHANGE_INITIALIZER. Texts are valid until the choices are destroyed. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  moecclPass_t pass;      /* forward or backward */
+  moecclGroup_t group;    /* whose ranks call it */
+  const char* phase;      /* for people, as in the layer's errors: "MP-AllGather" */
+  const char* collective; /* "allgather", as in MOECCL_ALGO */
+  const char*
+      algorithm; /* "bruck:radix=4", the fastest; where groups of the kind differ, the slowest group's */
+  size_t bytes;    /* of one rank's sendbuff, in one call */
+  double seconds;  /* predicted, of one call by itself */
+  int calls;       /* one after the other: one for each chunk */
+  int measured;    /* as in moecclAlgorithmChoice_t */
+  uint64_t digest; /* the same, of the plans of all groups of the kind */
+} moecclScheduleExchange_t;
+
+#define MOECCL_SCHEDULE_EXCHANGE_MAGIC 0x6d6f7378u
+#define MOECCL_SCHEDULE_EXCHANGE_INITIALIZER                                          \
+  {                                                                                   \
+    sizeof(moecclScheduleExchange_t), MOECCL_SCHEDULE_EXCHANGE_MAGIC, MOECCL_VERSION, \
+        moecclPassForward, moecclGroupWorld, NULL, NULL, NULL, 0, 0.0, 0, 0, 0        \
+  }
+
+/* Finds every schedule that the layer and the grid offer (Parm V-B); the layer's automatic choice is the first.
+ * Local; repeated questions about one grid are answered from memory. Of a dropless layer times are those of even
+ * loads, k B L / E tokens of an MP group for each expert. What a layer does at once (the residual branch and
+ * dispatch) is predicted as one after the other. Errors: InvalidArgument, and those of moecclMoeLayerCreate about
+ * the config. */
 MOECCL_API moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
-                                               moecclScheduleChoice_t* choices, int* nChoices);
+                                               moecclScheduleChoices_t* choices);
+MOECCL_API moecclResult_t moecclScheduleChoicesCount(moecclScheduleChoices_t choices,
+                                                     int* nChoices);
+/* Errors: InvalidArgument (`index` outside [0, nChoices), a struct without initialiser). */
+MOECCL_API moecclResult_t moecclScheduleChoicesGet(moecclScheduleChoices_t choices, int index,
+                                                   moecclScheduleChoice_t* choice);
+/* The exchanges of choice `index` in their order, those of the forward pass first. Errors: InvalidArgument (also:
+ * `exchange` outside [0, nExchanges)). */
+MOECCL_API moecclResult_t moecclScheduleChoicesGetExchange(moecclScheduleChoices_t choices,
+                                                           int index, int exchange,
+                                                           moecclScheduleExchange_t* it);
+/* NULL is allowed. */
+MOECCL_API moecclResult_t moecclScheduleChoicesDestroy(moecclScheduleChoices_t choices);
 
 /* Why: a table of every schedule's terms and of every algorithm's time for them, in lines of text. `text`
  * has room for *bytes, which becomes what the whole text takes with its final zero; what does not fit is

@@ -1,6 +1,5 @@
 #include "perf/fit/map.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -8,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "perf/common/contender.h"
+#include "perf/common/choices.h"
 
 namespace moeccl::perf {
 namespace {
@@ -17,7 +16,6 @@ using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
 constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-constexpr int kRoom = moecclNumSchedules;
 
 // What all layers of a map have in common but where an axis says otherwise.
 constexpr std::int64_t kEmbedding = 1024, kHiddenPerEmbedding = 2, kTopK = 2, kLeastExperts = 8;
@@ -64,16 +62,14 @@ ordered_json predict(const moecclCluster_t& cluster, moecclMoeConfig_t layer) {
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  std::array<moecclScheduleChoice_t, kRoom> choices{};
-  int n = kRoom;
-  require(moecclSelectSchedule(&query, choices.data(), &n), "predict a layer", nullptr);
+  const ScheduleChoices choices(query);
   ordered_json cell = ordered_json::object();
-  for (int i = 0; i < std::min(n, kRoom); ++i) {
-    const moecclScheduleChoice_t& choice = choices[static_cast<std::size_t>(i)];
+  for (int i = 0; i < choices.count(); ++i) {
+    const moecclScheduleChoice_t choice = choices.choice(i);
     cell[kSchedules[choice.schedule]] = {{"seconds", choice.seconds},
                                          {"communication", choice.communication},
                                          {"measured", choice.measured != 0},
-                                         {"exchanges", choice.exchanges}};
+                                         {"exchanges", choices.text(i)}};
   }
   return cell;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 
+#include "perf/common/choices.h"
 #include "perf/fit/measured_layer.h"
 
 namespace moeccl::perf {
@@ -27,11 +28,9 @@ std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
-  std::array<moecclScheduleChoice_t, moecclNumSchedules> choices;
-  int count = moecclNumSchedules;
-  require(moecclSelectSchedule(&query, choices.data(), &count), "ask for schedules", nullptr);
+  const ScheduleChoices choices(query);
   std::vector<moecclSchedule_t> offered;
-  for (int i = 0; i < count; ++i) offered.push_back(choices[static_cast<std::size_t>(i)].schedule);
+  for (int i = 0; i < choices.count(); ++i) offered.push_back(choices.choice(i).schedule);
   std::ranges::sort(offered);
   return offered;
 }

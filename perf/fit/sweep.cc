@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "perf/common/choices.h"
 #include "perf/fit/candidates.h"
 
 namespace moeccl::perf {
@@ -145,18 +146,14 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
 std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
                          const moecclCluster_t* cluster) {
   constexpr int kRoom = 64;
-  using Name = std::array<char, MOECCL_ALGORITHM_NAME_BYTES>;
+  using Name = std::array<char, 48>;
   std::map<std::string, double> slower;  // than the fastest, at the size where it is best
   if (cluster != nullptr)
     for (const std::uint64_t bytes : {options.minBytes, std::uint64_t{64} << 10,
                                       options.maxBytes > 0 ? options.maxBytes : kLargest}) {
-      std::array<moecclAlgorithmChoice_t, kRoom> choices{};
-      int n = kRoom;
-      require(moecclSelectAlgorithm(cluster, std::string(collective.name).c_str(), bytes,
-                                    kExpertsPerRank, choices.data(), &n),
-              "ask for algorithms", nullptr);
-      for (int i = 0; i < std::min(n, kRoom); ++i) {
-        const auto& choice = choices[static_cast<std::size_t>(i)];
+      const std::vector<AlgorithmChoice> choices =
+          algorithmChoices(*cluster, std::string(collective.name), bytes, kExpertsPerRank);
+      for (const AlgorithmChoice& choice : choices) {
         const double ratio = choice.seconds / choices[0].seconds;
         const auto known = slower.try_emplace(choice.algorithm, ratio).first;
         known->second = std::min(known->second, ratio);

@@ -2,24 +2,13 @@
 
 #include <moeccl/model.h>
 
+#include "perf/common/choices.h"
+
 namespace moeccl::perf::layers {
 namespace {
 
 // Weighs the auxiliary loss as in Switch and GShard.
 constexpr double kAuxiliaryLossScale = 0.01;
-
-// Whether each group of `size` consecutive ranks is on one node.
-bool withinNodes(moecclComm_t comm, int size) {
-  int ranks = 0, first = 0;
-  require(moecclCommCount(comm, &ranks), "count the ranks", comm);
-  for (int rank = 0; rank < ranks; ++rank) {
-    int node = 0;
-    require(moecclCommNodeOfRank(comm, rank, &node), "ask for a node", comm);
-    if (rank % size == 0) first = node;
-    if (node != first) return false;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -47,9 +36,7 @@ Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pa
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
   grid_ = place.grid.get();
-  const moecclGridShape_t& shape = layer.grid;
-  groups_ = {shape.nMp, shape.nEp, shape.nEsp, withinNodes(comm_, shape.nMp),
-             shape.order == moecclOrderEspEp && withinNodes(comm_, shape.nEsp)};
+  gathers_ = layer.grid.nMp > 1;
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
@@ -66,7 +53,7 @@ moecclMoeShapes_t Contender::shapes() const {
   return shapes;
 }
 
-std::string Contender::ways() const {
+Contender::Work Contender::work() const {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid_;
   moecclMoeConfig_t config = config_;
@@ -74,16 +61,14 @@ std::string Contender::ways() const {
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
-  std::vector<std::string> passes;
-  for (const moecclPass_t pass : {moecclPassForward, moecclPassBackward}) {
-    if (pass == moecclPassBackward && !backward_) continue;
-    query.pass = pass;
-    moecclScheduleChoice_t choice;
-    int room = 1;
-    require(moecclSelectSchedule(&query, &choice, &room), "ask for the algorithms", nullptr);
-    passes.emplace_back(choice.exchanges);
-  }
-  return nameOfPlans(config.schedule, passes, groups_);
+  query.pass = backward_ ? moecclPassBoth : moecclPassForward;
+  // Where MP groups have one rank there is nothing to gather: S2 is S1.
+  const bool asS1 = !gathers_ && config.schedule == moecclScheduleS2;
+  Work work{asS1 ? moecclScheduleS1 : config.schedule, {}};
+  for (const moecclScheduleExchange_t& exchange : ScheduleChoices(query).exchanges(0))
+    work.exchanges.push_back(
+        {exchange.pass, exchange.group, exchange.bytes, exchange.calls, exchange.digest});
+  return work;
 }
 
 void Contender::setData(Data& data) {

@@ -1,6 +1,8 @@
 // A layer that runs: under one schedule, on a communicator with one setting of algorithms.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,7 +11,6 @@
 
 #include "perf/common/job.h"
 #include "perf/layers/data.h"
-#include "perf/layers/plan_names.h"
 #include "perf/layers/settings.h"
 #include "perf/layers/space.h"
 
@@ -43,9 +44,21 @@ class Contender {
   bool offered() const { return handle_ != nullptr; }
   const std::string& reason() const { return reason_; }
   moecclMoeShapes_t shapes() const;
-  // The schedule that is followed and the algorithms of its exchanges: contenders of a layer with equal texts
-  // do the same.
-  std::string ways() const;
+  // The schedule that is followed, and the plans of its exchanges: contenders of a layer with equal work do the same.
+  struct Work {
+    struct Exchange {
+      moecclPass_t pass;
+      moecclGroup_t group;
+      std::size_t bytes;
+      int calls;
+      std::uint64_t digest;
+      auto operator<=>(const Exchange&) const = default;
+    };
+    moecclSchedule_t schedule;
+    std::vector<Exchange> exchanges;
+    auto operator<=>(const Work&) const = default;
+  };
+  Work work() const;
 
   // From now on passes are over `data`, which must outlive them.
   void setData(Data& data);
@@ -61,7 +74,7 @@ class Contender {
   Setting setting_;
   moecclMoeConfig_t config_;
   moecclGrid_t grid_ = nullptr;
-  GroupSizes groups_;
+  bool gathers_ = false;  // MP groups have several ranks
   bool backward_;
   Data* data_ = nullptr;
   moecclComm_t comm_ = nullptr;

@@ -15,8 +15,8 @@ constexpr int kSchemaVersion = 1;
 constexpr const char* kVariables[] = {"MOECCL_PROFILE", "OPENBLAS_NUM_THREADS", "UCX_TLS",
                                       "UCX_NET_DEVICES"};
 
-constexpr const char* kRuleNames[] = {"model", "parm", "corrected"};  // by moecclSelectionRule_t
-static_assert(std::size(kRuleNames) == moecclNumRules);
+constexpr const char* kRuleNames[] = {"model", "parm", "corrected"};  // by SelectionRule
+static_assert(std::size(kRuleNames) == kRules);
 
 template <typename Value>
 ordered_json orNull(const std::optional<Value>& value) {

@@ -78,13 +78,13 @@ class Race {
   std::vector<Timed> check() {
     std::vector<Timed> timed;
     std::vector<std::vector<float>> expected;
-    std::map<std::string, std::size_t> first;  // of those that do the same
+    std::map<Contender::Work, std::size_t> first;  // of those that do the same
     for (Contender& contender : contenders_) {
       data_->prepare();
       contender.run(1);
       if (expected.empty()) expected = firstResults();
       const double error = compare(expected, contender.setting());
-      const std::size_t timedAs = first.emplace(contender.ways(), timed.size()).first->second;
+      const std::size_t timedAs = first.emplace(contender.work(), timed.size()).first->second;
       timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, timedAs});
     }
     return timed;

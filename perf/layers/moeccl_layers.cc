@@ -27,7 +27,7 @@ void run(const Options& options, const Job& job) {
     Grids grids(job);
     Outcome outcome{layer,
                     measure(layer, options, job, grids),
-                    selectionOf(layer, options.pass, grids.get(layer.grid, "").grid.get()),
+                    selectionOf(layer, options.pass, grids.get(layer.grid, "").grid.get(), job),
                     {}};
     outcome.best = bestOf(outcome.measured.timed);
     if (report) report->add(std::move(outcome));

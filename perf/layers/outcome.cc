@@ -12,7 +12,7 @@ namespace {
 
 using Chosen = std::optional<std::size_t>;
 
-Chosen firstBy(moecclSelectionRule_t rule, const Outcome& outcome) {
+Chosen firstBy(SelectionRule rule, const Outcome& outcome) {
   const std::vector<Prediction>& predictions = outcome.selection[rule];
   if (predictions.empty()) return std::nullopt;
   return contenderOf(outcome.measured.timed, predictions.front().schedule);
@@ -21,9 +21,9 @@ Chosen firstBy(moecclSelectionRule_t rule, const Outcome& outcome) {
 Chosen byModel(const Outcome& outcome, moecclSchedule_t) {
   return contenderOf(outcome.measured.timed, moecclScheduleAuto);
 }
-Chosen byParm(const Outcome& outcome, moecclSchedule_t) { return firstBy(moecclRuleParm, outcome); }
+Chosen byParm(const Outcome& outcome, moecclSchedule_t) { return firstBy(kRuleParm, outcome); }
 Chosen byCorrected(const Outcome& outcome, moecclSchedule_t) {
-  return firstBy(moecclRuleCorrected, outcome);
+  return firstBy(kRuleCorrected, outcome);
 }
 Chosen always(const Outcome& outcome, moecclSchedule_t schedule) {
   return contenderOf(outcome.measured.timed, schedule);
@@ -105,7 +105,7 @@ std::vector<double> predictionErrors(moecclSchedule_t schedule,
   for (const Outcome& outcome : outcomes) {
     const auto contender = contenderOf(outcome.measured.timed, schedule);
     if (!contender) continue;
-    for (const Prediction& prediction : outcome.selection[moecclRuleModel])
+    for (const Prediction& prediction : outcome.selection[kRuleModel])
       if (prediction.schedule == schedule)
         errors.push_back(predictionError(
             prediction.seconds, quantileOf(outcome.measured.timed[*contender].seconds, 0.5)));
@@ -117,7 +117,7 @@ std::size_t disagreements(const std::vector<Outcome>& outcomes) {
   return static_cast<std::size_t>(
       std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& outcome) {
         const auto automatic = contenderOf(outcome.measured.timed, moecclScheduleAuto);
-        const std::vector<Prediction>& model = outcome.selection[moecclRuleModel];
+        const std::vector<Prediction>& model = outcome.selection[kRuleModel];
         return automatic && !model.empty() &&
                model.front().schedule != outcome.measured.timed[*automatic].followed;
       }));

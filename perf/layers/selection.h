@@ -1,4 +1,4 @@
-// What the library says about a layer before it runs.
+// What is said about a layer before it runs.
 #pragma once
 
 #include <moeccl/model.h>
@@ -7,9 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "perf/common/job.h"
 #include "perf/layers/space.h"
 
 namespace moeccl::perf::layers {
+
+// By what a schedule is chosen.
+enum SelectionRule {
+  kRuleModel,  // the library's: every schedule, every collective by its fastest algorithm, local work
+  kRuleParm,       // Parm's Algorithm 1 as published
+  kRuleCorrected,  // the same, corrected (perf/layers/parm.h)
+  kRules
+};
 
 struct Prediction {
   moecclSchedule_t schedule;
@@ -19,10 +28,10 @@ struct Prediction {
   std::string exchanges;
 };
 
-// By moecclSelectionRule_t: the schedules that the rule knows, the fastest predicted first.
-using Selection = std::array<std::vector<Prediction>, moecclNumRules>;
+// By SelectionRule: the schedules that the rule knows, the fastest predicted first.
+using Selection = std::array<std::vector<Prediction>, kRules>;
 
-// Throws std::runtime_error.
-Selection selectionOf(const Layer& layer, moecclPass_t pass, moecclGrid_t grid);
+// Collective. Throws std::runtime_error.
+Selection selectionOf(const Layer& layer, moecclPass_t pass, moecclGrid_t grid, const Job& job);
 
 }  // namespace moeccl::perf::layers

@@ -1,10 +1,11 @@
 #include "perf/predict/ranking.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <numeric>
 #include <stdexcept>
+
+#include "perf/common/choices.h"
 
 namespace moeccl::perf {
 namespace {
@@ -52,18 +53,12 @@ std::vector<Predicted> Planner::rank(const std::vector<moecclGridShape_t>& place
   for (const moecclGridShape_t& shape : placements) {
     const moecclCluster_t cluster = clusterOf(shape);
     const moecclScheduleQuery_t query = queryOf(cluster);
-    std::array<moecclScheduleChoice_t, moecclNumSchedules> choices{};
-    int n = moecclNumSchedules;
-    const moecclResult_t result = moecclSelectSchedule(&query, choices.data(), &n);
-    if (result == moecclInvalidArgument) {
-      refused = moecclGetLastError(nullptr);
-      continue;
-    }
-    if (result != moecclSuccess) fail("predict a layer", result);
+    const ScheduleChoices choices(query, &refused);
     const double tokens = static_cast<double>(options_.layer.tokens) * (ranks / shape.nMp);
-    for (int i = 0; i < n; ++i) {
-      const auto& choice = choices[static_cast<std::size_t>(i)];
-      all.push_back({shape, choice, choice.seconds > 0 ? tokens / choice.seconds : 0});
+    for (int i = 0; i < choices.count(); ++i) {
+      const moecclScheduleChoice_t choice = choices.choice(i);
+      all.push_back(
+          {shape, choice, choices.text(i), choice.seconds > 0 ? tokens / choice.seconds : 0});
     }
   }
   if (all.empty()) throw std::runtime_error("no grid allows this layer: " + refused);

@@ -14,6 +14,7 @@ namespace moeccl::perf {
 struct Predicted {
   moecclGridShape_t shape;
   moecclScheduleChoice_t choice;
+  std::string exchanges;   // with their algorithms, for people
   double tokensPerSecond;  // of the whole cluster
 };
 

@@ -51,7 +51,7 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
           {"bytesBetween", choice.bytesBetween},
           {"tokensPerSecond", one.tokensPerSecond},
           {"measured", choice.measured != 0},
-          {"exchanges", choice.exchanges}};
+          {"exchanges", one.exchanges}};
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ void printRanking(const PlanOptions& options, const std::vector<Predicted>& all)
                 choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
                 textOfShape(one.shape).c_str(),
                 groupsInNodes(one.shape, options.ranksPerNode).c_str(), nameOf(choice.schedule),
-                choice.measured ? '*' : ' ', choice.exchanges);
+                choice.measured ? '*' : ' ', one.exchanges.c_str());
   }
 }
 

@@ -4,7 +4,7 @@
 
 namespace moeccl {
 
-LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
+LayerSizes sizesOf(const LayerShape& shape) {
   LayerSizes sizes{};
   sizes.grid = asGrid(shape.grid);
   sizes.elementBytes = shape.elementBytes;
@@ -16,7 +16,6 @@ LayerSizes sizesOf(const LayerShape& shape, double capacityFactor) {
   sizes.width = shape.choices;
   sizes.logits = gates::logitsPerToken(shape.gate);
   sizes.sums = gates::sumsSize(shape.gate);
-  sizes.capacityFactor = capacityFactor;
   sizes.capacity = shape.capacity();
   sizes.dropless = shape.dropless;
   sizes.residual = shape.residual;

@@ -6,6 +6,6 @@
 
 namespace moeccl {
 
-LayerSizes sizesOf(const LayerShape& shape, double capacityFactor);
+LayerSizes sizesOf(const LayerShape& shape);
 
 }  // namespace moeccl

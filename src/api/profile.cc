@@ -94,7 +94,7 @@ LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
                    world->model->ranksOnNode());
   const moecclSchedule_t schedule = layer.shape().schedule;
   return {model.keyOf(schedule, layer.shape().chunks, pass),
-          {model.sampleOf(schedule, pass, sizesOf(layer.shape(), 1))},
+          {model.sampleOf(schedule, pass, sizesOf(layer.shape()))},
           {}};
 }
 

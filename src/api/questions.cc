@@ -25,26 +25,24 @@ bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
 }
 
 bool same(const LayerQuestion& a, const LayerQuestion& b) {
-  return a.pass == b.pass && a.rule == b.rule && a.requested == b.requested &&
-         same(a.layer, b.layer);
+  return a.pass == b.pass && a.requested == b.requested && same(a.layer, b.layer);
 }
 
 }  // namespace
 
-const std::vector<moecclScheduleChoice_t>* LayerQuestions::find(
-    const LayerQuestion& question) const {
+std::shared_ptr<const ScheduleAnswers> LayerQuestions::find(const LayerQuestion& question) const {
   const auto known = std::ranges::find_if(
       answers_, [&](const Answer& answer) { return same(answer.question, question); });
-  return known == answers_.end() ? nullptr : &known->choices;
+  return known == answers_.end() ? nullptr : known->answers;
 }
 
 void LayerQuestions::remember(const LayerQuestion& question,
-                              std::vector<moecclScheduleChoice_t> choices) {
+                              std::shared_ptr<const ScheduleAnswers> answers) {
   if (answers_.size() < kMost) {
-    answers_.push_back({question, std::move(choices)});
+    answers_.push_back({question, std::move(answers)});
     return;
   }
-  answers_[next_] = {question, std::move(choices)};
+  answers_[next_] = {question, std::move(answers)};
   next_ = (next_ + 1) % kMost;
 }
 

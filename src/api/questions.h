@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "moeccl/model.h"
+#include "src/api/choices.h"
 #include "src/select/layer_model.h"
 
 namespace moeccl {
@@ -12,15 +12,14 @@ namespace moeccl {
 struct LayerQuestion {
   moecclMoeConfig_t layer;
   moecclPass_t pass;
-  moecclSelectionRule_t rule;
   moecclSchedule_t requested;  // by the config or the environment
 };
 
 class LayerQuestions {
  public:
   // nullptr where it has not been asked lately.
-  const std::vector<moecclScheduleChoice_t>* find(const LayerQuestion& question) const;
-  void remember(const LayerQuestion& question, std::vector<moecclScheduleChoice_t> choices);
+  std::shared_ptr<const ScheduleAnswers> find(const LayerQuestion& question) const;
+  void remember(const LayerQuestion& question, std::shared_ptr<const ScheduleAnswers> answers);
 
   // Forgets everything when the profile is another than last time.
   LayerModel& modelFor(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
@@ -32,7 +31,7 @@ class LayerQuestions {
  private:
   struct Answer {
     LayerQuestion question;
-    std::vector<moecclScheduleChoice_t> choices;
+    std::shared_ptr<const ScheduleAnswers> answers;
   };
   std::unique_ptr<LayerModel> model_;
   std::shared_ptr<const Profile> profile_;

@@ -5,12 +5,12 @@
 #include <span>
 
 #include "algorithms/choice.h"
+#include "src/api/choices.h"
 #include "src/api/launch.h"
 #include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/select/alternatives.h"
-#include "src/select/parm.h"
 #include "src/structs.h"
 #include "src/text.h"
 
@@ -22,12 +22,7 @@ constexpr StructKind<moecclCluster_t> kCluster = {
     MOECCL_END_OF(moecclCluster_t, profile), MOECCL_END_OF(moecclCluster_t, profile)};
 constexpr StructKind<moecclScheduleQuery_t> kQuery = {
     "query", "MOECCL_SCHEDULE_QUERY_INITIALIZER", MOECCL_SCHEDULE_QUERY_MAGIC,
-    MOECCL_END_OF(moecclScheduleQuery_t, rule), MOECCL_END_OF(moecclScheduleQuery_t, rule)};
-
-template <std::size_t size>
-void store(char (&to)[size], const std::string& text) {
-  to[text.copy(to, size - 1)] = '\0';
-}
+    MOECCL_END_OF(moecclScheduleQuery_t, layer), MOECCL_END_OF(moecclScheduleQuery_t, layer)};
 
 // Ranks on nodes, and what is known of their links.
 struct Cluster {
@@ -89,17 +84,12 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
 
 LayerQuestion questionOf(const moecclScheduleQuery_t& query) {
   require(query.layer != nullptr, "query.layer is NULL; it must be the layer's config");
-  if (query.rule < 0 || query.rule >= moecclNumRules)
-    throw Error(moecclInvalidArgument,
-                stringf("query.rule is %d; it must be moecclRuleModel, moecclRuleParm or "
-                        "moecclRuleCorrected",
-                        static_cast<int>(query.rule)));
   if (query.pass < moecclPassForward || query.pass > moecclPassBoth)
     throw Error(moecclInvalidArgument,
                 stringf("query.pass is %d; it must be moecclPassForward, Backward or Both",
                         static_cast<int>(query.pass)));
   const moecclMoeConfig_t layer = readStruct(kMoeConfig, query.layer);
-  return {layer, query.pass, query.rule, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))};
+  return {layer, query.pass, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))};
 }
 
 // What follows from a question on a grid.
@@ -111,59 +101,66 @@ struct Subject {
 
 Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
   const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
-  if (shape.dropless && question.rule != moecclRuleModel)
-    throw Error(moecclInvalidArgument,
-                stringf("query.rule is %d; it must be moecclRuleModel for a dropless layer, since "
-                        "Parm's rules choose by the capacity, and between S1 and S2",
-                        static_cast<int>(question.rule)));
-  Subject subject{sizesOf(shape, question.layer.capacityFactor), {}, {}};
+  Subject subject{sizesOf(shape), {}, {}};
   subject.sizes.chunks = question.layer.chunks;
   if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
   if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
   for (const auto schedule :
        {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
-    const bool known = question.rule == moecclRuleModel || schedule == moecclScheduleS1 ||
-                       schedule == moecclScheduleS2;
     const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    if (!known || !wanted || !offers(schedule, shape)) continue;
+    if (!wanted || !offers(schedule, shape)) continue;
     layerShape(question.layer, schedule, grid);  // what it cannot have is refused, chosen or not
     subject.offered.push_back(schedule);
   }
-  if (!subject.offered.empty()) return subject;
-  layerShape(question.layer, question.requested, grid);  // says why
-  throw Error(moecclInvalidArgument,
-              stringf("query.rule is %d; it must be moecclRuleModel where the schedule is fixed to "
-                      "%s, since Parm's rules choose between S1 and S2",
-                      static_cast<int>(question.rule), nameOf(question.requested)));
+  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
+  return subject;
 }
 
-std::vector<moecclScheduleChoice_t> answer(LayerModel& model, const Subject& subject,
-                                           moecclSelectionRule_t rule) {
-  std::vector<moecclScheduleChoice_t> choices;
+constexpr moecclGroup_t groupOf(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::world:
+      return moecclGroupWorld;
+    case GroupKind::mp:
+      return moecclGroupMp;
+    case GroupKind::ep:
+      return moecclGroupEp;
+    case GroupKind::esp:
+      return moecclGroupEsp;
+  }
+  return moecclGroupWorld;
+}
+
+ScheduleAnswer::Exchange answerOf(const LayerModel::ExchangeEstimate& estimate) {
+  const Exchange& exchange = estimate.exchange;
+  moecclScheduleExchange_t it = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+  it.pass = estimate.pass == Pass::forward ? moecclPassForward : moecclPassBackward;
+  it.group = groupOf(exchange.group);
+  it.phase = exchange.name;
+  it.bytes = static_cast<std::size_t>(exchange.bytes);
+  it.seconds = estimate.seconds;
+  it.calls = exchange.times;
+  it.measured = estimate.measured;
+  it.digest = estimate.digest;
+  return {it, std::string(nameOf(exchange.collective)), textOf(estimate.choice)};
+}
+
+ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
+  ScheduleAnswers answers;
   for (const LayerModel::Estimate& estimate :
        model.estimates(subject.offered, subject.passes, subject.sizes)) {
-    moecclScheduleChoice_t choice{};
-    choice.schedule = estimate.schedule;
-    choice.seconds = estimate.seconds;
-    choice.communication = estimate.communication;
-    choice.bytesBetween = estimate.bytesBetween;
-    choice.measured = estimate.measured;
-    choice.chunks = estimate.chunks;
-    store(choice.exchanges, estimate.exchanges);
-    choices.push_back(choice);
+    ScheduleAnswer& one = answers.emplace_back();
+    one.choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    one.choice.schedule = estimate.schedule;
+    one.choice.seconds = estimate.seconds;
+    one.choice.communication = estimate.communication;
+    one.choice.bytesBetween = estimate.bytesBetween;
+    one.choice.measured = estimate.measured;
+    one.choice.chunks = estimate.chunks;
+    one.choice.nExchanges = static_cast<int>(estimate.exchanges.size());
+    for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
+      one.exchanges.push_back(answerOf(exchange));
   }
-  if (rule == moecclRuleModel) return choices;
-  const ParmTimes times = parmTimes(model, subject.sizes, rule == moecclRuleParm);
-  for (moecclScheduleChoice_t& choice : choices) {
-    choice.seconds = choice.communication =
-        choice.schedule == moecclScheduleS1 ? times.s1 : times.s2;
-    choice.chunks = std::max<std::int64_t>(subject.sizes.chunks, 1);
-    if (choice.schedule != moecclScheduleS1) choice.chunks = 1;
-  }
-  // Of equal ones S1, as there.
-  std::ranges::sort(choices, {}, &moecclScheduleChoice_t::schedule);
-  std::ranges::stable_sort(choices, {}, &moecclScheduleChoice_t::seconds);
-  return choices;
+  return answers;
 }
 
 // The model of a cluster's layers: the grid's own, or one made in `imagined`.
@@ -178,24 +175,11 @@ LayerModel& modelOf(moecclGrid_t grid, const Cluster& cluster,
 }
 
 // The answer that the grid remembers, or nullptr.
-const std::vector<moecclScheduleChoice_t>* remembered(moecclGrid_t grid,
-                                                      const LayerQuestion& question) {
+std::shared_ptr<const ScheduleAnswers> remembered(moecclGrid_t grid,
+                                                  const LayerQuestion& question) {
   if (grid == nullptr) return nullptr;
   const auto world = hold(grid->comms[moecclGroupWorld]);
   return grid->questions.isFor(world->model->profile()) ? grid->questions.find(question) : nullptr;
-}
-
-template <typename Choice>
-void hand(const std::vector<Choice>& all, Choice* choices, int* nChoices) {
-  const auto room = static_cast<std::size_t>(std::max(0, *nChoices));
-  std::copy_n(all.begin(), std::min(room, all.size()), choices);
-  *nChoices = static_cast<int>(all.size());
-}
-
-void requireRoom(const void* choices, const int* nChoices) {
-  require(nChoices != nullptr, "nChoices is NULL; pass how many choices there is room for");
-  require(*nChoices >= 0, "nChoices is negative; pass how many choices there is room for");
-  require(choices != nullptr || *nChoices == 0, "choices is NULL while nChoices is above 0");
 }
 
 }  // namespace
@@ -207,11 +191,11 @@ using moeccl::require;
 
 moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char* collective,
                                      size_t bytes, int nExpertsPerRank,
-                                     moecclAlgorithmChoice_t* choices, int* nChoices) {
+                                     moecclAlgorithmChoices_t* choices) {
   return boundary("moecclSelectAlgorithm", nullptr, [&] {
     const moecclCluster_t theirs = moeccl::readStruct(moeccl::kCluster, cluster);
     require(collective != nullptr, "collective is NULL; it must name a collective");
-    moeccl::requireRoom(choices, nChoices);
+    require(choices != nullptr, "choices is NULL; pass where to store the choices");
     const moeccl::Collective which = moeccl::collectiveOf(collective);
     const moeccl::Cluster ranks = moeccl::clusterOf(theirs);
     moeccl::AlgorithmChoice given = ranks.fixed[static_cast<std::size_t>(which)];
@@ -225,45 +209,48 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
       given.parameters.grid = moeccl::asGrid(ranks.shape);
       given.parameters.experts = nExpertsPerRank;
     }
-    // A communicator's own model remembers the ways and their prices.
+    // A communicator's own model remembers the candidates and their prices.
     const auto state = moeccl::stateOf(theirs);
     std::optional<moeccl::CostModel> imagined;
     if (state == nullptr) imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode);
     moeccl::CostModel& model = state == nullptr ? *imagined : *state->model;
-    std::vector<moecclAlgorithmChoice_t> all;
+    auto found = std::make_unique<moecclAlgorithmChoices>();
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
       if (state != nullptr && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
-      moecclAlgorithmChoice_t choice{};
-      moeccl::store(choice.algorithm, textOf(estimate.choice));
-      choice.seconds = estimate.seconds;
+      moecclAlgorithmChoice_t choice = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
       choice.measured = estimate.measured;
-      all.push_back(choice);
+      choice.seconds = estimate.seconds;
+      const moeccl::Segment line = model.line(which, given, estimate.choice);
+      choice.alpha = line.alpha;
+      choice.beta = line.beta;
+      choice.digest = model.digest(which, given, estimate.choice);
+      found->all.push_back({choice, textOf(estimate.choice)});
     }
-    moeccl::hand(all, choices, nChoices);
+    *choices = found.release();
   });
 }
 
 moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
-                                    moecclScheduleChoice_t* choices, int* nChoices) {
+                                    moecclScheduleChoices_t* choices) {
   return boundary("moecclSelectSchedule", nullptr, [&] {
-    moeccl::requireRoom(choices, nChoices);
+    require(choices != nullptr, "choices is NULL; pass where to store the choices");
     const moecclScheduleQuery_t theirs = moeccl::readStruct(moeccl::kQuery, query);
     const moecclCluster_t where = moeccl::readStruct(moeccl::kCluster, theirs.cluster);
     require(where.comm == nullptr || where.grid != nullptr,
             "cluster.comm has no grid, and a schedule needs one; set cluster.grid");
     const moeccl::LayerQuestion question = moeccl::questionOf(theirs);
-    if (const auto* known = moeccl::remembered(where.grid, question)) {
-      moeccl::hand(*known, choices, nChoices);
-      return;
+    std::shared_ptr<const moeccl::ScheduleAnswers> answers =
+        moeccl::remembered(where.grid, question);
+    if (answers == nullptr) {
+      const moeccl::Cluster cluster = moeccl::clusterOf(where);
+      moeccl::requireShape(cluster.shape, cluster.topology.ranks());
+      const moeccl::Subject subject = moeccl::subjectOf(question, cluster.shape);
+      std::optional<moeccl::LayerModel> imagined;
+      answers = std::make_shared<const moeccl::ScheduleAnswers>(
+          moeccl::answer(moeccl::modelOf(where.grid, cluster, imagined), subject));
+      if (where.grid != nullptr) where.grid->questions.remember(question, answers);
     }
-    const moeccl::Cluster cluster = moeccl::clusterOf(where);
-    moeccl::requireShape(cluster.shape, cluster.topology.ranks());
-    const moeccl::Subject subject = moeccl::subjectOf(question, cluster.shape);
-    std::optional<moeccl::LayerModel> imagined;
-    auto all =
-        moeccl::answer(moeccl::modelOf(where.grid, cluster, imagined), subject, question.rule);
-    moeccl::hand(all, choices, nChoices);
-    if (where.grid != nullptr) where.grid->questions.remember(question, std::move(all));
+    *choices = new moecclScheduleChoices{std::move(answers)};
   });
 }
 
@@ -282,10 +269,7 @@ moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* t
     const moeccl::Subject subject = moeccl::subjectOf(question, cluster.shape);
     std::optional<moeccl::LayerModel> imagined;
     moeccl::LayerModel& model = moeccl::modelOf(where.grid, cluster, imagined);
-    const std::string all =
-        question.rule == moecclRuleModel
-            ? model.explain(subject.offered, subject.passes, subject.sizes)
-            : explainParm(model, subject.sizes, question.rule == moecclRuleParm);
+    const std::string all = model.explain(subject.offered, subject.passes, subject.sizes);
     if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
     *bytes = all.size() + 1;
   });

@@ -52,9 +52,11 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = config.training ? moecclPassBoth : moecclPassForward;
-  moecclScheduleChoice_t first;
-  int room = 1;
-  const moecclResult_t result = moecclSelectSchedule(&query, &first, &room);
+  moecclScheduleChoices_t choices = nullptr;
+  moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+  moecclResult_t result = moecclSelectSchedule(&query, &choices);
+  if (result == moecclSuccess) result = moecclScheduleChoicesGet(choices, 0, &first);
+  moecclScheduleChoicesDestroy(choices);
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
   config.chunks = first.chunks;
   return layerShape(config, first.schedule, groups.shape);

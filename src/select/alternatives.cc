@@ -40,13 +40,6 @@ std::optional<Plan> planOf(const AlgorithmChoice& choice, const Topology& topolo
   }
 }
 
-// Those of the first rank of the largest node are. Whatever an algorithm is told shows there.
-bool sameOnItsNode(const AlgorithmChoice& one, const AlgorithmChoice& other,
-                   const Topology& topology, int node) {
-  return one.algorithm == other.algorithm ||
-         plansOf(one, topology, node) == plansOf(other, topology, node);
-}
-
 }  // namespace
 
 std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameters& problem) {
@@ -79,27 +72,35 @@ std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Par
 }
 
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology) {
-  const int node = largestNode(topology);
-  const auto plans = plansOf(one, topology, node);
-  return plans && plans == plansOf(other, topology, node);
+  const auto digest = digestOf(one, topology);
+  return digest && digest == digestOf(other, topology);
 }
 
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
                                          const Topology& topology) {
   const int node = largestNode(topology);
   std::vector<AlgorithmChoice> different;
-  std::vector<Plan> plans;  // theirs, of the node's first rank
+  std::vector<std::uint64_t> digests;  // theirs, of the node's first rank
   for (const AlgorithmChoice& choice : all) {
     std::optional<Plan> plan = planOf(choice, topology, topology.ranksOn(node)[0]);
     if (!plan) continue;
+    const std::uint64_t digest = digestOf(*plan);
     bool known = false;
-    for (std::size_t i = 0; i < plans.size() && !known; ++i)
-      known = plans[i] == *plan && sameOnItsNode(different[i], choice, topology, node);
+    // Whatever one algorithm is told shows in the plan of the first rank.
+    for (std::size_t i = 0; i < digests.size() && !known; ++i)
+      known = digests[i] == digest && (different[i].algorithm == choice.algorithm ||
+                                       samePlans(different[i], choice, topology));
     if (known) continue;
     different.push_back(choice);
-    plans.push_back(std::move(*plan));
+    digests.push_back(digest);
   }
   return different;
+}
+
+std::optional<std::uint64_t> digestOf(const AlgorithmChoice& choice, const Topology& topology) {
+  const auto plans = plansOf(choice, topology, largestNode(topology));
+  if (!plans) return std::nullopt;
+  return digestOf(*plans);
 }
 
 int largestNode(const Topology& topology) {

@@ -2,6 +2,7 @@
 // some others. The same on all ranks, in the same order.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,9 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name);
 
-// Both are offered and have the same plans, such as ring and linear of two ranks. The largest node's ranks are looked
-// at, which have most to do.
+// Of the plans of the largest node's ranks, which have most to do; nothing where they are not offered.
+std::optional<std::uint64_t> digestOf(const AlgorithmChoice& choice, const Topology& topology);
+// Both are offered and have the same plans, such as ring and linear of two ranks.
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology);
 // Of these, in their order, those whose plans are offered and are those of none before.
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,

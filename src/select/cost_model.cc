@@ -43,11 +43,11 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
       if (const Curve* curve = curveOf(collective, given, where))
-        found.ways.push_back({given, curve, nullptr, {}, -1});
+        found.ways.push_back({given, curve});
     } else {
       for (const Curve& curve : profile_->curves(nameOf(collective), where))
         if (const auto choice = alternativeNamed(collective, problem, curve.key.algorithm))
-          found.ways.push_back({*choice, &curve, nullptr, {}, -1});
+          found.ways.push_back({*choice, &curve});
     }
   }
   found.measured = !found.ways.empty();
@@ -57,8 +57,9 @@ CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& gi
     return found;
   }
   found.priced = pricedWays(collective, given, topology_);
-  for (const auto& [choice, price] : *found.priced)
-    found.ways.push_back({choice, nullptr, price, price->lines(links_, sharing_), -1});
+  for (const auto& [choice, price, digest] : *found.priced)
+    found.ways.push_back({choice, nullptr, price->lines(links_, sharing_),
+                          PlanFacts{price->blocksBetween(), digest}});
   found.latency = std::numeric_limits<double>::infinity();
   for (const Way& way : found.ways) found.latency = std::min(found.latency, seconds(found, way, 0));
   return found;
@@ -129,35 +130,51 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
 void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {
   const Ways& ways = waysOf(collective, given);
   if (!ways.measured) return;
-  for (const Way& way : ways.ways) bytesBetween(collective, given, way.choice, 0);
+  for (const Way& way : ways.ways) plansOf(collective, given, way.choice);
+}
+
+CostModel::Way* CostModel::wayOf(Collective collective, const AlgorithmChoice& given,
+                                 const AlgorithmChoice& way) {
+  std::vector<Way>& ways = waysOf(collective, given).ways;
+  const auto known = std::ranges::find(ways, way, &Way::choice);
+  return known == ways.end() ? nullptr : &*known;
+}
+
+CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmChoice& given,
+                                        const AlgorithmChoice& way) {
+  Way* const known = wayOf(collective, given, way);
+  if (known == nullptr) return {};
+  if (!known->plans) {
+    known->plans.emplace();
+    if (const auto priced = pricedWay(way, topology_))
+      known->plans = {priced->price->blocksBetween(), priced->digest};
+  }
+  return *known->plans;
 }
 
 double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& given,
                                const AlgorithmChoice& way, double bytes) {
   if (topology_.nodes() == 1) return 0;
-  Ways& ways = waysOf(collective, given);
-  for (Way& known : ways.ways) {
-    if (known.choice != way) continue;
-    if (known.blocksBetween < 0) {
-      const auto price = known.price != nullptr ? known.price : nodePriceOf(way, topology_);
-      known.blocksBetween = price != nullptr ? price->blocksBetween() : 0;
-    }
-    return known.blocksBetween * bytes / std::max(1.0, ways.blocks);
-  }
-  return 0;
+  return plansOf(collective, given, way).blocksBetween * bytes /
+         std::max(1.0, waysOf(collective, given).blocks);
 }
 
-Segment CostModel::line(Collective collective, const AlgorithmChoice& way) {
-  if (topology_.ranks() == 1) return {};
-  const Ways& ways = waysOf(collective, way);
+std::uint64_t CostModel::digest(Collective collective, const AlgorithmChoice& given,
+                                const AlgorithmChoice& way) {
+  return plansOf(collective, given, way).digest;
+}
+
+Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
+                        const AlgorithmChoice& way) {
+  const Way* const known = wayOf(collective, given, way);
+  if (known == nullptr || topology_.ranks() == 1) return {};
   std::vector<FeaturePoint> points;
-  if (ways.measured)
-    for (const Point& sample : ways.ways[0].curve->samples)
+  if (known->curve != nullptr)
+    for (const Point& sample : known->curve->samples)
       points.push_back({{1, sample.x}, sample.seconds, sample.spread});
-  else if (!ways.ways.empty())
+  else
     for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
-      points.push_back({{1, bytes}, seconds(ways, ways.ways[0], bytes), 0});
-  if (points.empty()) return {};
+      points.push_back({{1, bytes}, seconds(waysOf(collective, given), *known, bytes), 0});
   const FeatureFit fit = fitFeatures(points);
   return {0, fit.coefficients[0], fit.coefficients[1]};
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +29,8 @@ class CostModel {
     AlgorithmChoice choice;
     double seconds;
     bool measured;
-    double
-        latency;  // the part of seconds that no bytes would take, by the way that is the fastest for none
+    // The part of seconds that no bytes would take, by the way that is the fastest for none.
+    double latency;
   };
   // Of every way, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
   // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
@@ -44,12 +46,15 @@ class CostModel {
   // Finds out now what questions about measured ways need, however many ranks there are to plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);
 
-  // What a rank sends to other nodes, one way: the mean of the largest node's.
+  // Of one way among those of `given`:
+  // What a rank sends to other nodes: the mean of the largest node's.
   double bytesBetween(Collective collective, const AlgorithmChoice& given,
                       const AlgorithmChoice& way, double bytes);
-
-  // The straight line through what was measured, or is priced, of one way: seconds = alpha + beta bytes.
-  Segment line(Collective collective, const AlgorithmChoice& way);
+  // Of its plans: equal for ways that do the same.
+  std::uint64_t digest(Collective collective, const AlgorithmChoice& given,
+                       const AlgorithmChoice& way);
+  // The straight line through what was measured, or is priced: seconds = alpha + beta bytes.
+  Segment line(Collective collective, const AlgorithmChoice& given, const AlgorithmChoice& way);
 
   // How a profile calls the group, of a collective on a grid with that.
   std::string where(Collective collective, const AlgorithmChoice& given) const {
@@ -62,12 +67,16 @@ class CostModel {
   const std::shared_ptr<const Profile>& profile() const { return profile_; }
 
  private:
+  // What is known of a way from its plans.
+  struct PlanFacts {
+    double blocksBetween = 0;
+    std::uint64_t digest = 0;
+  };
   struct Way {
     AlgorithmChoice choice;
-    const Curve* curve;  // null: priced
-    std::shared_ptr<const NodePrice> price;
-    std::vector<PriceLine> lines;  // of the price; the highest holds
-    double blocksBetween;          // below 0: not asked for yet
+    const Curve* curve;                   // null: priced
+    std::vector<PriceLine> lines = {};    // of the price; the highest holds
+    std::optional<PlanFacts> plans = {};  // nothing: not asked for yet
   };
   // The ways to do a collective that differ.
   struct Ways {
@@ -79,6 +88,10 @@ class CostModel {
     std::shared_ptr<const PricedWays> priced;  // held for others that ask; null: measured
     double latency;                            // the least of them all for no bytes
   };
+  // Null where it is none of them.
+  Way* wayOf(Collective collective, const AlgorithmChoice& given, const AlgorithmChoice& way);
+  PlanFacts plansOf(Collective collective, const AlgorithmChoice& given,
+                    const AlgorithmChoice& way);
   Ways& waysOf(Collective collective, const AlgorithmChoice& given);
   Ways find(Collective collective, const AlgorithmChoice& given) const;
   const Curve* curveOf(Collective collective, const AlgorithmChoice& given,

@@ -175,6 +175,27 @@ std::vector<std::int64_t> LayerModel::chunksOf(moecclSchedule_t schedule,
   return all;
 }
 
+LayerModel::ExchangeEstimate LayerModel::estimate(Pass pass, const Exchange& exchange,
+                                                  const LayerSizes& sizes, double* latency,
+                                                  double* bytesBetween) {
+  const AlgorithmChoice how = given(exchange, sizes);
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;  // so that the order of groups counts
+  ExchangeEstimate slowest{pass, exchange, {}, 0, true, 0};
+  *bytesBetween = 0;
+  for (CostModel& group : groups(exchange.group)) {
+    const auto one = group.fastest(exchange.collective, how, exchange.bytes);
+    *bytesBetween = std::max(
+        *bytesBetween, group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
+    slowest.measured &= one.measured;
+    slowest.digest = slowest.digest * kOdd + group.digest(exchange.collective, how, one.choice);
+    if (slowest.choice.algorithm != nullptr && one.seconds <= slowest.seconds) continue;
+    slowest.choice = one.choice;
+    slowest.seconds = one.seconds;
+    *latency = one.latency;
+  }
+  return slowest;
+}
+
 // sizes.chunks: set.
 LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<const Pass> passes,
                                           const LayerSizes& sizes) {
@@ -184,21 +205,12 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
     const LayerFactors factors = factorsOf(schedule, sizes.chunks, pass);
     ExchangesInLayer all(factors);
     for (const Exchange& exchange : terms.exchanges) {
-      const AlgorithmChoice how = given(exchange, sizes);
-      CostModel::Estimate slowest{};
-      double bytesBetween = 0;
-      for (CostModel& group : groups(exchange.group)) {
-        const auto one = group.fastest(exchange.collective, how, exchange.bytes);
-        bytesBetween = std::max(
-            bytesBetween, group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
-        estimate.measured &= one.measured;
-        if (slowest.choice.algorithm == nullptr || one.seconds > slowest.seconds) slowest = one;
-      }
+      double latency = 0, bytesBetween = 0;
+      estimate.exchanges.push_back(this->estimate(pass, exchange, sizes, &latency, &bytesBetween));
+      const ExchangeEstimate& slowest = estimate.exchanges.back();
+      estimate.measured &= slowest.measured;
       estimate.bytesBetween += exchange.times * bytesBetween;
-      all.add(exchange.times, slowest.latency, slowest.seconds - slowest.latency);
-      if (pass != passes[0]) continue;
-      if (!estimate.exchanges.empty()) estimate.exchanges += ", ";
-      ((estimate.exchanges += exchange.name) += ": ") += textOf(slowest.choice);
+      all.add(exchange.times, latency, slowest.seconds - latency);
     }
     estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
                          sizes.elementBytes == kMeasuredBytes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,14 +26,23 @@ class LayerModel {
   LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
              std::shared_ptr<const Profile> profile, int ranksOnNode);
 
+  // An exchange by its fastest algorithm.
+  struct ExchangeEstimate {
+    Pass pass;
+    Exchange exchange;
+    AlgorithmChoice choice;  // of the slowest group of the kind
+    double seconds;          // of one call
+    bool measured;
+    std::uint64_t digest;  // of the plans of all groups of the kind
+  };
   struct Estimate {
     moecclSchedule_t schedule;
     double seconds;
     double communication;
-    double bytesBetween;    // that a rank sends to other nodes: the mean of the largest node's
-    bool measured;          // all of it
-    std::string exchanges;  // "dispatch: dedup, combine: flat"; of the first pass
-    std::int64_t chunks;    // of S1; 1 of others
+    double bytesBetween;  // that a rank sends to other nodes: the mean of the largest node's
+    bool measured;        // all of it
+    std::vector<ExchangeEstimate> exchanges;
+    std::int64_t chunks;  // of S1; 1 of others
   };
   // Finds out what has been measured, so that no question has to.
   void prepare(const Grid& grid);
@@ -61,6 +71,8 @@ class LayerModel {
   // Into how many chunks the schedule may cut its tokens.
   std::vector<std::int64_t> chunksOf(moecclSchedule_t schedule, std::span<const Pass> passes,
                                      const LayerSizes& sizes) const;
+  ExchangeEstimate estimate(Pass pass, const Exchange& exchange, const LayerSizes& sizes,
+                            double* latency, double* bytesBetween);
   Estimate estimate(moecclSchedule_t schedule, std::span<const Pass> passes,
                     const LayerSizes& sizes);
 

@@ -23,7 +23,7 @@ PricedWays answer(const Question& question) {
                                  : alternatives(question.collective, given.parameters);
   PricedWays ways;
   for (const AlgorithmChoice& choice : differentOf(all, question.topology))
-    if (auto price = nodePriceOf(choice, question.topology)) ways.push_back({choice, price});
+    if (auto way = pricedWay(choice, question.topology)) ways.push_back(std::move(*way));
   return ways;
 }
 
@@ -67,11 +67,12 @@ std::shared_ptr<const PricedWays> pricedWays(Collective collective, const Algori
   return {it, &it->ways};
 }
 
-std::shared_ptr<const NodePrice> nodePriceOf(const AlgorithmChoice& choice,
-                                             const Topology& topology) {
+std::optional<PricedWay> pricedWay(const AlgorithmChoice& choice, const Topology& topology) {
   const int node = largestNode(topology);
   const auto plans = plansOf(choice, topology, node);
-  return plans ? std::make_shared<const NodePrice>(topology, node, *plans) : nullptr;
+  if (!plans) return std::nullopt;
+  return PricedWay{choice, std::make_shared<const NodePrice>(topology, node, *plans),
+                   digestOf(*plans)};
 }
 
 }  // namespace moeccl

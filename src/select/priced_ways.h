@@ -1,7 +1,9 @@
 // The ways to do a collective that differ, and what each costs, where nobody has measured them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "algorithms/registry.h"
@@ -12,6 +14,7 @@ namespace moeccl {
 struct PricedWay {
   AlgorithmChoice choice;
   std::shared_ptr<const NodePrice> price;
+  std::uint64_t digest;  // of the plans that are priced
 };
 using PricedWays = std::vector<PricedWay>;
 
@@ -22,8 +25,7 @@ using PricedWays = std::vector<PricedWay>;
 std::shared_ptr<const PricedWays> pricedWays(Collective collective, const AlgorithmChoice& given,
                                              const Topology& topology);
 
-// nullptr where it is not offered.
-std::shared_ptr<const NodePrice> nodePriceOf(const AlgorithmChoice& choice,
-                                             const Topology& topology);
+// Nothing where it is not offered.
+std::optional<PricedWay> pricedWay(const AlgorithmChoice& choice, const Topology& topology);
 
 }  // namespace moeccl

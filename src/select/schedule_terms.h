@@ -20,12 +20,11 @@ struct LayerSizes {
   std::int64_t tokens;     // of one MP group, B L
   std::int64_t embedding;  // M
   std::int64_t localHidden;
-  std::int64_t experts;  // E
-  std::int64_t choices;  // k
-  std::int64_t width;    // choices that a token has room for: k, or E where experts choose
-  std::int64_t logits;   // columns of the gate's matrices: E, or 2 E with noisy top-k
-  std::int64_t sums;     // doubles that the gate sums up over a part
-  double capacityFactor;
+  std::int64_t experts;     // E
+  std::int64_t choices;     // k
+  std::int64_t width;       // choices that a token has room for: k, or E where experts choose
+  std::int64_t logits;      // columns of the gate's matrices: E, or 2 E with noisy top-k
+  std::int64_t sums;        // doubles that the gate sums up over a part
   std::int64_t capacity;    // T; not looked at if dropless
   bool dropless;            // experts get the mean: k B L / E tokens of an MP group
   std::int64_t residual;    // hidden size of the residual branch; 0: none

@@ -15,6 +15,7 @@
 #include "moeccl/nccl.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
+#include "tests/api/profiles.h"
 #include "tests/api/ranks.h"
 #include "tests/exec/gpu_ranks.h"
 #include "tests/gpu/ranks/rank.h"
@@ -240,12 +241,10 @@ TEST_F(Gpus, ListWhatTheyServeAlone) {
   run({.ranks = 3, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.comm = comm;
-    std::array<moecclAlgorithmChoice_t, 32> choices{};
     const auto names = [&](const char* collective) {
-      int count = static_cast<int>(choices.size());
-      check(moecclSelectAlgorithm(&cluster, collective, 4096, 1, choices.data(), &count), comm);
       std::set<std::string> all;
-      for (int i = 0; i < count; ++i) all.insert(choices[static_cast<std::size_t>(i)].algorithm);
+      for (const Algorithm& one : algorithmsFor(cluster, collective, 4096))
+        all.insert(one.algorithm);
       return all;
     };
     EXPECT_EQ(names("alltoallv"), (std::set<std::string>{"linear", "pairwise"}));

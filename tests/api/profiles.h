@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -68,28 +69,71 @@ inline moecclProfile_t profileOn(moecclComm_t comm, moecclGrid_t grid, double ra
   return profile;
 }
 
-inline std::vector<moecclScheduleChoice_t> schedules(moecclGrid_t grid,
-                                                     const moecclMoeConfig_t& layer,
-                                                     moecclSelectionRule_t rule = moecclRuleModel) {
+// A schedule that a layer may run under, with what its exchanges are.
+struct Choice : moecclScheduleChoice_t {
+  std::string exchanges;  // "dispatch: dedup, combine: flat"
+  std::vector<std::string> algorithms;
+  std::vector<std::uint64_t> digests;
+};
+
+inline std::vector<Choice> schedules(const moecclScheduleQuery_t& query) {
+  moecclScheduleChoices_t choices = nullptr;
+  check(moecclSelectSchedule(&query, &choices));
+  int count = 0;
+  check(moecclScheduleChoicesCount(choices, &count));
+  std::vector<Choice> all;
+  for (int i = 0; i < count; ++i) {
+    Choice& one = all.emplace_back(Choice{MOECCL_SCHEDULE_CHOICE_INITIALIZER, {}, {}, {}});
+    check(moecclScheduleChoicesGet(choices, i, &one));
+    for (int at = 0; at < one.nExchanges; ++at) {
+      moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+      check(moecclScheduleChoicesGetExchange(choices, i, at, &exchange));
+      one.exchanges +=
+          (at > 0 ? ", " : "") + std::string(exchange.phase) + ": " + exchange.algorithm;
+      one.algorithms.emplace_back(exchange.algorithm);
+      one.digests.push_back(exchange.digest);
+    }
+  }
+  check(moecclScheduleChoicesDestroy(choices));
+  return all;
+}
+
+inline std::vector<Choice> schedules(moecclGrid_t grid, const moecclMoeConfig_t& layer) {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
-  query.rule = rule;
-  std::vector<moecclScheduleChoice_t> choices(moecclNumSchedules);
-  int count = static_cast<int>(choices.size());
-  check(moecclSelectSchedule(&query, choices.data(), &count));
-  choices.resize(static_cast<std::size_t>(count));
-  return choices;
+  return schedules(query);
 }
 
-inline moecclScheduleChoice_t choiceOf(const std::vector<moecclScheduleChoice_t>& choices,
-                                       moecclSchedule_t schedule) {
+inline Choice choiceOf(const std::vector<Choice>& choices, moecclSchedule_t schedule) {
   for (const auto& choice : choices)
     if (choice.schedule == schedule) return choice;
   checkThat(false, "schedule " + std::to_string(schedule) + " is missing");
   return {};
+}
+
+struct Algorithm {
+  std::string algorithm;
+  double seconds, alpha, beta;
+  int measured;
+  std::uint64_t digest;
+};
+inline std::vector<Algorithm> algorithmsFor(const moecclCluster_t& cluster, const char* collective,
+                                            std::size_t bytes) {
+  moecclAlgorithmChoices_t choices = nullptr;
+  check(moecclSelectAlgorithm(&cluster, collective, bytes, 1, &choices));
+  int count = 0;
+  check(moecclAlgorithmChoicesCount(choices, &count));
+  std::vector<Algorithm> all;
+  for (int i = 0; i < count; ++i) {
+    moecclAlgorithmChoice_t it = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
+    check(moecclAlgorithmChoicesGet(choices, i, &it));
+    all.push_back({it.algorithm, it.seconds, it.alpha, it.beta, it.measured, it.digest});
+  }
+  check(moecclAlgorithmChoicesDestroy(choices));
+  return all;
 }
 
 }  // namespace moeccl::test

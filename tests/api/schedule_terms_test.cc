@@ -159,7 +159,6 @@ LayerSizes sizesOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
   const std::int64_t sequences =
       config.sequenceTokens == 0 ? 1 : (config.tokens - 1) / config.sequenceTokens + 1;
   sizes.sums = (2 + 2 * sequences) * config.experts;
-  sizes.capacityFactor = config.capacityFactor;
   sizes.capacity = shapes.capacity;
   sizes.dropless = config.dropless != 0;
   sizes.residual = config.residual;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "moeccl/model.h"
-#include "tests/api/ranks.h"
+#include "tests/api/profiles.h"
 
 namespace moeccl::test {
 namespace {
@@ -19,20 +19,20 @@ void addAll(moecclProfile_t profile, const char* collective, moecclComm_t comm, 
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.comm = comm;
   cluster.grid = grid;
-  moecclAlgorithmChoice_t ways[32];
-  int count = 32;
-  check(moecclSelectAlgorithm(&cluster, collective, 4096, 1, ways, &count));
-  for (int way = 0; way < count; ++way)
+  double rank = 0;
+  for (const Algorithm& one : algorithmsFor(cluster, collective, 4096)) {
+    ++rank;
     for (std::size_t bytes = 256; bytes <= std::size_t{1} << 22; bytes *= 4) {
       moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
       sample.collective = collective;
-      sample.algorithm = ways[way].algorithm;
+      sample.algorithm = one.algorithm.c_str();
       sample.comm = comm;
       sample.grid = grid;
       sample.bytes = bytes;
-      sample.seconds = 1e-4 * (way + 1) + 1e-8 / (way + 1) * static_cast<double>(bytes);
+      sample.seconds = 1e-4 * rank + 1e-8 / rank * static_cast<double>(bytes);
       check(moecclProfileAddCollective(profile, &sample));
     }
+  }
 }
 
 double microseconds(std::chrono::steady_clock::duration passed) {
@@ -78,10 +78,12 @@ void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const ch
   const auto askAbout = [&](std::int64_t tokens) {
     layer.tokens = tokens;
     layer.experts = shape.nEp * (1 + tokens % 3);
-    moecclScheduleChoice_t choices[4];
-    int count = 4;
     const auto begin = std::chrono::steady_clock::now();
-    check(moecclSelectSchedule(&query, choices, &count));
+    moecclScheduleChoices_t choices = nullptr;
+    moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    check(moecclSelectSchedule(&query, &choices));
+    check(moecclScheduleChoicesGet(choices, 0, &first));
+    check(moecclScheduleChoicesDestroy(choices));
     return microseconds(std::chrono::steady_clock::now() - begin);
   };
   const double first = askAbout(1);

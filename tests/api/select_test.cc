@@ -1,8 +1,10 @@
 // What is chosen by profiles, and without, through the public API.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +44,7 @@ TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
     checkThat(std::abs(s1.communication - 4.0) < 1e-6, "S1 " + std::to_string(s1.communication));
     checkThat(std::abs(s2.communication - 6.0) < 1e-6, "S2 " + std::to_string(s2.communication));
     checkThat(s1.seconds > s1.communication, "no local work");
-    checkThat(std::string(s1.exchanges) ==
+    checkThat(s1.exchanges ==
                   "dispatch: flat, combine: dedup, MP-AllGather: ring, MP-AllGather of the gate's "
                   "sums: ring",
               s1.exchanges);
@@ -172,55 +174,128 @@ TEST(Select, AllRanksAnswerAlike) {
     layer.hidden = 36;
     for (layer.tokens = 1; layer.tokens < 100000; layer.tokens *= 7) {
       const auto mine = schedules(grid, layer);
-      std::vector<moecclScheduleChoice_t> all(mine.size() * 6);
-      check(moecclAllGather(mine.data(), all.data(), mine.size() * sizeof mine[0], moecclUint8,
-                            comm, nullptr));
+      std::vector<std::uint64_t> said;
+      for (const Choice& choice : mine) {
+        said.insert(said.end(), {static_cast<std::uint64_t>(choice.schedule),
+                                 static_cast<std::uint64_t>(choice.chunks),
+                                 std::bit_cast<std::uint64_t>(choice.seconds),
+                                 std::bit_cast<std::uint64_t>(choice.communication)});
+        said.insert(said.end(), choice.digests.begin(), choice.digests.end());
+      }
+      std::vector<std::uint64_t> all(said.size() * 6);
+      check(moecclAllGather(said.data(), all.data(), said.size(), moecclUint64, comm, nullptr));
       for (std::size_t i = 0; i < all.size(); ++i)
-        checkThat(std::memcmp(&all[i], &mine[i % mine.size()], sizeof mine[0]) == 0, "differ");
+        checkThat(all[i] == said[i % said.size()], "differ");
     }
     check(moecclGridDestroy(grid));
   });
 }
 
-TEST(Select, ParmsRules) {
+// Of one rank MP groups S2 gathers nothing: its exchanges are S1's, and so are their plans. Of several they are not.
+TEST(Select, EqualDigestsAreEqualPlans) {
   runJob(kJob, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = gridOn(comm);
+    for (const int mp : {1, 2}) {
+      moecclGrid_t grid = gridOn(comm, {mp, 2, 2, moecclOrderEspEp});
+      const auto choices = schedules(grid, layerConfig());
+      const Choice s1 = choiceOf(choices, moecclScheduleS1);
+      const Choice s2 = choiceOf(choices, moecclScheduleS2);
+      checkThat((s1.digests == s2.digests) == (mp == 1), s1.exchanges + " and " + s2.exchanges);
+      checkThat(schedules(grid, layerConfig())[0].digests == choices[0].digests, "forgotten");
+      check(moecclGridDestroy(grid));
+    }
+  });
+  // Among two ranks a ring sends what all send to all.
+  const int nodes[] = {1, 1, 1};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.ranksPerNode = nodes;
+  for (cluster.nNodes = 2; cluster.nNodes <= 3; ++cluster.nNodes) {
+    const auto all = algorithmsFor(cluster, "allgather", 4096);
+    std::set<std::uint64_t> digests;
+    for (const Algorithm& one : all) digests.insert(one.digest);
+    EXPECT_EQ(digests.size(), all.size()) << "what does the same is there once";
+  }
+}
+
+TEST(Select, ChoicesAreHandedOutOneByOne) {
+  const int nodes[] = {2, 2};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = 2;
+  cluster.ranksPerNode = nodes;
+  cluster.shape = kShape;
+  const moecclMoeConfig_t layer = layerConfig();
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+  moecclScheduleChoices_t choices = nullptr;
+  check(moecclSelectSchedule(&query, &choices));
+  int count = 0;
+  check(moecclScheduleChoicesCount(choices, &count));
+  moecclScheduleChoice_t choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+  check(moecclScheduleChoicesGet(choices, 0, &choice));
+  moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+  bool backward = false;
+  for (int i = 0; i < choice.nExchanges; ++i) {
+    check(moecclScheduleChoicesGetExchange(choices, 0, i, &exchange));
+    EXPECT_GE(exchange.pass == moecclPassBackward, backward) << "forward comes first";
+    backward = exchange.pass == moecclPassBackward;
+    EXPECT_TRUE(exchange.seconds > 0 && exchange.bytes > 0 && exchange.calls > 0);
+    EXPECT_NE(exchange.digest, 0u);
+    EXPECT_EQ(exchange.measured, 0);
+    cluster.comm = nullptr;
+    const std::string collective = exchange.collective;
+    if (exchange.group != moecclGroupWorld) continue;
+    // As the collective by itself has it.
+    const auto alone = algorithmsFor(cluster, collective.c_str(), exchange.bytes);
+    EXPECT_EQ(alone[0].algorithm, exchange.algorithm);
+    EXPECT_EQ(alone[0].digest, exchange.digest);
+    EXPECT_EQ(alone[0].seconds, exchange.seconds);
+  }
+  EXPECT_TRUE(backward);
+  const auto refused = [](moecclResult_t result, const char* text) {
+    checkError(result, moecclInvalidArgument, nullptr, {text});
+  };
+  refused(moecclScheduleChoicesGet(choices, count, &choice), "index is 3; there are 3 choices");
+  refused(moecclScheduleChoicesGet(choices, -1, &choice), "index is -1");
+  refused(moecclScheduleChoicesGet(choices, 0, nullptr), "choice is NULL");
+  refused(moecclScheduleChoicesGetExchange(choices, 0, choice.nExchanges, &exchange),
+          "exchange is ");
+  exchange.magic = 0;
+  refused(moecclScheduleChoicesGetExchange(choices, 0, 0, &exchange), "it was not initialised");
+  refused(moecclScheduleChoicesCount(choices, nullptr), "nChoices is NULL");
+  refused(moecclScheduleChoicesCount(nullptr, &count), "choices is NULL");
+  refused(moecclSelectSchedule(&query, nullptr), "choices is NULL");
+  check(moecclScheduleChoicesDestroy(choices));
+  check(moecclScheduleChoicesDestroy(nullptr));
+
+  moecclAlgorithmChoices_t algorithms = nullptr;
+  refused(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, nullptr), "choices is NULL");
+  check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &algorithms));
+  moecclAlgorithmChoice_t algorithm = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
+  refused(moecclAlgorithmChoicesGet(algorithms, 1000, &algorithm), "index is 1000; there are");
+  refused(moecclAlgorithmChoicesGet(nullptr, 0, &algorithm), "choices is NULL");
+  refused(moecclAlgorithmChoicesCount(algorithms, nullptr), "nChoices is NULL");
+  check(moecclAlgorithmChoicesDestroy(algorithms));
+  check(moecclAlgorithmChoicesDestroy(nullptr));
+}
+
+// What is measured on a line is told as that line.
+TEST(Select, LinesAreAlphaAndBeta) {
+  runJob(kJob, [](moecclComm_t comm, int) {
     moecclProfile_t profile = nullptr;
     check(moecclProfileCreate(comm, &profile), comm);
-    moecclComm_t mp = nullptr;
-    check(moecclGridGetComm(grid, moecclGroupMp, &mp));
-    addLine(profile, {"allgather", "ring", 3, 1e-3}, mp, nullptr);
-    addLine(profile, {"dispatch", "flat", 5, 2e-3}, nullptr, grid);
-    addLine(profile, {"combineallgather", "sequential", 7, 4e-3}, nullptr, grid);
+    addLine(profile, {"allgather", "ring", 3, 1e-3}, comm, nullptr);
+    addLine(profile, {"allgather", "linear", 5, 2e-3}, comm, nullptr);
     check(moecclProfileFit(profile));
     check(moecclCommSetProfile(comm, profile), comm);
-    // x = 64 * 16 elements; y = k f x N_ESP = 4096. N_MP = N_ESP = 2.
-    const double gather = 3 + 1e-3 * 512 * 4, exchange = 5 + 2e-3 * 1024 * 4;
-    const auto near = [](double a, double b) {
-      checkThat(std::abs(a - b) < 1e-5 * b, std::to_string(a) + " not " + std::to_string(b));
-    };
-    const auto corrected = schedules(grid, layerConfig(), moecclRuleCorrected);
-    checkThat(corrected.size() == 2, "S1 and S2");
-    near(choiceOf(corrected, moecclScheduleS1).seconds, 2 * exchange + gather);
-    near(choiceOf(corrected, moecclScheduleS2).seconds, exchange + 7 + 4e-3 * 2048 * 4);
-    // As published, y is M = 16 times as large, and all of it is in the overlapped AlltoAll.
-    const auto published = schedules(grid, layerConfig(), moecclRuleParm);
-    const double large = 5 + 2e-3 * 1024 * 16 * 4;
-    near(choiceOf(published, moecclScheduleS1).seconds, 2 * large + gather);
-    near(choiceOf(published, moecclScheduleS2).seconds, large + 7 + 4e-3 * 4096 * 16 * 4);
-    moecclMoeConfig_t config = layerConfig();
-    config.schedule = moecclScheduleBaseline;
-    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-    cluster.grid = grid;
-    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
-    query.cluster = &cluster;
-    query.layer = &config;
-    query.rule = moecclRuleParm;
-    int count = 0;
-    checkError(moecclSelectSchedule(&query, nullptr, &count), moecclInvalidArgument, nullptr,
-               {"query.rule is 1", "fixed to baseline", "between S1 and S2"});
     check(moecclProfileDestroy(profile));
-    check(moecclGridDestroy(grid));
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    for (const Algorithm& one : algorithmsFor(cluster, "allgather", 512)) {
+      const bool ring = one.algorithm == "ring";
+      checkThat(std::abs(one.alpha - (ring ? 3 : 5)) < 1e-4, std::to_string(one.alpha));
+      checkThat(std::abs(one.beta - (ring ? 1e-3 : 2e-3)) < 1e-7, std::to_string(one.beta));
+    }
   });
 }
 
@@ -233,10 +308,10 @@ TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
     config.capacityFactor = 0;
     const auto choices = schedules(grid, config);
     checkThat(choices.size() == 2 && full.size() == 3, "other alternatives than baseline and S1");
-    for (const moecclScheduleChoice_t& choice : choices) {
+    for (const Choice& choice : choices) {
       checkThat(choice.schedule != moecclScheduleS2, "S2 without a capacity");
       checkThat(choice.seconds > choice.communication && choice.communication > 0, "no time");
-      checkThat(std::strstr(choice.exchanges, "EP-AlltoAllv to the experts: linear") != nullptr,
+      checkThat(choice.exchanges.find("EP-AlltoAllv to the experts: linear") != std::string::npos,
                 choice.exchanges);
     }
     // k times as many rows take longer, and only these change.
@@ -244,17 +319,6 @@ TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
     checkThat(choiceOf(schedules(grid, config), moecclScheduleS1).seconds >
                   choiceOf(choices, moecclScheduleS1).seconds,
               "more choices in the same time");
-    for (const auto rule : {moecclRuleParm, moecclRuleCorrected}) {
-      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-      cluster.grid = grid;
-      moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
-      query.cluster = &cluster;
-      query.layer = &config;
-      query.rule = rule;
-      int none = 0;
-      checkError(moecclSelectSchedule(&query, nullptr, &none), moecclInvalidArgument, nullptr,
-                 {"query.rule is", "moecclRuleModel for a dropless layer"});
-    }
     check(moecclGridDestroy(grid));
   });
 }
@@ -265,8 +329,8 @@ TEST(Select, TheResidualBranchTakesTimeUnderEverySchedule) {
     moecclMoeConfig_t config = layerConfig();
     const auto without = schedules(grid, config);
     config.residual = 64;
-    for (const moecclScheduleChoice_t& choice : schedules(grid, config)) {
-      const moecclScheduleChoice_t before = choiceOf(without, choice.schedule);
+    for (const Choice& choice : schedules(grid, config)) {
+      const Choice before = choiceOf(without, choice.schedule);
       checkThat(choice.seconds > before.seconds, "no time");
       // S1 gathers parts anyway.
       checkThat(
@@ -291,11 +355,9 @@ TEST(Select, CollectivesFollowTheProfileAndSplitsInheritIt) {
     for (moecclComm_t one : {comm, same}) {
       moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
       cluster.comm = one;
-      moecclAlgorithmChoice_t choices[8];
-      int count = 8;
-      check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, choices, &count));
-      checkThat(count == 2, std::to_string(count) + " choices");
-      checkThat(std::string(choices[0].algorithm) == "bruck:radix=4", choices[0].algorithm);
+      const auto choices = algorithmsFor(cluster, "alltoall", 4096);
+      checkThat(choices.size() == 2, std::to_string(choices.size()) + " choices");
+      checkThat(choices[0].algorithm == "bruck:radix=4", choices[0].algorithm);
       checkThat(choices[0].measured == 1 && std::abs(choices[0].seconds - 1e-3) < 1e-9, "time");
       std::vector<int> in(4 * 256, rank), out(4 * 256);
       check(moecclAllToAll(in.data(), out.data(), 256, moecclInt32, one, nullptr), one);
@@ -306,9 +368,8 @@ TEST(Select, CollectivesFollowTheProfileAndSplitsInheritIt) {
     check(moecclCommSetProfile(comm, nullptr), comm);
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.comm = comm;
-    int count = 0;
-    check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, nullptr, &count));
-    checkThat(count > 4, "without a profile all algorithms are priced");
+    checkThat(algorithmsFor(cluster, "alltoall", 4096).size() > 4,
+              "without a profile all algorithms are priced");
   });
 }
 
@@ -323,11 +384,9 @@ TEST(Select, SamplesAreFoundUnderTheUsualNames) {
     check(moecclProfileDestroy(profile));
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.comm = comm;
-    moecclAlgorithmChoice_t choice;
-    int count = 1;
-    check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &choice, &count));
-    checkThat(count == 1 && choice.measured == 1, "the sample was not found");
-    checkThat(std::string(choice.algorithm) == "bruck:radix=4", choice.algorithm);
+    const auto choices = algorithmsFor(cluster, "alltoall", 4096);
+    checkThat(choices.size() == 1 && choices[0].measured == 1, "the sample was not found");
+    checkThat(choices[0].algorithm == "bruck:radix=4", choices[0].algorithm);
   });
 }
 
@@ -339,15 +398,11 @@ TEST(Select, GroupsDoWhatLayersArePricedBy) {
     check(moecclGridGetComm(grid, moecclGroupEp, &cluster.comm));
     moecclMoeConfig_t layer = layerConfig();
     for (layer.tokens = 8; layer.tokens <= 1 << 16; layer.tokens *= 2) {
-      moecclAlgorithmChoice_t choice;
-      int count = 1;
       // All places are taken.
       const auto bytes = static_cast<std::size_t>(layer.topK * layer.tokens * layer.embedding) * 4;
-      check(moecclSelectAlgorithm(&cluster, "alltoall", bytes, 1, &choice, &count));
-      const std::string exchanges =
-          choiceOf(schedules(grid, layer), moecclScheduleBaseline).exchanges;
-      checkThat(exchanges.ends_with(std::string("second EP-AlltoAll: ") + choice.algorithm),
-                exchanges + " against " + choice.algorithm);
+      const std::string alone = algorithmsFor(cluster, "alltoall", bytes)[0].algorithm;
+      const Choice choice = choiceOf(schedules(grid, layer), moecclScheduleBaseline);
+      checkThat(choice.algorithms.back() == alone, choice.exchanges + " against " + alone);
     }
     check(moecclGridDestroy(grid));
   });
@@ -362,10 +417,10 @@ TEST(Select, ASchedulesClusterHasAGrid) {
     moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &layer;
-    int count = 0;
+    moecclScheduleChoices_t choices = nullptr;
     std::size_t bytes = 0;
-    for (const moecclResult_t result : {moecclSelectSchedule(&query, nullptr, &count),
-                                        moecclExplainSchedule(&query, nullptr, &bytes)})
+    for (const moecclResult_t result :
+         {moecclSelectSchedule(&query, &choices), moecclExplainSchedule(&query, nullptr, &bytes)})
       checkError(result, moecclInvalidArgument, nullptr, {"cluster.comm has no grid"});
   });
 }
@@ -385,10 +440,8 @@ TEST(Select, ClustersThatDoNotExist) {
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  moecclScheduleChoice_t choices[4];
-  int count = 4;
-  check(moecclSelectSchedule(&query, choices, &count));
-  EXPECT_EQ(count, 3);
+  const auto choices = schedules(query);
+  ASSERT_EQ(choices.size(), 3u);
   EXPECT_NE(choices[0].schedule, moecclScheduleBaseline);
   EXPECT_EQ(choices[2].schedule, moecclScheduleBaseline);
 

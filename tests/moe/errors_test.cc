@@ -202,17 +202,15 @@ TEST(MoeErrors, FieldsOfGatesInQuestions) {
     moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &config;
-    moecclScheduleChoice_t first;
-    int room = 1;
-    check(moecclSelectSchedule(&query, &first, &room));
+    moecclScheduleChoices_t choices = nullptr;
+    check(moecclSelectSchedule(&query, &choices));
+    check(moecclScheduleChoicesDestroy(choices));
     config.residual = -1;
-    room = 1;
-    checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
+    checkError(moecclSelectSchedule(&query, &choices), moecclInvalidArgument, nullptr,
                {"config.residual is -1"});
     config.residual = 0;
     config.gate = moecclGateSwitch;
-    room = 1;
-    checkError(moecclSelectSchedule(&query, &first, &room), moecclInvalidArgument, nullptr,
+    checkError(moecclSelectSchedule(&query, &choices), moecclInvalidArgument, nullptr,
                {"moecclSelectSchedule: config.topK is 2", "moecclGateSwitch"});
   });
 }
@@ -436,9 +434,11 @@ TEST(MoeErrors, Environment) {
       moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
       query.cluster = &cluster;
       query.layer = &config;
-      moecclScheduleChoice_t first;
-      int room = 1;
-      check(moecclSelectSchedule(&query, &first, &room));
+      moecclScheduleChoices_t choices = nullptr;
+      check(moecclSelectSchedule(&query, &choices));
+      moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+      check(moecclScheduleChoicesGet(choices, 0, &first));
+      check(moecclScheduleChoicesDestroy(choices));
       const moecclSchedule_t expected = schedule == moecclScheduleAuto ? first.schedule : schedule;
       checkThat(shapes.schedule == expected, "schedule " + std::to_string(shapes.schedule));
       check(moecclMoeLayerDestroy(layer));

@@ -34,8 +34,8 @@ std::vector<Timed> each(std::vector<Timed> timed) {
 Outcome outcomeOf(std::vector<Timed> timed, moecclSchedule_t schedule, double predicted) {
   Outcome outcome{{{2, 2, 4, moecclOrderEspEp}, 2, 8, 16, 16, 4, 1, 1.2}, {}, {}, {}};
   outcome.measured.timed = each(std::move(timed));
-  outcome.selection[moecclRuleModel] = {{schedule, predicted, 0, false, ""}};
-  outcome.selection[moecclRuleParm] = {{schedule, 1, 0, false, ""}};
+  outcome.selection[kRuleModel] = {{schedule, predicted, 0, false, ""}};
+  outcome.selection[kRuleParm] = {{schedule, 1, 0, false, ""}};
   outcome.best = bestOf(outcome.measured.timed);
   return outcome;
 }

@@ -1,0 +1,203 @@
+/* Every struct of the public headers that begins {size, magic, version}, through the calls that read or write it, on
+ * one rank, in C99. Built against frozen copies of the headers, it says whether programs of an older release still run;
+ * built with GROWN against headers whose structs have one more field, whether those of a newer one do. */
+#include <moeccl/model.h>
+#include <moeccl/moe.h>
+#include <moeccl/moeccl.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CHECK(condition)                                                     \
+  do {                                                                       \
+    if (!(condition)) {                                                      \
+      fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, \
+              moecclGetLastError(NULL));                                     \
+      return 1;                                                              \
+    }                                                                        \
+  } while (0)
+
+/* A struct that the library fills, and what lies behind it in the caller's memory. */
+enum { kGuard = 0xa5, kGuardBytes = 256 };
+#define GUARDED(Struct, name, INITIALIZER) \
+  struct {                                 \
+    Struct it;                             \
+    unsigned char guard[kGuardBytes];      \
+  } name = {INITIALIZER, {0}};             \
+  memset(name.guard, kGuard, sizeof name.guard)
+#define CHECK_GUARD(name)                                                                     \
+  do {                                                                                        \
+    size_t guarded;                                                                           \
+    for (guarded = 0; guarded < kGuardBytes; ++guarded) CHECK(name.guard[guarded] == kGuard); \
+    CHECK(name.it.size == sizeof name.it && name.it.version == MOECCL_VERSION);               \
+  } while (0)
+
+/* A field that the library does not know must be zero: `call` refuses it. */
+#ifdef GROWN
+#define CHECK_UNKNOWN(name, call)                                    \
+  do {                                                               \
+    name.grown = 1;                                                  \
+    CHECK((call) == moecclInvalidArgument);                          \
+    CHECK(strstr(moecclGetLastError(NULL), "sets a field") != NULL); \
+    name.grown = 0;                                                  \
+  } while (0)
+#else
+#define CHECK_UNKNOWN(name, call) (void)(name)
+#endif
+
+enum { kTokens = 4, kEmbedding = 2, kHidden = 3, kExperts = 2 };
+
+static moecclMoeConfig_t layerConfig(void) {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = kTokens;
+  config.embedding = kEmbedding;
+  config.hidden = kHidden;
+  config.experts = kExperts;
+  config.topK = 1;
+  config.capacityFactor = 2;
+  config.training = 1;
+  return config;
+}
+
+static int checkLayer(moecclGrid_t grid, moecclProfile_t profile) {
+  const float gate[kEmbedding * kExperts] = {1, 0, 0, 1};
+  const float w1[kExperts * kEmbedding * kHidden] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const float w2[kExperts * kHidden * kEmbedding] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const float input[kTokens * kEmbedding] = {1, 0, 1, 0, 1, 0, 0, 1};
+  float output[kTokens * kEmbedding] = {0}, gradient[kTokens * kEmbedding] = {0};
+  float w1Gradient[kExperts * kEmbedding * kHidden] = {0};
+  moecclMoeConfig_t config = layerConfig();
+  moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+  moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+  moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+  moecclMoeLayer_t layer = NULL;
+  GUARDED(moecclMoeShapes_t, shapes, MOECCL_MOE_SHAPES_INITIALIZER);
+  GUARDED(moecclMoeStats_t, stats, MOECCL_MOE_STATS_INITIALIZER);
+
+  CHECK_UNKNOWN(config, moecclMoeLayerCreate(grid, &config, &layer));
+  config.schedule = moecclScheduleS1;
+  CHECK(moecclMoeLayerCreate(grid, &config, &layer) == moecclSuccess);
+  CHECK(moecclMoeLayerGetShapes(layer, &shapes.it) == moecclSuccess);
+  CHECK_GUARD(shapes);
+  CHECK(shapes.it.firstExpert == 0 && shapes.it.localExperts == kExperts);
+  CHECK(shapes.it.firstHidden == 0 && shapes.it.localHidden == kHidden);
+  CHECK(shapes.it.capacity == kTokens && shapes.it.capacityGroups == 1);
+  CHECK(shapes.it.schedule == moecclScheduleS1 && shapes.it.chunks == 1);
+
+  weights.gate = gate;
+  weights.w1 = w1;
+  weights.w2 = w2;
+  gradients.w1 = w1Gradient;
+  CHECK_UNKNOWN(weights, moecclMoeLayerSetWeights(layer, &weights));
+  CHECK_UNKNOWN(gradients, moecclMoeLayerSetGradients(layer, &gradients));
+  CHECK(moecclMoeLayerSetWeights(layer, &weights) == moecclSuccess);
+  CHECK(moecclMoeLayerSetGradients(layer, &gradients) == moecclSuccess);
+  CHECK(moecclMoeForward(layer, input, output, NULL) == moecclSuccess);
+  CHECK(moecclMoeBackward(layer, output, 0, gradient, NULL) == moecclSuccess);
+  CHECK(output[0] > 0 && w1Gradient[0] > 0);
+  CHECK(moecclMoeGetStats(layer, &stats.it) == moecclSuccess);
+  CHECK_GUARD(stats);
+  CHECK(stats.it.assigned[0] == 3 && stats.it.assigned[1] == 1 && stats.it.kept[0] == 3);
+  CHECK(stats.it.droppedChoices == 0 && stats.it.imbalance == 1.5 && stats.it.auxiliaryLoss > 0);
+
+  sample.layer = layer;
+  sample.seconds = 1e-3;
+  CHECK_UNKNOWN(sample, moecclProfileAddLayer(profile, &sample));
+  CHECK(moecclProfileAddLayer(profile, &sample) == moecclSuccess);
+  CHECK(moecclMoeLayerDestroy(layer) == moecclSuccess);
+  return 0;
+}
+
+static int checkSamples(moecclComm_t comm, moecclProfile_t profile) {
+  moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
+  sample.collective = "alltoall";
+  sample.algorithm = "linear";
+  sample.comm = comm;
+  for (sample.bytes = 64; sample.bytes <= 4096; sample.bytes *= 4) {
+    sample.seconds = 1e-6 * (double)sample.bytes;
+    CHECK(moecclProfileAddCollective(profile, &sample) == moecclSuccess);
+  }
+  CHECK_UNKNOWN(sample, moecclProfileAddCollective(profile, &sample));
+  CHECK(moecclProfileFit(profile) == moecclSuccess);
+  return 0;
+}
+
+static int checkSchedules(const moecclScheduleQuery_t* query) {
+  moecclScheduleChoices_t choices = NULL;
+  int count = 0, i;
+  GUARDED(moecclScheduleChoice_t, choice, MOECCL_SCHEDULE_CHOICE_INITIALIZER);
+  GUARDED(moecclScheduleExchange_t, exchange, MOECCL_SCHEDULE_EXCHANGE_INITIALIZER);
+  CHECK(moecclSelectSchedule(query, &choices) == moecclSuccess);
+  CHECK(moecclScheduleChoicesCount(choices, &count) == moecclSuccess && count > 1);
+  CHECK(moecclScheduleChoicesGet(choices, 0, &choice.it) == moecclSuccess);
+  CHECK_GUARD(choice);
+  CHECK(choice.it.schedule != moecclScheduleAuto && choice.it.chunks == 1);
+  CHECK(choice.it.communication > 0 && choice.it.seconds > choice.it.communication);
+  CHECK(choice.it.bytesBetween > 0 && choice.it.measured == 0 && choice.it.nExchanges > 1);
+  for (i = 0; i < choice.it.nExchanges; ++i) {
+    CHECK(moecclScheduleChoicesGetExchange(choices, 0, i, &exchange.it) == moecclSuccess);
+    CHECK_GUARD(exchange);
+    CHECK(exchange.it.pass == moecclPassForward && exchange.it.group < moecclNumGroups);
+    CHECK(exchange.it.phase[0] != '\0' && exchange.it.collective[0] != '\0');
+    CHECK(exchange.it.algorithm[0] != '\0' && exchange.it.bytes > 0 && exchange.it.calls == 1);
+    CHECK(exchange.it.seconds > 0 && exchange.it.measured == 0 && exchange.it.digest != 0);
+  }
+  CHECK(moecclScheduleChoicesDestroy(choices) == moecclSuccess);
+  return 0;
+}
+
+static int checkQuestions(void) {
+  const int ranksPerNode[2] = {2, 2};
+  moecclMoeConfig_t layer = layerConfig();
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclScheduleChoices_t none = NULL;
+  moecclAlgorithmChoices_t algorithms = NULL;
+  int count = 0;
+  GUARDED(moecclAlgorithmChoice_t, algorithm, MOECCL_ALGORITHM_CHOICE_INITIALIZER);
+  cluster.nNodes = 2;
+  cluster.ranksPerNode = ranksPerNode;
+  cluster.shape.nMp = 2;
+  cluster.shape.nEp = 2;
+  cluster.shape.nEsp = 2;
+  layer.hidden = 2 * kHidden;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  CHECK_UNKNOWN(query, moecclSelectSchedule(&query, &none));
+  CHECK_UNKNOWN(cluster, moecclSelectSchedule(&query, &none));
+  CHECK_UNKNOWN(layer, moecclSelectSchedule(&query, &none));
+  (void)none;
+  if (checkSchedules(&query) != 0) return 1;
+
+  CHECK(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &algorithms) == moecclSuccess);
+  CHECK(moecclAlgorithmChoicesCount(algorithms, &count) == moecclSuccess && count > 1);
+  CHECK(moecclAlgorithmChoicesGet(algorithms, count - 1, &algorithm.it) == moecclSuccess);
+  CHECK_GUARD(algorithm);
+  CHECK(algorithm.it.algorithm[0] != '\0' && algorithm.it.seconds > 0);
+  CHECK(algorithm.it.measured == 0 && algorithm.it.digest != 0 && algorithm.it.beta > 0);
+  CHECK(moecclAlgorithmChoicesDestroy(algorithms) == moecclSuccess);
+  return 0;
+}
+
+int main(void) {
+  moecclUniqueId id;
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  const moecclGridShape_t alone = {1, 1, 1, moecclOrderEspEp};
+  moecclComm_t comm = NULL;
+  moecclGrid_t grid = NULL;
+  moecclProfile_t profile = NULL;
+  config.timeoutMs = 60000;
+  config.algorithms = "alltoall=linear";
+  config.nodeId = "here";
+  CHECK(moecclGetUniqueId(&id) == moecclSuccess);
+  CHECK_UNKNOWN(config, moecclCommInitRankConfig(&comm, 1, id, 0, &config));
+  CHECK(moecclCommInitRankConfig(&comm, 1, id, 0, &config) == moecclSuccess);
+  CHECK(moecclGridCreate(comm, alone, &grid) == moecclSuccess);
+  CHECK(moecclProfileCreate(comm, &profile) == moecclSuccess);
+  if (checkLayer(grid, profile) != 0) return 1;
+  if (checkSamples(comm, profile) != 0) return 1;
+  if (checkQuestions() != 0) return 1;
+  CHECK(moecclProfileDestroy(profile) == moecclSuccess);
+  CHECK(moecclGridDestroy(grid) == moecclSuccess);
+  CHECK(moecclCommDestroy(comm) == moecclSuccess);
+  return 0;
+}

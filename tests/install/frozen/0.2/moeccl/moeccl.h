@@ -1,0 +1,376 @@
+/* moeccl: collective communication for Mixture-of-Experts traffic.
+ *
+ * Conventions, the same for every function:
+ *  1. Every function returns moecclResult_t, but for moecclGetErrorString and moecclGetLastError.
+ *     On failure moecclGetLastError says which argument, rank, peer and phase, and what would be
+ *     right.
+ *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
+ *     work, its splits may outlive it.
+ *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
+ *  4. Ranks of a communicator call the same collectives in the same order. Calls on one
+ *     communicator come from one thread at a time.
+ *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
+ *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
+ *     returns at once, buffers belong to the library until the stream has been synchronised.
+ *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
+ *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
+ *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
+ *     later call on that communicator returns the same error; only Abort and Destroy remain. The
+ *     failing call returns when the library has done with its buffers. What was on its way to or from a
+ *     rank that does not answer within two seconds can be taken back only with the connection: the
+ *     relatives of this communicator lose that rank too.
+ *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
+ *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
+ *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
+ *     NCCL and obeys its rules: calls of several communicators of a device come in the same order on
+ *     all ranks; what other ranks do wrong is not compared, so ask moecclCommGetAsyncError, and abort.
+ *     The first call of a kind may wait for the other ranks. After it the same call can be captured
+ *     into a CUDA graph, which must not run beside other work of its communicators.
+ *     Such a communicator cannot be made without a usable driver (UnhandledCudaError), without NCCL
+ *     2.18 or later (SystemError), or by a library that was built without CUDA (InvalidUsage).
+ */
+#ifndef MOECCL_MOECCL_H_
+#define MOECCL_MOECCL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MOECCL_API __attribute__((visibility("default")))
+#else
+#define MOECCL_API
+#endif
+
+#define MOECCL_MAJOR 0
+#define MOECCL_MINOR 1
+#define MOECCL_PATCH 0
+#define MOECCL_VERSION (MOECCL_MAJOR * 10000 + MOECCL_MINOR * 100 + MOECCL_PATCH)
+
+/* Values up to moecclInProgress are NCCL's. */
+typedef enum {
+  moecclSuccess = 0,
+  moecclUnhandledCudaError = 1,
+  moecclSystemError = 2,     /* the operating system or a transport refused something */
+  moecclInternalError = 3,   /* a defect of moeccl */
+  moecclInvalidArgument = 4, /* one argument is wrong by itself */
+  moecclInvalidUsage = 5,    /* arguments are right, but not here, or not the same on all ranks */
+  moecclRemoteError = 6,     /* another rank failed, aborted, or called with other arguments */
+  moecclInProgress = 7,      /* not complete yet; from moecclStreamQuery */
+  moecclTimeout = 8,         /* peers did not do their part within config.timeoutMs */
+  moecclNumResults = 9
+} moecclResult_t;
+
+/* Values are NCCL's. */
+typedef enum {
+  moecclInt8 = 0,
+  moecclUint8 = 1,
+  moecclInt32 = 2,
+  moecclUint32 = 3,
+  moecclInt64 = 4,
+  moecclUint64 = 5,
+  moecclFloat16 = 6,
+  moecclFloat32 = 7,
+  moecclFloat64 = 8,
+  moecclBfloat16 = 9,
+  moecclFloat8e4m3 = 10,
+  moecclFloat8e5m2 = 11,
+  moecclNumTypes = 12
+} moecclDataType_t;
+
+/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not offered. The
+ * maximum or minimum of numbers and a NaN is NaN. */
+typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } moecclRedOp_t;
+
+typedef struct moecclComm* moecclComm_t;
+typedef struct moecclGrid* moecclGrid_t;
+/* On a host communicator: made by moecclStreamCreate, or NULL. On a GPU communicator: a cudaStream_t; NULL is
+ * the legacy default stream. */
+typedef void* moecclStream_t;
+
+/* Where the buffers of a communicator's collectives are. */
+typedef enum {
+  moecclMemoryHost = 0,
+  moecclMemoryCuda = 1, /* on the CUDA device that is current when a rank joins */
+  moecclNumMemories = 2
+} moecclMemory_t;
+
+#define MOECCL_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[MOECCL_UNIQUE_ID_BYTES];
+} moecclUniqueId;
+
+/* How a communicator behaves. Begin with MOECCL_CONFIG_INITIALIZER, then set fields. All ranks must
+ * pass the same `algorithms`, `timeoutMs` and `memory`; they are compared. Environment variables of the
+ * same meaning override the fields. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
+   * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
+  int progressThread;
+  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split has its
+   * parent's. */
+  moecclMemory_t memory;
+  /* How long a rank waits in a call without any of its messages coming or leaving whole before it gives
+   * up with moecclTimeout: longer than the largest message takes. Also the time that all ranks have to
+   * arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT (milliseconds) overrides it.
+   */
+  int64_t timeoutMs;
+  /* Fixed algorithms, for instance "alltoall=hierarchical;allgather=ring"; NULL or "": automatic.
+   * MOECCL_ALGO overrides it, per collective. */
+  const char* algorithms;
+  /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
+   * it. */
+  const char* nodeId;
+} moecclConfig_t;
+
+#define MOECCL_CONFIG_MAGIC 0x6d6f6563u
+#define MOECCL_CONFIG_INITIALIZER                                                              \
+  {                                                                                            \
+    sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, moecclMemoryHost, 0, NULL, \
+        NULL                                                                                   \
+  }
+
+/* -------------------------------------------------------------------------------------- errors */
+
+/* *version: MOECCL_VERSION of the library that is linked. */
+MOECCL_API moecclResult_t moecclGetVersion(int* version);
+/* A constant text for a result code; never NULL. */
+MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
+/* The text of the last error of `comm`, or of this thread when comm is NULL (for errors of
+ * functions that have no communicator yet). "" when there was none. Valid until the next call on
+ * `comm`, or on this thread. */
+MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
+
+/* ------------------------------------------------------------------------------- communicators */
+
+/* Makes an id and opens the rendezvous that it names in the calling process, which must be one of
+ * the ranks (or stay alive until all have joined). Hand the 128 bytes to every rank by any means.
+ * An id serves one communicator; joining with it again is a SystemError, or InvalidUsage while the
+ * first is still being made. Only a process that holds the id is let in. Errors: InvalidArgument
+ * (uniqueId NULL), SystemError (no socket could be opened). */
+MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
+
+/* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
+ * Errors: InvalidArgument (comm NULL, nRanks < 1, rank outside [0, nRanks), an id that
+ * moecclGetUniqueId did not make, a config without initialiser), InvalidUsage (ranks disagree on
+ * nRanks or on the config, or two came with one rank), Timeout (names the missing ranks),
+ * SystemError. */
+MOECCL_API moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id,
+                                             int rank);
+/* The same, with a config; NULL: defaults. */
+MOECCL_API moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks,
+                                                   moecclUniqueId id, int rank,
+                                                   const moecclConfig_t* config);
+
+/* Any launcher's own all-gather: called by every rank in the same order; `recv` has room for nRanks
+ * times `bytes`, rank r's part at r * bytes. Returns 0 on success. Used only inside
+ * moecclCommInitOob. */
+typedef struct {
+  int (*allgather)(const void* send, void* recv, size_t bytes, void* context);
+  void* context;
+} moecclOob_t;
+
+/* Joins a communicator over a launcher's all-gather instead of an id. Errors as moecclCommInitRank,
+ * and SystemError when the callback returns non-zero. */
+MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank,
+                                            const moecclOob_t* oob, const moecclConfig_t* config);
+
+#define MOECCL_SPLIT_NOCOLOR (-1)
+/* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
+ * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
+ * NULL: the parent's (nodeId and progressThread are always the parent's). A communicator made by
+ * CommInit, and all that come from it, can be split 32767 times. Errors: InvalidArgument (comm or
+ * newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the config; too many
+ * splits), and those of moecclAllGather, by which the ranks agree. */
+MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
+                                          moecclComm_t* newComm, const moecclConfig_t* config);
+
+/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
+ * (up to the timeout), where it is the last that this rank has of a communicator and its splits, until
+ * all ranks have destroyed their last: they share connections. It is freed whatever the result. Errors:
+ * Timeout (a rank did not come). */
+MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
+/* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending and later
+ * calls return moecclRemoteError. NULL is allowed. */
+MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
+/* *asyncError: the error of work on streams, moecclSuccess while there is none. */
+MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
+
+MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
+MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);
+/* Number of nodes, and the node of one rank, counted from 0 in the order of their first ranks. */
+MOECCL_API moecclResult_t moecclCommNodeCount(moecclComm_t comm, int* nNodes);
+MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int* node);
+
+/* ------------------------------------------------------------------------------------- streams */
+
+/* Streams of host communicators. Those of GPU communicators are CUDA's, which has the functions for them:
+ * none of these here may be given one. */
+
+/* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
+ * that were split from it). Work on one stream runs in order, work on several streams at once. Errors:
+ * InvalidUsage (a GPU communicator). */
+MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream);
+/* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
+ * not, or the error that stopped it. Never waits. */
+MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
+/* Waits until all work is complete, or has failed. Errors of streams are told by moecclGetLastError(NULL);
+ * work that other communicators have queued behind what failed is lost, and they have failed too. */
+MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
+/* Synchronises, then frees. NULL is allowed. */
+MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
+
+/* --------------------------------------------------------------------------------- collectives */
+
+/* All-to-all: element block j of `sendbuff` ([P][count]) goes to rank j; block i of `recvbuff`
+ * ([P][count]) comes from rank i. Arguments and meaning are ncclAlltoAll's. The buffers must not
+ * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
+ * Algorithms: linear, pairwise, bruck, hierarchical (DeepSpeed-MoE 5.3).
+ * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
+ * address space), RemoteError (a rank called with another count), Timeout (the same, where the counts are so
+ * different that the library has chosen different algorithms for them). */
+MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
+                                         moecclDataType_t datatype, moecclComm_t comm,
+                                         moecclStream_t stream);
+
+/* All-to-all of unequal parts, with the arguments of MPI_Alltoallv: sendCounts[j] elements at
+ * sendbuff + sendDispls[j] go to rank j; recvCounts[i] elements from rank i arrive at recvbuff +
+ * recvDispls[i]. Counts and displacements, [P] each, are in elements; they are read before the call
+ * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap each
+ * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear
+ * (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts that they
+ * relay within the call; not on GPUs, where these two are InvalidUsage.
+ * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part beyond
+ * the address space), RemoteError (a rank sends another count than its peer expects), Timeout. */
+MOECCL_API moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
+                                          const size_t* sendDispls, void* recvbuff,
+                                          const size_t* recvCounts, const size_t* recvDispls,
+                                          moecclDataType_t datatype, moecclComm_t comm,
+                                          moecclStream_t stream);
+
+/* All-gather: `sendbuff` ([sendCount]) of rank i arrives at recvbuff + i * sendCount
+ * ([P][sendCount]) on every rank. In place when sendbuff == recvbuff + rank * sendCount, as with
+ * NCCL; any other overlap is an error. Algorithms: linear, ring, recursive_doubling, hierarchical.
+ * Errors as moecclAllToAll. */
+MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t sendCount,
+                                          moecclDataType_t datatype, moecclComm_t comm,
+                                          moecclStream_t stream);
+
+/* Reduce-scatter: block r ([recvCount]) of the elementwise reduction of all ranks' `sendbuff`
+ * ([P][recvCount]) arrives in `recvbuff` of rank r. In place when recvbuff == sendbuff + rank *
+ * recvCount. 16- and 8-bit floats are reduced in float32 and rounded when a partial result is stored.
+ * Algorithms: linear (each result is rounded once, terms in rank order), ring, hierarchical. Errors as
+ * moecclAllToAll, and InvalidArgument for an unknown op. */
+MOECCL_API moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbuff,
+                                              size_t recvCount, moecclDataType_t datatype,
+                                              moecclRedOp_t op, moecclComm_t comm,
+                                              moecclStream_t stream);
+
+/* All-reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff`
+ * ([count]) of every rank, with the same bits on all. In place when sendbuff == recvbuff. Algorithms:
+ * linear, ring, halving_doubling, hierarchical. Rounding and errors as moecclReduceScatter. */
+MOECCL_API moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                                          moecclDataType_t datatype, moecclRedOp_t op,
+                                          moecclComm_t comm, moecclStream_t stream);
+
+/* --------------------------------------------------------------------------------------- grids */
+
+/* Which ranks are neighbours in the grid; MP groups are always consecutive ranks. */
+typedef enum {
+  moecclOrderEspEp = 0, /* ESP groups are consecutive ranks: rank = ep * nEsp + esp */
+  moecclOrderEpEsp = 1, /* EP groups are consecutive ranks:  rank = esp * nEp + ep */
+  moecclNumOrders = 2
+} moecclGridOrder_t;
+
+/* The assignment of P ranks to MP, EP and ESP groups (Parm II-B). P = nEp * nEsp; nMp divides P. */
+typedef struct {
+  int nMp;  /* ranks per model-parallel group: they hold the same tokens */
+  int nEp;  /* ranks per expert-parallel group: each holds E / nEp experts */
+  int nEsp; /* ranks per expert-sharding group: each holds 1 / nEsp of each of its experts */
+  moecclGridOrder_t order;
+} moecclGridShape_t;
+
+typedef enum {
+  moecclGroupWorld = 0, /* all P ranks, in the order of the communicator */
+  moecclGroupMp = 1,
+  moecclGroupEp = 2,
+  moecclGroupEsp = 3,
+  moecclNumGroups = 4
+} moecclGroup_t;
+
+/* Splits `comm` into the groups of a grid. Collective. `comm` must outlive the grid.
+ * Errors: InvalidArgument (sizes that do not multiply or divide as above), InvalidUsage (ranks came
+ * with different shapes), and those of moecclCommSplit. The ranks compare their shapes first, so a
+ * wrong shape is found only when all have called. */
+MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape,
+                                           moecclGrid_t* grid);
+/* Collective, as moecclCommDestroy; NULL is allowed. */
+MOECCL_API moecclResult_t moecclGridDestroy(moecclGrid_t grid);
+/* Frees a grid from any state, without waiting for peers, as moecclCommAbort does with each of its groups. The
+ * communicator that it was made on stays the caller's: calls of the grid's own collectives are its calls, and end
+ * when that is aborted too. NULL is allowed. */
+MOECCL_API moecclResult_t moecclGridAbort(moecclGrid_t grid);
+MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape);
+/* The communicator of the caller's group; it belongs to the grid. */
+MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,
+                                            moecclComm_t* comm);
+
+/* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and last
+ * error text they have; streams are those of that communicator. In-place is not possible. Errors: as
+ * moecclAllToAll. Notation: an expert e of the E = nEp * nExpertsPerRank experts lives on EP position
+ * j = e / nExpertsPerRank, cut into nEsp shards, one on each rank (j, 0), ..., (j, nEsp - 1). */
+
+/* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp model-parallel
+ * groups, whose ranks hold the same data: `sendbuff` ([D][count], the same on all ranks of a group) and
+ * `recvbuff` ([D][count]): block g goes to all ranks of group g; block s comes from group s.
+ * Algorithms: direct (whole blocks), sliced (each rank sends its share, then an all-gather in the
+ * group; 1 / nMp of the bytes between groups). */
+MOECCL_API moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff, size_t count,
+                                           moecclDataType_t datatype, moecclGrid_t grid,
+                                           moecclStream_t stream);
+
+/* EP&ESP dispatch (Parm III-C): the tokens for each expert go to all of its shards. `sendbuff`
+ * ([nEp * nExpertsPerRank][count]), count = capacity per rank x embedding size elements for each
+ * expert; `recvbuff` ([nExpertsPerRank][P][count]): for each local expert what every rank has for it.
+ * Algorithms: flat (each block crosses the network once per shard), dedup (once, where the shards share
+ * a node). Its gradient is moecclCombine. */
+MOECCL_API moecclResult_t moecclDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                                         int nExpertsPerRank, moecclDataType_t datatype,
+                                         moecclGrid_t grid, moecclStream_t stream);
+
+/* EP&ESP combine (Parm III-C): what the shards of an expert computed for a rank's tokens returns to
+ * it, summed. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
+ * ([nEp * nExpertsPerRank][count]). The sum is taken in shard order and rounded once (in float32 for 16-
+ * and 8-bit floats), so results do not depend on the algorithm. Algorithms: flat, dedup. Its gradient
+ * is moecclDispatch. */
+MOECCL_API moecclResult_t moecclCombine(const void* sendbuff, void* recvbuff, size_t count,
+                                        int nExpertsPerRank, moecclDataType_t datatype,
+                                        moecclGrid_t grid, moecclStream_t stream);
+
+/* SAA, simultaneous AlltoAll and AllGather (Parm III-D): moecclCombine, and an all-gather of its
+ * result over the MP group. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
+ * ([nEp * nExpertsPerRank][nMp][count]): for each expert the results of all ranks of the MP group, the
+ * same on each. Algorithms: pipelined (what has been summed is gathered while the rest is under way),
+ * sequential. Its gradient, of equal gradients on the ranks of an MP group, is moecclSplitDispatch. */
+MOECCL_API moecclResult_t moecclCombineAllGather(const void* sendbuff, void* recvbuff, size_t count,
+                                                 int nExpertsPerRank, moecclDataType_t datatype,
+                                                 moecclGrid_t grid, moecclStream_t stream);
+
+/* The mirror of moecclCombineAllGather: each rank takes its own share of what its MP group has in
+ * common and dispatches that. `sendbuff` ([nEp * nExpertsPerRank][nMp][count]) and `recvbuff`
+ * ([nExpertsPerRank][P][count]). Algorithms: flat, dedup. Its gradient is moecclCombineAllGather. */
+MOECCL_API moecclResult_t moecclSplitDispatch(const void* sendbuff, void* recvbuff, size_t count,
+                                              int nExpertsPerRank, moecclDataType_t datatype,
+                                              moecclGrid_t grid, moecclStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MOECCL_MOECCL_H_ */
