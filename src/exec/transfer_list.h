@@ -25,6 +25,12 @@ class TransferList {
     ends_.previous->next = transfer;
     ends_.previous = transfer;
   }
+  void pushFront(Transfer* transfer) {
+    transfer->previous = &ends_;
+    transfer->next = ends_.next;
+    ends_.next->previous = transfer;
+    ends_.next = transfer;
+  }
   // Takes a transfer out of whatever list it is in.
   static void remove(Transfer* transfer) {
     transfer->previous->next = transfer->next;

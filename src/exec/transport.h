@@ -46,7 +46,10 @@ class Transfer : public TransferLink {
     const std::byte* from = nullptr;  // of a send
     std::byte* to = nullptr;          // of a receive
     std::size_t bytes = 0;
+    std::size_t begun = 0,
+                moved = 0;  // of a send over TCP: what has been put into frames, and what has left
     Tag tag = 0;
+    std::uint32_t id = 0;  // of a message over TCP; 0: not begun
     std::int32_t peer = -1;
     bool isSend = false;
     bool inFlight = false;                       // done has not been called

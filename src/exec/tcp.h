@@ -1,0 +1,27 @@
+// Ranks as processes over TCP sockets.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "src/bootstrap/rendezvous_id.h"
+#include "src/exec/pollable.h"
+
+namespace moeccl {
+
+inline constexpr std::size_t kTcpMemory = std::size_t{64} << 20;
+inline constexpr int kMostTcpConnections = 16;
+
+struct TcpOptions {
+  Secret secret{};                  // the job's; whoever has it is let in
+  std::string interfaces;           // MOECCL_SOCKET_IFNAME
+  bool oneHost = false;             // all ranks share a network: listen on the loopback
+  std::size_t memory = kTcpMemory;  // for messages that nobody has asked for, at most
+  int connections = 1;              // of each pair; of two ranks that differ the smaller counts
+};
+
+// Throws std::runtime_error.
+std::unique_ptr<PollableTransport> makeTcpTransport(int rank, int ranks, const TcpOptions& options);
+
+}  // namespace moeccl

@@ -1,0 +1,402 @@
+#include "src/exec/tcp_peer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// An honest job has as many as it has sends in flight.
+constexpr std::size_t kMostAnnounced = std::size_t{1} << 20;
+
+void copyBytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------- the caller
+
+void TcpPeer::send(Transfer* transfer) {
+  ++common_.sends;
+  if (gone_) return finish(transfer, TransferStatus::unreachable, 0);
+  waiting_.pushBack(transfer);
+}
+
+void TcpPeer::recv(Transfer* transfer) {
+  ++common_.receives;
+  const auto found = std::ranges::find(unexpected_, transfer->flight.tag, &InboundMessage::tag);
+  if (found == unexpected_.end()) {
+    if (gone_) return finish(transfer, TransferStatus::unreachable, 0);
+    return posted_.pushBack(transfer);
+  }
+  Transfer::Flight& flight = transfer->flight;
+  InboundMessage& message = *found;
+  message.transfer = transfer;
+  flight.request = &message;
+  flowing_.splice(flowing_.end(), unexpected_, found);
+  if (message.announced) return grant(message);
+  if (message.arrived == message.end) return deliver(found);
+  if (!message.inOrder) return;
+  // The rest goes straight to its place.
+  copyBytes(flight.to, message.memory.get(), std::min(message.arrived, flight.bytes));
+  release(message);
+}
+
+void TcpPeer::cancel(Transfer* transfer) {
+  Transfer::Flight& flight = transfer->flight;
+  flight.cancelled = true;
+  if (!flight.isSend) {
+    if (flight.request != nullptr) {
+      auto& message = *static_cast<InboundMessage*>(flight.request);
+      message.transfer = nullptr;
+      release(message);  // and what comes is for nobody
+    } else {
+      TransferList::remove(transfer);
+    }
+  } else {
+    TransferList::remove(transfer);
+    if (flight.id != 0 && flight.begun < flight.bytes)
+      tell({.kind = FrameKind::withdraw, .id = flight.id, .value = flight.begun});
+  }
+  finish(transfer, TransferStatus::cancelled, 0);
+}
+
+void TcpPeer::sendHere(Transfer* transfer) {
+  ++common_.sends;
+  const Transfer::Flight& flight = transfer->flight;
+  Transfer* const receive = takePosted(flight.tag);
+  if (receive == nullptr) return waiting_.pushBack(transfer);
+  const std::size_t room = receive->flight.bytes, bytes = std::min(flight.bytes, room);
+  copyBytes(receive->flight.to, flight.from, bytes);
+  const bool fits = flight.bytes <= room;
+  finish(transfer, TransferStatus::ok, bytes);
+  finish(receive, fits ? TransferStatus::ok : TransferStatus::truncated, bytes);
+}
+
+void TcpPeer::recvHere(Transfer* transfer) {
+  ++common_.receives;
+  posted_.pushBack(transfer);
+  for (Transfer* sent = waiting_.front(); sent != nullptr; sent = waiting_.after(sent)) {
+    if (sent->flight.tag != transfer->flight.tag) continue;
+    TransferList::remove(sent);
+    --common_.sends;
+    return sendHere(sent);
+  }
+}
+
+bool TcpPeer::unexpected(Tag value, Tag mask, Tag* found) const {
+  for (const InboundMessage& message : unexpected_) {
+    if (((message.tag ^ value) & mask) != 0) continue;
+    *found = message.tag;
+    return true;
+  }
+  return false;
+}
+
+void TcpPeer::refuseAnnounced() {
+  for (auto at = unexpected_.begin(); at != unexpected_.end();) {
+    const auto next = std::next(at);
+    if (at->announced) {
+      tell({.kind = FrameKind::refuse, .id = at->id});
+      recycle(unexpected_, at);
+    }
+    at = next;
+  }
+}
+
+void TcpPeer::lose(const std::string& why) {
+  if (gone_) return;
+  gone_ = true;
+  whyGone_ = why;
+  control_.clear();
+  // What has arrived whole can still be received.
+  for (auto at = unexpected_.begin(); at != unexpected_.end();) {
+    const auto next = std::next(at);
+    if (at->announced || at->arrived < at->end) recycle(unexpected_, at);
+    at = next;
+  }
+  while (!flowing_.empty()) {
+    Transfer* const transfer = flowing_.front().transfer;
+    recycle(flowing_, flowing_.begin());
+    if (transfer != nullptr) finish(transfer, TransferStatus::unreachable, 0);
+  }
+  for (TransferList* list : {&posted_, &leaving_, &streaming_, &announced_, &waiting_})
+    finishAll(*list);
+}
+
+void TcpPeer::finishAll(TransferList& list) {
+  while (Transfer* transfer = list.popFront()) finish(transfer, TransferStatus::unreachable, 0);
+}
+
+void TcpPeer::finish(Transfer* transfer, TransferStatus status, std::size_t bytes) {
+  Transfer::Flight& flight = transfer->flight;
+  flight.inFlight = false;
+  --(flight.isSend ? common_.sends : common_.receives);
+  if (status == TransferStatus::unreachable && common_.ending) status = TransferStatus::cancelled;
+  if (status == TransferStatus::unreachable)
+    common_.lastError =
+        stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive", flight.bytes,
+                flight.isSend ? "to" : "from", name_.c_str(), whyGone_.c_str());
+  transfer->done(transfer, status, bytes);
+}
+
+// ------------------------------------------------------------------------------------- sending
+
+bool TcpPeer::pull(bool main, Outgoing* out) {
+  const bool part = !streaming_.empty() && (!main || waiting_.empty() || partsTurn_);
+  if (!part && (!main || waiting_.empty())) return false;
+  if (main) partsTurn_ = !part;
+  Transfer* const transfer = part ? streaming_.front() : waiting_.front();
+  Transfer::Flight& flight = transfer->flight;
+  if (!part) {
+    flight.id = nextId_;
+    nextId_ = nextId_ == std::numeric_limits<std::uint32_t>::max() ? 1 : nextId_ + 1;
+  }
+  out->header = {.kind = part ? FrameKind::part : FrameKind::message, .id = flight.id};
+  out->header.freed = takeOwed();
+  out->header.value = part ? flight.begun : flight.tag;
+  out->header.bytes = flight.bytes;
+  TransferList::remove(transfer);
+  if (!part && flight.bytes > credit_) {
+    announced_.pushBack(transfer);
+    out->transfer = nullptr;
+    return true;
+  }
+  if (!part) credit_ -= flight.bytes;
+  const std::size_t share = flight.bytes / static_cast<std::size_t>(connections_) + 1;
+  const std::size_t most =
+      connections_ == 1 ? kPartBytes : std::clamp(share, kLeastPartBytes, kPartBytes);
+  const std::size_t payload = std::min(most, flight.bytes - flight.begun);
+  out->header.payload = static_cast<std::uint32_t>(payload);
+  out->data = flight.from + flight.begun;
+  out->transfer = transfer;
+  flight.begun += payload;
+  // What has begun goes on before what has not.
+  if (flight.begun == flight.bytes)
+    leaving_.pushBack(transfer);
+  else if (part)
+    streaming_.pushFront(transfer);
+  else
+    streaming_.pushBack(transfer);
+  return true;
+}
+
+void TcpPeer::written(Transfer* transfer, std::size_t payload) {
+  Transfer::Flight& flight = transfer->flight;
+  flight.moved += payload;
+  if (flight.moved < flight.bytes) return;
+  TransferList::remove(transfer);
+  finish(transfer, TransferStatus::ok, flight.bytes);
+}
+
+void TcpPeer::tell(FrameHeader header, std::span<const std::byte> payload) {
+  if (gone_) return;
+  header.payload = static_cast<std::uint32_t>(payload.size());
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  control_.insert(control_.end(), bytes.begin(), bytes.end());
+  control_.insert(control_.end(), payload.begin(), payload.end());
+}
+
+std::uint32_t TcpPeer::takeOwed() {
+  const auto now = static_cast<std::uint32_t>(
+      std::min<std::size_t>(owed_, std::numeric_limits<std::uint32_t>::max()));
+  owed_ -= now;
+  held_ -= now;
+  return now;
+}
+
+void TcpPeer::giveCreditBack() {
+  if (owed_ > share_ / 2) tell({.kind = FrameKind::credit, .freed = takeOwed()});
+}
+
+// ----------------------------------------------------------------------------------- receiving
+
+TcpPeer::Verdict TcpPeer::take(const FrameHeader& header, bool main, Incoming* incoming) {
+  if (header.kind == FrameKind::part) {
+    const Verdict verdict = more(header, main, incoming);
+    if (verdict != Verdict::taken) return verdict;
+  }
+  if (header.freed > credited_ - credit_) return Verdict::bad;
+  credit_ += header.freed;
+  switch (header.kind) {
+    case FrameKind::part:
+      return Verdict::taken;
+    case FrameKind::message:
+      return main ? begin(header, incoming) : Verdict::bad;
+    case FrameKind::grant:
+    case FrameKind::refuse: {
+      if (header.payload != 0) return Verdict::bad;
+      // It may have been withdrawn meanwhile.
+      Transfer* const transfer = announcedSend(header.id);
+      if (transfer == nullptr) return Verdict::taken;
+      TransferList::remove(transfer);
+      if (header.kind == FrameKind::grant)
+        streaming_.pushBack(transfer);
+      else
+        finish(transfer, TransferStatus::cancelled, 0);
+      return Verdict::taken;
+    }
+    case FrameKind::withdraw:
+      return withdraw(header);
+    case FrameKind::credit:
+      return header.payload == 0 ? Verdict::taken : Verdict::bad;
+    default:
+      return Verdict::bad;
+  }
+}
+
+Transfer* TcpPeer::announcedSend(std::uint32_t id) {
+  for (Transfer* each = announced_.front(); each != nullptr; each = announced_.after(each))
+    if (each->flight.id == id) return each;
+  return nullptr;
+}
+
+TcpPeer::Verdict TcpPeer::begin(const FrameHeader& header, Incoming* incoming) {
+  const bool announced = header.payload == 0 && header.bytes > 0;
+  if (header.payload > header.bytes || header.payload > kPartBytes || header.id == 0 ||
+      sourceOf(header.value) != rank_ || header.bytes > std::numeric_limits<std::size_t>::max() / 4)
+    return Verdict::bad;
+  if (announced && unexpected_.size() + flowing_.size() > kMostAnnounced) return Verdict::bad;
+  if (!announced && header.bytes > share_ - held_) return Verdict::bad;
+
+  if (common_.spare.empty()) common_.spare.emplace_back();
+  Transfer* const transfer = takePosted(header.value);
+  if (transfer == nullptr && announced && common_.closing) {
+    tell({.kind = FrameKind::refuse, .id = header.id});
+    return Verdict::taken;
+  }
+  InboundMessages& list = transfer != nullptr ? flowing_ : unexpected_;
+  const auto message = common_.spare.begin();
+  MessageMemory::Block memory;
+  if (transfer == nullptr && !announced && header.bytes > 0)
+    memory = common_.memory.take(header.bytes);
+  list.splice(list.end(), common_.spare, message);
+  *message = {.id = header.id,
+              .tag = header.value,
+              .bytes = header.bytes,
+              .promised = header.payload,
+              .end = header.bytes,
+              .charge = announced ? 0 : header.bytes,
+              .announced = announced,
+              .memory = std::move(memory),
+              .transfer = transfer};
+  held_ += message->charge;
+  if (transfer != nullptr) transfer->flight.request = &*message;
+  incoming->message = message;
+  incoming->offset = 0;
+  incoming->left = header.payload;
+  if (transfer == nullptr) return Verdict::taken;
+  release(*message);  // it needs no memory
+  if (announced) grant(*message);
+  if (message->end == 0) deliver(message);
+  return Verdict::taken;
+}
+
+TcpPeer::Verdict TcpPeer::more(const FrameHeader& header, bool main, Incoming* incoming) {
+  auto message = find(flowing_, header.id);
+  if (message == flowing_.end()) {
+    message = find(unexpected_, header.id);
+    if (message == unexpected_.end()) return main ? Verdict::bad : Verdict::early;
+  }
+  const bool fits = header.payload > 0 && header.payload <= kPartBytes &&
+                    header.value <= message->end && header.payload <= message->end - header.value &&
+                    header.payload <= message->end - message->promised;
+  if (!fits || message->announced) return Verdict::bad;
+  if (header.value != message->arrived || message->arrived != message->promised)
+    message->inOrder = false;
+  message->promised += header.payload;
+  *incoming = {message, header.value, header.payload};
+  return Verdict::taken;
+}
+
+TcpPeer::Verdict TcpPeer::withdraw(const FrameHeader& header) {
+  auto message = find(unexpected_, header.id);
+  if (message != unexpected_.end())
+    flowing_.splice(flowing_.end(), unexpected_, message);
+  else
+    message = find(flowing_, header.id);
+  if (header.payload != 0 || message == flowing_.end() || header.value < message->promised ||
+      header.value >= message->end)
+    return Verdict::bad;
+  // As if it had never come.
+  message->end = header.value;
+  message->announced = false;
+  release(*message);
+  if (Transfer* const transfer = message->transfer) {
+    message->transfer = nullptr;
+    transfer->flight.request = nullptr;
+    posted_.pushFront(transfer);
+  }
+  if (message->arrived == message->end) recycle(flowing_, message);
+  return Verdict::taken;
+}
+
+std::span<std::byte> TcpPeer::placeOf(const Incoming& incoming) {
+  const InboundMessage& message = *incoming.message;
+  if (message.memory) return {message.memory.get() + incoming.offset, incoming.left};
+  const Transfer* const transfer = message.transfer;
+  if (transfer != nullptr && incoming.offset < transfer->flight.bytes)
+    return {transfer->flight.to + incoming.offset,
+            std::min(incoming.left, transfer->flight.bytes - incoming.offset)};
+  return std::span(common_.sink).first(std::min(incoming.left, common_.sink.size()));
+}
+
+void TcpPeer::arrived(Incoming* incoming, std::size_t bytes) {
+  InboundMessage& message = *incoming->message;
+  incoming->offset += bytes;
+  incoming->left -= bytes;
+  message.arrived += bytes;
+  if (message.arrived < message.end) return;
+  incoming->left = 0;
+  if (message.transfer != nullptr) return deliver(incoming->message);
+  if (!message.memory) recycle(flowing_, incoming->message);
+}
+
+// A message that is here, to the receive that it belongs to.
+void TcpPeer::deliver(InboundMessages::iterator at) {
+  InboundMessage& message = *at;
+  Transfer* const transfer = message.transfer;
+  const std::size_t room = transfer->flight.bytes, bytes = std::min(message.bytes, room);
+  const TransferStatus status =
+      message.bytes <= room ? TransferStatus::ok : TransferStatus::truncated;
+  if (message.memory) copyBytes(transfer->flight.to, message.memory.get(), bytes);
+  recycle(flowing_, at);
+  finish(transfer, status, bytes);
+}
+
+void TcpPeer::grant(InboundMessage& message) {
+  message.announced = false;
+  tell({.kind = FrameKind::grant, .id = message.id});
+}
+
+// It needs no memory any more, and what it was charged is free.
+void TcpPeer::release(InboundMessage& message) {
+  if (message.memory) common_.memory.give(std::move(message.memory), message.bytes);
+  owed_ += message.charge;
+  message.charge = 0;
+}
+
+void TcpPeer::recycle(InboundMessages& list, InboundMessages::iterator message) {
+  release(*message);
+  message->transfer = nullptr;
+  common_.spare.splice(common_.spare.end(), list, message);
+}
+
+Transfer* TcpPeer::takePosted(Tag tag) {
+  for (Transfer* each = posted_.front(); each != nullptr; each = posted_.after(each)) {
+    if (each->flight.tag != tag) continue;
+    TransferList::remove(each);
+    return each;
+  }
+  return nullptr;
+}
+
+InboundMessages::iterator TcpPeer::find(InboundMessages& list, std::uint32_t id) {
+  return std::ranges::find(list, id, &InboundMessage::id);
+}
+
+}  // namespace moeccl

@@ -1,0 +1,167 @@
+// What a rank has to do with one of its peers over TCP: which message goes to which receive, what is
+// sent next, and how much the peer may send unasked. It knows no socket: connections (tcp_connection.h)
+// ask it for frames and give it those that arrive.
+//
+// Credit. A receiver has a share of its memory for each peer. A message that has been asked for needs none of it; since
+// its sender cannot know that, all messages are charged to the share, and those asked for give it
+// back at once. What exceeds the share is only announced, and its data follow when it is granted.
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/exec/tcp_frames.h"
+#include "src/exec/tcp_memory.h"
+#include "src/exec/transfer_list.h"
+
+namespace moeccl {
+
+// A message on its way in.
+struct InboundMessage {
+  std::uint32_t id = 0;
+  Tag tag = 0;
+  std::size_t bytes = 0;
+  std::size_t promised = 0;  // by the frames that have begun to arrive
+  std::size_t arrived = 0;
+  std::size_t end = 0;     // it is over when so many have arrived; less than `bytes` once withdrawn
+  std::size_t charge = 0;  // credit of its sender that has not been given back
+  bool announced = false;  // none of its data has come, nor will before it is granted
+  bool inOrder = true;     // what has arrived is its beginning
+  MessageMemory::Block memory;
+  Transfer* transfer = nullptr;  // the receive that it belongs to
+};
+using InboundMessages = std::list<InboundMessage>;
+
+// What the peers of one rank share.
+struct TcpCommon {
+  explicit TcpCommon(std::size_t memoryBytes) : memory(memoryBytes), sink(std::size_t{64} << 10) {}
+
+  MessageMemory memory;
+  InboundMessages spare;
+  std::vector<std::byte> sink;  // for what nobody wants
+  std::deque<Notice> notices;
+  std::bitset<kSourceBits> barrier;     // rounds of the closing barrier that have come in
+  std::size_t sends = 0, receives = 0;  // in flight
+  bool closing = false;                 // what comes unasked will never be asked for
+  bool ending = false;                  // transfers end as cancelled, whatever becomes of peers
+  std::string lastError;
+};
+
+class TcpPeer {
+ public:
+  // The peer may send `share` bytes unasked.
+  TcpPeer(TcpCommon& common, int rank, std::size_t share)
+      : common_(common), rank_(rank), share_(share) {}
+
+  // Before anything else: who it is, for people, how much it lets this rank send unasked, and on how
+  // many connections.
+  void know(const std::string& name, std::size_t credit, int connections) {
+    name_ = name;
+    credit_ = credited_ = credit;
+    connections_ = connections;
+  }
+  int rank() const { return rank_; }
+  const std::string& name() const { return name_; }
+
+  void send(Transfer* transfer);
+  void recv(Transfer* transfer);
+  // Of this rank with itself.
+  void sendHere(Transfer* transfer);
+  void recvHere(Transfer* transfer);
+  // Connections have stopped using the data of a send.
+  void cancel(Transfer* transfer);
+  // A message without a receive whose tag agrees with `value` in the bits of `mask`.
+  bool unexpected(Tag value, Tag mask, Tag* found) const;
+  // Announced messages that nobody will want.
+  void refuseAnnounced();
+  // It is gone, or this rank is.
+  void lose(const std::string& why);
+  bool gone() const { return gone_; }
+  // It has said goodbye.
+  void leaves() { isLeaving_ = true; }
+  bool isLeaving() const { return isLeaving_; }
+
+  // ------------------------------------------------------------------------------- to connections
+
+  struct Outgoing {
+    FrameHeader header;
+    const std::byte* data = nullptr;  // of the payload
+    Transfer* transfer = nullptr;     // whose data they are; written() wants to hear of it
+  };
+  // The next frame for a connection; false: none. Messages begin on the main one, in order.
+  bool pull(bool main, Outgoing* out);
+  void written(Transfer* transfer, std::size_t payload);
+  // Frames that are not about data in this direction, for the main connection, before others. Throws
+  // std::bad_alloc.
+  void tell(FrameHeader header, std::span<const std::byte> payload = {});
+  std::vector<std::byte>& control() { return control_; }
+  bool hasOutput(bool main) const {
+    return !streaming_.empty() || (main && !(waiting_.empty() && control_.empty()));
+  }
+
+  enum class Verdict {
+    taken,
+    early,  // a part of a message that another connection will begin; ask again then
+    bad,    // no frame that an honest peer sends here
+  };
+  struct Incoming {
+    InboundMessages::iterator message;
+    std::size_t offset = 0, left = 0;  // of the message's data that follow
+  };
+  // A frame about data, whichever. `left` is 0 when none follow.
+  Verdict take(const FrameHeader& header, bool main, Incoming* incoming);
+  // Where the next of these bytes belong, never empty; changes whenever anything else is called.
+  std::span<std::byte> placeOf(const Incoming& incoming);
+  // So many have been put there.
+  void arrived(Incoming* incoming, std::size_t bytes);
+  // Gives credit back by a frame of its own, once that is worth it.
+  void giveCreditBack();
+
+ private:
+  Verdict begin(const FrameHeader& header, Incoming* incoming);
+  Verdict more(const FrameHeader& header, bool main, Incoming* incoming);
+  Verdict withdraw(const FrameHeader& header);
+  Transfer* takePosted(Tag tag);
+  InboundMessages::iterator find(InboundMessages& list, std::uint32_t id);
+  void grant(InboundMessage& message);
+  void release(InboundMessage& message);
+  void recycle(InboundMessages& list, InboundMessages::iterator message);
+  void deliver(InboundMessages::iterator message);
+  void finish(Transfer* transfer, TransferStatus status, std::size_t bytes);
+  void finishAll(TransferList& list);
+  Transfer* announcedSend(std::uint32_t id);
+  std::uint32_t takeOwed();
+
+  TcpCommon& common_;
+  const int rank_;
+  const std::size_t share_;
+  std::string name_;
+  int connections_ = 1;
+  bool gone_ = false, isLeaving_ = false;
+  std::string whyGone_;
+
+  // Sends, in the order of their lives.
+  TransferList waiting_;    // not begun
+  TransferList announced_;  // not granted
+  TransferList streaming_;  // with parts to be begun
+  TransferList leaving_;    // with all begun, not all with the kernel
+  std::uint32_t nextId_ = 1;
+  bool partsTurn_ = false;
+  std::size_t credit_ = 0, credited_ = 0;  // now, and at most
+  std::vector<std::byte> control_;
+
+  // Receives, and messages.
+  TransferList posted_;
+  InboundMessages unexpected_;  // without a receive, in the order in which they began
+  InboundMessages flowing_;     // with a receive, or for nobody, and not complete
+  std::size_t held_ = 0;        // of the share, by what the peer knows
+  std::size_t owed_ = 0;        // free again, which it does not know
+};
+
+}  // namespace moeccl
