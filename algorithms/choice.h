@@ -19,4 +19,14 @@ std::span<const NamedParameter> namedParameters();
 // The algorithm, and the parameters that are not the usual ones. "auto" where there is no algorithm.
 std::string textOf(const AlgorithmChoice& choice);
 
+// What users wrote, as textOf has it, with white space around words. Throw std::invalid_argument, which says what is
+// there instead.
+Collective readCollective(std::string_view name);
+AlgorithmChoice readChoice(Collective collective, std::string_view text);
+
+// Without the white space around it.
+std::string_view trimmed(std::string_view text);
+// As a message repeats it: not more than a line of it.
+std::string quoted(std::string_view text);
+
 }  // namespace moeccl

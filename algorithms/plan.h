@@ -212,7 +212,7 @@ std::string describe(const Blocks& blocks);
 std::string describe(const Plan& plan, int op);
 void printText(std::ostream& out, const Plan& plan, int rank);
 // The plans of all ranks (plans[r] is rank r's) as one Graphviz digraph: a cluster per rank, an
-// edge per dependency and one per message.
-void printDot(std::ostream& out, std::span<const Plan> plans);
+// edge per dependency and one per message. `only`: of this rank alone; below 0: of all.
+void printDot(std::ostream& out, std::span<const Plan> plans, int only = -1);
 
 }  // namespace moeccl

@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <map>
 #include <ostream>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 #include "algorithms/plan.h"
 
@@ -39,6 +43,38 @@ void printOp(std::ostream& out, const Plan& plan, const Op& op) {
   if (op.kind == OpKind::recv) out << " from rank " << op.peer;
 }
 
+// One rank's ops, with an edge for each dependency.
+void printCluster(std::ostream& out, const Plan& plan, int rank) {
+  out << "  subgraph cluster_" << rank << " {\n    label=\"rank " << rank << "\";\n";
+  for (size_t i = 0; i < plan.ops.size(); ++i)
+    out << "    r" << rank << "_" << i << " [label=\"" << i << ": "
+        << describe(plan, static_cast<int>(i)) << "\"];\n";
+  for (size_t i = 0; i < plan.ops.size(); ++i)
+    for (OpRange dep : plan.deps(plan.ops[i]))
+      for (int d = dep.first; d < dep.first + dep.count; ++d)
+        out << "    r" << rank << "_" << d << " -> r" << rank << "_" << i << ";\n";
+  out << "  }\n";
+}
+
+// An edge for each message: the n-th send of a pair on a lane meets the n-th receive.
+void printMessages(std::ostream& out, std::span<const Plan> plans) {
+  using Pair = std::tuple<int, int, int>;  // from, to, lane
+  std::map<Pair, std::vector<size_t>> sends, receives;
+  for (size_t rank = 0; rank < plans.size(); ++rank)
+    for (size_t i = 0; i < plans[rank].ops.size(); ++i) {
+      const Op& op = plans[rank].ops[i];
+      const int self = static_cast<int>(rank);
+      if (op.kind == OpKind::send) sends[{self, op.peer, op.lane}].push_back(i);
+      if (op.kind == OpKind::recv) receives[{op.peer, self, op.lane}].push_back(i);
+    }
+  for (const auto& [pair, from] : sends) {
+    const std::vector<size_t>& to = receives[pair];
+    for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
+      out << "  r" << std::get<0>(pair) << "_" << from[i] << " -> r" << std::get<1>(pair) << "_"
+          << to[i] << " [style=dashed];\n";
+  }
+}
+
 }  // namespace
 
 std::string describe(const Blocks& blocks) {
@@ -70,37 +106,12 @@ void printText(std::ostream& out, const Plan& plan, int rank) {
   }
 }
 
-void printDot(std::ostream& out, std::span<const Plan> plans) {
+void printDot(std::ostream& out, std::span<const Plan> plans, int only) {
   out << "digraph plan {\n  rankdir=LR; node [shape=box, fontsize=10];\n";
-  for (size_t rank = 0; rank < plans.size(); ++rank) {
-    const Plan& plan = plans[rank];
-    out << "  subgraph cluster_" << rank << " {\n    label=\"rank " << rank << "\";\n";
-    for (size_t i = 0; i < plan.ops.size(); ++i)
-      out << "    r" << rank << "_" << i << " [label=\"" << i << ": "
-          << describe(plan, static_cast<int>(i)) << "\"];\n";
-    for (size_t i = 0; i < plan.ops.size(); ++i)
-      for (OpRange dep : plan.deps(plan.ops[i]))
-        for (int d = dep.first; d < dep.first + dep.count; ++d)
-          out << "    r" << rank << "_" << d << " -> r" << rank << "_" << i << ";\n";
-    out << "  }\n";
-  }
-  // The n-th send of a pair on a lane meets the n-th receive.
-  for (size_t from = 0; from < plans.size(); ++from)
-    for (size_t to = 0; to < plans.size(); ++to)
-      for (int lane = 0; lane < plans[from].lanes; ++lane) {
-        size_t r = 0;
-        for (size_t s = 0; s < plans[from].ops.size(); ++s) {
-          const Op& send = plans[from].ops[s];
-          if (send.kind != OpKind::send || send.peer != static_cast<int>(to) || send.lane != lane)
-            continue;
-          const auto meets = [&](const Op& op) {
-            return op.kind == OpKind::recv && op.peer == static_cast<int>(from) && op.lane == lane;
-          };
-          while (r < plans[to].ops.size() && !meets(plans[to].ops[r])) ++r;
-          if (r == plans[to].ops.size()) break;
-          out << "  r" << from << "_" << s << " -> r" << to << "_" << r++ << " [style=dashed];\n";
-        }
-      }
+  const auto drawn = [&](int rank) { return only < 0 || rank == only; };
+  for (int rank = 0; rank < static_cast<int>(plans.size()); ++rank)
+    if (drawn(rank)) printCluster(out, plans[static_cast<std::size_t>(rank)], rank);
+  if (only < 0) printMessages(out, plans);
   out << "}\n";
 }
 

@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <stdexcept>
 #include <utility>
 
+#include "algorithms/choice.h"
 #include "kernels/reduce.h"
 #include "src/text.h"
 
@@ -19,12 +20,11 @@ std::size_t elementBytes(moecclDataType_t datatype) {
 }
 
 Collective collectiveOf(const char* name) {
-  if (const std::optional<Collective> known = collectiveNamed(name)) return *known;
-  std::string names;
-  for (int i = 0; i < kCollectives; ++i)
-    names += (i > 0 ? ", " : "") + std::string(nameOf(static_cast<Collective>(i)));
-  throw Error(moecclInvalidArgument,
-              stringf("there is no collective \"%.64s\"; there are: %s", name, names.c_str()));
+  try {
+    return readCollective(name);
+  } catch (const std::invalid_argument& error) {
+    throw Error(moecclInvalidArgument, error.what());
+  }
 }
 
 void requireOp(moecclRedOp_t op) {

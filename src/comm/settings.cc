@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -18,64 +18,11 @@
 namespace moeccl {
 namespace {
 
-constexpr std::size_t kCharactersShown = 120;  // of a user's string that a message repeats
 constexpr StructKind<moecclConfig_t> kConfig = {
     "config", "MOECCL_CONFIG_INITIALIZER", MOECCL_CONFIG_MAGIC,
     MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, nodeId)};
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-std::string quoted(std::string_view text) {
-  const bool cut = text.size() > kCharactersShown;
-  return '"' + std::string(text.substr(0, kCharactersShown)) + (cut ? "...\"" : "\"");
-}
-
-std::string collectiveNames() {
-  std::string names;
-  for (int i = 0; i < kCollectives; ++i)
-    names += (i > 0 ? ", " : "") + std::string(nameOf(static_cast<Collective>(i)));
-  return names;
-}
-
-std::string algorithmNames(Collective collective) {
-  std::string names = "auto";
-  for (const Algorithm& algorithm : algorithms())
-    if (algorithm.collective == collective) names += ", " + std::string(algorithm.name);
-  return names;
-}
-
-// "radix=4,window=2"
-void parseParameters(std::string_view text, const std::string& where, Parameters* parameters) {
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view entry = trimmed(text.substr(begin, end - begin));
-    begin = end + 1;
-    const std::size_t equals = std::min(entry.find('='), entry.size());
-    const std::string_view name = trimmed(entry.substr(0, equals));
-    const std::span<const NamedParameter> all = namedParameters();
-    const auto known = std::ranges::find(all, name, &NamedParameter::name);
-    if (known == all.end()) {
-      std::string names;
-      for (const NamedParameter& each : all) (names += names.empty() ? "" : ", ") += each.name;
-      invalid(where + "there is no parameter " + quoted(name) + "; there are: " + names);
-    }
-    const std::string_view number = trimmed(entry.substr(std::min(equals + 1, entry.size())));
-    const auto [rest, error] =
-        std::from_chars(number.data(), number.data() + number.size(), parameters->*known->value);
-    if (error != std::errc() || rest != number.data() + number.size())
-      invalid(where + quoted(entry) + ": " + std::string(name) + " must be a whole number");
-    if (parameters->chunks > kMaxChunks)
-      invalid(where + quoted(entry) + ": at most " + std::to_string(kMaxChunks) +
-              " chunks are possible");
-  }
-}
 
 std::int64_t normalTimeout(std::int64_t milliseconds) {
   if (milliseconds == 0) return kDefaultTimeoutMs;
@@ -191,23 +138,16 @@ void parseAlgorithms(std::string_view text, std::string_view source,
     if (equals == entry.npos)
       invalid(where + quoted(entry) +
               " is not of the form collective=algorithm, as in \"alltoall=linear;allgather=ring\"");
-    const std::string_view left = trimmed(entry.substr(0, equals));
-    const std::size_t colon = std::min(entry.find(':', equals), entry.size());
-    const std::string_view right = trimmed(entry.substr(equals + 1, colon - equals - 1));
-    const std::optional<Collective> collective = collectiveNamed(left);
-    if (!collective)
-      invalid(where + "there is no collective " + quoted(left) +
-              "; there are: " + collectiveNames());
-    const auto index = static_cast<std::size_t>(*collective);
-    if (seen[index]) invalid(where + std::string(left) + " is there twice");
-    seen[index] = true;
-    const Algorithm* algorithm = findAlgorithm(*collective, right);
-    if (algorithm == nullptr && right != "auto")
-      invalid(where + std::string(left) + " has no algorithm " + quoted(right) +
-              "; it has: " + algorithmNames(*collective));
-    (*into)[index] = {algorithm, {}};
-    if (colon < entry.size())
-      parseParameters(entry.substr(colon + 1), where, &(*into)[index].parameters);
+    try {
+      const Collective collective = readCollective(entry.substr(0, equals));
+      const auto index = static_cast<std::size_t>(collective);
+      if (seen[index])
+        throw std::invalid_argument(std::string(nameOf(collective)) + " is there twice");
+      seen[index] = true;
+      (*into)[index] = readChoice(collective, entry.substr(equals + 1));
+    } catch (const std::invalid_argument& error) {
+      invalid(where + error.what());
+    }
   }
 }
 

@@ -33,6 +33,7 @@ PARTS = {
                 "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
+    "perf/plan": ["algorithms", "perf", "src/verify"],
     "examples": ["examples/common"],
     "examples/common": [],
     "tests": None,  # everything
@@ -119,7 +120,7 @@ def check_include(root, file, part, path, quoted):
         if allowed is not None and target_part not in (part, "include", *allowed):
             others = ", ".join(sorted({"include", *allowed}))
             yield f"{part} may include its own files and {others}, not {target_part or target}"
-        if part in ("perf", "examples", "include") and target_part == "include" and \
+        if part in ("perf", "perf/plan", "examples", "include") and target_part == "include" and \
                 not path.startswith("moeccl/"):
             yield "public headers are included as <moeccl/...>, as users do"
     elif quoted:

@@ -1,0 +1,27 @@
+// What moeccl-plan is asked to do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "perf/common/tool.h"
+
+namespace moeccl::perf::plan {
+
+struct Options {
+  std::string collective;         // as in MOECCL_ALGO
+  std::string algorithm;          // "bruck:radix=4"; empty: the one that is listed first
+  std::vector<int> ranksPerNode;  // either this
+  std::vector<int> nodeOfRank;    // or this
+  std::vector<std::string> grid;  // MP,EP,ESP and perhaps "ep-first"; empty: none
+  int experts = 1;                // of each rank
+  int rank = -1;                  // below 0: all
+  bool list = false;              // of collectives and algorithms
+  bool verify = false;
+  bool quiet = false;            // no ops
+  std::string dotFile, svgFile;  // empty: none
+};
+
+Parsed<Options> parseOptions(int argc, const char* const* argv);
+
+}  // namespace moeccl::perf::plan
