@@ -56,9 +56,9 @@ std::string ScheduleChoices::text(int index) const {
   return text;
 }
 
-std::vector<AlgorithmChoice> algorithmChoices(const moecclCluster_t& cluster,
-                                              const std::string& collective, std::size_t bytes,
-                                              int expertsPerRank) {
+std::vector<PredictedAlgorithm> algorithmChoices(const moecclCluster_t& cluster,
+                                                 const std::string& collective, std::size_t bytes,
+                                                 int expertsPerRank) {
   moecclAlgorithmChoices_t made = nullptr;
   require(moecclSelectAlgorithm(&cluster, collective.c_str(), bytes, expertsPerRank, &made),
           "ask for algorithms");
@@ -66,7 +66,7 @@ std::vector<AlgorithmChoice> algorithmChoices(const moecclCluster_t& cluster,
       made, moecclAlgorithmChoicesDestroy);
   int count = 0;
   require(moecclAlgorithmChoicesCount(made, &count), "count algorithms");
-  std::vector<AlgorithmChoice> all;
+  std::vector<PredictedAlgorithm> all;
   for (int i = 0; i < count; ++i) {
     moecclAlgorithmChoice_t choice = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
     require(moecclAlgorithmChoicesGet(made, i, &choice), "ask for an algorithm");

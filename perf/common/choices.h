@@ -34,14 +34,14 @@ class ScheduleChoices {
   int count_ = 0;
 };
 
-struct AlgorithmChoice {
+struct PredictedAlgorithm {
   std::string algorithm;
   double seconds;
   double alpha, beta;
 };
 // The algorithms for a collective, the fastest predicted first. Throws std::runtime_error.
-std::vector<AlgorithmChoice> algorithmChoices(const moecclCluster_t& cluster,
-                                              const std::string& collective, std::size_t bytes,
-                                              int expertsPerRank);
+std::vector<PredictedAlgorithm> algorithmChoices(const moecclCluster_t& cluster,
+                                                 const std::string& collective, std::size_t bytes,
+                                                 int expertsPerRank);
 
 }  // namespace moeccl::perf

@@ -14,8 +14,8 @@ double othersShare(const World& world) {
 int ownBlock(int rank) { return rank; }
 int onlyBlock(int) { return 0; }
 
-Payload toEach(const World&, int rank, int block) { return {rank, block}; }
-Payload fromEach(const World&, int rank, int block) { return {block, rank}; }
+BlockData toEach(const World&, int rank, int block) { return {rank, block}; }
+BlockData fromEach(const World&, int rank, int block) { return {block, rank}; }
 
 // Of grids. Experts are numbered over all positions; what rank r has for expert e is {r, e}.
 int groups(const World& world) { return world.ranks / world.grid.nMp; }
@@ -28,17 +28,17 @@ int expertOf(const World& world, int rank, int block) {
 int rankInGroup(const World& world, int rank, int index) {
   return rank / world.grid.nMp * world.grid.nMp + index;
 }
-Payload atExpert(const World& world, int rank, int block) {
+BlockData atExpert(const World& world, int rank, int block) {
   return {block % world.ranks, expertOf(world, rank, block)};
 }
-Payload partialSum(const World& world, int rank, int block) {
-  Payload payload = atExpert(world, rank, block);
+BlockData partialSum(const World& world, int rank, int block) {
+  BlockData payload = atExpert(world, rank, block);
   payload.term = world.shardOf(rank);
   payload.terms = world.grid.nEsp;
   return payload;
 }
 // The whole MP group's tokens: each rank's share of what all of it has.
-Payload sharedTokens(const World& world, int rank, int block) {
+BlockData sharedTokens(const World& world, int rank, int block) {
   return {rankInGroup(world, rank, block % world.grid.nMp), block / world.grid.nMp};
 }
 // Each block leaves for nEsp shards, one of them perhaps itself. `tokens`: in the buffer of tokens.
@@ -58,7 +58,7 @@ double shardsAndGroupsShare(const World& world) {
 }
 
 constexpr std::array kCollectives = {
-    Collective{
+    MeasuredCollective{
         .name = "alltoall",
         .description = "block j of rank i becomes block i of rank j",
         .usesGrid = false,
@@ -70,11 +70,11 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = othersShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclAllToAll(c.send, c.recv, c.count, c.type, c.comm, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "alltoallv",
         .description = "alltoall by the function for unequal blocks",
         .usesGrid = false,
@@ -86,7 +86,7 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = othersShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               const auto ranks = static_cast<std::size_t>(c.world.ranks);
               static thread_local std::vector<std::size_t> counts, displs;
               counts.assign(ranks, c.count);
@@ -96,7 +96,7 @@ constexpr std::array kCollectives = {
                                      displs.data(), c.type, c.comm, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "allgather",
         .description = "the block of rank i becomes block i of every rank",
         .usesGrid = false,
@@ -104,21 +104,21 @@ constexpr std::array kCollectives = {
         .recvBlocks = perRank,
         .sent =
             [](const World&, int rank, int) {
-              return Payload{rank, 0};
+              return BlockData{rank, 0};
             },
         .received =
             [](const World&, int, int block) {
-              return Payload{block, 0};
+              return BlockData{block, 0};
             },
         .sums = false,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclAllGather(c.send, c.recv, c.count, c.type, c.comm, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "reducescatter",
         .description = "the sum of all blocks i becomes the block of rank i",
         .usesGrid = false,
@@ -126,22 +126,22 @@ constexpr std::array kCollectives = {
         .recvBlocks = single,
         .sent =
             [](const World& world, int rank, int block) {
-              return Payload{0, block, rank, world.ranks};
+              return BlockData{0, block, rank, world.ranks};
             },
         .received =
             [](const World&, int rank, int) {
-              return Payload{0, rank};
+              return BlockData{0, rank};
             },
         .sums = true,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclReduceScatter(c.send, c.recv, c.count, c.type, moecclSum, c.comm,
                                          c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "allreduce",
         .description = "the sum of all blocks becomes the block of every rank",
         .usesGrid = false,
@@ -149,21 +149,21 @@ constexpr std::array kCollectives = {
         .recvBlocks = single,
         .sent =
             [](const World& world, int rank, int) {
-              return Payload{0, 0, rank, world.ranks};
+              return BlockData{0, 0, rank, world.ranks};
             },
         .received =
             [](const World&, int, int) {
-              return Payload{0, 0};
+              return BlockData{0, 0};
             },
         .sums = true,
         .inPlaceBlock = onlyBlock,
         .busFactor = [](const World& world) { return 2 * othersShare(world); },
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclAllReduce(c.send, c.recv, c.count, c.type, moecclSum, c.comm, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "tpalltoall",
         .description = "block j of MP group i becomes block i of all ranks of MP group j",
         .usesGrid = true,
@@ -171,11 +171,11 @@ constexpr std::array kCollectives = {
         .recvBlocks = groups,
         .sent =
             [](const World& world, int rank, int block) {
-              return Payload{rank / world.grid.nMp, block};
+              return BlockData{rank / world.grid.nMp, block};
             },
         .received =
             [](const World& world, int rank, int block) {
-              return Payload{block, rank / world.grid.nMp};
+              return BlockData{block, rank / world.grid.nMp};
             },
         .sums = false,
         .inPlaceBlock = nullptr,
@@ -184,11 +184,11 @@ constexpr std::array kCollectives = {
               return static_cast<double>(groups(world) - 1) / groups(world);
             },
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclTpAllToAll(c.send, c.recv, c.count, c.type, c.grid, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "dispatch",
         .description = "every rank's tokens for an expert go to all of its shards",
         .usesGrid = true,
@@ -200,12 +200,12 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = shardsShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
                                     c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "combine",
         .description = "what the shards of an expert have for a rank returns to it, summed",
         .usesGrid = true,
@@ -217,12 +217,12 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = shardsShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclCombine(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
                                    c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "combineallgather",
         .description = "combine, and an all-gather of its results in the MP group",
         .usesGrid = true,
@@ -234,12 +234,12 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = shardsAndGroupsShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclCombineAllGather(c.send, c.recv, c.count, c.world.experts, c.type,
                                             c.grid, c.stream);
             },
     },
-    Collective{
+    MeasuredCollective{
         .name = "splitdispatch",
         .description = "dispatch of each rank's share of what its MP group has in common",
         .usesGrid = true,
@@ -251,7 +251,7 @@ constexpr std::array kCollectives = {
         .inPlaceBlock = nullptr,
         .busFactor = splitShardsShare,
         .call =
-            [](const Call& c) {
+            [](const CollectiveCall& c) {
               return moecclSplitDispatch(c.send, c.recv, c.count, c.world.experts, c.type, c.grid,
                                          c.stream);
             },
@@ -267,6 +267,6 @@ int World::shardOf(int rank) const {
   return grid.order == moecclOrderEspEp ? rank % grid.nEsp : rank / grid.nEp;
 }
 
-std::span<const Collective> collectives() { return kCollectives; }
+std::span<const MeasuredCollective> collectives() { return kCollectives; }
 
 }  // namespace moeccl::perf

@@ -1,5 +1,5 @@
 // What moeccl-perf can measure. A new collective that moves data is one entry of the table in
-// collectives.cc, and one in mpi_contender.cc to be compared.
+// collectives.cc, and one in mpi_competitor.cc to be compared.
 #pragma once
 
 #include <moeccl/moeccl.h>
@@ -24,14 +24,14 @@ struct World {
 // Which data a block holds: what `source` has for `destination`, whatever these number in a collective;
 // two that everybody may take for one another have the same numbers. Of a sum a rank has one of `terms`
 // terms: its elements at the places that are its own, and zeros.
-struct Payload {
+struct BlockData {
   int source;
   int destination;
   int term = 0;
   int terms = 1;
 };
 
-struct Call {
+struct CollectiveCall {
   const void* send;
   void* recv;
   std::size_t count;
@@ -42,25 +42,25 @@ struct Call {
   const World& world;
 };
 
-struct Collective {
+struct MeasuredCollective {
   std::string_view name;  // as in the config's `algorithms`
   std::string_view description;
   bool usesGrid;
   // Numbers of blocks of `count` elements in the buffers.
   int (*sendBlocks)(const World& world);
   int (*recvBlocks)(const World& world);
-  Payload (*sent)(const World& world, int rank, int block);
+  BlockData (*sent)(const World& world, int rank, int block);
   // Of a sum: all of it.
-  Payload (*received)(const World& world, int rank, int block);
+  BlockData (*received)(const World& world, int rank, int block);
   bool sums;
   // In place, the smaller buffer begins at this block of the larger one; nullptr: not in place.
   int (*inPlaceBlock)(int rank);
   // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what leaves a
   // rank over what is in its larger buffer.
   double (*busFactor)(const World& world);
-  moecclResult_t (*call)(const Call& call);
+  moecclResult_t (*call)(const CollectiveCall& call);
 };
 
-std::span<const Collective> collectives();
+std::span<const MeasuredCollective> collectives();
 
 }  // namespace moeccl::perf

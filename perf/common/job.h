@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 #include "perf/common/memory.h"
-#include "perf/common/mpi_contender.h"
+#include "perf/common/mpi_competitor.h"
 
 namespace moeccl::perf {
 

@@ -15,7 +15,7 @@ std::uint64_t mix(std::uint64_t x) {
 // The bytes of one block in one iteration, one after another.
 class Bytes {
  public:
-  Bytes(Elements elements, Payload payload, std::uint64_t iteration)
+  Bytes(Elements elements, BlockData payload, std::uint64_t iteration)
       : elements_(elements),
         payload_(payload),
         seed_(mix(mix(iteration + 1) + (static_cast<std::uint64_t>(payload.source) << 32) +
@@ -38,7 +38,7 @@ class Bytes {
 
  private:
   const Elements elements_;
-  const Payload payload_;
+  const BlockData payload_;
   std::uint64_t seed_;
   std::uint64_t position_ = 0;
   std::uint64_t word_ = 0;
@@ -46,19 +46,19 @@ class Bytes {
 
 }  // namespace
 
-void fillBlock(std::span<std::byte> block, Elements elements, Payload payload,
+void fillBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                std::uint64_t iteration) {
   Bytes bytes(elements, payload, iteration);
   for (std::byte& place : block) place = bytes.next();
 }
 
-void poisonBlock(std::span<std::byte> block, Elements elements, Payload payload,
+void poisonBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                  std::uint64_t iteration) {
   Bytes bytes(elements, payload, iteration);
   for (std::byte& place : block) place = ~bytes.next();
 }
 
-std::int64_t countWrong(std::span<const std::byte> block, Elements elements, Payload payload,
+std::int64_t countWrong(std::span<const std::byte> block, Elements elements, BlockData payload,
                         std::uint64_t iteration) {
   Bytes bytes(elements, payload, iteration);
   std::int64_t wrong = 0;

@@ -17,13 +17,13 @@ struct Elements {
   bool sums = false;  // they will be added: positive finite numbers in every type
 };
 
-void fillBlock(std::span<std::byte> block, Elements elements, Payload payload,
+void fillBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                std::uint64_t iteration);
 // What no block holds at the same place, so that a block which never arrived is wrong all over.
-void poisonBlock(std::span<std::byte> block, Elements elements, Payload payload,
+void poisonBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                  std::uint64_t iteration);
 // How many elements differ from what fillBlock would have written.
-std::int64_t countWrong(std::span<const std::byte> block, Elements elements, Payload payload,
+std::int64_t countWrong(std::span<const std::byte> block, Elements elements, BlockData payload,
                         std::uint64_t iteration);
 
 }  // namespace moeccl::perf

@@ -4,44 +4,44 @@
 #include <string>
 #include <vector>
 
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 
 namespace moeccl::perf {
 
 // An algorithm that takes longer than this many times the fastest is not waited for, and may be given up.
 inline constexpr double kHopeless = 4;
 
-struct Way {
-  const Collective* collective;
+struct Candidate {
+  const MeasuredCollective* collective;
   std::string algorithm;
 };
 
-struct Candidate {
-  Way way;
-  Contender* contender;  // nullptr: this rank has no part
-  double last = 0;       // seconds at the largest size so far
-  double before = 0;     // and at the size before that; 0: there is none
-  double slower = 0;     // than the fastest, at the largest
-  int hopeless = 0;      // sizes, one after the other
+struct TimedCandidate {
+  Candidate candidate;
+  Competitor* competitor;  // nullptr: this rank has no part
+  double last = 0;         // seconds at the largest size so far
+  double before = 0;       // and at the size before that; 0: there is none
+  double slower = 0;       // than the fastest, at the largest
+  int hopeless = 0;        // sizes, one after the other
 };
 
 // The least `last`.
-double fastestOf(const std::vector<Candidate>& candidates);
+double fastestOf(const std::vector<TimedCandidate>& candidates);
 
 // Called once for each size, when `last` is known; `before`: fastestOf() the size before. Where latency is all,
 // nobody is hopeless: what takes many steps may still move the most bytes. So a size counts only where bytes cost
 // the fastest something, and against those alone that do not catch up.
-void dropHopeless(std::vector<Candidate>& candidates, double before);
+void dropHopeless(std::vector<TimedCandidate>& candidates, double before);
 
 // Those that may be the fastest between the last two sizes, where another is at the one than at the other: samples at
 // these two do not say from which size on. None where the fastest is the same.
-std::vector<Candidate> contested(const std::vector<Candidate>& candidates);
+std::vector<TimedCandidate> contested(const std::vector<TimedCandidate>& candidates);
 
 struct Halves {
-  std::vector<Candidate> lower, upper;
+  std::vector<TimedCandidate> lower, upper;
 };
 // `candidates` took `halfway` at a size between the two: those contested on either side of it. None where the fastest
 // at one end is little slower at the other, too.
-Halves halve(const std::vector<Candidate>& candidates, const std::vector<double>& halfway);
+Halves halve(const std::vector<TimedCandidate>& candidates, const std::vector<double>& halfway);
 
 }  // namespace moeccl::perf

@@ -38,7 +38,7 @@ std::string textOf(const LayerKind& kind) {
 
 LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerKind& kind,
                              double until, const std::function<void(std::int64_t)>& showTokens,
-                             Profile* profile) {
+                             ProfileBuilder* profile) {
   const moecclComm_t world = team.job().comm();
   moecclComm_t comm = nullptr;
   require(moecclCommSplit(world, team.job().rank(), 0, &comm, nullptr), "split", world);

@@ -29,6 +29,6 @@ struct LayersMeasured {
 // Collective. Throws as takeTurns().
 LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerKind& kind,
                              double until, const std::function<void(std::int64_t)>& showTokens,
-                             Profile* profile);
+                             ProfileBuilder* profile);
 
 }  // namespace moeccl::perf

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 
 namespace moeccl::perf {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <optional>
 
-#include "perf/fit/campaign.h"
+#include "perf/fit/benchmark_run.h"
 #include "perf/fit/map.h"
 
 namespace moeccl::perf {
@@ -12,18 +12,18 @@ namespace {
 
 constexpr int kInterrupted = 130;  // as shells have it
 
-void tell(const FitOptions& options, const Campaign& campaign, const Profile& profile,
+void tell(const FitOptions& options, const BenchmarkRun& run, const ProfileBuilder& profile,
           double seconds) {
   std::printf("%zu samples in %s min, written to %s\n", profile.samples(),
               textOfSeconds(seconds).c_str(), options.outputFile.c_str());
-  if (campaign.unsteady() > 0)
-    std::printf("%zu medians are known less well than within %g %%\n", campaign.unsteady(),
+  if (run.unsteady() > 0)
+    std::printf("%zu medians are known less well than within %g %%\n", run.unsteady(),
                 options.steadyPercent);
-  if (campaign.omitted().empty()) return;
+  if (run.omitted().empty()) return;
   std::printf(
       "Not measured: beyond the last size a line goes on, without any plans are priced\n"
       "(a larger --budget, fewer --grids):\n");
-  for (const std::string& text : campaign.omitted()) std::printf("  %s\n", text.c_str());
+  for (const std::string& text : run.omitted()) std::printf("  %s\n", text.c_str());
 }
 
 // Before anything is measured for them.
@@ -35,7 +35,7 @@ void requireFilesWritable(const FitOptions& options) {
 // Samples of a profile that is there, in this process alone.
 void refit(const FitOptions& options) {
   requireFilesWritable(options);
-  Profile profile = Profile::load(options.refitFile);
+  ProfileBuilder profile = ProfileBuilder::load(options.refitFile);
   std::vector<int> ranksPerNode;
   std::vector<moecclGridShape_t> shapes;
   if (!options.mapFile.empty()) {
@@ -53,15 +53,15 @@ void measure(const FitOptions& options, const Job& job) {
   const bool writes = job.rank() == 0;
   if (writes) requireFilesWritable(options);
   Team team(job);
-  Profile profile = Profile::of(job);
-  Campaign campaign(options, team);
-  campaign.run(profile);
+  ProfileBuilder profile = ProfileBuilder::of(job);
+  BenchmarkRun run(options, team);
+  run.run(profile);
   if (!writes) return;
   profile.fit();
   profile.save(options.outputFile);
-  tell(options, campaign, profile, team.elapsed());
+  tell(options, run, profile, team.elapsed());
   if (!options.mapFile.empty())
-    writeMap(options.mapFile, profile.get(), job.ranksPerNode(), campaign.shapes());
+    writeMap(options.mapFile, profile.get(), job.ranksPerNode(), run.shapes());
 }
 
 int main(int argc, char** argv) {

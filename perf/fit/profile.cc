@@ -43,20 +43,20 @@ class TemporaryFile {
 
 }  // namespace
 
-Profile Profile::of(const Job& job) {
+ProfileBuilder ProfileBuilder::of(const Job& job) {
   moecclProfile_t profile = nullptr;
   require(moecclProfileCreate(job.comm(), &profile), "make a profile", job.comm());
-  return Profile(profile);
+  return ProfileBuilder(profile);
 }
 
-Profile Profile::load(const std::string& path) {
+ProfileBuilder ProfileBuilder::load(const std::string& path) {
   moecclProfile_t profile = nullptr;
   require(moecclProfileLoad(path.c_str(), &profile), "read the profile", nullptr);
-  return Profile(profile);
+  return ProfileBuilder(profile);
 }
 
-void Profile::add(moecclCollectiveSample_t sample, const std::string& collective,
-                  const std::string& algorithm, std::size_t bytes, const Median& seconds) {
+void ProfileBuilder::add(moecclCollectiveSample_t sample, const std::string& collective,
+                         const std::string& algorithm, std::size_t bytes, const Median& seconds) {
   sample.collective = collective.c_str();
   sample.algorithm = algorithm.c_str();
   sample.bytes = bytes;
@@ -66,22 +66,22 @@ void Profile::add(moecclCollectiveSample_t sample, const std::string& collective
   ++samples_;
 }
 
-void Profile::add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
-                  bool alone, std::size_t bytes, const Median& seconds) {
+void ProfileBuilder::add(const std::string& collective, const std::string& algorithm,
+                         moecclComm_t comm, bool alone, std::size_t bytes, const Median& seconds) {
   moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
   sample.comm = comm;
   sample.alone = alone;
   add(sample, collective, algorithm, bytes, seconds);
 }
 
-void Profile::add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,
-                  std::size_t bytes, const Median& seconds) {
+void ProfileBuilder::add(const std::string& collective, const std::string& algorithm,
+                         moecclGrid_t grid, std::size_t bytes, const Median& seconds) {
   moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
   sample.grid = grid;
   add(sample, collective, algorithm, bytes, seconds);
 }
 
-void Profile::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds) {
+void ProfileBuilder::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds) {
   moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
   sample.layer = layer;
   sample.pass = pass;
@@ -91,7 +91,7 @@ void Profile::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& secon
   ++samples_;
 }
 
-Profile Profile::ofRankZero(const Job& job) const {
+ProfileBuilder ProfileBuilder::ofRankZero(const Job& job) const {
   const TemporaryFile file;
   std::vector<char> text;
   if (job.rank() == 0) {
@@ -103,9 +103,9 @@ Profile Profile::ofRankZero(const Job& job) const {
   return load(file.path());
 }
 
-void Profile::fit() { require(moecclProfileFit(get()), "fit the samples", nullptr); }
+void ProfileBuilder::fit() { require(moecclProfileFit(get()), "fit the samples", nullptr); }
 
-void Profile::save(const std::string& path) const {
+void ProfileBuilder::save(const std::string& path) const {
   require(moecclProfileSave(get(), path.c_str()), "write the profile", nullptr);
 }
 

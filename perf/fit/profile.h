@@ -11,11 +11,11 @@
 
 namespace moeccl::perf {
 
-class Profile {
+class ProfileBuilder {
  public:
   // Empty. Collective. All functions throw std::runtime_error.
-  static Profile of(const Job& job);
-  static Profile load(const std::string& path);
+  static ProfileBuilder of(const Job& job);
+  static ProfileBuilder load(const std::string& path);
 
   // Of a group, `alone` or with all groups like it; of a grid's collective.
   void add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
@@ -26,7 +26,7 @@ class Profile {
   std::size_t samples() const { return samples_; }
 
   // A copy of rank 0's, on every rank. Collective.
-  Profile ofRankZero(const Job& job) const;
+  ProfileBuilder ofRankZero(const Job& job) const;
 
   void fit();
   void save(const std::string& path) const;
@@ -36,7 +36,7 @@ class Profile {
   struct Destroy {
     void operator()(moecclProfile_t profile) const { moecclProfileDestroy(profile); }
   };
-  explicit Profile(moecclProfile_t profile) : profile_(profile) {}
+  explicit ProfileBuilder(moecclProfile_t profile) : profile_(profile) {}
   void add(moecclCollectiveSample_t sample, const std::string& collective,
            const std::string& algorithm, std::size_t bytes, const Median& seconds);
 

@@ -49,7 +49,7 @@ std::string textOf(const WholeKind& kind) {
 
 SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moecclGrid_t grid,
                                    const moecclGridShape_t& shape, const WholeKind& kind,
-                                   double until, Profile* profile) {
+                                   double until, ProfileBuilder* profile) {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
   config.tokens = kind.tokens;
   config.embedding = kind.layer.embedding;

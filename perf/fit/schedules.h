@@ -29,6 +29,6 @@ struct SchedulesMeasured {
 // takeTurns().
 SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moecclGrid_t grid,
                                    const moecclGridShape_t& shape, const WholeKind& kind,
-                                   double until, Profile* profile);
+                                   double until, ProfileBuilder* profile);
 
 }  // namespace moeccl::perf

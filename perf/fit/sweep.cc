@@ -38,13 +38,13 @@ std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
 // Between two counts of elements.
 struct Interval {
   std::size_t below, above;
-  std::vector<Candidate> contested;
+  std::vector<TimedCandidate> contested;
 };
 
 // Least seconds that a size takes that is `step` times the largest so far.
-double leastCost(const std::vector<Candidate>& candidates, double step) {
+double leastCost(const std::vector<TimedCandidate>& candidates, double step) {
   double seconds = 0;
-  for (const Candidate& candidate : candidates) seconds += candidate.last * step * kMinCalls;
+  for (const TimedCandidate& candidate : candidates) seconds += candidate.last * step * kMinCalls;
   return seconds;
 }
 
@@ -53,24 +53,24 @@ double leastCost(const std::vector<Candidate>& candidates, double step) {
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
             const std::function<void(std::size_t)>& showSize) {
   Memory& memory = team.job().memory();
-  std::vector<std::unique_ptr<Contender>> contenders;
-  std::vector<Candidate> candidates;
-  for (const Way& way : subject.ways) {
+  std::vector<std::unique_ptr<Competitor>> competitors;
+  std::vector<TimedCandidate> candidates;
+  for (const Candidate& one : subject.candidates) {
     if (subject.comm != nullptr)
-      contenders.push_back(
-          makeContender(*way.collective, subject.world, way.algorithm, subject.comm, memory));
-    candidates.push_back({way, subject.comm != nullptr ? contenders.back().get() : nullptr});
+      competitors.push_back(
+          makeCompetitor(*one.collective, subject.world, one.algorithm, subject.comm, memory));
+    candidates.push_back({one, subject.comm != nullptr ? competitors.back().get() : nullptr});
   }
   if (candidates.empty()) return {};
 
-  const Collective& collective = *subject.ways[0].collective;
+  const MeasuredCollective& collective = *subject.candidates[0].collective;
   const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(subject.world));
   const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(subject.world));
   const std::vector<std::uint64_t> sizes = sizesFor(options);
   Buffer send(memory), recv(memory);
   Swept swept;
   // The points of one size, until `end`.
-  const auto measure = [&](const std::vector<Candidate>& some, std::size_t count, double end) {
+  const auto measure = [&](const std::vector<TimedCandidate>& some, std::size_t count, double end) {
     const std::size_t bytes = count * sizeof(float) * sendBlocks;
     showSize(bytes);
     if (subject.comm != nullptr) {
@@ -78,15 +78,15 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       recv.atLeast(count * sizeof(float) * recvBlocks);
     }
     std::vector<Turn> turns;
-    for (const Candidate& candidate : some)
-      turns.push_back({[&, contender = candidate.contender] {
-        if (contender != nullptr) contender->exchange(send.data(), recv.data(), count, kType);
+    for (const TimedCandidate& candidate : some)
+      turns.push_back({[&, competitor = candidate.competitor] {
+        if (competitor != nullptr) competitor->exchange(send.data(), recv.data(), count, kType);
       }});
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end, subject.calls},
               subject.counts);
     std::vector<Point> points;
     for (std::size_t i = 0; i < turns.size(); ++i)
-      points.push_back({some[i].way, bytes, medianOf(turns[i].seconds), turns[i].steady});
+      points.push_back({some[i].candidate, bytes, medianOf(turns[i].seconds), turns[i].steady});
     swept.points.insert(swept.points.end(), points.begin(), points.end());
     return points;
   };
@@ -99,7 +99,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
         smaller == 0 ? 1 : static_cast<double>(count) / static_cast<double>(smaller);
     if (count > kLargestReceive / sizeof(float) / recvBlocks) break;
     if (options.maxBytes == 0)
-      std::erase_if(candidates, [&](const Candidate& candidate) {
+      std::erase_if(candidates, [&](const TimedCandidate& candidate) {
         return candidate.last * step > kLongestCall;
       });
     if (candidates.empty()) break;
@@ -114,9 +114,9 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
     };
     const double before = fastestOf(candidates);
     const std::vector<Point> points = measure(candidates, count, share());
-    for (std::size_t way = 0; way < points.size(); ++way) {
-      candidates[way].before = candidates[way].last;
-      candidates[way].last = points[way].seconds.value;
+    for (std::size_t j = 0; j < points.size(); ++j) {
+      candidates[j].before = candidates[j].last;
+      candidates[j].last = points[j].seconds.value;
     }
     // Where another becomes the fastest, halfway again and again; but the next size comes first.
     const double next = i + 1 < sizes.size() ? leastCost(candidates, kStep) : 0;
@@ -143,17 +143,18 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
   return swept;
 }
 
-std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
-                         const moecclCluster_t* cluster) {
+std::vector<Candidate> candidatesFor(const Job& job, const FitOptions& options,
+                                     const MeasuredCollective& collective,
+                                     const moecclCluster_t* cluster) {
   constexpr int kRoom = 64;
   using Name = std::array<char, 48>;
   std::map<std::string, double> slower;  // than the fastest, at the size where it is best
   if (cluster != nullptr)
     for (const std::uint64_t bytes : {options.minBytes, std::uint64_t{64} << 10,
                                       options.maxBytes > 0 ? options.maxBytes : kLargest}) {
-      const std::vector<AlgorithmChoice> choices =
+      const std::vector<PredictedAlgorithm> choices =
           algorithmChoices(*cluster, std::string(collective.name), bytes, kExpertsPerRank);
-      for (const AlgorithmChoice& choice : choices) {
+      for (const PredictedAlgorithm& choice : choices) {
         const double ratio = choice.seconds / choices[0].seconds;
         const auto known = slower.try_emplace(choice.algorithm, ratio).first;
         known->second = std::min(known->second, ratio);
@@ -167,15 +168,16 @@ std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collec
   for (std::size_t i = 0; i < std::min<std::size_t>(ordered.size(), kRoom); ++i)
     ordered[i].second.copy(mine[i].data(), mine[i].size() - 1);
   const std::vector<Name> all = job.gather(mine);
-  std::vector<Way> ways;
-  for (std::size_t i = 0; i < kRoom && static_cast<int>(ways.size()) < options.alternatives; ++i) {
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < kRoom && static_cast<int>(candidates.size()) < options.alternatives;
+       ++i) {
     bool everywhere = all[i][0] != '\0';
     for (auto theirs = all.begin(); theirs != all.end(); theirs += kRoom)
       everywhere = everywhere && ((*theirs)[0] == '\0' ||
                                   std::find(theirs, theirs + kRoom, all[i]) != theirs + kRoom);
-    if (everywhere) ways.push_back({&collective, all[i].data()});
+    if (everywhere) candidates.push_back({&collective, all[i].data()});
   }
-  return ways;
+  return candidates;
 }
 
 }  // namespace moeccl::perf

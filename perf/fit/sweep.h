@@ -1,4 +1,4 @@
-// One collective on one kind of group: all ways to make it, small sizes to large ones.
+// One collective on one kind of group: by all candidates, small sizes to large ones.
 #pragma once
 
 #include <moeccl/model.h>
@@ -13,15 +13,15 @@
 namespace moeccl::perf {
 
 struct Subject {
-  std::vector<Way> ways;  // whose buffers have the same blocks
-  World world;            // the ranks of the group, or the grid
-  moecclComm_t comm;      // of the group, or of the grid; NULL: this rank has no part
-  bool counts;            // whether this rank's time does
+  std::vector<Candidate> candidates;  // whose buffers have the same blocks
+  World world;                        // the ranks of the group, or the grid
+  moecclComm_t comm;                  // of the group, or of the grid; NULL: this rank has no part
+  bool counts;                        // whether this rank's time does
   Calls calls = Calls::inARow;
 };
 
 struct Point {
-  Way way;
+  Candidate candidate;
   std::size_t bytes;  // of a rank's send buffer
   Median seconds;
   bool steady;
@@ -33,13 +33,14 @@ struct Swept {
 };
 
 // Until Team::elapsed() is about `until`. Calls `showSize` with each size. Collective over all ranks. Throws
-// as takeTurns() and makeContender().
+// as takeTurns() and makeCompetitor().
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
             const std::function<void(std::size_t)>& showSize);
 
 // With the algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
 // `cluster` has the subject's communicator or grid; NULL on ranks whose time does not count. Collective.
-std::vector<Way> waysFor(const Job& job, const FitOptions& options, const Collective& collective,
-                         const moecclCluster_t* cluster);
+std::vector<Candidate> candidatesFor(const Job& job, const FitOptions& options,
+                                     const MeasuredCollective& collective,
+                                     const moecclCluster_t* cluster);
 
 }  // namespace moeccl::perf

@@ -36,9 +36,9 @@ std::vector<std::string> sameAlgorithms(std::string_view collective, const std::
 
 }  // namespace
 
-const Collective& collectiveNamed(std::string_view name) {
+const MeasuredCollective& collectiveNamed(std::string_view name) {
   const auto all = collectives();
-  const auto found = std::ranges::find(all, name, &Collective::name);
+  const auto found = std::ranges::find(all, name, &MeasuredCollective::name);
   if (found == all.end()) throw std::logic_error("no collective " + std::string(name));
   return *found;
 }

@@ -16,7 +16,7 @@ namespace moeccl::perf {
 struct Target {
   // Measured in turns, as they do the same: more than one are combine and, where MP groups have one rank,
   // combineallgather.
-  std::vector<const Collective*> collectives;
+  std::vector<const MeasuredCollective*> collectives;
   moecclGroup_t group;  // moecclGroupWorld: of the grid
   // Places among all grids of those that have it. It is measured on the first of them.
   std::vector<std::size_t> grids;
@@ -36,7 +36,7 @@ std::vector<SampleName> namesOf(std::string_view collective, const std::string& 
                                 const moecclGridShape_t& measured, const moecclGridShape_t& shape);
 
 // Throws std::logic_error for a name that there is not.
-const Collective& collectiveNamed(std::string_view name);
+const MeasuredCollective& collectiveNamed(std::string_view name);
 
 // The ranks of `rank`'s group, in the group's order.
 std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,

@@ -1,4 +1,4 @@
-// What all contenders of a layer have in common: weights, tokens, and room for results.
+// What all candidates of a layer have in common: weights, tokens, and room for results.
 #pragma once
 
 #include <moeccl/model.h>

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 
 // What else decides about times.
 constexpr const char* kVariables[] = {"MOECCL_PROFILE", "OPENBLAS_NUM_THREADS", "UCX_TLS",
@@ -38,7 +38,7 @@ ordered_json shapeToJson(const Layer& layer) {
           {"capacity", layer.capacity()}};
 }
 
-ordered_json contenderToJson(const Timed& timed, const Timed& timedAs) {
+ordered_json candidateToJson(const Timed& timed, const Timed& timedAs) {
   const Quartiles quartiles = quartilesOf(timed.seconds);
   return {{"name", timed.setting.name()},
           {"schedule", scheduleName(timed.setting.schedule)},
@@ -73,7 +73,7 @@ ordered_json verdictsToJson(const Outcome& outcome) {
     const auto verdict = verdictOf(rule, outcome);
     if (!verdict) continue;
     const auto chosen = *rule.choose(outcome, rule.always);
-    verdicts[rule.name] = {{"contender", outcome.measured.timed[chosen].setting.name()},
+    verdicts[rule.name] = {{"candidate", outcome.measured.timed[chosen].setting.name()},
                            {"regret", verdict->regret},
                            {"right", verdict->right},
                            {"withinNoise", verdict->withinNoise}};
@@ -83,13 +83,13 @@ ordered_json verdictsToJson(const Outcome& outcome) {
 
 ordered_json outcomeToJson(const Outcome& outcome) {
   ordered_json json = shapeToJson(outcome.layer);
-  json["contenders"] = ordered_json::array();
+  json["candidates"] = ordered_json::array();
   for (const Timed& timed : outcome.measured.timed)
-    json["contenders"].push_back(contenderToJson(timed, outcome.measured.timed[timed.timedAs]));
+    json["candidates"].push_back(candidateToJson(timed, outcome.measured.timed[timed.timedAs]));
   json["notOffered"] = ordered_json::array();
-  for (const NotOffered& absent : outcome.measured.notOffered)
+  for (const Absent& absent : outcome.measured.notOffered)
     json["notOffered"].push_back({{"name", absent.setting.name()}, {"reason", absent.reason}});
-  json["best"] = outcome.measured.timed[outcome.best.contender].setting.name();
+  json["best"] = outcome.measured.timed[outcome.best.candidate].setting.name();
   json["noise"] = outcome.best.noise;
   json["predictions"] = predictionsToJson(outcome.selection);
   json["rules"] = verdictsToJson(outcome);

@@ -19,9 +19,9 @@ Best bestOf(const std::vector<Timed>& timed) {
   return {static_cast<std::size_t>(least - medians.begin()), *least, quantileOf(spreads, 0.5)};
 }
 
-std::optional<std::size_t> contenderOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
-  const auto found = std::find_if(timed.begin(), timed.end(), [&](const Timed& contender) {
-    return contender.setting.schedule == schedule && contender.setting.algorithms.empty();
+std::optional<std::size_t> candidateOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
+  const auto found = std::find_if(timed.begin(), timed.end(), [&](const Timed& candidate) {
+    return candidate.setting.schedule == schedule && candidate.setting.algorithms.empty();
   });
   if (found == timed.end()) return std::nullopt;
   return static_cast<std::size_t>(found - timed.begin());
@@ -29,10 +29,10 @@ std::optional<std::size_t> contenderOf(const std::vector<Timed>& timed, moecclSc
 
 Verdict judge(const std::vector<Timed>& timed, const Best& best, std::size_t chosen) {
   const Quartiles of = quartilesOf(timed[chosen].seconds);
-  const Quartiles ofBest = quartilesOf(timed[best.contender].seconds);
+  const Quartiles ofBest = quartilesOf(timed[best.candidate].seconds);
   const double regret = of.median / best.seconds - 1;
-  return {regret, timed[chosen].followed == timed[best.contender].followed,
-          chosen == best.contender || of.first <= ofBest.third || regret <= best.noise};
+  return {regret, timed[chosen].followed == timed[best.candidate].followed,
+          chosen == best.candidate || of.first <= ofBest.third || regret <= best.noise};
 }
 
 Summary summaryOf(const std::vector<Verdict>& verdicts) {
@@ -52,8 +52,8 @@ double predictionError(double predicted, double measured) {
 }
 
 std::optional<double> speedupOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
-  const auto baseline = contenderOf(timed, moecclScheduleBaseline);
-  const auto other = contenderOf(timed, schedule);
+  const auto baseline = candidateOf(timed, moecclScheduleBaseline);
+  const auto other = candidateOf(timed, schedule);
   if (!baseline || !other) return std::nullopt;
   return quantileOf(timed[*baseline].seconds, 0.5) / quantileOf(timed[*other].seconds, 0.5);
 }

@@ -12,22 +12,22 @@
 
 namespace moeccl::perf::layers {
 
-// The contender with the least median, and how much times differ by themselves.
+// The candidate with the least median, and how much times differ by themselves.
 struct Best {
-  std::size_t contender;  // index
+  std::size_t candidate;  // index
   double seconds;         // its median
-  double noise;  // median over the contenders that were timed of (third quartile - first) / median
+  double noise;  // median over the candidates that were timed of (third quartile - first) / median
 };
 Best bestOf(const std::vector<Timed>& timed);
 
-// The contender of a schedule with automatic algorithms; moecclScheduleAuto: the library's own choice of both.
+// The candidate of a schedule with automatic algorithms; moecclScheduleAuto: the library's own choice of both.
 // Nothing where it was not measured.
-std::optional<std::size_t> contenderOf(const std::vector<Timed>& timed, moecclSchedule_t schedule);
+std::optional<std::size_t> candidateOf(const std::vector<Timed>& timed, moecclSchedule_t schedule);
 
 // What a choice has cost.
 struct Verdict {
-  double regret;  // its median over the best contender's, less 1; never negative
-  bool right;     // it follows the best contender's schedule, whatever the algorithms
+  double regret;  // its median over the best candidate's, less 1; never negative
+  bool right;     // it follows the best candidate's schedule, whatever the algorithms
   // It cannot be told from the best: it is the best, or its times from first to third quartile overlap the
   // best one's, or its regret is no more than the noise.
   bool withinNoise;

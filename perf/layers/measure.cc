@@ -26,16 +26,16 @@ double largestOf(const Job& job, double mine) {
 }
 
 // Of one pass on the calling rank.
-double secondsOf(Contender& contender, int passes) {
-  contender.barrier();
-  if (passes > 1) contender.run(1);  // what came before has left its own things in the caches
+double secondsOf(LayerCandidate& candidate, int passes) {
+  candidate.barrier();
+  if (passes > 1) candidate.run(1);  // what came before has left its own things in the caches
   const auto begin = std::chrono::steady_clock::now();
-  contender.run(passes);
+  candidate.run(passes);
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   return passed.count() / passes;
 }
 
-// Of one contender, on the slowest rank.
+// Of one candidate, on the slowest rank.
 struct Times {
   std::vector<double> quiet;
   std::vector<double> disturbed;  // by what is outside of this machine
@@ -55,114 +55,114 @@ double errorOf(const Job& job, std::span<const float> expected, std::span<const 
   return difference > 0 ? difference / largest : 0;
 }
 
-// Contenders of one layer with its data.
-class Race {
+// Candidates of one layer with its data.
+class LayerBenchmark {
  public:
-  Race(const Layer& layer, const std::vector<Setting>& settings, const Options& options,
-       const Job& job, Grids& grids)
+  LayerBenchmark(const Layer& layer, const std::vector<Setting>& settings, const Options& options,
+                 const Job& job, Grids& grids)
       : options_(options), job_(job) {
     for (const Setting& setting : settings) {
-      Contender contender(layer, setting, options.pass, grids);
-      if (contender.offered())
-        contenders_.push_back(std::move(contender));
+      LayerCandidate candidate(layer, setting, options.pass, grids);
+      if (candidate.offered())
+        candidates_.push_back(std::move(candidate));
       else
-        notOffered_.push_back({setting, contender.reason()});
+        notOffered_.push_back({setting, candidate.reason()});
     }
-    data_.emplace(layer, contenders_.front().shapes(), options.pass, job.rank(), options.seed);
-    for (Contender& contender : contenders_) contender.setData(*data_);
+    data_.emplace(layer, candidates_.front().shapes(), options.pass, job.rank(), options.seed);
+    for (LayerCandidate& candidate : candidates_) candidate.setData(*data_);
   }
 
-  std::vector<NotOffered> notOffered() const { return notOffered_; }
+  std::vector<Absent> notOffered() const { return notOffered_; }
 
   // What each computes is compared with what the first does. Throws std::runtime_error.
   std::vector<Timed> check() {
     std::vector<Timed> timed;
     std::vector<std::vector<float>> expected;
-    std::map<Contender::Work, std::size_t> first;  // of those that do the same
-    for (Contender& contender : contenders_) {
+    std::map<LayerCandidate::Work, std::size_t> first;  // of those that do the same
+    for (LayerCandidate& candidate : candidates_) {
       data_->prepare();
-      contender.run(1);
+      candidate.run(1);
       if (expected.empty()) expected = firstResults();
-      const double error = compare(expected, contender.setting());
-      const std::size_t timedAs = first.emplace(contender.work(), timed.size()).first->second;
-      timed.push_back({contender.setting(), contender.shapes().schedule, 1, error, timedAs});
+      const double error = compare(expected, candidate.setting());
+      const std::size_t timedAs = first.emplace(candidate.work(), timed.size()).first->second;
+      timed.push_back({candidate.setting(), candidate.shapes().schedule, 1, error, timedAs});
     }
     return timed;
   }
 
-  // A warm pass of a contender, on the slowest rank.
-  double warmSeconds(std::size_t contender) {
-    contenders_[contender].run(kWarmUps);
-    return largestOf(job_, secondsOf(contenders_[contender], 1));
+  // A warm pass of a candidate, on the slowest rank.
+  double warmSeconds(std::size_t candidate) {
+    candidates_[candidate].run(kWarmUps);
+    return largestOf(job_, secondsOf(candidates_[candidate], 1));
   }
 
   // Sets the passes of a turn, and the times.
   void run(std::vector<Timed>& timed) {
-    std::vector<std::size_t> racers;
+    std::vector<std::size_t> entries;
     for (std::size_t i = 0; i < timed.size(); ++i) {
       if (timed[i].timedAs != i) continue;
-      racers.push_back(i);
+      entries.push_back(i);
       timed[i].passes = static_cast<int>(
           std::clamp(std::ceil(options_.turnMs / 1000 / warmSeconds(i)), 1.0, double{kMostPasses}));
     }
     Draws draws(options_.seed);  // the same on every rank
-    race(timed, racers, options_.repetitions, draws);
-    race(timed, closeOnes(timed, racers), options_.closeRepetitions, draws);
-    for (Timed& contender : timed) {
-      contender.passes = timed[contender.timedAs].passes;
-      contender.seconds = timed[contender.timedAs].seconds;
-      contender.repeated = timed[contender.timedAs].repeated;
-      contender.disturbed = timed[contender.timedAs].disturbed;
+    takeTurns(timed, entries, options_.repetitions, draws);
+    takeTurns(timed, closeOnes(timed, entries), options_.closeRepetitions, draws);
+    for (Timed& candidate : timed) {
+      candidate.passes = timed[candidate.timedAs].passes;
+      candidate.seconds = timed[candidate.timedAs].seconds;
+      candidate.repeated = timed[candidate.timedAs].repeated;
+      candidate.disturbed = timed[candidate.timedAs].disturbed;
     }
   }
 
  private:
-  // Turns of those contenders; adds the times. Disturbed turns are repeated, but not more often than there are
+  // Turns of those candidates; adds the times. Disturbed turns are repeated, but not more often than there are
   // repetitions; then they count.
-  void race(std::vector<Timed>& timed, const std::vector<std::size_t>& racers, int repetitions,
-            Draws& draws) {
+  void takeTurns(std::vector<Timed>& timed, const std::vector<std::size_t>& entries,
+                 int repetitions, Draws& draws) {
     const auto wanted = static_cast<std::size_t>(repetitions);
-    std::vector<Times> times(racers.size());
+    std::vector<Times> times(entries.size());
     for (int round = 0; round < 2 * repetitions; ++round) {
       std::vector<std::size_t> lacking;
-      for (std::size_t i = 0; i < racers.size(); ++i)
+      for (std::size_t i = 0; i < entries.size(); ++i)
         if (times[i].quiet.size() < wanted) lacking.push_back(i);
       if (lacking.empty()) break;
       std::vector<double> disturbed(lacking.size());
       const std::vector<double> mine = inTurns(lacking.size(), draws, [&](std::size_t i) {
-        const std::size_t racer = racers[lacking[i]];
+        const std::size_t entry = entries[lacking[i]];
         const Watch watch;
-        const double seconds = secondsOf(contenders_[racer], timed[racer].passes);
+        const double seconds = secondsOf(candidates_[entry], timed[entry].passes);
         disturbed[i] = watch.disturbed() ? 1 : 0;
         return seconds;
       });
       const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
       disturbed = overRanks(job_.gather(disturbed), mine.size(), Average::kMax);
       for (std::size_t i = 0; i < lacking.size(); ++i) {
-        Times& racer = times[lacking[i]];
-        (disturbed[i] > 0 ? racer.disturbed : racer.quiet).push_back(slowest[i]);
+        Times& entry = times[lacking[i]];
+        (disturbed[i] > 0 ? entry.disturbed : entry.quiet).push_back(slowest[i]);
       }
     }
-    for (std::size_t i = 0; i < racers.size(); ++i) {
-      Timed& racer = timed[racers[i]];
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      Timed& entry = timed[entries[i]];
       const std::size_t missing = wanted - std::min(wanted, times[i].quiet.size());
-      racer.seconds.insert(racer.seconds.end(), times[i].quiet.begin(), times[i].quiet.end());
-      racer.seconds.insert(racer.seconds.end(), times[i].disturbed.begin(),
+      entry.seconds.insert(entry.seconds.end(), times[i].quiet.begin(), times[i].quiet.end());
+      entry.seconds.insert(entry.seconds.end(), times[i].disturbed.begin(),
                            times[i].disturbed.begin() + static_cast<std::ptrdiff_t>(missing));
-      racer.repeated += static_cast<int>(times[i].disturbed.size() - missing);
-      racer.disturbed += static_cast<int>(missing);
+      entry.repeated += static_cast<int>(times[i].disturbed.size() - missing);
+      entry.disturbed += static_cast<int>(missing);
     }
   }
 
   // Those that may be the best, and so decide what another choice has cost.
   static std::vector<std::size_t> closeOnes(const std::vector<Timed>& timed,
-                                            const std::vector<std::size_t>& racers) {
-    const auto medianOf = [&](std::size_t racer) { return quantileOf(timed[racer].seconds, 0.5); };
+                                            const std::vector<std::size_t>& entries) {
+    const auto medianOf = [&](std::size_t entry) { return quantileOf(timed[entry].seconds, 0.5); };
     double least = kInfinity;
-    for (const std::size_t racer : racers) least = std::min(least, medianOf(racer));
+    for (const std::size_t entry : entries) least = std::min(least, medianOf(entry));
     std::vector<std::size_t> close;
-    for (const std::size_t racer : racers)
-      if (medianOf(racer) <= kClose * least) close.push_back(racer);
+    for (const std::size_t entry : entries)
+      if (medianOf(entry) <= kClose * least) close.push_back(entry);
     return close;
   }
 
@@ -172,7 +172,7 @@ class Race {
     for (const ResultArray& result : data_->results())
       all.emplace_back(result.values.begin(), result.values.end());
     if (!(largestOf(job_, *std::ranges::max_element(all[0])) > 0))
-      throw std::runtime_error("the output of " + contenders_.front().setting().name() +
+      throw std::runtime_error("the output of " + candidates_.front().setting().name() +
                                " has no element above 0");
     return all;
   }
@@ -186,7 +186,7 @@ class Race {
       if (!(error <= kTolerance))
         throw std::runtime_error(setting.name() + ": the " + results[i].name + " is off by " +
                                  std::to_string(error) + " of its largest value from that of " +
-                                 contenders_.front().setting().name());
+                                 candidates_.front().setting().name());
       largest = std::max(largest, error);
     }
     return largest;
@@ -194,17 +194,17 @@ class Race {
 
   const Options& options_;
   const Job& job_;
-  std::vector<Contender> contenders_;
-  std::vector<NotOffered> notOffered_;
-  std::optional<Data> data_;  // its shapes are known once there is a contender
+  std::vector<LayerCandidate> candidates_;
+  std::vector<Absent> notOffered_;
+  std::optional<Data> data_;  // its shapes are known once there is a candidate
 };
 
 }  // namespace
 
 Measured measure(const Layer& layer, const Options& options, const Job& job, Grids& grids) {
-  Race race(layer, settings(), options, job, grids);
-  Measured measured{race.check(), race.notOffered()};
-  race.run(measured.timed);
+  LayerBenchmark benchmark(layer, settings(), options, job, grids);
+  Measured measured{benchmark.check(), benchmark.notOffered()};
+  benchmark.run(measured.timed);
   return measured;
 }
 
@@ -224,7 +224,7 @@ int chooseScale(const std::vector<Layer>& layers, const Options& options, const 
   const auto tooMuch = [&](int scale) {
     const Layer layer = scaled(large, scale);
     if (bytesOnNode(layer, options.pass, job) > options.memoryGib * (1 << 30)) return true;
-    const double seconds = Race(layer, baseline, options, job, grids).warmSeconds(0);
+    const double seconds = LayerBenchmark(layer, baseline, options, job, grids).warmSeconds(0);
     const double turn = std::max(seconds, options.turnMs / 1000);
     const double turns = options.repetitions * turn + (kWarmUps + 2) * seconds;
     return turns * static_cast<double>(settings().size()) > options.layerSeconds;

@@ -13,7 +13,7 @@
 
 #include "perf/common/job.h"
 #include "perf/common/number_checks.h"
-#include "perf/layers/contender.h"
+#include "perf/layers/candidate.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -71,14 +71,14 @@ void run(const OneLayer& options, const Job& job) {
   Layer layer = options.layer;
   if (layer.grid.nEsp > 0) layer.grid.nEp = job.ranks() / layer.grid.nEsp;
   Grids grids(job);
-  Contender contender(layer, {options.schedule, ""}, options.pass, grids);
-  if (!contender.offered()) throw std::runtime_error(contender.reason());
-  Data data(layer, contender.shapes(), options.pass, job.rank(), 1);
-  contender.setData(data);
-  contender.run(1);
-  contender.barrier();
+  LayerCandidate candidate(layer, {options.schedule, ""}, options.pass, grids);
+  if (!candidate.offered()) throw std::runtime_error(candidate.reason());
+  Data data(layer, candidate.shapes(), options.pass, job.rank(), 1);
+  candidate.setData(data);
+  candidate.run(1);
+  candidate.barrier();
   const double begin = now();
-  contender.run(options.passes);
+  candidate.run(options.passes);
   const double end = now();
   std::printf("{\"rank\": %d, \"pid\": %d, \"passes\": %d, \"begin\": %.6f, \"end\": %.6f}\n",
               job.rank(), static_cast<int>(getpid()), options.passes, begin, end);

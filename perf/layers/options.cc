@@ -15,13 +15,13 @@ std::string checkScale(const std::string& text) {
   return text + " is no power of two up to " + std::to_string(kLargestScale);
 }
 
-// Contenders fix both by themselves, and these would override them all.
+// Candidates fix both by themselves, and these would override them all.
 void checkEnvironment() {
   for (const char* variable : {"MOECCL_ALGO", "MOECCL_SCHEDULE"}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0')
       throw CLI::ValidationError(variable, "it is set, to " + std::string(value) +
-                                               ", and would make all contenders alike; unset it");
+                                               ", and would make all candidates alike; unset it");
   }
 }
 
@@ -61,7 +61,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"forward", "both"}))
       ->capture_default_str();
   app.add_option("-r,--repetitions", options.repetitions,
-                 "how often each contender has its turn, each time in another order")
+                 "how often each candidate has its turn, each time in another order")
       ->check(kPositive)
       ->capture_default_str();
   app.add_option("--close-repetitions", options.closeRepetitions,

@@ -15,18 +15,18 @@ using Chosen = std::optional<std::size_t>;
 Chosen firstBy(SelectionRule rule, const Outcome& outcome) {
   const std::vector<Prediction>& predictions = outcome.selection[rule];
   if (predictions.empty()) return std::nullopt;
-  return contenderOf(outcome.measured.timed, predictions.front().schedule);
+  return candidateOf(outcome.measured.timed, predictions.front().schedule);
 }
 
 Chosen byModel(const Outcome& outcome, moecclSchedule_t) {
-  return contenderOf(outcome.measured.timed, moecclScheduleAuto);
+  return candidateOf(outcome.measured.timed, moecclScheduleAuto);
 }
 Chosen byParm(const Outcome& outcome, moecclSchedule_t) { return firstBy(kRuleParm, outcome); }
 Chosen byCorrected(const Outcome& outcome, moecclSchedule_t) {
   return firstBy(kRuleCorrected, outcome);
 }
 Chosen always(const Outcome& outcome, moecclSchedule_t schedule) {
-  return contenderOf(outcome.measured.timed, schedule);
+  return candidateOf(outcome.measured.timed, schedule);
 }
 
 constexpr int kS1 = moecclScheduleS1, kS2 = 3, kAuto = moecclScheduleAuto;
@@ -103,12 +103,12 @@ std::vector<double> predictionErrors(moecclSchedule_t schedule,
                                      const std::vector<Outcome>& outcomes) {
   std::vector<double> errors;
   for (const Outcome& outcome : outcomes) {
-    const auto contender = contenderOf(outcome.measured.timed, schedule);
-    if (!contender) continue;
+    const auto candidate = candidateOf(outcome.measured.timed, schedule);
+    if (!candidate) continue;
     for (const Prediction& prediction : outcome.selection[kRuleModel])
       if (prediction.schedule == schedule)
         errors.push_back(predictionError(
-            prediction.seconds, quantileOf(outcome.measured.timed[*contender].seconds, 0.5)));
+            prediction.seconds, quantileOf(outcome.measured.timed[*candidate].seconds, 0.5)));
   }
   return errors;
 }
@@ -116,7 +116,7 @@ std::vector<double> predictionErrors(moecclSchedule_t schedule,
 std::size_t disagreements(const std::vector<Outcome>& outcomes) {
   return static_cast<std::size_t>(
       std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& outcome) {
-        const auto automatic = contenderOf(outcome.measured.timed, moecclScheduleAuto);
+        const auto automatic = candidateOf(outcome.measured.timed, moecclScheduleAuto);
         const std::vector<Prediction>& model = outcome.selection[kRuleModel];
         return automatic && !model.empty() &&
                model.front().schedule != outcome.measured.timed[*automatic].followed;

@@ -21,7 +21,7 @@ struct Outcome {
 // A way to choose a schedule.
 struct Rule {
   std::string name;
-  // The index of the contender that stands for the choice; nothing where it was not measured.
+  // The index of the candidate that stands for the choice; nothing where it was not measured.
   std::optional<std::size_t> (*choose)(const Outcome& outcome, moecclSchedule_t always);
   moecclSchedule_t always;  // of rules that do not ask
 };

@@ -45,9 +45,9 @@ void printShape(const Layer& layer) {
 }
 
 void printMedian(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
-  const auto contender = contenderOf(timed, schedule);
-  if (contender)
-    std::printf(" %9.3f", 1e3 * quantileOf(timed[*contender].seconds, 0.5));
+  const auto candidate = candidateOf(timed, schedule);
+  if (candidate)
+    std::printf(" %9.3f", 1e3 * quantileOf(timed[*candidate].seconds, 0.5));
   else
     std::printf(" %9s", "-");
 }
@@ -95,11 +95,11 @@ void Report::add(Outcome outcome) {
   for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)
     printMedian(timed, static_cast<moecclSchedule_t>(i));
   printMedian(timed, moecclScheduleAuto);
-  const std::size_t automatic = *contenderOf(timed, moecclScheduleAuto);
+  const std::size_t automatic = *candidateOf(timed, moecclScheduleAuto);
   const Verdict verdict = judge(timed, outcome.best, automatic);
   std::printf("  %-8s %9.3f %6.1f%%  %s\n", scheduleName(timed[automatic].followed).c_str(),
               1e3 * outcome.best.seconds, 100 * verdict.regret,
-              timed[outcome.best.contender].setting.name().c_str());
+              timed[outcome.best.candidate].setting.name().c_str());
   std::fflush(stdout);
   run_.outcomes.push_back(std::move(outcome));
   showProgress();

@@ -126,7 +126,7 @@ double bytesOfData(const Layer& layer, moecclPass_t pass) {
       2 * localExperts * embedding * static_cast<double>(layer.hidden) / layer.grid.nEsp;
   const double all = weights + embedding * static_cast<double>(layer.experts) +
                      3 * static_cast<double>(layer.tokens()) * embedding;
-  // Gradients, and those of the first contender, with which others' are compared.
+  // Gradients, and those of the first candidate, with which others' are compared.
   return kFloat * (isTraining(pass) ? 3 * all : all);
 }
 

@@ -10,7 +10,7 @@ void printRules(const Run& run) {
   std::vector<double> noise;
   for (const Outcome& outcome : run.outcomes) noise.push_back(outcome.best.noise);
   std::printf(
-      "#\n# Choices. regret: time of the choice over that of the best contender, less 1. right:\n"
+      "#\n# Choices. regret: time of the choice over that of the best candidate, less 1. right:\n"
       "# of the best one's schedule. as good: it is the best, or their times overlap from first\n"
       "# to third quartile, or its regret is no more than the noise (%.1f %% in the median)\n",
       100 * quantileOf(noise, 0.5));

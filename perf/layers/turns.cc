@@ -4,13 +4,13 @@
 
 namespace moeccl::perf::layers {
 
-std::vector<double> inTurns(std::size_t contenders, Draws& draws,
+std::vector<double> inTurns(std::size_t candidates, Draws& draws,
                             const std::function<double(std::size_t)>& turn) {
-  std::vector<std::size_t> order(contenders);
+  std::vector<std::size_t> order(candidates);
   std::iota(order.begin(), order.end(), std::size_t{0});
   draws.shuffle(order);
-  std::vector<double> values(contenders);
-  for (const std::size_t contender : order) values[contender] = turn(contender);
+  std::vector<double> values(candidates);
+  for (const std::size_t candidate : order) values[candidate] = turn(candidate);
   return values;
 }
 

@@ -17,15 +17,15 @@ std::byte* blockAt(std::byte* buffer, int block, std::size_t bytes) {
   return buffer + static_cast<std::size_t>(block) * bytes;
 }
 
-// The fastest MPI contender if there is one, else the first contender; in the same place.
+// The fastest MPI competitor if there is one, else the first competitor; in the same place.
 void chooseReferences(std::vector<Result>& results) {
   for (Result& result : results) {
     std::size_t best = results.size();
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (results[i].inPlace != result.inPlace) continue;
       if (best == results.size() ||
-          (results[i].contender->isMpi() &&
-           (!results[best].contender->isMpi() ||
+          (results[i].competitor->isMpi() &&
+           (!results[best].competitor->isMpi() ||
             spreadOf(results[i].times).median < spreadOf(results[best].times).median)))
         best = i;
     }
@@ -36,7 +36,7 @@ void chooseReferences(std::vector<Result>& results) {
 }  // namespace
 
 Measurement::Buffers Measurement::buffers(bool inPlace, std::size_t block) {
-  const Collective& collective = *options_.collective;
+  const MeasuredCollective& collective = *options_.collective;
   if (!inPlace) return {send_.data(), recv_.data()};
   const int own = collective.inPlaceBlock(job_.rank());
   if (collective.sendBlocks(world_) > collective.recvBlocks(world_))
@@ -44,9 +44,9 @@ Measurement::Buffers Measurement::buffers(bool inPlace, std::size_t block) {
   return {blockAt(recv_.data(), own, block), recv_.data()};
 }
 
-std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t count,
+std::int64_t Measurement::check(Competitor& competitor, bool inPlace, std::size_t count,
                                 const DataType& type) {
-  const Collective& collective = *options_.collective;
+  const MeasuredCollective& collective = *options_.collective;
   const std::size_t block = count * type.bytes;
   const Elements elements{type.bytes, collective.sums};
   const auto [send, recv] = buffers(inPlace, block);
@@ -62,12 +62,12 @@ std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t 
       fillBlock(one, elements, collective.sent(world_, job_.rank(), b), checks_);
       memory.put(blockAt(send, b, block), one.data(), block);
     }
-    contender.exchange(send, recv, count, type);
+    competitor.exchange(send, recv, count, type);
     memory.synchronize();
-    contender.barrier();
-    contender.settle(send, recv, count, type);
+    competitor.barrier();
+    competitor.settle(send, recv, count, type);
     for (int b = 0; b < collective.recvBlocks(world_); ++b) {
-      const Payload payload = collective.received(world_, job_.rank(), b);
+      const BlockData payload = collective.received(world_, job_.rank(), b);
       poisonBlock(one, elements, payload, checks_);  // it may still hold what was sent
       memory.get(one.data(), blockAt(recv, b, block), block);
       wrong += countWrong(one, elements, payload, checks_);
@@ -76,20 +76,20 @@ std::int64_t Measurement::check(Contender& contender, bool inPlace, std::size_t 
   return job_.sum(wrong);
 }
 
-double Measurement::time(Contender& contender, bool inPlace, std::size_t count,
+double Measurement::time(Competitor& competitor, bool inPlace, std::size_t count,
                          const DataType& type) {
   const auto [send, recv] = buffers(inPlace, count * type.bytes);
-  contender.barrier();
-  for (int i = 0; i < options_.warmupIterations; ++i) contender.exchange(send, recv, count, type);
+  competitor.barrier();
+  for (int i = 0; i < options_.warmupIterations; ++i) competitor.exchange(send, recv, count, type);
   job_.memory().synchronize();
   // Else a rank whose last call was over early would count what others still needed for theirs.
-  contender.barrier();
+  competitor.barrier();
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < options_.iterations; ++i) contender.exchange(send, recv, count, type);
+  for (int i = 0; i < options_.iterations; ++i) competitor.exchange(send, recv, count, type);
   job_.memory().synchronize();
   const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
   // What MPI has not sent yet it sends while it is called: not while another library is.
-  contender.barrier();
+  competitor.barrier();
   return passed.count() / options_.iterations;
 }
 
@@ -99,7 +99,7 @@ std::uint32_t Measurement::seedOf(const Job& job) {
 }
 
 std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
-  const Collective& collective = *options_.collective;
+  const MeasuredCollective& collective = *options_.collective;
   const auto sendBlocks = static_cast<std::size_t>(collective.sendBlocks(world_));
   const auto recvBlocks = static_cast<std::size_t>(collective.recvBlocks(world_));
   const std::size_t blocks = std::max(sendBlocks, recvBlocks);
@@ -113,15 +113,15 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
   recv_.atLeast(block * recvBlocks);
 
   std::vector<Result> results;
-  for (const auto& contender : contenders_)
+  for (const auto& competitor : competitors_)
     for (const bool inPlace : {false, true})
       if (!inPlace || collective.inPlaceBlock != nullptr)
         results.push_back(
-            {total, block, count, type.name, contender.get(), inPlace, {}, -1, 0, 0, 0});
+            {total, block, count, type.name, competitor.get(), inPlace, {}, -1, 0, 0, 0});
 
   if (options_.checkIterations > 0)
     for (Result& result : results)
-      result.wrong = check(*result.contender, result.inPlace, count, type);
+      result.wrong = check(*result.competitor, result.inPlace, count, type);
 
   // What came before, another library's turn above all, slows some down: nobody always follows the same one.
   std::vector<std::size_t> order(results.size());
@@ -132,7 +132,7 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
     mine.resize(first + order.size());
     std::ranges::shuffle(order, random_);
     for (const std::size_t turn : order)
-      mine[first + turn] = time(*results[turn].contender, results[turn].inPlace, count, type);
+      mine[first + turn] = time(*results[turn].competitor, results[turn].inPlace, count, type);
   }
   const std::vector<double> times = overRanks(job_.gather(mine), mine.size(), options_.average);
 

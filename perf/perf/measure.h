@@ -1,4 +1,4 @@
-// One size, all contenders in turns.
+// One size, all competitors in turns.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 #include "perf/common/job.h"
 
 namespace moeccl::perf {
@@ -16,7 +16,7 @@ struct Result {
   std::size_t block;  // bytes
   std::size_t count;  // elements of a block
   const char* type;
-  Contender* contender;
+  Competitor* competitor;
   bool inPlace;
   std::vector<double> times;  // microseconds per call, one for each repetition
   std::int64_t wrong;         // elements, on all ranks and in all checked calls; -1: not checked
@@ -30,16 +30,16 @@ class Measurement {
  public:
   // Collective.
   Measurement(const Options& options, const Job& job, const World& world,
-              const std::vector<std::unique_ptr<Contender>>& contenders)
+              const std::vector<std::unique_ptr<Competitor>>& competitors)
       : options_(options),
         job_(job),
         world_(world),
-        contenders_(contenders),
+        competitors_(competitors),
         send_(job.memory()),
         recv_(job.memory()),
         random_(seedOf(job)) {}
 
-  // `size` is an entry of options.sizes(). Returns results by contender, out of place before in
+  // `size` is an entry of options.sizes(). Returns results by competitor, out of place before in
   // place, the same on all ranks. Collective. Throws std::runtime_error.
   std::vector<Result> measure(std::uint64_t size, const DataType& type);
 
@@ -48,16 +48,16 @@ class Measurement {
     std::byte *send, *recv;
   };
   Buffers buffers(bool inPlace, std::size_t block);
-  std::int64_t check(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+  std::int64_t check(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);
   // Of the order of turns: another one in each run, the same on all ranks. Collective.
   static std::uint32_t seedOf(const Job& job);
   // Microseconds per call, on this rank.
-  double time(Contender& contender, bool inPlace, std::size_t count, const DataType& type);
+  double time(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);
 
   const Options& options_;
   const Job& job_;
   const World& world_;
-  const std::vector<std::unique_ptr<Contender>>& contenders_;
+  const std::vector<std::unique_ptr<Competitor>>& competitors_;
   Buffer send_, recv_;
   std::mt19937 random_;
   std::uint64_t checks_ = 0;

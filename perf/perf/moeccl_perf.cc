@@ -30,18 +30,18 @@ World worldOf(const Options& options, const Job& job) {
 
 // Returns the number of wrong elements.
 std::int64_t run(const Options& options, const Job& job) {
-  std::vector<std::unique_ptr<Contender>> contenders;
+  std::vector<std::unique_ptr<Competitor>> competitors;
   const World world = worldOf(options, job);
   for (const std::string& algorithm : options.algorithms)
-    contenders.push_back(
-        makeContender(*options.collective, world, algorithm, job.comm(), job.memory()));
+    competitors.push_back(
+        makeCompetitor(*options.collective, world, algorithm, job.comm(), job.memory()));
   for (const std::string& algorithm : options.mpiAlgorithms)
-    contenders.push_back(job.mpi()->contender(*options.collective, algorithm));
+    competitors.push_back(job.mpi()->competitor(*options.collective, algorithm));
 
   const std::vector<int> ranksPerNode = job.ranksPerNode();
   std::optional<Report> report;
   if (job.rank() == 0) report.emplace(options, job, world, ranksPerNode);
-  Measurement measurement(options, job, world, contenders);
+  Measurement measurement(options, job, world, competitors);
   std::int64_t wrong = 0;
   for (const DataType& type : options.dataTypes) {
     for (const std::uint64_t size : options.sizes()) {

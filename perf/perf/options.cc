@@ -36,8 +36,9 @@ std::string namesOf(const Table& table) {
 
 void chooseCollective(const std::string& name, Options& options) {
   const auto table = collectives();
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const Collective& entry) { return entry.name == name; });
+  const auto found = std::find_if(table.begin(), table.end(), [&](const MeasuredCollective& entry) {
+    return entry.name == name;
+  });
   if (found == table.end())
     throw CLI::ValidationError("COLLECTIVE",
                                "\"" + name + "\" is none; there are " + namesOf(table));
@@ -164,7 +165,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("-d,--datatype", dataType, "all, " + namesOf(kDataTypes))->capture_default_str();
   app.add_option("-r,--repeats", options.repetitions,
-                 "how often each of the contenders has its turn of -w and -n calls")
+                 "how often each of the competitors has its turn of -w and -n calls")
       ->check(kPositive)
       ->capture_default_str();
   app.add_option("--algorithms", options.algorithms,

@@ -12,7 +12,7 @@
 
 namespace moeccl::perf {
 
-struct Collective;
+struct MeasuredCollective;
 
 struct DataType {
   const char* name;  // nccl-tests'
@@ -24,7 +24,7 @@ struct DataType {
 enum class Average { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
 
 struct Options {
-  const Collective* collective = nullptr;
+  const MeasuredCollective* collective = nullptr;
   std::uint64_t minBytes = 32u << 20;
   std::uint64_t maxBytes = 32u << 20;
   std::uint64_t stepBytes = 1u << 20;

@@ -25,14 +25,14 @@ ordered_json toJson(const Result& result, const Result& reference) {
       {"block", result.block},
       {"count", result.count},
       {"type", result.type},
-      {"algorithm", result.contender->name()},
+      {"algorithm", result.competitor->name()},
       {"inPlace", result.inPlace},
       {"timesUs", result.times},
       {"timeUs", toJson(spreadOf(result.times))},
       {"algbwGBs", result.algorithmBandwidth},
       {"busbwGBs", result.busBandwidth},
       {"wrong", result.wrong < 0 ? ordered_json() : ordered_json(result.wrong)},
-      {"reference", reference.contender->name()},
+      {"reference", reference.competitor->name()},
       {"ratio", toJson(ratioOf(reference.times, result.times))},
   };
 }
@@ -134,10 +134,10 @@ void Report::add(const std::vector<Result>& results) {
     if (!result.inPlace)
       std::printf("%s%12zu %10zu %12zu %8s %-18s", &result == results.data() ? "" : "\n",
                   result.size, result.block, result.count, result.type,
-                  result.contender->name().c_str());
+                  result.competitor->name().c_str());
     printResult(result, reference);
     json_["results"].push_back(toJson(result, reference));
-    if (!result.contender->isMpi()) busBandwidths_.push_back(result.busBandwidth);
+    if (!result.competitor->isMpi()) busBandwidths_.push_back(result.busBandwidth);
   }
   std::printf("\n");
   std::fflush(stdout);

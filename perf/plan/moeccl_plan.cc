@@ -5,7 +5,7 @@
 
 #include "perf/plan/drawing.h"
 #include "perf/plan/options.h"
-#include "perf/plan/subject.h"
+#include "perf/plan/plan_set.h"
 #include "src/verify/verify.h"
 
 namespace moeccl::perf::plan {
@@ -21,30 +21,30 @@ void printList() {
   }
 }
 
-void printPlans(const Subject& subject, int only) {
-  for (int rank = 0; rank < subject.topology.ranks(); ++rank)
+void printPlans(const PlanSet& set, int only) {
+  for (int rank = 0; rank < set.topology.ranks(); ++rank)
     if (only < 0 || rank == only)
-      printText(std::cout, subject.plans[static_cast<std::size_t>(rank)], rank);
+      printText(std::cout, set.plans[static_cast<std::size_t>(rank)], rank);
 }
 
-void prove(const Subject& subject) {
-  const std::vector<Violation> violations = verify(subject.contract, subject.plans);
+void prove(const PlanSet& set) {
+  const std::vector<Violation> violations = verify(set.contract, set.plans);
   for (const Violation& violation : violations) std::cout << violation.text << '\n';
   if (!violations.empty())
     throw std::runtime_error("the plans are wrong, in " + std::to_string(violations.size()) +
                              " places");
-  std::cout << "verified: every output holds what " << nameOf(subject.contract.collective)
+  std::cout << "verified: every output holds what " << nameOf(set.contract.collective)
             << " promises, in every order of execution, and nobody waits for ever\n";
 }
 
 void run(const Options& options) {
   if (options.list) return printList();
-  const Subject subject = subjectOf(options);
-  std::cout << summaryOf(subject) << '\n';
-  if (!options.quiet) printPlans(subject, options.rank);
-  if (!options.dotFile.empty()) writeDot(options.dotFile, subject.plans, options.rank);
-  if (!options.svgFile.empty()) writeSvg(options.svgFile, subject.plans, options.rank);
-  if (options.verify) prove(subject);
+  const PlanSet set = plansOf(options);
+  std::cout << summaryOf(set) << '\n';
+  if (!options.quiet) printPlans(set, options.rank);
+  if (!options.dotFile.empty()) writeDot(options.dotFile, set.plans, options.rank);
+  if (!options.svgFile.empty()) writeSvg(options.svgFile, set.plans, options.rank);
+  if (options.verify) prove(set);
 }
 
 int main(int argc, char** argv) {

@@ -9,16 +9,16 @@
 namespace moeccl::perf {
 namespace {
 
-void plan(const PlanOptions& options) {
-  const Planner planner(options);
-  const std::vector<Predicted> all = planner.rank(placementsOf(options));
+void plan(const PredictOptions& options) {
+  const Predictor predictor(options);
+  const std::vector<Predicted> all = predictor.rank(placementsOf(options));
   printRanking(options, all);
-  if (options.explain) std::printf("\n%s", planner.explain(all[0].shape).c_str());
+  if (options.explain) std::printf("\n%s", predictor.explain(all[0].shape).c_str());
   if (!options.jsonFile.empty()) writeRanking(options, all);
 }
 
 int main(int argc, char** argv) {
-  const Parsed<PlanOptions> parsed = parsePlanOptions(argc, argv);
+  const Parsed<PredictOptions> parsed = parsePredictOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-predict", parsed)) return *code;
   return runAlone("moeccl-predict", [&] { plan(parsed.options); });
 }

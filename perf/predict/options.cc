@@ -109,7 +109,7 @@ std::vector<int> unevenNodes(const std::string& text) {
   }
 }
 
-void chooseNodes(const CLI::App& app, int nodes, int ranks, PlanOptions& options) {
+void chooseNodes(const CLI::App& app, int nodes, int ranks, PredictOptions& options) {
   if (options.ranksPerNode.empty()) {
     if (app.count("--nodes") == 0 || app.count("--ranks-per-node") == 0)
       throw CLI::ValidationError(
@@ -129,9 +129,9 @@ void chooseNodes(const CLI::App& app, int nodes, int ranks, PlanOptions& options
 
 }  // namespace
 
-Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv) {
-  Parsed<PlanOptions> parsed;
-  PlanOptions& options = parsed.options;
+Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
+  Parsed<PredictOptions> parsed;
+  PredictOptions& options = parsed.options;
   int nodes = 0, ranks = 0;
   std::vector<std::string> layer;
   std::string pass = "forward", uneven;

@@ -10,7 +10,7 @@
 
 namespace moeccl::perf {
 
-struct PlanOptions {
+struct PredictOptions {
   std::vector<int> ranksPerNode;
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
   int nMp = 0;  // 0: all that divide the ranks
@@ -21,6 +21,6 @@ struct PlanOptions {
   std::string jsonFile;  // empty: none
 };
 
-Parsed<PlanOptions> parsePlanOptions(int argc, const char* const* argv);
+Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv);
 
 }  // namespace moeccl::perf

@@ -7,7 +7,7 @@
 
 namespace moeccl::perf {
 
-std::vector<moecclGridShape_t> placementsOf(const PlanOptions& options) {
+std::vector<moecclGridShape_t> placementsOf(const PredictOptions& options) {
   const int ranks = std::accumulate(options.ranksPerNode.begin(), options.ranksPerNode.end(), 0);
   const moecclMoeConfig_t& layer = options.layer;
   std::vector<moecclGridShape_t> placements;

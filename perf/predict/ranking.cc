@@ -21,7 +21,7 @@ constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
 
 const char* nameOf(moecclSchedule_t schedule) { return kSchedules[schedule]; }
 
-Planner::Planner(const PlanOptions& options) : options_(options) {
+Predictor::Predictor(const PredictOptions& options) : options_(options) {
   if (options.profileFile.empty()) return;
   moecclProfile_t profile = nullptr;
   const moecclResult_t result = moecclProfileLoad(options.profileFile.c_str(), &profile);
@@ -29,7 +29,7 @@ Planner::Planner(const PlanOptions& options) : options_(options) {
   profile_.reset(profile);
 }
 
-moecclCluster_t Planner::clusterOf(const moecclGridShape_t& shape) const {
+moecclCluster_t Predictor::clusterOf(const moecclGridShape_t& shape) const {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.nNodes = static_cast<int>(options_.ranksPerNode.size());
   cluster.ranksPerNode = options_.ranksPerNode.data();
@@ -38,7 +38,7 @@ moecclCluster_t Planner::clusterOf(const moecclGridShape_t& shape) const {
   return cluster;
 }
 
-moecclScheduleQuery_t Planner::queryOf(const moecclCluster_t& cluster) const {
+moecclScheduleQuery_t Predictor::queryOf(const moecclCluster_t& cluster) const {
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &options_.layer;
@@ -46,7 +46,7 @@ moecclScheduleQuery_t Planner::queryOf(const moecclCluster_t& cluster) const {
   return query;
 }
 
-std::vector<Predicted> Planner::rank(const std::vector<moecclGridShape_t>& placements) const {
+std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& placements) const {
   const int ranks = std::accumulate(options_.ranksPerNode.begin(), options_.ranksPerNode.end(), 0);
   std::vector<Predicted> all;
   std::string refused;
@@ -68,7 +68,7 @@ std::vector<Predicted> Planner::rank(const std::vector<moecclGridShape_t>& place
   return all;
 }
 
-std::string Planner::explain(const moecclGridShape_t& shape) const {
+std::string Predictor::explain(const moecclGridShape_t& shape) const {
   const moecclCluster_t cluster = clusterOf(shape);
   const moecclScheduleQuery_t query = queryOf(cluster);
   std::size_t bytes = 0;

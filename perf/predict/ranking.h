@@ -18,10 +18,10 @@ struct Predicted {
   double tokensPerSecond;  // of the whole cluster
 };
 
-class Planner {
+class Predictor {
  public:
   // Throws std::runtime_error where the profile cannot be read.
-  explicit Planner(const PlanOptions& options);
+  explicit Predictor(const PredictOptions& options);
 
   // Most tokens per second first: with one N_MP that is the least time. Grids that the layer's config does not allow
   // are left out. Throws std::runtime_error where none remains.
@@ -36,7 +36,7 @@ class Planner {
   moecclCluster_t clusterOf(const moecclGridShape_t& shape) const;
   moecclScheduleQuery_t queryOf(const moecclCluster_t& cluster) const;
 
-  const PlanOptions& options_;
+  const PredictOptions& options_;
   std::unique_ptr<moecclProfile, Destroy> profile_;
 };
 

@@ -56,7 +56,7 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
 
 }  // namespace
 
-void printRanking(const PlanOptions& options, const std::vector<Predicted>& all) {
+void printRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
   const auto shown =
       options.top == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(options.top));
   std::printf("# %s, pass: %s, %s\n", textOfNodes(options.ranksPerNode).c_str(),
@@ -76,7 +76,7 @@ void printRanking(const PlanOptions& options, const std::vector<Predicted>& all)
   }
 }
 
-void writeRanking(const PlanOptions& options, const std::vector<Predicted>& all) {
+void writeRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
   ordered_json choices = ordered_json::array();
   for (const Predicted& one : all) choices.push_back(toJson(one, options.ranksPerNode));
   const moecclMoeConfig_t& layer = options.layer;

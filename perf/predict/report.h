@@ -8,8 +8,8 @@
 
 namespace moeccl::perf {
 
-void printRanking(const PlanOptions& options, const std::vector<Predicted>& all);
+void printRanking(const PredictOptions& options, const std::vector<Predicted>& all);
 // Throws std::runtime_error where the file cannot be written.
-void writeRanking(const PlanOptions& options, const std::vector<Predicted>& all);
+void writeRanking(const PredictOptions& options, const std::vector<Predicted>& all);
 
 }  // namespace moeccl::perf

@@ -25,7 +25,7 @@ def load(path):
             report = json.load(file)
     except (OSError, ValueError) as error:
         raise SystemExit(f"cannot read {path}: {error}; moeccl-layers writes it when it ends") from None
-    if not isinstance(report, dict) or report.get("schema") != "moeccl-layers" or report.get("schemaVersion") != 1:
+    if not isinstance(report, dict) or report.get("schema") != "moeccl-layers" or report.get("schemaVersion") != 2:
         raise SystemExit(f"{path} is no JSON of this version of moeccl-layers")
     if not report["layers"]:
         raise SystemExit(f"{path} holds no layer that was measured")
@@ -33,7 +33,7 @@ def load(path):
 
 
 def medians(layer):
-    return {contender["name"]: statistics.median(contender["seconds"]) for contender in layer["contenders"]}
+    return {candidate["name"]: statistics.median(candidate["seconds"]) for candidate in layer["candidates"]}
 
 
 def plot_regrets(axis, report):

@@ -7,8 +7,8 @@
 
 Beside what moeccl-layers itself prints:
 
-not slower: layers in which the choice is the best contender, or its turns are not slower than that one's by a rank-sum
-test (one-sided, 1 %, divided by the number of contenders with as many turns, since the best of them is the luckiest).
+not slower: layers in which the choice is the best candidate, or its turns are not slower than that one's by a rank-sum
+test (one-sided, 1 %, divided by the number of candidates with as many turns, since the best of them is the luckiest).
 Stricter than "as good" where there are many turns.
 floor: who chooses baseline, S1 or S2 by every other turn loses this in the turns between, in the mean and at worst: what
 chance alone makes of regrets, with half of the turns.
@@ -37,22 +37,22 @@ def table(head, rows):
 
 
 def turns_of(layer, name):
-    return next(contender["seconds"] for contender in layer["contenders"] if contender["name"] == name)
+    return next(candidate["seconds"] for candidate in layer["candidates"] if candidate["name"] == name)
 
 
 def chance_of_slower(one, other):
-    """That turns of equal contenders differ at least so much, `one` being the slower (Mann and Whitney)."""
+    """That turns of equal candidates differ at least so much, `one` being the slower (Mann and Whitney)."""
     slower = sum((mine > its) + (mine == its) / 2 for mine, its in itertools.product(one, other))
     spread = math.sqrt(len(one) * len(other) * (len(one) + len(other) + 1) / 12)
     return math.erfc((slower - len(one) * len(other) / 2) / spread / math.sqrt(2)) / 2
 
 
 def not_slower(layer):
-    chosen = layer["rules"]["model"]["contender"]
-    same = {contender["name"]: contender["timedAs"] for contender in layer["contenders"]}
+    chosen = layer["rules"]["model"]["candidate"]
+    same = {candidate["name"]: candidate["timedAs"] for candidate in layer["candidates"]}
     turns, best = turns_of(layer, chosen), turns_of(layer, layer["best"])
-    rivals = sum(contender["timedAs"] == contender["name"] and len(contender["seconds"]) == len(best)
-                 for contender in layer["contenders"]) - 1
+    rivals = sum(candidate["timedAs"] == candidate["name"] and len(candidate["seconds"]) == len(best)
+                 for candidate in layer["candidates"]) - 1
     return same[chosen] == same[layer["best"]] or chance_of_slower(turns, best) >= SLOWER / max(rivals, 1)
 
 
@@ -62,7 +62,7 @@ def floor(report):
         return []
     losses = []
     for layer in report["layers"]:
-        turns = {contender["name"]: contender["seconds"] for contender in layer["contenders"]}
+        turns = {candidate["name"]: candidate["seconds"] for candidate in layer["candidates"]}
         for half in (0, 1):
             chosen = min((name for name in SCHEDULES if name in turns),
                          key=lambda name: statistics.median(turns[name][half::2]))
@@ -136,16 +136,16 @@ def misses(report):
         if verdict["withinNoise"]:
             continue
         times = medians(layer)
-        turns = turns_of(layer, verdict["contender"]), turns_of(layer, layer["best"])
+        turns = turns_of(layer, verdict["candidate"]), turns_of(layer, layer["best"])
         rows.append([f"{layer['nMp']}, {layer['nEsp']}", f"{1e3 * times[layer['best']]:.2f}", layer["best"],
-                     f"{1e3 * times[verdict['contender']]:.2f}", layer["predictions"]["model"][0]["schedule"] + ": " +
+                     f"{1e3 * times[verdict['candidate']]:.2f}", layer["predictions"]["model"][0]["schedule"] + ": " +
                      layer["predictions"]["model"][0]["exchanges"], percent(verdict["regret"]),
                      percent(layer["noise"]), f"{chance_of_slower(*turns):.0e}"])
     return table(["N_MP, N_ESP", "best, ms", "is", "choice, ms", "is", "regret", "noise", "chance"], rows)
 
 
 def write_csv(reports, path):
-    """Milliseconds are medians. A regret is 0.01 where the rule's choice takes 1 % longer than the fastest contender."""
+    """Milliseconds are medians. A regret is 0.01 where the rule's choice takes 1 % longer than the fastest candidate."""
     regrets = ("model", "Algorithm 1, published", "always S1", "always S2", "always baseline")
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -159,7 +159,7 @@ def write_csv(reports, path):
                 times = [source.get(schedule) for schedule in SCHEDULES[:3] for source in (measured, predicted)]
                 its = [layer["rules"].get(rule, {}).get("regret") for rule in regrets]
                 writer.writerow([name, report["pass"], layer["nMp"], layer["nEsp"], f"{layer['noise']:.4f}", layer["best"],
-                                 layer["rules"]["model"]["contender"],
+                                 layer["rules"]["model"]["candidate"],
                                  *("" if time is None else f"{1e3 * time:.4g}" for time in [*times, measured.get("auto")]),
                                  *("" if regret is None else f"{regret:.4f}" for regret in its)])
 

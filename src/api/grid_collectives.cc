@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "moeccl/moeccl.h"
-#include "src/api/launch.h"
+#include "src/api/arguments.h"
 
 namespace moeccl {
 namespace {
@@ -41,9 +41,9 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
     requireBuffers(sendbuff, recvbuff, problem.count);
     require(!overlap(sendbuff, in.buffer, recvbuff, out.buffer),
             "sendbuff and recvbuff overlap; it does not work in place");
-    launch({choose(*state, problem.collective, in.block, grid, problem.experts), sendbuff, recvbuff,
-            in.block, problem.datatype},
-           communicator, stream);
+    communicator.launch({choose(*state, problem.collective, in.block, grid, problem.experts),
+                         sendbuff, recvbuff, in.block, problem.datatype},
+                        stream);
   });
 }
 

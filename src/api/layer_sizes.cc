@@ -1,6 +1,6 @@
 #include "src/api/layer_sizes.h"
 
-#include "src/api/launch.h"
+#include "src/api/arguments.h"
 
 namespace moeccl {
 

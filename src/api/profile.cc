@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
-#include "src/api/launch.h"
+#include "src/api/arguments.h"
 #include "src/api/layer_sizes.h"
 #include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"

@@ -157,17 +157,17 @@ NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
   NcclRun& run = runFor(call.choice);
-  const std::string name = nameOf(call.choice);
+  const auto name = [&call] { return nameOf(call.choice); };
   if (logs(LogLevel::trace))
-    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name.c_str(),
+    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name().c_str(),
         call.blockBytes, stream);
   const OnDevice here(lanes_->gpu(), lanes_->device());
   try {
     run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
   } catch (const RefusedInCapture& e) {
-    throw Error(e.result(), name + ": " + e.what());
+    throw Error(e.result(), name() + ": " + e.what());
   } catch (const Error& e) {
-    fail(e.result(), name + " on rank " + std::to_string(rank_) + ": " + e.what());
+    fail(e.result(), name() + " on rank " + std::to_string(rank_) + ": " + e.what());
     throwIfFailed();
   }
 }

@@ -1,4 +1,4 @@
-// The ways to do a collective that nobody has fixed: every algorithm, with its usual parameters and with
+// The candidates for a collective that nobody has fixed: every algorithm, with its usual parameters and with
 // some others. The same on all ranks, in the same order.
 #pragma once
 

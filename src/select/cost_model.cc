@@ -35,39 +35,42 @@ const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& gi
   return nullptr;
 }
 
-CostModel::Ways CostModel::find(Collective collective, const AlgorithmChoice& given) const {
+CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
-  Ways found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, {}, 0};
+  Candidates found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false,
+                   {},         0};
   if (profile_ != nullptr) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
       if (const Curve* curve = curveOf(collective, given, where))
-        found.ways.push_back({given, curve});
+        found.all.push_back({given, curve});
     } else {
       for (const Curve& curve : profile_->curves(nameOf(collective), where))
         if (const auto choice = alternativeNamed(collective, problem, curve.key.algorithm))
-          found.ways.push_back({*choice, &curve});
+          found.all.push_back({*choice, &curve});
     }
   }
-  found.measured = !found.ways.empty();
+  found.measured = !found.all.empty();
   if (found.measured) {
     // Of all that were measured, whichever is given: what may be hidden is the exchange's, not an algorithm's.
     found.latency = profile_->latency(nameOf(collective), where(collective, given));
     return found;
   }
-  found.priced = pricedWays(collective, given, topology_);
+  found.priced = pricedCandidates(collective, given, topology_);
   for (const auto& [choice, price, digest] : *found.priced)
-    found.ways.push_back({choice, nullptr, price->lines(links_, sharing_),
-                          PlanFacts{price->blocksBetween(), digest}});
+    found.all.push_back({choice, nullptr, price->lines(links_, sharing_),
+                         PlanFacts{price->blocksBetween(), digest}});
   found.latency = std::numeric_limits<double>::infinity();
-  for (const Way& way : found.ways) found.latency = std::min(found.latency, seconds(found, way, 0));
+  for (const Candidate& candidate : found.all)
+    found.latency = std::min(found.latency, seconds(found, candidate, 0));
   return found;
 }
 
-CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice& given) {
-  const auto known = std::ranges::find_if(known_, [&](const Ways& ways) {
-    return ways.collective == collective && ways.given == given;
+CostModel::Candidates& CostModel::candidatesOf(Collective collective,
+                                               const AlgorithmChoice& given) {
+  const auto known = std::ranges::find_if(known_, [&](const Candidates& candidates) {
+    return candidates.collective == collective && candidates.given == given;
   });
   if (known == known_.end())
     known_.push_front(find(collective, given));
@@ -76,25 +79,27 @@ CostModel::Ways& CostModel::waysOf(Collective collective, const AlgorithmChoice&
   return known_.front();
 }
 
-double CostModel::seconds(const Ways& ways, const Way& way, double bytes) const {
+double CostModel::seconds(const Candidates& candidates, const Candidate& candidate,
+                          double bytes) const {
   if (topology_.ranks() == 1) return 0;
-  if (way.curve != nullptr) return way.curve->seconds(bytes);
-  const double blockBytes = std::ceil(bytes / std::max(1.0, ways.blocks));
+  if (candidate.curve != nullptr) return candidate.curve->seconds(bytes);
+  const double blockBytes = std::ceil(bytes / std::max(1.0, candidates.blocks));
   double highest = 0;
-  for (const PriceLine& line : way.lines) highest = std::max(highest, line.at(blockBytes));
+  for (const PriceLine& line : candidate.lines) highest = std::max(highest, line.at(blockBytes));
   return highest;
 }
 
-CostModel::Estimate CostModel::estimate(const Ways& ways, const Way& way, double bytes) const {
-  const double all = seconds(ways, way, bytes);
-  return {way.choice, all, ways.measured, std::min(all, ways.latency)};
+CostModel::Estimate CostModel::estimate(const Candidates& candidates, const Candidate& candidate,
+                                        double bytes) const {
+  const double all = seconds(candidates, candidate, bytes);
+  return {candidate.choice, all, candidates.measured, std::min(all, candidates.latency)};
 }
 
-std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {
+std::size_t CostModel::indexOfFastest(const Candidates& candidates, double bytes) const {
   std::size_t best = 0;
   double lowest = 0;
-  for (std::size_t i = 0; i < ways.ways.size(); ++i) {
-    const double it = seconds(ways, ways.ways[i], bytes);
+  for (std::size_t i = 0; i < candidates.all.size(); ++i) {
+    const double it = seconds(candidates, candidates.all[i], bytes);
     if (i == 0 || it < lowest) {
       best = i;
       lowest = it;
@@ -105,68 +110,71 @@ std::size_t CostModel::indexOfFastest(const Ways& ways, double bytes) const {
 
 std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
                                                       const AlgorithmChoice& given, double bytes) {
-  const Ways& ways = waysOf(collective, given);
+  const Candidates& candidates = candidatesOf(collective, given);
   std::vector<Estimate> all;
-  for (const Way& way : ways.ways) all.push_back(estimate(ways, way, bytes));
+  for (const Candidate& candidate : candidates.all)
+    all.push_back(estimate(candidates, candidate, bytes));
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
   return all;
 }
 
 CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmChoice& given,
                                        double bytes) {
-  const Ways& ways = waysOf(collective, given);
-  if (ways.ways.empty()) return {given, std::numeric_limits<double>::infinity(), false, 0};
-  return estimate(ways, ways.ways[indexOfFastest(ways, bytes)], bytes);
+  const Candidates& candidates = candidatesOf(collective, given);
+  if (candidates.all.empty()) return {given, std::numeric_limits<double>::infinity(), false, 0};
+  return estimate(candidates, candidates.all[indexOfFastest(candidates, bytes)], bytes);
 }
 
 AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,
                                   std::size_t blockBytes) {
   if (topology_.ranks() == 1) return {&firstAlgorithm(collective), problem};
-  const Ways& ways = waysOf(collective, {nullptr, problem});
-  if (ways.ways.empty()) return {&firstAlgorithm(collective), problem};
-  return ways.ways[indexOfFastest(ways, static_cast<double>(blockBytes) * ways.blocks)].choice;
+  const Candidates& candidates = candidatesOf(collective, {nullptr, problem});
+  if (candidates.all.empty()) return {&firstAlgorithm(collective), problem};
+  return candidates
+      .all[indexOfFastest(candidates, static_cast<double>(blockBytes) * candidates.blocks)]
+      .choice;
 }
 
 void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {
-  const Ways& ways = waysOf(collective, given);
-  if (!ways.measured) return;
-  for (const Way& way : ways.ways) plansOf(collective, given, way.choice);
+  const Candidates& candidates = candidatesOf(collective, given);
+  if (!candidates.measured) return;
+  for (const Candidate& candidate : candidates.all) plansOf(collective, given, candidate.choice);
 }
 
-CostModel::Way* CostModel::wayOf(Collective collective, const AlgorithmChoice& given,
-                                 const AlgorithmChoice& way) {
-  std::vector<Way>& ways = waysOf(collective, given).ways;
-  const auto known = std::ranges::find(ways, way, &Way::choice);
-  return known == ways.end() ? nullptr : &*known;
+CostModel::Candidate* CostModel::candidateOf(Collective collective, const AlgorithmChoice& given,
+                                             const AlgorithmChoice& candidate) {
+  std::vector<Candidate>& candidates = candidatesOf(collective, given).all;
+  const auto known = std::ranges::find(candidates, candidate, &Candidate::choice);
+  return known == candidates.end() ? nullptr : &*known;
 }
 
 CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmChoice& given,
-                                        const AlgorithmChoice& way) {
-  Way* const known = wayOf(collective, given, way);
+                                        const AlgorithmChoice& candidate) {
+  Candidate* const known = candidateOf(collective, given, candidate);
   if (known == nullptr) return {};
   if (!known->plans) {
     known->plans.emplace();
-    if (const auto priced = pricedWay(way, topology_))
+    if (const auto priced = pricedCandidate(candidate, topology_))
       known->plans = {priced->price->blocksBetween(), priced->digest};
   }
   return *known->plans;
 }
 
 double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& given,
-                               const AlgorithmChoice& way, double bytes) {
+                               const AlgorithmChoice& candidate, double bytes) {
   if (topology_.nodes() == 1) return 0;
-  return plansOf(collective, given, way).blocksBetween * bytes /
-         std::max(1.0, waysOf(collective, given).blocks);
+  return plansOf(collective, given, candidate).blocksBetween * bytes /
+         std::max(1.0, candidatesOf(collective, given).blocks);
 }
 
 std::uint64_t CostModel::digest(Collective collective, const AlgorithmChoice& given,
-                                const AlgorithmChoice& way) {
-  return plansOf(collective, given, way).digest;
+                                const AlgorithmChoice& candidate) {
+  return plansOf(collective, given, candidate).digest;
 }
 
 Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
-                        const AlgorithmChoice& way) {
-  const Way* const known = wayOf(collective, given, way);
+                        const AlgorithmChoice& candidate) {
+  const Candidate* const known = candidateOf(collective, given, candidate);
   if (known == nullptr || topology_.ranks() == 1) return {};
   std::vector<FeaturePoint> points;
   if (known->curve != nullptr)
@@ -174,7 +182,7 @@ Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
       points.push_back({{1, sample.x}, sample.seconds, sample.spread});
   else
     for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
-      points.push_back({{1, bytes}, seconds(waysOf(collective, given), *known, bytes), 0});
+      points.push_back({{1, bytes}, seconds(candidatesOf(collective, given), *known, bytes), 0});
   const FeatureFit fit = fitFeatures(points);
   return {0, fit.coefficients[0], fit.coefficients[1]};
 }

@@ -1,4 +1,4 @@
-// What a collective costs on one group of ranks, by each way of doing it: by the cluster's profile where
+// What a collective costs on one group of ranks, by each candidate: by the cluster's profile where
 // that has it measured, else by the price of the plans. The two are never compared with each other.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "algorithms/registry.h"
 #include "src/profile/group_text.h"
 #include "src/profile/profile.h"
-#include "src/select/priced_ways.h"
+#include "src/select/priced_candidates.h"
 
 namespace moeccl {
 
@@ -29,10 +29,10 @@ class CostModel {
     AlgorithmChoice choice;
     double seconds;
     bool measured;
-    // The part of seconds that no bytes would take, by the way that is the fastest for none.
+    // The part of seconds that no bytes would take, by the candidate that is the fastest for none.
     double latency;
   };
-  // Of every way, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
+  // Of every candidate, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
   // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
   // where nothing is offered.
   std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
@@ -43,18 +43,19 @@ class CostModel {
   // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
 
-  // Finds out now what questions about measured ways need, however many ranks there are to plan for.
+  // Finds out now what questions about measured candidates need, however many ranks there are to plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);
 
-  // Of one way among those of `given`:
+  // Of one candidate among those of `given`:
   // What a rank sends to other nodes: the mean of the largest node's.
   double bytesBetween(Collective collective, const AlgorithmChoice& given,
-                      const AlgorithmChoice& way, double bytes);
-  // Of its plans: equal for ways that do the same.
+                      const AlgorithmChoice& candidate, double bytes);
+  // Of its plans: equal for candidates that do the same.
   std::uint64_t digest(Collective collective, const AlgorithmChoice& given,
-                       const AlgorithmChoice& way);
+                       const AlgorithmChoice& candidate);
   // The straight line through what was measured, or is priced: seconds = alpha + beta bytes.
-  Segment line(Collective collective, const AlgorithmChoice& given, const AlgorithmChoice& way);
+  Segment line(Collective collective, const AlgorithmChoice& given,
+               const AlgorithmChoice& candidate);
 
   // How a profile calls the group, of a collective on a grid with that.
   std::string where(Collective collective, const AlgorithmChoice& given) const {
@@ -67,38 +68,39 @@ class CostModel {
   const std::shared_ptr<const Profile>& profile() const { return profile_; }
 
  private:
-  // What is known of a way from its plans.
+  // What is known of a candidate from its plans.
   struct PlanFacts {
     double blocksBetween = 0;
     std::uint64_t digest = 0;
   };
-  struct Way {
+  struct Candidate {
     AlgorithmChoice choice;
     const Curve* curve;                   // null: priced
     std::vector<PriceLine> lines = {};    // of the price; the highest holds
     std::optional<PlanFacts> plans = {};  // nothing: not asked for yet
   };
-  // The ways to do a collective that differ.
-  struct Ways {
+  // Those for a collective whose plans differ.
+  struct Candidates {
     Collective collective;
     AlgorithmChoice given;
     double blocks;  // of a rank's send buffer
-    std::vector<Way> ways;
+    std::vector<Candidate> all;
     bool measured;
-    std::shared_ptr<const PricedWays> priced;  // held for others that ask; null: measured
-    double latency;                            // the least of them all for no bytes
+    std::shared_ptr<const PricedCandidates> priced;  // held for others that ask; null: measured
+    double latency;                                  // the least of them all for no bytes
   };
   // Null where it is none of them.
-  Way* wayOf(Collective collective, const AlgorithmChoice& given, const AlgorithmChoice& way);
+  Candidate* candidateOf(Collective collective, const AlgorithmChoice& given,
+                         const AlgorithmChoice& candidate);
   PlanFacts plansOf(Collective collective, const AlgorithmChoice& given,
-                    const AlgorithmChoice& way);
-  Ways& waysOf(Collective collective, const AlgorithmChoice& given);
-  Ways find(Collective collective, const AlgorithmChoice& given) const;
+                    const AlgorithmChoice& candidate);
+  Candidates& candidatesOf(Collective collective, const AlgorithmChoice& given);
+  Candidates find(Collective collective, const AlgorithmChoice& given) const;
   const Curve* curveOf(Collective collective, const AlgorithmChoice& given,
                        const std::string& where) const;
-  double seconds(const Ways& ways, const Way& way, double bytes) const;
-  Estimate estimate(const Ways& ways, const Way& way, double bytes) const;
-  std::size_t indexOfFastest(const Ways& ways, double bytes) const;
+  double seconds(const Candidates& candidates, const Candidate& candidate, double bytes) const;
+  Estimate estimate(const Candidates& candidates, const Candidate& candidate, double bytes) const;
+  std::size_t indexOfFastest(const Candidates& candidates, double bytes) const;
 
   Topology topology_;
   std::shared_ptr<const Profile> profile_;
@@ -106,7 +108,7 @@ class CostModel {
   int ranksOnNode_;
   Links links_;
   Sharing sharing_;
-  std::deque<Ways> known_;  // the one last asked for first
+  std::deque<Candidates> known_;  // the one last asked for first
 };
 
 }  // namespace moeccl

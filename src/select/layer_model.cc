@@ -273,14 +273,14 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                       localSeconds(pass, terms, sizes) * 1e3);
       for (const Exchange& exchange : terms.exchanges)
         for (CostModel& group : groups(exchange.group)) {
-          const auto ways =
+          const auto candidates =
               group.estimates(exchange.collective, given(exchange, sizes), exchange.bytes);
           text += stringf("      %-32s %10.0f B", exchange.name, exchange.bytes);
           if (exchange.times > 1) text += stringf(", %d times,", exchange.times);
-          for (const CostModel::Estimate& way : ways)
-            text += stringf("%s %.3f ms %s", &way == ways.data() ? "" : ",", way.seconds * 1e3,
-                            textOf(way.choice).c_str());
-          text += !ways.empty() && ways[0].measured ? "\n" : " (priced)\n";
+          for (const CostModel::Estimate& candidate : candidates)
+            text += stringf("%s %.3f ms %s", &candidate == candidates.data() ? "" : ",",
+                            candidate.seconds * 1e3, textOf(candidate.choice).c_str());
+          text += !candidates.empty() && candidates[0].measured ? "\n" : " (priced)\n";
         }
     }
   }

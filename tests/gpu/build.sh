@@ -63,8 +63,8 @@ sources_of() {
         tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_lists,task}.cc examples/moe_reference*.cc
       ;;
     moeccl-perf | moeccl-fit)
-      printf '%s\n' "${library_sources[@]}" perf/common/{collectives,contender,cuda_memory,job,memory}.cc \
-        perf/common/{mpi_contender_absent,pattern,statistics,tool}.cc perf/perf/options.cc
+      printf '%s\n' "${library_sources[@]}" perf/common/{choices,collectives,competitor,cuda_memory,job,memory}.cc \
+        perf/common/{mpi_competitor_absent,pattern,statistics,tool}.cc perf/perf/options.cc
       if [[ $1 == moeccl-fit ]]; then
         printf '%s\n' perf/fit/*.cc
       else

@@ -11,25 +11,26 @@ namespace {
 // Runs sizes with the seconds of each algorithm; returns who is left. Those that were dropped stay so.
 std::vector<std::string> left(const std::vector<std::string>& names,
                               const std::vector<std::vector<double>>& sizes) {
-  std::vector<Candidate> candidates;
+  std::vector<TimedCandidate> candidates;
   for (const std::string& name : names) candidates.push_back({{nullptr, name}, nullptr});
   for (const std::vector<double>& seconds : sizes) {
     const double before = fastestOf(candidates);
-    for (Candidate& candidate : candidates)
+    for (TimedCandidate& candidate : candidates)
       candidate.last = seconds[static_cast<std::size_t>(
-          std::find(names.begin(), names.end(), candidate.way.algorithm) - names.begin())];
+          std::find(names.begin(), names.end(), candidate.candidate.algorithm) - names.begin())];
     dropHopeless(candidates, before);
   }
   std::vector<std::string> remaining;
-  for (const Candidate& candidate : candidates) remaining.push_back(candidate.way.algorithm);
+  for (const TimedCandidate& candidate : candidates)
+    remaining.push_back(candidate.candidate.algorithm);
   return remaining;
 }
 
 using Names = std::vector<std::string>;
 
 // Algorithms a, b, ... by their seconds at two sizes.
-std::vector<Candidate> race(const std::vector<std::pair<double, double>>& seconds) {
-  std::vector<Candidate> candidates;
+std::vector<TimedCandidate> race(const std::vector<std::pair<double, double>>& seconds) {
+  std::vector<TimedCandidate> candidates;
   for (const auto& [before, last] : seconds) {
     std::string name(1, static_cast<char>('a' + candidates.size()));
     candidates.push_back({{nullptr, std::move(name)}, nullptr});
@@ -39,9 +40,9 @@ std::vector<Candidate> race(const std::vector<std::pair<double, double>>& second
   return candidates;
 }
 
-Names namesOf(const std::vector<Candidate>& candidates) {
+Names namesOf(const std::vector<TimedCandidate>& candidates) {
   Names names;
-  for (const Candidate& candidate : candidates) names.push_back(candidate.way.algorithm);
+  for (const TimedCandidate& candidate : candidates) names.push_back(candidate.candidate.algorithm);
   return names;
 }
 

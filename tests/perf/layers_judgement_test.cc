@@ -64,7 +64,7 @@ TEST(LayerJudgement, BestIsTheLeastMedian) {
   std::vector<Timed> all = each({timed(kBaseline, "", {4, 5, 6}), timed(kS1, "", {9, 1, 2}),
                                  timed(kS1, "dispatch=flat", {3, 3, 3})});
   const Best best = bestOf(all);
-  EXPECT_EQ(best.contender, 1u);
+  EXPECT_EQ(best.candidate, 1u);
   EXPECT_EQ(best.seconds, 2);
   EXPECT_EQ(best.noise, 0.2);  // of 1/5, 4/2 and 0
 
@@ -127,7 +127,7 @@ TEST(LayerJudgement, Summary) {
   EXPECT_EQ(summary.withinNoise, 0.75);
 }
 
-TEST(LayerOutcome, RulesStandForTheirContenders) {
+TEST(LayerOutcome, RulesStandForTheirCandidates) {
   const std::vector<Rule> all = rules();
   const Outcome outcome = outcomeOf({timed(kBaseline, "", {6}), timed(kS1, "", {3}),
                                      timed(kS1, "dispatch=flat", {2}), timed(kAuto, "", {4}, kS1)},

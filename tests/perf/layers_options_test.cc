@@ -68,7 +68,7 @@ TEST(LayersOptions, MistakesAreNamed) {
   }
 }
 
-TEST(LayersOptions, RefusesAnEnvironmentThatFixesContenders) {
+TEST(LayersOptions, RefusesAnEnvironmentThatFixesCandidates) {
   for (const char* variable : {"MOECCL_ALGO", "MOECCL_SCHEDULE"}) {
     setenv(variable, "", 1);
     EXPECT_EQ(parse({}).error, "") << variable;

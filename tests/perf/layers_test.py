@@ -42,37 +42,37 @@ class Layers(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         with open(self.json, encoding="utf-8") as file:
             report = json.load(file)
-        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-layers", 1))
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-layers", 2))
         for layer in report["layers"]:
             self.hold_together(layer, report["repetitions"], report["closeRepetitions"])
         return report
 
     def hold_together(self, layer, repetitions, close_repetitions):
         """Best, regrets and predictions follow from the times beside them."""
-        contenders = {contender["name"]: contender for contender in layer["contenders"]}
-        medians = {name: statistics.median(contender["seconds"]) for name, contender in contenders.items()}
-        first = {name: statistics.median(contender["seconds"][:repetitions]) for name, contender in contenders.items()}
-        for name, contender in contenders.items():
+        candidates = {candidate["name"]: candidate for candidate in layer["candidates"]}
+        medians = {name: statistics.median(candidate["seconds"]) for name, candidate in candidates.items()}
+        first = {name: statistics.median(candidate["seconds"][:repetitions]) for name, candidate in candidates.items()}
+        for name, candidate in candidates.items():
             close = first[name] <= 1.3 * min(first.values())
-            self.assertEqual(len(contender["seconds"]), repetitions + close * close_repetitions)
-            timed_as = contenders[contender["timedAs"]]
-            self.assertEqual(timed_as["timedAs"], contender["timedAs"])
-            self.assertEqual(timed_as["seconds"], contender["seconds"])
+            self.assertEqual(len(candidate["seconds"]), repetitions + close * close_repetitions)
+            timed_as = candidates[candidate["timedAs"]]
+            self.assertEqual(timed_as["timedAs"], candidate["timedAs"])
+            self.assertEqual(timed_as["seconds"], candidate["seconds"])
             # Without MP S1's and S2's plans may be equal.
             same = {"S1", "S2"} if layer["nMp"] == 1 else set()
-            self.assertTrue({timed_as["followed"], contender["followed"]} <= same
-                            or timed_as["followed"] == contender["followed"], contender["name"])
-            self.assertGreater(min(contender["seconds"]), 0)
-            self.assertLessEqual(contender["error"], 1e-4)
+            self.assertTrue({timed_as["followed"], candidate["followed"]} <= same
+                            or timed_as["followed"] == candidate["followed"], candidate["name"])
+            self.assertGreater(min(candidate["seconds"]), 0)
+            self.assertLessEqual(candidate["error"], 1e-4)
         least = min(medians.values())
         self.assertEqual(medians[layer["best"]], least)
         for verdict in layer["rules"].values():
-            self.assertAlmostEqual(verdict["regret"], medians[verdict["contender"]] / least - 1)
-            self.assertEqual(verdict["right"], contenders[verdict["contender"]]["followed"] ==
-                             contenders[layer["best"]]["followed"])
-        offered = {contender["schedule"] for contender in contenders.values()} - {"auto"}
+            self.assertAlmostEqual(verdict["regret"], medians[verdict["candidate"]] / least - 1)
+            self.assertEqual(verdict["right"], candidates[verdict["candidate"]]["followed"] ==
+                             candidates[layer["best"]]["followed"])
+        offered = {candidate["schedule"] for candidate in candidates.values()} - {"auto"}
         self.assertEqual({choice["schedule"] for choice in layer["predictions"]["model"]}, offered)
-        self.assertEqual(layer["predictions"]["model"][0]["schedule"], contenders["auto"]["followed"])
+        self.assertEqual(layer["predictions"]["model"][0]["schedule"], candidates["auto"]["followed"])
         for rule in ("parm", "corrected"):
             self.assertLessEqual({choice["schedule"] for choice in layer["predictions"][rule]}, {"S1", "S2"})
 
@@ -83,7 +83,7 @@ class Layers(unittest.TestCase):
         self.assertEqual(report["note"], "nothing shaped")
         self.assertEqual(len({(layer["nMp"], layer["nEsp"]) for layer in report["layers"]}), 9)
         for layer in report["layers"]:
-            names = {contender["name"] for contender in layer["contenders"]}
+            names = {candidate["name"] for candidate in layer["candidates"]}
             self.assertLess({"baseline", "S1", "S2", "auto", "baseline alltoall=hierarchical"}, names)
             # PPMoE takes an MP group of all ranks.
             self.assertEqual("PPMoE" in names, layer["nMp"] == 4)
@@ -104,7 +104,7 @@ class Layers(unittest.TestCase):
         predicted = [sum(layer["predictions"]["model"][0]["seconds"] for layer in report["layers"])
                      for report in (both, forward)]
         self.assertGreater(predicted[0], 1.5 * predicted[1])
-        names = [{contender["name"] for layer in report["layers"] for contender in layer["contenders"]}
+        names = [{candidate["name"] for layer in report["layers"] for candidate in layer["candidates"]}
                  for report in (both, forward)]
         self.assertEqual(*names)
 
@@ -178,7 +178,7 @@ class Layers(unittest.TestCase):
         self.assertEqual(process.returncode, 1)
         self.assertIn("/nowhere/out.json", process.stderr)
 
-    def test_contenders_fixed_from_outside_are_refused(self):
+    def test_candidates_fixed_from_outside_are_refused(self):
         process = execute(OPTIONS.layers, "-l", "1", *TINY, MOECCL_SCHEDULE="S1")
         self.assertEqual(process.returncode, 2)
         self.assertIn("MOECCL_SCHEDULE", process.stderr)

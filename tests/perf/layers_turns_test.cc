@@ -8,10 +8,10 @@
 namespace moeccl::perf::layers {
 namespace {
 
-TEST(LayerTurns, ValuesStayWithTheirContender) {
+TEST(LayerTurns, ValuesStayWithTheirCandidate) {
   Draws draws(1);
   for (int repetition = 0; repetition < 3; ++repetition)
-    EXPECT_EQ(inTurns(4, draws, [](std::size_t contender) { return 100.0 * contender; }),
+    EXPECT_EQ(inTurns(4, draws, [](std::size_t candidate) { return 100.0 * candidate; }),
               (std::vector<double>{0, 100, 200, 300}));
 }
 
@@ -20,8 +20,8 @@ TEST(LayerTurns, EveryoneIsInEachRepetitionInAnotherOrder) {
   std::set<std::vector<std::size_t>> orders;
   for (int repetition = 0; repetition < 10; ++repetition) {
     std::vector<std::size_t> order;
-    inTurns(8, draws, [&](std::size_t contender) {
-      order.push_back(contender);
+    inTurns(8, draws, [&](std::size_t candidate) {
+      order.push_back(candidate);
       return 0.0;
     });
     orders.insert(order);

@@ -9,10 +9,10 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr Payload kPayload = {3, 5};
+constexpr BlockData kPayload = {3, 5};
 constexpr std::uint64_t kIteration = 7;
 
-std::vector<std::byte> filled(std::size_t bytes, Payload payload, std::uint64_t iteration) {
+std::vector<std::byte> filled(std::size_t bytes, BlockData payload, std::uint64_t iteration) {
   std::vector<std::byte> block(bytes);
   fillBlock(block, {1}, payload, iteration);
   return block;
@@ -39,7 +39,7 @@ TEST(Pattern, CountsEveryElementThatOneBitIsWrongIn) {
 
 TEST(Pattern, RejectsAnotherBlock) {
   constexpr std::size_t kElements = 1024;
-  for (const Payload other : {Payload{5, 3}, Payload{3, 6}, Payload{4, 5}, Payload{0, 0}})
+  for (const BlockData other : {BlockData{5, 3}, BlockData{3, 6}, BlockData{4, 5}, BlockData{0, 0}})
     EXPECT_EQ(countWrong(filled(8 * kElements, other, kIteration), {8}, kPayload, kIteration),
               kElements);
 }

@@ -13,16 +13,16 @@ namespace {
 constexpr const char* kLayer =
     "tokens=10,embedding=16,hidden=60,experts=20,top-k=2,capacity-factor=1.5";
 
-Parsed<PlanOptions> parse(std::vector<const char*> arguments) {
+Parsed<PredictOptions> parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "moeccl-predict");
-  return parsePlanOptions(static_cast<int>(arguments.size()), arguments.data());
+  return parsePredictOptions(static_cast<int>(arguments.size()), arguments.data());
 }
 
-TEST(PlanOptions, LayerAndNodes) {
-  const Parsed<PlanOptions> parsed =
+TEST(PredictOptions, LayerAndNodes) {
+  const Parsed<PredictOptions> parsed =
       parse({"--nodes", "3", "--ranks-per-node", "2", "--layer", kLayer});
   ASSERT_EQ(parsed.error, "");
-  const PlanOptions& options = parsed.options;
+  const PredictOptions& options = parsed.options;
   EXPECT_EQ(options.ranksPerNode, (std::vector{2, 2, 2}));
   EXPECT_EQ(options.layer.tokens, 10);
   EXPECT_EQ(options.layer.embedding, 16);
@@ -39,9 +39,9 @@ TEST(PlanOptions, LayerAndNodes) {
             moecclPassBoth);
 }
 
-TEST(PlanOptions, NameWhatIsWrong) {
+TEST(PredictOptions, NameWhatIsWrong) {
   const auto expect = [](std::vector<const char*> arguments, const char* text) {
-    const Parsed<PlanOptions> parsed = parse(std::move(arguments));
+    const Parsed<PredictOptions> parsed = parse(std::move(arguments));
     EXPECT_NE(parsed.error.find(text), std::string::npos) << parsed.error;
   };
   const auto layer = [&](const char* value, const char* text) {
@@ -69,7 +69,7 @@ TEST(PlanOptions, NameWhatIsWrong) {
 }
 
 TEST(PlanPlacement, AllThatTheLayerAllows) {
-  PlanOptions options = parse({"--uneven", "2,2", "--layer", kLayer}).options;
+  PredictOptions options = parse({"--uneven", "2,2", "--layer", kLayer}).options;
   const auto all = placementsOf(options);
   // N_MP of 1, 2 and 4; N_ESP of 1, 2 (in both orders) and 4.
   EXPECT_EQ(all.size(), 3u * 4u);
@@ -81,9 +81,9 @@ TEST(PlanPlacement, AllThatTheLayerAllows) {
   options.layer.experts = 5;
   EXPECT_THROW(placementsOf(options), std::runtime_error);
   // Prime.
-  const PlanOptions five = parse({"--uneven", "2,3", "--layer", kLayer}).options;
+  const PredictOptions five = parse({"--uneven", "2,3", "--layer", kLayer}).options;
   EXPECT_EQ(placementsOf(five).size(), 2u * 2u);
-  const PlanOptions one = parse({"--uneven", "1", "--layer", kLayer}).options;
+  const PredictOptions one = parse({"--uneven", "1", "--layer", kLayer}).options;
   EXPECT_EQ(placementsOf(one).size(), 1u);
 }
 

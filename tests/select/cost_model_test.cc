@@ -13,7 +13,7 @@
 #include "src/exec/tag.h"
 #include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
-#include "src/select/priced_ways.h"
+#include "src/select/priced_candidates.h"
 
 namespace moeccl {
 namespace {
@@ -230,7 +230,7 @@ TEST(CostModel, AFixedAlgorithmLeavesNoChoice) {
   EXPECT_NEAR(all[0].latency, 1e-4, 1e-9);
 }
 
-// Fits measure one of the ways that do the same.
+// Fits measure one of the candidates that do the same.
 TEST(CostModel, AFixedAlgorithmIsMeasuredWhereItsTwinIs) {
   auto profile = std::make_shared<Profile>();
   addLine(*profile, "allgather", "linear", "1x4", 1e-3, 1e-9);
@@ -309,21 +309,21 @@ TEST(Alternatives, ThatDoTheSameDoSoOnEveryRank) {
 }
 
 // Whoever asks the same gets the same answer, as long as somebody holds it.
-TEST(PricedWays, AreMadeOnceForAllThatAskTheSame) {
+TEST(PricedCandidates, AreMadeOnceForAllThatAskTheSame) {
   const Topology topology = Topology::even(2, 3);
-  const auto held = pricedWays(Collective::allToAll, {}, topology);
+  const auto held = pricedCandidates(Collective::allToAll, {}, topology);
   ASSERT_FALSE(held->empty());
-  EXPECT_EQ(pricedWays(Collective::allToAll, {}, Topology::even(2, 3)), held);
-  EXPECT_NE(pricedWays(Collective::allToAll, {}, Topology::even(3, 2)), held);
-  EXPECT_NE(pricedWays(Collective::allGather, {}, topology), held);
+  EXPECT_EQ(pricedCandidates(Collective::allToAll, {}, Topology::even(2, 3)), held);
+  EXPECT_NE(pricedCandidates(Collective::allToAll, {}, Topology::even(3, 2)), held);
+  EXPECT_NE(pricedCandidates(Collective::allGather, {}, topology), held);
   AlgorithmChoice given;
   given.parameters.experts = 2;
-  EXPECT_NE(pricedWays(Collective::allToAll, given, topology), held);
+  EXPECT_NE(pricedCandidates(Collective::allToAll, given, topology), held);
   given = {findAlgorithm(Collective::allToAll, "bruck"), {}};
-  auto one = pricedWays(Collective::allToAll, given, topology);
+  auto one = pricedCandidates(Collective::allToAll, given, topology);
   ASSERT_EQ(one->size(), 1u);
   EXPECT_EQ(one->front().choice, given);
-  const std::weak_ptr<const PricedWays> kept = one;
+  const std::weak_ptr<const PricedCandidates> kept = one;
   one.reset();
   EXPECT_TRUE(kept.expired());
 }

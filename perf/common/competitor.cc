@@ -1,15 +1,15 @@
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 
 #include <stdexcept>
 
 namespace moeccl::perf {
 namespace {
 
-class MoecclContender : public Contender {
+class MoecclCompetitor : public Competitor {
  public:
-  MoecclContender(std::string name, const Collective& collective, const World& world, Comm comm,
-                  Memory& memory)
-      : Contender(std::move(name), false),
+  MoecclCompetitor(std::string name, const MeasuredCollective& collective, const World& world,
+                   Comm comm, Memory& memory)
+      : Competitor(std::move(name), false),
         collective_(collective),
         world_(world),
         comm_(std::move(comm)),
@@ -35,7 +35,7 @@ class MoecclContender : public Contender {
   }
 
  private:
-  const Collective& collective_;
+  const MeasuredCollective& collective_;
   const World& world_;
   Comm comm_;
   Grid grid_;
@@ -52,9 +52,9 @@ void require(moecclResult_t result, const char* what, moecclComm_t comm) {
   throw std::runtime_error(std::string(what) + ": " + text);
 }
 
-std::unique_ptr<Contender> makeContender(const Collective& collective, const World& world,
-                                         const std::string& algorithm, moecclComm_t comm,
-                                         Memory& memory) {
+std::unique_ptr<Competitor> makeCompetitor(const MeasuredCollective& collective, const World& world,
+                                           const std::string& algorithm, moecclComm_t comm,
+                                           Memory& memory) {
   const std::string setting = std::string(collective.name) + "=" + algorithm;
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   if (algorithm != "auto") config.algorithms = setting.c_str();
@@ -62,7 +62,7 @@ std::unique_ptr<Contender> makeContender(const Collective& collective, const Wor
   require(moecclCommUserRank(comm, &rank), "ask for the rank", comm);
   moecclComm_t own = nullptr;
   require(moecclCommSplit(comm, 0, rank, &own, &config), setting.c_str(), comm);
-  return std::make_unique<MoecclContender>(algorithm, collective, world, Comm(own), memory);
+  return std::make_unique<MoecclCompetitor>(algorithm, collective, world, Comm(own), memory);
 }
 
 }  // namespace moeccl::perf

@@ -11,18 +11,18 @@
 
 namespace moeccl::perf {
 
-class Contender {
+class Competitor {
  public:
-  Contender(std::string name, bool isMpi) : name_(std::move(name)), isMpi_(isMpi) {}
-  virtual ~Contender() = default;
-  Contender(const Contender&) = delete;
-  Contender& operator=(const Contender&) = delete;
+  Competitor(std::string name, bool isMpi) : name_(std::move(name)), isMpi_(isMpi) {}
+  virtual ~Competitor() = default;
+  Competitor(const Competitor&) = delete;
+  Competitor& operator=(const Competitor&) = delete;
 
   // Blocks of `count` elements. Collective. Throws std::runtime_error. On a GPU it has only been enqueued.
   virtual void exchange(const void* send, void* recv, std::size_t count, const DataType& type) = 0;
   // After an exchange that is looked at: moves the result where the others leave theirs.
   virtual void settle(const void*, void*, std::size_t, const DataType&) {}
-  // By the contender's own means, so that its connections and processes are awake. Collective.
+  // By the competitor's own means, so that its connections and processes are awake. Collective.
   virtual void barrier() = 0;
 
   const std::string& name() const { return name_; }
@@ -48,8 +48,8 @@ using Grid = std::unique_ptr<moecclGrid, DestroyGrid>;
 
 // On a communicator of its own, split from `comm`, whose memory is `memory`. Collective over it. `world` and
 // `memory` must outlive it.
-std::unique_ptr<Contender> makeContender(const Collective& collective, const World& world,
-                                         const std::string& algorithm, moecclComm_t comm,
-                                         Memory& memory);
+std::unique_ptr<Competitor> makeCompetitor(const MeasuredCollective& collective, const World& world,
+                                           const std::string& algorithm, moecclComm_t comm,
+                                           Memory& memory);
 
 }  // namespace moeccl::perf

@@ -1,4 +1,4 @@
-#include "src/select/priced_ways.h"
+#include "src/select/priced_candidates.h"
 
 #include <algorithm>
 #include <mutex>
@@ -16,15 +16,16 @@ struct Question {
   bool operator==(const Question&) const = default;
 };
 
-PricedWays answer(const Question& question) {
+PricedCandidates answer(const Question& question) {
   const AlgorithmChoice& given = question.given;
   const std::vector<AlgorithmChoice> all =
       given.algorithm != nullptr ? std::vector{given}
                                  : alternatives(question.collective, given.parameters);
-  PricedWays ways;
+  PricedCandidates candidates;
   for (const AlgorithmChoice& choice : differentOf(all, question.topology))
-    if (auto way = pricedWay(choice, question.topology)) ways.push_back(std::move(*way));
-  return ways;
+    if (auto candidate = pricedCandidate(choice, question.topology))
+      candidates.push_back(std::move(*candidate));
+  return candidates;
 }
 
 struct Answer {
@@ -32,7 +33,7 @@ struct Answer {
 
   const Question question;
   std::once_flag once;
-  PricedWays ways;
+  PricedCandidates candidates;
 };
 
 class Answers {
@@ -60,19 +61,21 @@ Answers& answers() {
 
 }  // namespace
 
-std::shared_ptr<const PricedWays> pricedWays(Collective collective, const AlgorithmChoice& given,
-                                             const Topology& topology) {
+std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
+                                                         const AlgorithmChoice& given,
+                                                         const Topology& topology) {
   const std::shared_ptr<Answer> it = answers().find({collective, given, topology});
-  std::call_once(it->once, [&] { it->ways = answer(it->question); });
-  return {it, &it->ways};
+  std::call_once(it->once, [&] { it->candidates = answer(it->question); });
+  return {it, &it->candidates};
 }
 
-std::optional<PricedWay> pricedWay(const AlgorithmChoice& choice, const Topology& topology) {
+std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
+                                               const Topology& topology) {
   const int node = largestNode(topology);
   const auto plans = plansOf(choice, topology, node);
   if (!plans) return std::nullopt;
-  return PricedWay{choice, std::make_shared<const NodePrice>(topology, node, *plans),
-                   digestOf(*plans)};
+  return PricedCandidate{choice, std::make_shared<const NodePrice>(topology, node, *plans),
+                         digestOf(*plans)};
 }
 
 }  // namespace moeccl

@@ -17,13 +17,13 @@
 
 namespace moeccl::perf {
 
-class Campaign {
+class BenchmarkRun {
  public:
   // Makes all grids. Collective. Throws std::runtime_error.
-  Campaign(const FitOptions& options, Team& team);
+  BenchmarkRun(const FitOptions& options, Team& team);
 
   // Adds samples to `profile` on rank 0. Collective. Throws Interrupted, std::runtime_error.
-  void run(Profile& profile);
+  void run(ProfileBuilder& profile);
 
   const std::vector<moecclGridShape_t>& shapes() const { return shapes_; }
   // For people: what there was no time for, and what a profile cannot hold.
@@ -34,12 +34,12 @@ class Campaign {
  private:
   using Add = std::function<void(const Point&)>;
 
-  void measure(const Target& target, Profile* profile);
+  void measure(const Target& target, ProfileBuilder* profile);
   // `alone`: rank 0's pair, while the other ranks sleep.
-  void measure(const Pairing& pairing, bool alone, Profile* profile);
-  void measure(const LayerKind& kind, Profile* profile);
+  void measure(const Pairing& pairing, bool alone, ProfileBuilder* profile);
+  void measure(const LayerKind& kind, ProfileBuilder* profile);
   // Whole layers on grids of a communicator that chooses by `profile`, which is rank 0's.
-  void measureSchedules(Profile& profile);
+  void measureSchedules(ProfileBuilder& profile);
   // One unit of `part`; adds its samples on rank 0.
   void sweepUnit(std::size_t part, const Subject& subject, const std::string& text, const Add& add);
 

@@ -1,4 +1,4 @@
-#include "perf/plan/subject.h"
+#include "perf/plan/plan_set.h"
 
 #include <algorithm>
 #include <array>
@@ -66,7 +66,7 @@ Grid gridOf(const std::vector<std::string>& words, int ranks) {
 
 }  // namespace
 
-Subject subjectOf(const Options& options) {
+PlanSet plansOf(const Options& options) {
   const Collective collective = collectiveOf(options.collective);
   const std::string name(nameOf(collective));
   Topology topology = topologyOf(options);
@@ -84,25 +84,25 @@ Subject subjectOf(const Options& options) {
   } else if (!options.grid.empty()) {
     wrong("--grid", name + " needs none");
   }
-  Subject subject{{collective, ranks, choice.parameters.grid, choice.parameters.experts},
-                  choice,
-                  std::move(topology),
-                  {}};
+  PlanSet set{{collective, ranks, choice.parameters.grid, choice.parameters.experts},
+              choice,
+              std::move(topology),
+              {}};
   try {
     for (int rank = 0; rank < ranks; ++rank)
-      subject.plans.push_back(choice.algorithm->plan(subject.topology, choice.parameters, rank));
+      set.plans.push_back(choice.algorithm->plan(set.topology, choice.parameters, rank));
   } catch (const NotOffered& error) {
     wrong("--algorithm", name + " does not offer " + textOf(choice) + " here: " + error.what());
   }
-  return subject;
+  return set;
 }
 
-std::string summaryOf(const Subject& subject) {
-  const Topology& topology = subject.topology;
+std::string summaryOf(const PlanSet& set) {
+  const Topology& topology = set.topology;
   std::size_t ops = 0, messages = 0, between = 0;
   int steps = 0;
   for (int rank = 0; rank < topology.ranks(); ++rank) {
-    const Plan& plan = subject.plans[static_cast<std::size_t>(rank)];
+    const Plan& plan = set.plans[static_cast<std::size_t>(rank)];
     ops += plan.ops.size();
     for (const Op& op : plan.ops) {
       steps = std::max(steps, op.step + 1);
@@ -114,11 +114,11 @@ std::string summaryOf(const Subject& subject) {
   const auto some = [](auto count, const char* what) {
     return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
   };
-  return std::string(nameOf(subject.contract.collective)) + " by " + textOf(subject.choice) +
-         " among " + some(topology.ranks(), "rank") + " on " + some(topology.nodes(), "node") +
-         ": " + some(ops, "op") + ", " + some(messages, "message") + ", " +
-         std::to_string(between) + " of them between nodes, " + some(steps, "step") + " on " +
-         some(subject.plans[0].lanes, "lane");
+  return std::string(nameOf(set.contract.collective)) + " by " + textOf(set.choice) + " among " +
+         some(topology.ranks(), "rank") + " on " + some(topology.nodes(), "node") + ": " +
+         some(ops, "op") + ", " + some(messages, "message") + ", " + std::to_string(between) +
+         " of them between nodes, " + some(steps, "step") + " on " +
+         some(set.plans[0].lanes, "lane");
 }
 
 }  // namespace moeccl::perf::plan

@@ -1,4 +1,4 @@
-#include "src/api/launch.h"
+#include "src/api/arguments.h"
 
 #include <cstdint>
 #include <limits>
@@ -70,10 +70,6 @@ AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) 
   AlgorithmChoice choice = state.communicator->settings().choiceFor(collective);
   if (choice.algorithm == nullptr) choice.algorithm = &firstAlgorithm(collective);
   return choice;
-}
-
-void launch(Call call, Communicator& communicator, moecclStream_t stream) {
-  communicator.launch(std::move(call), stream);
 }
 
 }  // namespace moeccl

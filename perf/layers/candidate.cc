@@ -1,4 +1,4 @@
-#include "perf/layers/contender.h"
+#include "perf/layers/candidate.h"
 
 #include <moeccl/model.h>
 
@@ -29,7 +29,8 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
   return made;
 }
 
-Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids)
+LayerCandidate::LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass,
+                               Grids& grids)
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
       backward_((pass & moecclPassBackward) != 0) {
@@ -47,13 +48,13 @@ Contender::Contender(const Layer& layer, const Setting& setting, moecclPass_t pa
   handle_.reset(handle);
 }
 
-moecclMoeShapes_t Contender::shapes() const {
+moecclMoeShapes_t LayerCandidate::shapes() const {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   require(moecclMoeLayerGetShapes(handle_.get(), &shapes), "ask for the shapes", nullptr);
   return shapes;
 }
 
-Contender::Work Contender::work() const {
+LayerCandidate::Work LayerCandidate::work() const {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid_;
   moecclMoeConfig_t config = config_;
@@ -71,7 +72,7 @@ Contender::Work Contender::work() const {
   return work;
 }
 
-void Contender::setData(Data& data) {
+void LayerCandidate::setData(Data& data) {
   data_ = &data;
   require(moecclMoeLayerSetWeights(handle_.get(), &data.weights()), "set the weights", nullptr);
   if (backward_)
@@ -79,7 +80,7 @@ void Contender::setData(Data& data) {
             nullptr);
 }
 
-void Contender::run(int count) {
+void LayerCandidate::run(int count) {
   for (int i = 0; i < count; ++i) {
     require(moecclMoeForward(handle_.get(), data_->input(), data_->output(), nullptr),
             setting_.name().c_str(), nullptr);
@@ -90,7 +91,7 @@ void Contender::run(int count) {
   }
 }
 
-void Contender::barrier() {
+void LayerCandidate::barrier() {
   int ranks = 0;
   require(moecclCommCount(comm_, &ranks), "count the ranks", comm_);
   const signed char mine = 0;

@@ -1,11 +1,11 @@
-// All that moeccl-perf knows of MPI; mpi_contender.cc where it is there, mpi_contender_absent.cc where it is not.
+// All that moeccl-perf knows of MPI; mpi_competitor.cc where it is there, mpi_competitor_absent.cc where it is not.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "perf/common/contender.h"
+#include "perf/common/competitor.h"
 
 namespace moeccl::perf {
 
@@ -18,8 +18,8 @@ class Mpi {
   // MPI's own version of `collective`. "default" is MPI's choice; other algorithms are set through
   // the control variables of Open MPI's component "tuned". Collective. Throws std::runtime_error
   // when this MPI has no such variable or algorithm.
-  virtual std::unique_ptr<Contender> contender(const Collective& collective,
-                                               const std::string& algorithm) = 0;
+  virtual std::unique_ptr<Competitor> competitor(const MeasuredCollective& collective,
+                                                 const std::string& algorithm) = 0;
   virtual std::string version() const = 0;
   // Ends all ranks.
   [[noreturn]] virtual void abort(int code) = 0;
@@ -27,7 +27,7 @@ class Mpi {
 
 // Whether a launcher of MPI has started this process.
 bool startedByMpi();
-// Initialises MPI; the end of the object finalises it. `chooseAlgorithms`: contenders with an
+// Initialises MPI; the end of the object finalises it. `chooseAlgorithms`: competitors with an
 // algorithm of their own will come. `environment`: NAME=VALUE, set only while MPI starts, which is
 // when it and what it stands on read theirs. Throws std::runtime_error in a build without MPI.
 std::unique_ptr<Mpi> startMpi(bool chooseAlgorithms, const std::vector<std::string>& environment);

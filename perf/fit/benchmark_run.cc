@@ -1,4 +1,4 @@
-#include "perf/fit/campaign.h"
+#include "perf/fit/benchmark_run.h"
 
 #include <algorithm>
 
@@ -31,18 +31,19 @@ std::vector<Target> targetsBeside(const std::vector<Pairing>& pairings,
 std::vector<Target> askedFor(const FitOptions& options, std::vector<Target> targets) {
   if (options.collectives.empty()) return targets;
   for (Target& target : targets)
-    std::erase_if(target.collectives, [&](const Collective* collective) {
+    std::erase_if(target.collectives, [&](const MeasuredCollective* collective) {
       return std::ranges::find(options.collectives, collective->name) == options.collectives.end();
     });
   std::erase_if(targets, [](const Target& target) { return target.collectives.empty(); });
   return targets;
 }
 
-// Whether one of `ways` is measured instead.
-bool hasNameOf(const std::vector<Way>& ways, const Way& other, const moecclGridShape_t& shape) {
-  return std::ranges::any_of(ways, [&](const Way& way) {
+// Whether one of `known` is measured instead.
+bool hasNameOf(const std::vector<Candidate>& known, const Candidate& other,
+               const moecclGridShape_t& shape) {
+  return std::ranges::any_of(known, [&](const Candidate& one) {
     return std::ranges::any_of(
-        namesOf(way.collective->name, way.algorithm, shape, shape), [&](const SampleName& name) {
+        namesOf(one.collective->name, one.algorithm, shape, shape), [&](const SampleName& name) {
           return name.collective == other.collective->name && name.algorithm == other.algorithm;
         });
   });
@@ -50,7 +51,7 @@ bool hasNameOf(const std::vector<Way>& ways, const Way& other, const moecclGridS
 
 }  // namespace
 
-Campaign::Campaign(const FitOptions& options, Team& team)
+BenchmarkRun::BenchmarkRun(const FitOptions& options, Team& team)
     : options_(options),
       team_(team),
       nodeOfRank_(nodesOfRanks(team.job())),
@@ -76,8 +77,8 @@ Campaign::Campaign(const FitOptions& options, Team& team)
   }
 }
 
-void Campaign::run(Profile& profile) {
-  Profile* const mine = team_.job().rank() == 0 ? &profile : nullptr;
+void BenchmarkRun::run(ProfileBuilder& profile) {
+  ProfileBuilder* const mine = team_.job().rank() == 0 ? &profile : nullptr;
   team_.slowest({});
   for (const Pairing& pairing : pairings_)
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
@@ -87,7 +88,7 @@ void Campaign::run(Profile& profile) {
   progress_.clear();
 }
 
-void Campaign::measure(const Pairing& pairing, bool alone, Profile* profile) {
+void BenchmarkRun::measure(const Pairing& pairing, bool alone, ProfileBuilder* profile) {
   const Job& job = team_.job();
   const int rank = job.rank();
   const int partner = pairing.partner[static_cast<std::size_t>(rank)];
@@ -97,23 +98,23 @@ void Campaign::measure(const Pairing& pairing, bool alone, Profile* profile) {
                           rank, &comm, nullptr),
           "make pairs", job.comm());
   const Comm pair(comm);
-  const Collective& exchange = collectiveNamed("alltoall");
+  const MeasuredCollective& exchange = collectiveNamed("alltoall");
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.comm = comm;
-  const Subject subject{waysFor(job, options_, exchange, takesPart ? &cluster : nullptr),
+  const Subject subject{candidatesFor(job, options_, exchange, takesPart ? &cluster : nullptr),
                         {.ranks = 2},
                         comm,
                         takesPart};
   team_.setAsleep(!takesPart);
   sweepUnit(pairsPart_, subject, textOf(pairing) + (alone ? ", one pair alone" : ""),
             [&](const Point& point) {
-              profile->add("alltoall", point.way.algorithm, comm, alone, point.bytes,
+              profile->add("alltoall", point.candidate.algorithm, comm, alone, point.bytes,
                            point.seconds);
             });
   team_.setAsleep(false);
 }
 
-void Campaign::measure(const Target& target, Profile* profile) {
+void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
   const moecclGrid_t grid = grids_[target.grids.front()].get();
   const moecclGridShape_t& shape = shapes_[target.grids.front()];
   const bool ofGrid = target.group == moecclGroupWorld;
@@ -132,8 +133,8 @@ void Campaign::measure(const Target& target, Profile* profile) {
     // have the same plan.
     add = [&](const Point& point) {
       for (const std::size_t alike : target.grids)
-        for (const SampleName& name :
-             namesOf(point.way.collective->name, point.way.algorithm, shape, shapes_[alike]))
+        for (const SampleName& name : namesOf(point.candidate.collective->name,
+                                              point.candidate.algorithm, shape, shapes_[alike]))
           profile->add(std::string(name.collective), name.algorithm, grids_[alike].get(),
                        point.bytes * static_cast<std::size_t>(name.times), point.seconds);
     };
@@ -142,8 +143,8 @@ void Campaign::measure(const Target& target, Profile* profile) {
     require(moecclCommCount(comm, &world.ranks), "count the ranks", comm);
     cluster.comm = comm;
     add = [&](const Point& point) {
-      profile->add(std::string(point.way.collective->name), point.way.algorithm, comm, false,
-                   point.bytes, point.seconds);
+      profile->add(std::string(point.candidate.collective->name), point.candidate.algorithm, comm,
+                   false, point.bytes, point.seconds);
     };
   }
   // On a GPU a call between two barriers would be that of its launch, too, which in a layer is hidden.
@@ -151,13 +152,13 @@ void Campaign::measure(const Target& target, Profile* profile) {
   Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0), calls};
   // Groups that lie otherwise are offered the same, but other algorithms may be one there.
   const moecclCluster_t* const whose = subject.counts ? &cluster : nullptr;
-  for (const Collective* collective : target.collectives)
-    for (const Way& way : waysFor(team_.job(), options_, *collective, whose))
-      if (!hasNameOf(subject.ways, way, shape)) subject.ways.push_back(way);
+  for (const MeasuredCollective* collective : target.collectives)
+    for (const Candidate& one : candidatesFor(team_.job(), options_, *collective, whose))
+      if (!hasNameOf(subject.candidates, one, shape)) subject.candidates.push_back(one);
   sweepUnit(collectivesPart_, subject, target.text, add);
 }
 
-void Campaign::measure(const LayerKind& kind, Profile* profile) {
+void BenchmarkRun::measure(const LayerKind& kind, ProfileBuilder* profile) {
   const double began = team_.elapsed();
   const std::string text = textOf(kind);
   const LayersMeasured measured = measureLayers(
@@ -172,10 +173,10 @@ void Campaign::measure(const LayerKind& kind, Profile* profile) {
   budget_.finishUnit(layersPart_, began, team_.elapsed());
 }
 
-void Campaign::measureSchedules(Profile& profile) {
+void BenchmarkRun::measureSchedules(ProfileBuilder& profile) {
   const Job& job = team_.job();
   if (job.rank() == 0) profile.fit();
-  const Profile soFar = profile.ofRankZero(job);
+  const ProfileBuilder soFar = profile.ofRankZero(job);
   moecclComm_t split = nullptr;
   require(moecclCommSplit(job.comm(), 0, job.rank(), &split, nullptr), "split", job.comm());
   const Comm comm(split);
@@ -201,8 +202,8 @@ void Campaign::measureSchedules(Profile& profile) {
     }
 }
 
-void Campaign::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
-                         const Add& add) {
+void BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
+                             const Add& add) {
   const double began = team_.elapsed();
   const Swept swept =
       sweep(team_, options_, subject, budget_.until(part, began), [&](std::size_t bytes) {

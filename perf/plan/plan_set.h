@@ -9,7 +9,7 @@
 
 namespace moeccl::perf::plan {
 
-struct Subject {
+struct PlanSet {
   Contract contract;
   AlgorithmChoice choice;
   Topology topology;
@@ -17,9 +17,9 @@ struct Subject {
 };
 
 // Throws std::runtime_error, which names the option that is wrong and what would be right.
-Subject subjectOf(const Options& options);
+PlanSet plansOf(const Options& options);
 
 // "alltoall by hierarchical among 11 ranks on 3 nodes: 96 messages, 24 of them between nodes, in 3 steps".
-std::string summaryOf(const Subject& subject);
+std::string summaryOf(const PlanSet& set);
 
 }  // namespace moeccl::perf::plan

@@ -1,4 +1,4 @@
-#include "perf/common/mpi_contender.h"
+#include "perf/common/mpi_competitor.h"
 
 #include <moeccl/mpi.h>
 #include <mpi.h>
@@ -52,7 +52,7 @@ constexpr std::array kMpiCollectives = {
                   }},
 };
 
-const MpiCollective& find(const Collective& collective) {
+const MpiCollective& find(const MeasuredCollective& collective) {
   for (const MpiCollective& entry : kMpiCollectives)
     if (entry.name == collective.name) return entry;
   throw std::runtime_error("moeccl-perf knows no MPI function that does " +
@@ -89,15 +89,15 @@ MPI_Datatype mpiTypeOf(const DataType& type, bool sums) {
   }
 }
 
-class MpiContender : public Contender {
+class MpiCompetitor : public Competitor {
  public:
-  MpiContender(std::string name, const Collective& collective)
-      : Contender(std::move(name), true), collective_(collective), mpi_(find(collective)) {
+  MpiCompetitor(std::string name, const MeasuredCollective& collective)
+      : Competitor(std::move(name), true), collective_(collective), mpi_(find(collective)) {
     requireMpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     requireMpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     requireMpi(MPI_Comm_size(comm_, &ranks_), "MPI_Comm_size");
   }
-  ~MpiContender() override { MPI_Comm_free(&comm_); }
+  ~MpiCompetitor() override { MPI_Comm_free(&comm_); }
 
   void exchange(const void* send, void* recv, std::size_t count, const DataType& type) override {
     if (count > static_cast<std::size_t>(mpi_.displaces ? INT_MAX / ranks_ : INT_MAX))
@@ -131,7 +131,7 @@ class MpiContender : public Contender {
     return !isPartOfOutput(send, recv, block) && isPart(recv, send, block);
   }
 
-  const Collective& collective_;
+  const MeasuredCollective& collective_;
   const MpiCollective& mpi_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, ranks_ = 1;
@@ -197,15 +197,15 @@ class MpiPresent : public Mpi {
     return moecclCommInitMpi(comm, MPI_COMM_WORLD, &config);
   }
 
-  std::unique_ptr<Contender> contender(const Collective& collective,
-                                       const std::string& algorithm) override {
+  std::unique_ptr<Competitor> competitor(const MeasuredCollective& collective,
+                                         const std::string& algorithm) override {
     const std::string name = "mpi:" + algorithm;
-    if (algorithm == "default") return std::make_unique<MpiContender>(name, collective);
+    if (algorithm == "default") return std::make_unique<MpiCompetitor>(name, collective);
     Control control(find(collective).control);
     control.set(algorithm);
-    auto contender = std::make_unique<MpiContender>(name, collective);
+    auto competitor = std::make_unique<MpiCompetitor>(name, collective);
     control.write(0);  // Open MPI's "ignore": its own choice for the communicators that follow
-    return contender;
+    return competitor;
   }
 
   std::string version() const override {

@@ -34,17 +34,17 @@ class Grids {
   std::map<std::pair<std::vector<int>, std::string>, GridOfSetting> made_;
 };
 
-class Contender {
+class LayerCandidate {
  public:
   // Collective. Where the layer and its grid do not offer the schedule, offered() is false and reason()
   // the library's. Throws std::runtime_error.
-  Contender(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids);
+  LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids);
 
   const Setting& setting() const { return setting_; }
   bool offered() const { return handle_ != nullptr; }
   const std::string& reason() const { return reason_; }
   moecclMoeShapes_t shapes() const;
-  // The schedule that is followed, and the plans of its exchanges: contenders of a layer with equal work do the same.
+  // The schedule that is followed, and the plans of its exchanges: candidates of a layer with equal work do the same.
   struct Work {
     struct Exchange {
       moecclPass_t pass;
@@ -64,7 +64,7 @@ class Contender {
   void setData(Data& data);
   // `count` forward passes, each followed by a backward one if the pass is both. Collective.
   void run(int count);
-  // Collective, on the contender's own communicator.
+  // Collective, on the candidate's own communicator.
   void barrier();
 
  private:

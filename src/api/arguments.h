@@ -32,6 +32,4 @@ AlgorithmChoice choose(CommState& state, Collective collective, std::size_t bloc
 // The same where only sender and receiver know how large a block is: all ranks must choose alike.
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
 
-void launch(Call call, Communicator& communicator, moecclStream_t stream);
-
 }  // namespace moeccl

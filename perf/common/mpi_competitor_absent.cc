@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "perf/common/mpi_contender.h"
+#include "perf/common/mpi_competitor.h"
 
 namespace moeccl::perf {
 
