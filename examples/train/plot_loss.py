@@ -9,6 +9,10 @@ like it.
 import argparse
 import csv
 import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "perf", "scripts"))
+import drawing  # noqa: E402
 
 COLUMNS = {"loss": "loss, nats per character", "dropped": "share of choices dropped",
            "imbalance": "busiest expert, times the mean"}
@@ -29,9 +33,7 @@ def running_mean(values, count):
 
 
 def plot(paths, count, output):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = drawing.pyplot()
 
     figure, axes = pyplot.subplots(1, len(COLUMNS), figsize=(5 * len(COLUMNS), 4))
     for number, path in enumerate(paths):

@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 
+import drawing
 from plot_perf import size_text
 
 SHAPES = ("2x4", "4x2", "4x4")
@@ -211,9 +212,7 @@ def geometric(values):
 
 
 def plot(options):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = drawing.pyplot()
 
     found = load(options.csv)
     figure, axes = pyplot.subplots(len(SHAPES), len(UPLINKS), figsize=(12, 9), sharex=True, sharey=True)

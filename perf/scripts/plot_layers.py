@@ -13,6 +13,8 @@ import json
 import os
 import statistics
 
+import drawing
+
 COLORS = {"baseline": "tab:gray", "S1": "tab:blue", "S2": "tab:orange", "PPMoE": "tab:green", "auto": "tab:red"}
 RULE_STYLES = {"model": {"color": "tab:red", "linewidth": 2.5},
                "Algorithm 1, published": {"color": "tab:purple", "linestyle": "--"},
@@ -104,9 +106,7 @@ def plot_speedups(axis, report):
 
 
 def plot(reports, output):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = drawing.pyplot()
 
     figure = pyplot.figure(figsize=(16, 5 * len(reports)), layout="constrained")
     for part, (path, report) in zip(figure.subfigures(len(reports), 1, squeeze=False)[:, 0], reports):

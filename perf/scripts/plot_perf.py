@@ -15,6 +15,8 @@ import json
 import os
 import statistics
 
+import drawing
+
 
 # What files that are joined have in common.
 SAME = ("collective", "ranksPerNode", "grid", "memory", "mpiVersion", "average")
@@ -99,9 +101,7 @@ def title(paths):
 
 
 def plot(reports, against, output):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = drawing.pyplot()
 
     figure, axes = pyplot.subplots(len(reports), 2, figsize=(11, 4 * len(reports)), squeeze=False)
     for (path, report), (left, right) in zip(reports, axes):

@@ -17,6 +17,8 @@ import json
 import os
 import re
 
+import drawing
+
 COLLECTIVES_PER_PICTURE = 4
 NOISY = 0.2  # the median error of a curve from which on it says little
 SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PPMoE": "#5bb974"}
@@ -311,10 +313,9 @@ def page(profile, parts):
 
 
 def png(figure):
-    from matplotlib import pyplot
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80)
-    pyplot.close(figure)
+    drawing.pyplot().close(figure)
     return picture.getvalue()
 
 
@@ -329,9 +330,7 @@ def main():
     profile = load(options.json, "moeccl-profile")
     maps = load(options.map, "moeccl-map")["maps"] if options.map else []
 
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = drawing.pyplot()
     parts = sections(pyplot, profile, maps)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ sys.path.insert(0, HERE)
 import exports  # noqa: E402
 import headers  # noqa: E402
 import readme  # noqa: E402
+import scripts  # noqa: E402
 
 HEADER = """#define MOECCL_MAJOR 3
 #define MOECCL_API __attribute__((visibility("default")))
@@ -95,6 +96,40 @@ class Headers(unittest.TestCase):
                       guarded % "size_t f(void);\n", guarded % "int f();\n", guarded % "int class;\n",
                       guarded % "bool f(void);\n"):
             self.assertEqual(self.check(wrong), 1, wrong)
+
+
+class Scripts(unittest.TestCase):
+    def problems(self, tree):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in tree.items():
+                path = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o755)) as file:
+                    file.write(text)
+            return list(scripts.problems(folder))
+
+    def test_problems(self):
+        right = {"perf/scripts/a.py": "import os\nimport drawing\n", "perf/scripts/drawing.py": "import matplotlib\n",
+                 "perf/README.md": "Do\n\n    perf/scripts/a.py --help\n"}
+        self.assertEqual(self.problems(right), [])
+        for path, text, said in (
+                ("perf/scripts/a.py", "def f():\n    from matplotlib import pyplot\n", "a.py: imports matplotlib,"),
+                ("perf/scripts/a.py", "import numpy.linalg\n", "a.py: imports numpy,"),
+                ("perf/README.md", "    a.py --help\n", "a.py does not run; is it perf/scripts/a.py"),
+                ("perf/README.md", "    perf/a.py\n", "perf/a.py does not run; is it perf/scripts/a.py"),
+                ("README.md", "    perf/b.py\n", "perf/b.py does not run")):
+            found = self.problems({**right, path: text})
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
+
+    def test_drawing_says_what_to_install(self):
+        folder = os.path.join(HERE, "..", "..", "perf", "scripts")
+        done = subprocess.run([sys.executable, "-c", "import sys\nsys.modules['matplotlib'] = None\n"
+                               "import drawing\ndrawing.pyplot()"], cwd=folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("apt-get install python3-matplotlib", done.stderr)
+        self.assertIn("pip install matplotlib", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
 
 
 class Readme(unittest.TestCase):
