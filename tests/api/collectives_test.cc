@@ -1,17 +1,19 @@
-// Every collective x algorithm x backend x number of ranks x placement x datatype x size, through the
-// public API, with poisoned outputs.
+// Every algorithm through the public API, with poisoned outputs: tables of backends, placements, types and sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <numeric>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "algorithms/registry.h"
 #include "kernels/reduce.h"
 #include "tests/api/exercise.h"
 #include "tests/api/ranks.h"
-#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -54,69 +56,8 @@ void allToAll(moecclComm_t comm, int ranks, int rank, size_t count, moecclDataTy
   checkThat(send == before, "wrote to sendbuff");
 }
 
-std::vector<std::vector<int>> placements(int ranks) {
-  std::vector<std::vector<int>> all = {{}};
-  if (ranks > 1) all.push_back(std::vector<int>(ranks, 1));
-  if (ranks % 2 == 0 && ranks > 2) all.push_back({ranks / 2, ranks / 2});
-  if (ranks > 2) all.push_back({ranks - 1, 1});
-  if (ranks > 3) all.push_back({1, 2, ranks - 3});
-  return all;
-}
-
-// Every type, every operator, and sizes from nothing to a megabyte.
-void everyTypeAndSize(const Job& job, const Algorithm& algorithm, moecclComm_t comm) {
-  const bool sums = reduces(algorithm.collective);
-  Exercise what{.collective = algorithm.collective};
-  const auto call = [&](size_t count, moecclDataType_t type, moecclRedOp_t op = moecclSum) {
-    what.count = count;
-    what.datatype = type;
-    what.op = op;
-    for (bool inPlace : {false, true}) {
-      if (inPlace && !worksInPlace(algorithm.collective)) break;
-      what.inPlace = inPlace;
-      ++what.salt;
-      exercise(what, comm, nullptr, nullptr);
-    }
-  };
-  // Neither types and operators nor large blocks know of nodes: many ranks meet them where there are two.
-  const bool few = job.ranks <= 5, all = few || job.nodes.size() == 2;
-  for (int type = 0; all && type < moecclNumTypes; ++type) {
-    call(7, static_cast<moecclDataType_t>(type));
-    if (!sums) continue;
-    call(333, static_cast<moecclDataType_t>(type), moecclMax);
-    call(333, static_cast<moecclDataType_t>(type), moecclMin);
-  }
-  for (size_t count : {0, 1, 2, 333, 1021}) call(count, moecclFloat16);
-  call((1 << 13) + 3, moecclInt8);
-  if (kSanitized) return;
-  // A megabyte; of many ranks a megabyte for all.
-  if (all) call((1 << 20) / (few ? 4 : 64), moecclFloat32);
-  // A count of zero between others, and a small one behind a large one.
-  call(0, moecclFloat64);
-  call(1, moecclBfloat16);
-}
-
-// Each algorithm on a communicator of its own; they share the connections.
-void everyAlgorithm(const Job& job) {
-  runJob(job, [&](moecclComm_t comm, int rank) {
-    for (const Algorithm& algorithm : algorithms()) {
-      if (needsGrid(algorithm.collective)) continue;
-      const std::string name =
-          std::string(nameOf(algorithm.collective)) + "=" + std::string(algorithm.name);
-      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-      config.algorithms = name.c_str();
-      config.timeoutMs = job.timeoutMs;
-      moecclComm_t own = nullptr;
-      check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
-      try {
-        everyTypeAndSize(job, algorithm, own);
-      } catch (const std::exception& e) {
-        throw std::runtime_error(name + ": " + e.what());
-      }
-      check(moecclCommDestroy(own));
-    }
-  });
-}
+// Nothing, a block in a piece, one in many pieces, and a megabyte for a job of few ranks.
+constexpr size_t kSizes[] = {0, 1, 2, 333, 1021, 1 << 18};
 
 struct Backend {
   const char* name;
@@ -125,22 +66,167 @@ struct Backend {
 constexpr Backend kBackends[] = {
     {"loopback", false, false}, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
 
-class Product : public testing::TestWithParam<std::tuple<Backend, int>> {};
+using Nodes = std::vector<int>;
 
-TEST_P(Product, EveryAlgorithmTypeAndSize) {
-  const auto& [backend, ranks] = GetParam();
-  if (kSanitized && ranks > 8) GTEST_SKIP() << "8 ranks are enough for sanitizers";
-  for (const std::vector<int>& nodes : placements(ranks)) {
-    // Large jobs over UCX on few cores: two placements tell what five would.
-    if (backend.ucx && ranks > 5 && !nodes.empty() && nodes.size() != 2) continue;
-    everyAlgorithm({.ranks = ranks,
-                    .nodes = nodes,
-                    .algorithms = {},
-                    .processes = backend.processes,
-                    .ucx = backend.ucx});
-    if (HasFailure()) return;
-  }
+// A line of a table: what is run of one collective, with each of its algorithms.
+struct Line {
+  Collective collective;
+  Backend backend;
+  Nodes nodes;
+  std::vector<moecclDataType_t> types;
+  std::vector<size_t> sizes;
+};
+
+std::string nameOfLine(const Line& line) {
+  std::string name = std::string(nameOf(line.collective)) + "_" + line.backend.name + "_on";
+  for (int size : line.nodes) name += "_" + std::to_string(size);
+  return name;
 }
+
+// What --gtest_list_tests says of it.
+void PrintTo(const Line& line, std::ostream* out) {
+  *out << nameOf(line.collective) << " by";
+  for (const Algorithm& algorithm : algorithms())
+    if (algorithm.collective == line.collective) *out << ' ' << algorithm.name;
+  *out << " over " << line.backend.name << ", ranks per node";
+  for (int size : line.nodes) *out << ' ' << size;
+  *out << ", types";
+  for (moecclDataType_t type : line.types) *out << ' ' << nameOf(type);
+  *out << (reduces(line.collective) ? " by sum, max and min" : "") << ", counts";
+  for (size_t size : line.sizes) *out << ' ' << size;
+  *out << (worksInPlace(line.collective) ? ", in place too" : "");
+}
+
+std::vector<Collective> collectives() {
+  std::vector<Collective> some;
+  for (const Algorithm& algorithm : algorithms())
+    if (!needsGrid(algorithm.collective) &&
+        std::ranges::find(some, algorithm.collective) == some.end())
+      some.push_back(algorithm.collective);
+  return some;
+}
+
+std::vector<moecclDataType_t> allTypes() {
+  std::vector<moecclDataType_t> types;
+  for (int type = 0; type < moecclNumTypes; ++type)
+    types.push_back(static_cast<moecclDataType_t>(type));
+  return types;
+}
+
+// Sizes and types know nothing of nodes: all of them on one placement, an uneven one of five ranks.
+std::vector<Line> typesAndSizes() {
+  std::vector<Line> table;
+  for (Collective collective : collectives())
+    for (const Backend& backend : kBackends)
+      table.push_back(
+          {collective, backend, {3, 2}, allTypes(), {std::begin(kSizes), std::end(kSizes)}});
+  return table;
+}
+
+// Placements know nothing of types: one type and two sizes. The tests of plans prove all topologies; here a run meets
+// one rank, one node, one rank per node, even, uneven, prime and many.
+std::vector<Line> placements() {
+  std::vector<Line> table;
+  for (Collective collective : collectives()) {
+    for (const Nodes& nodes :
+         {Nodes{1}, {2}, {1, 1}, {2, 1}, {1, 1, 1, 1, 1}, {1, 2, 4}, {4, 4}, {7, 1}, {4, 4, 4, 4}})
+      table.push_back({collective, kBackends[0], nodes, {moecclFloat32}, {7, 1021}});
+    for (const Backend& backend : kBackends)
+      if (backend.ucx)
+        for (const Nodes& nodes : {Nodes{1}, {4, 4}})
+          table.push_back({collective, backend, nodes, {moecclFloat32}, {7, 1021}});
+  }
+  return table;
+}
+
+// The product of what the tables have, and more jobs.
+std::vector<Line> product() {
+  std::vector<Line> table;
+  for (Collective collective : collectives())
+    for (const Backend& backend : kBackends)
+      for (const Nodes& nodes : {Nodes{1},
+                                 {2},
+                                 {1, 1},
+                                 {3},
+                                 {1, 1, 1},
+                                 {2, 1},
+                                 {5},
+                                 {4, 1},
+                                 {1, 1, 1, 1, 1},
+                                 {1, 2, 2},
+                                 {8},
+                                 {4, 4},
+                                 {7, 1},
+                                 {1, 1, 1, 1, 1, 1, 1, 1},
+                                 {1, 2, 5},
+                                 {16},
+                                 {8, 8},
+                                 {15, 1},
+                                 {1, 2, 13},
+                                 {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}})
+        table.push_back(
+            {collective, backend, nodes, allTypes(), {std::begin(kSizes), std::end(kSizes)}});
+  return table;
+}
+
+// Every type at one size and every size in one type, in place too where that is offered.
+void call(const Line& line, moecclComm_t comm) {
+  Exercise what{.collective = line.collective};
+  const auto one = [&](size_t count, moecclDataType_t type, moecclRedOp_t op) {
+    what.count = count;
+    what.datatype = type;
+    what.op = op;
+    for (bool inPlace : {false, true}) {
+      if (inPlace && !worksInPlace(line.collective)) break;
+      what.inPlace = inPlace;
+      ++what.salt;
+      exercise(what, comm, nullptr, nullptr);
+    }
+  };
+  for (moecclDataType_t type : line.types)
+    for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin})
+      if (op == moecclSum || reduces(line.collective)) one(333, type, op);
+  // A small one behind a large one, and nothing between others.
+  for (size_t count : line.sizes) one(count, moecclFloat32, moecclSum);
+  one(0, moecclFloat64, moecclSum);
+  one(1, moecclBfloat16, moecclSum);
+}
+
+class EveryAlgorithm : public testing::TestWithParam<Line> {};
+
+// Each algorithm on a communicator of its own; they share the connections.
+TEST_P(EveryAlgorithm, KeepsItsPromise) {
+  const Line& line = GetParam();
+  const Job job{.ranks = std::reduce(line.nodes.begin(), line.nodes.end()),
+                .nodes = line.nodes,
+                .algorithms = {},
+                .processes = line.backend.processes,
+                .ucx = line.backend.ucx};
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.collective != line.collective) continue;
+      const std::string name =
+          std::string(nameOf(line.collective)) + "=" + std::string(algorithm.name);
+      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+      config.algorithms = name.c_str();
+      config.timeoutMs = job.timeoutMs;
+      moecclComm_t own = nullptr;
+      check(moecclCommSplit(comm, 0, rank, &own, &config), comm);
+      try {
+        call(line, own);
+      } catch (const std::exception& e) {
+        throw std::runtime_error(name + ": " + e.what());
+      }
+      check(moecclCommDestroy(own));
+    }
+  });
+}
+
+const auto nameOfCase = [](const auto& info) { return nameOfLine(info.param); };
+INSTANTIATE_TEST_SUITE_P(TypesAndSizes, EveryAlgorithm, testing::ValuesIn(typesAndSizes()),
+                         nameOfCase);
+INSTANTIATE_TEST_SUITE_P(Placements, EveryAlgorithm, testing::ValuesIn(placements()), nameOfCase);
+INSTANTIATE_TEST_SUITE_P(Slow, EveryAlgorithm, testing::ValuesIn(product()), nameOfCase);
 
 // What else an algorithm can be told.
 TEST(Parameters, AreObeyed) {
@@ -160,14 +246,6 @@ TEST(Parameters, AreObeyed) {
     });
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Backends, Product,
-                         testing::Combine(testing::ValuesIn(kBackends),
-                                          testing::Values(1, 2, 3, 5, 8, 16)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "P" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
 
 class Streams : public testing::TestWithParam<Backend> {};
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -355,9 +356,17 @@ bool reduces(Collective collective) {
          collective == Collective::combine || collective == Collective::combineAllGather;
 }
 
+const char* nameOf(moecclDataType_t type) {
+  constexpr const char* kNames[] = {"int8",    "uint8",    "int32",      "uint32",
+                                    "int64",   "uint64",   "float16",    "float32",
+                                    "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+  static_assert(std::size(kNames) == moecclNumTypes);
+  return kNames[type];
+}
+
 std::string textOf(const Exercise& what) {
   return std::string(nameOf(what.collective)) + (what.inPlace ? " in place" : "") + ", count " +
-         std::to_string(what.count) + ", type " + std::to_string(what.datatype) + ", op " +
+         std::to_string(what.count) + ", " + nameOf(what.datatype) + ", op " +
          std::to_string(what.op) + ", experts " + std::to_string(what.experts);
 }
 

@@ -24,7 +24,9 @@ struct Exercise {
   bool inGraph = false;
 };
 
-// "allreduce in place, count 333, type 7, op 0, experts 1".
+// "float32".
+const char* nameOf(moecclDataType_t type);
+// "allreduce in place, count 333, float32, op 0, experts 1".
 std::string textOf(const Exercise& what);
 
 // `grid`: only collectives of a grid use it, others use `comm`. Throws what went wrong.

@@ -19,7 +19,6 @@
 #include "tests/api/ranks.h"
 #include "tests/exec/gpu_ranks.h"
 #include "tests/gpu/ranks/rank.h"
-#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -100,18 +99,15 @@ TEST_P(JobsOnGpus, MeasureTheExecutor) {
   });
 }
 
-std::vector<std::vector<int>> jobsOnGpus() {
-  std::vector<std::vector<int>> jobs = {{1}, {2, 1}};
-  if (!kSanitized) jobs.insert(jobs.end(), {{2, 2}, {1, 1, 3}, {4, 4}});
-  return jobs;
-}
-
-INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::ValuesIn(jobsOnGpus()),
-                         [](const auto& info) {
-                           std::string name;
-                           for (int size : info.param) name += "_" + std::to_string(size);
-                           return name;
-                         });
+const auto nodesOf = [](const auto& info) {
+  std::string name;
+  for (int size : info.param) name += "_" + std::to_string(size);
+  return name;
+};
+using Nodes = std::vector<int>;
+INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::Values(Nodes{1}, Nodes{2, 1}), nodesOf);
+INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus,
+                         ::testing::Values(Nodes{2, 2}, Nodes{1, 1, 3}, Nodes{4, 4}), nodesOf);
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},

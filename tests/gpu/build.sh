@@ -60,7 +60,7 @@ sources_of() {
       ;;
     ranks_gpu)
       printf '%s\n' "${library_sources[@]}" tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc \
-        tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_lists,task}.cc examples/moe_reference*.cc
+        tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_tables,task}.cc examples/moe_reference*.cc
       ;;
     moeccl-perf | moeccl-fit)
       printf '%s\n' "${library_sources[@]}" perf/common/{choices,collectives,competitor,cuda_memory,job,memory}.cc \

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "tests/moe/learn.h"
-#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -31,27 +30,24 @@ void expectAllSchedulesLearn(const Problem& problem) {
   }
 }
 
-TEST(Backward, FollowsTheReferenceOnEveryGrid) {
-  for (const Problem& problem : inBothDatatypes(gridProblems())) {
-    expectAllSchedulesLearn(problem);
-    if (HasFailure()) return;
-  }
+class Layers : public testing::TestWithParam<Problem> {};
+
+TEST_P(Layers, LearnWhatTheReferenceDoesUnderEverySchedule) { expectAllSchedulesLearn(GetParam()); }
+
+const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
+INSTANTIATE_TEST_SUITE_P(Table, Layers, testing::ValuesIn(layers()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Hard, Layers, testing::ValuesIn(hardProblems()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Slow, Layers, testing::ValuesIn(layersOnAllGrids()), nameOfLayer);
+
+class Chunked : public testing::TestWithParam<Problem> {};
+
+TEST_P(Chunked, LearnsWhatTheReferenceDoes) {
+  learn(taskOf(GetParam()), {.schedule = moecclScheduleS1});
 }
 
-TEST(Backward, FollowsTheReferenceInHardCases) {
-  for (const Problem& problem : inBothDatatypes(hardProblems())) {
-    expectAllSchedulesLearn(problem);
-    if (HasFailure()) return;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Table, Chunked, testing::ValuesIn(chunkedProblems()), nameOfLayer);
 
 TEST(Backward, FollowsTheReferenceInChunks) {
-  std::vector<Problem> problems = chunkedProblems();
-  std::ranges::copy(chunkedGateProblems(), std::back_inserter(problems));
-  for (const Problem& problem : inBothDatatypes(problems)) {
-    learn(taskOf(problem), {.schedule = moecclScheduleS1});
-    if (HasFailure()) return;
-  }
   Problem problem = six("chunks");
   problem.capacityGroups = 12;
   problem.chunks = 3;
@@ -65,13 +61,6 @@ TEST(Backward, FollowsTheReferenceInChunks) {
   learn(task, {.schedule = moecclScheduleS1, .afterOthers = true});
 }
 
-TEST(Backward, FollowsTheReferenceThroughEveryGate) {
-  for (const Problem& problem : inBothDatatypes(gateProblems())) {
-    expectAllSchedulesLearn(problem);
-    if (HasFailure()) return;
-  }
-}
-
 TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
   for (int gate = 0; gate < moecclNumGates; ++gate) {
     Problem problem = six("gradient of the input alone");
@@ -80,20 +69,6 @@ TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
     const Task task = taskOf(problem);
     for (moecclSchedule_t schedule : schedulesOf(problem))
       learn(task, {.schedule = schedule, .onlyInput = true});
-  }
-}
-
-TEST(Backward, FollowsTheReferenceThroughTheResidualBranch) {
-  for (const Problem& problem : inBothDatatypes(residualProblems())) {
-    expectAllSchedulesLearn(problem);
-    if (HasFailure()) return;
-  }
-}
-
-TEST(Backward, FollowsTheReferenceDropless) {
-  for (const Problem& problem : inBothDatatypes(droplessProblems())) {
-    expectAllSchedulesLearn(problem);
-    if (HasFailure()) return;
   }
 }
 
@@ -202,9 +177,8 @@ Task differencesOf(const Problem& problem, moecclSchedule_t schedule) {
   return task;
 }
 
-// Without the reference: what is learned is the slope of what is computed.
-TEST(Backward, IsTheSlopeOfForward) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have seen these passes; here are thousands of them";
+// Without the reference: what is learned is the slope of what is computed, in thousands of passes.
+TEST(Backward, WideIsTheSlopeOfForward) {
   for (int gate = 0; gate < moecclNumGates; ++gate)
     for (int nMp : {2, 6}) {
       Problem problem = six("slopes");

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 
 #include "moeccl/model.h"
 #include "moeccl/moe.h"
@@ -52,146 +53,259 @@ void expectRefused(moecclGrid_t grid, const std::function<void(moecclMoeConfig_t
   checkThat(layer == nullptr, "a layer in spite of the error");
 }
 
-TEST(MoeErrors, FieldsOfTheConfig) {
-  onGrid([](moecclGrid_t grid, int) {
-    expectRefused(grid, [](auto& c) { c.tokens = -1; }, {"config.tokens is -1", "at least 0"});
-    expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX; }, {"config.tokens"});
-    expectRefused(grid, [](auto& c) { c.tokens = INT64_MAX / 4; }, {"address space"});
-    expectRefused(grid,
-                  [](auto& c) {  // what experts choose from comes first
-                    c.tokens = INT64_MAX / 2;
-                    c.gate = moecclGateExpertChoice;
-                    c.schedule = moecclScheduleS2;
-                  },
-                  {"address space"});
-    expectRefused(grid, [](auto& c) { c.embedding = 0; }, {"config.embedding is 0", "from 1"});
-    expectRefused(grid, [](auto& c) { c.embedding = 1ll << 31; },
-                  {"config.embedding", "2147483647"});
-    expectRefused(grid, [](auto& c) { c.hidden = 0; }, {"config.hidden is 0", "from 1"});
-    expectRefused(grid, [](auto& c) { c.hidden = 7; }, {"config.hidden is 7", "nEsp, 2"});
-    expectRefused(grid, [](auto& c) { c.experts = 0; }, {"config.experts is 0", "from 1"});
-    expectRefused(grid, [](auto& c) { c.experts = 5; }, {"config.experts is 5", "nEp, 2"});
-    expectRefused(grid, [](auto& c) { c.topK = 0; }, {"config.topK is 0", "from 1 to 4"});
-    expectRefused(grid, [](auto& c) { c.topK = 5; }, {"config.topK is 5", "from 1 to 4"});
-    for (double factor : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()})
-      expectRefused(grid, [=](auto& c) { c.capacityFactor = factor; },
-                    {"config.capacityFactor is", "above 0"});
-    expectRefused(grid, [](auto& c) { c.capacityGroups = -2; }, {"config.capacityGroups is -2"});
-    expectRefused(grid,
-                  [](auto& c) {
-                    c.capacityGroups = 3;
-                    c.schedule = moecclScheduleS1;
-                  },
-                  {"config.capacityGroups is 3", "S1", "nMp, 2"});
-    expectRefused(grid, [](auto& c) { c.activation = moecclMoeNumActivations; },
-                  {"config.activation is 2", "moecclMoeRelu"});
-    expectRefused(grid, [](auto& c) { c.datatype = moecclFloat16; },
-                  {"config.datatype is 6", "moecclFloat32 (7) or moecclFloat64 (8)"});
-    expectRefused(grid, [](auto& c) { c.schedule = moecclNumSchedules; },
-                  {"config.schedule is 5", "S2 or PpMoe"});
-    expectRefused(grid, [](auto& c) { c.schedule = moecclSchedulePpMoe; },
-                  {"config.schedule is 4", "PPMoE", "nMp is 2", "nEp * nEsp, 4"});
-    expectRefused(grid, [](auto& c) { c.chunks = -1; }, {"config.chunks is -1", "0"});
-    expectRefused(grid,
-                  [](auto& c) {
-                    c.schedule = moecclScheduleS1;  // no other reads it
-                    c.capacityGroups = 8;
-                    c.chunks = 3;
-                  },
-                  {"config.chunks is 3", "divide capacityGroups / nMp, 4"});
-    expectRefused(grid, [](auto& c) { c.residual = -1; }, {"config.residual is -1", "from 0"});
-    expectRefused(grid, [](auto& c) { c.dropless = 2; }, {"config.dropless is 2", "0 or 1"});
-    expectRefused(grid, [](auto& c) { c.dropless = 1; },
-                  {"config.capacityFactor is 1;", "dropless", "must be 0"});
-    const auto dropless = [&](auto spoil, const Parts& parts) {
-      expectRefused(
-          grid,
-          [=](auto& c) {
-            c.dropless = 1;
-            c.capacityFactor = 0;
-            spoil(c);
-          },
-          parts);
-    };
-    dropless([](auto& c) { c.capacityGroups = 2; },
-             {"config.capacityGroups is 2", "dropless", "must be 0"});
-    dropless([](auto& c) { c.chunks = 2; }, {"config.chunks is 2", "dropless", "0 or 1"});
-    dropless([](auto& c) { c.gate = moecclGateExpertChoice; },
-             {"config.dropless is 1", "0 with moecclGateExpertChoice"});
-    dropless([](auto& c) { c.schedule = moecclScheduleS2; },
-             {"config.schedule is 3", "S2 splits the capacity", "baseline, S1 and PPMoE"});
-    expectRefused(grid, [](auto& c) { c.training = 2; }, {"config.training is 2", "0 or 1"});
-    expectRefused(grid, [](auto& c) { c.gate = moecclNumGates; },
-                  {"config.gate is 6", "moecclGateSigmoid (5)"});
-    expectRefused(grid, [](auto& c) { c.magic = 0; },
-                  {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"});
-    expectRefused(grid, [](auto& c) { c.size = 8; }, {"config was not initialised"});
-    expectRefused(grid, [](auto& c) { c.version = 0; }, {"config was not initialised"});
-    expectRefused(grid, [](auto& c) { c.version = 990000; }, {"config comes from", "99"});
+using Config = moecclMoeConfig_t&;
+using Spoil = std::function<void(Config, int rank)>;
+
+// What is wrong with a config, on all ranks or on one, and what the message says.
+struct Wrong {
+  const char* name;
+  Spoil spoil;
+  Parts parts;
+  moecclResult_t result = moecclInvalidArgument;
+};
+void PrintTo(const Wrong& wrong, std::ostream* out) {
+  *out << wrong.name << ':';
+  for (const std::string& part : wrong.parts) *out << " \"" << part << '"';
+}
+
+Spoil withGate(moecclMoeGate_t gate, const Spoil& spoil) {
+  return [=](Config c, int rank) {
+    c.gate = gate;
+    spoil(c, rank);
+  };
+}
+Spoil dropless(const Spoil& spoil) {
+  return [=](Config c, int rank) {
+    c.dropless = 1;
+    c.capacityFactor = 0;
+    spoil(c, rank);
+  };
+}
+template <typename Field, typename Value>
+Spoil set(Field moecclMoeConfig_t::*field, Value value) {
+  return [=](Config c, int) { c.*field = static_cast<Field>(value); };
+}
+Spoil both(const Spoil& one, const Spoil& other) {
+  return [=](Config c, int rank) {
+    one(c, rank);
+    other(c, rank);
+  };
+}
+// Only where the rank is `alone`.
+template <typename Field, typename Value>
+Spoil setOn(int alone, Field moecclMoeConfig_t::*field, Value there, Value elsewhere) {
+  return
+      [=](Config c, int rank) { c.*field = static_cast<Field>(rank == alone ? there : elsewhere); };
+}
+
+using C = moecclMoeConfig_t;
+const double kNan = std::nan(""), kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<Wrong> wrongFields() {
+  return {
+      {"TokensBelowZero", set(&C::tokens, -1), {"config.tokens is -1", "at least 0"}},
+      {"TokensAtTheLimit", set(&C::tokens, INT64_MAX), {"config.tokens"}},
+      {"TokensBeyondMemory", set(&C::tokens, INT64_MAX / 4), {"address space"}},
+      // What experts choose from comes first.
+      {"TokensOfExpertsBeyondMemory",
+       withGate(moecclGateExpertChoice,
+                both(set(&C::tokens, INT64_MAX / 2), set(&C::schedule, moecclScheduleS2))),
+       {"address space"}},
+      {"NoEmbedding", set(&C::embedding, 0), {"config.embedding is 0", "from 1"}},
+      {"LargeEmbedding", set(&C::embedding, 1ll << 31), {"config.embedding", "2147483647"}},
+      {"NoHidden", set(&C::hidden, 0), {"config.hidden is 0", "from 1"}},
+      {"OddHidden", set(&C::hidden, 7), {"config.hidden is 7", "nEsp, 2"}},
+      {"NoExperts", set(&C::experts, 0), {"config.experts is 0", "from 1"}},
+      {"OddExperts", set(&C::experts, 5), {"config.experts is 5", "nEp, 2"}},
+      {"NoChoices", set(&C::topK, 0), {"config.topK is 0", "from 1 to 4"}},
+      {"ManyChoices", set(&C::topK, 5), {"config.topK is 5", "from 1 to 4"}},
+      {"NoCapacity", set(&C::capacityFactor, 0.0), {"config.capacityFactor is", "above 0"}},
+      {"NegativeCapacity", set(&C::capacityFactor, -1.0), {"config.capacityFactor is", "above 0"}},
+      {"CapacityNan", set(&C::capacityFactor, kNan), {"config.capacityFactor is", "above 0"}},
+      {"CapacityInfinite",
+       set(&C::capacityFactor, kInfinity),
+       {"config.capacityFactor is", "above 0"}},
+      {"NegativeGroups", set(&C::capacityGroups, -2), {"config.capacityGroups is -2"}},
+      {"GroupsThatPartsCut",
+       both(set(&C::capacityGroups, 3), set(&C::schedule, moecclScheduleS1)),
+       {"config.capacityGroups is 3", "S1", "nMp, 2"}},
+      {"Activation",
+       set(&C::activation, moecclMoeNumActivations),
+       {"config.activation is 2", "moecclMoeRelu"}},
+      {"Datatype",
+       set(&C::datatype, moecclFloat16),
+       {"config.datatype is 6", "moecclFloat32 (7) or moecclFloat64 (8)"}},
+      {"Schedule", set(&C::schedule, moecclNumSchedules), {"config.schedule is 5", "S2 or PpMoe"}},
+      {"PpMoeOnPartOfTheRanks",
+       set(&C::schedule, moecclSchedulePpMoe),
+       {"config.schedule is 4", "PPMoE", "nMp is 2", "nEp * nEsp, 4"}},
+      {"NegativeChunks", set(&C::chunks, -1), {"config.chunks is -1", "0"}},
+      // No other schedule reads them.
+      {"ChunksThatDoNotDivide",
+       both(set(&C::schedule, moecclScheduleS1),
+            both(set(&C::capacityGroups, 8), set(&C::chunks, 3))),
+       {"config.chunks is 3", "divide capacityGroups / nMp, 4"}},
+      {"NegativeResidual", set(&C::residual, -1), {"config.residual is -1", "from 0"}},
+      {"Dropless", set(&C::dropless, 2), {"config.dropless is 2", "0 or 1"}},
+      {"DroplessWithCapacity",
+       set(&C::dropless, 1),
+       {"config.capacityFactor is 1;", "dropless", "must be 0"}},
+      {"DroplessWithGroups",
+       dropless(set(&C::capacityGroups, 2)),
+       {"config.capacityGroups is 2", "dropless", "must be 0"}},
+      {"DroplessInChunks",
+       dropless(set(&C::chunks, 2)),
+       {"config.chunks is 2", "dropless", "0 or 1"}},
+      {"DroplessExpertChoice",
+       dropless(set(&C::gate, moecclGateExpertChoice)),
+       {"config.dropless is 1", "0 with moecclGateExpertChoice"}},
+      {"DroplessS2",
+       dropless(set(&C::schedule, moecclScheduleS2)),
+       {"config.schedule is 3", "S2 splits the capacity", "baseline, S1 and PPMoE"}},
+      {"Training", set(&C::training, 2), {"config.training is 2", "0 or 1"}},
+      {"Gate", set(&C::gate, moecclNumGates), {"config.gate is 6", "moecclGateSigmoid (5)"}},
+      {"NoMagic",
+       set(&C::magic, 0),
+       {"config was not initialised", "MOECCL_MOE_CONFIG_INITIALIZER"}},
+      {"SmallSize", set(&C::size, 8), {"config was not initialised"}},
+      {"NoVersion", set(&C::version, 0), {"config was not initialised"}},
+      {"LaterVersion", set(&C::version, 990000), {"config comes from", "99"}},
+  };
+}
+
+std::vector<Wrong> wrongFieldsOfGates() {
+  const Spoil one = set(&C::topK, 1);
+  std::vector<Wrong> table = {
+      {"SwitchOfTwo",
+       withGate(moecclGateSwitch, [](Config, int) {}),
+       {"config.topK is 2", "1 with moecclGateSwitch"}},
+      {"GShardOfThree",
+       withGate(moecclGateGShard, set(&C::topK, 3)),
+       {"config.topK is 3", "must be 2"}},
+      {"NegativeJitter",
+       withGate(moecclGateSwitch, both(one, set(&C::jitter, -0.5))),
+       {"config.jitter is", "from 0 to 1"}},
+      {"LargeJitter",
+       withGate(moecclGateSwitch, both(one, set(&C::jitter, 1.5))),
+       {"config.jitter is", "from 0 to 1"}},
+      {"JitterNan",
+       withGate(moecclGateSwitch, both(one, set(&C::jitter, kNan))),
+       {"config.jitter is", "from 0 to 1"}},
+      {"JitterOfSoftmax",
+       withGate(moecclGateSoftmax, set(&C::jitter, 0.5)),
+       {"config.jitter is 0.5; it must be 0 with moecclGateSoftmax", "moecclGateSwitch alone"}},
+      {"NegativeImportance",
+       withGate(moecclGateNoisyTopK, set(&C::importanceWeight, -1)),
+       {"config.importanceWeight is -1", "0 or more"}},
+      {"InfiniteLoad",
+       withGate(moecclGateNoisyTopK, set(&C::loadWeight, kInfinity)),
+       {"config.loadWeight is inf", "finite"}},
+      {"ExpertGroupsThatDoNotDivide",
+       withGate(moecclGateSigmoid, set(&C::expertGroups, 3)),
+       {"config.expertGroups is 3", "divisor of the number of experts, 4"}},
+      {"NegativeExpertGroups",
+       withGate(moecclGateSigmoid, set(&C::expertGroups, -1)),
+       {"config.expertGroups is -1", "from 0 to the number of experts, 4"}},
+      {"ManyTopGroups",
+       withGate(moecclGateSigmoid, set(&C::topGroups, 1ll << 40)),
+       {"config.topGroups is 1099511627776", "from 0"}},
+      {"MoreTopGroupsThanGroups",
+       withGate(moecclGateSigmoid, both(set(&C::expertGroups, 2), set(&C::topGroups, 3))),
+       {"config.topGroups is 3", "from 1 to 2"}},
+      {"TopGroupsOfFewExperts",
+       withGate(moecclGateSigmoid, both(set(&C::expertGroups, 4), set(&C::topGroups, 1))),
+       {"config.topK is 2", "topGroups groups, 1"}},
+      {"NegativeRoutingScale",
+       withGate(moecclGateSigmoid, set(&C::routingScale, -2)),
+       {"config.routingScale is -2", "above 0"}},
+      {"NegativeSequence",
+       withGate(moecclGateSigmoid, set(&C::sequenceTokens, -1)),
+       {"config.sequenceTokens is -1", "at least 0"}},
+  };
+  const std::pair<const char*, std::int64_t C::*> ofSigmoid[] = {
+      {"ExpertGroupsOfExpertChoice", &C::expertGroups},
+      {"TopGroupsOfExpertChoice", &C::topGroups},
+      {"SequenceOfExpertChoice", &C::sequenceTokens}};
+  for (const auto& [name, field] : ofSigmoid)
+    table.push_back(
+        {name,
+         withGate(moecclGateExpertChoice, set(field, 1)),
+         {"is 1; it must be 0 with moecclGateExpertChoice", "moecclGateSigmoid alone"}});
+  const std::pair<const char*, double C::*> ofOthers[] = {
+      {"ImportanceOfGShard", &C::importanceWeight},
+      {"LoadOfGShard", &C::loadWeight},
+      {"RoutingScaleOfGShard", &C::routingScale}};
+  for (const auto& [name, field] : ofOthers)
+    table.push_back({name,
+                     withGate(moecclGateGShard, set(field, 0.5)),
+                     {"is 0.5; it must be 0 with moecclGateGShard", "alone reads it"}});
+  return table;
+}
+
+std::vector<Wrong> configsThatDiffer() {
+  constexpr moecclResult_t kUsage = moecclInvalidUsage;
+  return {
+      {"Schedule",
+       setOn(1, &C::schedule, moecclScheduleS2, moecclScheduleS1),
+       {"different configs", "MOECCL_SCHEDULE) is 2 on rank 0 and 3 on rank 1"},
+       kUsage},
+      {"LastBitOfCapacity",
+       setOn(3, &C::capacityFactor, std::nextafter(1.25, 2), 1.25),
+       {"capacityFactor is 1.25 on rank 0 and 1.2500000000000002 on rank 3"},
+       kUsage},
+      {"Hidden",
+       setOn(2, &C::hidden, 12, 6),
+       {"different configs", "hidden is 6 on rank 0 and 12 on rank 2"},
+       kUsage},
+      {"Capacity",
+       setOn(3, &C::capacityFactor, 1.5, 1.0),
+       {"capacityFactor is 1 on rank 0 and 1.5 on rank 3"},
+       kUsage},
+      {"Training",
+       setOn(1, &C::training, 1, 0),
+       {"training is 0 on rank 0 and 1 on rank 1"},
+       kUsage},
+      {"Chunks", setOn(1, &C::chunks, 1, 0), {"chunks is 0 on rank 0 and 1 on rank 1"}, kUsage},
+      {"Seed",
+       [](Config c, int rank) { c.seed = rank; },
+       {"seed is 0 on rank 0 and 1 on rank 1"},
+       kUsage},
+      {"Residual",
+       setOn(3, &C::residual, 4, 0),
+       {"residual is 0 on rank 0 and 4 on rank 3"},
+       kUsage},
+      {"Dropless",
+       setOn(2, &C::dropless, 1, 0),
+       {"dropless is 0 on rank 0 and 1 on rank 2"},
+       kUsage},
+      {"Gate",
+       setOn(1, &C::gate, moecclGateSigmoid, moecclGateSoftmax),
+       {"gate is 0 on rank 0 and 5 on rank 1"},
+       kUsage},
+      // One that is wrong by itself too: nobody waits for that rank.
+      {"WrongTokens",
+       setOn(1, &C::tokens, -1, 8),
+       {"tokens is 8 on rank 0 and -1 on rank 1"},
+       kUsage},
+  };
+}
+
+class MoeErrorsOf : public testing::TestWithParam<Wrong> {};
+
+TEST_P(MoeErrorsOf, AConfigSayWhatIsWrong) {
+  const Wrong& wrong = GetParam();
+  onGrid([&](moecclGrid_t grid, int rank) {
+    expectRefused(
+        grid, [&](Config config) { wrong.spoil(config, rank); }, wrong.parts, wrong.result);
   });
 }
 
-TEST(MoeErrors, FieldsOfGates) {
-  onGrid([](moecclGrid_t grid, int) {
-    const auto refused = [&](moecclMoeGate_t gate, auto spoil, const Parts& parts) {
-      expectRefused(
-          grid,
-          [=](moecclMoeConfig_t& c) {
-            c.gate = gate;
-            spoil(c);
-          },
-          parts);
-    };
-    using Config = moecclMoeConfig_t&;
-    refused(moecclGateSwitch, [](Config) {}, {"config.topK is 2", "1 with moecclGateSwitch"});
-    refused(moecclGateGShard, [](Config c) { c.topK = 3; }, {"config.topK is 3", "must be 2"});
-    for (double jitter : {-0.5, 1.5, std::nan("")})
-      refused(moecclGateSwitch,
-              [=](Config c) {
-                c.topK = 1;
-                c.jitter = jitter;
-              },
-              {"config.jitter is", "from 0 to 1"});
-    refused(
-        moecclGateSoftmax, [](Config c) { c.jitter = 0.5; },
-        {"config.jitter is 0.5; it must be 0 with moecclGateSoftmax", "moecclGateSwitch alone"});
-    refused(moecclGateNoisyTopK, [](Config c) { c.importanceWeight = -1; },
-            {"config.importanceWeight is -1", "0 or more"});
-    refused(moecclGateNoisyTopK,
-            [](Config c) { c.loadWeight = std::numeric_limits<double>::infinity(); },
-            {"config.loadWeight is inf", "finite"});
-    refused(moecclGateSigmoid, [](Config c) { c.expertGroups = 3; },
-            {"config.expertGroups is 3", "divisor of the number of experts, 4"});
-    refused(moecclGateSigmoid, [](Config c) { c.expertGroups = -1; },
-            {"config.expertGroups is -1", "from 0 to the number of experts, 4"});
-    refused(moecclGateSigmoid, [](Config c) { c.topGroups = 1ll << 40; },
-            {"config.topGroups is 1099511627776", "from 0"});
-    refused(moecclGateSigmoid,
-            [](Config c) {
-              c.expertGroups = 2;
-              c.topGroups = 3;
-            },
-            {"config.topGroups is 3", "from 1 to 2"});
-    refused(moecclGateSigmoid,
-            [](Config c) {
-              c.expertGroups = 4;
-              c.topGroups = 1;
-            },
-            {"config.topK is 2", "topGroups groups, 1"});
-    refused(moecclGateSigmoid, [](Config c) { c.routingScale = -2; },
-            {"config.routingScale is -2", "above 0"});
-    refused(moecclGateSigmoid, [](Config c) { c.sequenceTokens = -1; },
-            {"config.sequenceTokens is -1", "at least 0"});
-    for (auto field : {&moecclMoeConfig_t::expertGroups, &moecclMoeConfig_t::topGroups,
-                       &moecclMoeConfig_t::sequenceTokens})
-      refused(moecclGateExpertChoice, [=](Config c) { c.*field = 1; },
-              {"is 1; it must be 0 with moecclGateExpertChoice", "moecclGateSigmoid alone"});
-    for (auto field : {&moecclMoeConfig_t::importanceWeight, &moecclMoeConfig_t::loadWeight,
-                       &moecclMoeConfig_t::routingScale})
-      refused(moecclGateGShard, [=](Config c) { c.*field = 0.5; },
-              {"is 0.5; it must be 0 with moecclGateGShard", "alone reads it"});
-  });
-}
+const auto nameOfWrong = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Fields, MoeErrorsOf, testing::ValuesIn(wrongFields()), nameOfWrong);
+INSTANTIATE_TEST_SUITE_P(FieldsOfGates, MoeErrorsOf, testing::ValuesIn(wrongFieldsOfGates()),
+                         nameOfWrong);
+INSTANTIATE_TEST_SUITE_P(ConfigsThatDiffer, MoeErrorsOf, testing::ValuesIn(configsThatDiffer()),
+                         nameOfWrong);
 
 // Questions about schedules are remembered; not so far that a gate that does not fit goes unnoticed.
 TEST(MoeErrors, FieldsOfGatesInQuestions) {
@@ -324,46 +438,6 @@ TEST(MoeErrors, ConfigsFromANewerHeader) {
     newer.field = 1;
     checkError(moecclMoeLayerCreate(grid, &newer.config, &layer), moecclInvalidArgument, nullptr,
                {"config sets a field (at byte", "and this library, ", ", has not"});
-  });
-}
-
-TEST(MoeErrors, ConfigsThatDiffer) {
-  onGrid([](moecclGrid_t grid, int rank) {
-    expectRefused(
-        grid, [=](auto& c) { c.schedule = rank == 1 ? moecclScheduleS2 : moecclScheduleS1; },
-        {"different configs", "MOECCL_SCHEDULE) is 2 on rank 0 and 3 on rank 1"},
-        moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.capacityFactor = rank == 3 ? std::nextafter(1.25, 2) : 1.25; },
-        {"capacityFactor is 1.25 on rank 0 and 1.2500000000000002 on rank 3"}, moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.hidden = rank == 2 ? 12 : 6; },
-        {"different configs", "hidden is 6 on rank 0 and 12 on rank 2"}, moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.capacityFactor = rank == 3 ? 1.5 : 1.0; },
-        {"capacityFactor is 1 on rank 0 and 1.5 on rank 3"}, moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.training = rank == 1; }, {"training is 0 on rank 0 and 1 on rank 1"},
-        moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.chunks = rank == 1 ? 1 : 0; },
-        {"chunks is 0 on rank 0 and 1 on rank 1"}, moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.seed = rank; }, {"seed is 0 on rank 0 and 1 on rank 1"},
-        moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.residual = rank == 3 ? 4 : 0; },
-        {"residual is 0 on rank 0 and 4 on rank 3"}, moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.dropless = rank == 2; }, {"dropless is 0 on rank 0 and 1 on rank 2"},
-        moecclInvalidUsage);
-    expectRefused(
-        grid, [=](auto& c) { c.gate = rank == 1 ? moecclGateSigmoid : moecclGateSoftmax; },
-        {"gate is 0 on rank 0 and 5 on rank 1"}, moecclInvalidUsage);
-    // One that is wrong by itself too: nobody waits for that rank.
-    expectRefused(
-        grid, [=](auto& c) { c.tokens = rank == 1 ? -1 : 8; },
-        {"tokens is 8 on rank 0 and -1 on rank 1"}, moecclInvalidUsage);
   });
 }
 
@@ -552,15 +626,54 @@ TEST(MoeErrors, ArgumentsOfGradients) {
   });
 }
 
-// A rank that has gone, before its peers' forward or backward pass: that names the phase, and ends.
-void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts& phases,
-                           int chunks = 1, bool dropless = false, std::int64_t residual = 0) {
+// A layer whose rank 1 goes, and the phases in which others may notice: one that does not await rank 1 itself comes to
+// the next.
+struct Gone {
+  const char* name;
+  moecclSchedule_t schedule;
+  Parts phases;
+  int chunks = 1;
+  bool dropless = false;
+  std::int64_t residual = 0;
+};
+void PrintTo(const Gone& gone, std::ostream* out) {
+  *out << gone.name << ", noticed in";
+  for (const std::string& phase : gone.phases) *out << " \"" << phase << '"';
+}
+
+std::vector<Gone> layersThatRank1Leaves() {
+  const Parts first = {"ESP-", "EP-", "MP-", "dispatch: "};
+  return {{"Baseline", moecclScheduleBaseline, {"ESP-AllGather: ", "first EP-AlltoAll: "}},
+          {"S1", moecclScheduleS1, {"dispatch: "}},
+          {"S1InChunks", moecclScheduleS1, {"dispatch: "}, 3},
+          {"S2", moecclScheduleS2, {"MP-Split and dispatch: "}},
+          {"PpMoe", moecclSchedulePpMoe, {"AllReduce: "}},
+          {"S1Dropless", moecclScheduleS1, first, 1, true},
+          {"BaselineDropless", moecclScheduleBaseline, first, 1, true},
+          {"S1DroplessWithResidual", moecclScheduleS1, first, 1, true, 3},
+          {"BaselineDroplessWithResidual", moecclScheduleBaseline, first, 1, true, 3},
+          {"S1WithResidual", moecclScheduleS1, {"dispatch: ", "MP-"}, 1, false, 3},
+          {"S2WithResidual", moecclScheduleS2, {"MP-"}, 1, false, 3},
+          {"PpMoeWithResidual", moecclSchedulePpMoe, {"AllReduce: ", "MP-"}, 1, false, 3}};
+}
+
+class APeerThatLeaves : public testing::TestWithParam<Gone> {
+ protected:
+  static void expectEndWithoutRank1(bool backward);
+};
+
+TEST_P(APeerThatLeaves, EndsForward) { expectEndWithoutRank1(false); }
+TEST_P(APeerThatLeaves, EndsBackward) { expectEndWithoutRank1(true); }
+
+void APeerThatLeaves::expectEndWithoutRank1(bool backward) {
+  const auto& [name, schedule, phases, chunks, dropless, residual] = GetParam();
   const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
   Job job;
   job.ranks = 4;
   job.timeoutMs = 3000;
   std::barrier allReady(job.ranks);
-  runJob(job, [&](moecclComm_t comm, int rank) {
+  runJob(job, [&, schedule = schedule, chunks = chunks, dropless = dropless, residual = residual,
+               &phases = phases](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
     moecclMoeConfig_t config = rightConfig();
@@ -602,25 +715,8 @@ void expectEndWithoutRank1(moecclSchedule_t schedule, bool backward, const Parts
   });
 }
 
-TEST(MoeErrors, APeerThatLeaves) {
-  for (bool backward : {false, true}) {
-    // Where a rank does not await rank 1 itself, it comes to the next phase.
-    expectEndWithoutRank1(moecclScheduleBaseline, backward,
-                          {"ESP-AllGather: ", "first EP-AlltoAll: "});
-    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "});
-    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: "}, 3);
-    expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-Split and dispatch: "});
-    expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: "});
-    const Parts dropless = {"ESP-", "EP-", "MP-", "dispatch: "};
-    for (std::int64_t residual : {0, 3}) {
-      expectEndWithoutRank1(moecclScheduleS1, backward, dropless, 1, true, residual);
-      expectEndWithoutRank1(moecclScheduleBaseline, backward, dropless, 1, true, residual);
-    }
-    expectEndWithoutRank1(moecclScheduleS1, backward, {"dispatch: ", "MP-"}, 1, false, 3);
-    expectEndWithoutRank1(moecclScheduleS2, backward, {"MP-"}, 1, false, 3);
-    expectEndWithoutRank1(moecclSchedulePpMoe, backward, {"AllReduce: ", "MP-"}, 1, false, 3);
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Layers, APeerThatLeaves, testing::ValuesIn(layersThatRank1Leaves()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace moeccl::test

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -59,41 +58,48 @@ void trainOnGpus(const Task& task, const World& how, const Turn& turn) {
   });
 }
 
-void trainAll(const std::vector<Problem>& problems, std::size_t each) {
-  unsigned seed = 0;
-  for (std::size_t i = 0; i < problems.size(); i += each) {
-    const Task task = taskOf(problems[i]);
-    for (moecclSchedule_t schedule : schedulesOf(problems[i])) {
-      ++seed;
-      trainOnGpus(
-          task, {.seed = seed, .oneQueue = seed % 5 == 0},
-          {.schedule = schedule, .inPlace = seed % 3 == 0, .onDefaultStream = seed % 7 == 0});
-      if (testing::Test::HasFailure()) return;
-    }
+// In the one datatype that they have there.
+std::vector<Problem> inFloat32(std::vector<Problem> problems) {
+  for (Problem& problem : problems) problem.datatype = moecclFloat32;
+  return problems;
+}
+
+class LayersOnGpus : public testing::TestWithParam<Problem> {};
+
+TEST_P(LayersOnGpus, LearnTheReferenceUnderEverySchedule) {
+  const Task task = taskOf(GetParam());
+  for (moecclSchedule_t schedule : schedulesOf(GetParam())) {
+    const unsigned seed = 5 * GetParam().seed + schedule;
+    trainOnGpus(task, {.seed = seed, .oneQueue = seed % 5 == 0},
+                {.schedule = schedule, .inPlace = seed % 3 == 0, .onDefaultStream = seed % 7 == 0});
   }
 }
 
-TEST(LayerOnGpus, LearnsTheReferenceOnGrids) { trainAll(gridProblems(), 6); }
-TEST(LayerOnGpus, LearnsTheReferenceInHardCases) { trainAll(hardProblems(), 1); }
-TEST(LayerOnGpus, LearnsTheReferenceThroughGates) { trainAll(gateProblems(), 4); }
-TEST(LayerOnGpus, LearnsTheReferenceWithAResidualBranch) { trainAll(residualProblems(), 4); }
-TEST(LayerOnGpus, LearnsTheReferenceDropless) { trainAll(droplessProblems(), 6); }
+const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
+INSTANTIATE_TEST_SUITE_P(Table, LayersOnGpus, testing::ValuesIn(inFloat32(layers())), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Hard, LayersOnGpus, testing::ValuesIn(inFloat32(hardProblems())),
+                         nameOfLayer);
 
-TEST(LayerOnGpus, LearnsTheReferenceInChunks) {
-  std::vector<Problem> problems = chunkedProblems();
-  std::ranges::copy(chunkedGateProblems(), std::back_inserter(problems));
-  unsigned seed = 0;
-  for (const Problem& problem : problems) {
-    if (++seed % 2 != 0) continue;
-    trainOnGpus(taskOf(problem), {.seed = seed},
-                {.schedule = moecclScheduleS1, .inPlace = seed % 3 == 0});
-    if (HasFailure()) return;
-  }
+class ChunkedOnGpus : public testing::TestWithParam<Problem> {};
+
+TEST_P(ChunkedOnGpus, LearnsTheReference) {
+  const unsigned seed = GetParam().seed;
+  trainOnGpus(taskOf(GetParam()), {.seed = seed},
+              {.schedule = moecclScheduleS1, .inPlace = seed % 3 == 0});
 }
+
+INSTANTIATE_TEST_SUITE_P(Table, ChunkedOnGpus, testing::ValuesIn(inFloat32(chunkedProblems())),
+                         nameOfLayer);
 
 // Without training other workspaces do, and nothing is kept.
 TEST(LayerOnGpus, InfersTheReference) {
-  std::vector<Problem> problems = gateProblems();
+  std::vector<Problem> problems;
+  for (int gate = 0; gate < moecclNumGates; ++gate) {
+    problems.push_back(six("gate"));
+    problems.back().gate = static_cast<moecclMoeGate_t>(gate);
+    problems.back().choices = gate == moecclGateSwitch ? 1 : 2;
+    problems.back().capacityFactor = 0.6;
+  }
   problems.push_back(six("chunks"));
   problems.back().capacityGroups = 4;
   problems.back().chunks = 2;
@@ -102,9 +108,7 @@ TEST(LayerOnGpus, InfersTheReference) {
   problems.push_back(six("residual branch"));
   problems.back().residual = 5;
   unsigned seed = 0;
-  for (std::size_t i = 0; i < problems.size(); i += i + 3 < problems.size() ? 4 : 1) {
-    Problem problem = problems[i];
-    problem.training = false;
+  for (const Problem& problem : problems) {
     const Solved solved = solve(problem);
     for (moecclSchedule_t schedule : schedulesOf(problem))
       onGpus(problem, {.seed = ++seed}, [&](Device& device, moecclGrid_t grid, int rank) {

@@ -6,26 +6,14 @@
 namespace moeccl::test {
 namespace {
 
-TEST(AllSchedules, ComputeTheReferenceOnEveryGrid) {
-  for (const Problem& problem : inBothDatatypes(gridProblems())) {
-    expectAllSchedules(problem);
-    if (HasFailure()) return;
-  }
-}
+class Layers : public testing::TestWithParam<Problem> {};
 
-TEST(AllSchedules, ComputeTheReferenceInHardCases) {
-  for (const Problem& problem : inBothDatatypes(hardProblems())) {
-    expectAllSchedules(problem);
-    if (HasFailure()) return;
-  }
-}
+TEST_P(Layers, ComputeTheReferenceUnderEverySchedule) { expectAllSchedules(GetParam()); }
 
-TEST(AllSchedules, ComputeTheReferenceWithAResidualBranch) {
-  for (const Problem& problem : inBothDatatypes(residualProblems())) {
-    expectAllSchedules(problem);
-    if (HasFailure()) return;
-  }
-}
+const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
+INSTANTIATE_TEST_SUITE_P(Table, Layers, testing::ValuesIn(layers()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Hard, Layers, testing::ValuesIn(hardProblems()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Slow, Layers, testing::ValuesIn(layersOnAllGrids()), nameOfLayer);
 
 TEST(AllSchedules, OverlapTheResidualBranchWhateverMovesTheBytes) {
   for (bool progressThread : {false, true})
@@ -44,13 +32,6 @@ TEST(AllSchedules, OverlapTheResidualBranchWhateverMovesTheBytes) {
                   .progressThread = progressThread,
                   .forwards = 4});
     }
-}
-
-TEST(AllSchedules, ComputeTheReferenceDropless) {
-  for (const Problem& problem : inBothDatatypes(droplessProblems())) {
-    expectAllSchedules(problem);
-    if (HasFailure()) return;
-  }
 }
 
 TEST(Problems, AreAsHardAsTheySay) {
@@ -118,22 +99,17 @@ void expectChunksAsParts(const Problem& problem) {
   }
 }
 
-TEST(Chunks, ComputeWhatThePartsDo) {
-  for (const Problem& problem : inBothDatatypes(chunkedProblems())) {
-    expectChunksAsParts(problem);
-    if (HasFailure()) return;
-  }
+class Chunked : public testing::TestWithParam<Problem> {};
+
+TEST_P(Chunked, ComputesWhatThePartsDo) {
+  Problem problem = GetParam();
+  expectChunksAsParts(problem);
+  problem.probe = true;
+  problem.embedding = problem.experts;
+  expectChunksAsParts(problem);
 }
 
-TEST(Chunks, ComputeWhatThePartsDoThroughEveryGate) {
-  for (Problem problem : inBothDatatypes(chunkedGateProblems()))
-    for (bool probe : {false, true}) {
-      problem.probe = probe;
-      if (probe) problem.embedding = problem.experts;
-      expectChunksAsParts(problem);
-      if (HasFailure()) return;
-    }
-}
+INSTANTIATE_TEST_SUITE_P(Table, Chunked, testing::ValuesIn(chunkedProblems()), nameOfLayer);
 
 TEST(Chunks, InPlaceOnAStreamThroughEveryAlgorithm) {
   Problem problem = six("chunks");

@@ -182,8 +182,12 @@ std::string Problem::text() const {
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", chunks " << chunks << ", gate " << gate
       << (dropless ? ", dropless" : "") << ", residual " << residual
-      << (training ? ", training" : "") << (datatype == moecclFloat64 ? ", float64" : "")
-      << ", seed " << seed;
+      << (data == Tokens::random     ? ", random tokens"
+          : data == Tokens::repeated ? ", repeated tokens"
+                                     : ", tied tokens")
+      << (activation == moecclMoeGelu ? ", gelu" : ", relu") << (biases ? "" : ", no biases")
+      << (hotGate != 0 ? ", a hot expert" : "") << (training ? ", training" : "")
+      << (datatype == moecclFloat64 ? ", float64" : "") << ", seed " << seed;
   return out.str();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -53,18 +54,13 @@ struct Solved {
 };
 Solved solve(const Problem& problem);
 
-// Every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders, and some with
-// larger ones; what else a layer has changes from grid to grid.
-std::vector<Problem> gridProblems();
+// Layers in which every grid of a named few, gate, number of tokens and of choices, capacity, kind of capacity groups,
+// residual branch, kind of data, activation, datatype and load meets every value of each of the others. Behind them each
+// gate on 16 ranks, most choices dropped.
+std::vector<Problem> layers();
+// The same on every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, and on larger ones.
+std::vector<Problem> layersOnAllGrids();
 
-// Every gate on small grids and on ones of up to 16 ranks, with capacities that drop many choices and that
-// drop none, experts without tokens, and tokens that no number of ranks divides; half of them in training. On 16 ranks
-// every gate drops many, but expert choice, whose experts fill all places.
-std::vector<Problem> gateProblems();
-
-// All of them in float32, then in float64; under sanitizers, which look for other things than numbers, in one of the two
-// by turns.
-std::vector<Problem> inBothDatatypes(std::vector<Problem> problems);
 // How far from the reference a result may be, as moe_reference::largestError.
 double toleranceOf(moecclDataType_t datatype);
 
@@ -77,17 +73,15 @@ Problem six(const std::string& name);
 // Capacities, choices and batches at their limits, on that grid and on one whose MP group has all ranks,
 // and hardly any tokens on several grids.
 std::vector<Problem> hardProblems();
-// S1 in chunks, of one capacity group and of several, some of them nothing but padding.
+// S1 in chunks through every gate, of one capacity group and of several, some of them nothing but padding; borders of
+// chunks cut sequences. Pairwise as layers().
 std::vector<Problem> chunkedProblems();
-// Every gate in training under S1 in chunks, whose borders cut sequences.
-std::vector<Problem> chunkedGateProblems();
-// Grids, batches, chunks and few tokens, all with a residual branch.
-std::vector<Problem> residualProblems();
-// Dropless layers on every grid and with every gate that they may have; with idle and hot experts, and with
-// hardly any tokens. Some have a residual branch.
-std::vector<Problem> droplessProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
+
+// Of a case of a test, and what --gtest_list_tests says of it.
+std::string nameOfCase(const Problem& problem);
+void PrintTo(const Problem& problem, std::ostream* out);
 
 // One rank's results.
 struct Outcome {

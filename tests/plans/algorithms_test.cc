@@ -10,42 +10,61 @@
 namespace moeccl::testing {
 namespace {
 
+// Jobs of up to 8 ranks are small enough for sanitizers, which see all of an algorithm in them.
 TEST_P(Algorithms, InOneNode) {
-  for (int ranks = 1; ranks <= (kSanitized ? 12 : 33); ++ranks)
-    checkVariants(Topology::even(1, ranks));
+  for (int ranks = 1; ranks <= 8; ++ranks) checkVariants(Topology::even(1, ranks));
+}
+TEST_P(Algorithms, WideInOneNode) {
+  for (int ranks = 9; ranks <= 33; ++ranks) checkVariants(Topology::even(1, ranks));
 }
 
 TEST_P(Algorithms, OnOneRankNodes) {
-  for (int ranks = 1; ranks <= (kSanitized ? 12 : 33); ++ranks)
-    checkVariants(Topology::even(ranks, 1));
+  for (int ranks = 1; ranks <= 8; ++ranks) checkVariants(Topology::even(ranks, 1));
+}
+TEST_P(Algorithms, WideOnOneRankNodes) {
+  for (int ranks = 9; ranks <= 33; ++ranks) checkVariants(Topology::even(ranks, 1));
 }
 
-TEST_P(Algorithms, OnEveryCutOfUpTo12Ranks) {
-  for (int ranks = 1; ranks <= (kSanitized ? 6 : 12); ++ranks)
+TEST_P(Algorithms, OnEveryCutOfUpTo6Ranks) {
+  for (int ranks = 1; ranks <= 6; ++ranks)
+    for (const Topology& topology : compositions(ranks)) checkVariants(topology, {3});
+}
+TEST_P(Algorithms, WideOnEveryCutOf7To12Ranks) {
+  for (int ranks = 7; ranks <= 12; ++ranks)
     for (const Topology& topology : compositions(ranks)) checkVariants(topology, {3});
 }
 
 TEST_P(Algorithms, OnRoundRobinPlacements) {
-  for (int ranks = 1; ranks <= (kSanitized ? 9 : 24); ++ranks)
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (int nodes = 1; nodes <= ranks; ++nodes) checkVariants(roundRobin(ranks, nodes));
+}
+TEST_P(Algorithms, WideOnRoundRobinPlacements) {
+  for (int ranks = 9; ranks <= 24; ++ranks)
     for (int nodes = 1; nodes <= ranks; ++nodes) checkVariants(roundRobin(ranks, nodes));
 }
 
-TEST_P(Algorithms, OnRandomUnevenNodes) { checkRandom(kSanitized ? 16 : 64, kSanitized ? 48 : 96); }
-
-TEST_P(Algorithms, LongOnRandomUnevenNodes) { checkRandom(64, 256); }
-
-class AlgorithmsOfGrids : public Algorithms {};
+TEST_P(Algorithms, OnRandomUnevenNodes) { checkRandom(16, 48); }
+TEST_P(Algorithms, WideOnRandomUnevenNodes) { checkRandom(64, 96); }
+TEST_P(Algorithms, SlowOnRandomUnevenNodes) { checkRandom(64, 256); }
 
 // Groups of 1, 2, 3, 4 and 8 ranks in all combinations and both orders; on one node, on nodes that hold
 // whole groups of either kind, on nodes that cut through all groups, and on uneven ones.
-TEST_P(AlgorithmsOfGrids, InEveryPlacement) {
+class AlgorithmsOfGrids : public Algorithms {
+ protected:
+  void inEveryPlacement(int fewest, int most);
+};
+
+TEST_P(AlgorithmsOfGrids, InEveryPlacement) { inEveryPlacement(1, 8); }
+TEST_P(AlgorithmsOfGrids, WideInEveryPlacement) { inEveryPlacement(9, 64); }
+
+void AlgorithmsOfGrids::inEveryPlacement(int fewest, int most) {
   std::mt19937 random(7);
   for (int mp : {1, 2, 3, 4, 8})
     for (int ep : {1, 2, 3, 4, 8})
       for (int esp : {1, 2, 3, 4, 8})
         for (bool espConsecutive : {true, false}) {
           const int ranks = ep * esp;
-          if (ranks % mp != 0 || (kSanitized && ranks > 16)) continue;
+          if (ranks % mp != 0 || ranks < fewest || ranks > most) continue;
           Parameters parameters;
           parameters.grid = {mp, ep, esp, espConsecutive};
           parameters.experts = 1 + ranks % 3;

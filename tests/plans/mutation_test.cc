@@ -19,9 +19,10 @@ namespace {
 
 constexpr int kInterpretations = 8;
 
+// Enough to come by all code.
+std::vector<Topology> smallTopology() { return {Topology::uneven(std::vector{3, 1})}; }
 // Even, uneven, one rank per node, prime, scattered.
 std::vector<Topology> topologies() {
-  if (kSanitized) return {Topology::uneven(std::vector{3, 1})};
   return {Topology::even(1, 1),
           Topology::even(1, 2),
           Topology::even(2, 2),
@@ -174,13 +175,13 @@ void print(const std::string& title, const Table& table) {
   for (const auto& [name, row] : table) print(name, row);
 }
 
-TEST(Mutations, AreCaughtOrExplained) {
+void areCaughtOrExplained(const std::vector<Topology>& topologies) {
   std::mt19937 random(11);
   Table byKind, byAlgorithm, reasons;
   Row all;
   int unexplained = 0;
   for (const Algorithm& algorithm : algorithms())
-    for (const Topology& topology : topologies())
+    for (const Topology& topology : topologies)
       for (int window : {16, 2}) {
         const Parameters usual = parametersFor(algorithm, topology);
         Parameters parameters = usual;
@@ -229,19 +230,22 @@ TEST(Mutations, AreCaughtOrExplained) {
   EXPECT_GE(all.caught, 0.99 * (all.total - all.explained));
 }
 
+TEST(Mutations, AreCaughtOrExplained) { areCaughtOrExplained(smallTopology()); }
+TEST(Mutations, WideAreCaughtOrExplained) { areCaughtOrExplained(topologies()); }
+
 // Many mutations on top of each other, as long as the verifier accepts them; the interpreter must
 // agree at every turn, with what is accepted and with what is said to wait in a circle.
-TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
+void piledUpAreJudgedAsTheyRun(const std::vector<Topology>& topologies) {
   std::mt19937 random(8);
   const auto any = [&](size_t count) { return static_cast<size_t>(random()) % count; };
   int accepted = 0, circles = 0, orders = 0, others = 0;
   for (const Algorithm& algorithm : algorithms())
-    for (const Topology& topology : topologies()) {
+    for (const Topology& topology : topologies) {
       const Parameters parameters = parametersFor(algorithm, topology);
       auto plans = plansOf(algorithm, topology, parameters);
       if (!plans) continue;
       const Contract contract = contractOf(algorithm.collective, topology, parameters);
-      for (int turn = 0; turn < (kSanitized ? 40 : 60); ++turn) {
+      for (int turn = 0; turn < 60; ++turn) {
         const auto rank = static_cast<int>(any(plans->size()));
         std::vector<Plan> mutants;
         forEachMutant(contract, rank, (*plans)[rank], [&](const Mutant& mutant) {
@@ -276,6 +280,9 @@ TEST(Mutations, PiledUpAreJudgedAsTheyRun) {
   EXPECT_GT(accepted, 100);
   EXPECT_GT(circles, 10);
 }
+
+TEST(Mutations, PiledUpAreJudgedAsTheyRun) { piledUpAreJudgedAsTheyRun(smallTopology()); }
+TEST(Mutations, WidePiledUpAreJudgedAsTheyRun) { piledUpAreJudgedAsTheyRun(topologies()); }
 
 // The interpreter must be able to contradict: where a mutation certainly matters, it goes wrong in
 // some order.

@@ -60,7 +60,7 @@ TEST_P(Thousands, OnUnevenNodes) {
   check(Topology(node), gridOf8(2048));
 }
 
-TEST_P(Thousands, LongOnEvenNodes) { check(Topology::even(512, 8), gridOf8(4096)); }
+TEST_P(Thousands, SlowOnEvenNodes) { check(Topology::even(512, 8), gridOf8(4096)); }
 
 INSTANTIATE_TEST_SUITE_P(Registry, Scale, ::testing::ValuesIn(algorithms()), Scale::nameOfTest);
 INSTANTIATE_TEST_SUITE_P(Registry, Thousands, ::testing::ValuesIn(forThousands()),

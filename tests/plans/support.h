@@ -9,7 +9,6 @@
 #include "algorithms/registry.h"
 #include "algorithms/topology.h"
 #include "src/verify/verify.h"
-#include "tests/sanitized.h"
 
 namespace moeccl::testing {
 

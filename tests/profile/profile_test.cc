@@ -15,7 +15,6 @@
 
 #include "src/error.h"
 #include "tests/profile/profile_sample.h"
-#include "tests/sanitized.h"
 
 namespace moeccl {
 namespace {
@@ -337,23 +336,25 @@ TEST(ProfileText, LocalWorkAndLinksMayBeMissing) {
   EXPECT_FALSE(half.local(Pass::backward));
 }
 
-// Under sanitizers, which are slow, not every byte.
-constexpr std::size_t kStep = kSanitized ? 5 : 1;
+// Tests of every byte have many to try: one in five by default.
+constexpr std::size_t kFew = 5, kAll = 1;
 
-TEST(ProfileText, WhatIsCutOffIsAnError) {
+void whatIsCutOffIsAnError(std::size_t step) {
   std::string text = printProfile(sampleProfile());
   text.pop_back();  // the last line's end
   EXPECT_EQ(errorOf(text), "");
-  for (std::size_t length = 0; length < text.size(); length += kStep)
+  for (std::size_t length = 0; length < text.size(); length += step)
     ASSERT_TRUE(errorOf(std::string_view(text).substr(0, length)).starts_with("this is no JSON: "))
         << length;
 }
+TEST(ProfileText, WhatIsCutOffIsAnError) { whatIsCutOffIsAnError(kFew); }
+TEST(ProfileText, SlowWhatIsCutOffIsAnError) { whatIsCutOffIsAnError(kAll); }
 
 // Whatever one byte is replaced by: an error, or a profile that can be written and read.
-TEST(ProfileText, SurvivesEveryWrongByte) {
+void survivesWrongBytes(std::size_t step) {
   const std::string text = printProfile(sampleProfile());
   int accepted = 0, refused = 0;
-  for (std::size_t at = 0; at < text.size(); at += kStep)
+  for (std::size_t at = 0; at < text.size(); at += step)
     for (const char wrong : {'0', '-', 'e', '"', '}', '\0', '\xc3'}) {
       std::string changed = text;
       changed[at] = wrong;
@@ -371,6 +372,8 @@ TEST(ProfileText, SurvivesEveryWrongByte) {
   EXPECT_GT(accepted, 500);
   EXPECT_GT(refused, 500);
 }
+TEST(ProfileText, SurvivesWrongBytes) { survivesWrongBytes(kFew); }
+TEST(ProfileText, SlowSurvivesEveryWrongByte) { survivesWrongBytes(kAll); }
 
 // `count` times `item`, with commas.
 std::string list(std::size_t count, const std::string& item) {
@@ -432,7 +435,7 @@ TEST(ProfileText, HasLimits) {
 }
 
 // Several hundred thousand samples load; a million, one a line, are too many and are said to be.
-TEST(ProfileText, ManyLines) {
+TEST(ProfileText, WideManyLines) {
   const auto profileOf = [](std::size_t curves, std::size_t samples) {
     Profile profile;
     profile.fingerprint = sampleProfile().fingerprint;
@@ -446,7 +449,7 @@ TEST(ProfileText, ManyLines) {
     profile.setCurves(std::move(many));
     return profile;
   };
-  const Profile large = profileOf(kSanitized ? 1 : 6, 50000);
+  const Profile large = profileOf(6, 50000);
   EXPECT_EQ(parseProfile(printProfile(large)), large);
   try {
     printProfile(profileOf(20, 50000));
