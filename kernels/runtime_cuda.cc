@@ -10,25 +10,47 @@ namespace {
 
 cudaEvent_t eventOf(void* event) { return static_cast<cudaEvent_t>(event); }
 
+// CUDA refuses calls that may wait for the device while a stream is captured, by any thread in its global mode; not
+// of a thread that says, while it has one of these, that it waits for no captured work.
+class WhileCaptured {
+ public:
+  WhileCaptured() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  WhileCaptured(const WhileCaptured&) = delete;
+  WhileCaptured& operator=(const WhileCaptured&) = delete;
+  ~WhileCaptured() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace
 
 std::byte* allocate(std::size_t bytes) {
+  const WhileCaptured relaxed;
   void* memory = nullptr;
   check(cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)),
         stringf("cudaMalloc of %zu bytes", bytes).c_str());
   return static_cast<std::byte*>(memory);
 }
-void free(void* memory) noexcept { cudaFree(memory); }
+void free(void* memory) noexcept {
+  const WhileCaptured relaxed;
+  cudaFree(memory);
+}
 
 std::byte* allocatePinned(std::size_t bytes) {
+  const WhileCaptured relaxed;
   void* memory = nullptr;
   check(cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1)),
         stringf("cudaMallocHost of %zu bytes", bytes).c_str());
   return static_cast<std::byte*>(memory);
 }
-void freePinned(void* memory) noexcept { cudaFreeHost(memory); }
+void freePinned(void* memory) noexcept {
+  const WhileCaptured relaxed;
+  cudaFreeHost(memory);
+}
 
 void* newStream(bool urgent) {
+  const WhileCaptured relaxed;
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
@@ -38,6 +60,7 @@ void* newStream(bool urgent) {
 }
 void deleteStream(void* stream) noexcept { cudaStreamDestroy(streamOf(stream)); }
 void synchronize(void* stream) {
+  const WhileCaptured relaxed;
   check(cudaStreamSynchronize(streamOf(stream)), "cudaStreamSynchronize");
 }
 bool isCaptured(void* stream) {
@@ -47,6 +70,7 @@ bool isCaptured(void* stream) {
 }
 
 void* newEvent() {
+  const WhileCaptured relaxed;
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   return event;
@@ -58,7 +82,20 @@ void record(void* event, void* stream) {
 void wait(void* stream, void* event) {
   check(cudaStreamWaitEvent(streamOf(stream), eventOf(event), 0), "cudaStreamWaitEvent");
 }
-void await(void* event) { check(cudaEventSynchronize(eventOf(event)), "cudaEventSynchronize"); }
+bool complete(void* event) {
+  const WhileCaptured relaxed;
+  const cudaError_t status = cudaEventQuery(eventOf(event));
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(status, "cudaEventQuery");
+  return true;
+}
+void await(void* event) {
+  const WhileCaptured relaxed;
+  check(cudaEventSynchronize(eventOf(event)), "cudaEventSynchronize");
+}
 
 void clear(void* to, std::size_t bytes, void* stream) {
   check(cudaMemsetAsync(to, 0, bytes, streamOf(stream)), "cudaMemsetAsync");

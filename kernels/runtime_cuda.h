@@ -1,6 +1,6 @@
 // Memory, streams and events of the GPU that is the thread's current one: what the library asks of the CUDA
 // runtime, without its header. Handles are CUDA's own. All throw Error, but what frees; what takes a stream
-// enqueues and returns, unless it says that it waits.
+// enqueues and returns, unless it says that it waits. All may be called while other streams are being captured.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,8 @@ void* newEvent();
 void deleteEvent(void* event) noexcept;
 void record(void* event, void* stream);
 void wait(void* stream, void* event);
+// Whether what the event stands for is complete; never waits.
+bool complete(void* event);
 // The caller waits.
 void await(void* event);
 

@@ -20,14 +20,14 @@
  *     rank that does not answer within two seconds can be taken back only with the connection: the
  *     relatives of this communicator lose that rank too.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
- *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
- *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
- *     NCCL and obeys its rules: calls of several communicators of a device come in the same order on
- *     all ranks; what other ranks do wrong is not compared, so ask moecclCommGetAsyncError, and abort.
- *     The first call of a kind may wait for the other ranks. After it the same call can be captured
- *     into a CUDA graph, which must not run beside other work of its communicators.
- *     Such a communicator cannot be made without a usable driver (UnhandledCudaError), without NCCL
- *     2.18 or later (SystemError), or by a library that was built without CUDA (InvalidUsage).
+ *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a collective
+ *     enqueues its work on the stream and returns, on the NULL stream too. It runs over NCCL and obeys its rules:
+ *     calls of several communicators of a device come in the same order on all ranks, none inside the caller's
+ *     ncclGroupStart and End (data would be wrong); what other ranks do wrong is not compared, so ask
+ *     moecclCommGetAsyncError, and abort. The first call of a kind may wait for the other ranks. After it the
+ *     same call can be captured into a CUDA graph, which must not run beside other work of its communicators, and
+ *     ends before they do: while it exists Destroy returns moecclInvalidUsage. To make one takes a usable driver
+ *     (else UnhandledCudaError), NCCL 2.18 or later (SystemError), and a library built with CUDA (InvalidUsage).
  */
 #ifndef MOECCL_MOECCL_H_
 #define MOECCL_MOECCL_H_

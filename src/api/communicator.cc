@@ -135,6 +135,9 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
 
 moecclResult_t moecclCommDestroy(moecclComm_t comm) {
   if (comm == nullptr) return moecclSuccess;
+  const moecclResult_t unused =
+      boundary("moecclCommDestroy", nullptr, [&] { comm->state->communicator->requireUnused(); });
+  if (unused != moecclSuccess) return unused;
   const moecclResult_t result =
       boundary("moecclCommDestroy", nullptr, [&] { comm->state->communicator->destroy(); });
   delete comm;

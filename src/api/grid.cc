@@ -94,6 +94,12 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
 
 moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
   if (grid == nullptr) return moecclSuccess;
+  // Of all, before any is destroyed.
+  const moecclResult_t unused = moeccl::boundary("moecclGridDestroy", nullptr, [&] {
+    for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp})
+      if (grid->comms[group] != nullptr) grid->comms[group]->state->communicator->requireUnused();
+  });
+  if (unused != moecclSuccess) return unused;
   const moecclResult_t result = grid->leaveGroups(moecclCommDestroy);
   delete grid;
   return result;

@@ -50,6 +50,8 @@ class Communicator {
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
 
+  // Throws InvalidUsage while something beside this library needs the communicator; destroy() would wait for it.
+  virtual void requireUnused() const {}
   // The object is of no use after either.
   // Waits for what has been started and, where the others must, for the other ranks.
   virtual void destroy() = 0;

@@ -1,7 +1,9 @@
 #include "src/comm/gpu_communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "kernels/reduce.h"
@@ -91,10 +93,11 @@ std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& 
 
 std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Settings& settings) {
   const std::shared_ptr<Gpu> gpu = openGpu();
+  gpu->settle(theirs, settings.timeoutMs);
   const int device = gpu->device(theirs), current = gpu->device();
   const OnDevice here(*gpu, device);
-  auto lanes = std::make_unique<NcclLanes>(gpu, gpu->split(theirs, 0, gpu->rank(theirs)),
-                                           settings.timeoutMs);
+  auto lanes = std::make_unique<NcclLanes>(
+      gpu, gpu->split(theirs, 0, gpu->rank(theirs), settings.timeoutMs), settings.timeoutMs);
   GpuOob oob(*lanes);
   // The others have come to the split, so this is told only now.
   agreeAfter(oob, [&] {
@@ -117,7 +120,8 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
   const OnDevice here(lanes_->gpu(), lanes_->device());
   // By all: other colors are split off by the same call.
   const bool take = !group.members.empty() && group.disagreement.empty();
-  const Gpu::Comm comm = lanes_->gpu().split(lanes_->comm(0), take ? color : -1, group.rank);
+  const Gpu::Comm comm =
+      lanes_->gpu().split(lanes_->comm(0), take ? color : -1, group.rank, settings_.timeoutMs);
   if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
   if (!take) return nullptr;
   return std::unique_ptr<Communicator>(new GpuCommunicator(
@@ -137,10 +141,15 @@ void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& p
 }
 
 bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
+  // Asked before every call whose algorithm nobody has fixed.
+  const auto same = [&](const CachedRun& cached) { return cached.choice == choice; };
+  if (std::ranges::any_of(runs_, same)) return true;
+  if (std::ranges::find(refused_, choice) != refused_.end()) return false;
   try {
     requireServed(choice, preparePlan(choice, topology_, rank_)->plan());
     return true;
   } catch (const Error&) {
+    refused_.push_back(choice);
     return false;
   }
 }
@@ -201,6 +210,21 @@ moecclResult_t GpuCommunicator::asyncFailure() {
   return failure_;
 }
 
+void GpuCommunicator::requireUnused() const {
+  using Clock = std::chrono::steady_clock;
+  // CUDA tells a while after the end of a graph.
+  for (const Clock::time_point begin = Clock::now(); lanes_->graphs() > 0;) {
+    if (Clock::now() - begin > std::chrono::seconds(1))
+      throw Error(
+          moecclInvalidUsage,
+          stringf("%ld CUDA graphs that calls of this communicator were captured into still "
+                  "exist on rank %d; destroy them first (cudaGraphExecDestroy, "
+                  "cudaGraphDestroy), or call moecclCommAbort",
+                  lanes_->graphs(), rank_));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void GpuCommunicator::destroy() {
   if (failure_ != moecclSuccess) return abort();
   const OnDevice here(lanes_->gpu(), lanes_->device());
@@ -214,10 +238,6 @@ void GpuCommunicator::destroy() {
   lanes_.reset();
 }
 
-void GpuCommunicator::abort() {
-  const OnDevice here(lanes_->gpu(), lanes_->device());
-  lanes_->abort();
-  lanes_.reset();
-}
+void GpuCommunicator::abort() { NcclLanes::abort(std::move(lanes_)); }
 
 }  // namespace moeccl

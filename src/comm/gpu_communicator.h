@@ -32,13 +32,15 @@ class GpuCommunicator final : public Communicator {
   void launch(Call call, void* stream) override;
   void allgather(const void* send, void* recv, std::size_t bytes) override;
   moecclResult_t asyncFailure() override;
+  // CUDA graphs do.
+  void requireUnused() const override;
   void destroy() override;
   void abort() override;
 
  private:
   GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology, Settings settings);
 
-  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's.
+  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be needed for that.
   void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
   NcclRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
@@ -52,7 +54,8 @@ class GpuCommunicator final : public Communicator {
 
   std::unique_ptr<NcclLanes> lanes_;  // nullptr once destroyed or aborted
   std::vector<CachedRun> runs_;
-  std::vector<Extent> scratch_;  // of the call at hand
+  std::vector<AlgorithmChoice> refused_;  // that have been asked about
+  std::vector<Extent> scratch_;           // of the call at hand
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };

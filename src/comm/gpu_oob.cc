@@ -22,13 +22,13 @@ void GpuOob::allgather(const void* send, void* recv, std::size_t bytes) {
   std::memcpy(host, send, bytes);
   gpu.toDevice(of(rank_), host, bytes, stream);
   if (ranks_ > 1) {
-    gpu.groupStart();
+    GpuGroup group(gpu);
     for (int peer = 0; peer < ranks_; ++peer) {
       if (peer == rank_) continue;
       gpu.send(of(rank_), bytes, peer, lanes_.comm(0), stream);
       gpu.recv(of(peer), bytes, peer, lanes_.comm(0), stream);
     }
-    gpu.groupEnd();
+    group.end();
   }
   gpu.toHost(host, of(0), wanted, stream);
   lanes_.end(stream);

@@ -13,15 +13,20 @@
 #include <string>
 
 #include "kernels/copy.h"
-#include "moeccl/moeccl.h"
+#include "src/error.h"
 
 namespace moeccl {
+
+// A stream cannot be used now because of a capture; nothing has been enqueued.
+struct RefusedInCapture : Error {
+  using Error::Error;
+};
 
 class Gpu {
  public:
   using Stream = void*;              // a cudaStream_t; nullptr: the legacy default stream
   using Event = void*;               // a cudaEvent_t
-  using Comm = void*;                // an ncclComm_t, a blocking one
+  using Comm = void*;                // an ncclComm_t
   using Id = std::array<char, 128>;  // an ncclUniqueId
 
   virtual ~Gpu() = default;
@@ -31,7 +36,7 @@ class Gpu {
 
   virtual int device() = 0;
   virtual void setDevice(int device) = 0;
-  // Neither is possible while any stream of the process is being captured.
+  // Whatever streams are being captured.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) noexcept = 0;
   // Memory of the host that toDevice and toHost do not wait for.
@@ -47,8 +52,11 @@ class Gpu {
   virtual void wait(Stream stream, Event event) = 0;
   // Whether what the event stands for is complete; never waits.
   virtual bool complete(Event event) = 0;
-  // Names the capture that a stream is part of; 0: none.
+  // Names the capture that a stream is part of; 0: none. Throws RefusedInCapture where its capture has failed, and
+  // for the legacy default stream while a stream that waits for it is being captured.
   virtual std::uint64_t capture(Stream stream) = 0;
+  // `stream` is being captured: the graph and all that is made of it hold `what` until they are destroyed.
+  virtual void keepInGraph(Stream stream, std::shared_ptr<const void> what) = 0;
 
   // Between a host's memory and the device's; the host's must stay until the stream has come so far. Where it
   // is not pinned either may wait for that.
@@ -63,12 +71,17 @@ class Gpu {
   virtual Id newId() = 0;
   // Both are collective.
   virtual Comm join(const Id& id, int ranks, int rank) = 0;
-  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr.
-  virtual Comm split(Comm comm, int color, int key) = 0;
-  // Waits for the other ranks where NCCL does; what was enqueued is complete.
+  // Of all ranks of `comm`, blocking or not, with this color, ordered by `key`; color -1: of none, nullptr. Throws
+  // Timeout after `timeoutMs` where `comm` does not block; negative: never.
+  virtual Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) = 0;
+  // Waits until `comm`, which need not block, is ready for more. Throws as split() does.
+  virtual void settle(Comm comm, std::int64_t timeoutMs) = 0;
+  // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was enqueued is
+  // complete.
   virtual void destroy(Comm comm) noexcept = 0;
-  // Ends what is enqueued too.
-  virtual void abort(Comm comm) noexcept = 0;
+  // Ends what is enqueued too; then waits for the graphs. All of a device that may have work, at once: NCCL frees the
+  // memory of one only when the kernels of the others have ended.
+  virtual void abort(std::span<const Comm> comms) noexcept = 0;
   virtual int ranks(Comm comm) = 0;
   virtual int rank(Comm comm) = 0;
   virtual int device(Comm comm) = 0;
@@ -81,6 +94,29 @@ class Gpu {
   virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,
                     Stream stream) = 0;
   virtual void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) = 0;
+};
+
+// A group that is closed whatever happens in it: all that its thread asked of NCCL later would be part of it.
+class GpuGroup {
+ public:
+  explicit GpuGroup(Gpu& gpu) : gpu_(gpu) { gpu.groupStart(); }
+  GpuGroup(const GpuGroup&) = delete;
+  GpuGroup& operator=(const GpuGroup&) = delete;
+  ~GpuGroup() {
+    if (!open_) return;
+    try {
+      gpu_.groupEnd();
+    } catch (...) {  // the first error is on its way
+    }
+  }
+  void end() {
+    open_ = false;
+    gpu_.groupEnd();
+  }
+
+ private:
+  Gpu& gpu_;
+  bool open_ = true;
 };
 
 // CUDA and NCCL of this process, opened at the first call. Throws Error: moecclUnhandledCudaError without a

@@ -2,7 +2,12 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
 
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
@@ -13,6 +18,8 @@
 namespace moeccl {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // it has been told now
@@ -21,7 +28,6 @@ void check(cudaError_t status, const char* call) {
 }
 
 cudaStream_t streamOf(Gpu::Stream stream) { return static_cast<cudaStream_t>(stream); }
-cudaEvent_t eventOf(Gpu::Event event) { return static_cast<cudaEvent_t>(event); }
 ncclComm_t commOf(Gpu::Comm comm) { return static_cast<ncclComm_t>(comm); }
 
 void requireDriver() {
@@ -36,8 +42,7 @@ void requireDriver() {
 
 class NcclGpu final : public Gpu {
  public:
-  // First the driver: without one, whether there is an NCCL matters to nobody.
-  NcclGpu() : nccl_((requireDriver(), NcclLibrary())) {}
+  explicit NcclGpu(const NcclLibrary& nccl) : nccl_(nccl) {}
 
   std::string name() const override {
     return stringf("NCCL %d.%d.%d", nccl_.version / 10000, nccl_.version / 100 % 100,
@@ -62,22 +67,40 @@ class NcclGpu final : public Gpu {
   void deleteEvent(Event event) noexcept override { cuda::deleteEvent(event); }
   void record(Event event, Stream stream) override { cuda::record(event, stream); }
   void wait(Stream stream, Event event) override { cuda::wait(stream, event); }
-  bool complete(Event event) override {
-    const cudaError_t status = cudaEventQuery(eventOf(event));
-    if (status == cudaErrorNotReady) {
-      cudaGetLastError();
-      return false;
-    }
-    check(status, "cudaEventQuery");
-    return true;
-  }
+  bool complete(Event event) override { return cuda::complete(event); }
   std::uint64_t capture(Stream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
-    check(cudaStreamGetCaptureInfo(streamOf(stream), &status, &id), "cudaStreamGetCaptureInfo");
+    const cudaError_t result = captureInfo(stream, &status, &id, nullptr);
+    if (result == cudaErrorStreamCaptureImplicit) {
+      cudaGetLastError();
+      throw RefusedInCapture(
+          moecclInvalidUsage,
+          "the stream is the legacy default stream, and a stream that waits for it is being "
+          "captured: pass another stream, or capture one that cudaStreamNonBlocking made");
+    }
+    check(result, "cudaStreamGetCaptureInfo");
     if (status == cudaStreamCaptureStatusInvalidated)
-      throw Error(moecclUnhandledCudaError, "the stream's capture has failed already");
+      throw RefusedInCapture(moecclInvalidUsage,
+                             "the stream's capture has failed already: end it, and capture again");
     return status == cudaStreamCaptureStatusActive ? id : 0;
+  }
+  void keepInGraph(Stream stream, std::shared_ptr<const void> what) override {
+    using Kept = std::shared_ptr<const void>;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    cudaGraph_t graph = nullptr;
+    check(captureInfo(stream, &status, &id, &graph), "cudaStreamGetCaptureInfo");
+    auto kept = std::make_unique<Kept>(std::move(what));
+    cudaUserObject_t object = nullptr;
+    check(cudaUserObjectCreate(
+              &object, kept.get(),
+              [](void* all) { const std::unique_ptr<Kept> ends(static_cast<Kept*>(all)); }, 1,
+              cudaUserObjectNoDestructorSync),
+          "cudaUserObjectCreate");
+    kept.release();
+    check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+          "cudaGraphRetainUserObject");
   }
 
   void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) override {
@@ -110,18 +133,33 @@ class NcclGpu final : public Gpu {
     check(nccl_.ncclCommInitRank(&comm, ranks, theirs, rank), "ncclCommInitRank", nullptr);
     return comm;
   }
-  Comm split(Comm comm, int color, int key) override {
-    // The parent may be the user's, and not blocking.
+  Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) override {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    ncclComm_t part = nullptr;
-    check(nccl_.ncclCommSplit(commOf(comm), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part,
-                              &config),
-          "ncclCommSplit", comm);
-    return part;
+    // A thread of NCCL's stores through it once a parent that does not block is ready, be it after the timeout.
+    auto part = std::make_unique<std::atomic<ncclComm_t>>(nullptr);
+    static_assert(sizeof *part == sizeof(ncclComm_t));
+    const ncclResult_t result =
+        nccl_.ncclCommSplit(commOf(comm), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
+                            reinterpret_cast<ncclComm_t*>(part.get()), &config);
+    try {
+      await(result, "ncclCommSplit", comm, timeoutMs);
+    } catch (const Error& e) {
+      if (e.result() == moecclTimeout) part.release();
+      throw;
+    }
+    return *part;
+  }
+  void settle(Comm comm, std::int64_t timeoutMs) override {
+    await(ncclInProgress, "ncclCommGetAsyncError", comm, timeoutMs);
   }
   void destroy(Comm comm) noexcept override { nccl_.ncclCommDestroy(commOf(comm)); }
-  void abort(Comm comm) noexcept override { nccl_.ncclCommAbort(commOf(comm)); }
+  void abort(std::span<const Comm> comms) noexcept override {
+    // In a group NCCL first tells the kernels of all to end, and only then waits for any.
+    nccl_.ncclGroupStart();
+    for (Comm comm : comms) nccl_.ncclCommAbort(commOf(comm));
+    nccl_.ncclGroupEnd();
+  }
   int ranks(Comm comm) override {
     int ranks = 0;
     check(nccl_.ncclCommCount(commOf(comm), &ranks), "ncclCommCount", comm);
@@ -177,15 +215,47 @@ class NcclGpu final : public Gpu {
     throw Error(resultOf(result), std::string(call) + ": " + describe(result, comm));
   }
   static void check(cudaError_t status, const char* call) { moeccl::check(status, call); }
+  // `result`: of `call` on a communicator that need not block.
+  void await(ncclResult_t result, const char* call, Comm comm, std::int64_t timeoutMs) const {
+    const Clock::time_point begin = Clock::now();
+    for (std::chrono::microseconds pause{10}; result == ncclInProgress;
+         pause = std::min(pause * 2, std::chrono::microseconds{1000})) {
+      check(nccl_.ncclCommGetAsyncError(commOf(comm), &result), call, comm);
+      if (result != ncclInProgress) break;
+      if (timeoutMs >= 0 && Clock::now() - begin > std::chrono::milliseconds(timeoutMs))
+        throw Error(moecclTimeout,
+                    stringf("%s is not complete after %lld ms; not all ranks have come to it", call,
+                            static_cast<long long>(timeoutMs)));
+      std::this_thread::sleep_for(pause);
+    }
+    check(result, call, comm);
+  }
+  static cudaError_t captureInfo(Stream stream, cudaStreamCaptureStatus* status,
+                                 unsigned long long* id, cudaGraph_t* graph) {
+#if CUDART_VERSION >= 13000
+    return cudaStreamGetCaptureInfo(streamOf(stream), status, id, graph);
+#else
+    return cudaStreamGetCaptureInfo_v2(streamOf(stream), status, id, graph);
+#endif
+  }
 
   const NcclLibrary nccl_;
 };
 
 }  // namespace
 
+std::shared_ptr<Gpu> makeNcclGpu(const NcclLibrary& nccl) {
+  return std::make_shared<NcclGpu>(nccl);
+}
+
 std::shared_ptr<Gpu> openNcclGpu() {
+  // Without a driver, whether there is an NCCL matters to nobody.
+  const auto open = [] {
+    requireDriver();
+    return makeNcclGpu(openNccl());
+  };
   // Never destroyed: threads may still use it while the process ends.
-  static const auto* const kGpu = new std::shared_ptr<Gpu>(std::make_shared<NcclGpu>());
+  static const auto* const kGpu = new std::shared_ptr<Gpu>(open());
   return *kGpu;
 }
 

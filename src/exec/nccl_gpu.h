@@ -7,7 +7,11 @@
 
 namespace moeccl {
 
+struct NcclLibrary;
+
 // One for the whole process. Throws as openGpu() does.
 std::shared_ptr<Gpu> openNcclGpu();
+// The CUDA runtime, and these functions of NCCL.
+std::shared_ptr<Gpu> makeNcclGpu(const NcclLibrary& nccl);
 
 }  // namespace moeccl

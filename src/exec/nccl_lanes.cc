@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -17,13 +18,13 @@ NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t time
     last_ = gpu_->newEvent();
     lastCaptured_ = gpu_->newEvent();
   } catch (...) {
-    abort();
+    abortAll();
     throw;
   }
 }
 
 NcclLanes::~NcclLanes() {
-  abort();
+  abortAll();
   try {
     const OnDevice here(*gpu_, device_);
     for (Gpu::Event event : events_) gpu_->deleteEvent(event);
@@ -48,8 +49,11 @@ void NcclLanes::begin(Gpu::Stream stream, const Needs& needs) {
     return;
   }
   requireForCapture(needs);
+  if (capture_ == capture)
+    gpu_->wait(stream, lastCaptured_);
+  else
+    gpu_->keepInGraph(stream, graphs_);
   inGraphs_ |= needs.arenaBytes > 0;
-  if (capture_ == capture) gpu_->wait(stream, lastCaptured_);
   capture_ = capture;
 }
 
@@ -84,7 +88,7 @@ void NcclLanes::grow(const Needs& needs) {
   await("more lanes");
   comms_.reserve(static_cast<std::size_t>(needs.lanes));
   while (static_cast<int>(comms_.size()) < needs.lanes)
-    comms_.push_back(gpu_->split(comms_[0], 0, gpu_->rank(comms_[0])));
+    comms_.push_back(gpu_->split(comms_[0], 0, gpu_->rank(comms_[0]), timeoutMs_));
 }
 
 void NcclLanes::growArena(std::size_t bytes) {
@@ -137,10 +141,23 @@ void NcclLanes::destroy() noexcept {
   }
 }
 
-void NcclLanes::abort() noexcept {
-  while (!comms_.empty()) {
-    gpu_->abort(comms_.back());
-    comms_.pop_back();
+void NcclLanes::abortAll() noexcept {
+  gpu_->abort(comms_);
+  comms_.clear();
+}
+
+void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes) noexcept {
+  const bool waits = lanes->graphs() > 0;
+  NcclLanes* const left = lanes.release();
+  try {
+    std::promise<void> ended;
+    const std::future<void> end = ended.get_future();
+    std::thread([left, ended = std::move(ended)]() mutable {
+      { const std::unique_ptr<NcclLanes> ends(left); }
+      ended.set_value();
+    }).detach();
+    if (!waits) end.wait_for(std::chrono::seconds(1));
+  } catch (...) {  // no thread to be had: better lost than waited for
   }
 }
 

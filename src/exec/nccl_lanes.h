@@ -13,15 +13,9 @@
 #include <vector>
 
 #include "algorithms/plan.h"
-#include "src/error.h"
 #include "src/exec/gpu.h"
 
 namespace moeccl {
-
-// A call needs what only a call outside of a capture can get; nothing has been enqueued.
-struct RefusedInCapture : Error {
-  using Error::Error;
-};
 
 class NcclLanes {
  public:
@@ -45,8 +39,8 @@ class NcclLanes {
   int device() const { return device_; }
 
   // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing are
-  // made by all ranks together. Throws Error;
-  // RefusedInCapture where something is missing and the stream is being captured.
+  // made by all ranks together. Throws Error; RefusedInCapture where something is missing and the stream is being
+  // captured.
   void begin(Gpu::Stream stream, const Needs& needs);
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
@@ -63,14 +57,19 @@ class NcclLanes {
   void await(const std::string& what);
   // The first error of any lane.
   moecclResult_t asyncError(std::string* text);
+  // How many captures have graphs that still live; NCCL ends no communicator before they have ended.
+  long graphs() const { return graphs_.use_count() - 1; }
   // The lanes are of no use afterwards.
   void destroy() noexcept;
-  void abort() noexcept;
+  // Ends what is under way. NCCL frees memory only when graphs have ended, and kernels of other communicators that may
+  // be stuck too: a thread waits for that, and the caller a second at most.
+  static void abort(std::unique_ptr<NcclLanes> lanes) noexcept;
 
  private:
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
+  void abortAll() noexcept;
 
   const std::shared_ptr<Gpu> gpu_;
   std::vector<Gpu::Comm> comms_;  // by lane
@@ -92,7 +91,8 @@ class NcclLanes {
   Gpu::Event last_ = nullptr, lastCaptured_ = nullptr;
   bool called_ = false;
   std::uint64_t capture_ = 0;
-  bool capturing_ = false;  // the call at hand
+  std::shared_ptr<const char> graphs_ = std::make_shared<const char>();  // graphs hold it too
+  bool capturing_ = false;                                               // the call at hand
 };
 
 }  // namespace moeccl

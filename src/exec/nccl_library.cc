@@ -17,7 +17,7 @@ std::string versionText(int version) {
 
 }  // namespace
 
-NcclLibrary::NcclLibrary() {
+NcclLibrary openNccl() {
   // Never closed: its threads may outlive us.
   void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
@@ -26,6 +26,7 @@ NcclLibrary::NcclLibrary() {
         stringf("GPU communicators need NCCL %s or later, and %s cannot be opened: %s; install "
                 "it, or put its folder into LD_LIBRARY_PATH",
                 versionText(kOldestNccl).c_str(), kName, dlerror()));
+  NcclLibrary nccl;
   const char* missing = nullptr;
   const auto find = [&](const char* name) {
     void* const function = dlsym(library, name);
@@ -33,15 +34,16 @@ NcclLibrary::NcclLibrary() {
     return function;
   };
 #define MOECCL_NCCL_FIND(function) \
-  this->function = reinterpret_cast<decltype(this->function)>(find(#function));
+  nccl.function = reinterpret_cast<decltype(nccl.function)>(find(#function));
   MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_FIND)
 #undef MOECCL_NCCL_FIND
-  if (ncclGetVersion != nullptr) ncclGetVersion(&version);
-  if (version < kOldestNccl || missing != nullptr)
+  if (nccl.ncclGetVersion != nullptr) nccl.ncclGetVersion(&nccl.version);
+  if (nccl.version < kOldestNccl || missing != nullptr)
     throw Error(moecclSystemError,
                 stringf("%s is NCCL %s%s%s; GPU communicators need %s or later", kName,
-                        versionText(version).c_str(), missing == nullptr ? "" : " without ",
+                        versionText(nccl.version).c_str(), missing == nullptr ? "" : " without ",
                         missing == nullptr ? "" : missing, versionText(kOldestNccl).c_str()));
+  return nccl;
 }
 
 }  // namespace moeccl

@@ -32,9 +32,9 @@ struct NcclLibrary {
   MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_MEMBER)
 #undef MOECCL_NCCL_MEMBER
   int version = 0;  // as NCCL_VERSION_CODE
-
-  // Throws Error with moecclSystemError: there is none, or it is too old.
-  NcclLibrary();
 };
+
+// Throws Error with moecclSystemError: there is none, or it is too old.
+NcclLibrary openNccl();
 
 }  // namespace moeccl

@@ -9,29 +9,6 @@ namespace {
 
 bool isMessage(const Op& op) { return op.kind == OpKind::send || op.kind == OpKind::recv; }
 
-// A group that is closed whatever happens in it.
-class Group {
- public:
-  explicit Group(Gpu& gpu) : gpu_(gpu) { gpu.groupStart(); }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-  ~Group() {
-    if (!open_) return;
-    try {
-      gpu_.groupEnd();
-    } catch (...) {  // the first error is on its way
-    }
-  }
-  void end() {
-    open_ = false;
-    gpu_.groupEnd();
-  }
-
- private:
-  Gpu& gpu_;
-  bool open_ = true;
-};
-
 }  // namespace
 
 NcclRun::NcclRun(std::shared_ptr<const PreparedPlan> plan)
@@ -167,7 +144,7 @@ void NcclRun::exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream strea
   const auto hasBytes = [&](std::int32_t i) { return isMessage(op(i)) && places_[i].bytes > 0; };
   if (std::ranges::none_of(ops, hasBytes)) return;
   const Gpu::Comm comm = lanes.comm(launch.lane);
-  Group group(lanes.gpu());
+  GpuGroup group(lanes.gpu());
   for (std::int32_t i : ops) {
     if (!hasBytes(i)) continue;
     std::byte* const data = placement_.data(places_[i]);

@@ -126,13 +126,18 @@ CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmCho
 }
 
 AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,
-                                  std::size_t blockBytes) {
+                                  std::size_t blockBytes,
+                                  const std::function<bool(const AlgorithmChoice&)>& serves) {
   if (topology_.ranks() == 1) return {&firstAlgorithm(collective), problem};
-  const Candidates& candidates = candidatesOf(collective, {nullptr, problem});
+  const AlgorithmChoice given{nullptr, problem};
+  const Candidates& candidates = candidatesOf(collective, given);
   if (candidates.all.empty()) return {&firstAlgorithm(collective), problem};
-  return candidates
-      .all[indexOfFastest(candidates, static_cast<double>(blockBytes) * candidates.blocks)]
-      .choice;
+  const double bytes = static_cast<double>(blockBytes) * candidates.blocks;
+  const AlgorithmChoice fastest = candidates.all[indexOfFastest(candidates, bytes)].choice;
+  if (!serves || serves(fastest)) return fastest;
+  for (const Estimate& next : estimates(collective, given, bytes))
+    if (serves(next.choice)) return next.choice;
+  return fastest;
 }
 
 void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,8 +41,10 @@ class CostModel {
   // The fastest of them, or one that takes for ever where none is offered. Takes no memory and well under a
   // microsecond once the same collective has been asked about, at any size.
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
-  // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any.
-  AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes);
+  // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest that `serves` is
+  // true of, or the fastest where it is true of none. No `serves`: true of all.
+  AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
+                         const std::function<bool(const AlgorithmChoice&)>& serves = {});
 
   // Finds out now what questions about measured candidates need, however many ranks there are to plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -30,6 +31,10 @@ class Gpus : public ::testing::Test {
  protected:
   ~Gpus() override {
     world_.run();
+    // What has been aborted may still be freed.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+    while (!world_.leftovers().empty() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(world_.problems(), "");
     EXPECT_EQ(world_.stuck(), "");
     EXPECT_EQ(world_.leftovers(), "");
@@ -193,6 +198,106 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
       }
     });
   for (std::thread& thread : threads) thread.join();
+}
+
+// As NCCL, which would wait for the graph for ever.
+TEST_F(Gpus, AreNotDestroyedWhileAGraphNeedsThem) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    const Gpu::Stream stream = myGpu().newStream(false);
+    int in[2] = {}, out[2] = {};
+    const auto call = [&] { return moecclAllToAll(in, out, 1, moecclInt32, comm, stream); };
+    check(call(), comm);
+    synchronize(stream);
+    myGpu().beginCapture(stream);
+    check(call(), comm);
+    check(call(), comm);
+    auto graph = myGpu().endCapture(stream);
+    checkError(moecclCommDestroy(comm), moecclInvalidUsage, nullptr,
+               {"moecclCommDestroy", "1 CUDA graphs", "cudaGraphExecDestroy", "moecclCommAbort"});
+    // It has destroyed nothing.
+    myGpu().replay(*graph, stream);
+    check(call(), comm);
+    synchronize(stream);
+    graph.reset();
+    check(moecclCommDestroy(comm));
+    throw Aborted();
+  });
+}
+
+TEST_F(Gpus, AreAbortedWhileAGraphNeedsThem) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    const Gpu::Stream stream = myGpu().newStream(false);
+    int in[2] = {}, out[2] = {};
+    const auto call = [&] { return moecclAllToAll(in, out, 1, moecclInt32, comm, stream); };
+    check(call(), comm);
+    synchronize(stream);
+    myGpu().beginCapture(stream);
+    check(call(), comm);
+    auto graph = myGpu().endCapture(stream);
+    const auto begin = std::chrono::steady_clock::now();
+    check(moecclCommAbort(comm));
+    checkThat(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20),
+              "an abort waits for the graph");
+    graph.reset();
+    throw Aborted();
+  });
+}
+
+// A caller's mistake: nothing is enqueued, and the communicator stays usable.
+TEST_F(Gpus, RefuseStreamsThatACaptureForbids) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    const Gpu::Stream stream = myGpu().newStream(false);
+    int in[2] = {}, out[2] = {};
+    const auto call = [&](Gpu::Stream on) {
+      return moecclAllToAll(in, out, 1, moecclInt32, comm, on);
+    };
+    check(call(stream), comm);
+    myGpu().beginCapture(stream);
+    myGpu().invalidateCapture(stream);
+    checkError(call(stream), moecclInvalidUsage, comm, {"moecclAllToAll", "has failed"});
+    myGpu().endCapture(stream);
+    myGpu().beginCapture(stream, /*blocking=*/true);
+    checkError(call(nullptr), moecclInvalidUsage, comm,
+               {"moecclAllToAll", "legacy default stream"});
+    check(call(stream), comm);
+    myGpu().endCapture(stream);
+    check(call(nullptr), comm);
+    synchronize(nullptr);
+  });
+}
+
+// Otherwise all that the thread asked of NCCL later, the caller's own calls too, would never start.
+TEST_F(Gpus, LeaveNoGroupOpenWhenACallFails) {
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
+    const moecclGridShape_t shape = {.nMp = 1, .nEp = 2, .nEsp = 1, .order = moecclOrderEspEp};
+    moecclGrid_t grid = nullptr;
+    myGpu().breakKernels("send of");
+    checkError(moecclGridCreate(comm, shape, &grid), moecclUnhandledCudaError, comm,
+               {"rank " + std::to_string(rank), "launch failed"});
+    throw Aborts();
+  });
+}
+
+// The kernels of one lane stand while another is freed, and so would the abort; those of the world while the grid is.
+TEST_F(Gpus, AbortAllLanesAtOnce) {
+  // What has been enqueued touches them until all is aborted.
+  std::array<std::array<float, 64>, 4> ins{}, outs{};
+  run({.ranks = 4, .nodes = {2, 2}, .algorithms = "combineallgather=pipelined"},
+      [&](moecclComm_t comm, int rank) {
+        const moecclGridShape_t shape = {.nMp = 2, .nEp = 2, .nEsp = 2, .order = moecclOrderEspEp};
+        moecclGrid_t grid = nullptr;
+        check(moecclGridCreate(comm, shape, &grid), comm);
+        const Gpu::Stream stream = myGpu().newStream(false);
+        const auto call = [&] {
+          return moecclCombineAllGather(ins[rank].data(), outs[rank].data(), 8, 1, moecclFloat32,
+                                        grid, stream);
+        };
+        check(call(), comm);
+        synchronize(stream);
+        if (rank == 0) check(call(), comm);
+        check(moecclGridAbort(grid));
+        throw Aborts();
+      });
 }
 
 TEST(GpuReductions, OfTooManyTermsAreRefusedAlike) {

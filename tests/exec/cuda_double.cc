@@ -99,6 +99,7 @@ void* newEvent() { return myGpu().newEvent(); }
 void deleteEvent(void* event) noexcept { myGpu().deleteEvent(event); }
 void record(void* event, void* stream) { myGpu().record(event, stream); }
 void wait(void* stream, void* event) { myGpu().wait(stream, event); }
+bool complete(void* event) { return myGpu().complete(event); }
 void await(void* event) { myGpu().await(event); }
 
 void clear(void* to, std::size_t bytes, void* stream) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <set>
 #include <stdexcept>
 
 #include "kernels/reduce.h"
@@ -231,7 +232,19 @@ void GpuDouble::synchronize(Stream stream) {
 
 std::uint64_t GpuDouble::capture(Stream stream) {
   const Lock lock(world_.mutex_);
-  return streamOf(stream).capture;
+  if (capture_ && stream == nullptr && capture_->blocking)
+    throw RefusedInCapture(moecclInvalidUsage,
+                           "the legacy default stream during another's capture");
+  const std::uint64_t id = streamOf(stream).capture;
+  if (id != 0 && capture_->invalid)
+    throw RefusedInCapture(moecclInvalidUsage, "a capture that has failed");
+  return id;
+}
+
+void GpuDouble::keepInGraph(Stream stream, std::shared_ptr<const void> what) {
+  const Lock lock(world_.mutex_);
+  if (streamOf(stream).capture == 0) refuse("keeps something in the graph of no capture");
+  capture_->kept.push_back(std::move(what));
 }
 
 // ---- Kernels ----
@@ -241,14 +254,18 @@ void GpuDouble::kernel(const std::string& what,
                        std::function<void()> work, Stream stream) {
   const Lock lock(world_.mutex_);
   requireCurrent();
-  if (what == brokenKernel_)
-    throw Error(moecclUnhandledCudaError, what + ": the double's launch failed");
+  requireWhole(what);
   say(what);
   auto item = std::make_unique<GpuWorld::Item>();
   item->what = what;
   item->rangesNow = std::move(ranges);
   item->work = std::move(work);
   submit(streamOf(stream), std::move(item));
+}
+
+void GpuDouble::requireWhole(const std::string& what) const {
+  if (!brokenKernel_.empty() && what.starts_with(brokenKernel_))
+    throw Error(moecclUnhandledCudaError, what + ": the double's launch failed");
 }
 
 void GpuDouble::breakKernels(const std::string& what) {
@@ -339,7 +356,7 @@ Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
   return handle;
 }
 
-Gpu::Comm GpuDouble::split(Comm comm, int color, int key) {
+Gpu::Comm GpuDouble::split(Comm comm, int color, int key, std::int64_t) {
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("splits a communicator during a capture");
@@ -368,15 +385,14 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key) {
   return handle;
 }
 
-void GpuDouble::remove(Comm comm, bool abort) noexcept {
+void GpuDouble::settle(Comm comm, std::int64_t) {
   const Lock lock(world_.mutex_);
-  const auto known = comms_.find(static_cast<CommState*>(comm));
-  if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
-  const std::string name = known->second->name;
-  const int rank = known->second->rank;
-  world_.runLocked();
+  commOf(comm);
+}
+
+void GpuDouble::drop(const CommState& comm, bool abort) {
   const auto uses = [&](const std::unique_ptr<GpuWorld::Item>& item) {
-    return std::ranges::any_of(item->messages, [&](const auto& m) { return m->comm == name; });
+    return std::ranges::any_of(item->messages, [&](const auto& m) { return m->comm == comm.name; });
   };
   for (GpuWorld::Stream* stream : streams_)
     for (std::unique_ptr<GpuWorld::Item>& item : stream->queue) {
@@ -390,15 +406,55 @@ void GpuDouble::remove(Comm comm, bool abort) noexcept {
   // Whoever calls on this rank later meets nobody; the others still meet each other.
   if (abort)
     std::erase_if(world_.matching_, [&](const auto& pair) {
-      const auto& [comm, from, to] = pair.first;
-      return comm == name && (from == rank || to == rank);
+      const auto& [name, from, to] = pair.first;
+      return name == comm.name && (from == comm.rank || to == comm.rank);
     });
+}
+
+void GpuDouble::awaitGraphs(std::unique_lock<std::mutex>& lock, const CommState& comm) {
+  if (!world_.runUntil(lock, [&] { return comm.graphs == 0; }))
+    world_.problem("a communicator is freed that a graph uses: NCCL would wait for ever");
+}
+
+bool GpuDouble::hasKernels() const {
+  return std::ranges::any_of(streams_, [](const auto* stream) {
+    return !stream->queue.empty() && stream->queue.front()->kind == GpuWorld::Kind::group &&
+           stream->queue.front()->started;
+  });
+}
+
+void GpuDouble::destroy(Comm comm) noexcept {
+  std::unique_lock lock(world_.mutex_);
+  const auto known = comms_.find(static_cast<CommState*>(comm));
+  if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
+  world_.runLocked();
+  drop(*known->second, false);
+  awaitGraphs(lock, *known->second);
   comms_.erase(known);
   world_.changed_.notify_all();
 }
 
-void GpuDouble::destroy(Comm comm) noexcept { remove(comm, false); }
-void GpuDouble::abort(Comm comm) noexcept { remove(comm, true); }
+void GpuDouble::abort(std::span<const Comm> comms) noexcept {
+  std::unique_lock lock(world_.mutex_);
+  world_.runLocked();
+  for (Comm comm : comms) {
+    const auto known = comms_.find(static_cast<CommState*>(comm));
+    if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
+    drop(*known->second, true);
+  }
+  world_.changed_.notify_all();
+  world_.runLocked();
+  // Memory is freed, which waits for the device.
+  if (world_.options_.threads && !comms.empty() &&
+      !world_.runUntil(lock, [&] { return !hasKernels(); }))
+    world_.problem("an abort waits for a kernel of another communicator, which nobody ends");
+  for (Comm comm : comms) {
+    const auto known = comms_.find(static_cast<CommState*>(comm));
+    awaitGraphs(lock, *known->second);
+    comms_.erase(known);
+  }
+  world_.changed_.notify_all();
+}
 
 int GpuDouble::ranks(Comm comm) {
   const Lock lock(world_.mutex_);
@@ -424,7 +480,7 @@ moecclResult_t GpuDouble::asyncError(Comm comm, std::string* text) {
 void GpuDouble::groupStart() {
   const Lock lock(world_.mutex_);
   say("group start");
-  ++groupDepth_;
+  ++world_.groups_[std::this_thread::get_id()].depth;
 }
 
 void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int peer, Comm comm,
@@ -435,14 +491,17 @@ void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int pee
                            (isSend ? " to " : " from ") + std::to_string(peer);
   GpuWorld::Stream* const where = &streamOf(stream);
   say(what + (where->urgent ? " on an urgent stream" : ""));
-  if (groupDepth_ != 1) refuse("a " + what + " outside a group");
+  requireWhole(what);
+  GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
+  if (group.depth != 1) refuse("a " + what + (group.depth < 1 ? " outside a group" : " in two"));
   if (peer < 0 || peer >= on.ranks || peer == on.rank)
     refuse("a " + what + " of " + std::to_string(on.ranks) + " ranks");
-  auto launch = std::ranges::find_if(
-      group_, [&](const Waiting& w) { return w.stream == where && w.comm == &on; });
-  if (launch == group_.end()) {
-    group_.push_back({where, &on, std::make_unique<GpuWorld::Item>()});
-    launch = group_.end() - 1;
+  auto launch = std::ranges::find_if(group.launches, [&](const GpuWorld::Waiting& w) {
+    return w.stream == where && w.comm == &on;
+  });
+  if (launch == group.launches.end()) {
+    group.launches.push_back({where, &on, std::make_unique<GpuWorld::Item>()});
+    launch = group.launches.end() - 1;
     launch->item->kind = GpuWorld::Kind::group;
     launch->item->what = "a group with a " + what;
   }
@@ -471,22 +530,30 @@ void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stre
 void GpuDouble::groupEnd() {
   const Lock lock(world_.mutex_);
   say("group end");
-  if (groupDepth_ == 0) refuse("ends a group that has not begun");
-  if (--groupDepth_ > 0) return;
-  for (Waiting& launch : group_) submit(*launch.stream, std::move(launch.item));
-  group_.clear();
+  GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
+  if (group.depth == 0) refuse("ends a group that has not begun");
+  if (--group.depth > 0) return;
+  for (GpuWorld::Waiting& launch : group.launches) submit(*launch.stream, std::move(launch.item));
+  group.launches.clear();
 }
 
 // ---- Captures ----
 
-void GpuDouble::beginCapture(Stream stream) {
+void GpuDouble::beginCapture(Stream stream, bool blocking) {
   const Lock lock(world_.mutex_);
   if (capture_) refuse("begins a capture within another");
   GpuWorld::Stream& origin = streamOf(stream);
   capture_ = std::make_unique<Capture>();
   capture_->id = ++world_.ids_;
   capture_->origin = &origin;
+  capture_->blocking = blocking;
   origin.capture = capture_->id;
+}
+
+void GpuDouble::invalidateCapture(Stream stream) {
+  const Lock lock(world_.mutex_);
+  if (!capture_ || streamOf(stream).capture != capture_->id) refuse("has no such capture");
+  capture_->invalid = true;
 }
 
 std::shared_ptr<GpuDouble::Graph> GpuDouble::endCapture(Stream stream) {
@@ -497,14 +564,31 @@ std::shared_ptr<GpuDouble::Graph> GpuDouble::endCapture(Stream stream) {
     if (other->capture != capture_->id) continue;
     other->capture = 0;
     // A wait of its own alone is nothing to be waited for.
-    if (capture_->after[&origin][other] < capture_->after[other][other])
+    if (!capture_->invalid && capture_->after[&origin][other] < capture_->after[other][other])
       world_.problem("a capture ends while a stream has not been joined");
   }
-  auto graph = std::make_shared<Graph>();
+  const std::unique_ptr<Capture> done = std::move(capture_);
+  if (done->invalid) return nullptr;
+  auto graph = std::make_shared<Graph>(*this);
   graph->origin = &origin;
-  graph->items = std::move(capture_->items);
-  capture_.reset();
+  graph->items = std::move(done->items);
+  graph->kept = std::move(done->kept);
+  addGraphs(*graph, 1);
   return graph;
+}
+
+void GpuDouble::addGraphs(const Graph& graph, int change) {
+  std::set<std::string> names;
+  for (const GpuWorld::Captured& captured : graph.items)
+    for (const auto& message : captured.item->messages) names.insert(message->comm);
+  for (const auto& [handle, comm] : comms_)
+    if (names.contains(comm->name)) comm->graphs += change;
+}
+
+GpuDouble::Graph::~Graph() {
+  const Lock lock(device.world_.mutex_);
+  device.addGraphs(*this, -1);
+  device.world_.changed_.notify_all();
 }
 
 void GpuDouble::replay(const Graph& graph, Stream stream) {

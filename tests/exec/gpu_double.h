@@ -7,7 +7,9 @@
 //   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages order;
 //   - what a device is asked for while another is current;
 //   - what must not be done during a capture, and captures that leave a stream unjoined;
-//   - communicators that are destroyed while they have work;
+//   - communicators that are destroyed while they have work, or freed while graphs use them;
+//   - aborts that wait for kernels of other communicators, which nobody ends;
+//   - groups that a thread leaves open;
 //   - kernels, copies and messages that touch what is not memory of their device, where a test has its data there.
 //
 // gpu_double.cc has the calls, gpu_world.cc what the devices do, cuda_double.cc the kernels of layers, and
@@ -23,6 +25,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -127,6 +130,15 @@ class GpuWorld {
   struct Matching {
     std::vector<Message*> sends, recvs;
   };
+  struct Waiting {
+    Stream* stream;
+    const void* comm;
+    std::unique_ptr<Item> item;
+  };
+  struct Group {
+    int depth = 0;
+    std::vector<Waiting> launches;
+  };
 
   static void merge(Clock& into, const Clock& other);
   void problem(const std::string& text) { problems_.push_back(text); }
@@ -150,6 +162,7 @@ class GpuWorld {
   std::deque<Stream> streams_;
   std::map<std::tuple<std::string, int, int>, Matching> matching_;
   std::vector<std::string> problems_, calls_;
+  std::map<std::thread::id, Group> groups_;  // NCCL has one per thread
   std::uint64_t ids_ = 0;
   // Splits under way: by communicator and which split it is, (color, key) by rank.
   std::map<std::string, std::map<int, std::pair<int, int>>> splits_;
@@ -163,14 +176,18 @@ class GpuDouble final : public Gpu {
 
   // For tests, as cudaStreamBeginCapture and its relatives do.
   struct Graph;
-  void beginCapture(Stream stream);
+  // `blocking`: the stream waits for the legacy default stream.
+  void beginCapture(Stream stream, bool blocking = false);
+  // As work that a capture forbids does.
+  void invalidateCapture(Stream stream);
+  // nullptr where the capture has become invalid.
   std::shared_ptr<Graph> endCapture(Stream stream);
   void replay(const Graph& graph, Stream stream);
   // What the executor does not ask for, but layers and tests do. `work` runs later; what it touches may be found
   // out then.
   void kernel(const std::string& what, std::function<std::vector<GpuWorld::Range>()> ranges,
               std::function<void()> work, Stream stream);
-  // From now on launches of kernels of that name fail; "": none do.
+  // From now on launches of kernels and messages whose names begin so fail; "": none do.
   void breakKernels(const std::string& what);
   // What the work of a kernel finds fault with.
   void fault(const std::string& text) {
@@ -195,6 +212,7 @@ class GpuDouble final : public Gpu {
   void wait(Stream stream, Event event) override;
   bool complete(Event event) override;
   std::uint64_t capture(Stream stream) override;
+  void keepInGraph(Stream stream, std::shared_ptr<const void> what) override;
   void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) override;
   void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) override;
   void copyBlocks(std::span<const BlockCopy> copies, Stream stream) override;
@@ -203,9 +221,10 @@ class GpuDouble final : public Gpu {
               std::size_t bytes, Stream stream) override;
   Id newId() override;
   Comm join(const Id& id, int ranks, int rank) override;
-  Comm split(Comm comm, int color, int key) override;
+  Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) override;
+  void settle(Comm comm, std::int64_t timeoutMs) override;
   void destroy(Comm comm) noexcept override;
-  void abort(Comm comm) noexcept override;
+  void abort(std::span<const Comm> comms) noexcept override;
   int ranks(Comm comm) override;
   int rank(Comm comm) override;
   int device(Comm comm) override;
@@ -221,23 +240,22 @@ class GpuDouble final : public Gpu {
     std::string name;  // the same on all ranks
     int ranks, rank;
     int splits = 0;
+    int graphs = 0;  // that use it
   };
   struct Capture {
     std::uint64_t id;
     GpuWorld::Stream* origin;
+    bool blocking;
+    bool invalid = false;
     std::vector<GpuWorld::Captured> items;
+    std::vector<std::shared_ptr<const void>> kept;
     // Per stream how many items of each it comes after, and the same of events.
     std::map<GpuWorld::Stream*, std::map<GpuWorld::Stream*, std::size_t>> after;
     std::map<GpuWorld::Event*, std::map<GpuWorld::Stream*, std::size_t>> recorded;
   };
-  struct Waiting {
-    GpuWorld::Stream* stream;
-    CommState* comm;
-    std::unique_ptr<GpuWorld::Item> item;
-  };
-
   bool owns(const GpuWorld::Range& range) const;
   bool idle() const;
+  void requireWhole(const std::string& what) const;
   [[noreturn]] void refuse(const std::string& text);
   void requireCurrent();
   void say(const std::string& text);
@@ -246,13 +264,16 @@ class GpuDouble final : public Gpu {
   CommState& commOf(Comm comm);
   void submit(GpuWorld::Stream& stream, std::unique_ptr<GpuWorld::Item> item);
   void message(bool isSend, std::byte* data, std::size_t bytes, int peer, Comm comm, Stream stream);
-  void remove(Comm comm, bool abort) noexcept;
+  // Ends what is enqueued on a communicator.
+  void drop(const CommState& comm, bool abort);
+  // NCCL waits for graphs.
+  void awaitGraphs(std::unique_lock<std::mutex>& lock, const CommState& comm);
+  bool hasKernels() const;
+  void addGraphs(const Graph& graph, int change);
 
   GpuWorld& world_;
   const int number_;
   int current_ = number_;
-  std::vector<Waiting> group_;
-  int groupDepth_ = 0;
   GpuWorld::Stream* legacy_ = nullptr;
   std::vector<GpuWorld::Stream*> streams_;
   std::map<GpuWorld::Event*, std::shared_ptr<GpuWorld::Event>> events_;
@@ -274,8 +295,15 @@ class GpuDouble final : public Gpu {
 };
 
 struct GpuDouble::Graph {
-  GpuWorld::Stream* origin;
+  explicit Graph(GpuDouble& of) : device(of) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph();
+
+  GpuDouble& device;
+  GpuWorld::Stream* origin = nullptr;
   std::vector<GpuWorld::Captured> items;
+  std::vector<std::shared_ptr<const void>> kept;
 };
 
 }  // namespace moeccl::test

@@ -171,6 +171,8 @@ std::string GpuWorld::stuck() {
       text += "device " + std::to_string(stream.device->number_) + " stream " +
               std::to_string(stream.number) + ": " + stream.queue.front()->what + " and " +
               std::to_string(stream.queue.size() - 1) + " more\n";
+  for (const auto& [thread, group] : groups_)
+    if (group.depth > 0) text += "a thread has left a group open\n";
   return text;
 }
 

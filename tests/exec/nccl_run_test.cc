@@ -268,8 +268,8 @@ TEST(GpuDouble, SeesMessagesThatDoNotMeet) {
 TEST(GpuDouble, SeesOrdersThatDeadlock) {
   for (const bool oneQueue : {false, true}) {
     Pair pair({.seed = 1, .oneQueue = oneQueue});
-    const Gpu::Comm otherA = pair.a->split(pair.commA, 0, 0);
-    const Gpu::Comm otherB = pair.b->split(pair.commB, 0, 1);
+    const Gpu::Comm otherA = pair.a->split(pair.commA, 0, 0, -1);
+    const Gpu::Comm otherB = pair.b->split(pair.commB, 0, 1, -1);
     pair.send(8, pair.commA, pair.a->newStream(false));
     pair.send(8, otherA, pair.a->newStream(false));
     std::byte second[8];
@@ -290,7 +290,7 @@ TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
   gpus[1]->groupStart();
   gpus[1]->send(from, 8, 2, comms[1], nullptr);
   gpus[1]->groupEnd();
-  gpus[0]->abort(comms[0]);
+  gpus[0]->abort({comms, 1});
   gpus[2]->groupStart();
   gpus[2]->recv(to, 8, 1, comms[2], nullptr);
   gpus[2]->groupEnd();

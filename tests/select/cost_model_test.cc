@@ -170,6 +170,24 @@ TEST(CostModel, AnswersAlikeWhateverWasAskedBefore) {
   }
 }
 
+TEST(CostModel, TakesTheFastestOfThoseThatAreServed) {
+  CostModel model(Topology::even(2, 4));
+  const auto all = model.estimates(Collective::allToAll, {}, 8 * 4096);
+  ASSERT_GT(all.size(), 2u);
+  const auto chosenOf = [&](std::size_t refused) {
+    return model.choose(Collective::allToAll, {}, 4096, [&](const AlgorithmChoice& way) {
+      for (std::size_t i = 0; i < refused; ++i)
+        if (all[i].choice == way) return false;
+      return true;
+    });
+  };
+  EXPECT_EQ(chosenOf(0), all[0].choice);
+  EXPECT_EQ(chosenOf(1), all[1].choice);
+  EXPECT_EQ(chosenOf(2), all[2].choice);
+  // What is refused then says why.
+  EXPECT_EQ(chosenOf(all.size()), all[0].choice);
+}
+
 // Each of the all-gather's steps has a number in tags, of which there are 4096.
 TEST(CostModel, WhatIsNotOfferedTakesForEver) {
   CostModel model(Topology::even(1, 4098));

@@ -1,0 +1,167 @@
+// What the library asks of CUDA and NCCL in cases that no double of the whole can show: communicators that do not
+// block, captures, and the order of calls.
+#include "src/exec/nccl_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/error.h"
+#include "src/exec/nccl_library.h"
+#include "tests/exec/cuda_runtime_double.h"
+
+namespace moeccl::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A communicator that does not block: what it was asked for comes to pass behind its calls.
+struct NcclDouble {
+  std::vector<std::string> calls;
+  std::atomic<ncclResult_t> state = ncclSuccess;
+  std::chrono::milliseconds delay{0};
+  ncclResult_t outcome = ncclSuccess;
+  std::thread thread;
+  int blocking = -1;  // of the last part
+
+  ~NcclDouble() {
+    if (thread.joinable()) thread.join();
+  }
+};
+NcclDouble* nccl = nullptr;
+
+const auto kParent = reinterpret_cast<ncclComm_t>(0x1000);
+const auto kPart = reinterpret_cast<ncclComm_t>(0x2000);
+
+ncclResult_t splitLater(ncclComm_t, int, int, ncclComm_t* part, ncclConfig_t* config) {
+  nccl->blocking = config->blocking;
+  nccl->state = ncclInProgress;
+  nccl->thread = std::thread([part] {
+    std::this_thread::sleep_for(nccl->delay);
+    if (nccl->outcome == ncclSuccess) __atomic_store_n(part, kPart, __ATOMIC_RELEASE);
+    nccl->state = nccl->outcome;
+  });
+  return ncclInProgress;
+}
+
+NcclLibrary library() {
+  NcclLibrary made;
+  made.version = NCCL_VERSION_CODE;
+  made.ncclCommSplit = splitLater;
+  made.ncclCommGetAsyncError = [](ncclComm_t, ncclResult_t* result) {
+    *result = nccl->state;
+    return ncclSuccess;
+  };
+  made.ncclGetErrorString = [](ncclResult_t result) -> const char* {
+    return result == ncclSystemError ? "no way" : "another error";
+  };
+  made.ncclGetLastError = [](ncclComm_t) -> const char* { return ""; };
+  made.ncclGroupStart = [] { return nccl->calls.emplace_back("start"), ncclSuccess; };
+  made.ncclGroupEnd = [] { return nccl->calls.emplace_back("end"), ncclSuccess; };
+  made.ncclCommAbort = [](ncclComm_t) { return nccl->calls.emplace_back("abort"), ncclSuccess; };
+  return made;
+}
+
+class NcclGpu : public ::testing::Test {
+ protected:
+  NcclGpu() {
+    nccl = &double_;
+    cudaRuntime() = {};
+  }
+
+  NcclDouble double_;
+  const std::shared_ptr<Gpu> gpu_ = makeNcclGpu(library());
+};
+
+TEST_F(NcclGpu, WaitsForPartsOfParentsThatDoNotBlock) {
+  double_.delay = 30ms;
+  EXPECT_EQ(gpu_->split(kParent, 0, 0, 60000), kPart);
+  EXPECT_EQ(double_.blocking, 1);
+}
+
+TEST_F(NcclGpu, TellsWhyAPartIsNotMade) {
+  double_.outcome = ncclSystemError;
+  try {
+    gpu_->split(kParent, 0, 0, -1);
+    FAIL() << "it was made";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.result(), moecclSystemError);
+    EXPECT_STREQ(e.what(), "ncclCommSplit: no way");
+  }
+}
+
+// NCCL stores the part when nobody waits for it any more; sanitizers see where.
+TEST_F(NcclGpu, GivesUpWaitingForAPart) {
+  double_.delay = 300ms;
+  try {
+    gpu_->split(kParent, 0, 0, 20);
+    FAIL() << "it was waited for";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.result(), moecclTimeout);
+    EXPECT_STREQ(e.what(),
+                 "ncclCommSplit is not complete after 20 ms; not all ranks have come to it");
+  }
+  double_.thread.join();
+}
+
+TEST_F(NcclGpu, WaitsUntilAUsersCommunicatorIsReady) {
+  double_.state = ncclInProgress;
+  double_.thread = std::thread([this] {
+    std::this_thread::sleep_for(20ms);
+    double_.state = ncclSuccess;
+  });
+  gpu_->settle(kParent, 60000);
+  EXPECT_EQ(double_.state, ncclSuccess);
+  double_.state = ncclInProgress;
+  EXPECT_THROW(gpu_->settle(kParent, 5), Error);
+}
+
+TEST_F(NcclGpu, AbortsCommunicatorsTogether) {
+  const Gpu::Comm comms[] = {kParent, kPart};
+  gpu_->abort(comms);
+  EXPECT_EQ(double_.calls, (std::vector<std::string>{"start", "abort", "abort", "end"}));
+}
+
+TEST_F(NcclGpu, AsksForMemoryWhileAnotherThreadCaptures) {
+  cudaRuntime().capturedGlobally = true;
+  std::byte *memory = nullptr, *pinned = nullptr;
+  EXPECT_NO_THROW(memory = gpu_->allocate(100));
+  EXPECT_NO_THROW(pinned = gpu_->allocatePinned(100));
+  EXPECT_NO_THROW(gpu_->newStream(false));
+  EXPECT_NO_THROW(EXPECT_TRUE(gpu_->complete(gpu_->newEvent())));
+  EXPECT_EQ(cudaRuntime().allocations, 2);
+  gpu_->free(memory);
+  gpu_->freePinned(pinned);
+  EXPECT_EQ(cudaRuntime().allocations, 0);
+  // The caller's own mode is as before.
+  void* refused = nullptr;
+  EXPECT_EQ(cudaMalloc(&refused, 1), cudaErrorStreamCaptureUnsupported);
+}
+
+TEST_F(NcclGpu, RefusesStreamsThatACaptureForbids) {
+  EXPECT_EQ(gpu_->capture(nullptr), 0u);
+  cudaRuntime().status = cudaStreamCaptureStatusActive;
+  EXPECT_EQ(gpu_->capture(nullptr), 7u);
+  cudaRuntime().status = cudaStreamCaptureStatusInvalidated;
+  EXPECT_THROW(gpu_->capture(nullptr), RefusedInCapture);
+  cudaRuntime().status = cudaStreamCaptureStatusNone;
+  cudaRuntime().captureInfo = cudaErrorStreamCaptureImplicit;
+  EXPECT_THROW(gpu_->capture(nullptr), RefusedInCapture);
+}
+
+TEST_F(NcclGpu, HasGraphsHoldWhatTheyNeed) {
+  cudaRuntime().status = cudaStreamCaptureStatusActive;
+  auto token = std::make_shared<const int>(1);
+  gpu_->keepInGraph(nullptr, token);
+  EXPECT_EQ(token.use_count(), 2);
+  cudaRuntime().destroyGraph();
+  EXPECT_EQ(token.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace moeccl::test
