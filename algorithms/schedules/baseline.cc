@@ -78,6 +78,8 @@ Schedule baseline() {
   const int back =
       s.exchange(Collective::allToAll, GroupKind::ep, returned, "back", "second EP-AlltoAll");
   const int own = s.split(GroupKind::esp, routing, "own routing");
+  // Each rank is back at its own batch.
+  for (const int table : {back, own}) s.at(table).held.mp = State::replicated;
   s.output(s.combine(back, own, "output"));
   return s.build();
 }

@@ -109,6 +109,7 @@ class Mirror {
       case Kind::regroup: {
         const Table target = gradientOf(phase.reads[0]);
         of(phase.reads[0]) = made_.regroup(of(phase.writes[0]), target.shape, target.name);
+        made_.at(of(phase.reads[0])).held = target.held;
         return;
       }
       case Kind::experts: {
@@ -151,7 +152,8 @@ class Mirror {
 
   // What ranks hold of the gradient of weights that were applied to those tokens.
   Held ofWeights(int tokens) const {
-    return {.mp = table(tokens).held.mp == State::split ? State::partial : State::replicated};
+    const bool part = std::ranges::count(table(tokens).shape, Dim::partTokens) > 0;
+    return {.mp = part ? State::partial : State::replicated};
   }
 
   void exchange(const Phase& phase) {
@@ -159,6 +161,7 @@ class Mirror {
     const Table target = gradientOf(to);
     const auto send = [&](Collective collective) {
       of(to) = made_.exchange(collective, phase.group, of(from), target.name);
+      made_.at(of(to)).held = target.held;
     };
     switch (phase.collective) {
       case Collective::allGather:

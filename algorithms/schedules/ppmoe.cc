@@ -28,7 +28,8 @@ Schedule ppmoe() {
   const int input = s.input();
   const int weights = s.weights("gate", {Dim::gateWeights});
   const int routing = s.gate(input, weights).routing;
-  const int rows = s.permute(input, routing, {Dim::keptRows, Dim::embedding}, "rows");
+  const int rows =
+      s.permute(input, routing, {Dim::localExperts, Dim::keptRows, Dim::embedding}, "rows");
   s.at(rows).held = {State::split, State::split, State::replicated};
   s.last().oneByOne = true;
   const int made = s.experts(rows, "made");

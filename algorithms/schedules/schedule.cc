@@ -29,6 +29,8 @@ Dim dimOf(GroupKind group) {
 // What an exchange makes of a table.
 Table exchanged(Collective collective, GroupKind group, Table table) {
   Shape& shape = table.shape;
+  // Ranks of an MP group may have different peers.
+  if (group != GroupKind::mp) table.held.mp = State::split;
   switch (collective) {
     case Collective::allGather:
       shape = with(dimOf(group), shape);
@@ -53,7 +55,7 @@ Table exchanged(Collective collective, GroupKind group, Table table) {
     case Collective::splitDispatch:  // [ep][localExperts][mp][slots] -> the same
       shape = without(without(shape, Dim::ep), Dim::mp);
       shape.insert(shape.begin() + 1, Dim::ranks);
-      table.held = {State::split, State::split, State::replicated};
+      table.held.esp = State::replicated;
       break;
     case Collective::combineAllGather:
       shape = with(Dim::ep, without(shape, Dim::ranks));
