@@ -146,9 +146,9 @@ std::string nameOf(Collective collective, GroupKind group) {
     case Collective::allReduce:
       return of + "AllReduce";
     case Collective::splitDispatch:
-      return "MP-Split and dispatch";
+      return "dispatch";
     case Collective::combineAllGather:
-      return "combine and MP-AllGather";
+      return "SAA";
     default:
       return std::string(moeccl::nameOf(collective));
   }

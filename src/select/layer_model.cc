@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
+#include "algorithms/schedules/registry.h"
 #include "src/select/alternatives.h"
 #include "src/text.h"
 
@@ -54,9 +55,10 @@ std::vector<Topology> differentGroups(const Topology& world, const Grid& grid, G
 }  // namespace
 
 const char* nameOf(moecclSchedule_t schedule) {
-  constexpr std::array<const char*, moecclNumSchedules> kNames = {"auto", "baseline", "S1", "S2",
-                                                                  "PPMoE"};
-  return kNames[static_cast<std::size_t>(schedule)];
+  static_assert(moecclScheduleBaseline == 1,
+                "schedules are registered in the order of their numbers");
+  const auto place = static_cast<std::size_t>(schedule);
+  return place == 0 ? "auto" : schedules::registry()[place - 1].name.data();
 }
 
 LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,

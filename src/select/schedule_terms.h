@@ -1,5 +1,5 @@
-// What each schedule of a Mixture-of-Experts layer does: its exchanges and its local work, as src/moe
-// orders them. tests/api/schedule_terms_test.cc holds this against the calls that a layer makes.
+// What a pass of a layer costs by its schedule's value: its exchanges, and its local work, with the numbers of the
+// layer. tests/api/schedule_terms_test.cc holds this against the calls that a layer makes.
 #pragma once
 
 #include <array>

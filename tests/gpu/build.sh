@@ -36,7 +36,8 @@ tools=()
 
 # The library on a machine without UCX, hwloc, libmd, OpenBLAS and perhaps nlohmann-json: it can do without, or
 # something plain does.
-library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc")
+library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc"
+  "$build/schedules_registry.cc")
 for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,select}/*.cc; do
   case $source in
     src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) library_sources+=("$source") ;;
@@ -98,9 +99,12 @@ build_programs() {
   local flags="-std=c++20 -O2 --expt-relaxed-constexpr -arch=$arch -I. -Iinclude -Itests/gpu/plain -Xcompiler=-Wall"
   [[ $nccl && $nccl != /usr ]] && flags+=" -I$nccl/include"
   [[ $include ]] && flags+=" -I$include"
-  mkdir -p "$build" && python3 tests/gpu/registry.py . >"$build/registry.new" || return 1
+  mkdir -p "$build" && python3 tests/gpu/registry.py . >"$build/registry.new" &&
+    python3 tests/gpu/registry.py --schedules . >"$build/schedules_registry.new" || return 1
   # Only what has changed is made again; other flags make all of it.
-  cmp -s "$build/registry.new" "$build/registry.cc" || mv "$build/registry.new" "$build/registry.cc"
+  for made in registry schedules_registry; do
+    cmp -s "$build/$made.new" "$build/$made.cc" || mv "$build/$made.new" "$build/$made.cc"
+  done
   echo "$flags" | cmp -s - "$build/flags" || echo "$flags" >"$build/flags"
   makefile_for "$flags" "$@" >"$build/Makefile"
   make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"

@@ -47,7 +47,7 @@ TEST(Schedules, ExchangeForward) {
             "ESP-AllGather, first EP-AlltoAll, ESP-AllReduce, second EP-AlltoAll");
   EXPECT_EQ(exchangesOf("S1", kForward),
             "dispatch, combine, MP-AllGather, MP-AllGather of the gate's sums");
-  EXPECT_EQ(exchangesOf("S2", kForward), "MP-Split and dispatch, combine and MP-AllGather");
+  EXPECT_EQ(exchangesOf("S2", kForward), "dispatch, SAA");
   EXPECT_EQ(exchangesOf("PPMoE", kForward), "AllReduce");
 }
 
@@ -56,7 +56,7 @@ TEST(Schedules, ExchangeBackward) {
             "first EP-AlltoAll, ESP-AllGather, ESP-ReduceScatter, second EP-AlltoAll");
   EXPECT_EQ(exchangesOf("S1", kBackward),
             "dispatch, combine, MP-AllGather, MP-AllReduce of the gate's gradient");
-  EXPECT_EQ(exchangesOf("S2", kBackward), "MP-Split and dispatch, combine and MP-AllGather");
+  EXPECT_EQ(exchangesOf("S2", kBackward), "dispatch, SAA");
   EXPECT_EQ(exchangesOf("PPMoE", kBackward), "AllReduce");
 }
 
@@ -88,8 +88,7 @@ TEST(Schedules, ExchangeBesideTheResidualBranch) {
             "dispatch (1), MP-AllReduce of the residual branch's gradient (2), combine, "
             "MP-AllGather, MP-AllReduce of the gate's gradient");
   EXPECT_EQ(exchangesOf("S2", kForward, kResidual),
-            "MP-AllGather of the residual branch (1), MP-Split and dispatch, combine and "
-            "MP-AllGather");
+            "MP-AllGather of the residual branch (1), dispatch, SAA");
   EXPECT_EQ(exchangesOf("PPMoE", kForward, kResidual), "AllReduce");
   EXPECT_EQ(exchangesOf("PPMoE", kBackward, kResidual),
             "MP-AllReduce of the residual branch's gradient (1), AllReduce");
@@ -160,9 +159,9 @@ TEST(Schedules, ArePrinted) {
   output [tokens][M] (MP replicated)
   0 [stream 0] gate: input, gate -> routing, sums
   1 [stream 0] permute: input, routing -> rows
-  2 [stream 0] exchange "MP-Split and dispatch", splitdispatch of all ranks: rows -> given
+  2 [stream 0] exchange "dispatch", splitdispatch of all ranks: rows -> given
   3 [stream 0] experts: given -> made
-  4 [stream 0] exchange "combine and MP-AllGather", combineallgather of all ranks: made -> back
+  4 [stream 0] exchange "SAA", combineallgather of all ranks: made -> back
   5 [stream 0] combine: back, routing -> output
 )");
   printDot(dot, s2);
