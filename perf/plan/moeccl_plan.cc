@@ -1,8 +1,10 @@
 // moeccl-plan: prints, draws and verifies plans. See perf/README.md.
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
 
+#include "algorithms/schedules/registry.h"
 #include "perf/plan/drawing.h"
 #include "perf/plan/options.h"
 #include "perf/plan/plan_set.h"
@@ -37,8 +39,28 @@ void prove(const PlanSet& set) {
             << " promises, in every order of execution, and nobody waits for ever\n";
 }
 
+void printSchedule(const Options& options) {
+  const schedules::Entry* const entry = schedules::find(options.schedule);
+  if (entry == nullptr) {
+    std::string names;
+    for (const schedules::Entry& other : schedules::registry())
+      (names += names.empty() ? "" : ", ") += other.name;
+    throw std::runtime_error("--schedule is " + options.schedule + "; it must be one of " + names);
+  }
+  const schedules::Options layer{options.dropless, options.residual, options.chunks};
+  const schedules::Schedule forward = schedules::scheduleOf(*entry, Pass::forward, layer);
+  printText(std::cout, forward);
+  printText(std::cout, schedules::scheduleOf(*entry, Pass::backward, layer));
+  if (options.dotFile.empty()) return;
+  std::ofstream file(options.dotFile);
+  printDot(file, forward);
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + options.dotFile);
+}
+
 void run(const Options& options) {
   if (options.list) return printList();
+  if (!options.schedule.empty()) return printSchedule(options);
   const PlanSet set = plansOf(options);
   std::cout << summaryOf(set) << '\n';
   if (!options.quiet) printPlans(set, options.rank);

@@ -49,11 +49,20 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
                "prove that the plans of all ranks together do what the collective promises");
   app.add_option("--dot", options.dotFile, "draw it, for Graphviz");
   app.add_option("--svg", options.svgFile, "draw it as a picture, by Graphviz's dot");
+  auto* schedule = app.add_option("--schedule", options.schedule,
+                                  "S1, S2, ...: print both passes of this schedule of layers "
+                                  "instead, and draw the forward one");
+  app.add_flag("--dropless", options.dropless, "the schedule without capacity")->needs(schedule);
+  app.add_flag("--residual", options.residual, "the schedule with a residual branch")
+      ->needs(schedule);
+  app.add_option("--chunks", options.chunks, "into which the schedule cuts tokens")
+      ->check(CLI::Range(1, 64))
+      ->needs(schedule);
   try {
     app.parse(argc, argv);
-    if (!*list && options.collective.empty())
+    if (!*list && !*schedule && options.collective.empty())
       throw CLI::ValidationError("collective", "name one; --list prints them");
-    if (!*list && !*nodes && !*nodeOfRank)
+    if (!*list && !*schedule && !*nodes && !*nodeOfRank)
       throw CLI::ValidationError("--nodes", "give the ranks of each node, as in --nodes 4,4,3");
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();

@@ -20,6 +20,9 @@ struct Options {
   bool verify = false;
   bool quiet = false;            // no ops
   std::string dotFile, svgFile;  // empty: none
+  std::string schedule;          // "S1": both of its passes instead of a collective's plans
+  bool dropless = false, residual = false;
+  int chunks = 1;
 };
 
 Parsed<Options> parseOptions(int argc, const char* const* argv);

@@ -112,6 +112,17 @@ class Plan(unittest.TestCase):
                                 (["alltoall", "--nodes", "2,0"], "--nodes: Value 0 not in range")):
             self.assertIn(text, self.refused(*arguments, code=2), arguments)
 
+    def test_schedules_are_printed_and_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            dot = os.path.join(folder, "s1.dot")
+            text = self.printed("--schedule", "S1", "--chunks", "2", "--dot", dot)
+            self.assertIn("schedule S1, forward: 19 phases, 3 streams, 2 chunks", text)
+            self.assertIn("schedule S1, backward", text)
+            with open(dot) as file:
+                self.assertTrue(file.read().startswith("digraph schedule {"))
+        self.assertIn("it must be one of baseline, S1, S2, PPMoE", self.refused("--schedule", "S3"))
+        self.assertIn("S2 splits the capacity", self.refused("--schedule", "S2", "--dropless"))
+
 
 def main():
     global OPTIONS

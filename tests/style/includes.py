@@ -33,7 +33,7 @@ PARTS = {
                 "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
-    "perf/plan": ["algorithms", "perf", "src/verify"],
+    "perf/plan": ["algorithms", "algorithms/schedules", "perf", "src/verify"],
     "examples": ["examples/common"],
     "examples/common": [],
     "tests": None,  # everything
