@@ -8,7 +8,9 @@
 #include "src/bootstrap/hardware.h"
 #include "src/bootstrap/host.h"
 #include "src/bootstrap/oob.h"
+#include "src/bootstrap/rendezvous_wire.h"
 #include "src/comm/agreement.h"
+#include "src/comm/carriers.h"
 #include "src/comm/host_communicator.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
@@ -18,14 +20,11 @@
 namespace moeccl {
 namespace {
 
-bool usesLoopback(TransportChoice choice, std::span<const HostIdentity> hosts) {
-  const bool oneProcess = shareProcess(hosts);
-  if (choice == TransportChoice::loopback && !oneProcess)
-    throw Error(moecclInvalidUsage,
-                "MOECCL_TRANSPORT=loopback needs all ranks to be threads of one process; use ucx "
-                "or auto");
-  return choice != TransportChoice::ucx && oneProcess;
-}
+// What each rank hands out first. The job's secret is rank 0's; whoever carries these bytes is trusted.
+struct Introduction {
+  HostIdentity host;
+  Secret secret{};
+};
 
 // NAME.RANK.json, or where this process has had that NAME.RANK.2.json and so on: the trace of a communicator that
 // failed is not lost to the one that follows it.
@@ -36,19 +35,6 @@ std::string traceFile(const std::string& name, int rank) {
   const std::lock_guard lock(mutex);
   const int time = ++times[begin];
   return time == 1 ? begin + ".json" : stringf("%s.%d.json", begin.c_str(), time);
-}
-
-std::unique_ptr<Transport> connect(Oob& oob, bool loopback) {
-  std::unique_ptr<Transport> transport;
-  Transport::Address address;
-  agreeAfter(oob, [&] {
-    transport = loopback ? makeLoopbackTransport(oob.rank(), oob.ranks())
-                         : makeUcxTransport(oob.rank(), oob.ranks());
-    address = transport->address();
-  });
-  const std::vector<Transport::Address> addresses = exchangeBytes(oob, address);
-  agreeAfter(oob, [&] { transport->connect(addresses); });
-  return transport;
 }
 
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
@@ -94,16 +80,18 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
 
 std::unique_ptr<Communicator> HostCommunicator::create(Oob& oob, const Settings& settings) {
   requireAgreement(oob, settings);
-  const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
-  const bool loopback = usesLoopback(settings.transport, hosts);
-  std::unique_ptr<Transport> transport = connect(oob, loopback);
+  Introduction mine{hostIdentity(settings.nodeId)};
+  if (oob.rank() == 0) fillRandom(mine.secret);
+  const std::vector<Introduction> all = exchangeValue(oob, mine);
+  std::vector<HostIdentity> hosts;
+  for (const Introduction& each : all) hosts.push_back(each.host);
+  std::unique_ptr<Transport> transport = connectTransport(oob, settings, hosts, all[0].secret);
   Topology topology = buildTopology(hosts);
   if (logs(LogLevel::info))
     log(LogLevel::info, {oob.rank(), oob.ranks()},
         "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s: %s)",
-        loopback ? "the loopback" : "UCX", oob.ranks(), topology.nodes(),
-        topology.localOf(oob.rank()), topology.nodeOf(oob.rank()), hosts[oob.rank()].name,
-        describeHardware().summary.c_str());
+        transport->name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
+        topology.nodeOf(oob.rank()), hosts[oob.rank()].name, describeHardware().summary.c_str());
   return over(std::move(transport), std::move(topology), settings);
 }
 

@@ -63,8 +63,9 @@ void applyEnvironment(const Environment& environment, Settings* settings) {
 TransportChoice transportNamed(std::string_view name) {
   if (name == "auto") return TransportChoice::automatic;
   if (name == "loopback") return TransportChoice::loopback;
+  if (name == "tcp") return TransportChoice::tcp;
   if (name == "ucx") return TransportChoice::ucx;
-  invalid("MOECCL_TRANSPORT is " + quoted(name) + "; it must be auto, loopback or ucx");
+  invalid("MOECCL_TRANSPORT is " + quoted(name) + "; it must be auto, loopback, tcp or ucx");
 }
 
 constexpr const char* nameOfTransport(TransportChoice choice) {
@@ -73,10 +74,25 @@ constexpr const char* nameOfTransport(TransportChoice choice) {
       return "auto";
     case TransportChoice::loopback:
       return "loopback";
+    case TransportChoice::tcp:
+      return "tcp";
     case TransportChoice::ucx:
       return "ucx";
   }
   return "?";
+}
+
+std::int64_t numberIn(const Environment& environment, const char* name, std::int64_t least,
+                      std::int64_t most, std::int64_t otherwise) {
+  const char* value = valueOf(environment, name);
+  if (value == nullptr) return otherwise;
+  std::int64_t number = 0;
+  const char* end = value + std::strlen(value);
+  const auto [rest, error] = std::from_chars(value, end, number);
+  if (error != std::errc() || rest != end || number < least || number > most)
+    invalid(stringf("%s is \"%s\"; it must be a whole number from %lld to %lld", name, value,
+                    static_cast<long long>(least), static_cast<long long>(most)));
+  return number;
 }
 
 std::vector<std::string_view> linesOf(std::string_view text) {
@@ -113,6 +129,11 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
+  if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
+  settings.socketsPerPeer =
+      static_cast<int>(numberIn(environment, "MOECCL_SOCKETS_PER_PEER", 1, kMostTcpConnections, 1));
+  settings.unexpectedBytes = static_cast<std::size_t>(numberIn(
+      environment, "MOECCL_UNEXPECTED_BYTES", 0, std::int64_t{1} << 40, std::int64_t{kTcpMemory}));
   return settings;
 }
 

@@ -3,7 +3,10 @@
 //   MOECCL_TIMEOUT    milliseconds, over config.timeoutMs; the same meaning of 0 and of negatives
 //   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per collective
 //   MOECCL_NODE_ID    over config.nodeId
-//   MOECCL_TRANSPORT  auto | loopback | ucx
+//   MOECCL_TRANSPORT  auto | loopback | tcp | ucx
+//   MOECCL_SOCKET_IFNAME     interfaces that TCP may use, in NCCL's syntax
+//   MOECCL_SOCKETS_PER_PEER  TCP connections of each pair of ranks
+//   MOECCL_UNEXPECTED_BYTES  memory for messages over TCP that nobody has asked for yet
 //   MOECCL_TRACE      begin of the names of the files that traces are written to
 //   MOECCL_PROFILE    path of the cluster's profile
 //
@@ -19,10 +22,11 @@
 
 #include "algorithms/registry.h"
 #include "moeccl/moeccl.h"
+#include "src/exec/tcp.h"
 
 namespace moeccl {
 
-enum class TransportChoice { automatic, loopback, ucx };
+enum class TransportChoice { automatic, loopback, tcp, ucx };
 
 inline constexpr std::int64_t kDefaultTimeoutMs = 300'000;
 inline constexpr std::int64_t kForever = -1;
@@ -33,6 +37,9 @@ struct Settings {
   std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
   std::string nodeId;                                      // empty: found out from the host
   TransportChoice transport = TransportChoice::automatic;  // on host memory
+  std::string interfaces;                                  // empty: any
+  int socketsPerPeer = 1;
+  std::size_t unexpectedBytes = kTcpMemory;
   moecclMemory_t memory = moecclMemoryHost;
   std::string trace;    // empty: none
   std::string profile;  // empty: none

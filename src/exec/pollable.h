@@ -1,6 +1,7 @@
 // A transport that can sleep together with others, in one call to the kernel.
 #pragma once
 
+#include <chrono>
 #include <span>
 
 #include "src/exec/transport.h"
@@ -16,6 +17,11 @@ class PollableTransport : public Transport {
   virtual void awake() = 0;
   // Whether transfers are in flight.
   virtual bool isBusy() const = 0;
+  // Of a close() in order, to be asked between calls of progress(): whether all sends are over. What comes from then on
+  // belongs to calls that failed: nobody will ask for it, and its sender, who may be closing too, need not wait.
+  virtual bool drained() = 0;
+  // When lastError() was last set.
+  virtual std::chrono::steady_clock::time_point lastErrorTime() const = 0;
 };
 
 }  // namespace moeccl

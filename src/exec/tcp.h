@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "src/bootstrap/rendezvous_id.h"
 #include "src/exec/pollable.h"
@@ -21,7 +22,11 @@ struct TcpOptions {
   int connections = 1;              // of each pair; of two ranks that differ the smaller counts
 };
 
-// Throws std::runtime_error.
+// Both throw std::runtime_error.
 std::unique_ptr<PollableTransport> makeTcpTransport(int rank, int ranks, const TcpOptions& options);
+
+// With UCX's shared memory between `members`, in ascending order, of whom this rank is one.
+std::unique_ptr<Transport> makeJointTransport(int rank, int ranks, const std::vector<int>& members,
+                                              const TcpOptions& options);
 
 }  // namespace moeccl

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "src/exec/tcp_transport.h"
 
@@ -42,16 +43,19 @@ void TcpTransport::tell(Peer& peer, const FrameHeader& header, std::span<const s
 // A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
 // A rank that is gone, or has left because its own time had passed, is not waited for.
-bool TcpTransport::meetAtTheEnd(TimePoint deadline) {
-  std::size_t round = 0;
-  for (int distance = 1; distance < ranks_; distance *= 2, ++round) {
-    tell(peer((rank_ + distance) % ranks_), {.kind = FrameKind::barrier, .value = round});
+bool TcpTransport::hasMet() {
+  for (;; ++round_) {
+    const int distance = 1 << round_;
+    if (distance >= ranks_) return true;
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
-    reach(below);
-    const auto heard = [&] { return common_.barrier.test(round) || below.core.gone(); };
-    if (!progressUntil(heard, deadline)) return false;
+    if (roundsTold_ <= round_) {
+      ++roundsTold_;
+      tell(peer((rank_ + distance) % ranks_),
+           {.kind = FrameKind::barrier, .value = static_cast<std::uint64_t>(round_)});
+      reach(below);
+    }
+    if (!common_.barrier.test(static_cast<std::size_t>(round_)) && !below.core.gone()) return false;
   }
-  return true;
 }
 
 // What there is to say to a peer is with the kernel.
@@ -70,16 +74,18 @@ bool TcpTransport::hasArrived(const Peer& peer) const {
   });
 }
 
+bool TcpTransport::drained() {
+  if (!std::exchange(common_.closing, true))
+    for (const auto& peer : peers_) {
+      peer->core.refuseAnnounced();
+      push(*peer);
+    }
+  return common_.sends == 0;
+}
+
 bool TcpTransport::leaveInOrder(TimePoint deadline) {
-  // What comes from now on belongs to calls that failed: nobody will ask for it, and its sender, who may be
-  // closing too, waits for it to end.
-  common_.closing = true;
-  for (const auto& peer : peers_) {
-    peer->core.refuseAnnounced();
-    push(*peer);
-  }
-  const bool sent = progressUntil([this] { return common_.sends == 0; }, deadline);
-  const bool met = meetAtTheEnd(deadline);
+  const bool sent = progressUntil([this] { return drained(); }, deadline);
+  const bool met = progressUntil([this] { return hasMet(); }, deadline);
   common_.ending = true;
   for (const auto& peer : peers_)
     if (peer->reached) tell(*peer, {.kind = FrameKind::goodbye});

@@ -137,10 +137,12 @@ void TcpPeer::finish(Transfer* transfer, TransferStatus status, std::size_t byte
   flight.inFlight = false;
   --(flight.isSend ? common_.sends : common_.receives);
   if (status == TransferStatus::unreachable && common_.ending) status = TransferStatus::cancelled;
-  if (status == TransferStatus::unreachable)
+  if (status == TransferStatus::unreachable) {
+    common_.lastErrorTime = std::chrono::steady_clock::now();
     common_.lastError =
         stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive", flight.bytes,
                 flight.isSend ? "to" : "from", name_.c_str(), whyGone_.c_str());
+  }
   transfer->done(transfer, status, bytes);
 }
 

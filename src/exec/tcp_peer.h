@@ -8,6 +8,7 @@
 #pragma once
 
 #include <bitset>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -51,6 +52,7 @@ struct TcpCommon {
   bool closing = false;                 // what comes unasked will never be asked for
   bool ending = false;                  // transfers end as cancelled, whatever becomes of peers
   std::string lastError;
+  std::chrono::steady_clock::time_point lastErrorTime{};
 };
 
 class TcpPeer {

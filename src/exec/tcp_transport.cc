@@ -32,6 +32,12 @@ TcpTransport::TcpTransport(int rank, int ranks, const TcpOptions& options)
       sleepOn_{epoll_.get()} {
   if (!epoll_ || !woken_ || !watch(woken_.get(), EPOLLIN, &woken_))
     throw std::runtime_error(stringf("rank %d: cannot poll: %s", rank, std::strerror(errno)));
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw std::runtime_error(
+        stringf("rank %d of %d ranks: expected 0 <= rank < ranks", rank, ranks));
+  if (ranks > 1 << kSourceBits)
+    throw std::runtime_error(
+        stringf("%d ranks: at most %d can be told apart", ranks, 1 << kSourceBits));
 }
 
 TcpTransport::~TcpTransport() { close(true, 0); }
@@ -39,7 +45,8 @@ TcpTransport::~TcpTransport() { close(true, 0); }
 // ------------------------------------------------------------------------------- the data path
 
 void TcpTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {.from = static_cast<const std::byte*>(data),
+  transfer->flight = {.carrier = this,
+                      .from = static_cast<const std::byte*>(data),
                       .bytes = bytes,
                       .tag = tag,
                       .peer = to,
@@ -57,7 +64,8 @@ void TcpTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
 }
 
 void TcpTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {.to = static_cast<std::byte*>(data),
+  transfer->flight = {.carrier = this,
+                      .to = static_cast<std::byte*>(data),
                       .bytes = bytes,
                       .tag = tag,
                       .peer = from,
@@ -230,11 +238,14 @@ void TcpTransport::wake() {
 }
 
 void TcpTransport::notify(const Notice& notice) {
+  for (int peer = 0; peer < ranks_; ++peer)
+    if (peer != rank_) tell(peer, notice);
+}
+
+void TcpTransport::tell(int rank, const Notice& notice) {
   if (closed_) return;
   told_ = true;
-  for (const auto& peer : peers_)
-    if (peer->core.rank() != rank_)
-      tell(*peer, {.kind = FrameKind::notice}, std::as_bytes(std::span(&notice, 1)));
+  tell(peer(rank), {.kind = FrameKind::notice}, std::as_bytes(std::span(&notice, 1)));
 }
 
 bool TcpTransport::nextNotice(Notice* notice) {
@@ -246,12 +257,6 @@ bool TcpTransport::nextNotice(Notice* notice) {
 
 std::unique_ptr<PollableTransport> makeTcpTransport(int rank, int ranks,
                                                     const TcpOptions& options) {
-  if (ranks < 1 || rank < 0 || rank >= ranks)
-    throw std::runtime_error(
-        stringf("rank %d of %d ranks: expected 0 <= rank < ranks", rank, ranks));
-  if (ranks > 1 << kSourceBits)
-    throw std::runtime_error(
-        stringf("%d ranks: at most %d can be told apart", ranks, 1 << kSourceBits));
   return std::make_unique<TcpTransport>(rank, ranks, options);
 }
 

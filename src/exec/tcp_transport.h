@@ -48,12 +48,19 @@ class TcpTransport final : public PollableTransport {
   bool nextNotice(Notice* notice) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return common_.lastError; }
-  bool unexpected(Tag value, Tag mask, Tag* found);
+  bool unexpected(Tag value, Tag mask, Tag* found) override;
 
   bool prepareToSleep(int* milliseconds) override;
   std::span<const int> sleepOn() const override { return sleepOn_; }
   void awake() override { collect(0); }
   bool isBusy() const override { return common_.sends + common_.receives > 0; }
+  bool drained() override;
+  TimePoint lastErrorTime() const override { return common_.lastErrorTime; }
+  // As notify(), to one rank.
+  void tell(int peer, const Notice& notice);
+  // Of a close() in order, to be asked between calls of progress(): whether every rank that lives has
+  // come to it.
+  bool hasMet();
 
  private:
   struct Endpoint {
@@ -98,7 +105,6 @@ class TcpTransport final : public PollableTransport {
   template <typename Condition>
   bool progressUntil(Condition condition, TimePoint deadline);
   void tell(Peer& peer, const FrameHeader& header, std::span<const std::byte> payload = {});
-  bool meetAtTheEnd(TimePoint deadline);
   bool leaveInOrder(TimePoint deadline);
   bool hasLeft(Peer& peer) const;
   bool hasArrived(const Peer& peer) const;
@@ -118,6 +124,7 @@ class TcpTransport final : public PollableTransport {
   std::vector<TcpConnection*> pausing_;  // to be dialed
   bool knocked_ = false;                 // at the port
   bool told_ = false;                    // a notice
+  int round_ = 0, roundsTold_ = 0;       // of the closing barrier
   bool closed_ = false;
 };
 

@@ -30,6 +30,8 @@ struct TransferLink {
   TransferLink* next = nullptr;
 };
 
+class Transport;
+
 // One send or receive in flight. Owned by the caller, who keeps it until `done` has been called.
 class Transfer : public TransferLink {
  public:
@@ -42,6 +44,7 @@ class Transfer : public TransferLink {
 
   // The transport's own while the transfer is in flight.
   struct Flight {
+    const Transport* carrier = nullptr;  // of several as one
     void* request = nullptr;
     const std::byte* from = nullptr;  // of a send
     std::byte* to = nullptr;          // of a receive
@@ -141,7 +144,5 @@ class Transport {
 inline constexpr std::size_t kLoopbackEagerBelow = 4096;
 std::unique_ptr<Transport> makeLoopbackTransport(int rank, int ranks,
                                                  std::size_t eagerBelow = kLoopbackEagerBelow);
-// Ranks as processes, over UCX (ucx_transport.cc); throws std::runtime_error when built without it.
-std::unique_ptr<Transport> makeUcxTransport(int rank, int ranks);
 
 }  // namespace moeccl

@@ -100,12 +100,19 @@ bool UcxTransport::dropUnexpected() {
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
     // A sender that has been given up must not take this for a success. It is connected, since its message has
     // come, so to close its endpoint is safe (see settle()).
-    const int sender = sourceOf(info.sender_tag);
+    int sender = sourceOf(info.sender_tag);
+    if (!sources_.empty())
+      sender = static_cast<int>(std::ranges::find(sources_, sender) - sources_.begin());
     if (!peers_.empty() && sender < ranks_ && peer(sender).gone) peer(sender).endpoint.reset();
     drop(message);
     anything = true;
   }
   return anything;
+}
+
+bool UcxTransport::drained() {
+  dropUnexpected();
+  return sendsInFlight_ == 0;
 }
 
 bool UcxTransport::close(bool abrupt, int milliseconds) {
@@ -120,13 +127,7 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
     release(control);
     progressUntil([this] { return controls_.empty(); }, std::max(deadline, now + kFarewell));
   } else {
-    // What comes from now on belongs to calls that failed: nobody will receive it, and its sender, who
-    // may be closing too, waits for it to end.
-    const auto sent = [this] {
-      dropUnexpected();
-      return sendsInFlight_ == 0;
-    };
-    inOrder = progressUntil(sent, deadline);
+    inOrder = progressUntil([this] { return drained(); }, deadline);
     if (!peers_.empty()) inOrder &= sayGoodbye(deadline);
     flushEndpoints();
     awaitChores(deadline);

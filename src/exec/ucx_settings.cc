@@ -1,11 +1,14 @@
 #include "src/exec/ucx_settings.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace moeccl {
 namespace {
@@ -21,6 +24,9 @@ struct Setting {
   std::initializer_list<const char*> with = {};
   std::initializer_list<const char*> without = {};
 };
+
+// How the names of transports with RDMA begin.
+constexpr std::array kRdma = {"rc_", "dc_", "ud_"};
 
 const Setting kSettings[] = {
     // Endpoints are made for peers that may fail (UCP_ERR_HANDLING_MODE_PEER): only those give back
@@ -65,23 +71,38 @@ const Setting kSettings[] = {
     {"KEEPALIVE_INTERVAL", "2s", {"UCX_KEEPALIVE_INTERVAL"}},
 };
 
-UcxConfig readConfig() {
+const char* transportsOf(UcxReach reach) {
+  switch (reach) {
+    case UcxReach::everything:
+      return nullptr;
+    case UcxReach::sharedMemory:
+      return "self,shm";
+    case UcxReach::noTcp:
+      return "^tcp";
+  }
+  return nullptr;
+}
+
+UcxConfig readConfig(UcxReach reach) {
   ucp_config_t* config = nullptr;
   const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK)
     throw std::runtime_error(std::string("reading UCX's configuration (UCX_* variables): ") +
                              ucs_status_string(status));
-  return UcxConfig(config);
+  UcxConfig owned(config);
+  if (const char* transports = transportsOf(reach); transports && !std::getenv("UCX_TLS"))
+    ucp_config_modify(config, "TLS", transports);
+  return owned;
 }
 
 // UCX's list of what it has found and may use: "... resource 4 : ... posix/memory ...".
 // Takes some milliseconds. Empty where UCX does not start; that is for others to report.
-std::string inventory() {
+std::string inventory(UcxReach reach) {
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_TAG;
   ucp_context_h context = nullptr;
-  if (ucp_init(&params, readConfig().get(), &context) != UCS_OK) return {};
+  if (ucp_init(&params, readConfig(reach).get(), &context) != UCS_OK) return {};
   const UcxContext owned(context);
   char* text = nullptr;
   std::size_t bytes = 0;
@@ -109,15 +130,25 @@ bool userSpeaks(const Setting& setting) {
 
 }  // namespace
 
-UcxConfig readUcxConfig() {
-  const std::string found = inventory();
-  UcxConfig config = readConfig();
+UcxConfig readUcxConfig(UcxReach reach) {
+  const std::string found = inventory(reach);
+  UcxConfig config = readConfig(reach);
   for (const Setting& setting : kSettings) {
     // A version of UCX that does not know the setting goes without it.
     if (isFor(setting, found) && !userSpeaks(setting))
       ucp_config_modify(config.get(), setting.name, setting.value);
   }
   return config;
+}
+
+bool hasUcx() { return true; }
+
+bool ucxFindsRdma() {
+  std::error_code none;
+  if (std::filesystem::is_empty("/sys/class/infiniband", none) || none) return false;
+  const std::string found = inventory(UcxReach::noTcp);
+  return std::ranges::any_of(
+      kRdma, [&](const char* transport) { return found.find(transport) != std::string::npos; });
 }
 
 }  // namespace moeccl

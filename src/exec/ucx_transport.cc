@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "src/exec/ucx_settings.h"
@@ -35,10 +36,11 @@ void check(ucs_status_t status, int rank, const char* what) {
 
 }  // namespace
 
-UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
+UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options, bool allElsewhere)
     : rank_(rank),
       ranks_(ranks),
       allElsewhere_(allElsewhere),
+      sources_(options.sources),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!woken_)
     throw std::runtime_error(stringf("rank %d: eventfd: %s", rank, std::strerror(errno)));
@@ -52,7 +54,7 @@ UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
   params.tag_sender_mask = (std::uint64_t{1} << kSourceBits) - 1;
   params.estimated_num_eps = static_cast<std::size_t>(ranks);
   params.name = "moeccl";
-  const UcxConfig config = readUcxConfig();
+  const UcxConfig config = readUcxConfig(options.reach);
   ucp_context_h context = nullptr;
   check(ucp_init(&params, config.get(), &context), rank_, "starting");
   context_.reset(context);
@@ -67,6 +69,7 @@ UcxTransport::UcxTransport(int rank, int ranks, bool allElsewhere)
   setControlHandler();
 
   check(ucp_worker_get_efd(worker, &workerEvents_), rank_, "getting the worker's events");
+  sleepOn_ = {workerEvents_, woken_.get(), processes_.fd()};
 }
 
 UcxTransport::~UcxTransport() { close(true, 0); }
@@ -131,7 +134,8 @@ void UcxTransport::initRequest(void* request) {
 }
 
 void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {.bytes = bytes, .tag = tag, .peer = to, .isSend = true, .inFlight = true};
+  transfer->flight = {
+      .carrier = this, .bytes = bytes, .tag = tag, .peer = to, .isSend = true, .inFlight = true};
   ++sendsInFlight_, ++inFlight_;
   Peer& receiver = peer(to);
   const ucp_ep_h endpoint = closed_ ? nullptr : reach(receiver);
@@ -149,7 +153,7 @@ void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
 }
 
 void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {.bytes = bytes, .tag = tag, .peer = from, .inFlight = true};
+  transfer->flight = {.carrier = this, .bytes = bytes, .tag = tag, .peer = from, .inFlight = true};
   ++inFlight_;
   if (closed_) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
   // The message itself needs no endpoint, but without one the peer's end goes unnoticed.
@@ -230,6 +234,7 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
       with.gone || status == UCS_ERR_CANCELED || status == UCS_ERR_CONNECTION_RESET ||
       status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
       status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED || status == UCS_ERR_IO_ERROR;
+  lastErrorTime_ = Clock::now();
   lastError_ = stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive",
                        flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),
                        with.gone ? with.whyGone.c_str() : ucs_status_string(status));
@@ -268,27 +273,41 @@ bool UcxTransport::progress() {
 }
 
 void UcxTransport::wait(int milliseconds) {
-  if (!notices_.empty()) return;
-  sleep(milliseconds);
+  if (notices_.empty()) sleep(milliseconds);
+}
+
+bool UcxTransport::prepareToSleep(int* milliseconds) {
+  return notices_.empty() && arm(milliseconds);
+}
+
+// False: something is there to be progressed.
+bool UcxTransport::arm(int* milliseconds) {
+  if (closed_) return true;
+  if (!losses_.empty() || !refused_.empty()) return false;
+  if (!dooming_.empty()) *milliseconds = std::min(*milliseconds, 1);
+  if (flushing_) *milliseconds = std::min(*milliseconds, static_cast<int>(kPatience.count()));
+  // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
+  // included, so the sleep needs no other bound.
+  const ucs_status_t status = ucp_worker_arm(worker_.get());
+  if (status == UCS_ERR_BUSY) return false;
+  if (status != UCS_OK) *milliseconds = std::min(*milliseconds, 1);
+  return true;
 }
 
 void UcxTransport::sleep(int milliseconds) {
-  if (closed_ || !losses_.empty() || !refused_.empty()) return;
-  if (!dooming_.empty()) milliseconds = std::min(milliseconds, 1);
-  if (flushing_) milliseconds = std::min(milliseconds, static_cast<int>(kPatience.count()));
-  // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
-  // included, so the sleep needs no other bound. Busy: something is there to be progressed.
-  const ucs_status_t status = ucp_worker_arm(worker_.get());
-  if (status == UCS_ERR_BUSY) return;
-  if (status != UCS_OK) milliseconds = std::min(milliseconds, 1);
+  if (closed_ || !arm(&milliseconds)) return;
   // No epoll of these: the kernel would tell it of each packet that arrives, also while nobody sleeps.
-  pollfd events[] = {
-      {workerEvents_, POLLIN, 0}, {woken_.get(), POLLIN, 0}, {processes_.fd(), POLLIN, 0}};
-  if (poll(events, std::size(events), milliseconds) <= 0) return;
-  if (events[2].revents != 0) lookAfterProcesses();
+  std::array<pollfd, std::tuple_size_v<decltype(sleepOn_)>> events;
+  std::ranges::transform(sleepOn_, events.begin(), [](int fd) { return pollfd{fd, POLLIN, 0}; });
+  if (poll(events.data(), events.size(), milliseconds) > 0) awake();
+}
+
+void UcxTransport::awake() {
+  if (closed_) return;
+  lookAfterProcesses();
   std::uint64_t wakes;
   // It can only fail when there was none.
-  if (events[1].revents != 0 && read(woken_.get(), &wakes, sizeof wakes) < 0) return;
+  if (read(woken_.get(), &wakes, sizeof wakes) < 0) return;
 }
 
 void UcxTransport::wake() {
@@ -297,14 +316,15 @@ void UcxTransport::wake() {
   if (write(woken_.get(), &one, sizeof one) < 0) return;
 }
 
-std::unique_ptr<Transport> makeUcxTransport(int rank, int ranks) {
+std::unique_ptr<PollableTransport> makeUcxTransport(int rank, int ranks,
+                                                    const UcxOptions& options) {
   if (ranks < 1 || rank < 0 || rank >= ranks)
     throw std::runtime_error(
         stringf("rank %d of %d ranks: expected 0 <= rank < ranks", rank, ranks));
   if (ranks > 1 << kSourceBits)
     throw std::runtime_error(
         stringf("%d ranks: at most %d can be told apart", ranks, 1 << kSourceBits));
-  return std::make_unique<UcxTransport>(rank, ranks);
+  return std::make_unique<UcxTransport>(rank, ranks, options);
 }
 
 }  // namespace moeccl

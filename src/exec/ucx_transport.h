@@ -24,6 +24,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
 #include <bitset>
 #include <chrono>
 #include <deque>
@@ -31,17 +32,21 @@
 #include <string>
 #include <vector>
 
+#include "src/exec/pollable.h"
 #include "src/exec/process_watch.h"
 #include "src/exec/transfer_list.h"
+#include "src/exec/ucx.h"
 #include "src/exec/ucx_handles.h"
 
 namespace moeccl {
 
-class UcxTransport final : public Transport {
+class UcxTransport final : public PollableTransport {
+  using Clock = std::chrono::steady_clock;
+
  public:
   // `allElsewhere`: treats peers of this machine as those of others: large messages are sent eagerly,
   // and the discovery of dead peers is left to UCX. For tests.
-  UcxTransport(int rank, int ranks, bool allElsewhere = false);
+  UcxTransport(int rank, int ranks, const UcxOptions& options = {}, bool allElsewhere = false);
   ~UcxTransport() override;
 
   int rank() const override { return rank_; }
@@ -62,12 +67,17 @@ class UcxTransport final : public Transport {
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 
+  bool prepareToSleep(int* milliseconds) override;
+  std::span<const int> sleepOn() const override { return sleepOn_; }
+  void awake() override;
+  bool isBusy() const override { return inFlight_ > 0; }
+  bool drained() override;
+  Clock::time_point lastErrorTime() const override { return lastErrorTime_; }
+
   // UCX's description of the connection to a peer, for people and tests.
   std::string describeConnection(int peer);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // How long a cancelled transfer may take to end by itself before the connection is closed for it.
   // The peer must get to its progress() meanwhile.
   static constexpr std::chrono::milliseconds kTakingBack{2000};
@@ -146,6 +156,7 @@ class UcxTransport final : public Transport {
   void started(Transfer* transfer, ucs_status_ptr_t request);
   void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
   TransferStatus judge(Transfer* transfer, ucs_status_t status);
+  bool arm(int* milliseconds);
   void sleep(int milliseconds);
 
   // ucx_peers.cc
@@ -193,9 +204,11 @@ class UcxTransport final : public Transport {
 
   const int rank_, ranks_;
   const bool allElsewhere_;
+  const std::vector<int> sources_;  // by rank: as tags name it
   UcxContext context_;
   FileDescriptor woken_;   // an eventfd
   int workerEvents_ = -1;  // the worker's
+  std::array<int, 3> sleepOn_{};
   ProcessWatch processes_;
   UcxWorker worker_;
   std::vector<Peer> peers_;  // by rank; empty until connected
@@ -216,6 +229,7 @@ class UcxTransport final : public Transport {
   unsigned rounds_ = 0;  // of progress
   bool closed_ = false;
   std::string lastError_;
+  Clock::time_point lastErrorTime_{};
 };
 
 }  // namespace moeccl

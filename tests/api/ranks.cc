@@ -110,7 +110,9 @@ std::string Job::text() const {
 
 void runJob(const Job& job, const RankFunction& function) {
   SCOPED_TRACE(job.text());
-  setenv("MOECCL_TRANSPORT", job.ucx ? "ucx" : "auto", 1);
+  // What processes use, where a run of the whole program wants to know it of one transport.
+  const char* of = std::getenv("MOECCL_TEST_PROCESSES");
+  setenv("MOECCL_TRANSPORT", job.ucx ? "ucx" : job.processes && of != nullptr ? of : "auto", 1);
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);

@@ -88,6 +88,21 @@ TEST(Settings, TheEnvironmentOverrides) {
   EXPECT_EQ(readSettings(nullptr, with({{"MOECCL_TIMEOUT", "-1"}})).timeoutMs, kForever);
 }
 
+TEST(Settings, Sockets) {
+  const Settings plain = readSettings(nullptr, kNothing);
+  EXPECT_EQ(plain.interfaces, "");
+  EXPECT_EQ(plain.socketsPerPeer, 1);
+  EXPECT_EQ(plain.unexpectedBytes, std::size_t{64} << 20);
+  const Settings told = readSettings(nullptr, with({{"MOECCL_TRANSPORT", "tcp"},
+                                                    {"MOECCL_SOCKET_IFNAME", "^docker"},
+                                                    {"MOECCL_SOCKETS_PER_PEER", "4"},
+                                                    {"MOECCL_UNEXPECTED_BYTES", "0"}}));
+  EXPECT_EQ(told.transport, TransportChoice::tcp);
+  EXPECT_EQ(told.interfaces, "^docker");
+  EXPECT_EQ(told.socketsPerPeer, 4);
+  EXPECT_EQ(told.unexpectedBytes, 0u);
+}
+
 TEST(Settings, EveryRegisteredAlgorithmCanBeNamed) {
   for (const Algorithm& algorithm : algorithms()) {
     const std::string text =
@@ -104,8 +119,14 @@ TEST(Settings, WrongVariablesAreNamed) {
   for (const char* wrong : {"soon", "1.5", "12ms", " 3", "99999999999999999999"})
     expectFailure(read("MOECCL_TIMEOUT", wrong), moecclInvalidArgument,
                   "MOECCL_TIMEOUT is \"" + std::string(wrong) + "\"; it must be a whole number");
-  expectFailure(read("MOECCL_TRANSPORT", "tcp"), moecclInvalidArgument,
-                "MOECCL_TRANSPORT is \"tcp\"; it must be auto, loopback or ucx");
+  expectFailure(read("MOECCL_TRANSPORT", "udp"), moecclInvalidArgument,
+                "MOECCL_TRANSPORT is \"udp\"; it must be auto, loopback, tcp or ucx");
+  for (const char* wrong : {"0", "17", "-1", "two", "1.5"})
+    expectFailure(read("MOECCL_SOCKETS_PER_PEER", wrong), moecclInvalidArgument,
+                  "MOECCL_SOCKETS_PER_PEER is \"" + std::string(wrong) +
+                      "\"; it must be a whole number from 1 to 16");
+  expectFailure(read("MOECCL_UNEXPECTED_BYTES", "64M"), moecclInvalidArgument,
+                "MOECCL_UNEXPECTED_BYTES is \"64M\"; it must be a whole number from 0 to");
   expectFailure(read("MOECCL_ALGO", "alltoall"), moecclInvalidArgument,
                 "\"alltoall\" is not of the form collective=algorithm");
   expectFailure(read("MOECCL_ALGO", "allgather=ring;bogus=ring"), moecclInvalidArgument,

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "src/exec/ucx.h"
 #include "tests/exec/transport_world.h"
 
 namespace moeccl::test {
@@ -37,7 +38,8 @@ void sendBeyondTwoGibibytes(const Kind& kind) {
 }
 
 TEST(UcxTransport, MessageBeyondTwoGibibytes) {
-  sendBeyondTwoGibibytes({"Processes", true, &makeUcxTransport});
+  sendBeyondTwoGibibytes(
+      {"Processes", true, [](int rank, int ranks) { return makeUcxTransport(rank, ranks); }});
 }
 
 TEST(UcxTransport, MessageBeyondTwoGibibytesFarAway) {

@@ -11,6 +11,15 @@
 namespace moeccl::test {
 namespace {
 
+std::unique_ptr<Transport> ucxTransport(int rank, int ranks) {
+  return makeUcxTransport(rank, ranks);
+}
+
+// As in a node, where it opens no port.
+std::unique_ptr<Transport> sharedMemory(int rank, int ranks) {
+  return makeUcxTransport(rank, ranks, {.reach = UcxReach::sharedMemory});
+}
+
 // Each rank's process sets its environment before it starts UCX.
 Kind withVariables(std::initializer_list<std::pair<const char*, const char*>> variables) {
   const std::vector<std::pair<const char*, const char*>> list(variables);
@@ -24,11 +33,12 @@ Kind withVariables(std::initializer_list<std::pair<const char*, const char*>> va
 std::unique_ptr<Transport> asFarAway(int rank, int ranks) {
   if (rank < 0 || rank >= ranks) return makeUcxTransport(rank, ranks);
   setenv("UCX_TLS", "tcp", 1);
-  return std::make_unique<UcxTransport>(rank, ranks, true);
+  return std::make_unique<UcxTransport>(rank, ranks, UcxOptions{}, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
-                         testing::Values(Kind{"Processes", true, &makeUcxTransport},
+                         testing::Values(Kind{"Processes", true, &ucxTransport},
+                                         Kind{"SharedMemory", true, &sharedMemory},
                                          Kind{"FarAway", true, &asFarAway}),
                          nameOf);
 
@@ -93,7 +103,7 @@ TEST(UcxTransport, LargeMessagesWaitForTheirReceiveInTheNodeOnly) {
       }
     };
   };
-  EXPECT_EQ(runJob({"Processes", true, &makeUcxTransport}, 2, send(false)), "");
+  EXPECT_EQ(runJob({"Processes", true, &ucxTransport}, 2, send(false)), "");
   EXPECT_EQ(runJob({"FarAway", true, &asFarAway}, 2, send(true)), "");
 }
 

@@ -1,0 +1,31 @@
+// Nodes of two ranks: shared memory inside, TCP between them.
+#include <algorithm>
+
+#include "src/exec/tcp.h"
+#include "tests/exec/transport_contract.h"
+
+namespace moeccl::test {
+namespace {
+
+std::unique_ptr<Transport> joint(int rank, int ranks, int perNode) {
+  std::vector<int> members;
+  for (int other = 0; other < ranks; ++other)
+    if (other / perNode == rank / perNode) members.push_back(other);
+  TcpOptions options;
+  options.secret = {std::byte{1}};
+  options.oneHost = true;
+  return makeJointTransport(rank, ranks, members, options);
+}
+
+std::unique_ptr<Transport> nodesOfTwo(int rank, int ranks) { return joint(rank, ranks, 2); }
+std::unique_ptr<Transport> nodesOfOne(int rank, int ranks) { return joint(rank, ranks, 1); }
+std::unique_ptr<Transport> nodesOfThree(int rank, int ranks) { return joint(rank, ranks, 3); }
+
+INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
+                         testing::Values(Kind{"NodesOfOne", true, &nodesOfOne},
+                                         Kind{"NodesOfTwo", true, &nodesOfTwo},
+                                         Kind{"NodesOfThree", true, &nodesOfThree}),
+                         nameOf);
+
+}  // namespace
+}  // namespace moeccl::test
