@@ -12,7 +12,8 @@ lab_packages=(iproute2 python3)
 # To build and run all tests.
 test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
-  binutils ccache clang-format git libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib shellcheck
+  binutils ccache clang-format git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
+  shellcheck
 )
 # To build with the sanitizers.
 clang_packages=(clang libclang-rt-dev)

@@ -198,7 +198,7 @@ Gate::Memory Gate::memory(std::byte* workspace) const {
   constexpr std::size_t kAlignment = 256;
   std::size_t used = 0;
   const auto take = [&]<typename T>(T*& at, std::int64_t count) {
-    at = reinterpret_cast<T*>(workspace + used);
+    at = workspace == nullptr ? nullptr : reinterpret_cast<T*>(workspace + used);
     used +=
         (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   };

@@ -21,6 +21,13 @@ std::vector<float> values(Random& random, std::size_t count, float most) {
   return made;
 }
 
+// Of which all sums are exact; none of them and `beside` is 0 where that is a half.
+std::vector<float> wholeNumbers(Random& random, std::size_t count, float beside = 0) {
+  std::vector<float> made(count);
+  for (float& value : made) value = static_cast<float>(random() % 3) - 1 + beside;
+  return made;
+}
+
 template <typename Format>
 std::vector<typename Format::Bits> bits(const std::vector<float>& values) {
   std::vector<typename Format::Bits> made;
@@ -45,12 +52,17 @@ void compare(Random& random, moecclDataType_t datatype, Activation activation, b
   std::vector<std::int64_t> begins(experts + 1);
   std::partial_sum(rows.begin(), rows.end(), begins.begin() + 1);
   const std::int64_t all = begins.back();
-  const auto w1 = values<Format>(random, experts * embedding * hidden, 0.3f);
-  const auto w2 = values<Format>(random, experts * embedding * hidden, 0.3f);
-  const auto b1 = values<Format>(random, experts * hidden, 1);
-  const auto b2 = values<Format>(random, experts * embedding, 1);
-  const auto input = values<Format>(random, all * embedding, 1);
-  const auto gradient = values<Format>(random, all * embedding, 1);
+  // Rounding must not choose the side of ReLU's step.
+  const auto made = [&](std::size_t count, float most, float beside = 0) {
+    return activation == Activation::relu ? wholeNumbers(random, count, beside)
+                                          : values<Format>(random, count, most);
+  };
+  const auto w1 = made(experts * embedding * hidden, 0.3f);
+  const auto w2 = made(experts * embedding * hidden, 0.3f);
+  const auto b1 = made(experts * hidden, 1, 0.5f);
+  const auto b2 = made(experts * embedding, 1);
+  const auto input = made(all * embedding, 1);
+  const auto gradient = made(all * embedding, 1);
 
   std::vector<float> output(input.size()), dInput(input.size()), dW1(w1.size(), 0.5f),
       dB1(b1.size()), dW2(w2.size()), dB2(b2.size());

@@ -126,7 +126,7 @@ GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
 }
 
 Config largeConfig(gates::Kind kind, std::int32_t experts) {
-  Config config{kind, quick() ? 300 : 5000, 200, experts, kind == gates::Kind::gshard ? 2 : 4};
+  Config config{kind, quick() ? 150 : 5000, 200, experts, kind == gates::Kind::gshard ? 2 : 4};
   config.capacityTokens = (config.batchTokens + 3) / 4;
   config.capacitySlots = 2 * config.capacityTokens * config.choices / experts + 1;
   if (kind == gates::Kind::sigmoid) {
