@@ -122,7 +122,23 @@ GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
     compare(random, batch, blas);
     batch.draw.reset();
     compare(random, batch, blas);
+    // Of equal experts and tokens the first.
+    compare(random, batchOf(config, random(), gates::Values::few), blas);
   }
+}
+
+// Tiles of logits that are whole and that are not.
+GPU_TEST(gatesOfAnyNumberOfExperts) {
+  Device<std::byte> space(kBlasBytes);
+  moeccl::cuda::Blas blas({space.data(), space.size()});
+  for (std::int32_t experts : {1, 8, 9, 16, 20, 32, 33, 64, 70})
+    for (double jitter : {0.0, 0.25}) {
+      Config config{gates::Kind::softmax, 131, 77, experts, 1, 131, 131};
+      config.jitter = jitter;
+      Batch batch = batchOf(config, random());
+      if (jitter > 0) batch.draw = gates::Draw{5, 6, 7};
+      compare(random, batch, blas);
+    }
 }
 
 Config largeConfig(gates::Kind kind, std::int32_t experts) {

@@ -1,71 +1,14 @@
-// What the threads of the CUDA kernel do, done here one after another, in any order.
+// How copies are cut into tiles for threads of a GPU.
 #include "kernels/copy_tiles.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-#include <vector>
+#include <cstddef>
+#include <cstdint>
 
 namespace moeccl {
 namespace {
-
-template <typename Batch>
-void runShuffled(const Batch& batch, std::mt19937& random) {
-  std::vector<std::uint64_t> tiles(batch.tiles());
-  std::iota(tiles.begin(), tiles.end(), 0);
-  std::ranges::shuffle(tiles, random);
-  for (std::uint64_t tile : tiles)
-    for (std::uint32_t thread = kTileThreads; thread-- > 0;) copyPart(batch, tile, thread);
-}
-
-struct Case {
-  BlockCopy copy;
-  std::vector<std::byte> src, dst, expected;
-};
-
-Case randomCase(std::mt19937& random) {
-  Case made;
-  const std::size_t sizes[] = {0, 1, 2, 7, 16, 48, 96, 1000, 1024, 4096, 16384, 16400, 40003};
-  const std::size_t gaps[] = {0, 0, 1, 4, 16, 24};
-  const std::size_t bytes = sizes[random() % std::size(sizes)];
-  const std::int64_t count = bytes > 5000 ? random() % 4 : random() % 70;
-  const auto stride = [&] {
-    return static_cast<std::ptrdiff_t>(bytes + gaps[random() % std::size(gaps)]);
-  };
-  std::ptrdiff_t dstStride = stride(), srcStride = stride();
-  const std::size_t shifts[] = {0, 0, 0, 1, 2, 4, 8};
-  std::size_t dstAt = shifts[random() % std::size(shifts)],
-              srcAt = shifts[random() % std::size(shifts)];
-  made.src.resize(count * srcStride + 64);
-  made.dst.assign(count * dstStride + 64, std::byte{0xa5});
-  for (std::byte& byte : made.src) byte = static_cast<std::byte>(random());
-  if (random() % 4 == 0 && count > 0) srcAt += (count - 1) * srcStride, srcStride = -srcStride;
-  if (random() % 4 == 0 && count > 0) dstAt += (count - 1) * dstStride, dstStride = -dstStride;
-  made.copy = {
-      made.dst.data() + dstAt, dstStride, made.src.data() + srcAt, srcStride, bytes, count};
-  made.expected = made.dst;
-  copyBlocks(made.expected.data() + dstAt, dstStride, made.copy.src, srcStride, bytes, count);
-  return made;
-}
-
-TEST(CopyTiles, ThreadsTogetherCopyAsTheCpuDoes) {
-  std::mt19937 random(1);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<Case> cases;
-    CopyBatch<6> batch;
-    for (std::size_t i = random() % 6 + 1; i > 0; --i) cases.push_back(randomCase(random));
-    for (const Case& one : cases)
-      if (const TiledCopy next = tiled(one.copy); next.tiles() > 0) batch.add(next);
-    runShuffled(batch, random);
-    for (const Case& one : cases)
-      ASSERT_TRUE(one.dst == one.expected)
-          << "round " << round << ": " << one.copy.count << " blocks of " << one.copy.bytes
-          << " bytes, strides " << one.copy.dstStride << " and " << one.copy.srcStride;
-  }
-}
 
 TEST(CopyTiles, AccessesAreAsWideAsAddressesAllow) {
   alignas(16) static std::byte from[256], to[256];
