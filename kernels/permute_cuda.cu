@@ -10,9 +10,12 @@ namespace {
 
 static_assert(kRowBlockThreads == kThreads);
 
+// At least; without a number compilers make room for more, and spill registers for it.
+constexpr int kBlocksPerProcessor = 2;
+
 // Calls body(row, thread) for `rows` rows by as many threads each as the shape says.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     rowKernel(RowShape shape, std::int64_t rows, Body body) {
   const std::int64_t blockRows = kThreads / shape.rowThreads;
   const std::int64_t rowInBlock = threadIdx.x / shape.rowThreads;
@@ -24,7 +27,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Calls body(item) for `items` items, by one warp each.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) warpKernel(std::int64_t items, Body body) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+    warpKernel(std::int64_t items, Body body) {
   constexpr std::int64_t kWarps = kThreads / Warp::kCount;
   for (std::int64_t item = blockIdx.x * kWarps + threadIdx.x / Warp::kCount; item < items;
        item += gridDim.x * kWarps)
