@@ -1,0 +1,196 @@
+// What a rank's port does with frames that no honest peer sends, from one that holds the secret, and with
+// those who do not.
+#include "src/exec/tcp_frames.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "src/bootstrap/acceptor.h"
+#include "src/exec/tcp_transport.h"
+#include "tests/exec/transport_world.h"
+
+namespace moeccl::test {
+namespace {
+
+const Secret kSecret{std::byte{3}};
+
+TcpOptions optionsOf(std::size_t memory) {
+  TcpOptions options;
+  options.secret = kSecret;
+  options.oneHost = true;
+  options.memory = memory;
+  return options;
+}
+
+// The port is the 16 bits after the header and the family (tcp_connect.cc).
+std::uint16_t portIn(const Transport::Address& address) {
+  constexpr std::size_t kHeader = 104;
+  std::uint16_t port = 0;
+  std::memcpy(&port, address.data() + kHeader + 2, sizeof port);
+  return port;
+}
+
+// Rank 0 of two, whose rank 1 is this test.
+struct Victim {
+  explicit Victim(std::size_t memory)
+      : transport(0, 2, optionsOf(memory)), other(1, 2, optionsOf(memory)) {
+    const std::vector addresses = {transport.address(), other.address()};
+    port = portIn(addresses[0]);
+    transport.connect(addresses);
+  }
+  TcpTransport transport, other;  // the other is only an address
+  std::uint16_t port = 0;
+};
+
+Socket dial(std::uint16_t port) {
+  Socket socket;
+  EXPECT_EQ(startConnect({AF_INET, {127, 0, 0, 1}}, port, &socket), 0);
+  pollfd polled{socket.get(), POLLOUT, 0};
+  poll(&polled, 1, 5000);
+  return socket;
+}
+
+// As rank 1, until it is welcome.
+Socket enter(Victim& victim) {
+  Socket socket = dial(victim.port);
+  Handshake handshake =
+      Handshake::dialer(kSecret, {1, static_cast<std::uint32_t>(ConnectionPurpose::data), 0});
+  FrameHeader welcome;
+  std::size_t have = 0;
+  // Both sides are this thread: neither sleeps.
+  const TimePoint end = afterMs(20000);
+  while (have < sizeof welcome && !isPast(end)) {
+    victim.transport.progress();
+    if (handshake.state() != Handshake::State::done && !advance(handshake, socket)) break;
+    if (handshake.state() != Handshake::State::done) continue;
+    const ssize_t got =
+        recv(socket.get(), reinterpret_cast<char*>(&welcome) + have, sizeof welcome - have, 0);
+    have += got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  EXPECT_EQ(welcome.kind, FrameKind::welcome);
+  return socket;
+}
+
+void put(std::vector<std::uint8_t>& stream, const FrameHeader& header, std::size_t payload) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(&header);
+  stream.insert(stream.end(), bytes, bytes + sizeof header);
+  stream.insert(stream.end(), payload, 0x11);
+}
+
+// Frames of all kinds, mostly nearly right.
+std::vector<std::uint8_t> frames(std::mt19937_64& random) {
+  const auto below = [&](std::uint64_t most) { return random() % most; };
+  std::vector<std::uint8_t> stream;
+  for (int i = 0; i < 30; ++i) {
+    FrameHeader header;
+    header.kind = static_cast<FrameKind>(below(12));
+    header.id = static_cast<std::uint32_t>(below(6));
+    header.bytes = below(4) == 0 ? random() >> below(64) : below(20000);
+    header.payload = static_cast<std::uint32_t>(below(3) == 0 ? 0 : below(9000));
+    header.value = below(5) == 0 ? random() >> below(64) : below(20000);
+    if (header.kind == FrameKind::message && below(10) > 0) {
+      header.value = tagOf(1, static_cast<std::uint32_t>(below(8)));
+      header.payload =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(header.payload, header.bytes));
+    }
+    if (header.kind == FrameKind::notice && below(2) > 0) header.payload = sizeof(Notice);
+    if (header.kind > FrameKind::part && header.kind != FrameKind::notice && below(4) > 0)
+      header.payload = 0;
+    if (below(20) == 0) header.freed = static_cast<std::uint32_t>(random());
+    put(stream, header, below(20) == 0 ? below(100) : header.payload);
+  }
+  return stream;
+}
+
+TEST(TcpFrames, NoneFromAPeerBreakARank) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 400; ++round) {
+    Victim victim(round % 3 == 0 ? 0 : 30000);
+    const Socket socket = enter(victim);
+    constexpr std::size_t kRoom = 5000, kGuard = 64;
+    std::vector<std::vector<std::uint8_t>> rooms(8);
+    std::vector<Probe> recvs(rooms.size()), sends(3);
+    const auto start = [&](std::size_t i) {
+      rooms[i].assign(kRoom + kGuard, 0xee);
+      victim.transport.recv(1, tagOf(1, static_cast<std::uint32_t>(i)), rooms[i].data(), kRoom,
+                            &recvs[i]);
+    };
+    std::vector<std::uint8_t> data(50000);
+    for (std::size_t i = 0; i < 4; ++i) start(i);
+    for (std::size_t i = 0; i < sends.size(); ++i)
+      victim.transport.send(1, tagOf(0, static_cast<std::uint32_t>(i)), data.data(), data.size(),
+                            &sends[i]);
+    const std::vector<std::uint8_t> stream = frames(random);
+    std::size_t sent = 0;
+    for (int step = 0; step < 60; ++step) {
+      const std::size_t now = std::min<std::size_t>(stream.size() - sent, 1 + random() % 20000);
+      const ssize_t put = ::send(socket.get(), stream.data() + sent, now, MSG_NOSIGNAL);
+      if (put > 0) sent += static_cast<std::size_t>(put);
+      victim.transport.progress();
+      if (step == 20)
+        for (std::size_t i = 4; i < 8; ++i) start(i);
+      if (step == 40) {
+        victim.transport.cancel(&recvs[0]);
+        victim.transport.cancel(&recvs[5]);
+        victim.transport.cancel(&sends[1]);
+      }
+      for (Notice notice; victim.transport.nextNotice(&notice);) EXPECT_EQ(notice.source, 1);
+    }
+    victim.transport.close(true, 0);
+    for (const Probe& probe : recvs) EXPECT_EQ(probe.completions, 1);
+    for (const Probe& probe : sends) EXPECT_EQ(probe.completions, 1);
+    for (const auto& room : rooms)
+      EXPECT_EQ(std::count(room.begin() + kRoom, room.end(), 0xee),
+                static_cast<std::ptrdiff_t>(kGuard));
+  }
+}
+
+// Its tags name its own messages.
+TEST(TcpFrames, APeerCannotSpeakForAnother) {
+  Victim victim(30000);
+  const Socket socket = enter(victim);
+  std::uint32_t value = 0;
+  Probe recv;
+  victim.transport.recv(1, tagOf(1, 1), &value, sizeof value, &recv);
+  std::vector<std::uint8_t> stream;
+  put(stream, {.kind = FrameKind::message, .payload = 4, .id = 1, .value = tagOf(0, 1), .bytes = 4},
+      4);
+  ASSERT_EQ(::send(socket.get(), stream.data(), stream.size(), 0),
+            static_cast<ssize_t>(stream.size()));
+  ASSERT_TRUE(finish(victim.transport, {&recv}));
+  EXPECT_EQ(recv.status, TransferStatus::unreachable);
+  EXPECT_NE(victim.transport.lastError().find("does not belong here"), std::string::npos)
+      << victim.transport.lastError();
+}
+
+TEST(TcpFrames, StrangersDisturbNobody) {
+  std::mt19937_64 random(9);
+  Victim victim(30000);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 300; ++i) {
+    strangers.push_back(dial(victim.port));
+    std::vector<std::uint8_t> garbage(random() % 200);
+    for (std::uint8_t& byte : garbage) byte = static_cast<std::uint8_t>(random());
+    ::send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+  }
+  const Socket socket = enter(victim);
+  std::uint32_t value = 0;
+  Probe recv;
+  victim.transport.recv(1, tagOf(1, 1), &value, sizeof value, &recv);
+  std::vector<std::uint8_t> stream;
+  put(stream, {.kind = FrameKind::message, .payload = 4, .id = 1, .value = tagOf(1, 1), .bytes = 4},
+      4);
+  ASSERT_EQ(::send(socket.get(), stream.data(), stream.size(), 0),
+            static_cast<ssize_t>(stream.size()));
+  ASSERT_TRUE(finish(victim.transport, {&recv}));
+  EXPECT_EQ(recv.status, TransferStatus::ok);
+  EXPECT_EQ(value, 0x11111111u);
+}
+
+}  // namespace
+}  // namespace moeccl::test
