@@ -16,13 +16,20 @@ struct Extent {
   std::size_t end() const { return offset + bytes; }
 };
 
-// Piece `piece` of `pieces` of a block: whole units, the first pieces one more where they do not divide.
+// What pieces begin at a multiple of, where blocks are large enough: GPUs and NCCL are slow elsewhere.
+inline constexpr std::size_t kPieceAlignment = 16;
+
+// Piece `piece` of `pieces` of a block: whole units, the first pieces one more where they do not divide. `unit`, which
+// divides kPieceAlignment and the block: of an element; where there is enough for all pieces units are of
+// kPieceAlignment bytes, and what is left behind them is the last piece's.
 inline Extent pieceOf(Extent block, int piece, int pieces, std::size_t unit) {
-  const std::size_t units = block.bytes / unit, count = static_cast<std::size_t>(pieces);
+  const auto count = static_cast<std::size_t>(pieces), index = static_cast<std::size_t>(piece);
+  if (block.bytes / kPieceAlignment >= count) unit = kPieceAlignment;
+  const std::size_t units = block.bytes / unit;
   const std::size_t share = units / count, longer = units % count;
-  const auto index = static_cast<std::size_t>(piece);
+  const std::size_t rest = index + 1 == count ? block.bytes % unit : 0;
   return {block.offset + (index * share + std::min(index, longer)) * unit,
-          (share + (index < longer ? 1 : 0)) * unit};
+          (share + (index < longer ? 1 : 0)) * unit + rest};
 }
 
 class Extents {
@@ -32,7 +39,8 @@ class Extents {
   // The same, each cut into pieces; block b of the plan is piece b modulo `pieces`.
   static Extents cut(std::size_t bytes, int pieces, std::size_t unit) {
     const auto count = static_cast<std::size_t>(pieces);
-    if (bytes % (count * unit) == 0) return uniform(bytes / count);
+    if (bytes % (count * (bytes / kPieceAlignment >= count ? kPieceAlignment : unit)) == 0)
+      return uniform(bytes / count);
     return Extents(bytes, pieces, unit, {});
   }
   // `extents` must outlive this.

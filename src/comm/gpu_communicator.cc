@@ -47,7 +47,7 @@ std::int64_t mostTerms(const Plan& plan) {
 }
 
 // The NCCL communicator of all ranks of `oob`.
-Gpu::Comm joinAll(Oob& oob, std::shared_ptr<Gpu>* gpu) {
+Gpu::Comm joinAll(Oob& oob, const Settings& settings, std::shared_ptr<Gpu>* gpu) {
   Gpu::Id id{};
   agreeAfter(oob, [&] {
     *gpu = openGpu();
@@ -55,7 +55,7 @@ Gpu::Comm joinAll(Oob& oob, std::shared_ptr<Gpu>* gpu) {
   });
   id = exchangeValue(oob, id)[0];
   Gpu::Comm comm = nullptr;
-  agreeAfter(oob, [&] { comm = (*gpu)->join(id, oob.ranks(), oob.rank()); });
+  agreeAfter(oob, [&] { comm = (*gpu)->join(id, oob.ranks(), oob.rank(), settings.timeoutMs); });
   return comm;
 }
 
@@ -84,7 +84,7 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
 std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& settings) {
   requireAgreement(oob, settings);
   std::shared_ptr<Gpu> gpu;
-  const Gpu::Comm comm = joinAll(oob, &gpu);
+  const Gpu::Comm comm = joinAll(oob, settings, &gpu);
   auto lanes = std::make_unique<NcclLanes>(gpu, comm, settings.timeoutMs);
   Topology topology = discover(oob, settings, *gpu);
   return std::unique_ptr<Communicator>(
@@ -97,7 +97,8 @@ std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Set
   const int device = gpu->device(theirs), current = gpu->device();
   const OnDevice here(*gpu, device);
   auto lanes = std::make_unique<NcclLanes>(
-      gpu, gpu->split(theirs, 0, gpu->rank(theirs), settings.timeoutMs), settings.timeoutMs);
+      gpu, gpu->split(theirs, 0, gpu->rank(theirs), Gpu::Purpose::parts, settings.timeoutMs),
+      settings.timeoutMs);
   GpuOob oob(*lanes);
   // The others have come to the split, so this is told only now.
   agreeAfter(oob, [&] {
@@ -120,8 +121,8 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
   const OnDevice here(lanes_->gpu(), lanes_->device());
   // By all: other colors are split off by the same call.
   const bool take = !group.members.empty() && group.disagreement.empty();
-  const Gpu::Comm comm =
-      lanes_->gpu().split(lanes_->comm(0), take ? color : -1, group.rank, settings_.timeoutMs);
+  const Gpu::Comm comm = lanes_->gpu().split(lanes_->root(), take ? color : -1, group.rank,
+                                             Gpu::Purpose::parts, settings_.timeoutMs);
   if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
   if (!take) return nullptr;
   return std::unique_ptr<Communicator>(new GpuCommunicator(

@@ -28,6 +28,9 @@ class Gpu {
   using Event = void*;               // a cudaEvent_t
   using Comm = void*;                // an ncclComm_t
   using Id = std::array<char, 128>;  // an ncclUniqueId
+  // A communicator that is joined, or made for parts, does not block, so that waiting for other ranks can end; groups
+  // on one that blocks take no thread each.
+  enum class Purpose { parts, messages };
 
   virtual ~Gpu() = default;
 
@@ -69,11 +72,11 @@ class Gpu {
                       std::size_t bytes, Stream stream) = 0;
 
   virtual Id newId() = 0;
-  // Both are collective.
-  virtual Comm join(const Id& id, int ranks, int rank) = 0;
-  // Of all ranks of `comm`, blocking or not, with this color, ordered by `key`; color -1: of none, nullptr. Throws
-  // Timeout after `timeoutMs` where `comm` does not block; negative: never.
-  virtual Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) = 0;
+  // Both are collective, and throw Timeout after `timeoutMs`; negative: never. The first makes one for parts.
+  virtual Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) = 0;
+  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr. Where `comm` blocks, which
+  // only a user's does, there is no timeout.
+  virtual Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) = 0;
   // Waits until `comm`, which need not block, is ready for more. Throws as split() does.
   virtual void settle(Comm comm, std::int64_t timeoutMs) = 0;
   // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was enqueued is

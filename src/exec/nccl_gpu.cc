@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "algorithms/plan.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
 #include "src/error.h"
@@ -126,16 +128,23 @@ class NcclGpu final : public Gpu {
     std::memcpy(id.data(), &made, sizeof made);
     return id;
   }
-  Comm join(const Id& id, int ranks, int rank) override {
+  Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) override {
     ncclUniqueId theirs;
     std::memcpy(&theirs, id.data(), sizeof theirs);
+    ncclConfig_t config = configFor(Purpose::parts);
     ncclComm_t comm = nullptr;
-    check(nccl_.ncclCommInitRank(&comm, ranks, theirs, rank), "ncclCommInitRank", nullptr);
+    const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, ranks, theirs, rank, &config);
+    try {
+      await(result, "ncclCommInitRankConfig", comm, timeoutMs);
+    } catch (...) {
+      // Its threads end, and no rank is waited for any more.
+      if (comm != nullptr) nccl_.ncclCommAbort(comm);
+      throw;
+    }
     return comm;
   }
-  Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) override {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
+  Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override {
+    ncclConfig_t config = configFor(purpose);
     // A thread of NCCL's stores through it once a parent that does not block is ready, be it after the timeout.
     auto part = std::make_unique<std::atomic<ncclComm_t>>(nullptr);
     static_assert(sizeof *part == sizeof(ncclComm_t));
@@ -229,6 +238,19 @@ class NcclGpu final : public Gpu {
       std::this_thread::sleep_for(pause);
     }
     check(result, call, comm);
+  }
+  // All lanes together leave half of the device to products of matrices, and all their kernels fit at once, which
+  // nccl_run.h relies on. NCCL_MAX_CTAS overrides it.
+  static ncclConfig_t configFor(Purpose purpose) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = purpose == Purpose::messages;
+    int device = 0, processors = 0;
+    moeccl::check(cudaGetDevice(&device), "cudaGetDevice");
+    moeccl::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+                  "cudaDeviceGetAttribute");
+    config.minCTAs = 1;
+    config.maxCTAs = std::clamp(processors / (2 * kMaxLanes), 1, 32);
+    return config;
   }
   static cudaError_t captureInfo(Stream stream, cudaStreamCaptureStatus* status,
                                  unsigned long long* id, cudaGraph_t* graph) {

@@ -10,11 +10,12 @@
 
 namespace moeccl {
 
-NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t timeoutMs)
-    : gpu_(std::move(gpu)), comms_{comm}, timeoutMs_(timeoutMs) {
+NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, std::int64_t timeoutMs)
+    : gpu_(std::move(gpu)), root_(root), timeoutMs_(timeoutMs) {
   try {
-    device_ = gpu_->device(comm);
+    device_ = gpu_->device(root);
     const OnDevice here(*gpu_, device_);
+    addLane();
     last_ = gpu_->newEvent();
     lastCaptured_ = gpu_->newEvent();
   } catch (...) {
@@ -84,11 +85,14 @@ void NcclLanes::grow(const Needs& needs) {
   if (needs.lanes <= static_cast<int>(comms_.size())) return;
   // All streams now: during a capture none should be made.
   for (int lane = 0; lane < needs.lanes; ++lane) stream(lane, true), stream(lane, false);
-  // NCCL splits only what has no work.
+  // Memory is allocated, for which the device may have to come to rest.
   await("more lanes");
-  comms_.reserve(static_cast<std::size_t>(needs.lanes));
-  while (static_cast<int>(comms_.size()) < needs.lanes)
-    comms_.push_back(gpu_->split(comms_[0], 0, gpu_->rank(comms_[0]), timeoutMs_));
+  while (static_cast<int>(comms_.size()) < needs.lanes) addLane();
+}
+
+void NcclLanes::addLane() {
+  comms_.reserve(comms_.size() + 1);
+  comms_.push_back(gpu_->split(root_, 0, gpu_->rank(root_), Gpu::Purpose::messages, timeoutMs_));
 }
 
 void NcclLanes::growArena(std::size_t bytes) {
@@ -139,11 +143,15 @@ void NcclLanes::destroy() noexcept {
     gpu_->destroy(comms_.back());
     comms_.pop_back();
   }
+  if (root_ != nullptr) gpu_->destroy(std::exchange(root_, nullptr));
 }
 
 void NcclLanes::abortAll() noexcept {
   gpu_->abort(comms_);
   comms_.clear();
+  // Not in their group, as they block; and none of them waits for it, as it has no work.
+  if (const Gpu::Comm root = std::exchange(root_, nullptr); root != nullptr)
+    gpu_->abort({&root, 1});
 }
 
 void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes) noexcept {

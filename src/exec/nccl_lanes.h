@@ -27,8 +27,9 @@ class NcclLanes {
     std::size_t hostBytes = 0;  // not in graphs
   };
 
-  // Takes over `comm`, also where it throws Error. `timeoutMs`: how long await() waits, negative: for ever.
-  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm comm, std::int64_t timeoutMs);
+  // Collective. Takes over `root`, which is made for parts, also where it throws Error. `timeoutMs`: how long others
+  // are waited for; negative: for ever.
+  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, std::int64_t timeoutMs);
   // Aborts what neither destroy() nor abort() has ended.
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
@@ -45,6 +46,8 @@ class NcclLanes {
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
 
+  // What communicators are split from; it never has work.
+  Gpu::Comm root() const { return root_; }
   Gpu::Comm comm(int lane) const { return comms_[static_cast<std::size_t>(lane)]; }
   Gpu::Stream stream(int lane, bool urgent);
   Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }
@@ -70,8 +73,10 @@ class NcclLanes {
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
   void abortAll() noexcept;
+  void addLane();
 
   const std::shared_ptr<Gpu> gpu_;
+  Gpu::Comm root_;                // nullptr once destroyed or aborted
   std::vector<Gpu::Comm> comms_;  // by lane
   const std::int64_t timeoutMs_;
   int device_ = 0;

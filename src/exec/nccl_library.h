@@ -14,7 +14,7 @@ inline constexpr int kOldestNccl = NCCL_VERSION(2, 18, 0);
   X(ncclGetErrorString)          \
   X(ncclGetLastError)            \
   X(ncclGetUniqueId)             \
-  X(ncclCommInitRank)            \
+  X(ncclCommInitRankConfig)      \
   X(ncclCommSplit)               \
   X(ncclCommDestroy)             \
   X(ncclCommAbort)               \

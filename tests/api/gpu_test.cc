@@ -177,7 +177,7 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([rank, &id] {
       try {
-        const Gpu::Comm theirs = myGpu().join(id, 3, rank);
+        const Gpu::Comm theirs = myGpu().join(id, 3, rank, -1);
         const int own = myGpu().device(), current = rank == 1 ? own + 100 : own;
         myGpu().setDevice(current);
         moecclComm_t comm = nullptr;
@@ -378,6 +378,25 @@ TEST_F(Gpus, AbortWorkThatNobodyMeets) {
     if (rank == 0) check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
     throw Aborts();
   });
+}
+
+// Its first call of the kind makes lanes, for which it needs the others.
+TEST_F(Gpus, GiveUpMakingLanesAfterTheTimeout) {
+  std::array<float, 64> in{}, out{};
+  run({.ranks = 2, .nodes = {}, .algorithms = "combineallgather=pipelined", .timeoutMs = 400},
+      [&](moecclComm_t comm, int rank) {
+        const moecclGridShape_t shape = {.nMp = 2, .nEp = 1, .nEsp = 2, .order = moecclOrderEspEp};
+        moecclGrid_t grid = nullptr;
+        check(moecclGridCreate(comm, shape, &grid), comm);
+        if (rank == 0)
+          checkError(
+              moecclCombineAllGather(in.data(), out.data(), 8, 1, moecclFloat32, grid, nullptr),
+              moecclTimeout, comm, {"rank 0", "not all ranks"});
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(800));
+        check(moecclGridAbort(grid));
+        throw Aborts();
+      });
 }
 
 TEST_F(Gpus, DestroyGivesUpAfterTheTimeout) {

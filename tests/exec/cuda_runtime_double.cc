@@ -70,6 +70,9 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = 108, cudaSuccess;  // processors of an A100
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "the double's error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheDouble"; }

@@ -347,7 +347,7 @@ Gpu::Id GpuDouble::newId() {
   return id;
 }
 
-Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
+Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank, std::int64_t) {
   const Lock lock(world_.mutex_);
   requireCurrent();
   auto comm = std::make_unique<CommState>(CommState{id.data(), ranks, rank});
@@ -356,20 +356,24 @@ Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank) {
   return handle;
 }
 
-Gpu::Comm GpuDouble::split(Comm comm, int color, int key, std::int64_t) {
+Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) {
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("splits a communicator during a capture");
   CommState& parent = commOf(comm);
+  if (parent.purpose != Purpose::parts) refuse("splits a communicator that blocks");
   const std::string name = parent.name + "." + std::to_string(parent.splits++);
-  auto part = std::make_unique<CommState>(CommState{name, parent.ranks, parent.rank});
+  auto part = std::make_unique<CommState>(CommState{name, parent.ranks, parent.rank, purpose});
   if (world_.options_.threads) {
     auto& choices = world_.splits_[name];
     choices[parent.rank] = {color, key};
     world_.changed_.notify_all();
     const auto all = [&] { return static_cast<int>(choices.size()) == parent.ranks; };
-    if (!world_.changed_.wait_for(lock, std::chrono::seconds(30), all))
-      refuse("not all ranks come to split a communicator");
+    const auto patience = std::chrono::milliseconds(timeoutMs < 0 ? 30000 : timeoutMs);
+    if (!world_.changed_.wait_for(lock, patience, all)) {
+      if (timeoutMs < 0) refuse("not all ranks come to split a communicator");
+      throw Error(moecclTimeout, "the double's split: not all ranks have come to it");
+    }
     if (color < 0) return nullptr;
     part->name += "." + std::to_string(color);
     part->ranks = part->rank = 0;

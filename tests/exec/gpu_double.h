@@ -220,8 +220,8 @@ class GpuDouble final : public Gpu {
               const std::byte* const* sources, std::size_t stride, std::size_t count,
               std::size_t bytes, Stream stream) override;
   Id newId() override;
-  Comm join(const Id& id, int ranks, int rank) override;
-  Comm split(Comm comm, int color, int key, std::int64_t timeoutMs) override;
+  Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) override;
+  Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override;
   void settle(Comm comm, std::int64_t timeoutMs) override;
   void destroy(Comm comm) noexcept override;
   void abort(std::span<const Comm> comms) noexcept override;
@@ -239,6 +239,8 @@ class GpuDouble final : public Gpu {
   struct CommState {
     std::string name;  // the same on all ranks
     int ranks, rank;
+    // Only one for parts is split.
+    Purpose purpose = Purpose::parts;
     int splits = 0;
     int graphs = 0;  // that use it
   };

@@ -53,7 +53,7 @@ class DoubleDevice final : public Device {
     check(moecclCommCount(comm, &ranks), comm);
     Gpu::Id id{};
     std::snprintf(id.data(), id.size(), "user's %d", joined_++);
-    return static_cast<ncclComm*>(myGpu().join(id, ranks, rank));
+    return static_cast<ncclComm*>(myGpu().join(id, ranks, rank, -1));
   }
   void leave(ncclComm* comm) override { myGpu().destroy(comm); }
 

@@ -27,7 +27,7 @@ struct NcclDouble {
   std::chrono::milliseconds delay{0};
   ncclResult_t outcome = ncclSuccess;
   std::thread thread;
-  int blocking = -1;  // of the last part
+  int blocking = -1, mostBlocks = -1;  // of the last part
 
   ~NcclDouble() {
     if (thread.joinable()) thread.join();
@@ -40,6 +40,7 @@ const auto kPart = reinterpret_cast<ncclComm_t>(0x2000);
 
 ncclResult_t splitLater(ncclComm_t, int, int, ncclComm_t* part, ncclConfig_t* config) {
   nccl->blocking = config->blocking;
+  nccl->mostBlocks = config->maxCTAs;
   nccl->state = ncclInProgress;
   nccl->thread = std::thread([part] {
     std::this_thread::sleep_for(nccl->delay);
@@ -49,10 +50,23 @@ ncclResult_t splitLater(ncclComm_t, int, int, ncclComm_t* part, ncclConfig_t* co
   return ncclInProgress;
 }
 
+// The handle is there at once.
+ncclResult_t joinLater(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t* config) {
+  nccl->blocking = config->blocking;
+  nccl->state = ncclInProgress;
+  *comm = kPart;
+  nccl->thread = std::thread([] {
+    std::this_thread::sleep_for(nccl->delay);
+    nccl->state = ncclSuccess;
+  });
+  return ncclInProgress;
+}
+
 NcclLibrary library() {
   NcclLibrary made;
   made.version = NCCL_VERSION_CODE;
   made.ncclCommSplit = splitLater;
+  made.ncclCommInitRankConfig = joinLater;
   made.ncclCommGetAsyncError = [](ncclComm_t, ncclResult_t* result) {
     *result = nccl->state;
     return ncclSuccess;
@@ -80,14 +94,35 @@ class NcclGpu : public ::testing::Test {
 
 TEST_F(NcclGpu, WaitsForPartsOfParentsThatDoNotBlock) {
   double_.delay = 30ms;
-  EXPECT_EQ(gpu_->split(kParent, 0, 0, 60000), kPart);
+  EXPECT_EQ(gpu_->split(kParent, 0, 0, Gpu::Purpose::messages, 60000), kPart);
   EXPECT_EQ(double_.blocking, 1);
+  // Four lanes leave half of the 108 processors.
+  EXPECT_EQ(double_.mostBlocks, 13);
+}
+
+// Other ranks are not waited for longer than the caller said.
+TEST_F(NcclGpu, GivesUpJoining) {
+  double_.delay = 300ms;
+  try {
+    gpu_->join({}, 2, 0, 20);
+    FAIL() << "it was waited for";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.result(), moecclTimeout);
+  }
+  EXPECT_EQ(double_.blocking, 0);
+  EXPECT_EQ(double_.calls, (std::vector<std::string>{"abort"}));
+}
+
+TEST_F(NcclGpu, JoinsWithoutBlocking) {
+  double_.delay = 10ms;
+  EXPECT_EQ(gpu_->join({}, 2, 0, 60000), kPart);
+  EXPECT_EQ(double_.blocking, 0);
 }
 
 TEST_F(NcclGpu, TellsWhyAPartIsNotMade) {
   double_.outcome = ncclSystemError;
   try {
-    gpu_->split(kParent, 0, 0, -1);
+    gpu_->split(kParent, 0, 0, Gpu::Purpose::parts, -1);
     FAIL() << "it was made";
   } catch (const Error& e) {
     EXPECT_EQ(e.result(), moecclSystemError);
@@ -99,7 +134,7 @@ TEST_F(NcclGpu, TellsWhyAPartIsNotMade) {
 TEST_F(NcclGpu, GivesUpWaitingForAPart) {
   double_.delay = 300ms;
   try {
-    gpu_->split(kParent, 0, 0, 20);
+    gpu_->split(kParent, 0, 0, Gpu::Purpose::parts, 20);
     FAIL() << "it was waited for";
   } catch (const Error& e) {
     EXPECT_EQ(e.result(), moecclTimeout);

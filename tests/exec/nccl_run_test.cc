@@ -53,7 +53,8 @@ class Machine {
       Rank& it = ranks_.emplace_back();
       it.gpu = world_.newGpu();
       if (rank == 0) id = it.gpu->newId();
-      it.lanes = std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank), -1);
+      it.lanes =
+          std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank, -1), -1);
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
       it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
@@ -212,7 +213,7 @@ TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
   // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP group.
   EXPECT_GT(sends(" on an urgent stream"), 3);
   EXPECT_EQ(sends(""), sends(" on an urgent stream") + 3);
-  EXPECT_EQ(countOf(calls, "device 0: split"), 2u);
+  EXPECT_EQ(countOf(calls, "device 0: split"), 3u);
   EXPECT_EQ(machine.verdict(), "");
 }
 
@@ -233,14 +234,16 @@ TEST(NcclRun, CallsOnSeveralStreamsShareTheArena) {
 struct Pair {
   GpuWorld world;
   std::shared_ptr<GpuDouble> a, b;
-  Gpu::Comm commA, commB;
+  Gpu::Comm rootA, rootB, commA, commB;
   std::byte from[8] = {}, to[8] = {};
 
   explicit Pair(const GpuWorld::Options& options = {})
       : world(options), a(world.newGpu()), b(world.newGpu()) {
     const Gpu::Id id = a->newId();
-    commA = a->join(id, 2, 0);
-    commB = b->join(id, 2, 1);
+    rootA = a->join(id, 2, 0, -1);
+    rootB = b->join(id, 2, 1, -1);
+    commA = a->split(rootA, 0, 0, Gpu::Purpose::messages, -1);
+    commB = b->split(rootB, 0, 1, Gpu::Purpose::messages, -1);
   }
   void send(std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
     a->groupStart();
@@ -268,8 +271,8 @@ TEST(GpuDouble, SeesMessagesThatDoNotMeet) {
 TEST(GpuDouble, SeesOrdersThatDeadlock) {
   for (const bool oneQueue : {false, true}) {
     Pair pair({.seed = 1, .oneQueue = oneQueue});
-    const Gpu::Comm otherA = pair.a->split(pair.commA, 0, 0, -1);
-    const Gpu::Comm otherB = pair.b->split(pair.commB, 0, 1, -1);
+    const Gpu::Comm otherA = pair.a->split(pair.rootA, 0, 0, Gpu::Purpose::messages, -1);
+    const Gpu::Comm otherB = pair.b->split(pair.rootB, 0, 1, Gpu::Purpose::messages, -1);
     pair.send(8, pair.commA, pair.a->newStream(false));
     pair.send(8, otherA, pair.a->newStream(false));
     std::byte second[8];
@@ -285,7 +288,7 @@ TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
   const std::shared_ptr<GpuDouble> gpus[] = {world.newGpu(), world.newGpu(), world.newGpu()};
   const Gpu::Id id = gpus[0]->newId();
   Gpu::Comm comms[3];
-  for (int rank = 0; rank < 3; ++rank) comms[rank] = gpus[rank]->join(id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) comms[rank] = gpus[rank]->join(id, 3, rank, -1);
   std::byte from[8] = {}, to[8] = {}, never[8] = {};
   gpus[1]->groupStart();
   gpus[1]->send(from, 8, 2, comms[1], nullptr);

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "algorithms/extents.h"
 #include "tests/plans/support.h"
 
 namespace moeccl {
@@ -21,6 +22,28 @@ namespace moeccl::testing {
 namespace {
 
 std::vector<Blocks> runs(const BlockList& list) { return {list.runs().begin(), list.runs().end()}; }
+
+// Of 16 bytes wherever there is enough for all, or GPUs would move them byte by byte; and nothing is lost.
+TEST(Extents, PiecesBeginWhereVectorsCan) {
+  for (const std::size_t unit : {1, 2, 4, 8})
+    for (int pieces = 1; pieces < 9; ++pieces)
+      for (std::size_t elements = 0; elements < 100; ++elements) {
+        const std::size_t bytes = elements * unit;
+        const Extents cut = Extents::cut(bytes, pieces, unit);
+        for (int block : {0, 3}) {
+          std::size_t end = static_cast<std::size_t>(block) * bytes;
+          for (int piece = 0; piece < pieces; ++piece) {
+            const Extent extent = cut[block * pieces + piece];
+            ASSERT_EQ(extent.offset, end) << bytes << " bytes, piece " << piece << " of " << pieces;
+            end = extent.end();
+            const std::size_t begin = extent.offset - static_cast<std::size_t>(block) * bytes;
+            EXPECT_EQ(begin % (bytes >= 16u * static_cast<unsigned>(pieces) ? 16 : unit), 0u);
+            EXPECT_LE(extent.bytes, bytes / static_cast<unsigned>(pieces) + 16 + 15);
+          }
+          ASSERT_EQ(end, static_cast<std::size_t>(block + 1) * bytes);
+        }
+      }
+}
 
 TEST(BlockList, FoldsNeighboursAtEqualDistance) {
   EXPECT_EQ(runs({input(0), input(1), input(2)}), (std::vector{input(0, 3)}));

@@ -61,7 +61,7 @@ class ByHand {
   ByHand(const Problem& problem, Rank& rank) : problem_(problem), gpu_(openGpu()) {
     comms_.push_back(rank.device().join(rank.comm()));
     for (int lane = 1; lane < problem.lanes; ++lane) {
-      comms_.push_back(gpu_->split(comms_[0], 0, problem.rank, -1));
+      comms_.push_back(gpu_->split(comms_[0], 0, problem.rank, Gpu::Purpose::messages, -1));
       streams_.push_back(gpu_->newStream(false));
     }
     for (int lane = 0; lane < problem.lanes; ++lane) events_.push_back(gpu_->newEvent());
