@@ -65,9 +65,10 @@ void Acceptor::serve() {
     const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, 0);
     if (count <= 0) return;
     for (int i = 0; i < count; ++i) {
-      if (const auto listener = listeners_.find(events[i].data.u64); listener != listeners_.end())
+      const Id id = events[i].data.u64;  // a copy: the kernel's structs are packed
+      if (const auto listener = listeners_.find(id); listener != listeners_.end())
         accept(listener->second);
-      else if (const auto found = strangers_.find(events[i].data.u64); found != strangers_.end())
+      else if (const auto found = strangers_.find(id); found != strangers_.end())
         onEvent(found);
     }
   }
