@@ -15,7 +15,8 @@
  *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
  *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
- *     later call on that communicator returns the same error; only Abort and Destroy remain. The
+ *     later call on that communicator returns the same error; only GetFailedRanks, Shrink, Abort and
+ *     Destroy remain. The
  *     failing call returns when the library has done with its buffers. What was on its way to or from a
  *     rank that does not answer within two seconds can be taken back only with the connection: the
  *     relatives of this communicator lose that rank too.
@@ -127,13 +128,17 @@ typedef struct {
   /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
    * it. */
   const char* nodeId;
+  /* How long the host of another rank may not answer before its ranks count as dead: also while they are in no
+   * call, and whatever they do. A process that ends is noticed at once. 0: 3000. Negative: hosts are trusted.
+   * MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has its parent's. */
+  int64_t failureDetectionMs;
 } moecclConfig_t;
 
 #define MOECCL_CONFIG_MAGIC 0x6d6f6563u
 #define MOECCL_CONFIG_INITIALIZER                                                              \
   {                                                                                            \
     sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, moecclMemoryHost, 0, NULL, \
-        NULL                                                                                   \
+        NULL, 0                                                                                \
   }
 
 /* -------------------------------------------------------------------------------------- errors */
@@ -191,6 +196,16 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
+/* Makes a communicator of the ranks of comm that live, in their order, without those in exclude[nExclude] (ranks of comm;
+ * NULL, 0: none). comm may have failed, and is left as it is; abort or destroy it when its buffers are no longer needed.
+ * Collective over the ranks that remain, which agree on one set: ranks that are known to be lost to any of them are left
+ * out, also such as end meanwhile, and lists may differ. The new communicator has connections of its own. A rank that is
+ * excluded does not call. What a failed call has left in its buffers is undefined; calls that completed are complete.
+ * config NULL: the settings of comm. Errors: InvalidArgument, Timeout (a rank that lives has not called within timeoutMs),
+ * InvalidUsage (the others have excluded this rank or cannot reach it, or came with another config). */
+MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
+                                           moecclComm_t* newComm, const moecclConfig_t* config);
+
 /* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
  * (up to the timeout), where it is the last that this rank has of a communicator and its splits, until
  * all ranks have destroyed their last: they share connections. It is freed whatever the result. Errors:
@@ -201,6 +216,11 @@ MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
 MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
 /* *asyncError: the error of work on streams, moecclSuccess while there is none. */
 MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
+/* The ranks of comm that this rank knows to be lost: their process has ended, their host no longer answers, or they have
+ * left by Abort. Local, and works from any state. Ranks are listed in the order in which they became known here, so the
+ * list only grows; another rank may know others. In: *nRanks ints of room at ranks, which may be NULL where there is
+ * none. Out: *nRanks, how many there are; the first of them are stored, as far as there was room. */
+MOECCL_API moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks);
 
 MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
 MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);

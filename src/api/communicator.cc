@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <vector>
+
 #include "moeccl/moeccl.h"
 #include "moeccl/nccl.h"
 #include "src/api/handles.h"
@@ -133,6 +136,33 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
   });
 }
 
+moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
+                                moecclComm_t* newComm, const moecclConfig_t* config) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommShrink", lastErrorOf(state), [&] {
+    moeccl::Communicator& parent = communicatorOf(state);
+    require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
+    if (nExclude < 0)
+      throw moeccl::Error(moecclInvalidArgument,
+                          "nExclude is " + std::to_string(nExclude) +
+                              "; it must be how many ranks are at exclude, 0 or more");
+    require(exclude != nullptr || nExclude == 0, "exclude is NULL, and nExclude is not 0");
+    const std::vector<int> excluded(exclude, exclude + nExclude);
+    for (int i = 0; i < nExclude; ++i) {
+      const std::string which =
+          "exclude[" + std::to_string(i) + "] is " + std::to_string(exclude[i]);
+      if (exclude[i] < 0 || exclude[i] >= parent.ranks())
+        throw moeccl::Error(moecclInvalidArgument,
+                            which + ", outside [0, " + std::to_string(parent.ranks()) + ")");
+      if (exclude[i] == parent.rank())
+        throw moeccl::Error(moecclInvalidArgument,
+                            which + ", the rank that calls; a rank that is excluded does not");
+    }
+    *newComm = adopt(parent.shrink(excluded, moeccl::readSplitSettings(parent.settings(), config)),
+                     state->model->profile(), state->model->ranksOnNode());
+  });
+}
+
 moecclResult_t moecclCommDestroy(moecclComm_t comm) {
   if (comm == nullptr) return moecclSuccess;
   const moecclResult_t unused =
@@ -158,6 +188,23 @@ moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncE
     moeccl::Communicator& communicator = communicatorOf(state);
     require(asyncError != nullptr, "asyncError is NULL; pass where to store it");
     *asyncError = communicator.asyncFailure();
+  });
+}
+
+moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommGetFailedRanks", lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = communicatorOf(state);
+    require(nRanks != nullptr,
+            "nRanks is NULL; pass where the room at ranks is, and the number goes");
+    if (*nRanks < 0)
+      throw moeccl::Error(moecclInvalidArgument, "*nRanks is " + std::to_string(*nRanks) +
+                                                     "; it must be the room at ranks, 0 or more");
+    require(ranks != nullptr || *nRanks == 0, "ranks is NULL, and *nRanks says that there is room");
+    const std::vector<int> failed = communicator.failedRanks();
+    const std::size_t room = std::min(static_cast<std::size_t>(*nRanks), failed.size());
+    std::copy_n(failed.begin(), room, ranks);
+    *nRanks = static_cast<int>(failed.size());
   });
 }
 

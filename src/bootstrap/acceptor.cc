@@ -49,11 +49,14 @@ Acceptor::Acceptor(const Secret& secret, const AcceptorLimits& limits)
 
 std::uint16_t Acceptor::listen(const IpAddress& address) {
   std::uint16_t port = 0;
-  Socket listener = listenOn(address, &port);
+  listen(listenOn(address, &port));
+  return port;
+}
+
+void Acceptor::listen(Socket listener) {
   if (!watch(EPOLL_CTL_ADD, nextId_, listener.get(), EPOLLIN))
     throw Error(moecclSystemError, stringf("cannot poll a port: %s", std::strerror(errno)));
   listeners_.emplace(nextId_++, std::move(listener));
-  return port;
 }
 
 void Acceptor::serve() {

@@ -29,6 +29,8 @@ class Acceptor {
 
   // On a free port of that address, which is returned; may be called for several. Throws Error (moecclSystemError).
   std::uint16_t listen(const IpAddress& address);
+  // On a socket that listens already, of whichever family. Throws Error (moecclSystemError).
+  void listen(Socket listener);
   // Readable while serve() has something to do, but for deadlines.
   int fd() const { return epoll_.get(); }
   // Serves whoever has come. Returns after a while, also while more come.

@@ -73,6 +73,15 @@ class RendezvousOob : public Oob {
     receiveAll(recv, whole);
   }
 
+  void check() override {
+    std::byte first;
+    const ssize_t got = ::recv(socket_.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+    // Between all-gathers the service says nothing but that the job has failed.
+    if (got > 0) expect(MessageKind::failure, 0);
+    if (got == 0) lost("the connection was closed");
+    if (got < 0 && errno != EAGAIN && errno != EINTR) lost(std::strerror(errno));
+  }
+
  private:
   static TimePoint withSlack(TimePoint deadline) {
     return deadline == kNever ? kNever : deadline + std::chrono::milliseconds(kAnswerSlackMs);

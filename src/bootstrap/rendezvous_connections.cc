@@ -40,6 +40,7 @@ void RendezvousService::acceptAll() {
     connection.socket = Socket(fd);
     connection.deadline = afterMs(limits_.handshakeMs);
     tuneConnection(connection.socket);
+    breakWhenSilent(connection.socket, kSilenceMs);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = id;

@@ -90,6 +90,7 @@ class Attempt {
   void onConnected() {
     if (const int error = connectResult(socket_)) return giveUp(error);
     tuneConnection(socket_);
+    breakWhenSilent(socket_, kSilenceMs);
     fillRandom(ours_);
     if (!say(Greeting{kGreetingMagic, ours_})) return;
     state_ = State::greeted;

@@ -5,8 +5,10 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "src/error.h"
 #include "src/text.h"
@@ -151,6 +153,18 @@ void tuneConnection(const Socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+void breakWhenSilent(const Socket& socket, std::int64_t milliseconds) {
+  if (milliseconds < 0) return;
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket.get(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT,
+      static_cast<int>(std::min<std::int64_t>(milliseconds, std::numeric_limits<int>::max())));
 }
 
 }  // namespace moeccl

@@ -68,5 +68,11 @@ int connectResult(const Socket& socket);
 // TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
 // is noticed within half a minute.
 void tuneConnection(const Socket& socket);
+// Breaks the connection (ETIMEDOUT) when the peer's host has not answered for that long, also while nothing is sent. The
+// kernel of a host answers for processes that compute or are stopped. For connections with few data: it does not for a
+// peer that reads nothing. Negative: never.
+void breakWhenSilent(const Socket& socket, std::int64_t milliseconds);
+// For the set-up, before ranks have been told how long.
+inline constexpr std::int64_t kSilenceMs = 3000;
 
 }  // namespace moeccl

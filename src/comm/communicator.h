@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "algorithms/topology.h"
 #include "src/comm/call.h"
@@ -41,6 +42,9 @@ class Communicator {
 
   // Collective; nullptr for ranks with MOECCL_SPLIT_NOCOLOR.
   virtual std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) = 0;
+  // Collective over the ranks that live and are not `excluded`, from any state (shrink.h).
+  virtual std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
+                                               const Settings& settings) = 0;
   // Whether calls of it are served where the buffers are. The same on all ranks.
   virtual bool serves(const AlgorithmChoice&) { return true; }
   // Starts a call on a stream, which is the C API's argument.
@@ -49,6 +53,8 @@ class Communicator {
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
+  // Those of its ranks that are known to be dead or to have left, in the order in which that became known.
+  virtual std::vector<int> failedRanks() = 0;
 
   // Throws InvalidUsage while something beside this library needs the communicator; destroy() would wait for it.
   virtual void requireUnused() const {}

@@ -25,6 +25,8 @@ constexpr int kYields = 200;
 constexpr int kSleepMilliseconds = 100;
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
+// Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong that.
+constexpr int kLastRounds = 1000;
 // The latest notices kept for communicators to come. Most are of groups that this rank is not in.
 constexpr std::size_t kEarlyNotices = 16;
 
@@ -46,9 +48,10 @@ bool Domain::Lock::yield() {
   return true;
 }
 
-Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Trace> trace,
-               bool progressThread)
-    : transport_(std::move(transport)), trace_(std::move(trace)) {
+Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
+               std::unique_ptr<Trace> trace, bool progressThread)
+    : transport_(std::move(transport)), watch_(std::move(watch)), trace_(std::move(trace)) {
+  watch_->onNews([this] { transport_->wake(); });
   if (!progressThread) return;
   const SignalsBlocked blocked;
   try {
@@ -133,9 +136,12 @@ bool Domain::poll() {
 }
 
 bool Domain::hear() {
-  bool anything = false;
-  for (Notice notice; transport_->nextNotice(&notice); anything = true) deliver(notice);
-  return anything;
+  if (const std::uint64_t news = watch_->news(); news != std::exchange(news_, news)) {
+    for (Watch::News next; watch_->next(&next);)
+      std::visit([this](const auto& what) { deliver(what); }, next);
+    return true;
+  }
+  return false;
 }
 
 void Domain::watch(HostCommunicator& communicator, HostRun& run) {
@@ -167,7 +173,17 @@ void Domain::checkTimeouts() {
   }
 }
 
+void Domain::deliver(const Loss& loss) {
+  // What the rank has sent before may complete what is under way.
+  for (int i = 0; i < kLastRounds && transport_->progress(); ++i) {
+  }
+  transport_->lose(loss.rank, loss.why);
+  losses_.push_back(loss);
+  for (HostCommunicator* communicator : communicators_) communicator->lost(loss);
+}
+
 void Domain::deliver(const Notice& notice) {
+  if (notice.comm >= numbers_.size()) return;
   for (HostCommunicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->hears(notice)) return;
   if (numbers_[notice.comm] == NumberState::used) return;
@@ -195,6 +211,7 @@ bool Domain::reserve(int number) {
 void Domain::add(HostCommunicator& communicator) {
   communicators_.push_back(&communicator);
   numbers_[communicator.number()] = NumberState::used;
+  for (const Loss& loss : losses_) communicator.lost(loss);
   std::erase_if(early_, [&](const Notice& notice) {
     return communicator.number() == notice.comm && communicator.hears(notice);
   });
@@ -210,7 +227,10 @@ bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::mi
   if (trace_ != nullptr && !trace_->write())
     log(LogLevel::warn, {}, "MOECCL_TRACE: cannot write %s: %s", trace_->path().c_str(),
         std::strerror(errno));
-  return transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
+  const bool inOrder =
+      transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
+  watch_->leave();
+  return inOrder;
 }
 
 void Domain::add(Stream& stream) { streams_.push_back(&stream); }

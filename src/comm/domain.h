@@ -21,6 +21,7 @@
 
 #include "src/comm/plan_cache.h"
 #include "src/exec/transport.h"
+#include "src/watch/watch.h"
 
 namespace moeccl {
 
@@ -30,7 +31,8 @@ class Stream;
 class Domain {
  public:
   // `trace`: nullptr for none. It is written when the last communicator has left.
-  Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Trace> trace, bool progressThread);
+  Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
+         std::unique_ptr<Trace> trace, bool progressThread);
   ~Domain();
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
@@ -52,13 +54,20 @@ class Domain {
   };
 
   Transport& transport() { return *transport_; }
+  Watch& watch() { return *watch_; }
   Trace* trace() { return trace_.get(); }
+
+  // Polls once.
+  void advance() {
+    Lock lock(*this);
+    poll();
+  }
 
   // The functions below want the lock to be held.
 
   // Advances everything; returns whether anything happened.
   bool poll();
-  // Hands out the notices that have arrived; returns whether there were any.
+  // Tells communicators and the transport what the watch has learned; returns whether it had.
   bool hear();
   // Waits until done() holds. Progress is made in here, or by the progress thread. `done` is asked
   // often and must be cheap.
@@ -119,12 +128,14 @@ class Domain {
   // Wakes the followers.
   void announce();
   void deliver(const Notice& notice);
+  void deliver(const Loss& loss);
   void progressLoop();
 
   enum class NumberState : std::uint8_t { free, reserved, used };
 
   std::vector<std::unique_ptr<RunSlot>> kept_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Watch> watch_;  // wakes the transport
   std::unique_ptr<Trace> trace_;
   std::mutex mutex_;
   std::atomic<int> contenders_ = 0;
@@ -132,6 +143,8 @@ class Domain {
   std::vector<Stream*> streams_;
   std::vector<Watched> watched_;
   std::deque<Notice> early_;  // notices for communicators that this rank may still make
+  std::vector<Loss> losses_;  // all of which communicators have heard
+  std::uint64_t news_ = 0;    // of the watch's, what has been delivered
   Clock::time_point lastLook_ = Clock::now();
   std::vector<NumberState> numbers_ =
       std::vector<NumberState>(std::size_t{1} << kCommBits, NumberState::free);

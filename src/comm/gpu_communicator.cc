@@ -130,6 +130,10 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
       Topology(group.nodes), settings));
 }
 
+std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>&, const Settings&) {
+  throw Error(moecclInvalidUsage, "a GPU communicator cannot be shrunk yet");
+}
+
 void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& plan) const {
   // Relays would have to be told sizes first, and the host to wait for them.
   if (choice.algorithm->collective == Collective::allToAllv && plan.relays)

@@ -23,6 +23,8 @@ class GpuCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> adopt(Gpu::Comm theirs, const Settings& settings);
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
 
+  std::unique_ptr<Communicator> shrink(const std::vector<int>&, const Settings&) override;
+
   std::optional<Device> device() const override {
     return Device{lanes_->sharedGpu(), lanes_->device()};
   }
@@ -34,6 +36,7 @@ class GpuCommunicator final : public Communicator {
   moecclResult_t asyncFailure() override;
   // CUDA graphs do.
   void requireUnused() const override;
+  std::vector<int> failedRanks() override { return {}; }
   void destroy() override;
   void abort() override;
 

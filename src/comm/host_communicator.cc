@@ -14,10 +14,9 @@
 namespace moeccl {
 namespace {
 
-// How long a lost peer's call waits for a notice that says why.
-constexpr std::chrono::milliseconds kHearing{200};
-// How long a notice may take to leave when its sender leaves too.
-constexpr std::chrono::milliseconds kFarewell{1000};
+// How long a call whose connection broke waits to hear which rank is dead or has given up. Usually at once: this is for
+// busy machines.
+constexpr std::chrono::milliseconds kHearing{1000};
 
 std::string nameOf(const CachedPlan& plan) {
   const Algorithm& algorithm = *plan.choice.algorithm;
@@ -72,9 +71,18 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   return active;
 }
 
-bool HostCommunicator::isOver(const Active& active) const {
+bool HostCommunicator::mayHearWhy(const HostRun& run) {
+  if (failure_ != moecclSuccess || (run.failure().status != TransferStatus::unreachable &&
+                                    run.failure().status != TransferStatus::failed))
+    return false;
+  const auto now = Clock::now();
+  if (hearingUntil_ == Clock::time_point{}) hearingUntil_ = now + kHearing;
+  return now < hearingUntil_;
+}
+
+bool HostCommunicator::isOver(const Active& active) {
   HostRun& run = active.run();
-  if (run.failed()) return true;
+  if (run.failed()) return !mayHearWhy(run);
   return run.idle() && (active.counting || failure_ != moecclSuccess ||
                         run.partings().over(domain_->transport()));
 }
@@ -151,11 +159,7 @@ void HostCommunicator::end(const Active& active) {
   release(active.number);
   const HostRun& run = active.run();
   domain_->unwatch(run);
-  if (run.failed()) {
-    // A rank that gave up says why before it leaves: its reason beats "rank 3 is gone".
-    domain_->hear();
-    failFrom(run, *active.plan);
-  }
+  if (run.failed()) failFrom(run, *active.plan);
   if (run.idle()) active.plan->giveBack(*active.slot);
   if (failure_ != moecclSuccess)
     throw Error(failure_, heard_ ? nameOf(*active.plan) + ": " + failureText_ : failureText_);
@@ -174,6 +178,7 @@ void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes
 
 void HostCommunicator::run(const Call& call) {
   Domain::Lock lock(*domain_);
+  domain_->hear();
   throwIfFailed();
   const std::uint32_t number = nextCall(lock);
   Active active;
@@ -192,12 +197,7 @@ void HostCommunicator::run(const Call& call) {
     release(number);
     throw;
   }
-  if (run.failed()) {
-    domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
-    // A peer that left because it has heard of a failure may be faster than the one that failed first.
-    if (run.failure().status == TransferStatus::unreachable)
-      domain_->waitFor(lock, kHearing, [&] { return failure_ != moecclSuccess; });
-  }
+  if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
   end(active);
 }
 
@@ -225,7 +225,7 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
     notice.result = result;
     notice.comm = number_;
     std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
-    domain_->transport().notify(notice);
+    domain_->watch().tell(notice);
   }
   for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
     for (const std::unique_ptr<RunSlot>& slot : plan->slots)
@@ -252,7 +252,9 @@ void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
                       std::to_string(rank_),
                   true);
     case TransferStatus::unreachable:
-      return fail(moecclRemoteError, failure.peer, what + peer + " is gone: " + failure.details,
+      return fail(moecclRemoteError, failure.peer,
+                  what + "the connection with " + peer + " on " + hostOf(failure.peer) +
+                      " broke: " + failure.details,
                   true);
     case TransferStatus::cancelled:
     case TransferStatus::failed:
@@ -284,6 +286,28 @@ bool HostCommunicator::hears(const Notice& notice) {
   return true;
 }
 
+void HostCommunicator::lost(const Loss& loss) {
+  const auto at = std::ranges::find(transportRanks_, loss.rank);
+  if (at == transportRanks_.end()) return;
+  const int rank = static_cast<int>(at - transportRanks_.begin());
+  failed_.push_back(rank);
+  fail(moecclRemoteError, rank,
+       "rank " + std::to_string(rank) + " on " + hostOf(rank) +
+           (loss.left ? " has left: it has aborted or destroyed its communicators"
+                      : " is dead: " + loss.why),
+       false);
+}
+
+const std::string& HostCommunicator::hostOf(int rank) const {
+  return domain_->watch().hostOf(transportRanks_[rank]);
+}
+
+std::vector<int> HostCommunicator::failedRanks() {
+  Domain::Lock lock(*domain_);
+  domain_->poll();
+  return failed_;
+}
+
 void HostCommunicator::destroy() {
   Domain::Lock lock(*domain_);
   const auto isUsed = [&] {
@@ -294,7 +318,7 @@ void HostCommunicator::destroy() {
   if (failure_ != moecclSuccess) awaitTransfers(lock);
   for (Stream* stream : domain_->streams()) stream->forget(*this);
   if (failure_ != moecclSuccess) {
-    domain_->remove(*this, true, kFarewell);
+    domain_->remove(*this, true, {});
     return;
   }
   const std::chrono::milliseconds forever{1000LL * 1000 * 1000};
@@ -311,7 +335,7 @@ void HostCommunicator::abort() {
        true);
   awaitTransfers(lock);
   for (Stream* stream : domain_->streams()) stream->forget(*this);
-  domain_->remove(*this, true, kFarewell);
+  domain_->remove(*this, true, {});
 }
 
 void HostCommunicator::awaitTransfers(Domain::Lock& lock) {

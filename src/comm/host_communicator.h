@@ -27,9 +27,12 @@ class HostCommunicator final : public Communicator {
   // Both are collective; they throw Error.
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
   // The second half of create(): of all ranks of a transport that is connected.
-  static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport, Topology topology,
+  static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport,
+                                            std::unique_ptr<Watch> watch, Topology topology,
                                             const Settings& settings);
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
+  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
+                                       const Settings& settings) override;
   ~HostCommunicator() override;
 
   std::string transportName() override { return domain_->transport().name(); }
@@ -61,9 +64,9 @@ class HostCommunicator final : public Communicator {
   // Plans the call, so that beginning it will not fail for that. Throws Error; nothing has happened then.
   void prepare(const AlgorithmChoice& choice) { plans_.get(choice, topology_, rank_); }
   Active begin(const Call& call, std::uint32_t number);
-  // Whether the part has failed, or is done and, if it was the last, needs no progress of this rank any
-  // more.
-  bool isOver(const Active& active) const;
+  // Whether the part has failed, and it is known why; or is done and, if it was the last, needs no progress of this
+  // rank any more.
+  bool isOver(const Active& active);
   // Starts the next part of a call whose part is over; returns whether there was one.
   bool proceed(const Call& call, Active* active);
   void end(const Active& active);
@@ -72,6 +75,7 @@ class HostCommunicator final : public Communicator {
   moecclResult_t failure() const { return failure_; }
   // The same, from outside the lock, after a look at what has arrived.
   moecclResult_t asyncFailure() override;
+  std::vector<int> failedRanks() override;
 
   // For the domain; its lock is held.
   std::uint32_t number() const { return number_; }
@@ -82,6 +86,8 @@ class HostCommunicator final : public Communicator {
   void timedOut(HostRun& run);
   // Returns whether the notice was for this communicator, which has then failed.
   bool hears(const Notice& notice);
+  // A rank of the domain is lost; fails if it is one of this communicator's.
+  void lost(const Loss& loss);
 
   // Waits for queued work of streams, then leaves the domain.
   void destroy() override;
@@ -92,6 +98,8 @@ class HostCommunicator final : public Communicator {
   HostCommunicator(std::shared_ptr<Domain> domain, std::uint32_t number, int rank,
                    Topology topology, std::vector<int> transportRanks, Settings settings);
 
+  // Whether a run that has failed may have done so for a reason that is about to become known.
+  bool mayHearWhy(const HostRun& run);
   // Hands `active` to the transport; `counting`: only the sizes of its blocks.
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
@@ -102,6 +110,7 @@ class HostCommunicator final : public Communicator {
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
   void failFrom(const HostRun& run, const CachedPlan& plan);
+  const std::string& hostOf(int rank) const;
 
   std::shared_ptr<Domain> domain_;
   std::uint32_t number_;
@@ -112,6 +121,9 @@ class HostCommunicator final : public Communicator {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool heard_ = false;  // the failure is another rank's
+  std::uint32_t shrinks_ = 0;
+  std::vector<int> failed_;           // ranks, in the order in which this became known
+  Clock::time_point hearingUntil_{};  // why a connection broke; none yet: not broken
 };
 
 }  // namespace moeccl

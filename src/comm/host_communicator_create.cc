@@ -1,5 +1,6 @@
 // How communicators come into being: over a launcher's all-gather, or out of another communicator.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -12,10 +13,13 @@
 #include "src/comm/agreement.h"
 #include "src/comm/carriers.h"
 #include "src/comm/host_communicator.h"
+#include "src/comm/shrink.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
 #include "src/log.h"
 #include "src/text.h"
+#include "src/watch/local_watch.h"
+#include "src/watch/mesh_watch.h"
 
 namespace moeccl {
 namespace {
@@ -35,6 +39,21 @@ std::string traceFile(const std::string& name, int rank) {
   const std::lock_guard lock(mutex);
   const int time = ++times[begin];
   return time == 1 ? begin + ".json" : stringf("%s.%d.json", begin.c_str(), time);
+}
+
+std::unique_ptr<Watch> makeWatch(Oob& oob, bool local, const Secret& secret,
+                                 std::span<const HostIdentity> hosts, const Topology& topology,
+                                 const Settings& settings) {
+  std::vector<std::string> names;
+  for (const HostIdentity& host : hosts)
+    names.emplace_back(host.name, strnlen(host.name, sizeof host.name));
+  if (!local)
+    return makeMeshWatch(oob, topology,
+                         {secret, std::move(names), settings.failureDetectionMs, settings.timeoutMs,
+                          settings.interfaces});
+  std::unique_ptr<Watch> watch;
+  agreeAfter(oob, [&] { watch = makeLocalWatch(secret, oob.rank(), std::move(names)); });
+  return watch;
 }
 
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
@@ -85,17 +104,20 @@ std::unique_ptr<Communicator> HostCommunicator::create(Oob& oob, const Settings&
   const std::vector<Introduction> all = exchangeValue(oob, mine);
   std::vector<HostIdentity> hosts;
   for (const Introduction& each : all) hosts.push_back(each.host);
-  std::unique_ptr<Transport> transport = connectTransport(oob, settings, hosts, all[0].secret);
   Topology topology = buildTopology(hosts);
+  std::unique_ptr<Watch> watch =
+      makeWatch(oob, shareProcess(hosts), all[0].secret, hosts, topology, settings);
+  std::unique_ptr<Transport> transport = connectTransport(oob, settings, hosts, all[0].secret);
   if (logs(LogLevel::info))
     log(LogLevel::info, {oob.rank(), oob.ranks()},
         "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s: %s)",
         transport->name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
         topology.nodeOf(oob.rank()), hosts[oob.rank()].name, describeHardware().summary.c_str());
-  return over(std::move(transport), std::move(topology), settings);
+  return over(std::move(transport), std::move(watch), std::move(topology), settings);
 }
 
 std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> transport,
+                                                     std::unique_ptr<Watch> watch,
                                                      Topology topology, const Settings& settings) {
   const int rank = transport->rank();
   std::vector<int> transportRanks(static_cast<std::size_t>(transport->ranks()));
@@ -103,8 +125,8 @@ std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> 
   std::unique_ptr<Trace> trace;
   if (!settings.trace.empty())
     trace = std::make_unique<Trace>(traceFile(settings.trace, rank), rank);
-  auto domain =
-      std::make_shared<Domain>(std::move(transport), std::move(trace), settings.progressThread);
+  auto domain = std::make_shared<Domain>(std::move(transport), std::move(watch), std::move(trace),
+                                         settings.progressThread);
   return std::unique_ptr<Communicator>(new HostCommunicator(
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }
@@ -123,6 +145,14 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key,
   return std::unique_ptr<Communicator>(
       new HostCommunicator(domain_, static_cast<std::uint32_t>(number), group.rank,
                            Topology(group.nodes), std::move(transportRanks), settings));
+}
+
+// With connections of its own: those of this one may be broken between ranks that live.
+std::unique_ptr<Communicator> HostCommunicator::shrink(const std::vector<int>& excluded,
+                                                       const Settings& settings) {
+  return shrinkTo({domain_->watch(), number_, transportRanks_, rank_, settings.timeoutMs, &shrinks_,
+                   [this] { domain_->advance(); }},
+                  excluded, [&](Oob& oob) { return create(oob, settings); });
 }
 
 }  // namespace moeccl

@@ -20,12 +20,12 @@ namespace {
 
 constexpr StructKind<moecclConfig_t> kConfig = {
     "config", "MOECCL_CONFIG_INITIALIZER", MOECCL_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, nodeId)};
+    MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, failureDetectionMs)};
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
 
-std::int64_t normalTimeout(std::int64_t milliseconds) {
-  if (milliseconds == 0) return kDefaultTimeoutMs;
+std::int64_t normalTimeout(std::int64_t milliseconds, std::int64_t standard) {
+  if (milliseconds == 0) return standard;
   // Three weeks and a half are for ever too; what waits for less need not fear an overflow.
   constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
   return milliseconds < 0 || milliseconds > kLongest ? kForever : milliseconds;
@@ -37,25 +37,30 @@ const char* valueOf(const Environment& environment, const char* name) {
 }
 
 void applyConfig(const moecclConfig_t& config, Settings* settings) {
-  settings->timeoutMs = normalTimeout(config.timeoutMs);
+  settings->timeoutMs = normalTimeout(config.timeoutMs, kDefaultTimeoutMs);
   settings->algorithms = {};
   if (config.algorithms != nullptr)
     parseAlgorithms(config.algorithms, "config.algorithms", &settings->algorithms);
 }
 
+void readMilliseconds(const Environment& environment, const char* name, std::int64_t standard,
+                      std::int64_t* into) {
+  const char* value = valueOf(environment, name);
+  if (value == nullptr) return;
+  std::int64_t milliseconds = 0;
+  const char* end = value + std::strlen(value);
+  const auto [rest, error] = std::from_chars(value, end, milliseconds);
+  if (error != std::errc() || rest != end)
+    invalid(
+        stringf("%s is \"%s\"; it must be a whole number of milliseconds "
+                "(0: %lld, negative: for ever)",
+                name, value, static_cast<long long>(standard)));
+  *into = normalTimeout(milliseconds, standard);
+}
+
 // The variables that a split's settings obey too.
 void applyEnvironment(const Environment& environment, Settings* settings) {
-  if (const char* value = valueOf(environment, "MOECCL_TIMEOUT")) {
-    std::int64_t milliseconds = 0;
-    const char* end = value + std::strlen(value);
-    const auto [rest, error] = std::from_chars(value, end, milliseconds);
-    if (error != std::errc() || rest != end)
-      invalid(
-          stringf("MOECCL_TIMEOUT is \"%s\"; it must be a whole number of milliseconds "
-                  "(0: %lld, negative: for ever)",
-                  value, static_cast<long long>(kDefaultTimeoutMs)));
-    settings->timeoutMs = normalTimeout(milliseconds);
-  }
+  readMilliseconds(environment, "MOECCL_TIMEOUT", kDefaultTimeoutMs, &settings->timeoutMs);
   if (const char* value = valueOf(environment, "MOECCL_ALGO"))
     parseAlgorithms(value, "MOECCL_ALGO", &settings->algorithms);
 }
@@ -120,16 +125,20 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
       invalid(stringf("config.memory is %d; it must be moecclMemoryHost or moecclMemoryCuda",
                       static_cast<int>(known.memory)));
     settings.memory = known.memory;
+    settings.failureDetectionMs =
+        normalTimeout(known.failureDetectionMs, kDefaultFailureDetectionMs);
     if (known.nodeId != nullptr) settings.nodeId = known.nodeId;
     applyConfig(known, &settings);
   }
   applyEnvironment(environment, &settings);
+  readMilliseconds(environment, "MOECCL_FAILURE_DETECTION", kDefaultFailureDetectionMs,
+                   &settings.failureDetectionMs);
   if (const char* value = valueOf(environment, "MOECCL_NODE_ID")) settings.nodeId = value;
+  if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
   if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
   if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
-  if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
   settings.socketsPerPeer =
       static_cast<int>(numberIn(environment, "MOECCL_SOCKETS_PER_PEER", 1, kMostTcpConnections, 1));
   settings.unexpectedBytes = static_cast<std::size_t>(numberIn(

@@ -1,6 +1,7 @@
 // How a communicator behaves: moecclConfig_t and the environment, checked and made one value.
 //
 //   MOECCL_TIMEOUT    milliseconds, over config.timeoutMs; the same meaning of 0 and of negatives
+//   MOECCL_FAILURE_DETECTION  the same, over config.failureDetectionMs
 //   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per collective
 //   MOECCL_NODE_ID    over config.nodeId
 //   MOECCL_TRANSPORT  auto | loopback | tcp | ucx
@@ -29,11 +30,13 @@ namespace moeccl {
 enum class TransportChoice { automatic, loopback, tcp, ucx };
 
 inline constexpr std::int64_t kDefaultTimeoutMs = 300'000;
+inline constexpr std::int64_t kDefaultFailureDetectionMs = 3000;
 inline constexpr std::int64_t kForever = -1;
 
 struct Settings {
   bool progressThread = false;
-  std::int64_t timeoutMs = kDefaultTimeoutMs;              // or kForever, never 0
+  std::int64_t timeoutMs = kDefaultTimeoutMs;                    // or kForever, never 0
+  std::int64_t failureDetectionMs = kDefaultFailureDetectionMs;  // or kForever
   std::array<AlgorithmChoice, kCollectives> algorithms{};  // by collective; no algorithm: automatic
   std::string nodeId;                                      // empty: found out from the host
   TransportChoice transport = TransportChoice::automatic;  // on host memory

@@ -26,6 +26,7 @@ void Stream::enqueue(HostCommunicator& communicator, Call call) {
                 "stream belongs to a communicator that is no relative of comm; make one with "
                 "moecclStreamCreate(comm, ...)");
   Domain::Lock lock(*domain_);
+  domain_->hear();
   throwIfFailed();
   communicator.throwIfFailed();
   communicator.prepare(call.choice);
@@ -76,7 +77,7 @@ bool Stream::advance() {
 bool Stream::isOver() {
   HostRun& run = active_.run();
   if (queue_.size() > 1 && run.idle()) return true;
-  const HostCommunicator& communicator = *queue_.front().communicator;
+  HostCommunicator& communicator = *queue_.front().communicator;
   if (!communicator.isOver(active_)) return false;
   return active_.counting || run.failed() || communicator.failure() != moecclSuccess ||
          partings_.over(domain_->transport());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/exec/tag.h"
+#include "src/watch/watch.h"
 
 namespace moeccl {
 
@@ -64,15 +65,6 @@ class Transfer : public TransferLink {
   } flight;
 };
 
-// What a rank tells the others, once and in a few bytes, when it cannot go on.
-struct Notice {
-  std::int32_t source = -1;   // rank that sends the notice
-  std::int32_t culprit = -1;  // rank that it blames; -1 when nobody
-  std::int32_t result = 0;    // moecclResult_t
-  std::uint32_t comm = 0;     // communicator that failed
-  char text[240] = {};        // for people
-};
-
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -121,6 +113,10 @@ class Transport {
   virtual void wait(int milliseconds) = 0;
   // Makes a wait() of another thread return. The one function that any thread may call at any time.
   virtual void wake() = 0;
+
+  // The peer is known to be dead, for which a transport need not wait to find out: what is in flight with it ends as
+  // `unreachable`, after what of it has arrived. Opens nothing.
+  virtual void lose([[maybe_unused]] int peer, [[maybe_unused]] const std::string& why) {}
 
   // Tells every other rank, best effort, without waiting for them; progress() carries it on.
   virtual void notify(const Notice& notice) = 0;

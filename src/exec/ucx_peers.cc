@@ -88,6 +88,10 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
 }
 
+void UcxTransport::lose(int rank, const std::string& why) {
+  losses_.push_back({rank, why, true});
+}
+
 void UcxTransport::doom(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);
   if (with.doomed.empty()) with.patience = Clock::now() + (with.gone ? kGivingBack : kTakingBack);

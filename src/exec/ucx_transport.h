@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "src/exec/pollable.h"
-#include "src/exec/process_watch.h"
+#include "src/watch/process_watch.h"
 #include "src/exec/transfer_list.h"
 #include "src/exec/ucx.h"
 #include "src/exec/ucx_handles.h"
@@ -63,6 +63,7 @@ class UcxTransport final : public PollableTransport {
   void wait(int milliseconds) override;
   void wake() override;
   void notify(const Notice& notice) override;
+  void lose(int peer, const std::string& why) override;
   bool nextNotice(Notice* notice) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/api/handles.h"
+#include "src/watch/local_watch.h"
 
 namespace moeccl {
 namespace {
@@ -93,8 +94,11 @@ void printCall(const std::vector<int>& nodes, const std::string& algorithm, std:
     parseAlgorithms("alltoall=" + algorithm, "call_bench", &settings.algorithms);
   moecclComm comm;
   comm.state = std::make_shared<CommState>();
-  comm.state->communicator = HostCommunicator::over(std::make_unique<InstantTransport>(ranks),
-                                                    Topology::uneven(nodes), settings);
+  comm.state->communicator = HostCommunicator::over(
+      std::make_unique<InstantTransport>(ranks),
+      makeLocalWatch(Secret{}, 0,
+                     std::vector<std::string>(static_cast<std::size_t>(ranks), "host")),
+      Topology::uneven(nodes), settings);
   comm.state->model = std::make_unique<CostModel>(Topology::uneven(nodes));
   std::vector<std::byte> in(block * ranks), out(block * ranks);
   const auto call = [&] {

@@ -103,6 +103,20 @@ TEST(Settings, Sockets) {
   EXPECT_EQ(told.unexpectedBytes, 0u);
 }
 
+TEST(Settings, FailureDetection) {
+  EXPECT_EQ(readSettings(nullptr, kNothing).failureDetectionMs, 3000);
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.failureDetectionMs = 700;
+  const Settings settings = readSettings(&config, kNothing);
+  EXPECT_EQ(settings.failureDetectionMs, 700);
+  EXPECT_EQ(readSplitSettings(settings, nullptr, kNothing).failureDetectionMs, 700);
+  config.failureDetectionMs = -9;
+  EXPECT_EQ(readSettings(&config, kNothing).failureDetectionMs, kForever);
+  EXPECT_EQ(readSettings(&config, with({{"MOECCL_FAILURE_DETECTION", "50"}})).failureDetectionMs,
+            50);
+  EXPECT_THROW(readSettings(&config, with({{"MOECCL_FAILURE_DETECTION", "5s"}})), Error);
+}
+
 TEST(Settings, EveryRegisteredAlgorithmCanBeNamed) {
   for (const Algorithm& algorithm : algorithms()) {
     const std::string text =

@@ -1,4 +1,4 @@
-#include "src/exec/process_watch.h"
+#include "src/watch/process_watch.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

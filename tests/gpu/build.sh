@@ -38,10 +38,10 @@ tools=()
 # something plain does.
 library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc"
   "$build/schedules_registry.cc")
-for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,select}/*.cc; do
+for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,select,watch}/*.cc; do
   case $source in
     src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) library_sources+=("$source") ;;
-    src/exec/ucx_*.cc | src/exec/process_watch.cc | src/bootstrap/hardware.cc) ;;
+    src/exec/ucx_*.cc | src/bootstrap/hardware.cc) ;;
     src/profile/profile_json.cc | src/profile/json_*.cc) [[ $json ]] && library_sources+=("$source") ;;
     src/profile/profile_json_absent.cc) [[ $json ]] || library_sources+=("$source") ;;
     *_absent.cc) ;; # CUDA and NCCL are here

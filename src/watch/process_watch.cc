@@ -1,4 +1,4 @@
-#include "src/exec/process_watch.h"
+#include "src/watch/process_watch.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,0 +1,225 @@
+#include "src/comm/shrink.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "src/error.h"
+#include "src/log.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// Steps of an attempt. The all-gathers of make() follow.
+constexpr std::uint32_t kWho = 0, kWhetherMade = 1, kFirstGather = 2;
+
+using Ranks = std::set<int>;  // of the job
+
+struct Proposal {
+  bool decided = false;
+  bool ok = true;
+  Ranks without;
+};
+
+std::vector<std::byte> bytesOf(const Proposal& proposal) {
+  std::vector<std::int32_t> words = {proposal.decided, proposal.ok};
+  words.insert(words.end(), proposal.without.begin(), proposal.without.end());
+  const auto bytes = std::as_bytes(std::span(words));
+  return {bytes.begin(), bytes.end()};
+}
+
+Proposal proposalIn(const std::vector<std::byte>& bytes) {
+  std::vector<std::int32_t> words(std::max<std::size_t>(bytes.size() / sizeof(std::int32_t), 2));
+  std::memcpy(words.data(), bytes.data(),
+              std::min(bytes.size(), words.size() * sizeof(std::int32_t)));
+  return {words[0] != 0, words[1] != 0, {words.begin() + 2, words.end()}};
+}
+
+bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
+               const Watch::Done& done) {
+  while (!from.watch.await(topic, std::min(deadline, afterMs(1)), done)) {
+    if (isPast(deadline)) return false;
+    from.progress();
+  }
+  return true;
+}
+
+// The all-gather of ranks that have nothing but the watch.
+class SurvivorOob final : public Oob {
+ public:
+  SurvivorOob(const Shrinking& from, std::uint32_t attempt, std::vector<int> members)
+      : from_(from), attempt_(attempt), members_(std::move(members)) {}
+
+  int rank() const override {
+    return static_cast<int>(std::ranges::find(members_, from_.watch.rank()) - members_.begin());
+  }
+  int ranks() const override { return static_cast<int>(members_.size()); }
+
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    const Topic topic{from_.comm, attempt_, kFirstGather + rounds_++};
+    from_.watch.post(topic, std::span(static_cast<const std::byte*>(send), bytes));
+    std::vector<int> missing;
+    int lost = -1;
+    const bool over = awaitWith(
+        from_, topic, afterMs(from_.timeoutMs),
+        [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
+          missing.clear();
+          for (int member : members_) {
+            const auto post = posts.find(member);
+            if (post == posts.end())
+              missing.push_back(member);
+            else if (post->second.size() == bytes && bytes > 0)
+              std::memcpy(static_cast<std::byte*>(recv) +
+                              bytes * static_cast<std::size_t>(std::ranges::find(members_, member) -
+                                                               members_.begin()),
+                          post->second.data(), bytes);
+          }
+          for (const Loss& loss : losses)
+            if (std::ranges::find(missing, loss.rank) != missing.end()) lost = loss.rank;
+          return missing.empty() || lost >= 0;
+        });
+    if (lost >= 0) gone(lost);
+    if (!over)
+      throw Error(moecclTimeout,
+                  "moecclCommShrink has waited in vain for " + rankList(ranksOf(missing)));
+  }
+
+  void check() override {
+    for (const Loss& loss : from_.watch.losses())
+      if (std::ranges::find(members_, loss.rank) != members_.end()) gone(loss.rank);
+  }
+
+ private:
+  // As the caller numbers them.
+  std::vector<int> ranksOf(const std::vector<int>& ofJob) const {
+    std::vector<int> ranks;
+    for (int member : ofJob)
+      ranks.push_back(
+          static_cast<int>(std::ranges::find(from_.members, member) - from_.members.begin()));
+    return ranks;
+  }
+  [[noreturn]] void gone(int member) const {
+    throw Error(moecclRemoteError, rankList(ranksOf({member})) + " on " +
+                                       from_.watch.hostOf(member) +
+                                       " ended during moecclCommShrink");
+  }
+
+  const Shrinking& from_;
+  const std::uint32_t attempt_;
+  const std::vector<int> members_;
+  std::uint32_t rounds_ = 0;
+};
+
+class Agreement {
+ public:
+  Agreement(const Shrinking& from, const Topic& topic) : from_(from), topic_(topic) {}
+
+  // Returns what all that live have decided on. Throws Error.
+  Proposal operator()(Proposal mine) {
+    const TimePoint deadline = afterMs(from_.timeoutMs);
+    std::optional<Proposal> decision;
+    while (!decision) {
+      if (mine.without.contains(from_.watch.rank()))
+        throw Error(
+            moecclInvalidUsage,
+            stringf("rank %d cannot shrink the communicator: the others have excluded it, or "
+                    "cannot reach it",
+                    from_.rank));
+      from_.watch.post(topic_, bytesOf(mine));
+      const bool moved = awaitWith(from_, topic_, deadline,
+                                   [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
+                                     return hear(posts, losses, &mine, &decision);
+                                   });
+      if (!moved)
+        throw Error(moecclTimeout, "moecclCommShrink has waited in vain for " + rankList(missing_) +
+                                       ": every rank that lives and is not excluded must call it");
+    }
+    decision->decided = true;
+    from_.watch.post(topic_, bytesOf(*decision));
+    return *decision;
+  }
+
+ private:
+  bool hear(const Watch::Posts& posts, const std::vector<Loss>& losses, Proposal* mine,
+            std::optional<Proposal>* decision) {
+    Ranks& without = mine->without;
+    const std::size_t before = without.size();
+    // First of all: whoever has decided may have left since, to go on.
+    for (const auto& [member, post] : posts) {
+      const Proposal theirs = proposalIn(post);
+      if (!theirs.decided || without.contains(member)) continue;
+      *decision = theirs;
+      return true;
+    }
+    for (const Loss& loss : losses)
+      if (std::ranges::find(from_.members, loss.rank) != from_.members.end())
+        without.insert(loss.rank);
+    bool ok = mine->ok;
+    missing_.clear();
+    for (std::size_t rank = 0; rank < from_.members.size(); ++rank) {
+      const int member = from_.members[rank];
+      if (without.contains(member)) continue;
+      const auto post = posts.find(member);
+      const Proposal theirs = post == posts.end() ? Proposal{} : proposalIn(post->second);
+      without.insert(theirs.without.begin(), theirs.without.end());
+      ok = ok && theirs.ok;
+      if (post == posts.end() || theirs.without != without)
+        missing_.push_back(static_cast<int>(rank));
+    }
+    if (without.size() > before) return true;
+    if (!missing_.empty()) return false;
+    *decision = Proposal{true, ok, without};
+    return true;
+  }
+
+  const Shrinking& from_;
+  const Topic topic_;
+  std::vector<int> missing_;  // ranks that have not proposed the same
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> shrinkTo(
+    const Shrinking& from, const std::vector<int>& excluded,
+    const std::function<std::unique_ptr<Communicator>(Oob&)>& make) {
+  Ranks without;
+  for (int rank : excluded) without.insert(from.members[static_cast<std::size_t>(rank)]);
+  for (;;) {
+    const std::uint32_t attempt = ++*from.attempts;
+    from.watch.forget(from.comm, attempt);
+    without = Agreement(from, {from.comm, attempt, kWho})({false, true, without}).without;
+    std::vector<int> members;
+    for (int member : from.members)
+      if (!without.contains(member)) members.push_back(member);
+    std::unique_ptr<Communicator> made;
+    std::optional<Error> error;
+    try {
+      SurvivorOob oob(from, attempt, members);
+      made = make(oob);
+    } catch (const Error& e) {
+      error = e;
+    } catch (const std::exception& e) {
+      error.emplace(moecclSystemError, e.what());
+    }
+    // A rank may have ended after others were done.
+    Proposal outcome;
+    try {
+      outcome = Agreement(from, {from.comm, attempt, kWhetherMade})({false, !error, without});
+    } catch (...) {
+      if (made) made->abort();
+      throw;
+    }
+    if (outcome.ok && outcome.without == without) return made;
+    if (made) made->abort();
+    if (outcome.without == without)
+      throw error ? *error
+                  : Error(moecclRemoteError,
+                          "another rank could not make the communicator of those that are left");
+    without = outcome.without;
+  }
+}
+
+}  // namespace moeccl

@@ -1,0 +1,46 @@
+// The control connections of a job: which ranks have one, and how they come about at the start.
+//
+// Rank i has one with the ranks i +- 2^j, and with at least one rank of another node where there is any: so each rank
+// is watched from outside of its node, few connections are needed, and those that live stay connected among themselves
+// whichever nodes are lost. Ranks of a node use Unix sockets, whose files are gone when this is done; others use TCP, on
+// a port that is closed when this is done. Connections are made at the start only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "algorithms/topology.h"
+#include "src/bootstrap/oob.h"
+#include "src/bootstrap/rendezvous_id.h"
+#include "src/bootstrap/socket.h"
+#include "src/watch/process_watch.h"
+
+namespace moeccl {
+
+// The peers of a rank, in ascending order. Symmetric.
+std::vector<int> controlPeers(const Topology& topology, int rank);
+
+struct MeshOptions {
+  Secret secret{};
+  std::vector<std::string> hosts;       // by rank, for people
+  std::int64_t failureDetectionMs = 0;  // negative: a host that no longer answers goes unnoticed
+  std::int64_t timeoutMs = -1;          // for all to connect; negative: for ever
+  std::string interfaces;               // that may be listened on (interfaces.h)
+};
+
+struct ControlLink {
+  int peer = -1;
+  Socket socket;
+};
+
+struct Mesh {
+  std::vector<ControlLink> links;          // to the peers, each of which has proved itself
+  std::vector<ProcessIdentity> processes;  // by rank
+};
+
+// Collective. Throws Error: names the ranks that cannot be reached.
+Mesh connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options);
+
+}  // namespace moeccl

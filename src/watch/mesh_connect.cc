@@ -1,0 +1,266 @@
+// How control connections are made: the lower rank of two listens, the higher one dials.
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "src/bootstrap/acceptor.h"
+#include "src/bootstrap/clock.h"
+#include "src/bootstrap/handshake.h"
+#include "src/bootstrap/interfaces.h"
+#include "src/error.h"
+#include "src/text.h"
+#include "src/watch/mesh.h"
+
+namespace moeccl {
+namespace {
+
+// Between two looks whether the job still stands.
+constexpr std::int64_t kLookMs = 50;
+
+// What peers need to know of a rank. Plain bytes.
+struct Contact {
+  ProcessIdentity process;
+  IpAddress address;
+  std::uint16_t port = 0;  // 0: none listens
+  char path[64] = {};      // of a Unix socket; empty: none
+};
+
+// A file that is gone with this.
+class SocketFile {
+ public:
+  SocketFile() = default;
+  ~SocketFile() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+  SocketFile(const SocketFile&) = delete;
+  SocketFile& operator=(const SocketFile&) = delete;
+
+  // Throws Error.
+  Socket listen();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+sockaddr_un addressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return address;
+}
+
+Socket SocketFile::listen() {
+  // Ranks of a node share /dev/shm: that makes them one (host.cc).
+  std::uint64_t name[2];
+  fillRandom(std::as_writable_bytes(std::span(name)));
+  const std::string path =
+      stringf("/dev/shm/moeccl.%016llx%016llx", static_cast<unsigned long long>(name[0]),
+              static_cast<unsigned long long>(name[1]));
+  Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const sockaddr_un address = addressOf(path);
+  if (!socket ||
+      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    throw Error(moecclSystemError,
+                stringf("cannot make a socket in /dev/shm: %s", std::strerror(errno)));
+  path_ = path;
+  if (::listen(socket.get(), SOMAXCONN) != 0)
+    throw Error(moecclSystemError,
+                stringf("cannot listen on %s: %s", path.c_str(), std::strerror(errno)));
+  return socket;
+}
+
+class Connector {
+ public:
+  Connector(Oob& oob, const Topology& topology, const MeshOptions& options);
+  Mesh connect();
+
+ private:
+  // A connection that this rank dials, until it is a link.
+  struct Dial {
+    int peer;
+    Socket socket;                       // none: another try is due at `until`
+    std::optional<Handshake> handshake;  // none: not connected yet
+    TimePoint until = kNever;
+  };
+
+  bool sameNode(int peer) const { return topology_.nodeOf(peer) == topology_.nodeOf(oob_.rank()); }
+  void exchangeContacts();
+  void begin(Dial& dial);
+  void greet(Dial& dial);
+  // Whether it is a link.
+  bool advanceDial(Dial& dial, bool ready);
+  void takeGuests();
+  void round();
+  [[noreturn]] void unreachable(int peer, const std::string& why) const;
+  std::vector<int> missing() const;
+
+  Oob& oob_;
+  const Topology& topology_;
+  const MeshOptions& options_;
+  const std::vector<int> peers_;
+  SocketFile file_;
+  Acceptor acceptor_;
+  std::vector<Contact> contacts_;
+  std::vector<Dial> dials_;
+  std::vector<ControlLink> links_;
+};
+
+Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& options)
+    : oob_(oob),
+      topology_(topology),
+      options_(options),
+      peers_(controlPeers(topology, oob.rank())),
+      acceptor_(options.secret) {}
+
+[[noreturn]] void Connector::unreachable(int peer, const std::string& why) const {
+  throw Error(moecclRemoteError,
+              stringf("rank %d cannot reach rank %d on %s: %s", oob_.rank(), peer,
+                      options_.hosts[static_cast<std::size_t>(peer)].c_str(), why.c_str()));
+}
+
+void Connector::exchangeContacts() {
+  Contact mine;
+  agreeAfter(oob_, [&] {
+    mine.process = ProcessIdentity::self();
+    for (int peer : peers_) {
+      if (peer < oob_.rank()) continue;
+      if (sameNode(peer) && file_.path().empty()) acceptor_.listen(file_.listen());
+      if (!sameNode(peer) && mine.port == 0) {
+        mine.address = addressesToListenOn(options_.interfaces, interfaceAddresses()).front();
+        mine.port = acceptor_.listen(mine.address);
+      }
+    }
+    std::strncpy(mine.path, file_.path().c_str(), sizeof mine.path - 1);
+  });
+  contacts_ = exchangeValue(oob_, mine);
+}
+
+void Connector::begin(Dial& dial) {
+  const Contact& contact = contacts_[static_cast<std::size_t>(dial.peer)];
+  dial.socket = Socket();
+  if (!sameNode(dial.peer)) {
+    if (const int error = startConnect(contact.address, contact.port, &dial.socket))
+      unreachable(dial.peer, std::strerror(error));
+    dial.until = afterMs(options_.failureDetectionMs);
+    return;
+  }
+  Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const sockaddr_un address = addressOf(contact.path);
+  if (socket &&
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    dial.socket = std::move(socket);
+    return greet(dial);
+  }
+  if (errno != EAGAIN) unreachable(dial.peer, std::strerror(errno));
+  dial.until = afterMs(kLookMs);  // many dial it at the same time
+}
+
+void Connector::greet(Dial& dial) {
+  dial.handshake = Handshake::dialer(options_.secret,
+                                     {static_cast<std::uint32_t>(oob_.rank()),
+                                      static_cast<std::uint32_t>(ConnectionPurpose::control), 0});
+  dial.until = kNever;  // it is there, however slow
+}
+
+bool Connector::advanceDial(Dial& dial, bool ready) {
+  if (!dial.socket) {
+    if (isPast(dial.until)) begin(dial);
+    return false;
+  }
+  if (!dial.handshake) {
+    if (!ready && isPast(dial.until))
+      unreachable(dial.peer, stringf("its host has not answered for %lld ms",
+                                     static_cast<long long>(options_.failureDetectionMs)));
+    if (!ready) return false;
+    if (const int error = connectResult(dial.socket)) unreachable(dial.peer, std::strerror(error));
+    tuneConnection(dial.socket);
+    breakWhenSilent(dial.socket, options_.failureDetectionMs);
+    greet(dial);
+  }
+  if (!advance(*dial.handshake, dial.socket))
+    unreachable(dial.peer, dial.handshake->state() == Handshake::State::refused
+                               ? "something else listens there"
+                               : "it has closed the connection");
+  return dial.handshake->state() == Handshake::State::done;
+}
+
+void Connector::takeGuests() {
+  acceptor_.serve();
+  for (Acceptor::Guest guest; acceptor_.next(&guest);) {
+    const auto peer = static_cast<int>(guest.hello.rank);
+    const std::vector<int> awaited = missing();
+    if (guest.hello.purpose != static_cast<std::uint32_t>(ConnectionPurpose::control) ||
+        peer <= oob_.rank() || std::ranges::find(awaited, peer) == awaited.end())
+      continue;
+    if (!sameNode(peer)) breakWhenSilent(guest.socket, options_.failureDetectionMs);
+    links_.push_back({peer, std::move(guest.socket)});
+  }
+}
+
+std::vector<int> Connector::missing() const {
+  std::vector<int> missing;
+  for (int peer : peers_)
+    if (std::ranges::find(links_, peer, &ControlLink::peer) == links_.end())
+      missing.push_back(peer);
+  return missing;
+}
+
+void Connector::round() {
+  std::vector<pollfd> polled = {{acceptor_.fd(), POLLIN, 0}};
+  for (const Dial& dial : dials_) {
+    const bool writes = !dial.handshake || !dial.handshake->toSend().empty();
+    polled.push_back({dial.socket.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
+  }
+  poll(polled.data(), polled.size(), static_cast<int>(kLookMs));
+  for (std::size_t i = 0; i < dials_.size(); ++i) {
+    Dial& dial = dials_[i];
+    if (!advanceDial(dial, polled[i + 1].revents != 0)) continue;
+    links_.push_back({dial.peer, std::move(dial.socket)});
+    dial.peer = -1;
+  }
+  std::erase_if(dials_, [](const Dial& dial) { return dial.peer < 0; });
+  takeGuests();
+}
+
+Mesh Connector::connect() {
+  exchangeContacts();
+  for (int peer : peers_) {
+    if (peer > oob_.rank()) continue;
+    dials_.push_back({peer, {}, {}});
+    begin(dials_.back());
+  }
+  const TimePoint deadline = afterMs(options_.timeoutMs);
+  TimePoint look = afterMs(kLookMs);
+  while (links_.size() < peers_.size()) {
+    round();
+    if (!isPast(look)) continue;
+    look = afterMs(kLookMs);
+    oob_.check();
+    if (isPast(deadline))
+      throw Error(moecclTimeout,
+                  stringf("rank %d has waited %lld ms for %s to connect", oob_.rank(),
+                          static_cast<long long>(options_.timeoutMs), rankList(missing()).c_str()));
+  }
+  // The file and the port are of use until all have come.
+  agree(oob_, std::nullopt);
+  Mesh mesh;
+  for (const Contact& contact : contacts_) mesh.processes.push_back(contact.process);
+  std::ranges::sort(links_, {}, &ControlLink::peer);
+  mesh.links = std::move(links_);
+  return mesh;
+}
+
+}  // namespace
+
+Mesh connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options) {
+  return Connector(oob, topology, options).connect();
+}
+
+}  // namespace moeccl

@@ -1,0 +1,428 @@
+// Ranks that end: the others' calls return soon, name them, and nobody else.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/api/ranks.h"
+#include "tests/api/results.h"
+
+namespace moeccl::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kRanks = 8, kNodes = 2;
+
+// What the ranks of a job share.
+struct Board {
+  std::atomic<bool> idReady;
+  moecclUniqueId id;
+  std::atomic<int> ready, over;
+  std::atomic<std::int64_t> killed;  // when, by Clock
+};
+
+std::int64_t now() { return Clock::now().time_since_epoch() / milliseconds(1); }
+
+std::string nodeOf(int rank) { return "node" + std::to_string(rank / (kRanks / kNodes)); }
+
+moecclComm_t join(Board& board, int rank, const char* algorithms, bool progressThread) {
+  if (rank == 0) {
+    check(moecclGetUniqueId(&board.id));
+    board.idReady = true;
+  }
+  while (!board.idReady) std::this_thread::yield();
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  const std::string node = nodeOf(rank);
+  config.nodeId = node.c_str();
+  config.algorithms = algorithms;
+  config.progressThread = progressThread;
+  config.timeoutMs = 60000;
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitRankConfig(&comm, kRanks, board.id, rank, &config));
+  return comm;
+}
+
+// Runs `part` on processes, of which `victim` kills itself in it.
+void runProcesses(int victim, const std::function<void(Board& board, int rank)>& part) {
+  void* const memory =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Board& board = *new (memory) Board{};
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      try {
+        part(board, rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+      _exit(testing::Test::HasFailure());
+    }
+    children.push_back(child);
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int status = 0;
+    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+    EXPECT_EQ(status, rank == victim ? SIGKILL : 0) << "rank " << rank;
+  }
+  munmap(memory, sizeof(Board));
+}
+
+void expectNamed(const std::string& text, int victim) {
+  const std::string name = "rank " + std::to_string(victim) + " on " + nodeOf(victim) + " is dead";
+  EXPECT_NE(text.find(name), std::string::npos) << text;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_EQ(text.find("rank " + std::to_string(rank)), std::string::npos) << text;
+  }
+}
+
+// How calls are made.
+struct Way {
+  const char* name;
+  const char* algorithms;
+  bool onStream, progressThread;
+};
+
+class Death : public testing::TestWithParam<Way> {};
+
+// Exchanges until it fails; returns the text.
+std::string untilFailure(moecclComm_t comm, bool onStream, const std::function<void(int)>& before) {
+  std::vector<float> in(64 * 1024, 1.0f), out(kRanks * in.size());
+  moecclStream_t stream = nullptr;
+  if (onStream) check(moecclStreamCreate(comm, &stream), comm);
+  std::string text;
+  for (int round = 0; text.empty(); ++round) {
+    before(round);
+    moecclResult_t result = moecclSuccess;
+    const bool gathers = round % 2 == 0;
+    if (gathers)
+      result = moecclAllGather(in.data(), out.data(), 1024, moecclFloat32, comm, stream);
+    else
+      result =
+          moecclAllReduce(in.data(), out.data(), in.size(), moecclFloat32, moecclSum, comm, stream);
+    bool ofCall = result != moecclSuccess;
+    if (!ofCall && onStream) result = moecclStreamSynchronize(stream);
+    if (result != moecclSuccess) {
+      text = moecclGetLastError(ofCall ? comm : nullptr);
+      EXPECT_EQ(result, moecclRemoteError) << text;
+    }
+  }
+  if (stream != nullptr) moecclStreamDestroy(stream);
+  return text;
+}
+
+TEST_P(Death, IsToldByNameAndSoon) {
+  for (int victim : {0, 3, 6}) {
+    SCOPED_TRACE("rank " + std::to_string(victim) + " dies");
+    runProcesses(victim, [&](Board& board, int rank) {
+      moecclComm_t comm = join(board, rank, GetParam().algorithms, GetParam().progressThread);
+      const std::string text = untilFailure(comm, GetParam().onStream, [&](int round) {
+        if (rank != victim || round < 3 + victim) return;
+        board.killed = now();
+        raise(SIGKILL);
+      });
+      // Most of it is the machine's other work.
+      EXPECT_LT(now() - board.killed, 10000);
+      expectNamed(text, victim);
+      int failed[kRanks] = {}, count = kRanks;
+      check(moecclCommGetFailedRanks(comm, failed, &count), comm);
+      EXPECT_EQ(count, 1);
+      EXPECT_EQ(failed[0], victim);
+      // The text stays.
+      check(moecclCommGetFailedRanks(comm, nullptr, &(count = 0)), comm);
+      EXPECT_EQ(count, 1);
+      ++board.over;
+      while (board.over < kRanks - 1) std::this_thread::yield();
+      EXPECT_EQ(moecclAllGather(&rank, failed, 1, moecclInt32, comm, nullptr), moecclRemoteError);
+      expectNamed(moecclGetLastError(comm), victim);
+      check(moecclCommAbort(comm));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Death,
+                         testing::Values(Way{"blocking", "", false, false},
+                                         Way{"hierarchical",
+                                             "allreduce=hierarchical;allgather=hierarchical", false,
+                                             false},
+                                         Way{"onStreams", "", true, false},
+                                         Way{"progressThread", "", true, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Who is in no call learns of it too.
+TEST(Deaths, AreKnownOutsideOfCalls) {
+  constexpr int kVictim = 5;
+  runProcesses(kVictim, [&](Board& board, int rank) {
+    moecclComm_t comm = join(board, rank, "", false);
+    ++board.ready;
+    while (board.ready < kRanks) std::this_thread::yield();
+    if (rank == kVictim) raise(SIGKILL);
+    const auto limit = Clock::now() + std::chrono::seconds(20);
+    int failed = -1, count = 0;
+    while (count == 0 && Clock::now() < limit) {
+      count = 1;
+      check(moecclCommGetFailedRanks(comm, &failed, &count), comm);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(count, 1);
+    EXPECT_EQ(failed, kVictim);
+    moecclResult_t state = moecclSuccess;
+    check(moecclCommGetAsyncError(comm, &state), comm);
+    EXPECT_EQ(state, moecclRemoteError);
+    ++board.over;
+    while (board.over < kRanks - 1) std::this_thread::yield();
+    check(moecclCommAbort(comm));
+  });
+}
+
+// A rank of another part of a split is nobody's concern.
+TEST(Deaths, OfOthersDoNotMatter) {
+  constexpr int kVictim = 2;
+  runProcesses(kVictim, [&](Board& board, int rank) {
+    moecclComm_t comm = join(board, rank, "", false), half = nullptr;
+    check(moecclCommSplit(comm, rank % 2, rank, &half, nullptr), comm);
+    ++board.ready;
+    while (board.ready < kRanks) std::this_thread::yield();
+    if (rank == kVictim) raise(SIGKILL);
+    int failed = -1, count = 0;
+    while (count == 0) check(moecclCommGetFailedRanks(comm, nullptr, &(count = 0)), comm);
+    int mine[kRanks / 2] = {};
+    const moecclResult_t result = moecclAllGather(&rank, mine, 1, moecclInt32, half, nullptr);
+    check(moecclCommGetFailedRanks(half, &failed, &(count = 1)), half);
+    if (rank % 2 == 1) {
+      EXPECT_EQ(result, moecclSuccess) << moecclGetLastError(half);
+      for (int i = 0; i < kRanks / 2; ++i) EXPECT_EQ(mine[i], 2 * i + 1);
+      EXPECT_EQ(count, 0);
+    } else {
+      EXPECT_EQ(result, moecclRemoteError);
+      const std::string text = moecclGetLastError(half);
+      EXPECT_NE(text.find("rank 1 on node0 is dead"), std::string::npos) << text;  // of the half
+      EXPECT_EQ(count, 1);
+      EXPECT_EQ(failed, 1);
+    }
+    ++board.over;
+    while (board.over < kRanks - 1) std::this_thread::yield();
+    check(moecclCommAbort(half));
+    check(moecclCommAbort(comm));
+  });
+}
+
+// What `survivors` have in common, by a gather and a reduction of everyone's rank in the job.
+void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
+  int count = 0, rank = -1;
+  check(moecclCommCount(comm, &count), comm);
+  check(moecclCommUserRank(comm, &rank), comm);
+  ASSERT_EQ(count, static_cast<int>(survivors.size()));
+  EXPECT_EQ(survivors[static_cast<std::size_t>(rank)], me);
+  std::vector<int> all(survivors.size());
+  check(moecclAllGather(&me, all.data(), 1, moecclInt32, comm, nullptr), comm);
+  EXPECT_EQ(all, survivors);
+  std::vector<int> in(50000, me), sum(in.size());
+  check(moecclAllReduce(in.data(), sum.data(), in.size(), moecclInt32, moecclSum, comm, nullptr),
+        comm);
+  int expected = 0;
+  for (int survivor : survivors) expected += survivor;
+  EXPECT_EQ(sum, std::vector<int>(in.size(), expected));
+}
+
+// One after the other ends, at any moment; those that are left go on, down to the last.
+TEST(Shrink, GoesOnWithThoseThatLive) {
+  for (const bool exits : {false, true}) {
+    void* const memory =
+        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    Board& board = *new (memory) Board{};
+    const std::vector<int> order = {2, 0, 7, 5, 4, 1, 3, 6};
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t child = fork();
+      if (child == 0) {
+        try {
+          moecclComm_t comm = join(board, rank, "", false);
+          std::vector<int> left = {0, 1, 2, 3, 4, 5, 6, 7};
+          int met = 0;
+          for (int victim : order) {
+            expectWorks(comm, left, rank);
+            if (left.size() == 1) break;
+            ++board.ready;
+            met += static_cast<int>(left.size());
+            while (board.ready < met) std::this_thread::yield();
+            if (rank == victim && exits) _exit(0);
+            if (rank == victim) raise(SIGKILL);
+            std::erase(left, victim);
+            const std::string text = untilFailure(comm, false, [](int) {});
+            moecclComm_t smaller = nullptr;
+            check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+            check(moecclCommAbort(comm));
+            comm = smaller;
+          }
+          check(moecclCommDestroy(comm));
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        }
+        _exit(testing::Test::HasFailure());
+      }
+      children.push_back(child);
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      int status = 0;
+      waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+      EXPECT_EQ(status, exits || rank == order.back() ? 0 : SIGKILL) << "rank " << rank;
+    }
+    munmap(memory, 4096);
+  }
+}
+
+// Ranks end while the others shrink; a grid can be made of what is left.
+TEST(Shrink, OfRanksThatEndMeanwhile) {
+  void* const memory =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  for (int delay : {0, 300, 1000, 3000, 8000, 20000}) {
+    SCOPED_TRACE(delay);
+    Board& board = *new (memory) Board{};
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t child = fork();
+      if (child == 0) {
+        try {
+          moecclComm_t comm = join(board, rank, "", false), smaller = nullptr;
+          if (rank == 3) raise(SIGKILL);
+          untilFailure(comm, false, [](int) {});
+          if (rank == 1 || rank == 6)
+            std::thread([rank, delay] {
+              std::this_thread::sleep_for(std::chrono::microseconds(delay * (1 + rank / 3)));
+              raise(SIGKILL);
+            }).detach();
+          std::vector<int> left;
+          for (;;) {
+            check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+            check(moecclCommAbort(comm));
+            comm = smaller;
+            int count = 0;
+            check(moecclCommCount(comm, &count), comm);
+            left.assign(static_cast<std::size_t>(count), -1);
+            const moecclResult_t result =
+                moecclAllGather(&rank, left.data(), 1, moecclInt32, comm, nullptr);
+            if (result == moecclSuccess && count == 5) break;
+            if (rank == 1 || rank == 6 || result == moecclSuccess)
+              untilFailure(comm, false, [](int) {});
+          }
+          EXPECT_EQ(left, (std::vector<int>{0, 2, 4, 5, 7}));
+          expectWorks(comm, left, rank);
+          moecclGrid_t grid = nullptr;
+          check(moecclGridCreate(comm, {1, 5, 1, moecclOrderEspEp}, &grid), comm);
+          check(moecclGridDestroy(grid));
+          check(moecclCommDestroy(comm));
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        }
+        _exit(testing::Test::HasFailure());
+      }
+      children.push_back(child);
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      int status = 0;
+      waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+      EXPECT_EQ(status, rank == 1 || rank == 3 || rank == 6 ? SIGKILL : 0) << "rank " << rank;
+    }
+  }
+  munmap(memory, 4096);
+}
+
+// Threads too, and without any failure. Whoever is excluded learns of it if he asks.
+TEST(Shrink, LeavesOutWhoIsExcluded) {
+  for (const bool processes : {false, true}) {
+    Job job{.ranks = 5, .nodes = {3, 2}, .algorithms = {}};
+    job.processes = processes;
+    runJob(job, [](moecclComm_t comm, int rank) {
+      moecclComm_t smaller = nullptr;
+      const std::vector<int> out = {1, 4};
+      if (rank == 1) {
+        const int other = 4;
+        checkError(moecclCommShrink(comm, &other, 1, &smaller, nullptr), moecclInvalidUsage, comm,
+                   {"rank 1", "excluded"});
+      } else if (rank != 4) {
+        check(moecclCommShrink(comm, out.data(), 2, &smaller, nullptr), comm);
+        expectWorks(smaller, {0, 2, 3}, rank);
+        check(moecclCommDestroy(smaller));
+      }
+      // The other is as it was.
+      std::vector<int> all(5);
+      check(moecclAllGather(&rank, all.data(), 1, moecclInt32, comm, nullptr), comm);
+      EXPECT_EQ(all, (std::vector<int>{0, 1, 2, 3, 4}));
+    });
+  }
+}
+
+TEST(Shrink, AfterAnAbort) {
+  for (const bool processes : {false, true}) {
+    Job job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}};
+    job.processes = processes;
+    runJob(job, [](moecclComm_t comm, int rank) {
+      if (rank == 2) throw Aborts{};
+      int all[4];
+      checkError(moecclAllGather(&rank, all, 1, moecclInt32, comm, nullptr), moecclRemoteError,
+                 comm, {"rank 2"});
+      moecclComm_t smaller = nullptr;
+      check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+      expectWorks(smaller, {0, 1, 3}, rank);
+      check(moecclCommDestroy(smaller));
+    });
+  }
+}
+
+TEST(Shrink, NamesWhoDoesNotCome) {
+  Job job{.ranks = 3, .nodes = {}, .algorithms = {}};
+  job.timeoutMs = 700;
+  runJob(job, [](moecclComm_t comm, int rank) {
+    moecclComm_t smaller = nullptr;
+    if (rank == 1)
+      std::this_thread::sleep_for(milliseconds(1500));
+    else
+      checkError(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), moecclTimeout, comm,
+                 {"rank 1"});
+    throw Aborts{};
+  });
+}
+
+TEST(Shrink, WrongArguments) {
+  runJob({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
+    moecclComm_t smaller = nullptr;
+    const auto wrong = [&](moecclResult_t result, const std::vector<std::string>& parts) {
+      checkError(result, moecclInvalidArgument, comm, parts);
+    };
+    const int none = 2, negative = -1;
+    wrong(moecclCommShrink(comm, nullptr, 0, nullptr, nullptr),
+          {"moecclCommShrink", "newComm is NULL"});
+    wrong(moecclCommShrink(comm, nullptr, 1, &smaller, nullptr), {"exclude is NULL"});
+    wrong(moecclCommShrink(comm, &none, -1, &smaller, nullptr), {"nExclude is -1"});
+    wrong(moecclCommShrink(comm, &none, 1, &smaller, nullptr), {"exclude[0] is 2", "[0, 2)"});
+    wrong(moecclCommShrink(comm, &negative, 1, &smaller, nullptr), {"exclude[0] is -1"});
+    wrong(moecclCommShrink(comm, &rank, 1, &smaller, nullptr),
+          {"exclude[0]", "the rank that calls"});
+    int count = -1;
+    wrong(moecclCommGetFailedRanks(comm, nullptr, nullptr), {"nRanks is NULL"});
+    wrong(moecclCommGetFailedRanks(comm, &count, &count), {"*nRanks is -1"});
+    wrong(moecclCommGetFailedRanks(comm, nullptr, &(count = 1)), {"ranks is NULL"});
+    checkError(moecclCommGetFailedRanks(nullptr, &count, &count), moecclInvalidArgument, nullptr,
+               {"comm is NULL"});
+    checkError(moecclCommShrink(nullptr, nullptr, 0, &smaller, nullptr), moecclInvalidArgument,
+               nullptr, {"comm is NULL"});
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test

@@ -1,0 +1,341 @@
+// What ranks hear of one another: threads on the local watch, processes over control connections.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "src/bootstrap/rendezvous.h"
+#include "src/watch/local_watch.h"
+#include "src/watch/mesh_watch.h"
+#include "tests/bootstrap/support.h"
+
+namespace moeccl::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<std::string> hostNames(const Topology& topology) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < topology.ranks(); ++rank)
+    names.push_back("host" + std::to_string(topology.nodeOf(rank)));
+  return names;
+}
+
+MeshOptions optionsOf(const Topology& topology) {
+  MeshOptions options;
+  std::memset(options.secret.data(), 7, options.secret.size());
+  options.hosts = hostNames(topology);
+  options.failureDetectionMs = 3000;
+  options.timeoutMs = 20000;
+  return options;
+}
+
+// Nodes of the sizes.
+Topology nodesOf(const std::vector<int>& sizes) {
+  std::vector<int> nodes;
+  for (std::size_t node = 0; node < sizes.size(); ++node)
+    nodes.insert(nodes.end(), static_cast<std::size_t>(sizes[node]), static_cast<int>(node));
+  return Topology(nodes);
+}
+
+// Waits for the next news of a kind.
+template <typename What>
+bool awaitNews(Watch& watch, What* what, milliseconds limit = std::chrono::seconds(20)) {
+  return eventually(
+      [&] {
+        for (Watch::News news; watch.next(&news);)
+          if (auto* found = std::get_if<What>(&news)) {
+            *what = *found;
+            return true;
+          }
+        return false;
+      },
+      limit);
+}
+
+TEST(ControlPeers, AreSymmetricFewAndReachOtherNodes) {
+  std::vector<Topology> topologies = {nodesOf({1}),       nodesOf({2}),    nodesOf({1, 1}),
+                                      nodesOf({3, 3}),    nodesOf({7, 2}), nodesOf({4, 4, 4, 4}),
+                                      nodesOf({1, 6, 6}), nodesOf({9, 1}), nodesOf({32, 31})};
+  topologies.emplace_back(std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1});
+  topologies.emplace_back(std::vector<int>{0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  for (const Topology& topology : topologies) {
+    const int ranks = topology.ranks();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::vector<int> peers = controlPeers(topology, rank);
+      EXPECT_TRUE(std::ranges::find(peers, rank) == peers.end());
+      bool elsewhere = topology.nodes() == 1;
+      for (int peer : peers) {
+        const std::vector<int> theirs = controlPeers(topology, peer);
+        EXPECT_TRUE(std::ranges::find(theirs, rank) != theirs.end()) << rank << " " << peer;
+        elsewhere |= topology.nodeOf(peer) != topology.nodeOf(rank);
+      }
+      EXPECT_TRUE(elsewhere) << "rank " << rank << " of " << ranks
+                             << " is watched by its node alone";
+    }
+    // Whichever node is lost, the others' ranks stay connected among themselves.
+    for (int lost = 0; lost < topology.nodes() && topology.nodes() > 1; ++lost) {
+      std::set<int> reached;
+      std::vector<int> next;
+      for (int rank = 0; rank < ranks && next.empty(); ++rank)
+        if (topology.nodeOf(rank) != lost) next.push_back(rank);
+      while (!next.empty()) {
+        const int rank = next.back();
+        next.pop_back();
+        if (topology.nodeOf(rank) == lost || !reached.insert(rank).second) continue;
+        for (int peer : controlPeers(topology, rank)) next.push_back(peer);
+      }
+      int living = 0;
+      for (int rank = 0; rank < ranks; ++rank) living += topology.nodeOf(rank) != lost;
+      EXPECT_EQ(static_cast<int>(reached.size()), living) << "without node " << lost;
+    }
+  }
+}
+
+struct Kind {
+  const char* name;
+  bool local;
+};
+
+class Watches : public testing::TestWithParam<Kind> {
+ protected:
+  // Runs `part` on threads that have a watch each.
+  void run(const Topology& topology, const std::function<void(Watch&)>& part) {
+    const int ranks = topology.ranks();
+    const moecclUniqueId id = makeUniqueId();
+    std::barrier<> made(ranks), over(ranks);
+    expectSuccess(runThreads(ranks, [&](int rank) {
+      std::unique_ptr<Watch> watch;
+      if (GetParam().local) {
+        watch = makeLocalWatch(optionsOf(topology).secret, rank, hostNames(topology));
+      } else {
+        const auto oob = join(id, ranks, rank, 20000);
+        watch = makeMeshWatch(*oob, topology, optionsOf(topology));
+      }
+      made.arrive_and_wait();
+      part(*watch);
+      over.arrive_and_wait();
+    }));
+  }
+};
+
+TEST_P(Watches, NoticesReachEverybodyInOrder) {
+  run(nodesOf({4, 3}), [](Watch& watch) {
+    for (int i = 0; i < 20; ++i) {
+      Notice notice;
+      notice.culprit = i == 0 ? 1000000 : i % watch.ranks();  // there is no such rank
+      notice.comm = static_cast<std::uint32_t>(i);
+      std::memset(notice.text, 'x', sizeof notice.text);  // without an end
+      watch.tell(notice);
+    }
+    std::vector<std::uint32_t> heard(static_cast<std::size_t>(watch.ranks()));
+    for (int i = 0; i < 20 * (watch.ranks() - 1); ++i) {
+      Notice notice;
+      ASSERT_TRUE(awaitNews(watch, &notice));
+      ASSERT_GE(notice.source, 0);
+      ASSERT_LT(notice.source, watch.ranks());
+      EXPECT_EQ(notice.comm, heard[static_cast<std::size_t>(notice.source)]++);
+      EXPECT_EQ(notice.culprit,
+                notice.comm == 0 ? -1 : static_cast<int>(notice.comm) % watch.ranks());
+      EXPECT_EQ(strnlen(notice.text, sizeof notice.text), sizeof notice.text - 1);
+    }
+  });
+}
+
+TEST_P(Watches, PostsAreReplaced) {
+  run(nodesOf({2, 2, 1}), [](Watch& watch) {
+    for (int round = 0; round < 3; ++round) {
+      const int mine = round * 100 + watch.rank();
+      watch.post({7, 1, 2}, std::as_bytes(std::span(&mine, 1)));
+      EXPECT_TRUE(
+          watch.await({7, 1, 2}, afterMs(20000), [&](const Watch::Posts& posts, const auto&) {
+            return std::ranges::all_of(posts,
+                                       [&](const auto& post) {
+                                         int value = 0;
+                                         std::memcpy(&value, post.second.data(), sizeof value);
+                                         return value >= round * 100 && value % 100 == post.first;
+                                       }) &&
+                   static_cast<int>(posts.size()) == watch.ranks();
+          }));
+    }
+    EXPECT_FALSE(watch.await({7, 1, 3}, afterMs(10), [](const Watch::Posts& posts, const auto&) {
+      return !posts.empty();
+    }));
+  });
+}
+
+TEST_P(Watches, WhoLeavesIsNotDead) {
+  run(nodesOf({2, 3}), [](Watch& watch) {
+    if (watch.rank() == 3) return watch.leave();
+    Loss loss;
+    ASSERT_TRUE(awaitNews(watch, &loss));
+    EXPECT_EQ(loss.rank, 3);
+    EXPECT_TRUE(loss.left);
+    EXPECT_EQ(watch.losses().size(), 1u);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Watches, testing::Values(Kind{"local", true}, Kind{"mesh", false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Runs `part` on forked processes; those that `die` kill themselves in it. All that live must succeed.
+void runProcesses(const Topology& topology, const std::set<int>& dying,
+                  const std::function<void(Watch&, int* told)>& part) {
+  const int ranks = topology.ranks();
+  const moecclUniqueId id = makeUniqueId();
+  void* const shared =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const Outcome outcome = outcomeOf([&] {
+        const auto oob = join(id, ranks, rank, 20000);
+        const auto watch = makeMeshWatch(*oob, topology, optionsOf(topology));
+        part(*watch, static_cast<int*>(shared));
+      });
+      if (outcome.result != moecclSuccess)
+        std::fprintf(stderr, "rank %d: %s\n", rank, outcome.text.c_str());
+      _exit(outcome.result != moecclSuccess || testing::Test::HasFailure());
+    }
+    children.push_back(child);
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    int status = 0;
+    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+    EXPECT_EQ(status, dying.contains(rank) ? SIGKILL : 0) << "rank " << rank;
+  }
+  munmap(shared, 4096);
+}
+
+// All hear of all deaths, of which most have no connection with them, and all say the same of them.
+TEST(MeshWatch, DeathsAreKnownToAll) {
+  const std::set<int> dying = {1, 5, 6};
+  const auto began = std::chrono::steady_clock::now();
+  runProcesses(nodesOf({4, 4, 3}), dying, [&](Watch& watch, int* told) {
+    auto& over = *reinterpret_cast<std::atomic<int>*>(told);
+    if (dying.contains(watch.rank())) raise(SIGKILL);
+    std::set<int> dead;
+    for (Loss loss; dead.size() < dying.size() && awaitNews(watch, &loss);) {
+      EXPECT_FALSE(loss.left);
+      EXPECT_NE(loss.why.find("process"), std::string::npos) << loss.why;
+      dead.insert(loss.rank);
+    }
+    EXPECT_EQ(dead, dying);
+    ++over;
+    EXPECT_TRUE(eventually([&] { return over == 8; }));
+    // Others may have left by now.
+    EXPECT_EQ(std::ranges::count(watch.losses(), false, &Loss::left),
+              static_cast<std::ptrdiff_t>(dying.size()));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(15));
+}
+
+// Also where a child of it lives on, and nobody of its node is there to tell.
+TEST(MeshWatch, TheDeathOfAParentIsKnown) {
+  runProcesses(nodesOf({1, 1, 1}), {2}, [](Watch& watch, int* told) {
+    auto& over = *reinterpret_cast<std::atomic<int>*>(told);
+    if (watch.rank() == 2) {
+      if (fork() == 0) {
+        for (int i = 0; i < 3000 && over < 2; ++i) usleep(10000);
+        _exit(0);
+      }
+      raise(SIGKILL);
+    }
+    Loss loss;
+    EXPECT_TRUE(awaitNews(watch, &loss));
+    EXPECT_EQ(loss.rank, 2);
+    EXPECT_FALSE(loss.left);
+    ++over;
+    EXPECT_TRUE(eventually([&] { return over == 2; }));
+  });
+}
+
+// Whoever is stopped is alive.
+TEST(MeshWatch, AStoppedRankLives) {
+  runProcesses(nodesOf({2, 2}), {}, [](Watch& watch, int* told) {
+    auto& stopped = *reinterpret_cast<std::atomic<int>*>(told);
+    if (watch.rank() == 3) {
+      const pid_t self = getpid();
+      if (fork() == 0) {
+        while (stopped != -1) usleep(1000);
+        usleep(5'000'000);  // longer than failureDetectionMs
+        kill(self, SIGCONT);
+        _exit(0);
+      }
+      stopped = -1;
+      raise(SIGSTOP);
+      stopped = 1;
+    } else {
+      EXPECT_TRUE(eventually([&] { return stopped == 1; }, std::chrono::seconds(30)));
+    }
+    Loss loss;
+    EXPECT_FALSE(awaitNews(watch, &loss, milliseconds(200)))
+        << "rank " << loss.rank << " " << loss.why;
+    ++stopped;
+    EXPECT_TRUE(eventually([&] { return stopped >= 1 + watch.ranks(); }));
+  });
+}
+
+// A peer that proved itself but then sends nonsense is dropped, and nothing else happens.
+TEST(MeshWatch, NonsenseOfAPeerEndsItsConnection) {
+  const Topology topology = nodesOf({2});
+  for (const char* nonsense : {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
+                               "\xff\xff\xff\xff\xff\xff\xff\xff",
+                               "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n"}) {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    Mesh mesh;
+    mesh.processes.resize(2);
+    mesh.links.push_back({1, Socket(pair[0])});
+    const auto watch = makeMeshWatch(0, topology, optionsOf(topology), std::move(mesh));
+    Socket peer(pair[1]);
+    ASSERT_GT(send(peer.get(), nonsense, std::strlen(nonsense), 0), 0);
+    Loss loss;
+    ASSERT_TRUE(awaitNews(*watch, &loss));
+    EXPECT_EQ(loss.rank, 1);
+  }
+}
+
+// Messages that are well framed, but whose content is out of range, are dropped.
+TEST(MeshWatch, ContentOutOfRangeIsDropped) {
+  const Topology topology = nodesOf({3});
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+  Mesh mesh;
+  mesh.processes.resize(3);
+  mesh.links.push_back({1, Socket(pair[0])});
+  const auto watch = makeMeshWatch(0, topology, optionsOf(topology), std::move(mesh));
+  Socket peer(pair[1]);
+  struct {
+    std::uint32_t kind;
+    std::int32_t origin;
+    std::uint64_t sequence, bytes;
+    std::int32_t body[64];
+  } message{};
+  message.origin = 2;
+  for (std::uint32_t kind : {0u, 2u, 3u, 9u, 0xffffffffu})
+    for (const std::uint64_t bytes : {std::size_t{0}, std::size_t{3}, sizeof message.body}) {
+      message.kind = kind;
+      ++message.sequence;
+      message.bytes = bytes;
+      message.body[0] = kind == 2 ? 0x7fffffff : -1;
+      ASSERT_GT(send(peer.get(), &message, 24 + bytes, 0), 0);
+    }
+  const char last = 0;
+  watch->post({1, 1, 1}, std::as_bytes(std::span(&last, 1)));
+  Loss loss;
+  EXPECT_FALSE(awaitNews(*watch, &loss, milliseconds(300))) << loss.rank;
+}
+
+}  // namespace
+}  // namespace moeccl::test
