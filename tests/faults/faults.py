@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Does to jobs on an emulated cluster what happens to jobs, and counts what becomes of the survivors.
+
+    faults.py RANK_PROGRAM --kills 1000 --cuts 20 --nodes 2 --ranks-per-node 4
+
+RANK_PROGRAM is build/tests/faults/faults_rank. Each case is one job: every rank runs random collectives of which it knows
+the results; then
+
+  --kills    a rank is killed (SIGKILL) at a random moment, and the survivors shrink and go on
+  --stops    a rank is stopped for longer than config.failureDetectionMs, and goes on: nothing may happen
+  --cuts     a node's uplink goes down
+  --cuts-at-start  the same, while ranks join
+
+Prints each case that is not as it must be, and a summary. Exit code 1 where a survivor crashed, hung, got a wrong block,
+named an innocent or did not name the lost; 77 where this machine does not permit an emulated cluster. Times are reported,
+and hold against no limit unless --within is given.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+LAB = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "perf", "moeccl-lab")
+
+
+class Lab:
+    """An emulated cluster, up while this is entered. `runtime`: a folder of its own."""
+
+    def __init__(self, runtime, nodes, ranks_per_node):
+        self.runtime, self.nodes, self.per_node = runtime, nodes, ranks_per_node
+        self.ranks = nodes * ranks_per_node
+
+    def command(self, *arguments):
+        return [LAB, *map(str, arguments)]
+
+    def environment(self, **more):
+        return {**os.environ, "XDG_RUNTIME_DIR": self.runtime, **more}
+
+    def call(self, *arguments, timeout=60):
+        return subprocess.run(self.command(*arguments), env=self.environment(), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+
+    def __enter__(self):
+        done = self.call("up", "--nodes", self.nodes, "--ranks-per-node", self.per_node)
+        if done.returncode == 3:
+            print(done.stdout, end="")
+            sys.exit(77)
+        if done.returncode:
+            sys.exit(done.stdout)
+        return self
+
+    def __exit__(self, *_):
+        self.call("down")
+
+    def node_of(self, rank):
+        return rank // self.per_node
+
+    def uplink(self, node, state):
+        done = self.call("exec", node, "--", "ip", "link", "set", "eth0", state)
+        if done.returncode:
+            sys.exit(f"cannot set eth0 {state}: {done.stdout}")
+
+
+def wait_for_file(path, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with open(path, encoding="ascii") as file:
+                if text := file.read().strip():
+                    return int(text)
+        except FileNotFoundError:
+            pass
+        time.sleep(0.005)
+    return None
+
+
+class Case:
+    """One job, and what its ranks have written."""
+
+    def __init__(self, lab, program, seed, seconds, shrinks=False, victim=None, after_ms=0, limit=90, **environment):
+        self.lab, self.seed, self.limit = lab, seed, limit
+        self.out = tempfile.mkdtemp(dir=lab.runtime)
+        arguments = [program, self.out, str(seed), str(seconds), "1" if shrinks else "0"]
+        if victim is not None:
+            arguments += [str(victim), str(after_ms)]
+        self.log = open(os.path.join(self.out, "log"), "w+", encoding="utf-8", errors="replace")
+        # The lab stops all ranks when one fails.
+        self.process = subprocess.Popen(lab.command("run", "--", "sh", "-c", '"$@"; true', "sh", *arguments), stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=subprocess.STDOUT, env=lab.environment(**environment))
+
+    def stamp(self, name, seconds=60):
+        return wait_for_file(os.path.join(self.out, name), self.process, seconds)
+
+    def finish(self):
+        """Returns what ranks have written, by rank, and whether the job ended by itself."""
+        try:
+            self.process.wait(self.limit)
+            ended = True
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait(30)
+            ended = False
+        self.log.close()
+        reports = {}
+        for rank in range(self.lab.ranks):
+            try:
+                with open(os.path.join(self.out, f"{rank}.json"), encoding="utf-8") as file:
+                    reports[rank] = json.load(file)
+            except (FileNotFoundError, json.JSONDecodeError):
+                pass
+        return reports, ended
+
+
+class Tally:
+    def __init__(self):
+        self.cases = self.survivors = 0
+        self.times, self.shrinks = [], []
+        self.faults = {}
+
+    def fault(self, what, case, rank, text):
+        self.faults[what] = self.faults.get(what, 0) + 1
+        print(f"seed {case.seed}, rank {rank}: {what}: {text}", flush=True)
+
+    def summary(self, name):
+        print(f"{name}: {self.cases} cases, {self.survivors} survivors: "
+              + (", ".join(f"{count} {what}" for what, count in sorted(self.faults.items())) or "no fault"))
+        for what, times in (("error after", self.times), ("shrunk after", self.shrinks)):
+            if times:
+                times = sorted(times)
+                at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
+                print(f"  {what} {statistics.median(times):.3f} s in the median, p95 {at(0.95):.3f}, p99 {at(0.99):.3f}, "
+                      f"at most {times[-1]:.3f}")
+
+
+def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
+    """Holds the reports of a job that has lost some ranks against what must be. `cut_off`: ranks that live, but see it
+    the other way round."""
+    lab = case.lab
+    tally.cases += 1
+    for rank in range(lab.ranks):
+        if rank in lost and rank not in cut_off:
+            continue
+        tally.survivors += 1
+        report = reports.get(rank)
+        if report is None:
+            tally.fault("crashed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
+            continue
+        if report.get("wrong"):
+            tally.fault("wrong numbers", case, rank, report["wrong"])
+        gone = [other for other in range(lab.ranks) if other not in lost] if rank in cut_off else lost
+        text = report["text"]
+        if report["result"] == "success":
+            tally.fault("saw nothing", case, rank, report)
+            continue
+        tally.times.append((report["returned"] - since) / 1e9)
+        if report["joined"] is None:
+            named = re.findall(r"ranks? (\d+)", text)
+            if not any(int(name) in gone for name in named) and f"node{lab.node_of(gone[0])}" not in text:
+                tally.fault("did not name the lost at the start", case, rank, text)
+            continue
+        if "another rank failed" not in report["result"]:
+            tally.fault("another error", case, rank, report["result"] + ": " + text)
+        dead = {(int(name), host) for name, host in re.findall(r"rank (\d+) on (\w+) is dead", text)}
+        if not dead:
+            tally.fault("did not name the lost", case, rank, text)
+        for name, host in dead:
+            if name not in gone or host != f"node{lab.node_of(name)}":
+                tally.fault("named an innocent", case, rank, text)
+        others = {int(name) for name in re.findall(r"rank (\d+)", text)} - set(gone) - {rank}
+        if others:
+            tally.fault("mentions an innocent", case, rank, text)
+        if not set(report["failed"]) <= set(gone) or not report["failed"]:
+            tally.fault("GetFailedRanks is wrong", case, rank, report["failed"])
+        if shrinks and rank not in cut_off:
+            if report["after"] != "success" or report["remaining"] != lab.ranks - len(lost):
+                tally.fault("did not go on", case, rank, report["after"] + " " + report["afterText"])
+            else:
+                tally.shrinks.append((report["shrunk"] - report["returned"]) / 1e9)
+
+
+def kill(lab, program, seed, tally):
+    chance = random.Random(seed)
+    victim = chance.randrange(lab.ranks)
+    case = Case(lab, program, seed, 60, shrinks=True, victim=victim, after_ms=chance.randrange(600))
+    since = case.stamp("killed")
+    reports, ended = case.finish()
+    if since is None:
+        tally.fault("never began", case, victim, open(case.log.name, errors="replace").read()[-2000:])
+        return
+    judge(tally, case, [victim], since, True, reports, ended)
+
+
+def cut(lab, program, seed, tally, at_start=False):
+    chance = random.Random(seed)
+    # Cut off at the start, the node that all meet at is missed by all the others.
+    node = chance.randrange(lab.nodes)
+    lost = [rank for rank in range(lab.ranks) if lab.node_of(rank) == node]
+    case = Case(lab, program, seed, 60)
+    try:
+        if case.stamp("joined") is None:
+            tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
+            return
+        time.sleep(chance.random() * 0.5)
+        lab.uplink(node, "down")
+        since = time.monotonic_ns()
+        reports, ended = case.finish()
+    finally:
+        lab.uplink(node, "up")
+    judge(tally, case, lost, since, False, reports, ended, cut_off=lost)
+
+
+def cut_at_start(lab, program, seed, tally):
+    chance = random.Random(seed)
+    node = chance.randrange(lab.nodes)
+    lost = [rank for rank in range(lab.ranks) if lab.node_of(rank) == node]
+    case = Case(lab, program, seed, 60)
+    try:
+        time.sleep(0.15 + chance.random() * 0.3)
+        lab.uplink(node, "down")
+        since = time.monotonic_ns()
+        reports, ended = case.finish()
+    finally:
+        lab.uplink(node, "up")
+    judge(tally, case, lost, since, False, reports, ended, cut_off=lost)
+
+
+def stop(lab, program, seed, tally):
+    chance = random.Random(seed)
+    victim = chance.randrange(lab.ranks)
+    case = Case(lab, program, seed, 8)
+    tally.cases += 1
+    if case.stamp("joined") is None:
+        tally.fault("never began", case, victim, open(case.log.name, errors="replace").read()[-2000:])
+        return
+    find = ["sh", "-c", f"grep -lz '^MOECCL_RANK={victim}$' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | "
+            f"while read p; do grep -q faults_rank /proc/$p/comm && echo $p; done"]
+    pids = lab.call("exec", lab.node_of(victim), "--", *find).stdout.split()
+    if len(pids) != 1:
+        sys.exit(f"cannot find rank {victim}: {pids}")
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-STOP", pids[0])
+    time.sleep(5)
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-CONT", pids[0])
+    reports, ended = case.finish()
+    for rank in range(lab.ranks):
+        tally.survivors += 1
+        report = reports.get(rank)
+        if report is None:
+            tally.fault("crashed" if ended else "hung", case, rank, "")
+        elif report["result"] != "success" or report["failed"] or report["wrong"]:
+            tally.fault("took a stopped rank for dead", case, rank, report)
+
+
+KINDS = {"kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": cut_at_start}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", type=int, default=0, metavar="N")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--ranks-per-node", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float, help="seconds after which an error is late")
+    options = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as runtime, Lab(runtime, options.nodes, options.ranks_per_node) as lab:
+        for kind, function in KINDS.items():
+            tally, count = Tally(), getattr(options, kind.replace("-", "_"))
+            for i in range(count):
+                function(lab, os.path.realpath(options.program), options.seed * 1000003 + i, tally)
+                if (i + 1) % 20 == 0:
+                    print(f"{kind}: {i + 1} of {count}", flush=True)
+            if count:
+                tally.summary(f"{kind}, {options.nodes}x{options.ranks_per_node}")
+                late = sum(options.within is not None and t > options.within for t in tally.times)
+                if late:
+                    print(f"  {late} errors came after more than {options.within} s")
+                failed |= bool(tally.faults) or late > 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
