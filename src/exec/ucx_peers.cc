@@ -88,9 +88,7 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
 }
 
-void UcxTransport::lose(int rank, const std::string& why) {
-  losses_.push_back({rank, why, true});
-}
+void UcxTransport::lose(int rank, const std::string& why) { losses_.push_back({rank, why, true}); }
 
 void UcxTransport::doom(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);

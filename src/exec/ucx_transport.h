@@ -33,10 +33,10 @@
 #include <vector>
 
 #include "src/exec/pollable.h"
-#include "src/watch/process_watch.h"
 #include "src/exec/transfer_list.h"
 #include "src/exec/ucx.h"
 #include "src/exec/ucx_handles.h"
+#include "src/watch/process_watch.h"
 
 namespace moeccl {
 
