@@ -42,11 +42,13 @@ void TcpTransport::tell(Peer& peer, const FrameHeader& header, std::span<const s
 
 // A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
-// A rank that is gone, or has left because its own time had passed, is not waited for.
+// A rank that is gone, or has left because its own time had passed, is not waited for. What this rank has told is on its
+// way: its owner may do something else for as long as it likes.
 bool TcpTransport::hasMet() {
   for (;; ++round_) {
     const int distance = 1 << round_;
-    if (distance >= ranks_) return true;
+    if (distance >= ranks_)
+      return std::ranges::all_of(peers_, [this](const auto& each) { return hasLeft(*each); });
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
     if (roundsTold_ <= round_) {
       ++roundsTold_;
