@@ -161,7 +161,8 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
         tally.times.append((report["returned"] - since) / 1e9)
         if report["joined"] is None:
             named = re.findall(r"ranks? (\d+)", text)
-            if not any(int(name) in gone for name in named) and f"node{lab.node_of(gone[0])}" not in text:
+            hosts = {host for other in gone for host in (f"node{lab.node_of(other)}", f"10.77.1.{1 + lab.node_of(other)}:")}
+            if not any(int(name) in gone for name in named) and not any(host in text for host in hosts):
                 tally.fault("did not name the lost at the start", case, rank, text)
             continue
         if "another rank failed" not in report["result"]:
@@ -175,7 +176,8 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
         others = {int(name) for name in re.findall(r"rank (\d+)", text)} - set(gone) - {rank}
         if others:
             tally.fault("mentions an innocent", case, rank, text)
-        if not set(report["failed"]) <= set(gone) or not report["failed"]:
+        # Survivors that do not shrink abort, and then count as lost too.
+        if not set(report["failed"]) & set(gone) or (shrinks and not set(report["failed"]) <= set(gone)):
             tally.fault("GetFailedRanks is wrong", case, rank, report["failed"])
         if shrinks and rank not in cut_off:
             if report["after"] != "success" or report["remaining"] != lab.ranks - len(lost):
