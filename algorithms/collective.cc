@@ -6,8 +6,9 @@ namespace moeccl {
 namespace {
 
 constexpr std::array<std::string_view, kCollectives> kNames = {
-    "alltoall",   "alltoallv", "allgather", "reducescatter",    "allreduce",
-    "tpalltoall", "dispatch",  "combine",   "combineallgather", "splitdispatch"};
+    "alltoall",  "alltoallv", "allgather",        "reducescatter", "allreduce",
+    "broadcast", "reduce",    "gather",           "scatter",       "tpalltoall",
+    "dispatch",  "combine",   "combineallgather", "splitdispatch"};
 
 }  // namespace
 
@@ -21,7 +22,11 @@ std::optional<Collective> collectiveNamed(std::string_view name) {
 
 bool needsGrid(Collective collective) { return collective >= Collective::tpAllToAll; }
 
-int Contract::inputBlocks(int) const {
+bool hasRoot(Collective collective) {
+  return collective >= Collective::broadcast && collective <= Collective::scatter;
+}
+
+int Contract::inputBlocks(int rank) const {
   switch (collective) {
     case Collective::allToAll:
     case Collective::allToAllv:
@@ -29,7 +34,13 @@ int Contract::inputBlocks(int) const {
       return ranks;
     case Collective::allGather:
     case Collective::allReduce:
+    case Collective::reduce:
+    case Collective::gather:
       return 1;
+    case Collective::broadcast:
+      return rank == root ? 1 : 0;
+    case Collective::scatter:
+      return rank == root ? ranks : 0;
     case Collective::tpAllToAll:
       return grid.mpGroups();
     case Collective::dispatch:
@@ -43,7 +54,7 @@ int Contract::inputBlocks(int) const {
   return 0;
 }
 
-int Contract::outputBlocks(int) const {
+int Contract::outputBlocks(int rank) const {
   switch (collective) {
     case Collective::allToAll:
     case Collective::allToAllv:
@@ -51,7 +62,13 @@ int Contract::outputBlocks(int) const {
       return ranks;
     case Collective::reduceScatter:
     case Collective::allReduce:
+    case Collective::broadcast:
+    case Collective::scatter:
       return 1;
+    case Collective::reduce:
+      return rank == root ? 1 : 0;
+    case Collective::gather:
+      return rank == root ? ranks : 0;
     case Collective::tpAllToAll:
       return grid.mpGroups();
     case Collective::dispatch:
@@ -78,11 +95,17 @@ std::vector<Payload> Contract::expected(int rank, int outputBlock) const {
     case Collective::allToAllv:
       return {{outputBlock, rank}};
     case Collective::allGather:
+    case Collective::gather:
       return {{outputBlock, 0}};
+    case Collective::broadcast:
+      return {{root, 0}};
+    case Collective::scatter:
+      return {{root, rank}};
     case Collective::reduceScatter:
       for (int source = 0; source < ranks; ++source) sum.push_back({source, rank});
       return sum;
     case Collective::allReduce:
+    case Collective::reduce:
       for (int source = 0; source < ranks; ++source) sum.push_back({source, 0});
       return sum;
     case Collective::tpAllToAll:
@@ -114,7 +137,8 @@ bool Contract::ordered() const {
 }
 
 bool Contract::reducesInPlace() const {
-  return collective == Collective::reduceScatter || collective == Collective::allReduce;
+  return collective == Collective::reduceScatter || collective == Collective::allReduce ||
+         collective == Collective::reduce;
 }
 
 }  // namespace moeccl

@@ -19,13 +19,17 @@ enum class Collective : std::uint8_t {
   allGather,         // in [1], out [P]: output[s] = input[0] at s
   reduceScatter,     // in [P], out [1]: output[0] at d = sum over s of input[d] at s
   allReduce,         // in [1], out [1]: output[0] = sum over s of input[0] at s
+  broadcast,         // in [1] at the root, out [1]: output[0] = input[0] at the root
+  reduce,            // in [1], out [1] at the root: output[0] = sum over s of input[0] at s
+  gather,            // in [1], out [P] at the root: output[s] = input[0] at s
+  scatter,           // in [P] at the root, out [1]: output[0] at d = input[d] at the root
   tpAllToAll,        // in [groups], out [groups]: output[s] in group d = input[d] in group s
   dispatch,          // in [E], out [experts][P]
   combine,           // in [experts][P], out [E], summed over shards
   combineAllGather,  // in [experts][P], out [E][mp]
   splitDispatch,     // in [E][mp], out [experts][P]
 };
-inline constexpr int kCollectives = 10;
+inline constexpr int kCollectives = 14;
 
 // As in override strings, benchmark labels and profile keys: "alltoall", "allgather".
 std::string_view nameOf(Collective collective);
@@ -33,6 +37,8 @@ std::optional<Collective> collectiveNamed(std::string_view name);
 
 // Whether the collective is one of a grid.
 bool needsGrid(Collective collective);
+// Whether one rank, the root, has all of the input or gets all of the output.
+bool hasRoot(Collective collective);
 
 // The promise.
 struct Contract {
@@ -40,6 +46,7 @@ struct Contract {
   int ranks;
   Grid grid = {};   // of collectives that need one
   int experts = 1;  // per rank, of those that have experts
+  int root = 0;     // of those that have one
 
   int inputBlocks(int rank) const;
   int outputBlocks(int rank) const;

@@ -27,6 +27,8 @@ struct Parameters {
   // What the caller's grid is, and how many experts a rank holds, where the collective has them.
   Grid grid = {};
   int experts = 1;
+  // The root, where the collective has one.
+  int root = 0;
 
   bool operator==(const Parameters&) const = default;
 };

@@ -299,6 +299,42 @@ MOECCL_API moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, 
                                           moecclDataType_t datatype, moecclRedOp_t op,
                                           moecclComm_t comm, moecclStream_t stream);
 
+/* The four collectives with a root: arguments and meaning are NCCL's. `root` is a rank, the same on all
+ * ranks. A buffer that a rank does not use may be NULL. Errors as moecclAllToAll, and InvalidArgument
+ * for a root that is no rank. */
+
+/* Broadcast: `sendbuff` ([count]) of the root arrives in `recvbuff` ([count]) of every rank. Only the
+ * root uses `sendbuff`. In place when sendbuff == recvbuff. Algorithms: binomial, hierarchical,
+ * pipelined (large blocks). */
+MOECCL_API moecclResult_t moecclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                                          moecclDataType_t datatype, int root, moecclComm_t comm,
+                                          moecclStream_t stream);
+
+/* Reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff` ([count])
+ * of the root. Only the root uses `recvbuff`. In place when sendbuff == recvbuff. Rounding as
+ * moecclReduceScatter. Algorithms: binomial, hierarchical, pipelined (large blocks). */
+MOECCL_API moecclResult_t moecclReduce(const void* sendbuff, void* recvbuff, size_t count,
+                                       moecclDataType_t datatype, moecclRedOp_t op, int root,
+                                       moecclComm_t comm, moecclStream_t stream);
+
+/* Gather: `sendbuff` ([sendCount]) of rank i arrives at recvbuff + i * sendCount ([P][sendCount]) of the
+ * root. Only the root uses `recvbuff`. In place when the root's sendbuff == recvbuff + root * sendCount.
+ * Algorithms: linear, binomial (small blocks). */
+MOECCL_API moecclResult_t moecclGather(const void* sendbuff, void* recvbuff, size_t sendCount,
+                                       moecclDataType_t datatype, int root, moecclComm_t comm,
+                                       moecclStream_t stream);
+
+/* Scatter: the root's block at sendbuff + i * recvCount ([P][recvCount]) arrives in `recvbuff`
+ * ([recvCount]) of rank i. Only the root uses `sendbuff`. In place when the root's recvbuff == sendbuff +
+ * root * recvCount. Algorithms: linear, binomial (small blocks). */
+MOECCL_API moecclResult_t moecclScatter(const void* sendbuff, void* recvbuff, size_t recvCount,
+                                        moecclDataType_t datatype, int root, moecclComm_t comm,
+                                        moecclStream_t stream);
+
+/* Barrier: complete on no rank before every rank has called it. An all-gather without data, with the
+ * algorithms of that. Errors as moecclAllToAll. */
+MOECCL_API moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream);
+
 /* --------------------------------------------------------------------------------------- grids */
 
 /* Which ranks are neighbours in the grid; MP groups are always consecutive ranks. */

@@ -15,6 +15,8 @@ int ownBlock(int rank) { return rank; }
 int onlyBlock(int) { return 0; }
 
 BlockData toEach(const World&, int rank, int block) { return {rank, block}; }
+BlockData fromRoot(const World&, int, int) { return {0, 0}; }
+double whole(const World&) { return 1; }
 BlockData fromEach(const World&, int rank, int block) { return {block, rank}; }
 
 // Of grids. Experts are numbered over all positions; what rank r has for expert e is {r, e}.
@@ -161,6 +163,87 @@ constexpr std::array kCollectives = {
         .call =
             [](const CollectiveCall& c) {
               return moecclAllReduce(c.send, c.recv, c.count, c.type, moecclSum, c.comm, c.stream);
+            },
+    },
+    MeasuredCollective{
+        .name = "broadcast",
+        .description = "the block of rank 0 becomes the block of every rank",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = single,
+        .sent = fromRoot,
+        .received = fromRoot,
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = whole,
+        .call =
+            [](const CollectiveCall& c) {
+              return moecclBroadcast(c.send, c.recv, c.count, c.type, 0, c.comm, c.stream);
+            },
+    },
+    MeasuredCollective{
+        .name = "reduce",
+        .description = "the sum of all blocks becomes the block of rank 0",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = single,
+        .sent =
+            [](const World& world, int rank, int) {
+              return BlockData{0, 0, rank, world.ranks};
+            },
+        .received = fromRoot,
+        .sums = true,
+        .toRoot = true,
+        .inPlaceBlock = nullptr,
+        .busFactor = whole,
+        .call =
+            [](const CollectiveCall& c) {
+              return moecclReduce(c.send, c.recv, c.count, c.type, moecclSum, 0, c.comm, c.stream);
+            },
+    },
+    MeasuredCollective{
+        .name = "gather",
+        .description = "the block of rank i becomes block i of rank 0",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = perRank,
+        .sent =
+            [](const World&, int rank, int) {
+              return BlockData{rank, 0};
+            },
+        .received =
+            [](const World&, int, int block) {
+              return BlockData{block, 0};
+            },
+        .sums = false,
+        .toRoot = true,
+        .inPlaceBlock = nullptr,
+        .busFactor = othersShare,
+        .call =
+            [](const CollectiveCall& c) {
+              return moecclGather(c.send, c.recv, c.count, c.type, 0, c.comm, c.stream);
+            },
+    },
+    MeasuredCollective{
+        .name = "scatter",
+        .description = "block i of rank 0 becomes the block of rank i",
+        .usesGrid = false,
+        .sendBlocks = perRank,
+        .recvBlocks = single,
+        .sent =
+            [](const World&, int, int block) {
+              return BlockData{0, block};
+            },
+        .received =
+            [](const World&, int rank, int) {
+              return BlockData{0, rank};
+            },
+        .sums = false,
+        .inPlaceBlock = nullptr,
+        .busFactor = othersShare,
+        .call =
+            [](const CollectiveCall& c) {
+              return moecclScatter(c.send, c.recv, c.count, c.type, 0, c.comm, c.stream);
             },
     },
     MeasuredCollective{

@@ -53,6 +53,8 @@ struct MeasuredCollective {
   // Of a sum: all of it.
   BlockData (*received)(const World& world, int rank, int block);
   bool sums;
+  // Only rank 0 receives: it is the root.
+  bool toRoot = false;
   // In place, the smaller buffer begins at this block of the larger one; nullptr: not in place.
   int (*inPlaceBlock)(int rank);
   // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what leaves a

@@ -50,6 +50,30 @@ constexpr std::array kMpiCollectives = {
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Allreduce(send, recv, count, type, MPI_SUM, comm);
                   }},
+    MpiCollective{"broadcast", false, "coll_tuned_bcast_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    int rank = 0, bytes = 0;
+                    MPI_Comm_rank(comm, &rank);
+                    MPI_Type_size(type, &bytes);
+                    // It has one buffer, ours two.
+                    if (rank == 0)
+                      std::memcpy(
+                          recv, send,
+                          static_cast<std::size_t>(bytes) * static_cast<std::size_t>(count));
+                    return MPI_Bcast(recv, count, type, 0, comm);
+                  }},
+    MpiCollective{"reduce", false, "coll_tuned_reduce_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Reduce(send, recv, count, type, MPI_SUM, 0, comm);
+                  }},
+    MpiCollective{"gather", false, "coll_tuned_gather_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Gather(send, count, type, recv, count, type, 0, comm);
+                  }},
+    MpiCollective{"scatter", false, "coll_tuned_scatter_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    return MPI_Scatter(send, count, type, recv, count, type, 0, comm);
+                  }},
 };
 
 const MpiCollective& find(const MeasuredCollective& collective) {

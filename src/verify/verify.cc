@@ -63,7 +63,8 @@ Promise promiseOf(const Contract& contract) {
             const std::vector<Payload> expected = contract.expected(rank, outputBlock);
             payloads.insert(payloads.end(), expected.begin(), expected.end());
           },
-      .sums = contract.outputBlocks(0) > 0 && contract.expected(0, 0).size() > 1,
+      .sums = contract.outputBlocks(contract.root) > 0 &&
+              contract.expected(contract.root, 0).size() > 1,
       .sized = contract.collective == Collective::allToAllv,
       .ordered = contract.ordered(),
       .readOnce = contract.reducesInPlace(),

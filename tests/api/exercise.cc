@@ -136,6 +136,8 @@ class Check {
     check(moecclCommCount(comm, &ranks), comm);
     check(moecclCommUserRank(comm, &rank_), comm);
     contract_ = {what.collective, ranks, {}, what.experts};
+    // Each rank has its turn.
+    if (hasRoot(what.collective)) contract_.root = static_cast<int>(what.salt) % ranks;
     if (grid != nullptr) {
       moecclGridShape_t shape;
       check(moecclGridGetShape(grid, &shape));
@@ -154,7 +156,7 @@ class Check {
       if (gathers)
         operands.in = recv.data() + own;
       else
-        operands.out = send.data() + (what_.collective == Collective::allReduce ? 0 : own);
+        operands.out = send.data() + (what_.collective == Collective::reduceScatter ? own : 0);
     }
     const auto call = [&] { this->call(operands.in, operands.out, stream); };
     once(operands, call, stream);
@@ -320,6 +322,15 @@ class Check {
         return check(moecclReduceScatter(in, out, count, type, what_.op, comm_, stream), comm_);
       case Collective::allReduce:
         return check(moecclAllReduce(in, out, count, type, what_.op, comm_, stream), comm_);
+      case Collective::broadcast:
+        return check(moecclBroadcast(in, out, count, type, contract_.root, comm_, stream), comm_);
+      case Collective::reduce:
+        return check(moecclReduce(in, out, count, type, what_.op, contract_.root, comm_, stream),
+                     comm_);
+      case Collective::gather:
+        return check(moecclGather(in, out, count, type, contract_.root, comm_, stream), comm_);
+      case Collective::scatter:
+        return check(moecclScatter(in, out, count, type, contract_.root, comm_, stream), comm_);
       case Collective::tpAllToAll:
         return check(moecclTpAllToAll(in, out, count, type, grid_, stream), comm_);
       case Collective::dispatch:
@@ -348,12 +359,13 @@ class Check {
 
 bool worksInPlace(Collective collective) {
   return collective == Collective::allGather || collective == Collective::reduceScatter ||
-         collective == Collective::allReduce;
+         collective == Collective::allReduce || collective == Collective::reduce;
 }
 
 bool reduces(Collective collective) {
   return collective == Collective::reduceScatter || collective == Collective::allReduce ||
-         collective == Collective::combine || collective == Collective::combineAllGather;
+         collective == Collective::reduce || collective == Collective::combine ||
+         collective == Collective::combineAllGather;
 }
 
 const char* nameOf(moecclDataType_t type) {

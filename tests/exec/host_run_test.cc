@@ -135,8 +135,9 @@ void runWithRandomExtents(const Algorithm& algorithm, const Topology& topology, 
     parameters.grid = {ranks % 3 == 0 ? 3 : 1, ranks / esp, esp, seed % 2 == 0};
     parameters.experts = 1 + static_cast<int>(seed);
   }
+  if (hasRoot(algorithm.collective)) parameters.root = topology.ranks() / 2;
   const Contract contract{algorithm.collective, topology.ranks(), parameters.grid,
-                          parameters.experts};
+                          parameters.experts, parameters.root};
   const Sizes sizes(contract, seed);
   runRanks(topology.ranks(), [&](CountingTransport& transport) {
     const int rank = transport.rank();

@@ -134,8 +134,12 @@ std::vector<Topology> topologies() {
 }
 
 std::vector<Parameters> parametersFor(const Algorithm& algorithm, int ranks) {
-  if (!needsGrid(algorithm.collective)) return {Parameters{}};
   std::vector<Parameters> all;
+  if (!needsGrid(algorithm.collective)) {
+    all.emplace_back();
+    if (hasRoot(algorithm.collective)) all.back().root = ranks / 2;
+    return all;
+  }
   for (const Grid& grid : moeccl::testing::gridsOf(ranks, 4)) {
     all.emplace_back();
     all.back().grid = grid;

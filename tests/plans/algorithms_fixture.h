@@ -101,7 +101,11 @@ class Algorithms : public ::testing::TestWithParam<Algorithm> {
   }
 
   Parameters drawGrid(int ranks) {
-    return needsGrid(GetParam().collective) ? randomGrid(random_, ranks) : Parameters{};
+    Parameters parameters =
+        needsGrid(GetParam().collective) ? randomGrid(random_, ranks) : Parameters{};
+    if (hasRoot(GetParam().collective))
+      parameters.root = static_cast<int>(random_() % static_cast<unsigned>(ranks));
+    return parameters;
   }
 
  private:

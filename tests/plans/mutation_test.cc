@@ -40,6 +40,7 @@ std::vector<Topology> topologies() {
 Parameters parametersFor(const Algorithm& algorithm, const Topology& topology) {
   Parameters parameters;
   parameters.chunks = 2;
+  if (hasRoot(algorithm.collective)) parameters.root = topology.ranks() / 2;
   if (!needsGrid(algorithm.collective)) return parameters;
   const int ranks = topology.ranks();
   const int group = ranks % 2 == 0 ? 2 : ranks % 3 == 0 ? 3 : 1;

@@ -18,7 +18,7 @@ std::optional<std::vector<Plan>> plansOf(const Algorithm& algorithm, const Topol
 }
 
 Contract contractOf(Collective collective, const Topology& topology, const Parameters& parameters) {
-  return {collective, topology.ranks(), parameters.grid, parameters.experts};
+  return {collective, topology.ranks(), parameters.grid, parameters.experts, parameters.root};
 }
 
 std::vector<Grid> gridsOf(int ranks, int most) {
@@ -44,7 +44,7 @@ std::string nameOf(const Parameters& p) {
          ", leaders " + std::to_string(p.leaders) + ", chunks " + std::to_string(p.chunks) +
          ", mp " + std::to_string(p.grid.mp) + ", ep " + std::to_string(p.grid.ep) + ", esp " +
          std::to_string(p.grid.esp) + (p.grid.espConsecutive ? "" : " (ep consecutive)") +
-         ", experts " + std::to_string(p.experts);
+         ", experts " + std::to_string(p.experts) + ", root " + std::to_string(p.root);
 }
 
 std::string nameOf(const Algorithm& algorithm) {
