@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "moeccl/moeccl.h"
-#include "src/api/launch.h"
+#include "src/api/arguments.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -36,7 +36,7 @@ void launchRooted(CommState& state, Collective collective, const Use& use, Call 
             use.inPlace);
   call.choice = choose(state, collective, call.blockBytes);
   call.choice.parameters.root = root;
-  launch(std::move(call), *state.communicator, stream);
+  state.communicator->launch(std::move(call), stream);
 }
 
 const void* blockOf(const void* buffer, std::size_t block, int index) {
@@ -120,7 +120,7 @@ moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream) {
   const auto state = moeccl::hold(comm);
   return moeccl::boundary("moecclBarrier", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    moeccl::launch({moeccl::choose(*state, moeccl::Collective::allGather, 0), nullptr, nullptr, 0},
-                   communicator, stream);
+    communicator.launch(
+        {moeccl::choose(*state, moeccl::Collective::allGather, 0), nullptr, nullptr, 0}, stream);
   });
 }

@@ -92,7 +92,8 @@ class CudaDevice final : public test::Device {
     if (rank == 0) nccl(nccl_.ncclGetUniqueId(&id), "ncclGetUniqueId");
     id = fromRank0(id, ranks, comm);
     ncclComm_t made = nullptr;
-    nccl(nccl_.ncclCommInitRank(&made, ranks, id, rank), "ncclCommInitRank");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    nccl(nccl_.ncclCommInitRankConfig(&made, ranks, id, rank, &config), "ncclCommInitRankConfig");
     return made;
   }
   void leave(ncclComm* comm) override { nccl(nccl_.ncclCommDestroy(comm), "ncclCommDestroy"); }
