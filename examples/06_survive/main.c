@@ -104,8 +104,9 @@ static int survive(struct Trainer* t, const char* folder, int* saved) {
   int failed[64], nFailed = 64, i, all = 0;
   moecclComm_t smaller;
   printf("rank %d: %s\n", t->rank, moecclGetLastError(t->comm));
-  if (moecclCommShrink(t->comm, NULL, 0, &smaller, NULL) != moecclSuccess) return 1;
+  /* Before the others leave the old communicator: those that have left it count as failed there. */
   if (moecclCommGetFailedRanks(t->comm, failed, &nFailed) != moecclSuccess) return 1;
+  if (moecclCommShrink(t->comm, NULL, 0, &smaller, NULL) != moecclSuccess) return 1;
   moecclCommAbort(t->comm);
   t->comm = smaller;
   if (deal(t) != 0) return 1;

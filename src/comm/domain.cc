@@ -211,10 +211,11 @@ bool Domain::reserve(int number) {
 void Domain::add(HostCommunicator& communicator) {
   communicators_.push_back(&communicator);
   numbers_[communicator.number()] = NumberState::used;
-  for (const Loss& loss : losses_) communicator.lost(loss);
+  // Why a communicator has failed was told before those who knew left.
   std::erase_if(early_, [&](const Notice& notice) {
     return communicator.number() == notice.comm && communicator.hears(notice);
   });
+  for (const Loss& loss : losses_) communicator.lost(loss);
 }
 
 bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {

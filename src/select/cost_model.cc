@@ -158,9 +158,10 @@ CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmCh
   Candidate* const known = candidateOf(collective, given, candidate);
   if (known == nullptr) return {};
   if (!known->plans) {
-    known->plans.emplace();
+    PlanFacts facts{};
     if (const auto priced = pricedCandidate(candidate, topology_))
-      known->plans = {priced->price->blocksBetween(), priced->digest};
+      facts = {priced->price->blocksBetween(), priced->digest};
+    known->plans = std::optional<PlanFacts>(facts);
   }
   return *known->plans;
 }

@@ -142,7 +142,7 @@ TEST(Profile, BadSamplesAreNamed) {
       checkError(moecclProfileAddCollective(profile, &sample), moecclInvalidArgument, nullptr,
                  parts);
     };
-    refused([](auto& s) { s.collective = "gather"; }, {"\"gather\"", "allgather"});
+    refused([](auto& s) { s.collective = "gathering"; }, {"\"gathering\"", "allgather"});
     refused([](auto& s) { s.collective = nullptr; }, {"sample.collective is NULL"});
     refused([](auto& s) { s.algorithm = nullptr; }, {"sample.algorithm is NULL"});
     refused([](auto& s) { s.algorithm = "rnig"; }, {"sample.algorithm", "\"rnig\"", "ring"});
