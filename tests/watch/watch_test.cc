@@ -189,6 +189,11 @@ INSTANTIATE_TEST_SUITE_P(All, Watches, testing::Values(Kind{"local", true}, Kind
 // Runs `part` on forked processes; those that `die` kill themselves in it. All that live must succeed.
 void runProcesses(const Topology& topology, const std::set<int>& dying,
                   const std::function<void(Watch&, int* told)>& part) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "the thread sanitizer allows no threads in a child that was forked";
+#endif
+#endif
   const int ranks = topology.ranks();
   const moecclUniqueId id = makeUniqueId();
   void* const shared =
