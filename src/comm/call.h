@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "algorithms/extents.h"
@@ -19,8 +21,28 @@ struct Call {
   moecclRedOp_t op = moecclSum;
   // Where they are not (allToAllv): by rank.
   std::vector<Extent> inputTable = {}, outputTable = {};
+  // By which ranks agree on something inside another function, such as moecclCommSplit.
+  bool agreement = false;
 
   Collective collective() const { return choice.algorithm->collective; }
 };
+
+// What all ranks of a call must have alike.
+struct CallSignature {
+  const CachedPlan* plan = nullptr;
+  std::size_t blockBytes = 0;  // 0 where blocks may differ
+  moecclDataType_t datatype = moecclUint8;
+  moecclRedOp_t op = moecclSum;
+  bool agreement = false;
+
+  CallSignature() = default;
+  CallSignature(const CachedPlan& plan, const Call& call);
+  // Equal on ranks that call the same.
+  std::uint64_t digest() const;
+  // "allreduce (linear) of 4 x float32, max"
+  std::string text() const;
+};
+
+std::uint64_t digestOf(const AlgorithmChoice& choice);
 
 }  // namespace moeccl

@@ -23,6 +23,8 @@ namespace {
 constexpr int kYields = 200;
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
+// How often a run that does not advance looks for ranks that have made another call.
+constexpr std::chrono::milliseconds kComparing{30};
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
 // Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong that.
@@ -145,7 +147,7 @@ bool Domain::hear() {
 }
 
 void Domain::watch(HostCommunicator& communicator, HostRun& run) {
-  watched_.push_back({&communicator, &run, run.unfinished(), {}});
+  watched_.push_back({&communicator, &run, run.unfinished(), {}, {}});
 }
 
 void Domain::unwatch(const HostRun& run) {
@@ -162,10 +164,15 @@ void Domain::checkTimeouts() {
   for (Watched& watched : watched_) {
     if (watched.unfinished != watched.run->unfinished()) {
       watched.unfinished = watched.run->unfinished();
-      watched.still = {};
+      watched.still = watched.compared = {};
       continue;
     }
     watched.still += passed;
+    if (watched.still >= watched.compared + kComparing && !watched.run->failed()) {
+      watched.compared = watched.still;
+      watched.communicator->compare(*watched.run);
+      if (watched.run->failed()) return;
+    }
     const std::chrono::milliseconds limit = watched.communicator->timeout();
     if (limit.count() < 0 || watched.still < limit || watched.run->failed()) continue;
     watched.communicator->timedOut(*watched.run);
@@ -186,6 +193,8 @@ void Domain::deliver(const Notice& notice) {
   if (notice.comm >= numbers_.size()) return;
   for (HostCommunicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->hears(notice)) return;
+  if (notice.result == moecclInProgress)
+    return;  // a question about calls that this rank has not made
   if (numbers_[notice.comm] == NumberState::used) return;
   if (early_.size() == kEarlyNotices) early_.pop_front();
   early_.push_back(notice);

@@ -118,7 +118,8 @@ class Domain {
     HostCommunicator* communicator;
     HostRun* run;
     int unfinished;
-    Clock::duration still;  // how long it has not advanced while somebody looked
+    Clock::duration still;     // how long it has not advanced while somebody looked
+    Clock::duration compared;  // `still` at which it was last compared with what other ranks call
   };
 
   // One round of waiting; `idle` counts rounds without progress: yield, then sleep.

@@ -109,9 +109,10 @@ void HostCommunicator::start(const Call& call, const Active& active) {
     route.transport = &domain_->transport();
     route.transportRank = transportRanks_;
     route.tag.comm = number_;
-    route.tag.kind = active.counting ? kCountsKind : static_cast<std::uint32_t>(call.collective());
-    route.tag.plan = active.plan->mark;
     route.tag.call = active.number;
+    route.tag.digest =
+        static_cast<std::uint32_t>(CallSignature(*active.plan, call).digest() & tagBits(kWhatBits));
+    route.tag.part = active.counting ? kSizes : kData;
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
     if (route.trace != nullptr) route.traceLabel = route.trace->label(nameOf(*active.plan));
@@ -143,12 +144,11 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
   }
 }
 
-std::uint32_t HostCommunicator::nextCall(Domain::Lock& lock) {
-  domain_->wait(
-      lock, [this] { return !pending_[calls_ % pending_.size()] || failure_ != moecclSuccess; });
+std::uint32_t HostCommunicator::nextCall(const Call& call, Domain::Lock& lock) {
+  const CachedPlan& plan = plans_.get(call.choice, topology_, rank_);
+  domain_->wait(lock, [this] { return calls_.hasRoom() || failure_ != moecclSuccess; });
   throwIfFailed();
-  pending_[calls_ % pending_.size()] = true;
-  return calls_++;
+  return calls_.add(CallSignature(plan, call));
 }
 
 void HostCommunicator::abandon(const std::string& why) {
@@ -156,7 +156,7 @@ void HostCommunicator::abandon(const std::string& why) {
 }
 
 void HostCommunicator::end(const Active& active) {
-  release(active.number);
+  calls_.release(active.number);
   const HostRun& run = active.run();
   domain_->unwatch(run);
   if (run.failed()) failFrom(run, *active.plan);
@@ -173,19 +173,21 @@ void HostCommunicator::launch(Call call, void* stream) {
 }
 
 void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
-  run({{&firstAlgorithm(Collective::allGather)}, send, recv, bytes});
+  Call call{{&firstAlgorithm(Collective::allGather)}, send, recv, bytes};
+  call.agreement = true;
+  run(call);
 }
 
 void HostCommunicator::run(const Call& call) {
   Domain::Lock lock(*domain_);
   domain_->hear();
   throwIfFailed();
-  const std::uint32_t number = nextCall(lock);
+  const std::uint32_t number = nextCall(call, lock);
   Active active;
   try {
     active = begin(call, number);
   } catch (...) {
-    release(number);
+    calls_.release(number);
     throw;
   }
   const HostRun& run = active.run();
@@ -194,7 +196,7 @@ void HostCommunicator::run(const Call& call) {
       domain_->wait(lock, [&] { return isOver(active); });
     } while (proceed(call, &active));
   } catch (...) {
-    release(number);
+    calls_.release(number);
     throw;
   }
   if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
@@ -218,18 +220,25 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   failureText_ = text;
   heard_ = !tellOthers;
   log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
-  if (tellOthers) {
-    Notice notice;
-    notice.source = transportRanks_[rank_];
-    notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
-    notice.result = result;
-    notice.comm = number_;
-    std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
-    domain_->watch().tell(notice);
-  }
+  if (tellOthers) notify(result, culprit, text, nullptr);
   for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
     for (const std::unique_ptr<RunSlot>& slot : plan->slots)
       if (!slot->run.idle()) slot->run.cancel();
+}
+
+void HostCommunicator::notify(moecclResult_t result, int culprit, const std::string& text,
+                              const CallRecord* asked) {
+  Notice notice;
+  notice.source = transportRanks_[rank_];
+  notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
+  notice.result = result;
+  notice.comm = number_;
+  if (asked != nullptr) {
+    notice.call = asked->number;
+    notice.digest = asked->signature.digest();
+  }
+  std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
+  domain_->watch().tell(notice);
 }
 
 void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
@@ -281,8 +290,11 @@ void HostCommunicator::timedOut(HostRun& run) {
 bool HostCommunicator::hears(const Notice& notice) {
   const auto source = std::ranges::find(transportRanks_, notice.source);
   if (source == transportRanks_.end()) return false;
-  const std::string who = "rank " + std::to_string(source - transportRanks_.begin());
-  fail(moecclRemoteError, -1, who + " reports: " + notice.text, false);
+  const auto rank = static_cast<int>(source - transportRanks_.begin());
+  if (notice.result == moecclInProgress)
+    answer(rank, notice);
+  else
+    fail(moecclRemoteError, -1, "rank " + std::to_string(rank) + " reports: " + notice.text, false);
   return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include "algorithms/registry.h"
 #include "src/comm/call.h"
+#include "src/comm/call_log.h"
 #include "src/comm/communicator.h"
 #include "src/comm/domain.h"
 #include "src/error.h"
@@ -57,12 +58,11 @@ class HostCommunicator final : public Communicator {
     HostRun& run() const { return slot->run; }
   };
   // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
-  // this waits while the call that would share its tags is not over.
-  std::uint32_t nextCall(Domain::Lock& lock);
+  // this waits while the call that would share its tags is not over. Plans the call, so that beginning it
+  // will not fail for that. Throws Error; then nothing has happened.
+  std::uint32_t nextCall(const Call& call, Domain::Lock& lock);
   // For a call that will never begin: peers would wait for it, so the communicator has failed.
   void abandon(const std::string& why);
-  // Plans the call, so that beginning it will not fail for that. Throws Error; nothing has happened then.
-  void prepare(const AlgorithmChoice& choice) { plans_.get(choice, topology_, rank_); }
   Active begin(const Call& call, std::uint32_t number);
   // Whether the part has failed, and it is known why; or is done and, if it was the last, needs no progress of this
   // rank any more.
@@ -84,7 +84,10 @@ class HostCommunicator final : public Communicator {
     return std::chrono::milliseconds(settings_.timeoutMs);
   }
   void timedOut(HostRun& run);
-  // Returns whether the notice was for this communicator, which has then failed.
+  // For a run that does not advance: looks for messages of ranks that have made another call than this one,
+  // and asks about them.
+  void compare(const HostRun& run);
+  // Returns whether the notice was for this communicator.
   bool hears(const Notice& notice);
   // A rank of the domain is lost; fails if it is one of this communicator's.
   void lost(const Loss& loss);
@@ -103,7 +106,10 @@ class HostCommunicator final : public Communicator {
   // Hands `active` to the transport; `counting`: only the sizes of its blocks.
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
-  void release(std::uint32_t number) { pending_[number % pending_.size()] = false; }
+  void ask(CallRecord& record);
+  // A question of another rank of the communicator.
+  void answer(int source, const Notice& question);
+  void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
   // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its callers'
   // buffers.
   void awaitTransfers(Domain::Lock& lock);
@@ -116,8 +122,7 @@ class HostCommunicator final : public Communicator {
   std::uint32_t number_;
   std::vector<int> transportRanks_;  // by rank
   PlanCache plans_;
-  std::uint32_t calls_ = 0;
-  std::vector<bool> pending_ = std::vector<bool>(1 << kCallBits);  // by number modulo its size
+  CallLog calls_;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool heard_ = false;  // the failure is another rank's

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "src/comm/call.h"
 #include "src/error.h"
 #include "src/log.h"
 
@@ -23,7 +24,7 @@ CachedPlan& PlanCache::get(const AlgorithmChoice& choice, const Topology& topolo
     if (cached->choice == choice) return *cached;
   auto cached = std::make_unique<CachedPlan>();
   cached->choice = choice;
-  cached->mark = markOf(choice);
+  cached->digest = digestOf(choice);
   cached->plan = preparePlan(choice, topology, rank);
   plans_.push_back(std::move(cached));
   return *plans_.back();

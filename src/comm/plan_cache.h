@@ -25,7 +25,7 @@ struct RunSlot {
 
 struct CachedPlan {
   AlgorithmChoice choice;
-  std::uint32_t mark = 0;  // in the tags
+  std::uint64_t digest = 0;  // of the choice
   std::shared_ptr<const PreparedPlan> plan;
   std::vector<std::unique_ptr<RunSlot>> slots;
   std::vector<RunSlot*> idle;

@@ -29,8 +29,7 @@ void Stream::enqueue(HostCommunicator& communicator, Call call) {
   domain_->hear();
   throwIfFailed();
   communicator.throwIfFailed();
-  communicator.prepare(call.choice);
-  const std::uint32_t number = communicator.nextCall(lock);
+  const std::uint32_t number = communicator.nextCall(call, lock);
   if (failure_ != moecclSuccess) {  // while that waited
     communicator.abandon(failureText_);
     throwIfFailed();

@@ -173,6 +173,18 @@ void HostRun::cancel() {
     if (transfer.active) route_.transport->cancel(&transfer);
 }
 
+// It differs in some bit from all messages that belong here.
+bool HostRun::findStray(Tag* found) const {
+  const Tag ours = makeTag(route_.tag);
+  const std::uint32_t varying = plan_->messageBits() | messageNumber(1, 0, 0);
+  for (int i = 0; i < kWhatBits; ++i) {
+    if ((varying >> i & 1) != 0) continue;
+    const Tag bit = Tag{1} << (kSourceBits + i);
+    if (route_.transport->unexpected(ours ^ bit, kSameCall | bit, found)) return true;
+  }
+  return false;
+}
+
 std::vector<int> HostRun::awaitedPeers() const {
   std::vector<int> peers;
   for (const OpTransfer& transfer : transfers_) {

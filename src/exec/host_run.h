@@ -26,7 +26,7 @@ namespace moeccl {
 struct Route {
   Transport* transport = nullptr;
   std::span<const int> transportRank;  // by rank of the plan; must outlive the run
-  TagFields tag;                       // comm, kind, plan, call, source
+  TagFields tag;                       // comm, call, digest, part, source
   Trace* trace = nullptr;              // none: nothing is recorded
   std::uint32_t traceLabel = 0;
 };
@@ -63,6 +63,11 @@ class HostRun {
   const std::byte* scratch() const { return arena_.get(); }
   // Ranks of the plan that unfinished receives wait for.
   std::vector<int> awaitedPeers() const;
+
+  // A message that has come for the same call of the same communicator, but with another digest.
+  bool findStray(Tag* found) const;
+  // The number of the call that it is, or was last, started for.
+  std::uint32_t call() const { return route_.tag.call; }
 
   const PreparedPlan& prepared() const { return *plan_; }
 

@@ -34,6 +34,8 @@ PreparedPlan::PreparedPlan(Plan plan) : plan_(std::move(plan)) {
     if (op.kind == OpKind::recv) {
       if (waitsFor_[i] > 0) throw std::invalid_argument("a plan whose receive has dependencies");
       receives_.push_back(i);
+      messageBits_ |= messageNumber(0, static_cast<std::uint32_t>(op.lane),
+                                    static_cast<std::uint32_t>(sequence_[i]));
     }
     if (op.kind == OpKind::send) receivers_.push_back(op.peer);
     if (op.kind == OpKind::send && waitsFor_[i] == 0) first_.push_back(i);

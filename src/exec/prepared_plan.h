@@ -27,6 +27,8 @@ class PreparedPlan {
   }
   // Which message of its pair and lane a send or a receive is.
   std::int32_t sequence(int op) const { return sequence_[op]; }
+  // The bits of messageNumber() that messages to this rank differ in.
+  std::uint32_t messageBits() const { return messageBits_; }
   // All receives: they may be posted before anything else.
   std::span<const std::int32_t> receives() const { return receives_; }
   // The ranks that something is sent to, ascending.
@@ -38,6 +40,7 @@ class PreparedPlan {
   Plan plan_;
   std::vector<std::int32_t> waitsFor_, successorsBegin_, successors_, sequence_, receives_,
       receivers_, first_;
+  std::uint32_t messageBits_ = 0;
 };
 
 }  // namespace moeccl

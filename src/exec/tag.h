@@ -1,17 +1,19 @@
 // The 64 bits that a message is matched by.
 //
-//   63        49 48     45 44       39 38       30 29     28 27        16 15         0
-//  +------------+---------+-----------+-----------+---------+------------+------------+
-//  |  comm (15) | kind (4)| plan (6)  |  call (9) | lane (2)|sequence(12)|source (16) |
-//  +------------+---------+-----------+-----------+---------+------------+------------+
+//   63        49 48     40 39                       16 15         0
+//  +------------+---------+---------------------------+------------+
+//  |  comm (15) | call (9)|         what (24)         |source (16) |
+//  +------------+---------+---------------------------+------------+
 //
 // comm      communicator, unique among those that any two ranks share
-// kind      which collective: ranks that call different ones never match, and time out by name
-// plan      which of its algorithms, and how it was told to work: ranks that chose differently, because
-//           they came with different counts, never match either
 // call      number of the collective call on that communicator, modulo 2^9; a call waits while the one
 //           2^9 before it is not over (Communicator::nextCall)
-// lane, sequence  the n-th message of this pair on that lane within the call
+// what      digest ^ (part, lane, sequence)
+//   digest    of all that the ranks of a call must have alike (digestOf in src/comm/call.h). Ranks that do
+//             not call the same never match, but with a chance of 2^-24 where a rank has one message for
+//             another, and of 2^-9 at most: messages that differ in the upper bits cannot match
+//   part      0: of the data; 1: of the sizes that relays are told before
+//   lane, sequence  the n-th message of this pair on that lane within the part
 // source    sender's rank in the root communicator (the transport's numbering)
 #pragma once
 
@@ -21,35 +23,43 @@ namespace moeccl {
 
 using Tag = std::uint64_t;
 
-// The kind of messages that tell relays how much they will carry; others are numbers of collectives.
-inline constexpr std::uint32_t kCountsKind = 15;
+inline constexpr int kCommBits = 15, kCallBits = 9, kWhatBits = 24, kSourceBits = 16;
+inline constexpr int kPartBits = 1, kLaneBits = 2, kSequenceBits = 12;
 
-inline constexpr int kCommBits = 15, kKindBits = 4, kPlanBits = 6, kCallBits = 9, kLaneBits = 2,
-                     kSequenceBits = 12, kSourceBits = 16;
+// Parts of a call.
+inline constexpr std::uint32_t kData = 0, kSizes = 1;
 
 struct TagFields {
   std::uint32_t comm = 0;
-  std::uint32_t kind = 0;
-  std::uint32_t plan = 0;
   std::uint32_t call = 0;
+  std::uint32_t digest = 0;
+  std::uint32_t part = kData;
   std::uint32_t lane = 0;
   std::uint32_t sequence = 0;
   std::uint32_t source = 0;
 };
 
-constexpr Tag makeTag(const TagFields& f) {
-  constexpr auto field = [](std::uint64_t value, int bits) {
-    return value & ((std::uint64_t{1} << bits) - 1);
-  };
-  Tag tag = field(f.comm, kCommBits);
-  tag = tag << kKindBits | field(f.kind, kKindBits);
-  tag = tag << kPlanBits | field(f.plan, kPlanBits);
-  tag = tag << kCallBits | field(f.call, kCallBits);
-  tag = tag << kLaneBits | field(f.lane, kLaneBits);
-  tag = tag << kSequenceBits | field(f.sequence, kSequenceBits);
-  return tag << kSourceBits | field(f.source, kSourceBits);
+constexpr Tag tagBits(int bits) { return (Tag{1} << bits) - 1; }
+
+// Which message of its pair one is.
+constexpr std::uint32_t messageNumber(std::uint32_t part, std::uint32_t lane,
+                                      std::uint32_t sequence) {
+  std::uint32_t number = part & tagBits(kPartBits);
+  number = number << kLaneBits | (lane & tagBits(kLaneBits));
+  return number << kSequenceBits | (sequence & tagBits(kSequenceBits));
 }
 
-constexpr int sourceOf(Tag tag) { return static_cast<int>(tag & ((Tag{1} << kSourceBits) - 1)); }
+constexpr Tag makeTag(const TagFields& f) {
+  Tag tag = f.comm & tagBits(kCommBits);
+  tag = tag << kCallBits | (f.call & tagBits(kCallBits));
+  const std::uint32_t what = f.digest ^ messageNumber(f.part, f.lane, f.sequence);
+  tag = tag << kWhatBits | (what & tagBits(kWhatBits));
+  return tag << kSourceBits | (f.source & tagBits(kSourceBits));
+}
+
+// The bits in which messages of one call agree, whatever its ranks take it for.
+inline constexpr Tag kSameCall = ~tagBits(kWhatBits + kSourceBits);
+
+constexpr int sourceOf(Tag tag) { return static_cast<int>(tag & tagBits(kSourceBits)); }
 
 }  // namespace moeccl

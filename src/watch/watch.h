@@ -23,13 +23,17 @@
 
 namespace moeccl {
 
-// What a rank tells the others, once, when it cannot go on with a communicator.
+// What a rank tells the others, once, when it cannot go on with a communicator; or what it asks them, when it
+// suspects that another rank has not made the same call (moecclInProgress: nothing has failed).
 struct Notice {
   std::int32_t source = -1;   // rank that sends the notice
   std::int32_t culprit = -1;  // rank that it blames; -1 when nobody
   std::int32_t result = 0;    // moecclResult_t
   std::uint32_t comm = 0;     // communicator that failed
-  char text[240] = {};        // for people
+  std::uint64_t digest =
+      0;  // of a question: what the sender's call has in common with those of other ranks,
+  std::uint32_t call = 0;  // and its number
+  char text[324] = {};     // for people
 };
 
 // A rank that takes part in nothing any more.

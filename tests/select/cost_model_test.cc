@@ -116,24 +116,6 @@ TEST(CostModel, FewMessagesForSmallBlocksFewBytesForLarge) {
   EXPECT_EQ(between(1 << 22), 16 * 12);
 }
 
-// Ranks that come with different counts may choose differently; their messages must not match.
-TEST(CostModel, ChoicesCanBeToldApart) {
-  for (const Algorithm& algorithm : algorithms())
-    for (const Topology& topology : {Topology::even(1, 16), Topology::even(4, 4)}) {
-      Parameters problem;
-      problem.grid = {2, topology.ranks() / 2, 2, true};
-      std::vector<AlgorithmChoice> seen;
-      for (std::size_t bytes = 1; bytes < std::size_t{1} << 30; bytes *= 2) {
-        const AlgorithmChoice choice =
-            CostModel(topology).choose(algorithm.collective, problem, bytes);
-        EXPECT_LT(markOf(choice), 1u << kPlanBits);
-        for (const AlgorithmChoice& other : seen)
-          EXPECT_EQ(other == choice, markOf(other) == markOf(choice)) << bytes;
-        seen.push_back(choice);
-      }
-    }
-}
-
 TEST(CostModel, NeverWorseThanAnyOther) {
   for (const Topology& topology : {Topology::even(1, 8), Topology::even(8, 1), Topology::even(2, 4),
                                    Topology::uneven(std::vector{3, 1, 2})})

@@ -1,0 +1,72 @@
+#include "src/comm/call.h"
+
+#include <iterator>
+#include <string_view>
+
+#include "algorithms/choice.h"
+#include "kernels/reduce.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
+  state = (state ^ value) * 0x9e3779b97f4a7c15u;
+  state = (state ^ state >> 29) * 0xbf58476d1ce4e5b9u;
+  return state ^ state >> 32;
+}
+
+constexpr std::string_view kTypes[] = {"int8",    "uint8",    "int32",      "uint32",
+                                       "int64",   "uint64",   "float16",    "float32",
+                                       "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+static_assert(std::size(kTypes) == moecclNumTypes);
+
+std::string_view nameOf(moecclRedOp_t op) {
+  return op == moecclMax ? "max" : op == moecclMin ? "min" : "sum";
+}
+
+bool isReduction(Collective collective) {
+  return collective == Collective::reduceScatter || collective == Collective::allReduce;
+}
+
+}  // namespace
+
+std::uint64_t digestOf(const AlgorithmChoice& choice) {
+  std::uint64_t digest = mixed(1, static_cast<std::uint64_t>(choice.algorithm->collective));
+  for (const char letter : choice.algorithm->name)
+    digest = mixed(digest, static_cast<unsigned char>(letter));
+  const Parameters& p = choice.parameters;
+  for (const NamedParameter& parameter : namedParameters())
+    digest = mixed(digest, static_cast<std::uint64_t>(p.*parameter.value));
+  for (const int value : {p.grid.mp, p.grid.ep, p.grid.esp, int{p.grid.espConsecutive}, p.experts})
+    digest = mixed(digest, static_cast<std::uint64_t>(value));
+  return digest;
+}
+
+CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
+    : plan(&cached),
+      blockBytes(call.blockBytes),
+      datatype(call.datatype),
+      op(call.op),
+      agreement(call.agreement) {}
+
+std::uint64_t CallSignature::digest() const {
+  const auto small = static_cast<std::uint64_t>(datatype) << 16 |
+                     static_cast<std::uint64_t>(op) << 8 | std::uint64_t{agreement};
+  return mixed(mixed(plan->digest, blockBytes), small);
+}
+
+std::string CallSignature::text() const {
+  const AlgorithmChoice& choice = plan->choice;
+  const Collective collective = choice.algorithm->collective;
+  std::string text = std::string(nameOf(collective)) + " (" + textOf(choice) + ") of ";
+  if (collective != Collective::allToAllv)
+    text += std::to_string(blockBytes / sizeOf(datatype)) + " x ";
+  text += kTypes[datatype];
+  if (isReduction(collective)) text += ", " + std::string(nameOf(op));
+  if (choice.parameters.experts != 1)
+    text += ", " + std::to_string(choice.parameters.experts) + " experts a rank";
+  if (agreement) text += " (inside a split, a grid's creation or the like)";
+  return text;
+}
+
+}  // namespace moeccl

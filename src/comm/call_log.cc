@@ -1,0 +1,31 @@
+#include "src/comm/call_log.h"
+
+#include <utility>
+
+namespace moeccl {
+
+bool CallLog::hasRoom() const { return records_.size() < kMost || at(next_).over; }
+
+std::uint32_t CallLog::add(const CallSignature& signature) {
+  if (!at(next_).over) {
+    std::vector<CallRecord> larger(records_.size() * 2);
+    for (CallRecord& record : records_)
+      if (record.made) larger[record.number % larger.size()] = record;
+    records_ = std::move(larger);
+  }
+  at(next_) = {signature, next_, true, false, {}};
+  return next_++;
+}
+
+CallRecord* CallLog::find(std::uint32_t number) {
+  CallRecord& record = at(number);
+  return record.made && record.number == number ? &record : nullptr;
+}
+
+bool CallLog::isOver(std::uint32_t number) {
+  if (static_cast<std::int32_t>(next_ - number) <= 0) return false;
+  const CallRecord* record = find(number);
+  return record == nullptr || record->over;
+}
+
+}  // namespace moeccl

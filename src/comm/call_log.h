@@ -1,0 +1,44 @@
+// The calls of a communicator by their numbers: those that are not over, and those before them, as
+// many as there is room for.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "src/comm/call.h"
+#include "src/exec/tag.h"
+
+namespace moeccl {
+
+struct CallRecord {
+  CallSignature signature;
+  std::uint32_t number = 0;
+  bool made = false, over = true;
+  std::chrono::steady_clock::time_point asked{};  // when other ranks were asked about it, or never
+};
+
+class CallLog {
+ public:
+  // Whether there may be one more: tags tell kMost calls apart.
+  static constexpr std::uint32_t kMost = std::uint32_t{1} << kCallBits;
+  bool hasRoom() const;
+  // Returns its number: 0, 1, ...
+  std::uint32_t add(const CallSignature& signature);
+  void release(std::uint32_t number) { at(number).over = true; }
+  // Null where nothing is known of it any more, or yet.
+  CallRecord* find(std::uint32_t number);
+  // Whether it has been made, and is over.
+  bool isOver(std::uint32_t number);
+
+ private:
+  CallRecord& at(std::uint32_t number) { return records_[number % records_.size()]; }
+  const CallRecord& at(std::uint32_t number) const { return records_[number % records_.size()]; }
+
+  std::uint32_t next_ = 0;
+  // By number modulo its size, a power of two: it grows, up to kMost, where more calls are under way at
+  // once than ever before.
+  std::vector<CallRecord> records_ = std::vector<CallRecord>(16);
+};
+
+}  // namespace moeccl

@@ -1,0 +1,69 @@
+// Whether all ranks make the same calls in the same order. Where they do not, messages come whose tag no
+// receive has (src/exec/tag.h), from a rank that waits as much as this one. Then this rank asks: it tells
+// the others what it has called. A rank that knows better fails the communicator, and says both.
+#include <algorithm>
+#include <chrono>
+
+#include "src/comm/host_communicator.h"
+#include "src/log.h"
+
+namespace moeccl {
+namespace {
+
+// How long a rank that is asked may take to answer: it must get to its progress().
+constexpr std::chrono::milliseconds kAnswering{1000};
+// Calls before the one at hand whose messages are looked for. A peer that is behind by more has not
+// done its part in those that followed, so that they cannot be over here.
+constexpr std::uint32_t kPast = 8;
+
+}  // namespace
+
+void HostCommunicator::compare(const HostRun& run) {
+  Transport& transport = domain_->transport();
+  Tag stray = 0;
+  // A call that is over here has had all of its messages.
+  for (std::uint32_t before = 1; before <= kPast; ++before) {
+    const std::uint32_t number = run.call() - before;
+    if (!calls_.isOver(number)) continue;
+    CallRecord* const record = calls_.find(number);
+    if (record == nullptr) break;
+    if (transport.unexpected(makeTag({.comm = number_, .call = number}), kSameCall, &stray))
+      ask(*record);
+  }
+  CallRecord* const record = calls_.find(run.call());
+  if (record == nullptr || !run.findStray(&stray)) return;
+  if (record->asked == std::chrono::steady_clock::time_point{}) return ask(*record);
+  if (std::chrono::steady_clock::now() < record->asked + kAnswering) return;
+  // It does not answer, while it computes perhaps. It may be so far ahead that tags begin again, but not
+  // where this rank lacks something of it: messages between two ranks keep their order.
+  const auto source = std::ranges::find(transportRanks_, sourceOf(stray));
+  if (source == transportRanks_.end()) return;
+  const auto rank = static_cast<int>(source - transportRanks_.begin());
+  if (!std::ranges::binary_search(run.awaitedPeers(), rank)) return;
+  fail(moecclRemoteError, rank,
+       "rank " + std::to_string(rank) + " made another call than rank " + std::to_string(rank_) +
+           ", which called " + record->signature.text() + ", and does not say which",
+       true);
+}
+
+void HostCommunicator::ask(CallRecord& record) {
+  if (record.asked != std::chrono::steady_clock::time_point{}) return;
+  record.asked = std::chrono::steady_clock::now();
+  const std::string call = record.signature.text();
+  log(LogLevel::info, {rank_, ranks()},
+      "communicator %u: another rank's call %u is not this rank's, %s; asking", number_,
+      record.number, call.c_str());
+  notify(moecclInProgress, -1, call, &record);
+}
+
+void HostCommunicator::answer(int source, const Notice& question) {
+  const CallRecord* const record = calls_.find(question.call);
+  if (record == nullptr || record->signature.digest() == question.digest) return;
+  fail(moecclRemoteError, source,
+       "rank " + std::to_string(rank_) + " called " + record->signature.text() + ", rank " +
+           std::to_string(source) + " called " + question.text +
+           "; all ranks must make the same calls, in the same order",
+       true);
+}
+
+}  // namespace moeccl
