@@ -7,10 +7,13 @@
 namespace moeccl {
 namespace {
 
-constexpr NamedParameter kParameters[] = {{"window", &Parameters::window},
-                                          {"radix", &Parameters::radix},
-                                          {"leaders", &Parameters::leaders},
-                                          {"chunks", &Parameters::chunks}};
+// No rank has more peers.
+constexpr int kMostPeers = 1 << 16;
+
+constexpr NamedParameter kParameters[] = {{"window", &Parameters::window, 0, kMostPeers},
+                                          {"radix", &Parameters::radix, 2, kMostPeers},
+                                          {"leaders", &Parameters::leaders, 0, kMostPeers},
+                                          {"chunks", &Parameters::chunks, 1, kMaxChunks}};
 
 constexpr std::size_t kCharactersShown = 120;
 
@@ -38,9 +41,11 @@ void readParameter(std::string_view entry, Parameters* parameters) {
   if (error != std::errc() || rest != end)
     throw std::invalid_argument(quoted(entry) + ": " + std::string(name) +
                                 " must be a whole number");
-  if (parameters->chunks > kMaxChunks)
-    throw std::invalid_argument(quoted(entry) + ": at most " + std::to_string(kMaxChunks) +
-                                " chunks are possible");
+  const int value = parameters->*known->value;
+  if (value < known->least || value > known->most)
+    throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) +
+                                "; it must be from " + std::to_string(known->least) + " to " +
+                                std::to_string(known->most));
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ namespace moeccl {
 struct NamedParameter {
   std::string_view name;
   int Parameters::*value;
+  int least, most;
 };
-// Those that users may set.
+// Those that users may set, and to what.
 std::span<const NamedParameter> namedParameters();
 
 // The algorithm, and the parameters that are not the usual ones. "auto" where there is no algorithm.

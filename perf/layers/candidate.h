@@ -22,7 +22,7 @@ struct GridOfSetting {
   Grid grid;  // destroyed first
 };
 
-// Those of all layers: each is made once, since a communicator can be split 32767 times.
+// Those of all layers: each is made once.
 class Grids {
  public:
   explicit Grids(const Job& job) : job_(job) {}

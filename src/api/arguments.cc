@@ -73,4 +73,9 @@ AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) 
   return choice;
 }
 
+void requireStream(const Communicator& communicator, moecclStream_t stream) {
+  // On GPUs it is CUDA's.
+  if (stream != nullptr && !communicator.device()) requireLive(HandleKind::stream, stream);
+}
+
 }  // namespace moeccl

@@ -32,4 +32,7 @@ AlgorithmChoice choose(CommState& state, Collective collective, std::size_t bloc
 // The same where only sender and receiver know how large a block is: all ranks must choose alike.
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
 
+// Throws Error where a host communicator is given what is no stream.
+void requireStream(const Communicator& communicator, moecclStream_t stream);
+
 }  // namespace moeccl

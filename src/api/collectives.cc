@@ -95,6 +95,7 @@ moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count
     moeccl::requireBuffers(sendbuff, recvbuff, count);
     moeccl::require(!moeccl::overlap(sendbuff, bytes.buffer, recvbuff, bytes.buffer),
                     "sendbuff and recvbuff overlap; all-to-all does not work in place");
+    moeccl::requireStream(communicator, stream);
     communicator.launch({moeccl::choose(*state, moeccl::Collective::allToAll, bytes.block),
                          sendbuff, recvbuff, bytes.block, datatype},
                         stream);
@@ -123,6 +124,7 @@ moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
                                                      ", recvCounts[" + std::to_string(rank) +
                                                      "] is " + std::to_string(recvCounts[rank]) +
                                                      "; what a rank has for itself is both");
+    moeccl::requireStream(communicator, stream);
     communicator.launch(std::move(call), stream);
   });
 }
@@ -140,6 +142,7 @@ moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, size_t send
         sendbuff, bytes.block, recvbuff, bytes.buffer,
         moeccl::at(recvbuff, bytes.block, communicator.rank()),
         "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff + rank * sendCount");
+    moeccl::requireStream(communicator, stream);
     communicator.launch({moeccl::choose(*state, moeccl::Collective::allGather, bytes.block),
                          sendbuff, recvbuff, bytes.block, datatype},
                         stream);
@@ -160,6 +163,7 @@ moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbuff, size_t 
         recvbuff, bytes.block, sendbuff, bytes.buffer,
         moeccl::at(sendbuff, bytes.block, communicator.rank()),
         "sendbuff and recvbuff overlap; in place means recvbuff == sendbuff + rank * recvCount");
+    moeccl::requireStream(communicator, stream);
     communicator.launch({moeccl::choose(*state, moeccl::Collective::reduceScatter, bytes.block),
                          sendbuff, recvbuff, bytes.block, datatype, op},
                         stream);
@@ -177,6 +181,7 @@ moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, size_t coun
     moeccl::requireBuffers(sendbuff, recvbuff, count);
     moeccl::requireApart(sendbuff, bytes.block, recvbuff, bytes.block, recvbuff,
                          "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff");
+    moeccl::requireStream(communicator, stream);
     communicator.launch({moeccl::choose(*state, moeccl::Collective::allReduce, bytes.block),
                          sendbuff, recvbuff, bytes.block, datatype, op},
                         stream);

@@ -29,36 +29,59 @@ void requireRank(int nRanks, int rank) {
                                                    ", outside [0, " + std::to_string(nRanks) + ")");
 }
 
-moecclComm_t adopt(std::unique_ptr<moeccl::Communicator> communicator,
-                   std::shared_ptr<const moeccl::Profile> profile, int ranksOnNode = 0) {
+std::shared_ptr<moeccl::CommState> stateOf(std::unique_ptr<moeccl::Communicator> communicator,
+                                           std::shared_ptr<const moeccl::Profile> profile,
+                                           int ranksOnNode = 0) {
   auto state = std::make_shared<moeccl::CommState>();
   state->communicator = std::move(communicator);
   state->model = std::make_unique<moeccl::CostModel>(state->communicator->topology(),
                                                      std::move(profile), ranksOnNode);
-  return new moecclComm{std::move(state)};
+  return state;
+}
+
+moecclComm_t handleOf(std::shared_ptr<moeccl::CommState> state) {
+  auto comm = std::make_unique<moecclComm>();
+  moeccl::addHandle(moeccl::HandleKind::communicator, comm.get(), std::move(state));
+  return comm.release();
 }
 
 // A new communicator, with the profile that MOECCL_PROFILE names. Ranks agree on whether it does.
 moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
-  std::unique_ptr<moecclComm> comm(adopt(std::move(communicator), nullptr));
-  moeccl::Communicator& made = *comm->state->communicator;
+  const std::shared_ptr<moeccl::CommState> state = stateOf(std::move(communicator), nullptr);
+  moeccl::Communicator& made = *state->communicator;
   const std::string& profile = made.settings().profile;
   if (profile.empty()) {
     if (made.rank() == 0)
       moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()},
                   "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
                   "links; moeccl-fit measures those of a cluster");
-    return comm.release();
+    return handleOf(state);
   }
   try {
-    moeccl::adoptProfile(*comm->state, [&] {
+    moeccl::adoptProfile(*state, [&] {
       return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
     });
   } catch (...) {
     made.destroy();
     throw;
   }
-  return comm.release();
+  return handleOf(state);
+}
+
+// Ends a communicator by `end`. Why it had failed, if it had, stays with the thread.
+moecclResult_t leave(const char* function, moecclComm_t comm, void (moeccl::Communicator::*end)()) {
+  if (comm == nullptr) return moecclSuccess;
+  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::communicator, comm);
+  return boundary(function, nullptr, [&] {
+    moeccl::requireLive(moeccl::HandleKind::communicator, known.state);
+    const std::unique_ptr<moecclComm> freed(comm);
+    moeccl::Communicator& communicator =
+        *std::static_pointer_cast<moeccl::CommState>(known.object)->communicator;
+    if (const std::string why = communicator.failureText(); !why.empty())
+      moeccl::report(function, moecclSuccess, ("the communicator had failed: " + why).c_str(),
+                     nullptr);
+    (communicator.*end)();
+  });
 }
 
 moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
@@ -130,9 +153,10 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
           "color is " + std::to_string(color) + "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
     auto communicator =
         parent.split(color, key, moeccl::readSplitSettings(parent.settings(), config));
-    *newComm = communicator == nullptr ? nullptr
-                                       : adopt(std::move(communicator), state->model->profile(),
-                                               state->model->ranksOnNode());
+    *newComm = communicator == nullptr
+                   ? nullptr
+                   : handleOf(stateOf(std::move(communicator), state->model->profile(),
+                                      state->model->ranksOnNode()));
   });
 }
 
@@ -158,28 +182,22 @@ moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExcl
         throw moeccl::Error(moecclInvalidArgument,
                             which + ", the rank that calls; a rank that is excluded does not");
     }
-    *newComm = adopt(parent.shrink(excluded, moeccl::readSplitSettings(parent.settings(), config)),
-                     state->model->profile(), state->model->ranksOnNode());
+    *newComm = handleOf(
+        stateOf(parent.shrink(excluded, moeccl::readSplitSettings(parent.settings(), config)),
+                state->model->profile(), state->model->ranksOnNode()));
   });
 }
 
 moecclResult_t moecclCommDestroy(moecclComm_t comm) {
   if (comm == nullptr) return moecclSuccess;
-  const moecclResult_t unused =
-      boundary("moecclCommDestroy", nullptr, [&] { comm->state->communicator->requireUnused(); });
+  const moecclResult_t unused = boundary(
+      "moecclCommDestroy", nullptr, [&] { communicatorOf(moeccl::hold(comm)).requireUnused(); });
   if (unused != moecclSuccess) return unused;
-  const moecclResult_t result =
-      boundary("moecclCommDestroy", nullptr, [&] { comm->state->communicator->destroy(); });
-  delete comm;
-  return result;
+  return leave("moecclCommDestroy", comm, &moeccl::Communicator::destroy);
 }
 
 moecclResult_t moecclCommAbort(moecclComm_t comm) {
-  if (comm == nullptr) return moecclSuccess;
-  const moecclResult_t result =
-      boundary("moecclCommAbort", nullptr, [&] { comm->state->communicator->abort(); });
-  delete comm;
-  return result;
+  return leave("moecclCommAbort", comm, &moeccl::Communicator::abort);
 }
 
 moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError) {
@@ -188,6 +206,9 @@ moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncE
     moeccl::Communicator& communicator = communicatorOf(state);
     require(asyncError != nullptr, "asyncError is NULL; pass where to store it");
     *asyncError = communicator.asyncFailure();
+    if (*asyncError != moecclSuccess)
+      moeccl::report("moecclCommGetAsyncError", *asyncError, communicator.failureText().c_str(),
+                     lastErrorOf(state));
   });
 }
 

@@ -53,5 +53,6 @@ const char* moecclGetErrorString(moecclResult_t result) {
 }
 
 const char* moecclGetLastError(moecclComm_t comm) {
-  return comm == nullptr ? moeccl::threadError().c_str() : comm->state->lastError.c_str();
+  const moeccl::HeldComm held = moeccl::hold(comm);
+  return held.state == nullptr ? moeccl::threadError().c_str() : held->lastError.c_str();
 }

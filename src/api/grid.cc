@@ -88,28 +88,40 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
     if (const auto& profile = state->model->profile())
       made->questions.modelFor(world.topology(), moeccl::asGrid(shape), world.settings().algorithms,
                                profile, state->model->ranksOnNode());
+    moeccl::addHandle(moeccl::HandleKind::grid, made.get());
     *grid = made.release();
   });
 }
+
+namespace {
+
+moecclResult_t leaveGrid(const char* function, moecclGrid_t grid,
+                         moecclResult_t (*leave)(moecclComm_t)) {
+  if (grid == nullptr) return moecclSuccess;
+  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::grid, grid);
+  const moecclResult_t result = moeccl::boundary(
+      function, nullptr, [&] { moeccl::requireLive(moeccl::HandleKind::grid, known.state); });
+  if (result != moecclSuccess) return result;
+  const std::unique_ptr<moecclGrid> freed(grid);
+  return grid->leaveGroups(leave);
+}
+
+}  // namespace
 
 moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
   if (grid == nullptr) return moecclSuccess;
   // Of all, before any is destroyed.
   const moecclResult_t unused = moeccl::boundary("moecclGridDestroy", nullptr, [&] {
     for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp})
-      if (grid->comms[group] != nullptr) grid->comms[group]->state->communicator->requireUnused();
+      if (moecclComm_t ranks = moeccl::gridOf(grid).comms[group]; ranks != nullptr)
+        moeccl::communicatorOf(moeccl::hold(ranks)).requireUnused();
   });
   if (unused != moecclSuccess) return unused;
-  const moecclResult_t result = grid->leaveGroups(moecclCommDestroy);
-  delete grid;
-  return result;
+  return leaveGrid("moecclGridDestroy", grid, moecclCommDestroy);
 }
 
 moecclResult_t moecclGridAbort(moecclGrid_t grid) {
-  if (grid == nullptr) return moecclSuccess;
-  const moecclResult_t result = grid->leaveGroups(moecclCommAbort);
-  delete grid;
-  return result;
+  return leaveGrid("moecclGridAbort", grid, moecclCommAbort);
 }
 
 moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape) {

@@ -17,8 +17,7 @@ struct Problem {
 
 moecclResult_t run(const char* function, const Problem& problem, const void* sendbuff,
                    void* recvbuff, moecclStream_t stream) {
-  const auto state =
-      hold(problem.grid == nullptr ? nullptr : problem.grid->comms[moecclGroupWorld]);
+  const auto state = holdWorld(problem.grid);
   return boundary(function, lastErrorOf(state), [&] {
     const Grid grid = asGrid(gridOf(problem.grid).shape);
     Communicator& communicator = communicatorOf(state);
@@ -41,6 +40,7 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
     requireBuffers(sendbuff, recvbuff, problem.count);
     require(!overlap(sendbuff, in.buffer, recvbuff, out.buffer),
             "sendbuff and recvbuff overlap; it does not work in place");
+    requireStream(communicator, stream);
     communicator.launch({choose(*state, problem.collective, in.block, grid, problem.experts),
                          sendbuff, recvbuff, in.block, problem.datatype},
                         stream);

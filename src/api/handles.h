@@ -7,6 +7,7 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/boundary.h"
+#include "src/api/live_handles.h"
 #include "src/api/questions.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
@@ -22,9 +23,8 @@ struct CommState {
 
 }  // namespace moeccl
 
-struct moecclComm {
-  std::shared_ptr<moeccl::CommState> state;
-};
+// Its state is kept with the handle (live_handles.h).
+struct moecclComm {};
 
 // All groups are communicators of the public kind: a grid is a convenience over moecclCommSplit.
 struct moecclGrid {
@@ -39,29 +39,54 @@ struct moecclGrid {
 
 namespace moeccl {
 
+// A communicator as a function was given it.
+struct HeldComm {
+  std::shared_ptr<CommState> state;  // nullptr: not usable
+  bool isNull = true;
+  HandleState handle = HandleState::unknown;
+
+  CommState* operator->() const { return state.get(); }
+  CommState& operator*() const { return *state; }
+};
+
 // A function holds the state while it runs: another thread may abort the communicator meanwhile.
-inline std::shared_ptr<CommState> hold(moecclComm_t comm) {
-  return comm == nullptr ? nullptr : comm->state;
+inline HeldComm hold(moecclComm_t comm) {
+  if (comm == nullptr) return {};
+  const KnownHandle known = findHandle(HandleKind::communicator, comm);
+  if (known.state != HandleState::live) return {nullptr, false, known.state};
+  return {std::static_pointer_cast<CommState>(known.object), false, known.state};
 }
 
-inline Communicator& communicatorOf(const std::shared_ptr<CommState>& state) {
-  require(state != nullptr, "comm is NULL; pass a communicator made by moecclCommInit... or Split");
-  return *state->communicator;
+inline Communicator& communicatorOf(const HeldComm& held) {
+  require(!held.isNull, "comm is NULL; pass a communicator made by moecclCommInit... or Split");
+  requireLive(HandleKind::communicator, held.handle);
+  return *held->communicator;
 }
 
-inline std::string* lastErrorOf(const std::shared_ptr<CommState>& state) {
-  return state == nullptr ? nullptr : &state->lastError;
+inline std::string* lastErrorOf(const HeldComm& held) {
+  return held.state == nullptr ? nullptr : &held->lastError;
 }
 
-inline const moecclGrid& gridOf(moecclGrid_t grid) {
+inline moecclGrid& gridOf(moecclGrid_t grid) {
   require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
+  requireLive(HandleKind::grid, grid);
   return *grid;
+}
+
+// The communicator that a grid was made on; not usable where the grid is not.
+inline HeldComm holdWorld(moecclGrid_t grid) {
+  const bool lives =
+      grid != nullptr && findHandle(HandleKind::grid, grid).state == HandleState::live;
+  return lives ? hold(grid->comms[moecclGroupWorld]) : HeldComm{};
 }
 
 inline Grid asGrid(const moecclGridShape_t& shape) {
   return {shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
 }
 
-inline Stream* streamOf(moecclStream_t stream) { return static_cast<Stream*>(stream); }
+inline Stream* streamOf(moecclStream_t stream) {
+  requireLive(HandleKind::stream, stream);
+  return static_cast<Stream*>(stream);
+}
 
 }  // namespace moeccl

@@ -54,6 +54,7 @@ class Here {
 
 moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
   require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
+  moeccl::requireLive(moeccl::HandleKind::layer, layer);
   return layer->layer;
 }
 
@@ -91,8 +92,8 @@ const void* weight(const void* pointer, const char* text) {
 moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                     moecclMoeLayer_t* layer) {
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
-    require(grid != nullptr, "grid is NULL; pass a grid made by moecclGridCreate");
-    const auto state = moeccl::hold(grid->comms[moecclGroupWorld]);
+    moeccl::gridOf(grid);
+    const auto state = moeccl::holdWorld(grid);
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     moeccl::CommunicatorOob oob(communicator);
     const std::optional<moeccl::Device> device = communicator.device();
@@ -116,6 +117,7 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
       made.reset(new moecclMoeLayer{
           device, moeccl::MoeLayer(grid, wanted, requested, communicator.settings().memory)});
     });
+    moeccl::addHandle(moeccl::HandleKind::layer, made.get());
     *layer = made.release();
   });
 }
@@ -123,6 +125,8 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
 moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
   return boundary("moecclMoeLayerDestroy", nullptr, [&] {
     if (layer == nullptr) return;
+    moeccl::requireLive(moeccl::HandleKind::layer,
+                        moeccl::removeHandle(moeccl::HandleKind::layer, layer).state);
     const std::optional<moeccl::Device> device = layer->device;
     const Here here(device);
     delete layer;

@@ -32,7 +32,13 @@ constexpr StructKind<moecclLayerSample_t> kLayerSample = {
 moecclProfile& profileOf(moecclProfile_t profile) {
   require(profile != nullptr,
           "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
+  requireLive(HandleKind::profile, profile);
   return *profile;
+}
+
+moecclProfile_t handleOf(std::unique_ptr<moecclProfile> profile) {
+  addHandle(HandleKind::profile, profile.get());
+  return profile.release();
 }
 
 // As profiles call what MOECCL_ALGO would take.
@@ -87,10 +93,10 @@ LocalSample localSampleOf(const LayerShape& shape) {
 // A layer with exchanges, without its times.
 LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
   const Groups& groups = layer.groups();
-  const auto world = hold(groups.grid->comms[moecclGroupWorld]);
+  const auto world = holdWorld(groups.grid);
+  const Topology& topology = communicatorOf(world).topology();
   const Grid grid = asGrid(groups.shape);
-  LayerModel model(world->communicator->topology(), grid,
-                   world->communicator->settings().algorithms, nullptr,
+  LayerModel model(topology, grid, world->communicator->settings().algorithms, nullptr,
                    world->model->ranksOnNode());
   const moecclSchedule_t schedule = layer.shape().schedule;
   return {model.keyOf(schedule, layer.shape().chunks, pass),
@@ -178,7 +184,7 @@ moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) 
     const moeccl::Origin mine = moeccl::origin();
     empty.date = moeccl::exchangeText(oob, mine.date)[0];
     empty.command = moeccl::exchangeText(oob, oob.rank() == 0 ? mine.command : "")[0];
-    *profile = moeccl::opened(std::move(empty)).release();
+    *profile = moeccl::handleOf(moeccl::opened(std::move(empty)));
   });
 }
 
@@ -186,7 +192,7 @@ moecclResult_t moecclProfileLoad(const char* path, moecclProfile_t* profile) {
   return boundary("moecclProfileLoad", nullptr, [&] {
     require(path != nullptr, "path is NULL; pass the name of a file");
     require(profile != nullptr, "profile is NULL; pass where to store the profile");
-    *profile = moeccl::opened(moeccl::loadProfile(path)).release();
+    *profile = moeccl::handleOf(moeccl::opened(moeccl::loadProfile(path)));
   });
 }
 
@@ -199,14 +205,19 @@ moecclResult_t moecclProfileSave(moecclProfile_t profile, const char* path) {
 }
 
 moecclResult_t moecclProfileDestroy(moecclProfile_t profile) {
-  delete profile;
-  return moecclSuccess;
+  return boundary("moecclProfileDestroy", nullptr, [&] {
+    if (profile == nullptr) return;
+    moeccl::requireLive(moeccl::HandleKind::profile,
+                        moeccl::removeHandle(moeccl::HandleKind::profile, profile).state);
+    delete profile;
+  });
 }
 
 moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile) {
   const auto state = moeccl::hold(comm);
   return boundary("moecclCommSetProfile", moeccl::lastErrorOf(state), [&] {
     moeccl::communicatorOf(state);
+    if (profile != nullptr) profileOf(profile);
     moeccl::adoptProfile(*state, [&] {
       return profile == nullptr ? std::shared_ptr<const moeccl::Profile>() : profile->profile;
     });
@@ -227,7 +238,7 @@ moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
       require(theirs.grid != nullptr, "sample.grid is NULL; it must be the grid that was measured");
       const moecclGrid& grid = moeccl::gridOf(theirs.grid);
       key.where = textOf(moeccl::asGrid(grid.shape),
-                         moeccl::hold(grid.comms[moecclGroupWorld])->communicator->topology());
+                         moeccl::communicatorOf(moeccl::holdWorld(theirs.grid)).topology());
     } else {
       require(theirs.comm != nullptr,
               "sample.comm is NULL; it must be the ranks that were measured");
@@ -254,6 +265,7 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
             "sample.pass must be moecclPassForward or moecclPassBackward");
     moeccl::requireTimes(theirs.seconds, theirs.spread);
+    moeccl::requireLive(moeccl::HandleKind::layer, theirs.layer);
     const moeccl::MoeLayer& layer = theirs.layer->layer;
     require(layer.shape().datatype == moecclFloat32,
             "sample.layer computes with moecclFloat64; profiles hold what float32 takes");

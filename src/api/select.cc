@@ -45,6 +45,12 @@ void requireShape(const moecclGridShape_t& shape, int ranks) {
               shape.nMp, shape.nEp, shape.nEsp, static_cast<int>(shape.order), ranks));
 }
 
+std::shared_ptr<const Profile> profileIn(const moecclCluster_t& cluster) {
+  if (cluster.profile == nullptr) return nullptr;
+  requireLive(HandleKind::profile, cluster.profile);
+  return cluster.profile->profile;
+}
+
 Cluster imagined(const moecclCluster_t& cluster) {
   require(cluster.nNodes > 0, "cluster has neither grid nor comm; then nNodes must be above 0");
   require(cluster.ranksPerNode != nullptr, "cluster.ranksPerNode is NULL; pass [nNodes] numbers");
@@ -59,22 +65,19 @@ Cluster imagined(const moecclCluster_t& cluster) {
                           node, here, kMostRanks));
   }
   const std::span<const int> nodes(cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes));
-  return {Topology::uneven(nodes),
-          cluster.shape,
-          {},
-          cluster.profile == nullptr ? nullptr : cluster.profile->profile,
-          std::ranges::max(nodes)};
+  return {Topology::uneven(nodes), cluster.shape, {}, profileIn(cluster), std::ranges::max(nodes)};
 }
 
-// nullptr: the cluster is imagined.
-std::shared_ptr<CommState> stateOf(const moecclCluster_t& cluster) {
-  if (cluster.grid != nullptr) return hold(cluster.grid->comms[moecclGroupWorld]);
-  return cluster.comm != nullptr ? hold(cluster.comm) : nullptr;
+// Null: the cluster is imagined.
+HeldComm heldOf(const moecclCluster_t& cluster) {
+  if (cluster.grid == nullptr) return hold(cluster.comm);
+  gridOf(cluster.grid);
+  return holdWorld(cluster.grid);
 }
 
 Cluster clusterOf(const moecclCluster_t& cluster) {
-  const auto state = stateOf(cluster);
-  if (state == nullptr) return imagined(cluster);
+  const auto state = heldOf(cluster);
+  if (state.isNull) return imagined(cluster);
   const Communicator& communicator = communicatorOf(state);
   return {
       communicator.topology(),
@@ -178,7 +181,9 @@ LayerModel& modelOf(moecclGrid_t grid, const Cluster& cluster,
 std::shared_ptr<const ScheduleAnswers> remembered(moecclGrid_t grid,
                                                   const LayerQuestion& question) {
   if (grid == nullptr) return nullptr;
-  const auto world = hold(grid->comms[moecclGroupWorld]);
+  gridOf(grid);
+  const auto world = holdWorld(grid);
+  communicatorOf(world);
   return grid->questions.isFor(world->model->profile()) ? grid->questions.find(question) : nullptr;
 }
 
@@ -210,13 +215,13 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
       given.parameters.experts = nExpertsPerRank;
     }
     // A communicator's own model remembers the candidates and their prices.
-    const auto state = moeccl::stateOf(theirs);
+    const auto state = moeccl::heldOf(theirs);
     std::optional<moeccl::CostModel> imagined;
-    if (state == nullptr) imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode);
-    moeccl::CostModel& model = state == nullptr ? *imagined : *state->model;
+    if (state.isNull) imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode);
+    moeccl::CostModel& model = state.isNull ? *imagined : *state->model;
     auto found = std::make_unique<moecclAlgorithmChoices>();
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
-      if (state != nullptr && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
+      if (!state.isNull && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
       moecclAlgorithmChoice_t choice = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
       choice.measured = estimate.measured;
       choice.seconds = estimate.seconds;

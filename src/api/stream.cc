@@ -15,7 +15,9 @@ moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
       throw moeccl::Error(
           moecclInvalidUsage,
           "comm is on GPUs, whose streams are CUDA's: make one with cudaStreamCreate");
-    *stream = new moeccl::Stream(host->sharedDomain());
+    auto made = std::make_unique<moeccl::Stream>(host->sharedDomain());
+    moeccl::addHandle(moeccl::HandleKind::stream, made.get());
+    *stream = made.release();
   });
 }
 
@@ -35,8 +37,10 @@ moecclResult_t moecclStreamSynchronize(moecclStream_t stream) {
 
 moecclResult_t moecclStreamDestroy(moecclStream_t stream) {
   if (stream == nullptr) return moecclSuccess;
-  const moecclResult_t result =
-      boundary("moecclStreamDestroy", nullptr, [&] { streamOf(stream)->synchronize(); });
-  delete streamOf(stream);
-  return result;
+  return boundary("moecclStreamDestroy", nullptr, [&] {
+    moeccl::requireLive(moeccl::HandleKind::stream,
+                        moeccl::removeHandle(moeccl::HandleKind::stream, stream).state);
+    const std::unique_ptr<moeccl::Stream> freed(static_cast<moeccl::Stream*>(stream));
+    freed->synchronize();
+  });
 }

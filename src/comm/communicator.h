@@ -55,6 +55,8 @@ class Communicator {
   virtual moecclResult_t asyncFailure() = 0;
   // Those of its ranks that are known to be dead or to have left, in the order in which that became known.
   virtual std::vector<int> failedRanks() = 0;
+  // Why it has failed; "" where it has not.
+  virtual std::string failureText() = 0;
 
   // Throws InvalidUsage while something beside this library needs the communicator; destroy() would wait for it.
   virtual void requireUnused() const {}

@@ -193,8 +193,7 @@ void Domain::deliver(const Notice& notice) {
   if (notice.comm >= numbers_.size()) return;
   for (HostCommunicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->hears(notice)) return;
-  if (notice.result == moecclInProgress)
-    return;  // a question about calls that this rank has not made
+  if (notice.result == moecclInProgress) return;  // about calls that this rank has not made
   if (numbers_[notice.comm] == NumberState::used) return;
   if (early_.size() == kEarlyNotices) early_.pop_front();
   early_.push_back(notice);
@@ -229,6 +228,8 @@ void Domain::add(HostCommunicator& communicator) {
 
 bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
+  if (communicator.failure() == moecclSuccess && !communicator.wasShrunk())
+    numbers_[communicator.number()] = NumberState::free;
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });
   if (!communicators_.empty()) return true;

@@ -100,8 +100,9 @@ class Domain {
   void add(Stream& stream);
   void remove(Stream& stream);
 
-  // HostCommunicator numbers, which are part of all tags. One that has been in use is never used again:
-  // messages of a communicator that failed may still arrive. Ranks agree on the number of a new one
+  // HostCommunicator numbers, which are part of all tags. One is free again when its communicator has been
+  // destroyed in order, since all messages for this rank have then been received. One that has failed is
+  // never used again, nor one that was shrunk: its messages, notices and posts may still arrive. Ranks agree on the number of a new one
   // while other threads may be agreeing on that of another, so they reserve it first.
   //
   // The first free number from `from` on, continuing at 0 after the last; -1 when none is free.

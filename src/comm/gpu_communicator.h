@@ -37,6 +37,7 @@ class GpuCommunicator final : public Communicator {
   // CUDA graphs do.
   void requireUnused() const override;
   std::vector<int> failedRanks() override { return {}; }
+  std::string failureText() override { return failureText_; }
   void destroy() override;
   void abort() override;
 

@@ -213,6 +213,11 @@ moecclResult_t HostCommunicator::asyncFailure() {
   return failure_;
 }
 
+std::string HostCommunicator::failureText() {
+  Domain::Lock lock(*domain_);
+  return failureText_;
+}
+
 void HostCommunicator::fail(moecclResult_t result, int culprit, const std::string& text,
                             bool tellOthers) {
   if (failure_ != moecclSuccess) return;

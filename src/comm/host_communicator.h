@@ -76,9 +76,11 @@ class HostCommunicator final : public Communicator {
   // The same, from outside the lock, after a look at what has arrived.
   moecclResult_t asyncFailure() override;
   std::vector<int> failedRanks() override;
+  std::string failureText() override;
 
   // For the domain; its lock is held.
   std::uint32_t number() const { return number_; }
+  bool wasShrunk() const { return shrinks_ > 0; }
   // Negative: for ever.
   std::chrono::milliseconds timeout() const {
     return std::chrono::milliseconds(settings_.timeoutMs);

@@ -56,6 +56,26 @@ std::unique_ptr<Watch> makeWatch(Oob& oob, bool local, const Secret& secret,
   return watch;
 }
 
+// Takes what has come for a communicator of that number: of an earlier one, in which a peer made calls that
+// this rank did not. All of it has come, since that peer has told since that the number is free there.
+void dropMessages(Domain& domain, std::uint32_t number) {
+  Domain::Lock lock(domain);
+  Transport& transport = domain.transport();
+  const Tag first = makeTag({.comm = number});
+  const Tag anyOfIt = ~tagBits(kCallBits + kWhatBits + kSourceBits);
+  struct Taken : Transfer {
+    bool over = false;
+  };
+  for (Tag stray; transport.unexpected(first, anyOfIt, &stray);) {
+    Taken taken;
+    taken.done = [](Transfer* self, TransferStatus, std::size_t) {
+      static_cast<Taken*>(self)->over = true;
+    };
+    transport.recv(sourceOf(stray), stray, nullptr, 0, &taken);
+    domain.wait(lock, [&] { return taken.over; });
+  }
+}
+
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
 // communicator; collective. Another thread of a rank may be doing the same for another parent, and
 // each may have reserved on some ranks what the other wants: then both let go and try again, from
@@ -81,6 +101,8 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
       Domain::Lock lock(domain);
       mine = domain.reserve(number);
     }
+    // Before anybody can send to the new one.
+    if (take && mine) dropMessages(domain, static_cast<std::uint32_t>(number));
     const std::vector<char> reserved = exchangeValue<char>(oob, mine);
     if (std::ranges::count(reserved, 0) == 0) return number;
     if (take && mine) {
@@ -91,8 +113,10 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
     from = (from + step) % kNumbers;
     tried += step;
   }
-  throw Error(moecclInvalidUsage, "this communicator and its relatives have been split " +
-                                      std::to_string(kNumbers) + " times; no more is possible");
+  throw Error(moecclInvalidUsage,
+              std::to_string(kNumbers) +
+                  " communicators of this rank and its relatives exist or have failed; no more are "
+                  "possible");
 }
 
 }  // namespace

@@ -93,24 +93,26 @@ void printCall(const std::vector<int>& nodes, const std::string& algorithm, std:
   if (algorithm != "auto")
     parseAlgorithms("alltoall=" + algorithm, "call_bench", &settings.algorithms);
   moecclComm comm;
-  comm.state = std::make_shared<CommState>();
-  comm.state->communicator = HostCommunicator::over(
+  const auto state = std::make_shared<CommState>();
+  addHandle(HandleKind::communicator, &comm, state);
+  state->communicator = HostCommunicator::over(
       std::make_unique<InstantTransport>(ranks),
       makeLocalWatch(Secret{}, 0,
                      std::vector<std::string>(static_cast<std::size_t>(ranks), "host")),
       Topology::uneven(nodes), settings);
-  comm.state->model = std::make_unique<CostModel>(Topology::uneven(nodes));
+  state->model = std::make_unique<CostModel>(Topology::uneven(nodes));
   std::vector<std::byte> in(block * ranks), out(block * ranks);
   const auto call = [&] {
     if (moecclAllToAll(in.data(), out.data(), block, moecclUint8, &comm, nullptr) != moecclSuccess)
-      throw Error(moecclInternalError, comm.state->lastError);
+      throw Error(moecclInternalError, state->lastError);
   };
   call();  // makes the plan
   const double whole = nanosecondsPerCall(calls, call);
   const double alone = bySendsAlone(ranks, block, in.data(), out.data(), calls);
   std::printf("%-6s %6d  %-14s %8zu %10.3f %12.3f %10.3f\n", name.c_str(), ranks, algorithm.c_str(),
               block, whole * 1e-3, alone * 1e-3, (whole - alone) * 1e-3);
-  comm.state->communicator->destroy();
+  state->communicator->destroy();
+  removeHandle(HandleKind::communicator, &comm);
 }
 
 }  // namespace

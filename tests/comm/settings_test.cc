@@ -154,6 +154,35 @@ TEST(Settings, WrongVariablesAreNamed) {
                 "MOECCL_ALGO = \"alltoall=linear,allgather=ring\"");
 }
 
+TEST(Settings, ParametersOutOfRangeAreNamed) {
+  struct Wrong {
+    const char* setting;
+    const char* text;
+  };
+  for (const auto& [setting, text] :
+       {Wrong{"alltoall=bruck:radix=1", "radix is 1; it must be from 2 to 65536"},
+        {"alltoall=bruck:radix=-2147483648", "radix is -2147483648"},
+        {"alltoall=bruck:radix=65537", "radix is 65537"},
+        {"allgather=linear:window=-1", "window is -1; it must be from 0 to 65536"},
+        {"alltoall=hierarchical:leaders=-3", "leaders is -3; it must be from 0 to 65536"},
+        {"combineallgather=pipelined:chunks=0", "chunks is 0; it must be from 1 to 32"},
+        {"combineallgather=pipelined:chunks=33", "chunks is 33; it must be from 1 to 32"},
+        {"alltoall=linear:window=99999999999", "window must be a whole number"},
+        {"alltoall=linear:window=2,window=x", "window must be a whole number"},
+        {"alltoall=linear:width=2", "there is no parameter \"width\""}}) {
+    expectFailure(outcomeOf([&] {
+                    readSettings(nullptr, with({{"MOECCL_ALGO", setting}}));
+                  }),
+                  moecclInvalidArgument, "MOECCL_ALGO = \"" + std::string(setting) + "\"");
+    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+    config.algorithms = setting;
+    expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument, text);
+  }
+  for (const char* right : {"alltoall=bruck:radix=2", "alltoall=linear:window=0",
+                            "alltoall=hierarchical:leaders=0", "allgather=linear:window=65536"})
+    EXPECT_NO_THROW(readSettings(nullptr, with({{"MOECCL_ALGO", right}}))) << right;
+}
+
 TEST(Settings, WrongFieldsAreNamed) {
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   config.algorithms = "alltoall=fastest";
