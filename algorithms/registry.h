@@ -47,15 +47,9 @@ struct Algorithm {
 struct AlgorithmChoice {
   const Algorithm* algorithm = nullptr;
   Parameters parameters = {};
-  // Which of the parameters tried this is, where nobody has fixed an algorithm.
-  int variation = 0;
 
   bool operator==(const AlgorithmChoice&) const = default;
 };
-
-// Tells the choices that ranks of one call may make without having agreed on them apart: the algorithm's
-// place among those of its collective, and the variation; both below 8.
-unsigned markOf(const AlgorithmChoice& choice);
 
 std::span<const Algorithm> algorithms();
 // nullptr where there is none of that name.

@@ -5,10 +5,14 @@
  *     On failure moecclGetLastError says which argument, rank, peer and phase, and what would be
  *     right.
  *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
- *     work, its splits may outlive it.
+ *     work, its splits may outlive it. A handle that was destroyed or never made is moecclInvalidArgument
+ *     (unless a newer one has its address); after fork() a child's calls with its parent's communicators,
+ *     streams, grids and layers are moecclInvalidUsage, do nothing, and free nothing.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
- *  4. Ranks of a communicator call the same collectives in the same order. Calls on one
- *     communicator come from one thread at a time.
+ *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in the same
+ *     order, whether on streams or not. Where they do not, all ranks that call get moecclRemoteError within
+ *     about a second, and the text has both calls (but see 9). Calls on one communicator come from one thread
+ *     at a time.
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
@@ -148,8 +152,9 @@ MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
 /* The text of the last error of `comm`, or of this thread when comm is NULL (for errors of
- * functions that have no communicator yet). "" when there was none. Valid until the next call on
- * `comm`, or on this thread. */
+ * functions that have no communicator yet) or no longer lives: Abort and Destroy leave there why the
+ * communicator had failed. "" when there was none. Valid until the next call on `comm`, or on this
+ * thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* ------------------------------------------------------------------------------- communicators */
@@ -189,10 +194,10 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
 #define MOECCL_SPLIT_NOCOLOR (-1)
 /* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
  * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
- * NULL: the parent's (nodeId and progressThread are always the parent's). A communicator made by
- * CommInit, and all that come from it, can be split 32767 times. Errors: InvalidArgument (comm or
- * newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the config; too many
- * splits), and those of moecclAllGather, by which the ranks agree. */
+ * NULL: the parent's (nodeId and progressThread are always the parent's). Of a communicator made by
+ * CommInit, and all that come from it, 32768 can exist at a time; those that failed or were aborted count too.
+ * Errors: InvalidArgument (comm or newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the
+ * config; too many communicators), and those of moecclAllGather, by which the ranks agree. */
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
@@ -253,8 +258,7 @@ MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
  * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
  * Algorithms: linear, pairwise, bruck, hierarchical (DeepSpeed-MoE 5.3).
  * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
- * address space), RemoteError (a rank called with another count), Timeout (the same, where the counts are so
- * different that the library has chosen different algorithms for them). */
+ * address space), RemoteError (a rank made another call, see 4 above), Timeout. */
 MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                          moecclDataType_t datatype, moecclComm_t comm,
                                          moecclStream_t stream);

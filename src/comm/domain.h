@@ -102,8 +102,8 @@ class Domain {
 
   // HostCommunicator numbers, which are part of all tags. One is free again when its communicator has been
   // destroyed in order, since all messages for this rank have then been received. One that has failed is
-  // never used again, nor one that was shrunk: its messages, notices and posts may still arrive. Ranks agree on the number of a new one
-  // while other threads may be agreeing on that of another, so they reserve it first.
+  // never used again, nor one that was shrunk: its messages, notices and posts may still arrive. Ranks agree on
+  // the number of a new one while other threads may be agreeing on that of another, so they reserve it first.
   //
   // The first free number from `from` on, continuing at 0 after the last; -1 when none is free.
   int firstFreeNumber(int from) const;

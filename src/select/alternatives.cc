@@ -12,8 +12,7 @@ struct Trial {
   int Parameters::*parameter;
   int value;
 };
-// What is tried besides the usual parameters, one at a time. A place in this list is part of messages'
-// tags (markOf), which have room for 7.
+// What is tried besides the usual parameters, one at a time.
 constexpr Trial kTrials[] = {
     {&Parameters::radix, 4},  {&Parameters::radix, 8},  {&Parameters::leaders, 1},
     {&Parameters::window, 4}, {&Parameters::chunks, 2}, {&Parameters::chunks, 8},
@@ -46,10 +45,9 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
   std::vector<AlgorithmChoice> all;
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective != collective) continue;
-    all.push_back({&algorithm, problem, 0});
+    all.push_back({&algorithm, problem});
     for (const Trial& trial : kTrials) {
-      const int variation = all.back().variation + 1;
-      all.push_back({&algorithm, problem, variation});
+      all.push_back({&algorithm, problem});
       all.back().parameters.*trial.parameter = trial.value;
     }
   }
@@ -59,11 +57,10 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name) {
   const std::size_t colon = std::min(name.find(':'), name.size());
-  AlgorithmChoice choice{findAlgorithm(collective, name.substr(0, colon)), problem, 0};
+  AlgorithmChoice choice{findAlgorithm(collective, name.substr(0, colon)), problem};
   if (choice.algorithm == nullptr) return std::nullopt;
   if (colon == name.size()) return choice;
   for (const Trial& trial : kTrials) {
-    ++choice.variation;
     if (!says(name.substr(colon + 1), trial)) continue;
     choice.parameters.*trial.parameter = trial.value;
     return choice;
