@@ -34,6 +34,7 @@ void launchRooted(CommState& state, Collective collective, const Use& use, Call 
   if (use.sent > 0 && use.received > 0)
     require(smaller == use.own || !overlap(call.input, use.sent, call.output, use.received),
             use.inPlace);
+  requireStream(*state.communicator, stream);
   call.choice = choose(state, collective, call.blockBytes);
   call.choice.parameters.root = root;
   state.communicator->launch(std::move(call), stream);
@@ -120,6 +121,7 @@ moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream) {
   const auto state = moeccl::hold(comm);
   return moeccl::boundary("moecclBarrier", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+    moeccl::requireStream(communicator, stream);
     communicator.launch(
         {moeccl::choose(*state, moeccl::Collective::allGather, 0), nullptr, nullptr, 0}, stream);
   });

@@ -25,7 +25,8 @@ std::string_view nameOf(moecclRedOp_t op) {
 }
 
 bool isReduction(Collective collective) {
-  return collective == Collective::reduceScatter || collective == Collective::allReduce;
+  return collective == Collective::reduceScatter || collective == Collective::allReduce ||
+         collective == Collective::reduce;
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ std::uint64_t digestOf(const AlgorithmChoice& choice) {
   const Parameters& p = choice.parameters;
   for (const NamedParameter& parameter : namedParameters())
     digest = mixed(digest, static_cast<std::uint64_t>(p.*parameter.value));
-  for (const int value : {p.grid.mp, p.grid.ep, p.grid.esp, int{p.grid.espConsecutive}, p.experts})
+  for (const int value :
+       {p.grid.mp, p.grid.ep, p.grid.esp, int{p.grid.espConsecutive}, p.experts, p.root})
     digest = mixed(digest, static_cast<std::uint64_t>(value));
   return digest;
 }
@@ -65,6 +67,7 @@ std::string CallSignature::text() const {
   if (isReduction(collective)) text += ", " + std::string(nameOf(op));
   if (choice.parameters.experts != 1)
     text += ", " + std::to_string(choice.parameters.experts) + " experts a rank";
+  if (hasRoot(collective)) text += ", root " + std::to_string(choice.parameters.root);
   if (agreement) text += " (inside a split, a grid's creation or the like)";
   return text;
 }

@@ -462,6 +462,11 @@ std::vector<Mismatched> mismatchedCalls() {
     static const size_t counts[4] = {3, 3, 3, 3}, displs[4] = {0, 8, 16, 24};
     return moecclAllToAllv(in, counts, displs, out, counts, displs, moecclInt32, comm, stream);
   };
+  const auto broadcast = [](int root) -> Calls {
+    return [=](moecclComm_t comm, moecclStream_t stream) {
+      return moecclBroadcast(in, out, 4, moecclInt32, root, comm, stream);
+    };
+  };
   const Calls a = allToAll(2, moecclInt32), g = allGather(2);
   return {
       {"collective", {"alltoall (", "allgather ("}, a, g},
@@ -487,6 +492,11 @@ std::vector<Mismatched> mismatchedCalls() {
       {"order", {"alltoall (", "allgather ("}, both(a, g), both(g, a)},
       {"oneMore", {"alltoall (", "allgather ("}, both(a, g), both(a, both(a, g))},
       {"split", {"alltoall (", "inside a split"}, a, split},
+      // Those that have the right root are done with it, and wait in their next call.
+      {"root",
+       {"4 x int32, root 0", "4 x int32, root 1"},
+       both(broadcast(0), g),
+       both(broadcast(1), g)},
       {"v",
        {"alltoallv (bruck) of int32", "alltoall (bruck) of 3 x int32"},
        v,
