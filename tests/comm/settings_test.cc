@@ -170,10 +170,9 @@ TEST(Settings, ParametersOutOfRangeAreNamed) {
         {"alltoall=linear:window=99999999999", "window must be a whole number"},
         {"alltoall=linear:window=2,window=x", "window must be a whole number"},
         {"alltoall=linear:width=2", "there is no parameter \"width\""}}) {
-    expectFailure(outcomeOf([&] {
-                    readSettings(nullptr, with({{"MOECCL_ALGO", setting}}));
-                  }),
-                  moecclInvalidArgument, "MOECCL_ALGO = \"" + std::string(setting) + "\"");
+    const Environment environment = with({{"MOECCL_ALGO", setting}});
+    expectFailure(outcomeOf([&] { readSettings(nullptr, environment); }), moecclInvalidArgument,
+                  "MOECCL_ALGO = \"" + std::string(setting) + "\"");
     moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
     config.algorithms = setting;
     expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument, text);
