@@ -430,8 +430,9 @@ struct Mismatched {
   const char* algorithms = "";
 };
 
+thread_local int in[512], out[512];  // nobody gets so far that the values matter
+
 std::vector<Mismatched> mismatchedCalls() {
-  static int in[512], out[512];  // nobody gets so far that the values matter
   using Calls = Mismatched::Calls;
   const auto allToAll = [](size_t count, moecclDataType_t type) -> Calls {
     return [=](moecclComm_t comm, moecclStream_t stream) {

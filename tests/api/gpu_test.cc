@@ -373,9 +373,10 @@ TEST_F(Gpus, ReportWhatNcclReports) {
 
 // One rank calls, its peer does not: the work is there until the communicator is aborted.
 TEST_F(Gpus, AbortWorkThatNobodyMeets) {
-  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
-    int in[2] = {}, out[2] = {};
-    if (rank == 0) check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+  std::array<int, 2> in{}, out{};
+  run({.ranks = 2, .nodes = {}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
+    if (rank == 0)
+      check(moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr), comm);
     throw Aborts();
   });
 }
