@@ -575,12 +575,12 @@ TEST_P(Disagreement, EarlyAndLateCallsAreTheSame) {
 // A call that failed has done with its buffers, whatever its peers do later.
 TEST_P(Disagreement, BuffersAreTheCallersAgain) {
   Job wanted = job(2);
-  wanted.timeoutMs = 300;
+  wanted.timeoutMs = 1500;
   runJob(wanted, [&](moecclComm_t comm, int rank) {
     constexpr size_t kCount = 1 << 20;
     const size_t bytes = 2 * kCount * sizeof(int);
     // The other rank comes when this one has given up.
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
     void* const in =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void* const out =
@@ -591,7 +591,7 @@ TEST_P(Disagreement, BuffersAreTheCallersAgain) {
     munmap(out, bytes);
     checkThat(result == moecclTimeout || result == moecclRemoteError,
               "ended with " + std::to_string(result));
-    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2000));
     throw Aborts{};
   });
 }
