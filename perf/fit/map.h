@@ -8,7 +8,7 @@
 
 namespace moeccl::perf {
 
-// Writes the JSON that perf/README.md describes. Throws std::runtime_error.
+// Writes the JSON that perf/fit/README.md describes. Throws std::runtime_error.
 void writeMap(const std::string& path, moecclProfile_t profile,
               const std::vector<int>& ranksPerNode, const std::vector<moecclGridShape_t>& shapes);
 

@@ -1,4 +1,4 @@
-// moeccl-fit: what collectives and layers cost on a cluster, as a profile. See perf/README.md.
+// moeccl-fit: what collectives and layers cost on a cluster, as a profile. See perf/fit/README.md.
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>

@@ -27,7 +27,7 @@ const char* const kDescription =
     "Algorithms take turns in each repetition, in shuffled order. One that was more than 4 times\n"
     "slower than the fastest at two sizes one after the other, and did not catch up, is not\n"
     "measured at larger ones; sizes at which the fastest did not take twice as long as at the\n"
-    "one before do not count. perf/README.md says what is measured.";
+    "one before do not count. perf/fit/README.md says what is measured.";
 
 bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
   return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;

@@ -37,7 +37,8 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       "Runs MoE layers drawn from Parm's table III under every schedule and the algorithms that "
       "matter,\nin turns, and says how good the library's automatic choice is. Ranks come from "
       "`moeccl-lab run`,\nfrom any launcher that sets MOECCL_RANK, MOECCL_NRANKS and "
-      "MOECCL_ID_FILE, or from mpirun.\nperf/README.md describes what is printed and the JSON.",
+      "MOECCL_ID_FILE, or from mpirun.\nperf/layers/README.md describes what is printed and the "
+      "JSON.",
       "moeccl-layers");
   app.add_option("-l,--layers", options.layers, "how many layers to draw")
       ->check(CLI::Range(1, 100000))

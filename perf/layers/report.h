@@ -51,7 +51,7 @@ class Report {
 
 // Tables of what the layers say together.
 void printSummaries(const Run& run);
-// Everything, as perf/README.md describes it.
+// Everything, as perf/layers/README.md describes it.
 std::string toJson(const Run& run);
 
 }  // namespace moeccl::perf::layers

@@ -1,4 +1,4 @@
-// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See perf/README.md.
+// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See perf/perf/README.md.
 #include <cstdlib>
 #include <optional>
 #include <set>

@@ -133,7 +133,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       "Measures a collective as nccl-tests do, for several algorithms in turns.\n"
       "Ranks come from `moeccl-lab run`, from any launcher that sets MOECCL_RANK, MOECCL_NRANKS "
       "and\n"
-      "MOECCL_ID_FILE, or from mpirun. perf/README.md describes columns and JSON.",
+      "MOECCL_ID_FILE, or from mpirun. perf/perf/README.md describes columns and JSON.",
       "moeccl-perf");
   app.add_option("COLLECTIVE", collective, namesOf(collectives()))->required();
   const CLI::Validator bytes(readSize, "SIZE");

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 
 namespace moeccl::perf::plan {
@@ -51,18 +50,15 @@ void runDot(const std::string& path, int graph) {
 
 }  // namespace
 
-void writeDot(const std::string& path, std::span<const Plan> plans, int rank) {
+void writeDot(const std::string& path, const std::string& graph) {
   std::ofstream file(path);
-  printDot(file, plans, rank);
+  file << graph;
   if (!file.flush()) fail("--dot: cannot write " + path, errno);
 }
 
-void writeSvg(const std::string& path, std::span<const Plan> plans, int rank) {
-  std::ostringstream graph;
-  printDot(graph, plans, rank);
-  const std::string text = graph.str();
+void writeSvg(const std::string& path, const std::string& graph) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-  if (file == nullptr || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+  if (file == nullptr || std::fwrite(graph.data(), 1, graph.size(), file.get()) != graph.size() ||
       std::fflush(file.get()) != 0)
     fail("--svg: cannot keep the graph for dot", errno);
   std::rewind(file.get());

@@ -1,7 +1,7 @@
-// moeccl-plan: prints, draws and verifies plans. See perf/README.md.
-#include <fstream>
+// moeccl-plan: prints, draws and verifies plans. See perf/plan/README.md.
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 
 #include "algorithms/schedules/registry.h"
@@ -39,6 +39,16 @@ void prove(const PlanSet& set) {
             << " promises, in every order of execution, and nobody waits for ever\n";
 }
 
+// As --dot and --svg ask: what printDot() draws.
+template <typename... Drawn>
+void draw(const Options& options, const Drawn&... drawn) {
+  if (options.dotFile.empty() && options.svgFile.empty()) return;
+  std::ostringstream graph;
+  printDot(graph, drawn...);
+  if (!options.dotFile.empty()) writeDot(options.dotFile, graph.str());
+  if (!options.svgFile.empty()) writeSvg(options.svgFile, graph.str());
+}
+
 void printSchedule(const Options& options) {
   const schedules::Entry* const entry = schedules::find(options.schedule);
   if (entry == nullptr) {
@@ -51,11 +61,7 @@ void printSchedule(const Options& options) {
   const schedules::Schedule forward = schedules::scheduleOf(*entry, Pass::forward, layer);
   printText(std::cout, forward);
   printText(std::cout, schedules::scheduleOf(*entry, Pass::backward, layer));
-  if (options.dotFile.empty()) return;
-  std::ofstream file(options.dotFile);
-  printDot(file, forward);
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + options.dotFile);
+  draw(options, forward);
 }
 
 void run(const Options& options) {
@@ -64,8 +70,7 @@ void run(const Options& options) {
   const PlanSet set = plansOf(options);
   std::cout << summaryOf(set) << '\n';
   if (!options.quiet) printPlans(set, options.rank);
-  if (!options.dotFile.empty()) writeDot(options.dotFile, set.plans, options.rank);
-  if (!options.svgFile.empty()) writeSvg(options.svgFile, set.plans, options.rank);
+  draw(options, std::span<const Plan>(set.plans), options.rank);
   if (options.verify) prove(set);
 }
 

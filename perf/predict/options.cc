@@ -20,7 +20,8 @@ const char* const kDescription =
     "process "
     "and\nsends nothing. What the profile has measured is taken from there; all else is priced "
     "from "
-    "plans, on the\nlinks that the profile's samples come out best on. perf/README.md describes "
+    "plans, on the\nlinks that the profile's samples come out best on. perf/predict/README.md "
+    "describes "
     "the "
     "table and the JSON.";
 

@@ -83,6 +83,9 @@ class Plan(unittest.TestCase):
                          path=folder + ":" + os.environ["PATH"])
             with open(svg, encoding="utf-8") as file:
                 self.assertEqual(file.read(), graph)
+            self.printed("--schedule", "S1", "--svg", svg, path=folder + ":" + os.environ["PATH"])
+            with open(svg, encoding="utf-8") as file:
+                self.assertTrue(file.read().startswith("digraph schedule {"))
             self.assertIn("dot could not write",
                           self.refused("allgather", "--nodes", "2", "--quiet", "--svg", os.path.join(folder, "no/where"),
                                        path=folder + ":" + os.environ["PATH"]))
