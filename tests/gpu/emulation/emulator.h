@@ -1,6 +1,6 @@
 // Runs the blocks of a CUDA kernel on the host, one after another. The threads of a block are fibres that are switched
-// at barriers, shuffles and votes alone, in an order that tests choose: what needs a barrier that is not there gives
-// other results in one of the orders.
+// at barriers, shuffles and votes alone, in an order that tests choose: what needs a barrier that is not there may give
+// other results in one of the orders. Not every race does.
 #pragma once
 
 #include <cstdint>
