@@ -6,7 +6,8 @@
     compare_mpi.py table FILE.csv          Markdown: how many times faster than the best of Open MPI's
     compare_mpi.py plot FILE.csv FILE.png  the same as a picture; takes matplotlib
 
-run takes moeccl-lab, moeccl-fit and moeccl-perf from the PATH, or --lab, --fit and --perf, and a quiet machine. moeccl
+run takes moeccl-lab, moeccl-fit and moeccl-perf from this repository and its build/, else from the PATH, or --lab, --fit
+and --perf; and a quiet machine. moeccl
 chooses by a profile of all-to-all that is made first, as on any cluster (FOLDER/profiles). Open MPI's best is
 the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; a
 time is that of the slowest rank, a ratio that of the same repetitions of the same run.
@@ -19,6 +20,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -59,7 +61,16 @@ THEIRS = {"small": "default,linear,pairwise,modified_bruck,linear_sync",
           "huge": "default,linear,pairwise,linear_sync"}
 
 
+def program(path):
+    """Of this repository; else of the PATH, or nothing."""
+    here = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", path)
+    return here if os.access(here, os.X_OK) else shutil.which(os.path.basename(path))
+
+
 def measure(options):
+    for name in ("lab", "fit", "perf"):
+        if not getattr(options, name):
+            sys.exit(f"there is no moeccl-{name}; build it (ninja -C build), or give --{name} PATH")
     os.makedirs(os.path.join(options.folder, "profiles"), exist_ok=True)
     settings = list(itertools.product(options.shapes or SHAPES, options.uplinks or UPLINKS))
     for number, (shape, uplink) in enumerate(settings):
@@ -244,9 +255,8 @@ def main():
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("run")
     command.add_argument("folder")
-    command.add_argument("--lab", default="moeccl-lab")
-    command.add_argument("--fit", default="moeccl-fit")
-    command.add_argument("--perf", default="moeccl-perf")
+    for name, path in (("lab", "perf/moeccl-lab"), ("fit", "build/perf/moeccl-fit"), ("perf", "build/perf/moeccl-perf")):
+        command.add_argument(f"--{name}", default=program(path))
     command.add_argument("--budget", type=float, default=60, help="seconds of moeccl-fit, for each cluster")
     command.add_argument("--shapes", nargs="+", choices=SHAPES)
     command.add_argument("--uplinks", nargs="+", choices=UPLINKS)

@@ -13,7 +13,9 @@ import collections
 import json
 import os
 import re
+import shutil
 import statistics
+import sys
 import subprocess
 import tempfile
 
@@ -126,6 +128,10 @@ def main():
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("arguments", nargs="*", help="of one-layer, after --")
     options = parser.parse_args()
+    if not shutil.which("perf"):
+        sys.exit("there is no perf, which samples the ranks. On Debian: apt-get install linux-perf")
+    if not os.access(options.program, os.X_OK):
+        sys.exit(f"there is no {options.program}; build it (ninja -C build), or give --program")
     runs, times = [], []
     for _ in range(options.repetitions):
         with tempfile.TemporaryDirectory() as folder:

@@ -152,6 +152,7 @@ class Readme(unittest.TestCase):
                 ({"examples/x/main.c": "g();\n"}, "no example has this code"),
                 ({"README.md": README + "[c](src/c.cc)"}, "src/c.cc does not exist"),
                 ({"README.md": README + "\nA word" + " and another" * 15 + "."}, "32 words"),
+                ({"docs/a.md": "| a | A word" + " and another" * 15 + " |"}, "docs/a.md: a sentence has 32 words"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist")):
             found = self.problems(**changes)
