@@ -83,8 +83,7 @@ bool HostCommunicator::mayHearWhy(const HostRun& run) {
 bool HostCommunicator::isOver(const Active& active) {
   HostRun& run = active.run();
   if (run.failed()) return !mayHearWhy(run);
-  return run.idle() && (active.counting || failure_ != moecclSuccess ||
-                        run.partings().over(domain_->transport()));
+  return run.idle();
 }
 
 bool HostCommunicator::proceed(const Call& call, Active* active) {

@@ -47,11 +47,9 @@ bool Stream::advance() {
         active_ = item.communicator->begin(item.call, item.number);
         anything = true;
       }
-      if (!isOver()) return anything;
+      if (!item.communicator->isOver(active_)) return anything;
       if (item.communicator->proceed(item.call, &active_)) continue;
       anything = true;
-      Partings& partings = active_.run().partings();
-      if (!partings.over(domain_->transport())) partings_.add(partings);
       item.communicator->end(active_);
       active_ = {};
       queue_.pop_front();
@@ -70,16 +68,6 @@ bool Stream::advance() {
     }
   }
   return anything;
-}
-
-// Only what is waited for has to have left this rank.
-bool Stream::isOver() {
-  HostRun& run = active_.run();
-  if (queue_.size() > 1 && run.idle()) return true;
-  HostCommunicator& communicator = *queue_.front().communicator;
-  if (!communicator.isOver(active_)) return false;
-  return active_.counting || run.failed() || communicator.failure() != moecclSuccess ||
-         partings_.over(domain_->transport());
 }
 
 bool Stream::query() {
@@ -122,7 +110,6 @@ void Stream::abandonAll() {
   leavingUntil_ = Clock::now() + kGrace;
   leavingFrom_ = queue_.empty() ? nullptr : queue_.front().communicator;
   active_ = {};
-  partings_.clear();
   for (const Item& item : queue_) item.communicator->abandon(failureText_);
   queue_.clear();
 }

@@ -42,14 +42,11 @@ class Stream {
   // Whether the call that failed may still use its buffers.
   bool leaves() const;
   bool empty() const { return queue_.empty(); }
-  // Whether the call that is running makes room for the next one or, if there is none, is complete.
-  bool isOver();
   void throwIfFailed() const;
 
   std::shared_ptr<Domain> domain_;
   std::deque<Item> queue_;  // the front one is running when active_.slot is set
   HostCommunicator::Active active_ = {};
-  Partings partings_;  // of calls before that one
   using Clock = std::chrono::steady_clock;
   // Of the call that failed: it may not have ended yet.
   RunSlot* leaving_ = nullptr;

@@ -26,7 +26,6 @@ HostRun::HostRun(std::shared_ptr<const PreparedPlan> plan) : plan_(std::move(pla
   }
   waitsFor_.resize(ops);
   ready_.reserve(ops);
-  partings_.reserve(plan_->receivers().size());
   std::int64_t widest = 0;
   for (const Op& op : plan_->plan().ops)
     if (op.kind == OpKind::reduce) widest = std::max(widest, blockCount(plan_->plan().src(op)));
@@ -71,8 +70,6 @@ void HostRun::start(const Route& route, const Operands& operands) {
   if (route.trace != nullptr) began_.resize(plan.ops.size());
   unfinished_ = plan_->ops();
   inFlight_ = 0;
-  partings_.clear();
-  for (int peer : plan_->receivers()) partings_.addNew(route_.transportRank[peer]);
   std::copy(plan_->waitsFor().begin(), plan_->waitsFor().end(), waitsFor_.begin());
   ready_.clear();
   readyHead_ = 0;

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "src/exec/partings.h"
 #include "src/exec/placement.h"
 #include "src/exec/prepared_plan.h"
 #include "src/exec/trace.h"
@@ -50,8 +49,6 @@ class HostRun {
   void start(const Route& route, const Operands& operands);
   // Nothing is in flight and nothing will start any more.
   bool idle() const { return unfinished_ == 0 || (failed_ && inFlight_ == 0); }
-  // To whom it has sent; once it is idle, whether what was sent has left this rank.
-  Partings& partings() { return partings_; }
   bool failed() const { return failed_; }
   const RunFailure& failure() const { return failure_; }
   // Ops that have not completed; it shrinks whenever the run advances.
@@ -92,8 +89,7 @@ class HostRun {
   std::shared_ptr<const PreparedPlan> plan_;
   Route route_;
   Placement placement_;
-  std::vector<OpTransfer> transfers_;  // by op; used by sends and receives
-  Partings partings_;
+  std::vector<OpTransfer> transfers_;            // by op; used by sends and receives
   std::vector<Trace::Clock::time_point> began_;  // by op; only while there is a trace
   std::vector<std::int32_t> waitsFor_;
   std::vector<std::int32_t> ready_;        // ops to execute; a queue from readyHead_

@@ -18,7 +18,7 @@ namespace {
 // Copies in the node would keep the processor from feeding the wire, so they wait while there is something to do for
 // other nodes, but not for more calls of progress() than this.
 constexpr unsigned kPostponed = 16;
-// A part without transfers in flight has connections to take and notices to hear, once in so many calls.
+// A part without transfers in flight has connections to take, once in so many calls.
 constexpr unsigned kIdleRounds = 16;
 constexpr std::size_t kMostDescriptors = 8;
 constexpr int kLongestSleep = 5;
@@ -97,11 +97,6 @@ void JointTransport::cancel(Transfer* transfer) {
     far_->cancel(transfer);
 }
 
-bool JointTransport::handedOver(int peer, std::uint64_t* mark) {
-  const int near = nearOf(peer);
-  return near != kFar ? near_->handedOver(near, mark) : far_->handedOver(peer, mark);
-}
-
 bool JointTransport::progress() {
   const bool look = ++rounds_ % kIdleRounds == 0;
   const bool moved = (look || far_->isBusy()) && far_->progress();
@@ -122,14 +117,9 @@ void JointTransport::wait(int milliseconds) {
   near_->awake();
 }
 
-void JointTransport::notify(const Notice& notice) {
-  if (near_) near_->notify(notice);
-  for (int peer = 0; peer < ranks(); ++peer)
-    if (peer != rank() && nearOf(peer) == kFar) far_->tell(peer, notice);
-}
-
-bool JointTransport::nextNotice(Notice* notice) {
-  return (near_ && near_->nextNotice(notice)) || far_->nextNotice(notice);
+void JointTransport::lose(int peer, const std::string& why) {
+  if (const int near = nearOf(peer); near != kFar) near_->lose(near, why);
+  far_->lose(peer, why);
 }
 
 bool JointTransport::unexpected(Tag value, Tag mask, Tag* found) {

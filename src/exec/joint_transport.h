@@ -22,13 +22,11 @@ class JointTransport final : public Transport {
   void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) override;
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
-  bool handedOver(int peer, std::uint64_t* mark) override;
   bool unexpected(Tag value, Tag mask, Tag* found) override;
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override { far_->wake(); }
-  void notify(const Notice& notice) override;
-  bool nextNotice(Notice* notice) override;
+  void lose(int peer, const std::string& why) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override;
 

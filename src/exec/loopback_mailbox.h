@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,7 +37,6 @@ struct Mailbox {
   std::condition_variable ready;
   std::vector<Sender> from;  // by rank
   TransferList completed;    // the owner's, for its progress()
-  std::deque<Notice> notices;
   bool woken = false;
   bool closing = false;  // the owner posts no receive any more
 

@@ -60,8 +60,8 @@ class LoopbackTransport final : public Transport {
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
-  void notify(const Notice& notice) override;
-  bool nextNotice(Notice* notice) override;
+  // A thread that leaves says so itself.
+  void lose(int, const std::string&) override {}
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 
@@ -244,9 +244,8 @@ bool LoopbackTransport::progress() {
 
 void LoopbackTransport::wait(int milliseconds) {
   std::unique_lock lock(own_->mutex);
-  own_->ready.wait_for(lock, std::chrono::milliseconds(milliseconds), [this] {
-    return own_->woken || !own_->completed.empty() || !own_->notices.empty();
-  });
+  own_->ready.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                       [this] { return own_->woken || !own_->completed.empty(); });
   own_->woken = false;
 }
 
@@ -255,34 +254,12 @@ void LoopbackTransport::wake() {
   own_->wake();
 }
 
-void LoopbackTransport::notify(const Notice& notice) {
-  for (const std::shared_ptr<Mailbox>& mailbox : mailboxes_) {
-    if (mailbox == own_) continue;
-    const std::lock_guard lock(mailbox->mutex);
-    mailbox->notices.push_back(notice);
-    mailbox->ready.notify_one();
-  }
-}
-
-bool LoopbackTransport::nextNotice(Notice* notice) {
-  const std::lock_guard lock(own_->mutex);
-  if (own_->notices.empty()) return false;
-  *notice = own_->notices.front();
-  own_->notices.pop_front();
-  return true;
-}
-
 template <typename Condition>
 bool LoopbackTransport::progressUntil(Condition condition, Clock::time_point deadline) {
   while (!condition()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    if (progress()) continue;
-    {
-      const std::lock_guard lock(own_->mutex);
-      own_->notices.clear();  // nobody will ask for them; they would keep wait() from waiting
-    }
-    wait(static_cast<int>(left));
+    if (!progress()) wait(static_cast<int>(left));
   }
   return true;
 }

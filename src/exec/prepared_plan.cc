@@ -37,15 +37,11 @@ PreparedPlan::PreparedPlan(Plan plan) : plan_(std::move(plan)) {
       messageBits_ |= messageNumber(0, static_cast<std::uint32_t>(op.lane),
                                     static_cast<std::uint32_t>(sequence_[i]));
     }
-    if (op.kind == OpKind::send) receivers_.push_back(op.peer);
     if (op.kind == OpKind::send && waitsFor_[i] == 0) first_.push_back(i);
   }
   for (int i = 0; i < count; ++i)
     if (plan_.ops[i].kind != OpKind::send && plan_.ops[i].kind != OpKind::recv && waitsFor_[i] == 0)
       first_.push_back(i);
-
-  std::ranges::sort(receivers_);
-  receivers_.erase(std::unique(receivers_.begin(), receivers_.end()), receivers_.end());
 
   for (int i = 0; i < count; ++i) successorsBegin_[i + 1] += successorsBegin_[i];
   successors_.resize(successorsBegin_[count]);

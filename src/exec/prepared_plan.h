@@ -31,15 +31,12 @@ class PreparedPlan {
   std::uint32_t messageBits() const { return messageBits_; }
   // All receives: they may be posted before anything else.
   std::span<const std::int32_t> receives() const { return receives_; }
-  // The ranks that something is sent to, ascending.
-  std::span<const std::int32_t> receivers() const { return receivers_; }
   // What can start at once, sends before copies so that the network does not wait for memory.
   std::span<const std::int32_t> first() const { return first_; }
 
  private:
   Plan plan_;
-  std::vector<std::int32_t> waitsFor_, successorsBegin_, successors_, sequence_, receives_,
-      receivers_, first_;
+  std::vector<std::int32_t> waitsFor_, successorsBegin_, successors_, sequence_, receives_, first_;
   std::uint32_t messageBits_ = 0;
 };
 

@@ -1,7 +1,4 @@
 // The end of a TCP transport.
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -29,10 +26,10 @@ void TcpTransport::sleep(int milliseconds) {
   if (ready_.empty() && ended_.empty() && !knocked_) collect(milliseconds);
 }
 
-void TcpTransport::tell(Peer& peer, const FrameHeader& header, std::span<const std::byte> payload) {
+void TcpTransport::tell(Peer& peer, const FrameHeader& header) {
   if (peer.core.gone()) return;
   try {
-    peer.core.tell(header, payload);
+    peer.core.tell(header);
     reach(peer);
     push(peer);
   } catch (const std::bad_alloc&) {
@@ -65,15 +62,6 @@ bool TcpTransport::hasLeft(Peer& peer) const {
   if (peer.core.gone() || peer.core.rank() == rank_) return true;
   const auto& main = peer.connections[0];
   return peer.core.control().empty() && (!main || main->hasWritten());
-}
-
-// And with the peer's kernel.
-bool TcpTransport::hasArrived(const Peer& peer) const {
-  return std::ranges::all_of(peer.connections, [](const auto& connection) {
-    int unsent = 0;
-    return !connection || connection->stage() != TcpConnection::Stage::open ||
-           ioctl(connection->socket().get(), SIOCOUTQ, &unsent) != 0 || unsent == 0;
-  });
 }
 
 bool TcpTransport::drained() {
@@ -111,15 +99,7 @@ bool TcpTransport::close(bool abrupt, int milliseconds) {
   if (closed_) return true;
   const TimePoint deadline = afterMs(milliseconds);
   bool inOrder = true;
-  if (!abrupt && !peers_.empty())
-    inOrder = leaveInOrder(deadline);
-  else if (abrupt && told_)
-    progressUntil(
-        [this] {
-          return std::ranges::all_of(peers_,
-                                     [this](auto& p) { return hasLeft(*p) && hasArrived(*p); });
-        },
-        deadline);
+  if (!abrupt && !peers_.empty()) inOrder = leaveInOrder(deadline);
   common_.ending = true;
   for (const auto& peer : peers_) lose(*peer, "closed");
   closed_ = true;

@@ -212,7 +212,7 @@ std::size_t TcpConnection::readSome() {
   if (!payload.empty()) pieces[count++] = {payload.data(), payload.size()};
   std::size_t total = payload.size();
   // Where a place ends before its part, what comes next is more of the part.
-  if (payload.size() == incoming_.left + noticeLeft_) {
+  if (payload.size() == incoming_.left) {
     pieces[count++] = {ahead_.data() + aheadEnd_, ahead_.size() - aheadEnd_};
     total += ahead_.size() - aheadEnd_;
   }
@@ -226,27 +226,14 @@ std::size_t TcpConnection::readSome() {
   if (bytes < total && !hungUp_) readable_ = false;
   const std::size_t now = std::min(bytes, payload.size());
   aheadEnd_ += bytes - now;
-  if (now > 0) delivered(now);
+  if (now > 0) peer_.arrived(&incoming_, now);
   consume();
   return bytes;
 }
 
 // Where the next bytes of the payload at hand belong.
 std::span<std::byte> TcpConnection::place() {
-  if (incoming_.left > 0) return peer_.placeOf(incoming_);
-  if (noticeLeft_ > 0) return std::as_writable_bytes(std::span(&notice_, 1)).last(noticeLeft_);
-  return {};
-}
-
-void TcpConnection::delivered(std::size_t bytes) {
-  if (incoming_.left > 0) return peer_.arrived(&incoming_, bytes);
-  noticeLeft_ -= bytes;
-  if (noticeLeft_ > 0) return;
-  notice_.text[sizeof notice_.text - 1] = '\0';
-  // Whoever speaks on this connection.
-  notice_.source = peer_.rank();
-  if (notice_.comm >= 1u << kCommBits) return end("it sent a notice of no communicator", true);
-  common_.notices.push_back(notice_);
+  return incoming_.left > 0 ? peer_.placeOf(incoming_) : std::span<std::byte>();
 }
 
 // Goes through what has been read ahead, as far as it can.
@@ -257,7 +244,7 @@ void TcpConnection::consume() {
       if (now == 0) return;
       std::memcpy(payload.data(), ahead_.data() + aheadBegin_, now);
       aheadBegin_ += now;
-      delivered(now);
+      peer_.arrived(&incoming_, now);
       continue;
     }
     FrameHeader header;
@@ -280,10 +267,6 @@ bool TcpConnection::take(const FrameHeader& header) {
     case FrameKind::welcome:
       if (header.payload != 0) return bad();
       stage_ = Stage::open;
-      return true;
-    case FrameKind::notice:
-      if (header.payload != sizeof notice_) return bad();
-      noticeLeft_ = sizeof notice_;
       return true;
     case FrameKind::barrier:
       if (header.payload != 0 || header.value >= common_.barrier.size()) return bad();

@@ -82,7 +82,6 @@ class TcpConnection {
   void consume();
   bool take(const FrameHeader& header);
   std::span<std::byte> place();
-  void delivered(std::size_t bytes);
   bool nextFrame();
   void wrote(std::size_t bytes);
   void end(const std::string& why, bool final);
@@ -116,8 +115,6 @@ class TcpConnection {
   std::array<std::byte, 4096> ahead_;
   std::size_t aheadBegin_ = 0, aheadEnd_ = 0;
   TcpPeer::Incoming incoming_;
-  std::size_t noticeLeft_ = 0;
-  Notice notice_;
 };
 
 }  // namespace moeccl

@@ -10,7 +10,7 @@
 //    part ...                       ──────▶
 //    withdraw: bytes sent           ──────▶                      the sender gives up a message
 //                                   ◀──────   freed, credit      the receiver has room again
-//    notice, barrier, goodbye       ──────▶
+//    barrier, goodbye               ──────▶
 //
 // A message may go in either direction, on whoever dialed. Frames follow one another; each begins with
 // a header. Integers are little-endian.
@@ -32,7 +32,6 @@ enum class FrameKind : std::uint8_t {
   refuse,
   withdraw,
   credit,
-  notice,
   barrier,
   goodbye,
 };
@@ -49,7 +48,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-// Of a message, in one frame: so long may a notice wait, and so much is copied for a sender that cancels.
+// Of a message, in one frame: so long may a frame without data wait, and so much is copied for a sender that cancels.
 inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 // Where a pair has several connections, messages are cut so that all carry, but not smaller.
 inline constexpr std::size_t kLeastPartBytes = std::size_t{64} << 10;

@@ -195,12 +195,10 @@ void TcpPeer::written(Transfer* transfer, std::size_t payload) {
   finish(transfer, TransferStatus::ok, flight.bytes);
 }
 
-void TcpPeer::tell(FrameHeader header, std::span<const std::byte> payload) {
+void TcpPeer::tell(const FrameHeader& header) {
   if (gone_) return;
-  header.payload = static_cast<std::uint32_t>(payload.size());
   const auto bytes = std::as_bytes(std::span(&header, 1));
   control_.insert(control_.end(), bytes.begin(), bytes.end());
-  control_.insert(control_.end(), payload.begin(), payload.end());
 }
 
 std::uint32_t TcpPeer::takeOwed() {

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <span>
 #include <string>
@@ -45,8 +44,7 @@ struct TcpCommon {
 
   MessageMemory memory;
   InboundMessages spare;
-  std::vector<std::byte> sink;  // for what nobody wants
-  std::deque<Notice> notices;
+  std::vector<std::byte> sink;          // for what nobody wants
   std::bitset<kSourceBits> barrier;     // rounds of the closing barrier that have come in
   std::size_t sends = 0, receives = 0;  // in flight
   bool closing = false;                 // what comes unasked will never be asked for
@@ -99,9 +97,9 @@ class TcpPeer {
   // The next frame for a connection; false: none. Messages begin on the main one, in order.
   bool pull(bool main, Outgoing* out);
   void written(Transfer* transfer, std::size_t payload);
-  // Frames that are not about data in this direction, for the main connection, before others. Throws
+  // A frame that is not about data in this direction, for the main connection, before others. Throws
   // std::bad_alloc.
-  void tell(FrameHeader header, std::span<const std::byte> payload = {});
+  void tell(const FrameHeader& header);
   std::vector<std::byte>& control() { return control_; }
   bool hasOutput(bool main) const {
     return !streaming_.empty() || (main && !(waiting_.empty() && control_.empty()));

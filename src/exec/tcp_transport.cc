@@ -187,11 +187,16 @@ void TcpTransport::settle() {
       pausing_.push_back(connection);
       continue;
     }
-    for (const auto& other : owner->connections)
-      for (int i = 0; other && i < kLastRounds && other->advance(); ++i) {
-      }
+    readLast(*owner);
     lose(*owner, connection->why());
   }
+}
+
+// What has arrived of a peer before its end.
+void TcpTransport::readLast(Peer& peer) {
+  for (const auto& connection : peer.connections)
+    for (int i = 0; connection && i < kLastRounds && connection->advance(); ++i) {
+    }
 }
 
 // Before a connection is destroyed.
@@ -211,6 +216,13 @@ void TcpTransport::lose(Peer& peer, const std::string& why) {
   peer.core.lose(reason);
 }
 
+void TcpTransport::lose(int rank, const std::string& why) {
+  if (closed_ || peers_.empty() || rank == rank_) return;
+  collect(0);
+  readLast(peer(rank));
+  lose(peer(rank), why);
+}
+
 // ------------------------------------------------------------------------------------- waiting
 
 TimePoint TcpTransport::nextDeadline() const {
@@ -220,8 +232,7 @@ TimePoint TcpTransport::nextDeadline() const {
 }
 
 bool TcpTransport::prepareToSleep(int* milliseconds) {
-  if (closed_ || knocked_ || !ready_.empty() || !ended_.empty() || !common_.notices.empty())
-    return false;
+  if (closed_ || knocked_ || !ready_.empty() || !ended_.empty()) return false;
   if (const TimePoint next = nextDeadline(); next != kNever)
     *milliseconds = std::min(*milliseconds, msUntil(next));
   return true;
@@ -235,24 +246,6 @@ void TcpTransport::wake() {
   const std::uint64_t one = 1;
   // It can only fail when it is full, and then it wakes too.
   if (write(woken_.get(), &one, sizeof one) < 0) return;
-}
-
-void TcpTransport::notify(const Notice& notice) {
-  for (int peer = 0; peer < ranks_; ++peer)
-    if (peer != rank_) tell(peer, notice);
-}
-
-void TcpTransport::tell(int rank, const Notice& notice) {
-  if (closed_) return;
-  told_ = true;
-  tell(peer(rank), {.kind = FrameKind::notice}, std::as_bytes(std::span(&notice, 1)));
-}
-
-bool TcpTransport::nextNotice(Notice* notice) {
-  if (common_.notices.empty()) return false;
-  *notice = common_.notices.front();
-  common_.notices.pop_front();
-  return true;
 }
 
 std::unique_ptr<PollableTransport> makeTcpTransport(int rank, int ranks,

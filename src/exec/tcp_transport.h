@@ -44,8 +44,7 @@ class TcpTransport final : public PollableTransport {
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
-  void notify(const Notice& notice) override;
-  bool nextNotice(Notice* notice) override;
+  void lose(int peer, const std::string& why) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return common_.lastError; }
   bool unexpected(Tag value, Tag mask, Tag* found) override;
@@ -56,8 +55,6 @@ class TcpTransport final : public PollableTransport {
   bool isBusy() const override { return common_.sends + common_.receives > 0; }
   bool drained() override;
   TimePoint lastErrorTime() const override { return common_.lastErrorTime; }
-  // As notify(), to one rank.
-  void tell(int peer, const Notice& notice);
   // Of a close() in order, to be asked between calls of progress(): whether every rank that lives has
   // come to it.
   bool hasMet();
@@ -88,6 +85,7 @@ class TcpTransport final : public PollableTransport {
   void push(Peer& peer);
   void settle();
   void forget(TcpConnection& connection);
+  void readLast(Peer& peer);
   void lose(Peer& peer, const std::string& why);
   TimePoint nextDeadline() const;
 
@@ -104,10 +102,9 @@ class TcpTransport final : public PollableTransport {
   // tcp_close.cc
   template <typename Condition>
   bool progressUntil(Condition condition, TimePoint deadline);
-  void tell(Peer& peer, const FrameHeader& header, std::span<const std::byte> payload = {});
+  void tell(Peer& peer, const FrameHeader& header);
   bool leaveInOrder(TimePoint deadline);
   bool hasLeft(Peer& peer) const;
-  bool hasArrived(const Peer& peer) const;
 
   const int rank_, ranks_;
   const TcpOptions options_;
@@ -123,7 +120,6 @@ class TcpTransport final : public PollableTransport {
   std::vector<TcpConnection*> ended_;    // to be settled
   std::vector<TcpConnection*> pausing_;  // to be dialed
   bool knocked_ = false;                 // at the port
-  bool told_ = false;                    // a notice
   int round_ = 0, roundsTold_ = 0;       // of the closing barrier
   bool closed_ = false;
 };

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "src/exec/tag.h"
-#include "src/watch/watch.h"
 
 namespace moeccl {
 
@@ -84,7 +83,7 @@ class Transport {
   // once, possibly before this returns. The data must stay until then. A message goes to the first
   // receive of exactly its tag, whose source field is the sender's rank; it may come long before or
   // after the receive is posted. Whether a send completes before its receive is posted depends on
-  // the transport and the size. A receive longer than its message is `ok`, a shorter one
+  // the transport and the size. A send that is done needs nothing more of its rank. A receive longer than its message is `ok`, a shorter one
   // `truncated`. What a rank sent before it ended may still arrive; then everything is
   // `unreachable`.
   virtual void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) = 0;
@@ -100,34 +99,22 @@ class Transport {
   // arrives is seen after the next progress().
   virtual bool unexpected(Tag value, Tag mask, Tag* found) = 0;
 
-  // Sends that are done may have bytes left here, which leave only while progress() is called. Returns
-  // whether nothing is left of those to `peer` that were done when it was first asked about `mark`; a
-  // new mark is 0. The peer need not call anything for that to come true, but read what comes.
-  virtual bool handedOver([[maybe_unused]] int peer, [[maybe_unused]] std::uint64_t* mark) {
-    return true;
-  }
-
   // Calls `done` for what has completed; returns whether anything happened.
   virtual bool progress() = 0;
-  // Sleeps until progress() or nextNotice() has something to do, but no longer than `milliseconds`.
+  // Sleeps until progress() has something to do, but no longer than `milliseconds`.
   virtual void wait(int milliseconds) = 0;
   // Makes a wait() of another thread return. The one function that any thread may call at any time.
   virtual void wake() = 0;
 
   // The peer is known to be dead, for which a transport need not wait to find out: what is in flight with it ends as
   // `unreachable`, after what of it has arrived. Opens nothing.
-  virtual void lose([[maybe_unused]] int peer, [[maybe_unused]] const std::string& why) {}
-
-  // Tells every other rank, best effort, without waiting for them; progress() carries it on.
-  virtual void notify(const Notice& notice) = 0;
-  // The next notice that arrived, or false.
-  virtual bool nextNotice(Notice* notice) = 0;
+  virtual void lose(int peer, const std::string& why) = 0;
 
   // Ends the connection; collective unless `abrupt`. Transfers still in flight at the end are
   // `cancelled`; nothing may be started afterwards. Destruction without it closes abruptly.
   //   in order   returns when everything sent has been handed over and every rank that lives has
   //              called close too, or, with `false`, when `milliseconds` have passed
-  //   abrupt     waits for nobody; `milliseconds` are for notices that have not left yet
+  //   abrupt     waits for nobody
   virtual bool close(bool abrupt, int milliseconds) = 0;
 
   // Details of the last failed or unreachable transfer, for people. It names hosts and processes, not

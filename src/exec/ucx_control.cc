@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
@@ -26,25 +25,14 @@ void UcxTransport::setControlHandler() {
         stringf("rank %d: UCX: active messages: %s", rank_, ucs_status_string(status)));
 }
 
-// UCX (1.13) sends short messages before it has heard from the peer, others afterwards. A marker must leave
-// while the peer does nothing. A goodbye that leaves so soon lets its sender end, to whom the peer would then
-// connect: of 16 ranks of a node that closed together, in one of eight jobs.
-std::size_t UcxTransport::bytesOf(Control::Kind kind) {
-  return kind == Control::Kind::marker ? offsetof(Control::Message, notice)
-                                       : sizeof(Control::Message);
-}
-
 ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::size_t, void* data,
                                           std::size_t bytes, const ucp_am_recv_param_t*) {
   UcxTransport& self = *static_cast<UcxTransport*>(transport);
   Control::Message message;
-  if (bytes != sizeof message) return UCS_OK;  // a marker says nothing
+  if (bytes != sizeof message) return UCS_OK;
   std::memcpy(&message, data, sizeof message);
   if (message.source < 0 || message.source >= self.ranks_) return UCS_OK;
   switch (message.kind) {
-    case Control::Kind::notice:
-      self.notices_.push_back(message.notice);
-      break;
     case Control::Kind::goodbye:
       if (message.round >= 0 && message.round < kGoodbyeRounds)
         self.goodbyes_.set(static_cast<std::size_t>(message.round));
@@ -54,8 +42,6 @@ ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::siz
       break;
     case Control::Kind::refuse:
       self.refused_.push_back(message.tag);
-      break;
-    case Control::Kind::marker:
       break;
   }
   return UCS_OK;
@@ -83,35 +69,18 @@ void UcxTransport::post(Control& control, Peer& to) {
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   ++control.unsent;
   const ucs_status_ptr_t request = ucp_am_send_nbx(
-      endpoint, kControlId, nullptr, 0, &control.message, bytesOf(control.message.kind), &param);
+      endpoint, kControlId, nullptr, 0, &control.message, sizeof control.message, &param);
   if (!UCS_PTR_IS_PTR(request)) --control.unsent;
 }
 
 void UcxTransport::release(Control& control) {
   if (--control.unsent > 0) return;
-  if (control.marks != nullptr) control.marks->left = std::max(control.marks->left, control.last);
   control.transport->controls_.erase(control.self);
 }
 
 void UcxTransport::controlSent(void* request, ucs_status_t, void* control) {
   ucp_request_free(request);
   release(*static_cast<Control*>(control));
-}
-
-void UcxTransport::notify(const Notice& notice) {
-  if (closed_) return;
-  Control& control = newControl(Control::Kind::notice);
-  control.message.notice = notice;
-  for (Peer& peer : peers_)
-    if (peer.rank != rank_) post(control, peer);
-  release(control);
-}
-
-bool UcxTransport::nextNotice(Notice* notice) {
-  if (notices_.empty()) return false;
-  *notice = notices_.front();
-  notices_.pop_front();
-  return true;
 }
 
 }  // namespace moeccl

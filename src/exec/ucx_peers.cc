@@ -86,6 +86,13 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
   while (Transfer* transfer = peer.pending.front()) doom(transfer);
+  // It takes nothing any more: nobody need wait until it does.
+  for (TransferList* list : {&leaving_, &flushed_})
+    for (Transfer* transfer = list->front(); transfer != nullptr;) {
+      const bool mine = transfer->flight.peer == peer.rank;
+      if (mine) complete(transfer);
+      transfer = mine ? list->front() : list->after(transfer);
+    }
 }
 
 void UcxTransport::lose(int rank, const std::string& why) { losses_.push_back({rank, why, true}); }

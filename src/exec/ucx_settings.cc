@@ -19,10 +19,9 @@ struct Setting {
   const char* name;
   const char* value;
   std::initializer_list<const char*> variables;
-  // For machines with one of these transports (none: for all), and with none of those. UCX warns
-  // about settings of transports that it does not find or that UCX_TLS excludes.
-  std::initializer_list<const char*> with = {};
-  std::initializer_list<const char*> without = {};
+  // For machines with one of these transports. UCX warns about settings of those that it does not find or that UCX_TLS
+  // excludes.
+  std::initializer_list<const char*> with;
 };
 
 // How the names of transports with RDMA begin.
@@ -44,31 +43,6 @@ const Setting kSettings[] = {
     // 8 to 20 times slower where ranks share one. What is lost: a rank that gives up a send in
     // flight cannot stop the receiver from reading that memory meanwhile.
     {"MEMORY_INVALIDATE", "y", {"UCX_CMA_MEMORY_INVALIDATE"}, {"cma/"}},
-    // No sends straight from the user's memory over TCP, neither eager nor rendezvous: when a
-    // connection breaks in the middle of one, UCX (1.13) completes it twice and abort()s. Copying
-    // by 128 KiB instead of 8 KiB makes up for it. The threshold is all transports', so RDMA networks
-    // keep theirs.
-    {"ZCOPY_THRESH", "inf", {"UCX_ZCOPY_THRESH"}, {"tcp/"}, {"rc_", "dc_", "ud_"}},
-    {"PUT_ENABLE", "n", {"UCX_TCP_PUT_ENABLE"}, {"tcp/"}},
-    {"TX_SEG_SIZE", "128k", {"UCX_TCP_TX_SEG_SIZE"}, {"tcp/"}},
-    {"RX_SEG_SIZE", "128k", {"UCX_TCP_RX_SEG_SIZE"}, {"tcp/"}},
-    // Sends with UCP_OP_ATTR_FLAG_FAST_CMPL, which are those to other machines (ucx_transport.cc), are
-    // eager whatever their size: the round trip of a rendezvous waits in the queue of a slow link
-    // behind other messages' data, and leaves the wire idle meanwhile. It costs the receiver a copy,
-    // at the network's pace, and memory where it has not yet called what the message belongs to. In
-    // a machine, rendezvous stays: it saves a copy at memory's pace. RDMA networks keep theirs, too.
-    {"RNDV_SEND_NBR_THRESH",
-     "inf",
-     {"UCX_RNDV_SEND_NBR_THRESH", "UCX_RNDV_THRESH"},
-     {"tcp/"},
-     {"rc_", "dc_", "ud_"}},
-    // A flush of all is over when nothing is left here (ucx_handover.cc). UCX's own choice asks all peers to
-    // answer.
-    {"FLUSH_WORKER_EPS", "n", {"UCX_FLUSH_WORKER_EPS"}},
-    // How long a dead peer may go unnoticed where neither the kernel tells (ProcessWatch) nor a
-    // connection breaks. UCX's own choice is 20 s. A look at a peer costs some 10 microseconds, at
-    // most 128 of them per interval.
-    {"KEEPALIVE_INTERVAL", "2s", {"UCX_KEEPALIVE_INTERVAL"}},
 };
 
 const char* transportsOf(UcxReach reach) {
@@ -115,12 +89,8 @@ std::string inventory(UcxReach reach) {
   return list;
 }
 
-bool isFor(const Setting& setting, const std::string& found) {
-  const auto has = [&](const char* transport) {
-    return found.find(transport) != std::string::npos;
-  };
-  return (setting.with.size() == 0 || std::ranges::any_of(setting.with, has)) &&
-         std::ranges::none_of(setting.without, has);
+bool mentions(const std::string& inventory, const char* transport) {
+  return inventory.find(transport) != std::string::npos;
 }
 
 bool userSpeaks(const Setting& setting) {
@@ -130,12 +100,14 @@ bool userSpeaks(const Setting& setting) {
 
 }  // namespace
 
-UcxConfig readUcxConfig(UcxReach reach) {
+UcxConfig readUcxConfig(UcxReach reach, bool* tcp) {
   const std::string found = inventory(reach);
+  const auto has = [&](const char* transport) { return mentions(found, transport); };
+  *tcp = has("tcp/");
   UcxConfig config = readConfig(reach);
   for (const Setting& setting : kSettings) {
     // A version of UCX that does not know the setting goes without it.
-    if (isFor(setting, found) && !userSpeaks(setting))
+    if (std::ranges::any_of(setting.with, has) && !userSpeaks(setting))
       ucp_config_modify(config.get(), setting.name, setting.value);
   }
   return config;
@@ -147,8 +119,8 @@ bool ucxFindsRdma() {
   std::error_code none;
   if (std::filesystem::is_empty("/sys/class/infiniband", none) || none) return false;
   const std::string found = inventory(UcxReach::noTcp);
-  return std::ranges::any_of(
-      kRdma, [&](const char* transport) { return found.find(transport) != std::string::npos; });
+  return std::ranges::any_of(kRdma,
+                             [&](const char* transport) { return mentions(found, transport); });
 }
 
 }  // namespace moeccl

@@ -36,10 +36,9 @@ void check(ucs_status_t status, int rank, const char* what) {
 
 }  // namespace
 
-UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options, bool allElsewhere)
+UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options)
     : rank_(rank),
       ranks_(ranks),
-      allElsewhere_(allElsewhere),
       sources_(options.sources),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!woken_)
@@ -54,7 +53,7 @@ UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options, bool 
   params.tag_sender_mask = (std::uint64_t{1} << kSourceBits) - 1;
   params.estimated_num_eps = static_cast<std::size_t>(ranks);
   params.name = "moeccl";
-  const UcxConfig config = readUcxConfig(options.reach);
+  const UcxConfig config = readUcxConfig(options.reach, &tcp_);
   ucp_context_h context = nullptr;
   check(ucp_init(&params, config.get(), &context), rank_, "starting");
   context_.reset(context);
@@ -122,7 +121,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     peer.rank = rank;
     peer.address.assign(bytes.begin() + sizeof header, bytes.end());
     peer.process = header.process;
-    peer.elsewhere = allElsewhere_ || header.process.kernel != self.kernel;
+    peer.elsewhere = header.process.kernel != self.kernel;
     peer.name =
         stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }
@@ -144,8 +143,6 @@ void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
   ucp_request_param_t param;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  // Which selects RNDV_SEND_NBR_THRESH (ucx_settings.cc).
-  if (receiver.elsewhere) param.op_attr_mask |= UCP_OP_ATTR_FLAG_FAST_CMPL;
   param.cb.send = &UcxTransport::sendDone;
   param.user_data = transfer;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
@@ -174,6 +171,7 @@ void UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
   if (!UCS_PTR_IS_PTR(request)) return finish(transfer, UCS_PTR_STATUS(request), flight.bytes);
   if (flight.completed) {
     ucp_request_free(request);
+    flight.completed = false;
     return finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
   }
   *static_cast<RequestSpace*>(request) = {this, transfer};
@@ -213,10 +211,14 @@ void UcxTransport::requestDone(void* request, ucs_status_t status, std::size_t b
 
 void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t bytes) {
   Transfer::Flight& flight = transfer->flight;
+  if (tcp_ && flight.isSend && status == UCS_OK && !flight.cancelled && !flight.completed &&
+      !closed_) {
+    flight.completed = true;
+    return leaving_.pushBack(transfer);
+  }
   flight.inFlight = false;
   --inFlight_;
   if (flight.isSend) --sendsInFlight_;
-  if (flight.isSend && status == UCS_OK) peer(flight.peer).handover.last = ++sends_;
   // A cancelled send may have been refused, which looks like success.
   if (status == UCS_OK && !(flight.isSend && flight.cancelled))
     return transfer->done(transfer, TransferStatus::ok, bytes);
@@ -244,6 +246,7 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
 void UcxTransport::cancel(Transfer* transfer) {
   Transfer::Flight& flight = transfer->flight;
   if (!flight.inFlight || flight.cancelled) return;
+  if (flight.completed) return complete(transfer);
   flight.cancelled = true;
   Peer& with = peer(flight.peer);
   if (flight.isSend && with.endpoint) {
@@ -268,24 +271,50 @@ bool UcxTransport::progress() {
   bool anything = ucp_worker_progress(worker_.get()) != 0;
   if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
   if (!losses_.empty() || !dooming_.empty() || !refused_.empty()) anything |= settle();
-  anything |= std::exchange(hasFlushed_, false);
+  if (!flushing_ && !(leaving_.empty() && flushed_.empty())) anything |= flush();
   return anything;
 }
 
-void UcxTransport::wait(int milliseconds) {
-  if (notices_.empty()) sleep(milliseconds);
+// UCX calls a send over TCP done when its last bytes are in a buffer of its own. They go on to the kernel while
+// somebody calls progress(); a rank that computes instead, or waits in another library, would keep its peers waiting.
+bool UcxTransport::flush() {
+  bool anything = false;
+  const auto complete = [&] {
+    while (Transfer* transfer = flushed_.front()) this->complete(transfer), anything = true;
+  };
+  complete();
+  flushed_.append(leaving_);
+  if (flushed_.empty()) return anything;
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = [](void* request, ucs_status_t, void* self) {
+    ucp_request_free(request);
+    static_cast<UcxTransport*>(self)->flushing_ = false;
+  };
+  param.user_data = this;
+  flushing_ = true;
+  // What cannot be flushed has failed, and its peer is lost.
+  if (UCS_PTR_IS_PTR(ucp_worker_flush_nbx(worker_.get(), &param))) return anything;
+  flushing_ = false;
+  complete();
+  return true;
 }
 
-bool UcxTransport::prepareToSleep(int* milliseconds) {
-  return notices_.empty() && arm(milliseconds);
+void UcxTransport::complete(Transfer* transfer) {
+  TransferList::remove(transfer);
+  finish(transfer, UCS_OK, transfer->flight.bytes);
 }
+
+void UcxTransport::wait(int milliseconds) { sleep(milliseconds); }
+
+bool UcxTransport::prepareToSleep(int* milliseconds) { return arm(milliseconds); }
 
 // False: something is there to be progressed.
 bool UcxTransport::arm(int* milliseconds) {
   if (closed_) return true;
   if (!losses_.empty() || !refused_.empty()) return false;
+  if (!flushing_ && !(leaving_.empty() && flushed_.empty())) return false;
   if (!dooming_.empty()) *milliseconds = std::min(*milliseconds, 1);
-  if (flushing_) *milliseconds = std::min(*milliseconds, static_cast<int>(kPatience.count()));
   // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
   // included, so the sleep needs no other bound.
   const ucs_status_t status = ucp_worker_arm(worker_.get());

@@ -2,8 +2,7 @@
 //
 //   ucx_transport.cc  life, data path, waiting
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
-//   ucx_control.cc    notices, goodbyes and the like, as active messages beside the data
-//   ucx_handover.cc   what is left of sends that are done
+//   ucx_control.cc    goodbyes and the like, as active messages beside the data
 //   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
 //
@@ -11,15 +10,24 @@
 // is posted as soon as the caller asks for it. UCX ties receives to no peer. So each pending
 // transfer is also in its peer's list, and when the peer is gone its receives are cancelled here.
 //
+// What is done for UCX 1.13 alone, and what shows it (tests/exec):
+//   two settings (ucx_settings.cc)           UcxSettings.RanksOfANodeShareMemoryAndWatchEachOther
+//   sends over TCP are done after a flush    SendsThatAreDoneNeedNothingMoreOfTheirRank
+//   receives are completed by callback only  TransportContract's of lengths
+//   doomed transfers, endpoints that are closed for them, and only for them
+//                                            TransportContract's of cancelled transfers and dead peers; tests/faults
+//   processes are watched                    APeerThatDiedBeforeBeingKnown
+//   goodbyes carry ballast                   ManyRanksCloseTogether
+//   what cannot be settled is leaked         tests/faults, --kills
+//
 // How the end of a peer is noticed, for whichever peer this rank has ever sent to or awaited
 // something from (each of which gets an endpoint, receive-only ones too):
 //   - a process of this machine: by the kernel, at once (ProcessWatch);
 //   - elsewhere: by its connection breaking, or by UCX's keepalive (which, in 1.13, overlooks a
 //     shared-memory peer that ended before its first answer);
 //   - a transport closed abruptly in a process that lives on: by its goodbye.
-// Two limits. A host that vanishes without a word while data are under way to it is found by TCP's
-// own retransmission limit only (minutes); callers that cannot wait that long have timeouts. And
-// UCX (1.13) over TCP may abort() when a peer ends while the two are still connecting.
+// A host that vanishes without a word is for others to find, and to tell by lose(). Over TCP, which only those get who
+// ask for it, UCX (1.13) may abort() when a peer ends.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -27,7 +35,6 @@
 #include <array>
 #include <bitset>
 #include <chrono>
-#include <deque>
 #include <list>
 #include <string>
 #include <vector>
@@ -44,9 +51,7 @@ class UcxTransport final : public PollableTransport {
   using Clock = std::chrono::steady_clock;
 
  public:
-  // `allElsewhere`: treats peers of this machine as those of others: large messages are sent eagerly,
-  // and the discovery of dead peers is left to UCX. For tests.
-  UcxTransport(int rank, int ranks, const UcxOptions& options = {}, bool allElsewhere = false);
+  UcxTransport(int rank, int ranks, const UcxOptions& options = {});
   ~UcxTransport() override;
 
   int rank() const override { return rank_; }
@@ -58,13 +63,10 @@ class UcxTransport final : public PollableTransport {
   void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) override;
   void cancel(Transfer* transfer) override;
   bool unexpected(Tag value, Tag mask, Tag* found) override;
-  bool handedOver(int peer, std::uint64_t* mark) override;
   bool progress() override;
   void wait(int milliseconds) override;
   void wake() override;
-  void notify(const Notice& notice) override;
   void lose(int peer, const std::string& why) override;
-  bool nextNotice(Notice* notice) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 
@@ -87,17 +89,8 @@ class UcxTransport final : public PollableTransport {
   // here.
   static constexpr std::chrono::milliseconds kGivingBack{100};
 
-  // How long a flush may take before markers are sent, which cost each of the two ranks some 10 microseconds.
-  static constexpr std::chrono::milliseconds kPatience{10};
-
   static constexpr int kGoodbyeRounds = kSourceBits;  // each doubles the ranks heard of
 
-  // Of sends to a peer that are done, by their numbers.
-  struct Handover {
-    std::uint64_t last = 0;
-    std::uint64_t marked = 0;  // up to here a marker is behind them
-    std::uint64_t left = 0;    // up to here they have left this process
-  };
   struct Peer {
     UcxTransport* transport = nullptr;
     int rank = -1;
@@ -106,7 +99,6 @@ class UcxTransport final : public PollableTransport {
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;    // may be there when the peer is gone, too
-    Handover handover;
     bool gone = false;
     std::string whyGone;
     TransferList pending;          // in flight
@@ -121,21 +113,19 @@ class UcxTransport final : public PollableTransport {
   // A control message, to one peer or several.
   struct Control {
     enum class Kind : std::uint32_t {
-      notice,
       goodbye,  // of a round of the closing barrier
       gone,     // the sender gives up the connection
       refuse,   // the sender has cancelled a message
-      marker,   // behind data; says nothing
     };
     struct Message {
       Kind kind;
       std::int32_t source;
       std::int32_t round = 0;
       Tag tag = 0;
-      Notice notice = {};
+      // UCX sends short messages before it has heard from the peer, others afterwards. A goodbye that leaves so soon
+      // lets its sender end, to whom the peer would then connect.
+      std::array<std::byte, 400> ballast{};
     } message;
-    Handover* marks = nullptr;  // whose data a marker is behind
-    std::uint64_t last = 0;     // of them
     UcxTransport* transport = nullptr;
     int unsent = 0;
     std::list<Control>::iterator self;
@@ -157,6 +147,9 @@ class UcxTransport final : public PollableTransport {
   void started(Transfer* transfer, ucs_status_ptr_t request);
   void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
   TransferStatus judge(Transfer* transfer, ucs_status_t status);
+  // Completes sends that UCX calls done once they have left this process.
+  bool flush();
+  void complete(Transfer* send);
   bool arm(int* milliseconds);
   void sleep(int milliseconds);
 
@@ -172,15 +165,8 @@ class UcxTransport final : public PollableTransport {
   void giveUpDoomed(Peer& peer);
   void refuse(Tag tag);
 
-  // ucx_handover.cc
-  void flush();
-  static void flushed(void* request, ucs_status_t status, void* transport);
-  void endFlush();
-  void mark(Peer& to);
-
   // ucx_control.cc
   void setControlHandler();
-  static std::size_t bytesOf(Control::Kind kind);
   static ucs_status_t controlArrived(void* transport, const void* header, std::size_t headerBytes,
                                      void* data, std::size_t bytes,
                                      const ucp_am_recv_param_t* param);
@@ -204,7 +190,6 @@ class UcxTransport final : public PollableTransport {
   bool dropUnexpected();
 
   const int rank_, ranks_;
-  const bool allElsewhere_;
   const std::vector<int> sources_;  // by rank: as tags name it
   UcxContext context_;
   FileDescriptor woken_;   // an eventfd
@@ -214,16 +199,15 @@ class UcxTransport final : public PollableTransport {
   UcxWorker worker_;
   std::vector<Peer> peers_;  // by rank; empty until connected
   std::list<Control> controls_;
-  std::deque<Notice> notices_;
   // For the next progress() to settle:
   std::vector<Loss> losses_;
   std::vector<Tag> refused_;
   std::vector<int> dooming_;  // ranks with doomed transfers
 
-  std::uint64_t sends_ = 0;  // done, to whomever; each has a number, from 1
-  std::uint64_t left_ = 0;   // up to here they have left this process
-  bool flushing_ = false, hasFlushed_ = false;
-  Clock::time_point flushBegan_{};
+  bool tcp_ = false;      // UCX may use it
+  TransferList leaving_;  // sends that UCX calls done
+  TransferList flushed_;  // those that a flush is for
+  bool flushing_ = false;
 
   std::bitset<kGoodbyeRounds> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;

@@ -39,8 +39,7 @@ class InstantTransport final : public Transport {
   bool progress() override { return true; }
   void wait(int) override {}
   void wake() override {}
-  void notify(const Notice&) override {}
-  bool nextNotice(Notice*) override { return false; }
+  void lose(int, const std::string&) override {}
   bool close(bool, int) override { return true; }
   std::string lastError() const override { return {}; }
 

@@ -46,8 +46,7 @@ class CountingTransport : public Transport {
   bool progress() override { return inner_->progress(); }
   void wait(int milliseconds) override { inner_->wait(milliseconds); }
   void wake() override { inner_->wake(); }
-  void notify(const Notice& notice) override { inner_->notify(notice); }
-  bool nextNotice(Notice* notice) override { return inner_->nextNotice(notice); }
+  void lose(int peer, const std::string& why) override { inner_->lose(peer, why); }
   bool close(bool abrupt, int milliseconds) override { return inner_->close(abrupt, milliseconds); }
   std::string lastError() const override { return inner_->lastError(); }
 

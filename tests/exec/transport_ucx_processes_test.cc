@@ -29,17 +29,15 @@ Kind withVariables(std::initializer_list<std::pair<const char*, const char*>> va
           }};
 }
 
-// Over TCP, and with all that is done differently for other machines.
-std::unique_ptr<Transport> asFarAway(int rank, int ranks) {
-  if (rank < 0 || rank >= ranks) return makeUcxTransport(rank, ranks);
+std::unique_ptr<Transport> overTcp(int rank, int ranks) {
   setenv("UCX_TLS", "tcp", 1);
-  return std::make_unique<UcxTransport>(rank, ranks, UcxOptions{}, true);
+  return makeUcxTransport(rank, ranks);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
                          testing::Values(Kind{"Processes", true, &ucxTransport},
                                          Kind{"SharedMemory", true, &sharedMemory},
-                                         Kind{"FarAway", true, &asFarAway}),
+                                         Kind{"Tcp", true, &overTcp, Buffered::small, false}),
                          nameOf);
 
 // How rank 0 reaches rank 1, in UCX's words: "#  lane[0]: 4:posix/memory.0 md[3] ...".
@@ -79,32 +77,6 @@ TEST(UcxSettings, TheUsersVariablesWin) {
                    [](const std::string& connection) {
                      EXPECT_FALSE(mentions(connection, "cma/")) << connection;
                    });
-}
-
-// A rendezvous of the sender and the receiver, or none: which shows when there is no receive yet.
-TEST(UcxTransport, LargeMessagesWaitForTheirReceiveInTheNodeOnly) {
-  const auto send = [](bool farAway) {
-    return [farAway](Member& me) {
-      const Tag tag = tagOf(0, 1), last = tagOf(0, 2);
-      std::vector<std::uint8_t> data = pattern(1, 1 << 20);
-      Probe large, small;
-      if (me.rank() == 0) {
-        me.transport.send(1, tag, data.data(), data.size(), &large);
-        EXPECT_EQ(finish(me.transport, {&large}, farAway ? 20000 : 200), farAway);
-        me.transport.send(1, last, nullptr, 0, &small);
-        EXPECT_TRUE(finish(me.transport, {&large, &small}));
-      } else {
-        me.transport.recv(0, last, nullptr, 0, &small);
-        ASSERT_TRUE(finish(me.transport, {&small}));
-        std::vector<std::uint8_t> got(data.size());
-        me.transport.recv(0, tag, got.data(), got.size(), &large);
-        ASSERT_TRUE(finish(me.transport, {&large}));
-        EXPECT_EQ(got, data);
-      }
-    };
-  };
-  EXPECT_EQ(runJob({"Processes", true, &ucxTransport}, 2, send(false)), "");
-  EXPECT_EQ(runJob({"FarAway", true, &asFarAway}, 2, send(true)), "");
 }
 
 TEST(UcxTransport, ManyRanksCloseTogether) {

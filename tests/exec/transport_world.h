@@ -21,6 +21,7 @@ struct Kind {
   bool processes = false;
   Make make;
   Buffered buffered = Buffered::small;
+  bool outlivesPeers = true;  // else what a dead peer does to it is no business of ours
 };
 
 // Memory that all ranks share: a barrier, and their addresses.
