@@ -16,7 +16,7 @@
 
 #include "../../examples/common/launch.h"
 
-enum { kMost = 64 * 1024, kKinds = 5, kLastRounds = 20 };
+enum { kMost = 64 * 1024, kLastRounds = 20, kMostRanks = 256 };
 
 static long long now(void) {
   struct timespec time;
@@ -66,61 +66,141 @@ struct World {
   int32_t *in, *out;
 };
 
-/* One collective of the round, whose result is looked at when it is complete. Returns the wrong numbers, *result the error. */
-static size_t step(struct World* w, uint32_t seed, moecclResult_t* result, int* queued) {
-  const uint32_t kind = mix(seed, 1, 0) % kKinds;
-  const size_t count = mix(seed, 3, 0) % 3 == 0 ? kMost : mix(seed, 2, 0) % 4096;
-  size_t i, wrong = 0, block = count / (size_t)w->ranks;
+enum Kind {
+  kAllToAll,
+  kAllToAllv,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kBarrier,
+  kAllReduce
+};
+
+/* What a rank has for another in an all-to-all-v: 0 to `most` numbers. */
+static size_t share(uint32_t seed, int from, int to, size_t most) {
+  return mix(seed, (uint32_t)from + 100u, (uint32_t)to) % (most + 1);
+}
+
+static moecclResult_t allToAllv(struct World* w, uint32_t seed, size_t most) {
+  size_t counts[4][kMostRanks], sent = 0, received = 0, i;
   int peer;
-  *queued = 0;
-  memset(w->out, 0xff, sizeof(int32_t) * kMost);
+  for (peer = 0; peer < w->ranks; ++peer) {
+    counts[0][peer] = share(seed, w->rank, peer, most);
+    counts[1][peer] = sent;
+    counts[2][peer] = share(seed, peer, w->rank, most);
+    counts[3][peer] = received;
+    for (i = 0; i < counts[0][peer]; ++i) w->in[sent + i] = value(seed, w->rank, peer, i);
+    sent += counts[0][peer];
+    received += counts[2][peer];
+  }
+  return moecclAllToAllv(w->in, counts[0], counts[1], w->out, counts[2], counts[3], moecclInt32,
+                         w->comm, w->stream);
+}
+
+static moecclResult_t call(struct World* w, uint32_t seed, enum Kind kind, size_t count, int root) {
+  const size_t block = count / (size_t)w->ranks;
+  size_t i;
+  int peer;
   switch (kind) {
-    case 0: /* to each another block */
+    case kAllToAll:
       for (peer = 0; peer < w->ranks; ++peer)
         for (i = 0; i < block; ++i) w->in[(size_t)peer * block + i] = value(seed, w->rank, peer, i);
-      *result = moecclAllToAll(w->in, w->out, block, moecclInt32, w->comm, w->stream);
-      break;
-    case 1:
-      for (i = 0; i < block; ++i) w->in[i] = value(seed, w->rank, -1, i);
-      *result = moecclAllGather(w->in, w->out, block, moecclInt32, w->comm, w->stream);
-      break;
-    case 2:
-      for (i = 0; i < block * (size_t)w->ranks; ++i) w->in[i] = value(seed, w->rank, -1, i);
-      *result =
-          moecclReduceScatter(w->in, w->out, block, moecclInt32, moecclSum, w->comm, w->stream);
-      break;
-    default: /* twice as often: its plans have the most steps */
-      for (i = 0; i < count; ++i) w->in[i] = value(seed, w->rank, -1, i);
-      *result = moecclAllReduce(w->in, w->out, count, moecclInt32, moecclSum, w->comm, w->stream);
+      return moecclAllToAll(w->in, w->out, block, moecclInt32, w->comm, w->stream);
+    case kAllToAllv:
+      return allToAllv(w, seed, block);
+    case kScatter:
+      for (peer = 0; peer < w->ranks; ++peer)
+        for (i = 0; i < block; ++i) w->in[(size_t)peer * block + i] = value(seed, w->rank, peer, i);
+      return moecclScatter(w->in, w->out, block, moecclInt32, root, w->comm, w->stream);
+    case kBarrier:
+      return moecclBarrier(w->comm, w->stream);
+    default:
       break;
   }
+  for (i = 0; i < count; ++i) w->in[i] = value(seed, w->rank, -1, i);
+  switch (kind) {
+    case kAllGather:
+      return moecclAllGather(w->in, w->out, block, moecclInt32, w->comm, w->stream);
+    case kGather:
+      return moecclGather(w->in, w->out, block, moecclInt32, root, w->comm, w->stream);
+    case kReduceScatter:
+      return moecclReduceScatter(w->in, w->out, block, moecclInt32, moecclSum, w->comm, w->stream);
+    case kBroadcast:
+      return moecclBroadcast(w->in, w->out, count, moecclInt32, root, w->comm, w->stream);
+    case kReduce:
+      return moecclReduce(w->in, w->out, count, moecclInt32, moecclSum, root, w->comm, w->stream);
+    default:
+      return moecclAllReduce(w->in, w->out, count, moecclInt32, moecclSum, w->comm, w->stream);
+  }
+}
+
+/* How many of `count` numbers at out + at are not what `from` sent to `to` (as in value()), from place `first` on. */
+static size_t wrongFrom(const struct World* w, uint32_t seed, size_t at, size_t count, int from,
+                        int to, size_t first) {
+  size_t i, wrong = 0;
+  for (i = 0; i < count; ++i) wrong += w->out[at + i] != value(seed, from, to, first + i);
+  return wrong;
+}
+
+static size_t wrongSums(const struct World* w, uint32_t seed, size_t count, size_t first) {
+  size_t i, wrong = 0;
+  int peer;
+  for (i = 0; i < count; ++i) {
+    int32_t sum = 0;
+    for (peer = 0; peer < w->ranks; ++peer) sum += value(seed, peer, -1, first + i);
+    wrong += w->out[i] != sum;
+  }
+  return wrong;
+}
+
+static size_t check(const struct World* w, uint32_t seed, enum Kind kind, size_t count, int root) {
+  const size_t block = count / (size_t)w->ranks;
+  size_t wrong = 0, at = 0;
+  int peer;
+  switch (kind) {
+    case kBarrier:
+      return 0;
+    case kScatter:
+      return wrongFrom(w, seed, 0, block, root, w->rank, 0);
+    case kBroadcast:
+      return wrongFrom(w, seed, 0, count, root, -1, 0);
+    case kReduceScatter:
+      return wrongSums(w, seed, block, (size_t)w->rank * block);
+    case kAllReduce:
+      return wrongSums(w, seed, count, 0);
+    case kReduce:
+      return w->rank == root ? wrongSums(w, seed, count, 0) : 0;
+    default:
+      break;
+  }
+  if (kind == kGather && w->rank != root) return 0;
+  for (peer = 0; peer < w->ranks; ++peer) {
+    const size_t many = kind == kAllToAllv ? share(seed, peer, w->rank, block) : block;
+    const int to = kind == kAllToAll || kind == kAllToAllv ? w->rank : -1;
+    wrong += wrongFrom(w, seed, at, many, peer, to, 0);
+    at += many;
+  }
+  return wrong;
+}
+
+/* One collective of the round, whose result is looked at when it is complete. Returns the wrong numbers, *result the error. */
+static size_t step(struct World* w, uint32_t seed, moecclResult_t* result, int* queued) {
+  /* All-reduces more often: their plans have the most steps. */
+  const uint32_t drawn = mix(seed, 1, 0) % (kAllReduce + 4);
+  const enum Kind kind = drawn < kAllReduce ? (enum Kind)drawn : kAllReduce;
+  const size_t count = mix(seed, 3, 0) % 3 == 0 ? kMost : mix(seed, 2, 0) % 4096;
+  const int root = (int)(mix(seed, 7, 0) % (uint32_t)w->ranks);
+  *queued = 0;
+  memset(w->out, 0xff, sizeof(int32_t) * kMost);
+  *result = call(w, seed, kind, count, root);
   if (*result == moecclSuccess && w->stream != NULL) {
     *queued = 1;
     *result = moecclStreamSynchronize(w->stream);
   }
-  if (*result != moecclSuccess) return 0;
-  switch (kind) {
-    case 0:
-      for (peer = 0; peer < w->ranks; ++peer)
-        for (i = 0; i < block; ++i)
-          wrong += w->out[(size_t)peer * block + i] != value(seed, peer, w->rank, i);
-      break;
-    case 1:
-      for (peer = 0; peer < w->ranks; ++peer)
-        for (i = 0; i < block; ++i)
-          wrong += w->out[(size_t)peer * block + i] != value(seed, peer, -1, i);
-      break;
-    default: {
-      const size_t first = kind == 2 ? (size_t)w->rank * block : 0;
-      const size_t many = kind == 2 ? block : count;
-      for (i = 0; i < many; ++i) {
-        int32_t sum = 0;
-        for (peer = 0; peer < w->ranks; ++peer) sum += value(seed, peer, -1, first + i);
-        wrong += w->out[i] != sum;
-      }
-    }
-  }
-  return wrong;
+  return *result == moecclSuccess ? check(w, seed, kind, count, root) : 0;
 }
 
 static void quote(FILE* file, const char* text) {
@@ -142,9 +222,9 @@ int main(int argc, char** argv) {
   const uint32_t seed = (uint32_t)strtoul(argv[2], NULL, 10);
   const double seconds = strtod(argv[3], NULL);
   const int shrinks = argv[4][0] == '1';
-  const char* algorithms[] = {"",
-                              "allreduce=hierarchical;allgather=hierarchical;alltoall=hierarchical",
-                              "", "allreduce=ring;alltoall=pairwise"};
+  static const char* const kHierarchical =
+      "allreduce=hierarchical;allgather=hierarchical;alltoall=hierarchical";
+  const char* algorithms[] = {"", kHierarchical, kHierarchical, "allreduce=ring;alltoall=pairwise"};
   config.algorithms = algorithms[mix(seed, 4, 0) % 4];
   config.progressThread = mix(seed, 5, 0) % 4 == 0;
   const char* me = getenv("MOECCL_RANK");
