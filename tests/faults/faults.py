@@ -10,6 +10,7 @@ the results; then
   --stops    a rank is stopped for longer than config.failureDetectionMs, and goes on: nothing may happen
   --cuts     a node's uplink goes down
   --cuts-at-start  the same, while ranks join
+  --strangers      all ports get what strangers.py does, before and during collectives: nothing may happen
 
 Prints each case that is not as it must be, and a summary. Exit code 1 where a survivor crashed, hung, got a wrong block,
 named an innocent or did not name the lost; 77 where this machine does not permit an emulated cluster. Times are reported,
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 
+STRANGERS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "strangers.py")
 LAB = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "perf", "moeccl-lab")
 
 
@@ -54,6 +56,10 @@ class Lab:
         if done.returncode:
             sys.exit(done.stdout)
         return self
+
+    def start(self, node, *command):
+        return subprocess.Popen(self.command("exec", node, "--", *command), env=self.environment(),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def __exit__(self, *_):
         self.call("down")
@@ -120,7 +126,7 @@ class Case:
 class Tally:
     def __init__(self):
         self.cases = self.survivors = 0
-        self.times, self.shrinks = [], []
+        self.times, self.shrinks, self.slower, self.later = [], [], [], []
         self.faults = {}
 
     def fault(self, what, case, rank, text):
@@ -136,6 +142,9 @@ class Tally:
                 at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
                 print(f"  {what} {statistics.median(times):.3f} s in the median, p95 {at(0.95):.3f}, p99 {at(0.99):.3f}, "
                       f"at most {times[-1]:.3f}")
+        if self.slower:
+            print(f"  collectives took {statistics.median(self.slower):.2f} as long among strangers, in the median; "
+                  f"the start {statistics.median(self.later):.2f} s longer, at most {max(self.later):.2f}")
 
 
 def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
@@ -258,7 +267,34 @@ def stop(lab, program, seed, tally):
             tally.fault("took a stopped rank for dead", case, rank, report)
 
 
-KINDS = {"kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": cut_at_start}
+def strangers(lab, program, seed, tally):
+    seconds, medians, starts = 4, [], []
+    tally.cases += 1
+    for idle in (0, 2000):  # alone, then in company
+        crowd = [lab.start(node, sys.executable, STRANGERS, seconds + 3, idle) for node in range(lab.nodes if idle else 0)]
+        time.sleep(0.5)
+        case = Case(lab, program, seed, seconds)
+        reports, ended = case.finish()
+        for each in crowd:
+            said = each.communicate(timeout=60)[0]
+            if each.returncode or " 0 attacks" in said:
+                tally.fault("a stranger got in, or found nothing", case, -1, said)
+        for rank in range(lab.ranks):
+            tally.survivors += 1
+            report = reports.get(rank)
+            if report is None:
+                tally.fault("crashed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
+            elif report["result"] != "success" or report["failed"] or report["wrong"]:
+                tally.fault("was disturbed", case, rank, report)
+        if len(reports) == lab.ranks:
+            medians.append(statistics.median(report["median"] for report in reports.values()))
+            starts.append((max(r["joined"] for r in reports.values()) - min(r["began"] for r in reports.values())) / 1e9)
+    if len(medians) == 2:
+        tally.slower.append(medians[1] / medians[0])
+        tally.later.append(starts[1] - starts[0])
+
+
+KINDS = {"strangers": strangers, "kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": cut_at_start}
 
 
 def main():

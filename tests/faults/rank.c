@@ -16,7 +16,7 @@
 
 #include "../../examples/common/launch.h"
 
-enum { kMost = 64 * 1024, kLastRounds = 20, kMostRanks = 256 };
+enum { kMost = 64 * 1024, kLastRounds = 20, kTimed = 1000, kMostRanks = 256 };
 
 static long long now(void) {
   struct timespec time;
@@ -203,6 +203,17 @@ static size_t step(struct World* w, uint32_t seed, moecclResult_t* result, int* 
   return *result == moecclSuccess ? check(w, seed, kind, count, root) : 0;
 }
 
+static int longer(const void* a, const void* b) {
+  const long long x = *(const long long*)a, y = *(const long long*)b;
+  return (x > y) - (x < y);
+}
+
+/* 0 of nothing. Sorts them. */
+static long long median(long long* times, size_t count) {
+  qsort(times, count, sizeof *times, longer);
+  return count == 0 ? 0 : times[count / 2];
+}
+
 static void quote(FILE* file, const char* text) {
   fputc('"', file);
   for (; *text != '\0'; ++text) {
@@ -227,6 +238,7 @@ int main(int argc, char** argv) {
   const char* algorithms[] = {"", kHierarchical, kHierarchical, "allreduce=ring;alltoall=pairwise"};
   config.algorithms = algorithms[mix(seed, 4, 0) % 4];
   config.progressThread = mix(seed, 5, 0) % 4 == 0;
+  const long long began = now();
   const char* me = getenv("MOECCL_RANK");
   snprintf(path, sizeof path, "%s/%s.json", out, me != NULL ? me : "0");
 
@@ -261,10 +273,13 @@ int main(int argc, char** argv) {
   uint32_t round = 0;
   int queued = 0;
   int32_t over = 0;
+  static long long times[kTimed];
   /* All stop in the same round: the first byte of a reduction says that rank 0's time is over. */
   for (result = moecclSuccess; result == moecclSuccess && !over; ++round) {
+    const long long called = now();
     wrong += step(&w, mix(seed, 10, round), &result, &queued);
     if (result != moecclSuccess) break;
+    if (round < kTimed) times[round] = now() - called;
     if (round % 64 != 63) continue;
     int32_t mine = w.rank == 0 && (double)(now() - joined) > seconds * 1e9;
     queued = 0;
@@ -313,12 +328,14 @@ int main(int argc, char** argv) {
   FILE* file = fopen(path, "w");
   if (file == NULL) return 1;
   fprintf(file,
-          "{\"rank\": %s, \"joined\": %lld, \"returned\": %lld, \"left\": %lld, \"result\": "
+          "{\"rank\": %s, \"began\": %lld, \"median\": %lld, \"joined\": %lld, \"returned\": %lld, "
+          "\"left\": %lld, \"result\": "
           "\"%s\", \"wrong\": %zu, "
           "\"rounds\": %u, \"stream\": %d, \"after\": \"%s\", \"remaining\": %d, \"shrunk\": %lld, "
           "\"failed\": [",
-          me != NULL ? me : "0", joined, returned, now() - leaving, moecclGetErrorString(result),
-          wrong, round, onStream, after, left, shrunk);
+          me != NULL ? me : "0", began, median(times, round < kTimed ? round : kTimed), joined,
+          returned, now() - leaving, moecclGetErrorString(result), wrong, round, onStream, after,
+          left, shrunk);
   for (i = 0; i < nFailed; ++i) fprintf(file, "%s%d", i == 0 ? "" : ", ", failed[i]);
   fprintf(file, "], \"text\": ");
   quote(file, text);
