@@ -13,6 +13,8 @@
 namespace moeccl::cuda {
 
 constexpr int kThreads = 256;  // of every block
+// At least, of kernels that need registers: without a number compilers make room for more, and spill for it.
+constexpr int kBlocksPerProcessor = 2;
 
 // `what` names the call or the kernel.
 inline void check(cudaError_t status, const char* what) {

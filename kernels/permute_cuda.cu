@@ -10,9 +10,6 @@ namespace {
 
 static_assert(kRowBlockThreads == kThreads);
 
-// At least; without a number compilers make room for more, and spill registers for it.
-constexpr int kBlocksPerProcessor = 2;
-
 // Calls body(row, thread) for `rows` rows by as many threads each as the shape says.
 template <typename Body>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)

@@ -7,7 +7,7 @@ namespace moeccl::cuda {
 namespace {
 
 template <typename Format, typename Op, int kElements>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     reduceKernel(const __grid_constant__ ReduceTerms terms, Op op, std::uint64_t elements,
                  std::uint64_t items) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * kThreads;

@@ -55,14 +55,17 @@ struct SmallFloat {
 
   MOECCL_DEVICE static Bits encode(float value) {
 #ifdef __CUDA_ARCH__
-    if constexpr (sizeof(Bits) == 2) {
-      Bits bits;
-      if constexpr (kExponent == 8)
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-      else
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-      return bits;
+    Bits converted;
+    if constexpr (sizeof(Bits) == 2 && kExponent == 5) {
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(converted) : "f"(value));
+      return converted;
     }
+#if __CUDA_ARCH__ >= 800  // before, GPUs know no bfloat16
+    if constexpr (kExponent == 8) {
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(converted) : "f"(value));
+      return converted;
+    }
+#endif
 #endif
     const Word word = asWord(value);
     const Word size = word & ~kWideSign;

@@ -71,7 +71,7 @@ struct AllMemory {
 };
 
 template <typename Rule>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     chooseKernel(const __grid_constant__ GatePass pass,
                  const __grid_constant__ AllMemory<Rule> memory, std::int32_t* chosen,
                  float* weights, double* rowSums) {
@@ -124,7 +124,7 @@ __global__ void lossKernel(Config config, const double* sums, double scale, std:
 }
 
 template <typename Rule>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     differentiateKernel(const __grid_constant__ GatePass pass,
                         const __grid_constant__ AllMemory<Rule> memory, const std::int32_t* chosen,
                         const float* dWeights, const double* dSums, float* dGate, float* dNoise) {

@@ -54,7 +54,8 @@ done
 sources_of() {
   case $1 in
     kernels_gpu)
-      printf '%s\n' "${kernel_sources[@]}" tests/kernels/gates_plain.cc tests/gpu/{check,main}.cc tests/gpu/*_test.cc
+      printf '%s\n' "${kernel_sources[@]}" tests/kernels/{gates_plain,plain}.cc tests/gpu/{check,main}.cc \
+        tests/gpu/*_test.cc
       ;;
     bench_gpu)
       printf '%s\n' "${kernel_sources[@]}" tests/kernels/gates_plain.cc tests/gpu/{check,bench}.cc

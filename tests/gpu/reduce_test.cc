@@ -1,10 +1,13 @@
 #include "kernels/reduce.h"
 
+#include <cmath>
+#include <limits>
 #include <memory>
 
 #include "kernels/reduce_ops.h"
 #include "src/error.h"
 #include "tests/gpu/check.h"
+#include "tests/kernels/plain.h"
 
 namespace moeccl::gpu {
 namespace {
@@ -71,6 +74,47 @@ GPU_TEST(reductionsOfEveryTypeAndOperator) {
               reduceOnce<Format>(random, op, datatype, terms, elements, shift, into);
             });
           }
+}
+
+// Every number, plus numbers by which the sum lies on a border between two, beside it, beyond the largest, or is none.
+template <typename Format>
+void roundSums(moecclDataType_t datatype) {
+  using Bits = typename Format::Bits;
+  const NarrowFormat& format = *narrowFormat(datatype);
+  const auto magnitude = static_cast<Bits>((1u << (format.exponent + format.mantissa)) - 1);
+  const auto infinity = static_cast<Bits>(magnitude >> format.mantissa << format.mantissa);
+  std::vector<Bits> firsts, seconds;
+  for (unsigned bits = 0; bits <= std::numeric_limits<Bits>::max(); ++bits) {
+    const float value = plainDecode(format, bits);
+    const unsigned half = plainEncode(format, std::ldexp(value, -1 - format.mantissa));
+    for (const unsigned second : {0u, half, half + 1, half - 1, bits, bits ^ (magnitude + 1u), 1u,
+                                  unsigned{infinity}, unsigned{magnitude}}) {
+      firsts.push_back(static_cast<Bits>(bits));
+      seconds.push_back(static_cast<Bits>(second));
+    }
+  }
+  std::vector<Bits> expected(firsts.size());
+  const auto bytes = [](const auto* at) { return reinterpret_cast<const std::byte*>(at); };
+  const std::byte* const sources[] = {bytes(firsts.data()), bytes(seconds.data())};
+  const std::size_t size = firsts.size() * sizeof(Bits);
+  plainReduce(moecclSum, datatype, reinterpret_cast<std::byte*>(expected.data()), sources, 1, 2,
+              size);
+  Device<Bits> first(firsts), second(seconds), result(firsts.size());
+  const std::byte* const deviceSources[] = {bytes(first.data()), bytes(second.data())};
+  moeccl::cuda::reduce(moecclSum, datatype, reinterpret_cast<std::byte*>(result.data()),
+                       deviceSources, 1, 2, size, nullptr);
+  std::vector<Bits> values = result.get("reduce");
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (isNan<Format>(values[i]) && isNan<Format>(expected[i])) values[i] = expected[i];
+  expectSame(values, expected, "sums of type " + std::to_string(datatype));
+}
+
+// GPUs from 8.0 on convert by instructions, the others, and the emulation, by bits.
+GPU_TEST(sumsOfNarrowNumbersRoundAsThePlainLoopsDo) {
+  roundSums<Float16>(moecclFloat16);
+  roundSums<Bfloat16>(moecclBfloat16);
+  roundSums<Float8e4m3>(moecclFloat8e4m3);
+  roundSums<Float8e5m2>(moecclFloat8e5m2);
 }
 
 GPU_TEST(reductionsOfVeryManyTerms) {
