@@ -5,6 +5,7 @@
 
 #include "kernels/blas.h"
 #include "kernels/capacity.h"
+#include "kernels/gates/logits.h"
 #include "kernels/gates/parts.h"
 #include "kernels/gates/rules.h"
 
@@ -134,34 +135,25 @@ void Gate<Real>::computeLogits(const Parameters<Real>& parameters, const Part<Re
                                const std::optional<Random>& random, double* logits) {
   const std::int64_t embedding = config_.embedding, perToken = logitsPerToken(config_);
   const bool jitter = random && hasJitter(config_);
-  const auto multiply = [&](const auto& rows, double* const(&results)[kTileTokens]) {
-    logitsOf(rows, parameters.gate, embedding, config_.experts, results);
-    if (config_.kind != Kind::noisy) return;
-    double* noiseResults[kTileTokens];
-    for (int t = 0; t < kTileTokens; ++t) noiseResults[t] = results[t] + config_.experts;
-    logitsOf(rows, parameters.noise, embedding, config_.experts, noiseResults);
-  };
   for (std::int64_t begin = 0; begin < part.tokens; begin += kTileTokens) {
-    const Real* rows[kTileTokens];
-    const double* noisyRows[kTileTokens];
-    double* results[kTileTokens];
+    LogitsRows<Real> rows{{}, parameters.gate, embedding, config_.experts, {}};
     for (int t = 0; t < kTileTokens; ++t) {
       const std::int64_t token = std::min(begin + t, part.tokens - 1);
-      rows[t] = part.input + token * embedding;
-      results[t] = logits + token * perToken;
+      const Real* const input = part.input + token * embedding;
+      rows.inputs[t] = input;
+      rows.logits[t] = logits + token * perToken;
       if (!jitter) continue;
-      double* const noisy = tile_.data() + t * embedding;
-      // Rounded to Real, for the sake of exact products.
-      forEachJitter(*random, config_.jitter, part.firstToken + token, embedding,
-                    [&](std::int64_t m, double factor) {
-                      noisy[m] = static_cast<Real>(rows[t][m] * factor);
-                    });
-      noisyRows[t] = noisy;
+      Real* const noisy = tile_.data() + t * embedding;
+      forEachJitter(
+          *random, config_.jitter, part.firstToken + token, embedding,
+          [&](std::int64_t m, double factor) { noisy[m] = static_cast<Real>(input[m] * factor); });
+      rows.inputs[t] = noisy;
     }
-    if (jitter)
-      multiply(noisyRows, results);
-    else
-      multiply(rows, results);
+    gates::computeLogits(rows);
+    if (config_.kind != Kind::noisy) continue;
+    rows.gate = parameters.noise;
+    for (double*& at : rows.logits) at += config_.experts;
+    gates::computeLogits(rows);
   }
 }
 

@@ -148,7 +148,7 @@ class Gate {
   std::vector<double> dLogits_;                 // [logitsPerToken]
   std::vector<Real> dGateBlock_, dNoiseBlock_;  // [a block's tokens][experts]
   // With jitter alone.
-  std::vector<double> tile_;          // [a tile's tokens][embedding]
+  std::vector<Real> tile_;            // [a tile's tokens][embedding]
   std::vector<Real> block_, dBlock_;  // [a block's tokens][embedding]
   // With expertChoice alone, [capacityTokens].
   std::vector<double> keys_;

@@ -29,7 +29,7 @@ unsigned threadGrid(std::int64_t threads) {
 }
 
 template <typename Tile>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     logitsKernel(const __grid_constant__ LogitsProblem problem) {
   __shared__ Tile tile;
   const int thread = static_cast<int>(threadIdx.x);

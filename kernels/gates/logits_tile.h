@@ -1,6 +1,5 @@
-// The product of tokens with a gate on a GPU, of which one thread block makes a tile. As logitsOf of parts.h:
-// each logit is one sum in double, in the order of the embedding, so that the bits are those of a CPU. Nothing
-// here needs a GPU, so that it is tested on hosts.
+// The product of tokens with a gate on a GPU, of which one thread block makes a tile; the bits are those of a CPU.
+// Nothing here needs a GPU.
 #pragma once
 
 #include <cmath>
@@ -22,7 +21,6 @@ struct LogitsProblem {
   std::int64_t firstToken;
   Random random;
 
-  // Rounded to float, for the sake of exact products.
   MOECCL_DEVICE float inputAt(std::int64_t token, std::int64_t m) const {
     const float value = input[token * embedding + m];
     if (!(jitter > 0)) return value;
@@ -31,74 +29,85 @@ struct LogitsProblem {
   }
 };
 
-// Each of kTileThreads threads has kThreadTokens x kThreadExperts sums.
+// Numbers that a thread reads from shared memory at once.
+template <int kCount>
+struct alignas(kCount * sizeof(float)) LogitsPack {
+  float values[kCount];
+};
+
+// Each of kThreads threads has kThreadTokens x kThreadExperts sums.
 template <int kTokensOfTile, int kExpertsOfTile, int kThreadTokens, int kThreadExperts>
 struct LogitsTile {
   static constexpr int kTokens = kTokensOfTile, kExperts = kExpertsOfTile;
-  static constexpr int kDepth = 32;  // of the embedding at a time
+  static constexpr int kDepth = kChain;  // of the embedding at a time
   static constexpr int kThreads = 256;
   static constexpr int kColumns = kExperts / kThreadExperts;  // threads side by side
   static constexpr int kRows = kTokens / kThreadTokens;
   static_assert(kColumns * kRows == kThreads);
-  static constexpr int kInputs = kTokens * kDepth / kThreads;
-  static constexpr int kWeights = (kExperts * kDepth + kThreads - 1) / kThreads;
+  // A warp fetches inputs of 4 tokens, 8 neighbours each: whole sectors of memory. With 4 numbers between the rows it
+  // puts them into 32 banks.
+  static constexpr int kNeighbours = 8;
+  static constexpr int kTokensAtOnce = kThreads / kNeighbours, kDepthAtOnce = kThreads / kExperts;
 
-  double inputs[kDepth][kTokens + 1];
-  double weights[kDepth][kExperts + 1];
+  LogitsPack<kThreadTokens> inputs[kDepth][kRows + 4 / kThreadTokens];
+  LogitsPack<kThreadExperts> weights[kDepth][kColumns];
 
   struct Sums {
     double values[kThreadTokens][kThreadExperts];
   };
   // On its way to the tile while the one before is used.
   struct Fetched {
-    float inputs[kInputs], weights[kWeights];
+    float inputs[kTokens / kTokensAtOnce][kDepth / kNeighbours];
+    float weights[kDepth / kDepthAtOnce];
   };
 
   // Zeroes behind the ends add nothing.
   MOECCL_DEVICE static Fetched fetch(const LogitsProblem& problem, std::int64_t firstToken,
                                      std::int64_t firstExpert, std::int64_t begin, int thread) {
     Fetched fetched;
-    for (int i = 0; i < kInputs; ++i) {
-      const int at = thread + i * kThreads;
-      const std::int64_t token = firstToken + at / kDepth, m = begin + at % kDepth;
-      const bool inside = token < problem.tokens && m < problem.embedding;
-      fetched.inputs[i] = inside ? problem.inputAt(token, m) : 0;
-    }
-    for (int i = 0; i < kWeights; ++i) {
-      const int at = thread + i * kThreads;
-      const std::int64_t m = begin + at / kExperts, expert = firstExpert + at % kExperts;
-      const bool inside =
-          at < kExperts * kDepth && m < problem.embedding && expert < problem.experts;
-      fetched.weights[i] = inside ? problem.gate[m * problem.experts + expert] : 0;
+    const std::int64_t token = firstToken + thread / kNeighbours, m = begin + thread % kNeighbours;
+    for (int t = 0; t < kTokens / kTokensAtOnce; ++t)
+      for (int d = 0; d < kDepth / kNeighbours; ++d) {
+        const std::int64_t row = token + t * kTokensAtOnce, column = m + d * kNeighbours;
+        const bool inside = row < problem.tokens && column < problem.embedding;
+        fetched.inputs[t][d] = inside ? problem.inputAt(row, column) : 0;
+      }
+    const std::int64_t row = begin + thread / kExperts, expert = firstExpert + thread % kExperts;
+    for (int d = 0; d < kDepth / kDepthAtOnce; ++d) {
+      const std::int64_t at = row + d * kDepthAtOnce;
+      const bool inside = at < problem.embedding && expert < problem.experts;
+      fetched.weights[d] = inside ? problem.gate[at * problem.experts + expert] : 0;
     }
     return fetched;
   }
 
   MOECCL_DEVICE void put(const Fetched& fetched, int thread) {
-    for (int i = 0; i < kInputs; ++i) {
-      const int at = thread + i * kThreads;
-      inputs[at % kDepth][at / kDepth] = fetched.inputs[i];
-    }
-    for (int i = 0; i < kWeights; ++i) {
-      const int at = thread + i * kThreads;
-      if (at < kExperts * kDepth) weights[at / kExperts][at % kExperts] = fetched.weights[i];
-    }
+    const int m = thread % kNeighbours, token = thread / kNeighbours;
+    for (int t = 0; t < kTokens / kTokensAtOnce; ++t)
+      for (int d = 0; d < kDepth / kNeighbours; ++d) {
+        const int row = token + t * kTokensAtOnce;
+        inputs[m + d * kNeighbours][row / kThreadTokens].values[row % kThreadTokens] =
+            fetched.inputs[t][d];
+      }
+    const int expert = thread % kExperts;
+    for (int d = 0; d < kDepth / kDepthAtOnce; ++d)
+      weights[thread / kExperts + d * kDepthAtOnce][expert / kThreadExperts]
+          .values[expert % kThreadExperts] = fetched.weights[d];
   }
 
   MOECCL_DEVICE void multiply(int thread, Sums& sums) const {
     const int column = thread % kColumns, row = thread / kColumns;
+    float chains[kThreadTokens][kThreadExperts] = {};
     for (int m = 0; m < kDepth; ++m) {
-      double a[kThreadTokens], b[kThreadExperts];
-      for (int t = 0; t < kThreadTokens; ++t) a[t] = inputs[m][row + t * kRows];
-      for (int e = 0; e < kThreadExperts; ++e) b[e] = weights[m][column + e * kColumns];
+      const LogitsPack<kThreadTokens> a = inputs[m][row];
+      const LogitsPack<kThreadExperts> b = weights[m][column];
       for (int t = 0; t < kThreadTokens; ++t)
         for (int e = 0; e < kThreadExperts; ++e)
-#ifdef __CUDA_ARCH__
-          sums.values[t][e] = ::fma(a[t], b[e], sums.values[t][e]);
-#else  // the same, as the product is exact
-          sums.values[t][e] += a[t] * b[e];
-#endif
+          chains[t][e] = std::fma(a.values[t], b.values[e], chains[t][e]);
     }
+    for (int t = 0; t < kThreadTokens; ++t)
+      for (int e = 0; e < kThreadExperts; ++e)
+        sums.values[t][e] += static_cast<double>(chains[t][e]);
   }
 
   MOECCL_DEVICE static void store(const LogitsProblem& problem, std::int64_t firstToken,
@@ -106,8 +115,8 @@ struct LogitsTile {
     const int column = thread % kColumns, row = thread / kColumns;
     for (int t = 0; t < kThreadTokens; ++t)
       for (int e = 0; e < kThreadExperts; ++e) {
-        const std::int64_t token = firstToken + row + t * kRows;
-        const std::int64_t expert = firstExpert + column + e * kColumns;
+        const std::int64_t token = firstToken + row * kThreadTokens + t;
+        const std::int64_t expert = firstExpert + column * kThreadExperts + e;
         if (token < problem.tokens && expert < problem.experts)
           problem.logits[token * problem.perToken + expert] = sums.values[t][e];
       }

@@ -1,4 +1,4 @@
-// What gates share: the product of tokens with the gate's weights, softmax, the largest of several.
+// What gates share beside the product of tokens with weights: softmax, the largest of several.
 #pragma once
 
 #include <algorithm>
@@ -10,38 +10,11 @@
 
 namespace moeccl::gates {
 
-// Tokens and experts of one tile of the product; its sums stay in registers.
-constexpr int kTileTokens = 4, kTileExperts = 4;
-
-// logits [experts] of kTileTokens tokens = row [embedding] x gate [embedding][experts]. With fewer
-// tokens, repeat one.
-//
-// A token's logits depend on that token and the gate alone, to the last bit, and not on the tokens
-// around it: the sums run in the order of the embedding, and an expert's by the same code for every
-// token. A product of two floats is exact in double, one rounding per term with fused multiply-add as
-// without. So schedules that gate different parts of a batch agree on every choice.
-template <typename Row, typename Weight>
-void logitsOf(const Row* const (&rows)[kTileTokens], const Weight* gate, std::int64_t embedding,
-              std::int64_t experts, double* const (&logits)[kTileTokens]) {
-  std::int64_t expert = 0;
-  for (; expert + kTileExperts <= experts; expert += kTileExperts) {
-    double sum[kTileTokens][kTileExperts] = {};
-    for (std::int64_t m = 0; m < embedding; ++m) {
-      const Weight* column = gate + m * experts + expert;
-      for (int t = 0; t < kTileTokens; ++t)
-        for (int e = 0; e < kTileExperts; ++e)
-          sum[t][e] += static_cast<double>(rows[t][m]) * static_cast<double>(column[e]);
-    }
-    for (int t = 0; t < kTileTokens; ++t) std::copy_n(sum[t], kTileExperts, logits[t] + expert);
-  }
-  for (; expert < experts; ++expert) {
-    double sum[kTileTokens] = {};
-    for (std::int64_t m = 0; m < embedding; ++m)
-      for (int t = 0; t < kTileTokens; ++t)
-        sum[t] += static_cast<double>(rows[t][m]) * static_cast<double>(gate[m * experts + expert]);
-    for (int t = 0; t < kTileTokens; ++t) logits[t][expert] = sum[t];
-  }
-}
+// A logit is made of chains: sums of so many products each, in the order of the embedding, by fused multiply-adds in
+// the inputs' own type. The chains are added in double, in their order. So every logit depends on its token and the
+// gate alone, to the last bit, and not on the tokens around it: schedules that gate different parts of a batch, and
+// CPUs and GPUs, agree on every choice.
+constexpr int kChain = 32;
 
 // Takes the place of NaN and of minus infinity where values are compared: still below all others,
 // but above what is no candidate at all.

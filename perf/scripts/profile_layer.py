@@ -22,7 +22,7 @@ import tempfile
 # The phase of a sample is that of the first row of which some function on the stack is, innermost first: those of
 # kernels/ by name, what OpenBLAS does for an expert, and what of the API a layer calls.
 PHASES = [
-    ("gate: logits and their gradients", r"Gate<float>::(computeLogits|multiplyBlock)|logitsOf<"),
+    ("gate: logits and their gradients", r"Gate<float>::(computeLogits|multiplyBlock)|LogitsKernel"),
     ("gate: choices, places, loss", r"Gate<float>::|assignSlots|listByExpert"),
     ("permute", r"scatterTokens\b|combineTokensBackward|clearUnused|gatherListed\b|addListedBackward"),
     ("un-permute", r"combineTokens\b|scatterTokensBackward|addListed\b|gatherListedBackward"),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <utility>
 
 namespace moeccl::gates {
 namespace {
@@ -33,20 +34,27 @@ double mean(const Rows& rows, std::size_t column) {
   return sum / static_cast<double>(rows.size());
 }
 
+// In chains of 32.
+template <typename Real>
 Rows products(const Batch& batch, const std::vector<double>& matrix) {
   const std::int64_t embedding = batch.config.embedding, experts = batch.config.experts;
   Rows rows;
   for (std::int64_t t = 0; t < batch.config.batchTokens; ++t) {
     Row row(experts);
-    for (std::int64_t e = 0; e < experts; ++e)
+    for (std::int64_t e = 0; e < experts; ++e) {
+      Real chain = 0;
       for (std::int64_t m = 0; m < embedding; ++m) {
         double x = batch.input[t * embedding + m];
         if (batch.config.jitter > 0 && batch.draw) {
           const double u = Random(*batch.draw).fourUniform(t, m / 4)[m % 4];
-          x = static_cast<float>(x * (1 + batch.config.jitter * (2 * u - 1)));
+          x *= 1 + batch.config.jitter * (2 * u - 1);
         }
-        row[e] += x * matrix[m * experts + e];
+        const auto weight = static_cast<Real>(matrix[m * experts + e]);
+        chain = std::fma(static_cast<Real>(x), weight, chain);
+        if (m % 32 == 31) row[e] += std::exchange(chain, Real{0});
       }
+      row[e] += chain;
+    }
     rows.push_back(row);
   }
   return rows;
@@ -215,11 +223,12 @@ Parameters<Real> parametersOf(const Batch& batch, const Pass<Real>& run) {
 
 }  // namespace
 
+template <typename Real>
 PlainResult plainGate(const Batch& batch) {
   PlainResult result;
   result.assigned.resize(batch.config.experts);
   if (batch.config.batchTokens == 0) return result;
-  const Rows logits = products(batch, batch.gate);
+  const Rows logits = products<Real>(batch, batch.gate);
   switch (batch.config.kind) {
     case Kind::softmax:
       softmaxGate(batch, logits, result);
@@ -228,7 +237,7 @@ PlainResult plainGate(const Batch& batch) {
       gshardGate(batch, logits, result);
       break;
     case Kind::noisy:
-      noisyGate(batch, logits, products(batch, batch.noise), result);
+      noisyGate(batch, logits, products<Real>(batch, batch.noise), result);
       break;
     case Kind::expertChoice:
       expertChoiceGate(batch, logits, result);
@@ -241,6 +250,9 @@ PlainResult plainGate(const Batch& batch) {
     for (const Choice& choice : choices) result.assigned[choice.expert] += 1;
   return result;
 }
+
+template PlainResult plainGate<float>(const Batch& batch);
+template PlainResult plainGate<double>(const Batch& batch);
 
 std::vector<Config> everyConfig() {
   std::vector<Config> configs;

@@ -37,6 +37,8 @@ struct PlainResult {
   std::vector<double> assigned;             // [experts]
   double loss = 0;
 };
+// Logits are made of numbers of type Real.
+template <typename Real>
 PlainResult plainGate(const Batch& batch);
 
 // A batch through the real gate, in parts that end where `ends` says, the last at the batch's end.

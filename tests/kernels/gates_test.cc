@@ -6,8 +6,10 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "kernels/capacity.h"
+#include "kernels/gates/logits.h"
 #include "tests/kernels/gates_plain.h"
 
 namespace moeccl::gates {
@@ -39,7 +41,7 @@ std::vector<Choice> choicesOf(const Batch& batch, const Pass<Real>& run, std::in
 template <typename Real>
 void compareWithLoops(const Batch& batch, double tolerance) {
   SCOPED_TRACE(batch.name);
-  const PlainResult plain = plainGate(batch);
+  const PlainResult plain = plainGate<Real>(batch);
   const Pass<Real> run(batch, 1, {batch.config.batchTokens});
   for (std::int64_t t = 0; t < batch.config.batchTokens; ++t) {
     const std::vector<Choice> choices = choicesOf(batch, run, t);
@@ -105,6 +107,49 @@ TEST(Gates, OfEqualTokensExpertsTakeTheEarlier) {
   const Pass<float> run(batch, 1, {7});
   EXPECT_EQ(run.slots, (std::vector<std::int64_t>{0, 0, 1, 1, 2, 2, -1, -1, 3, 3, 4, 4, 5, 5}));
   EXPECT_EQ(run.used, (std::vector<std::int64_t>{3, 3, 3, 3}));
+}
+
+// Those of a CPU with vectors and of one without, in any number of tokens and experts.
+template <typename Real>
+void logitsAreChains(std::int64_t embedding, std::int64_t experts) {
+  std::mt19937 random(static_cast<unsigned>(embedding * 100 + experts));
+  const auto draw = [&](std::int64_t count) {
+    std::vector<Real> values(count);
+    for (Real& value : values) value = std::uniform_real_distribution<Real>(-1, 1)(random);
+    return values;
+  };
+  const std::vector<Real> inputs = draw(kTileTokens * embedding), gate = draw(embedding * experts);
+  std::vector<double> expected(kTileTokens * experts), wide(expected), narrow(expected);
+  for (std::int64_t at = 0; at < kTileTokens * experts; ++at) {
+    Real chain = 0;
+    for (std::int64_t m = 0; m < embedding; ++m) {
+      chain =
+          std::fma(inputs[at / experts * embedding + m], gate[m * experts + at % experts], chain);
+      if (m % 32 < 31 && m + 1 < embedding) continue;
+      expected[at] += chain;
+      chain = 0;
+    }
+  }
+  LogitsRows<Real> rows{{}, gate.data(), embedding, experts, {}};
+  const auto into = [&](std::vector<double>& logits) {
+    for (int t = 0; t < kTileTokens; ++t) {
+      rows.inputs[t] = inputs.data() + t * embedding;
+      rows.logits[t] = logits.data() + t * experts;
+    }
+    return rows;
+  };
+  computeLogits(into(wide));
+  LogitsKernel::run(into(narrow));
+  EXPECT_TRUE(sameBits(wide, expected)) << embedding << " x " << experts;
+  EXPECT_TRUE(sameBits(narrow, expected)) << embedding << " x " << experts;
+}
+
+TEST(Gates, LogitsAreChains) {
+  for (std::int64_t embedding : {1, 31, 32, 33, 64, 200})
+    for (std::int64_t experts : {1, 3, 4, 7, 8, 16, 21, 37}) {
+      logitsAreChains<float>(embedding, experts);
+      logitsAreChains<double>(embedding, experts);
+    }
 }
 
 // Parts of one token, of many, and of none.
