@@ -40,12 +40,24 @@ Vector seenBy(const Layer& layer, const double* input, std::int64_t token, const
   return seen;
 }
 
+// a b + c in the layer's type, rounded once.
+double multiplyAdd(const Layer& layer, double a, double b, double c) {
+  if (layer.config.datatype == moecclFloat64) return std::fma(a, b, c);
+  return std::fma(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
+}
+
+// Sums of 32 products each are made in the layer's type, and added in double.
 Vector product(const Layer& layer, const Vector& token, const Vector& matrix) {
   const std::int64_t experts = layer.config.experts;
   Vector result(matrix.empty() ? 0 : experts, 0.0);
-  for (std::size_t expert = 0; expert < result.size(); ++expert)
-    for (std::int64_t m = 0; m < layer.config.embedding; ++m)
-      result[expert] += token[m] * matrix[m * experts + expert];
+  for (std::size_t expert = 0; expert < result.size(); ++expert) {
+    double chain = 0;
+    for (std::int64_t m = 0; m < layer.config.embedding; ++m) {
+      chain = multiplyAdd(layer, token[m], matrix[m * experts + expert], chain);
+      if (m % 32 == 31) result[expert] += std::exchange(chain, 0.0);
+    }
+    result[expert] += chain;
+  }
   return result;
 }
 
