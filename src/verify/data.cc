@@ -64,24 +64,49 @@ void DataFlow::reduce(int rank, int op) {
   const std::span<const Blocks> dst = plan.dst(plan.ops[op]);
   // Source block i goes to destination i modulo their number.
   std::vector<std::vector<Payload>> sums(static_cast<size_t>(blockCount(dst)));
+  std::vector<Content> last(sums.size());  // terms
   size_t j = 0;
   for (Walk src(plan.src(plan.ops[op])); !src.done(); src.next(), j = (j + 1) % sums.size()) {
     const Content term = read({rank, src.buffer(), src.block()});
+    const std::string wrong = wrongTerm(term, sums[j].empty() ? term : last[j]);
+    last[j] = term;
     const std::vector<Payload>& more = payloads(term);
-    if (job_.promise.ordered && (term & kSum) != 0)
-      job_.report(rank, op,
-                  "adds " + contentName(more) + " in " + blockName(src.buffer(), src.block()) +
-                      " to others; how such a sum is rounded depends on the algorithm");
+    if (!wrong.empty())
+      job_.report(
+          rank, op,
+          "adds " + contentName(more) + " in " + blockName(src.buffer(), src.block()) + wrong);
     sums[j].insert(sums[j].end(), more.begin(), more.end());
   }
   Walk to(dst);
   for (std::vector<Payload>& sum : sums) {
     if (!job_.promise.ordered) sortTerms(sum);
-    Content content = sum.size() == 1 ? encode(sum[0]) : kSum | sums_.size();
-    if (sum.size() > 1) sums_.push_back(std::move(sum));
+    const bool isSum = sum.size() > 1 || job_.promise.group;
+    const Content content = isSum ? kSum | sums_.size() : encode(sum[0]);
+    if (isSum) sums_.push_back(std::move(sum));
     write(op, {rank, to.buffer(), to.block()}, content);
     to.next();
   }
+}
+
+bool DataFlow::coversGroups(Content content) {
+  const std::vector<Payload>& held = payloads(content);
+  const int first = job_.promise.group(held[0]);
+  return std::ranges::any_of(held, [&](Payload p) { return job_.promise.group(p) != first; });
+}
+
+std::string DataFlow::wrongTerm(Content term, Content before) {
+  if (!job_.promise.ordered) return "";
+  if (!job_.promise.group)
+    return (term & kSum) == 0 ? ""
+                              : " to others; how such a sum is rounded depends on the algorithm";
+  const bool isSum = (term & kSum) != 0;
+  if (isSum != ((before & kSum) != 0)) return " to what is of another round";
+  if (isSum && (coversGroups(term) || coversGroups(before)))
+    return " to others, where one is of several groups already";
+  if (term == before) return "";
+  if (isSum == (groupOf(term) == groupOf(before)))
+    return isSum ? " to another sum of its group" : " to one of another group";
+  return "";
 }
 
 DataFlow::Content DataFlow::read(const Place& place) const {
@@ -96,20 +121,28 @@ void DataFlow::write(int op, const Place& place, Content content) {
     checkScratch(op, place, held);
   } else {
     if (outputCells(place.rank) > 0) cells_[cell(place)] = content;
-    checkOutput(op, place, held);
+    checkOutput(op, place, held, (content & kSum) != 0);
   }
 }
 
-void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload>& held) {
+void DataFlow::checkOutput(int op, const Place& place, const std::vector<Payload>& held,
+                           bool isWhole) {
   job_.expected(place.rank, place.block, expected_);
   if (!job_.promise.ordered) sortTerms(expected_);
-  if (held == expected_) return;
+  if (held == expected_) {
+    if (job_.promise.group && !isWhole)
+      job_.report(place.rank, op,
+                  "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +
+                      " without the sums that were promised");
+    return;
+  }
   job_.report(place.rank, op,
               "brings " + contentName(held) + " into " + blockName(place.buffer, place.block) +
                   ", which must hold " + contentName(expected_));
 }
 
 void DataFlow::checkScratch(int op, const Place& place, const std::vector<Payload>& held) {
+  if (job_.promise.uniform) return;
   const Payload size = job_.identity(job_.plans[place.rank].scratch[place.block]);
   for (Payload payload : held) {
     if (payload.block == size.block && (payload.rank == size.rank || job_.promise.sums)) continue;

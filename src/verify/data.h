@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "src/verify/job.h"
@@ -29,10 +30,16 @@ class DataFlow {
 
   void move(int op, int srcRank, Walk src, int dstRank, Walk dst);
   void reduce(int rank, int op);
+  // What is wrong with adding `term` to `before`, or being the first (equal to it), where the promise is ordered; "" where
+  // nothing is.
+  std::string wrongTerm(Content term, Content before);
+  bool coversGroups(Content content);
+  int groupOf(Content content) { return job_.promise.group(payloads(content)[0]); }
 
   Content read(const Place& place) const;
   void write(int op, const Place& place, Content content);
-  void checkOutput(int op, const Place& place, const std::vector<Payload>& held);
+  // isWhole: it is a sum.
+  void checkOutput(int op, const Place& place, const std::vector<Payload>& held, bool isWhole);
   // A block of scratch must be as large as what it holds. No other block needs to be asked: what an
   // input or an output holds is what its size follows from.
   void checkScratch(int op, const Place& place, const std::vector<Payload>& held);

@@ -39,7 +39,7 @@ class ShapeCheck {
       job_.report(rank_, -1,
                   "has " + std::to_string(plan_.lanes) + " lanes, rank 0 has " +
                       std::to_string(job_.plans[0].lanes));
-    for (size_t i = 0; i < plan_.scratch.size() && !job_.full(); ++i) {
+    for (size_t i = 0; !job_.promise.uniform && i < plan_.scratch.size() && !job_.full(); ++i) {
       const Payload payload = plan_.scratch[i];
       const bool exists = payload.rank >= 0 && payload.rank < job_.ranks() && payload.block >= 0 &&
                           payload.block < job_.inputs[payload.rank];

@@ -81,6 +81,11 @@ struct Promise {
   bool readOnce = false;
   // Inputs that hold the same have one name; empty: all differ.
   std::function<Payload(Payload)> identity = {};
+  // All blocks are equally large, the scratch's too, whatever it says.
+  bool uniform = false;
+  // With `ordered`: which group of summands a payload is of. Sums are then made in two rounds: of the payloads of one
+  // group, each exactly once, and of such sums. Every output that is promised anything holds a sum. Empty: no groups.
+  std::function<int(Payload)> group = {};
 };
 
 Promise promiseOf(const Contract& contract);

@@ -18,6 +18,7 @@ from source_files import CodeFile, all_files, repository_files
 PARTS = {
     "include": [],
     "algorithms": [],
+    "algorithms/routes": ["algorithms"],
     "algorithms/schedules": ["algorithms"],
     "kernels": ["src"],
     "src": [],

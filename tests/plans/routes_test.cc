@@ -1,0 +1,351 @@
+// The plans of token routing, proved for random routings on random clusters, and what they cost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "algorithms/routes/plans.h"
+#include "src/verify/verify.h"
+#include "tests/plans/support.h"
+
+namespace moeccl::testing {
+namespace {
+
+using routes::Experts;
+using routes::Here;
+using routes::Home;
+using routes::Paths;
+using routes::Relay;
+using routes::RouteAlgorithm;
+using routes::RowList;
+using routes::Way;
+
+// What all ranks chose, and how their tokens are cut.
+struct Routing {
+  Topology topology;
+  Experts experts;
+  int choices = 1, chunks = 1;
+  std::vector<std::vector<std::int32_t>> chosen;  // by rank: [tokens][choices]
+  bool weighted = false;
+
+  int tokens(int rank) const {
+    return static_cast<int>(chosen[static_cast<size_t>(rank)].size()) / choices;
+  }
+};
+
+// A weight that tells the choice.
+float weightOf(int rank, int choice) { return static_cast<float>(rank * 10000 + choice); }
+
+// The knowledge of all ranks, whose lists go through their packed form, as they do between ranks.
+struct Job {
+  Job(const Routing& r, const Way& how) : routing(r), way(how) {
+    const int ranks = r.topology.ranks();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto& chosen = r.chosen[static_cast<size_t>(rank)];
+      std::vector<float> weights;
+      for (size_t i = 0; i < chosen.size(); ++i)
+        weights.push_back(weightOf(rank, static_cast<int>(i)));
+      paths.push_back(pathsOf(r.topology, way, rank));
+      homes.push_back(std::make_unique<Home>(r.topology, r.experts, chosen.data(),
+                                             r.weighted ? weights.data() : nullptr, r.tokens(rank),
+                                             r.choices));
+      homes.back()->cut(r.chunks);
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int node = r.topology.nodeOf(rank);
+      std::vector<RowList> lists;
+      for (int source : paths[rank].relayed[static_cast<size_t>(node)])
+        lists.push_back(source == rank ? RowList{} : sent(homes[source]->of(node).rows.list));
+      relays.push_back(std::make_unique<Relay>(r.topology, r.experts, way, paths[rank], rank,
+                                               *homes[rank], std::move(lists)));
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<RowList> lists;
+      for (const auto& [relay, sources] : paths[rank].relays)
+        lists.push_back(sent(relays[relay]->to(rank)->rows.list));
+      heres.push_back(
+          std::make_unique<Here>(r.experts, paths[rank], rank, ranks, std::move(lists)));
+    }
+  }
+
+  RowList sent(const RowList& list) const {
+    std::vector<std::byte> bytes(
+        routes::packedBytes(list.chunks, list.sources, list.entries(), routing.weighted));
+    routes::pack(list, bytes.data());
+    return routes::unpack(bytes, list.chunks, list.sources, list.entries(), routing.weighted,
+                          routing.experts.count);
+  }
+
+  routes::Knowledge known(int rank) const {
+    return {routing.topology, way, rank, *homes[rank], *relays[rank], *heres[rank]};
+  }
+
+  template <typename Make>
+  std::vector<Plan> plans(Make make) const {
+    std::vector<Plan> all;
+    for (int rank = 0; rank < routing.topology.ranks(); ++rank) all.push_back(make(known(rank)));
+    return all;
+  }
+
+  const Routing& routing;
+  const Way way;
+  std::vector<Paths> paths;
+  std::vector<std::unique_ptr<Home>> homes;
+  std::vector<std::unique_ptr<Relay>> relays;
+  std::vector<std::unique_ptr<Here>> heres;
+};
+
+// Where each choice of each token must go, found in the plainest way: payloads (rank, token) by place, and the
+// other way round.
+struct Truth {
+  explicit Truth(const Routing& r) {
+    const int ranks = r.topology.ranks();
+    tokens.resize(static_cast<size_t>(ranks));
+    choices = places = tokens;
+    for (int rank = 0; rank < ranks; ++rank)
+      places[rank].resize(r.chosen[static_cast<size_t>(rank)].size());
+    choices.resize(static_cast<size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int position = r.experts.grid.positionOf(rank);
+      for (int expert = r.experts.begin(position); expert < r.experts.begin(position + 1); ++expert)
+        for (int source = 0; source < ranks; ++source)
+          for (size_t i = 0; i < r.chosen[static_cast<size_t>(source)].size(); ++i) {
+            if (r.chosen[static_cast<size_t>(source)][i] != expert) continue;
+            const auto place = static_cast<int>(tokens[rank].size());
+            places[source][i].push_back({rank, place});
+            tokens[rank].push_back({{source, static_cast<int>(i) / r.choices}});
+            choices[rank].push_back({{source, static_cast<int>(i)}});
+          }
+    }
+  }
+  using Lists = std::vector<std::vector<std::vector<Payload>>>;
+  Lists tokens, choices;  // by rank, by place
+  Lists places;           // by rank, by choice: shards in order
+};
+
+std::string textOf(const Routing& r, std::string_view algorithm) {
+  return std::string(algorithm) + ", nodes " + nameOf(r.topology) + ", ep " +
+         std::to_string(r.experts.grid.ep) + ", esp " + std::to_string(r.experts.grid.esp) +
+         (r.experts.grid.espConsecutive ? "" : " (ep consecutive)") + ", experts " +
+         std::to_string(r.experts.count) + ", k " + std::to_string(r.choices) + ", chunks " +
+         std::to_string(r.chunks);
+}
+
+Promise promise(const Routing& r, std::function<int(int)> inputs, std::function<int(int)> outputs,
+                std::function<std::vector<Payload>(int, int)> expected, bool sums) {
+  return {.ranks = r.topology.ranks(),
+          .inputBlocks = std::move(inputs),
+          .outputBlocks = std::move(outputs),
+          .expected =
+              [expected](int rank, int block, std::vector<Payload>& payloads) {
+                for (Payload payload : expected(rank, block)) payloads.push_back(payload);
+              },
+          .sums = sums,
+          .ordered = sums,
+          .uniform = true};
+}
+
+struct Promises {
+  explicit Promises(const Routing& r, const Truth& truth) {
+    const auto tokens = [&r](int rank) { return r.tokens(rank); };
+    const auto places = [&truth](int rank) { return static_cast<int>(truth.tokens[rank].size()); };
+    const auto choices = [&r](int rank) { return r.tokens(rank) * r.choices; };
+    dispatch = promise(
+        r, tokens, places, [&truth](int rank, int place) { return truth.tokens[rank][place]; },
+        false);
+    combine = promise(
+        r, places, tokens,
+        [&r, &truth](int rank, int token) {
+          // (node, expert, choice, shard) of each.
+          std::vector<std::pair<std::array<int, 4>, Payload>> all;
+          for (int i = token * r.choices; i < (token + 1) * r.choices; ++i)
+            for (size_t shard = 0; shard < truth.places[rank][i].size(); ++shard) {
+              const Payload at = truth.places[rank][i][shard];
+              all.push_back(
+                  {{r.topology.nodeOf(at.rank), r.chosen[rank][i], i, static_cast<int>(shard)},
+                   at});
+            }
+          std::ranges::sort(all);
+          std::vector<Payload> sum;
+          for (const auto& term : all) sum.push_back(term.second);
+          return sum;
+        },
+        true);
+    combine.group = [&r](Payload payload) { return r.topology.nodeOf(payload.rank); };
+    back = promise(
+        r, places, choices, [&truth](int rank, int choice) { return truth.places[rank][choice]; },
+        true);
+  }
+  Promise dispatch, combine, back;
+};
+
+void prove(const Routing& r, const RouteAlgorithm& algorithm) {
+  SCOPED_TRACE(textOf(r, algorithm.name));
+  const Job job(r, algorithm.way());
+  const Truth truth(r);
+  const Promises promises(r, truth);
+  EXPECT_EQ(text(verify(promises.dispatch, job.plans(routes::dispatchPlan))), "");
+  EXPECT_EQ(text(verify(promises.combine, job.plans([](const routes::Knowledge& known) {
+              return routes::combinePlan(known).plan;
+            }))),
+            "");
+  EXPECT_EQ(text(verify(promises.back, job.plans(routes::returnPlan))), "");
+  for (int rank = 0; rank < r.topology.ranks(); ++rank) {
+    const Here& here = *job.heres[rank];
+    ASSERT_EQ(here.rows(), static_cast<std::int64_t>(truth.tokens[rank].size()));
+    const int position = r.experts.grid.positionOf(rank);
+    ASSERT_EQ(here.expertBegins.size(),
+              static_cast<size_t>(r.experts.begin(position + 1) - r.experts.begin(position)) + 1);
+    for (size_t place = 0; r.weighted && place < here.weights.size(); ++place) {
+      const Payload choice = truth.choices[rank][place][0];
+      ASSERT_EQ(here.weights[place], weightOf(choice.rank, choice.block));
+    }
+  }
+}
+
+Routing randomRouting(std::mt19937& random, int mostRanks, int mostTokens) {
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
+  Routing r{.topology = randomTopology(random, mostRanks), .experts = {}, .chosen = {}};
+  const std::vector<Grid> grids = gridsOf(r.topology.ranks(), 8);
+  r.experts.grid = grids[random() % grids.size()];
+  r.experts.count = 1 + below(3 * r.experts.grid.ep);
+  r.choices = 1 + below(16);
+  r.chunks = 1 + below(4);
+  r.weighted = below(2) == 0;
+  const int hot = below(r.experts.count), style = below(4);
+  for (int rank = 0; rank < r.topology.ranks(); ++rank) {
+    std::vector<std::int32_t> chosen;
+    const int tokens = below(3) == 0 ? 0 : below(mostTokens);
+    for (int i = 0; i < tokens * r.choices; ++i)
+      chosen.push_back(style == 0 ? hot : below(r.experts.count + 1) - 1);
+    r.chosen.push_back(std::move(chosen));
+  }
+  return r;
+}
+
+TEST(Routes, EveryAlgorithmOnRandomRoutings) {
+  std::mt19937 random(2711);
+  for (int i = 0; i < 400 && !::testing::Test::HasFailure(); ++i) {
+    const Routing r = randomRouting(random, 14, 12);
+    for (const RouteAlgorithm& algorithm : routes::routeAlgorithms()) prove(r, algorithm);
+  }
+}
+
+// `tokens` per rank, each with `choices` different experts.
+Routing evenRouting(int nodes, int ranksPerNode, int experts, int choices, int tokens) {
+  Routing r{.topology = Topology::even(nodes, ranksPerNode),
+            .experts = {{.ep = nodes * ranksPerNode}, experts},
+            .choices = choices,
+            .chosen = {}};
+  std::mt19937 random(5);
+  for (int rank = 0; rank < r.topology.ranks(); ++rank) {
+    std::vector<std::int32_t> chosen, all;
+    for (int expert = 0; expert < experts; ++expert) all.push_back(expert);
+    for (int token = 0; token < tokens; ++token) {
+      std::ranges::shuffle(all, random);
+      chosen.insert(chosen.end(), all.begin(), all.begin() + choices);
+    }
+    r.chosen.push_back(std::move(chosen));
+  }
+  return r;
+}
+
+// Rows that leave a node for each token.
+double rowsAcross(const Routing& r, const std::vector<Plan>& plans) {
+  std::int64_t rows = 0, tokens = 0;
+  for (int rank = 0; rank < r.topology.ranks(); ++rank) {
+    tokens += r.tokens(rank);
+    for (const Op& op : plans[rank].ops)
+      if (op.kind == OpKind::send && r.topology.nodeOf(op.peer) != r.topology.nodeOf(rank))
+        rows += blockCount(plans[rank].src(op));
+  }
+  return static_cast<double>(rows) / static_cast<double>(tokens);
+}
+
+TEST(Routes, RowsThatLeaveANode) {
+  struct Case {
+    int nodes;
+    double node, rank, flat;
+  };
+  for (const Case& c : {Case{2, 1.00, 2.7, 4.0}, Case{4, 2.74, 5.0, 6.0}}) {
+    const Routing r = evenRouting(c.nodes, 4, 64, 8, 256);
+    for (const auto& [name, rows, back] :
+         {std::tuple{"node", c.node, c.node}, std::tuple{"rank", c.rank, c.flat},
+          std::tuple{"flat", c.flat, c.flat}}) {
+      const Job job(r, routes::findRouteAlgorithm(name)->way());
+      EXPECT_NEAR(rowsAcross(r, job.plans(routes::dispatchPlan)), rows, 0.02 * rows) << name;
+      EXPECT_NEAR(rowsAcross(r, job.plans([](const routes::Knowledge& known) {
+                    return routes::combinePlan(known).plan;
+                  })),
+                  back, 0.02 * back)
+          << name;
+    }
+  }
+}
+
+// With what tells ranks of rows, of the bytes of bfloat16 rows with 2048 elements.
+TEST(Routes, TellingOfRowsTakesLittle) {
+  for (int nodes : {2, 4}) {
+    Routing r = evenRouting(nodes, 4, 64, 8, 512);
+    r.chunks = 8;
+    r.weighted = true;
+    const Job job(r, routes::findRouteAlgorithm("node")->way());
+    double told = 0;
+    for (int node = 1; node < nodes; ++node) {
+      const RowList& list = job.homes[0]->of(node).rows.list;
+      told += static_cast<double>(routes::packedBytes(r.chunks, 1, list.entries(), true)) /
+              (4096.0 * job.homes[0]->of(node).rows.rows());
+    }
+    EXPECT_LT(told / (nodes - 1), 0.01) << nodes;
+  }
+}
+
+TEST(Routes, ListsThatAreNoneAreRefused) {
+  const Routing r = evenRouting(2, 2, 8, 3, 5);
+  const Job job(r, routes::findRouteAlgorithm("node")->way());
+  const RowList& list = job.homes[0]->of(1).rows.list;
+  std::vector<std::byte> bytes(routes::packedBytes(1, 1, list.entries(), false));
+  routes::pack(list, bytes.data());
+  const auto read = [&] { return routes::unpack(bytes, 1, 1, list.entries(), false, 8); };
+  EXPECT_NO_THROW(read());
+  bytes[0] ^= std::byte{1};
+  EXPECT_THROW(read(), std::invalid_argument);
+  bytes[0] ^= std::byte{1};
+  bytes[4] |= std::byte{9};
+  EXPECT_THROW(read(), std::invalid_argument);
+  bytes.pop_back();
+  EXPECT_THROW(read(), std::invalid_argument);
+}
+
+// Plans that are almost right are found out.
+TEST(Routes, WrongSumsAreNoticed) {
+  const Routing r = evenRouting(2, 2, 8, 4, 6);
+  const Job job(r, routes::findRouteAlgorithm("node")->way());
+  const Truth truth(r);
+  const Promises promises(r, truth);
+  std::vector<Plan> plans =
+      job.plans([](const routes::Knowledge& known) { return routes::combinePlan(known).plan; });
+  int sums = 0;
+  for (size_t op = 0; op < plans[0].ops.size(); ++op) {
+    const Op& sum = plans[0].ops[op];
+    if (sum.kind != OpKind::reduce || sum.src.count < 2) continue;
+    ++sums;
+    std::vector<Plan> wrong = plans;
+    std::swap(wrong[0].blockPool[static_cast<size_t>(sum.src.begin)],
+              wrong[0].blockPool[static_cast<size_t>(sum.src.begin + sum.src.count - 1)]);
+    EXPECT_NE(text(verify(promises.combine, wrong)), "")
+        << describe(plans[0], static_cast<int>(op));
+  }
+  EXPECT_GT(sums, 2);
+  Promise byTwo = promises.combine;  // other groups than the plans add up first
+  byTwo.group = [](Payload payload) { return payload.rank; };
+  EXPECT_NE(text(verify(byTwo, plans)), "");
+}
+
+}  // namespace
+}  // namespace moeccl::testing
