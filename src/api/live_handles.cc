@@ -78,6 +78,8 @@ const char* nameOf(HandleKind kind) {
       return "layer";
     case HandleKind::profile:
       return "profile";
+    case HandleKind::tokenRoute:
+      return "route";
   }
   return "handle";
 }

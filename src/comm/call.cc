@@ -45,7 +45,8 @@ std::uint64_t digestOf(const AlgorithmChoice& choice) {
 }
 
 CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
-    : plan(&cached),
+    : plan(cached.own ? nullptr : &cached),
+      own(cached.own),
       blockBytes(call.blockBytes),
       datatype(call.datatype),
       op(call.op),
@@ -54,10 +55,11 @@ CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
 std::uint64_t CallSignature::digest() const {
   const auto small = static_cast<std::uint64_t>(datatype) << 16 |
                      static_cast<std::uint64_t>(op) << 8 | std::uint64_t{agreement};
-  return mixed(mixed(plan->digest, blockBytes), small);
+  return mixed(mixed(own ? own->digest : plan->digest, blockBytes), small);
 }
 
 std::string CallSignature::text() const {
+  if (own) return own->text + " of rows of " + std::to_string(blockBytes) + " bytes";
   const AlgorithmChoice& choice = plan->choice;
   const Collective collective = choice.algorithm->collective;
   std::string text = std::string(nameOf(collective)) + " (" + textOf(choice) + ") of ";

@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,16 +24,26 @@ struct Call {
   moecclRedOp_t op = moecclSum;
   // Where they are not (allToAllv): by rank.
   std::vector<Extent> inputTable = {}, outputTable = {};
+  // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of blockBytes bytes.
+  std::shared_ptr<CachedPlan> own = {};
+  // Sums are weighted by these (placement.h), which, like what `before` needs, `keep` owns.
+  std::span<const float> inputWeights = {}, scratchWeights = {};
+  std::shared_ptr<const void> keep = {};
+  // What this rank does when the call begins, in the order of its stream. It takes the domain's time, and cannot fail.
+  std::function<void()> before = {};
   // By which ranks agree on something inside another function, such as moecclCommSplit.
   bool agreement = false;
 
+  // Of a choice.
   Collective collective() const { return choice.algorithm->collective; }
+  bool sized() const { return own ? !inputTable.empty() : collective() == Collective::allToAllv; }
 };
 
 // What all ranks of a call must have alike.
 struct CallSignature {
-  const CachedPlan* plan = nullptr;
-  std::size_t blockBytes = 0;  // 0 where blocks may differ
+  const CachedPlan* plan = nullptr;     // of a choice
+  std::shared_ptr<const PlanName> own;  // of a call with a plan of its own
+  std::size_t blockBytes = 0;           // 0 where blocks may differ
   moecclDataType_t datatype = moecclUint8;
   moecclRedOp_t op = moecclSum;
   bool agreement = false;

@@ -18,10 +18,7 @@ namespace {
 // busy machines.
 constexpr std::chrono::milliseconds kHearing{1000};
 
-std::string nameOf(const CachedPlan& plan) {
-  const Algorithm& algorithm = *plan.choice.algorithm;
-  return std::string(nameOf(algorithm.collective)) + " (" + std::string(algorithm.name) + ")";
-}
+std::string nameOf(const CachedPlan& plan) { return plan.name(); }
 
 // What crosses where sizes are told: one number for each block, by the same plan.
 Operands operandsOfCounts(const Call& call, RunSlot* slot) {
@@ -53,16 +50,17 @@ HostCommunicator::HostCommunicator(std::shared_ptr<Domain> domain, std::uint32_t
 
 HostCommunicator::~HostCommunicator() {
   Domain::Lock lock(*domain_);
-  for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
+  for (const std::shared_ptr<CachedPlan>& plan : plans_.all())
     for (std::unique_ptr<RunSlot>& slot : plan->slots)
       if (!slot->run.idle()) domain_->keep(std::move(slot));
 }
 
 HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t number) {
   throwIfFailed();
-  CachedPlan& plan = plans_.get(call.choice, topology_, rank_);
+  if (call.own) plans_.add(call.own);
+  CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   Active active{&plan.take(), &plan, number};
-  active.counting = call.collective() == Collective::allToAllv && plan.plan->plan().relays;
+  active.counting = call.sized() && plan.plan->plan().relays;
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
         number_, number, nameOf(plan).c_str(), call.blockBytes);
@@ -115,6 +113,7 @@ void HostCommunicator::start(const Call& call, const Active& active) {
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
     if (route.trace != nullptr) route.traceLabel = route.trace->label(nameOf(*active.plan));
+    if (!active.counting && call.before) call.before();
     active.run().start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.
@@ -144,7 +143,7 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
 }
 
 std::uint32_t HostCommunicator::nextCall(const Call& call, Domain::Lock& lock) {
-  const CachedPlan& plan = plans_.get(call.choice, topology_, rank_);
+  const CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   domain_->wait(lock, [this] { return calls_.hasRoom() || failure_ != moecclSuccess; });
   throwIfFailed();
   return calls_.add(CallSignature(plan, call));
@@ -160,6 +159,7 @@ void HostCommunicator::end(const Active& active) {
   domain_->unwatch(run);
   if (run.failed()) failFrom(run, *active.plan);
   if (run.idle()) active.plan->giveBack(*active.slot);
+  if (active.plan->own && active.plan->allIdle()) plans_.drop(*active.plan);
   if (failure_ != moecclSuccess)
     throw Error(failure_, heard_ ? nameOf(*active.plan) + ": " + failureText_ : failureText_);
 }
@@ -225,7 +225,7 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   heard_ = !tellOthers;
   log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
   if (tellOthers) notify(result, culprit, text, nullptr);
-  for (const std::unique_ptr<CachedPlan>& plan : plans_.all())
+  for (const std::shared_ptr<CachedPlan>& plan : plans_.all())
     for (const std::unique_ptr<RunSlot>& slot : plan->slots)
       if (!slot->run.idle()) slot->run.cancel();
 }
@@ -356,7 +356,7 @@ void HostCommunicator::abort() {
 
 void HostCommunicator::awaitTransfers(Domain::Lock& lock) {
   domain_->waitFor(lock, kGrace, [this] {
-    return std::ranges::all_of(plans_.all(), [](const std::unique_ptr<CachedPlan>& plan) {
+    return std::ranges::all_of(plans_.all(), [](const std::shared_ptr<CachedPlan>& plan) {
       return std::ranges::all_of(plan->slots, [](const auto& slot) { return slot->run.idle(); });
     });
   });

@@ -26,7 +26,9 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
     }
     operands.scratchExtents = Extents::table(*scratch);
   };
-  if (call.collective() == Collective::allToAllv) {
+  operands.inputWeights = call.inputWeights;
+  operands.scratchWeights = call.scratchWeights;
+  if (call.sized()) {
     operands.inputExtents = Extents::table(call.inputTable);
     operands.outputExtents = Extents::table(call.outputTable);
     scratchOf([&](std::size_t i) {

@@ -1,6 +1,8 @@
 #include "src/comm/plan_cache.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "src/comm/call.h"
 #include "src/error.h"
@@ -20,14 +22,48 @@ RunSlot& CachedPlan::take() {
 }
 
 CachedPlan& PlanCache::get(const AlgorithmChoice& choice, const Topology& topology, int rank) {
-  for (const std::unique_ptr<CachedPlan>& cached : plans_)
-    if (cached->choice == choice) return *cached;
-  auto cached = std::make_unique<CachedPlan>();
+  for (const std::shared_ptr<CachedPlan>& cached : plans_)
+    if (!cached->own && cached->choice == choice) return *cached;
+  auto cached = std::make_shared<CachedPlan>();
   cached->choice = choice;
   cached->digest = digestOf(choice);
   cached->plan = preparePlan(choice, topology, rank);
   plans_.push_back(std::move(cached));
   return *plans_.back();
+}
+
+void PlanCache::add(const std::shared_ptr<CachedPlan>& own) {
+  if (std::ranges::find(plans_, own) == plans_.end()) plans_.push_back(own);
+}
+
+void PlanCache::drop(const CachedPlan& own) {
+  std::erase_if(plans_, [&](const auto& plan) { return plan.get() == &own; });
+}
+
+PlanName::PlanName(std::string name) : text(std::move(name)), digest(0xcbf29ce484222325u) {
+  for (const char letter : text)
+    digest = (digest ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+}
+
+std::string CachedPlan::name() const {
+  if (own) return own->text;
+  return std::string(nameOf(choice.algorithm->collective)) + " (" +
+         std::string(choice.algorithm->name) + ")";
+}
+
+std::shared_ptr<CachedPlan> ownPlan(std::shared_ptr<const PlanName> name, Plan plan,
+                                    CachedPlan* before) {
+  auto own = std::make_shared<CachedPlan>();
+  own->digest = name->digest;
+  own->own = std::move(name);
+  own->plan = std::make_shared<PreparedPlan>(std::move(plan));
+  if (before != nullptr)
+    for (RunSlot* slot : before->idle) {
+      own->slots.push_back(std::make_unique<RunSlot>(own->plan));
+      own->slots.back()->run.takeArena(slot->run);
+      own->idle.push_back(own->slots.back().get());
+    }
+  return own;
 }
 
 std::shared_ptr<const PreparedPlan> preparePlan(const AlgorithmChoice& choice,

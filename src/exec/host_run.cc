@@ -5,6 +5,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
+#include "kernels/weigh.h"
 
 namespace moeccl {
 namespace {
@@ -34,17 +35,25 @@ HostRun::HostRun(std::shared_ptr<const PreparedPlan> plan) : plan_(std::move(pla
 
 void HostRun::reduce(const Op& op) {
   const std::span<const Blocks> from = plan_->plan().src(op), to = plan_->plan().dst(op);
+  const Operands& operands = placement_.operands;
   sources_.clear();
+  weights_.clear();
   for (const Blocks& run : from)
-    for (int i = 0; i < run.count; ++i) sources_.push_back(placement_.at(run, i));
+    for (int i = 0; i < run.count; ++i) {
+      sources_.push_back(placement_.at(run, i));
+      if (operands.weighted()) weights_.push_back(operands.weightOf(run.buffer, run[i]));
+    }
   const auto blocks = static_cast<std::size_t>(blockCount(to));
   std::size_t block = 0;
   for (const Blocks& run : to)
     for (int i = 0; i < run.count; ++i, ++block) {
-      const Operands& operands = placement_.operands;
-      moeccl::reduce(operands.op, operands.datatype, placement_.at(run, i), sources_.data() + block,
-                     blocks, sources_.size() / blocks,
-                     placement_.extents(run.buffer)[run[i]].bytes);
+      const std::size_t bytes = placement_.extents(run.buffer)[run[i]].bytes;
+      if (operands.weighted())
+        addWeighted(operands.datatype, placement_.at(run, i), sources_.data() + block,
+                    weights_.data() + block, blocks, sources_.size() / blocks, bytes);
+      else
+        moeccl::reduce(operands.op, operands.datatype, placement_.at(run, i),
+                       sources_.data() + block, blocks, sources_.size() / blocks, bytes);
     }
 }
 

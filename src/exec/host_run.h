@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/exec/placement.h"
@@ -56,6 +57,11 @@ class HostRun {
   // Gives up: nothing new starts, and what is in flight is cancelled. Once the run is idle, the
   // transport has done with the operands.
   void cancel();
+  // Takes the memory of a run that is idle, and needs none any more.
+  void takeArena(HostRun& from) {
+    arena_ = std::move(from.arena_);
+    arenaBytes_ = std::exchange(from.arenaBytes_, 0);
+  }
   // What the plan's scratch blocks hold, when the run is over.
   const std::byte* scratch() const { return arena_.get(); }
   // Ranks of the plan that unfinished receives wait for.
@@ -94,6 +100,7 @@ class HostRun {
   std::vector<std::int32_t> waitsFor_;
   std::vector<std::int32_t> ready_;        // ops to execute; a queue from readyHead_
   std::vector<const std::byte*> sources_;  // of the reduction at hand
+  std::vector<float> weights_;             // of those, where there are any
   std::size_t readyHead_ = 0;
   bool draining_ = false;
   std::unique_ptr<std::byte[]> arena_;  // scratch, then staging

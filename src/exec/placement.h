@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "algorithms/extents.h"
@@ -23,6 +24,18 @@ struct Operands {
   std::size_t scratchBytes = 0;
   moecclDataType_t datatype = moecclUint8;  // for reductions
   moecclRedOp_t op = moecclSum;
+  // Sums are of blocks times their weights, by block of the input and of the scratch; 1 beyond the lists. None: no sum
+  // is weighted.
+  std::span<const float> inputWeights = {}, scratchWeights = {};
+
+  bool weighted() const { return !inputWeights.empty() || !scratchWeights.empty(); }
+  float weightOf(Buffer buffer, std::int32_t block) const {
+    const std::span<const float> weights = buffer == Buffer::input     ? inputWeights
+                                           : buffer == Buffer::scratch ? scratchWeights
+                                                                       : std::span<const float>{};
+    const auto index = static_cast<std::size_t>(block);
+    return index < weights.size() ? weights[index] : 1.0f;
+  }
 };
 
 // Where a message lies: in place when its blocks follow one another, else packed in the arena.

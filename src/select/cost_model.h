@@ -66,6 +66,9 @@ class CostModel {
   }
 
   const Topology& topology() const { return topology_; }
+  // What plans that nobody has measured are priced by.
+  const Links& links() const { return links_; }
+  const Sharing& sharing() const { return sharing_; }
   // Of the whole cluster, on its largest node.
   int ranksOnNode() const { return ranksOnNode_; }
   const std::shared_ptr<const Profile>& profile() const { return profile_; }

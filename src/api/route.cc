@@ -1,0 +1,362 @@
+// Token routing.
+#include "moeccl/route.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/reduce.h"
+#include "src/api/arguments.h"
+#include "src/bootstrap/oob.h"
+#include "src/comm/agreement.h"
+#include "src/route/token_route.h"
+#include "src/structs.h"
+#include "src/text.h"
+
+struct moecclTokenRoute {
+  moecclComm_t comm;  // of the grid
+  moeccl::TokenRoute route;
+};
+
+namespace moeccl {
+namespace {
+
+constexpr StructKind<moecclTokenRouteConfig_t> kRouteConfig = {
+    "config", "MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER", MOECCL_TOKEN_ROUTE_CONFIG_MAGIC,
+    MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm),
+    MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm)};
+
+constexpr int kMostChoices = 128;
+constexpr int kScaled = 128;
+
+[[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
+
+void requireBetween(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most)
+    invalid(std::string("config.") + field + " is " + std::to_string(value) + "; it must be " +
+            std::to_string(least) + " to " + std::to_string(most));
+}
+
+bool isWide(moecclDataType_t type) {
+  return type == moecclFloat32 || type == moecclFloat16 || type == moecclBfloat16;
+}
+
+bool isNarrow(moecclDataType_t type) {
+  return type == moecclFloat8e4m3 || type == moecclFloat8e5m2;
+}
+
+RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
+  requireBetween("experts", config.experts, 1, routes::kMostExperts);
+  requireBetween("topK", config.topK, 1, kMostChoices);
+  requireBetween("weights", config.weights, 0, moecclRouteNumWeights - 1);
+  // So that a row has an address whatever its elements are.
+  requireBetween("hidden", config.hidden, 1, std::numeric_limits<std::int32_t>::max());
+  requireBetween("maxTokens", config.maxTokens, 0, std::numeric_limits<std::int64_t>::max());
+  if (!isWide(config.datatype) && !isNarrow(config.datatype))
+    invalid("config.datatype is " + std::to_string(static_cast<int>(config.datatype)) +
+            "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2");
+  if (isNarrow(config.datatype) && config.hidden % kScaled != 0)
+    invalid(
+        "config.hidden is " + std::to_string(config.hidden) +
+        "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
+  moecclDataType_t combined = config.combineDatatype;
+  if (static_cast<int>(combined) == 0)
+    combined = isNarrow(config.datatype) ? moecclBfloat16 : config.datatype;
+  if (!isWide(combined))
+    invalid("config.combineDatatype is " + std::to_string(static_cast<int>(combined)) +
+            "; it must be moecclFloat32, Float16 or Bfloat16, or 0");
+  const routes::RouteAlgorithm* algorithm = nullptr;
+  if (config.algorithm != nullptr && *config.algorithm != '\0') {
+    algorithm = routes::findRouteAlgorithm(config.algorithm);
+    if (algorithm == nullptr) {
+      std::string names;
+      for (const routes::RouteAlgorithm& each : routes::routeAlgorithms())
+        names += (names.empty() ? "" : ", ") + std::string(each.name);
+      invalid("config.algorithm is \"" + std::string(config.algorithm) + "\"; there are " + names);
+    }
+  }
+  return {{grid, config.experts},
+          config.topK,
+          config.hidden,
+          config.maxTokens,
+          config.datatype,
+          combined,
+          config.weights == moecclRouteWeightsLibrary,
+          algorithm};
+}
+
+void requireSame(Communicator& communicator, const RouteShape& shape) {
+  struct Field {
+    const char* name;
+    std::int64_t value;
+  };
+  const std::array fields = {
+      Field{"experts", shape.experts.count},
+      Field{"topK", shape.choices},
+      Field{"weights", shape.weighted ? 0 : 1},
+      Field{"datatype", shape.datatype},
+      Field{"combineDatatype", shape.combineDatatype},
+      Field{"hidden", shape.hidden},
+      Field{"maxTokens", shape.maxTokens},
+      Field{
+          "algorithm (by its place among them, from 1; 0: automatic)",
+          shape.algorithm == nullptr ? 0 : shape.algorithm - routes::routeAlgorithms().data() + 1}};
+  std::array<std::int64_t, fields.size()> mine{};
+  std::ranges::transform(fields, mine.begin(), &Field::value);
+  std::vector<std::array<std::int64_t, fields.size()>> all(
+      static_cast<std::size_t>(communicator.ranks()));
+  communicator.allgather(mine.data(), all.data(), sizeof mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      if (all[rank][i] != all[0][i])
+        throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
+                                            fields[i].name + " is " + std::to_string(all[0][i]) +
+                                            " on rank 0 and " + std::to_string(all[rank][i]) +
+                                            " on rank " + std::to_string(rank));
+}
+
+// A route, and its communicator, as a function was given them.
+struct HeldRoute {
+  explicit HeldRoute(moecclTokenRoute_t route)
+      : route(route),
+        lives(route != nullptr &&
+              findHandle(HandleKind::tokenRoute, route).state == HandleState::live),
+        comm(lives ? hold(route->comm) : HeldComm{}) {}
+
+  TokenRoute& get() const {
+    require(route != nullptr, "route is NULL; pass a route made by moecclTokenRouteCreate");
+    requireLive(HandleKind::tokenRoute, route);
+    return route->route;
+  }
+  TokenRoute& getSet() const {
+    TokenRoute& it = get();
+    if (!it.isSet())
+      throw Error(moecclInvalidUsage,
+                  "the route has no routing yet; call moecclTokenRouteSet first");
+    return it;
+  }
+  Communicator& communicator() const { return communicatorOf(comm); }
+
+  moecclTokenRoute_t route;
+  bool lives;
+  HeldComm comm;
+};
+
+template <typename Body>
+moecclResult_t onRoute(const char* function, moecclTokenRoute_t route, Body&& body) {
+  const HeldRoute held(route);
+  return boundary(function, lastErrorOf(held.comm), [&] { body(held); });
+}
+
+struct NamedBuffer {
+  const char* name;
+  const void* at;
+  std::size_t bytes;
+};
+
+// All are there, and apart.
+void requireRoom(std::initializer_list<NamedBuffer> buffers) {
+  for (auto one = buffers.begin(); one != buffers.end(); ++one) {
+    if (one->at == nullptr && one->bytes > 0)
+      invalid(std::string(one->name) + " is NULL; it must have room for " +
+              std::to_string(one->bytes) + " bytes");
+    for (auto other = buffers.begin(); other != one; ++other)
+      if (overlap(one->at, one->bytes, other->at, other->bytes))
+        invalid(std::string(other->name) + " and " + one->name + " overlap");
+  }
+}
+
+// Arguments of a Set that are wrong by themselves.
+void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen,
+                  const float* weights) {
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.choices;
+  if (tokens < 0 || tokens > most || (shape.maxTokens > 0 && tokens > shape.maxTokens))
+    invalid("tokens is " + std::to_string(tokens) + "; it must be 0 to " +
+            std::to_string(shape.maxTokens > 0 ? std::min(shape.maxTokens, most) : most));
+  if (!shape.weighted)
+    require(
+        weights == nullptr,
+        "topkWeights is not NULL, but with moecclRouteWeightsCaller the library weighs nothing");
+  if (tokens == 0) return;
+  require(chosen != nullptr, "topkIndices is NULL while there are tokens");
+  if (shape.weighted)
+    require(weights != nullptr,
+            "topkWeights is NULL; with moecclRouteWeightsLibrary each choice needs a weight");
+  for (std::int64_t i = 0; i < tokens * shape.choices; ++i)
+    if (chosen[i] < -1 || chosen[i] >= shape.experts.count)
+      invalid("topkIndices[" + std::to_string(i / shape.choices) + "][" +
+              std::to_string(i % shape.choices) + "] is " + std::to_string(chosen[i]) +
+              "; it must be an expert, 0 to " + std::to_string(shape.experts.count - 1) +
+              ", or -1 for none");
+}
+
+std::size_t routeBytes(std::int64_t rows, std::size_t rowBytes) {
+  return static_cast<std::size_t>(rows) * rowBytes;
+}
+
+}  // namespace
+}  // namespace moeccl
+
+using moeccl::HeldRoute;
+using moeccl::onRoute;
+
+moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteConfig_t* config,
+                                      moecclTokenRoute_t* route) {
+  const auto state = moeccl::holdWorld(grid);
+  return moeccl::boundary("moecclTokenRouteCreate", moeccl::lastErrorOf(state), [&] {
+    const moecclGrid& it = moeccl::gridOf(grid);
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+    if (communicator.device())
+      throw moeccl::Error(moecclInvalidUsage,
+                          "grid is of a GPU communicator; token routes are of host memory");
+    moeccl::CommunicatorOob oob(communicator);
+    moeccl::RouteShape shape{};
+    moeccl::agreeAfter(oob, [&] {
+      moeccl::require(route != nullptr, "route is NULL; pass where to store the route");
+      shape = moeccl::shapeOf(moeccl::readStruct(moeccl::kRouteConfig, config),
+                              moeccl::asGrid(it.shape));
+    });
+    moeccl::requireSame(communicator, shape);
+    auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
+        it.comms[moecclGroupWorld],
+        moeccl::TokenRoute(communicator, shape, {state->model->links(), state->model->sharing()})});
+    moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
+    *route = made.release();
+  });
+}
+
+moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route) {
+  if (route == nullptr) return moecclSuccess;
+  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::tokenRoute, route);
+  const moecclResult_t result = moeccl::boundary("moecclTokenRouteDestroy", nullptr, [&] {
+    moeccl::requireLive(moeccl::HandleKind::tokenRoute, known.state);
+  });
+  if (result == moecclSuccess) delete route;
+  return result;
+}
+
+moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
+                                   const int32_t* topkIndices, const float* topkWeights) {
+  return onRoute("moecclTokenRouteSet", route, [&](const HeldRoute& held) {
+    moeccl::TokenRoute& it = held.get();
+    moeccl::Communicator& communicator = held.communicator();
+    moeccl::checkChoices(it.shape(), tokens, topkIndices, topkWeights);
+    it.set(communicator, moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes()),
+           tokens, topkIndices, topkWeights);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int* firstExpert,
+                                        int* localExperts, size_t* rowBytes) {
+  return onRoute("moecclTokenRouteGetShape", route, [&](const HeldRoute& held) {
+    const moeccl::TokenRoute& it = held.get();
+    if (firstExpert != nullptr) *firstExpert = it.firstExpert();
+    if (localExperts != nullptr) *localExperts = it.localExperts();
+    if (rowBytes != nullptr) *rowBytes = it.shape().rowBytes();
+  });
+}
+
+moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows,
+                                         int64_t* expertBegins) {
+  return onRoute("moecclTokenRouteGetCounts", route, [&](const HeldRoute& held) {
+    const moeccl::TokenRoute& it = held.getSet();
+    if (rows != nullptr) *rows = it.rows();
+    if (expertBegins != nullptr) std::ranges::copy(it.expertBegins(), expertBegins);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetAlgorithm(moecclTokenRoute_t route, const char** algorithm) {
+  return onRoute("moecclTokenRouteGetAlgorithm", route, [&](const HeldRoute& held) {
+    moeccl::require(algorithm != nullptr, "algorithm is NULL; pass where to store the name");
+    // A literal of the registry's.
+    *algorithm = held.getSet().algorithm().name.data();
+  });
+}
+
+moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* tokens, void* rows,
+                                        moecclStream_t stream) {
+  return onRoute("moecclTokenRouteDispatch", route, [&](const HeldRoute& held) {
+    moeccl::TokenRoute& it = held.getSet();
+    const size_t row = it.shape().rowBytes();
+    moeccl::requireRoom({{"tokens", tokens, moeccl::routeBytes(it.tokens(), row)},
+                         {"rows", rows, moeccl::routeBytes(it.rows(), row)}});
+    moeccl::requireStream(held.communicator(), stream);
+    it.dispatch(held.communicator(), tokens, rows, stream);
+  });
+}
+
+namespace {
+
+moecclResult_t combine(const char* function, moecclTokenRoute_t route, const char* inputName,
+                       const void* input, const char* outputName, void* output, bool weighted,
+                       moecclStream_t stream) {
+  return onRoute(function, route, [&](const HeldRoute& held) {
+    moeccl::TokenRoute& it = held.getSet();
+    const size_t row = it.shape().combineRowBytes();
+    moeccl::requireRoom({{inputName, input, moeccl::routeBytes(it.rows(), row)},
+                         {outputName, output, moeccl::routeBytes(it.tokens(), row)}});
+    moeccl::requireStream(held.communicator(), stream);
+    it.combine(held.communicator(), input, output, weighted && it.shape().weighted, stream);
+  });
+}
+
+}  // namespace
+
+moecclResult_t moecclTokenRouteCombine(moecclTokenRoute_t route, const void* rows, void* output,
+                                       moecclStream_t stream) {
+  return combine("moecclTokenRouteCombine", route, "rows", rows, "output", output, true, stream);
+}
+
+moecclResult_t moecclTokenRouteDispatchBackward(moecclTokenRoute_t route, const void* rowGradients,
+                                                void* tokenGradients, moecclStream_t stream) {
+  return combine("moecclTokenRouteDispatchBackward", route, "rowGradients", rowGradients,
+                 "tokenGradients", tokenGradients, false, stream);
+}
+
+moecclResult_t moecclTokenRouteCombineBackward(moecclTokenRoute_t route,
+                                               const void* outputGradients, const void* rows,
+                                               void* rowGradients, float* weightGradients,
+                                               moecclStream_t stream) {
+  return onRoute("moecclTokenRouteCombineBackward", route, [&](const HeldRoute& held) {
+    moeccl::TokenRoute& it = held.getSet();
+    const size_t row = it.shape().combineRowBytes();
+    const bool weighted = it.shape().weighted;
+    if (!weighted)
+      moeccl::require(rows == nullptr && weightGradients == nullptr,
+                      "rows and weightGradients must be NULL with moecclRouteWeightsCaller: the "
+                      "library has no weights");
+    moeccl::requireRoom(
+        {{"outputGradients", outputGradients, moeccl::routeBytes(it.tokens(), row)},
+         {"rows", rows, weighted ? moeccl::routeBytes(it.rows(), row) : 0},
+         {"rowGradients", rowGradients, moeccl::routeBytes(it.rows(), row)},
+         {"weightGradients", weightGradients,
+          weighted ? moeccl::routeBytes(it.tokens() * it.shape().choices, sizeof(float)) : 0}});
+    moeccl::requireStream(held.communicator(), stream);
+    it.combineBackward(held.communicator(), outputGradients, rows, rowGradients, weightGradients,
+                       stream);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choices, int64_t* rows,
+                                        int reset) {
+  return onRoute("moecclTokenRouteGetLoads", route, [&](const HeldRoute& held) {
+    moeccl::TokenRoute& it = held.get();
+    moeccl::Communicator& communicator = held.communicator();
+    const std::size_t experts = it.choicesOfExperts.size();
+    std::vector<std::int64_t> own = it.choicesOfExperts;
+    own.resize(experts + static_cast<std::size_t>(communicator.ranks()), 0);
+    own[experts + static_cast<std::size_t>(communicator.rank())] = it.rowsSoFar;
+    std::vector<std::int64_t> all(own.size());
+    const std::size_t bytes = own.size() * sizeof(std::int64_t);
+    communicator.launch({moeccl::choose(*held.comm, moeccl::Collective::allReduce, bytes),
+                         own.data(), all.data(), bytes, moecclInt64, moecclSum},
+                        nullptr);
+    if (choices != nullptr) std::copy_n(all.begin(), experts, choices);
+    if (rows != nullptr)
+      std::copy(all.begin() + static_cast<std::ptrdiff_t>(experts), all.end(), rows);
+    if (reset != 0) {
+      std::ranges::fill(it.choicesOfExperts, 0);
+      it.rowsSoFar = 0;
+    }
+  });
+}

@@ -1,0 +1,64 @@
+#include "src/route/exchange.h"
+
+#include <cstring>
+#include <utility>
+
+namespace moeccl {
+namespace {
+
+// One buffer, and where each rank's part of it is.
+struct Parts {
+  explicit Parts(int ranks) : where(static_cast<std::size_t>(ranks), Extent{0, 0}) {}
+
+  void add(const RankBytes& part) {
+    where[static_cast<std::size_t>(part.rank)] = {bytes, part.bytes.size()};
+    bytes += part.bytes.size();
+  }
+
+  std::vector<Extent> where;
+  std::size_t bytes = 0;
+};
+
+}  // namespace
+
+void exchangeRankBytes(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+                       const std::vector<RankBytes>& sends, std::vector<RankBytes>& receives) {
+  const auto crosses = [&](const RankBytes& part) {
+    return part.rank != communicator.rank() && !part.bytes.empty();
+  };
+  PlanBuilder plan;
+  Parts out(communicator.ranks()), in(communicator.ranks());
+  for (const RankBytes& part : sends)
+    if (crosses(part)) {
+      plan.send({}, part.rank, input(part.rank));
+      out.add(part);
+    }
+  for (const RankBytes& part : receives)
+    if (crosses(part)) {
+      plan.recv({}, part.rank, output(part.rank));
+      in.add(part);
+    }
+  struct Buffers {
+    std::vector<std::byte> out, in;
+  };
+  const auto buffers = std::make_shared<Buffers>();
+  buffers->out.resize(out.bytes);
+  buffers->in.resize(in.bytes);
+  for (const RankBytes& part : sends)
+    if (crosses(part))
+      std::memcpy(buffers->out.data() + out.where[static_cast<std::size_t>(part.rank)].offset,
+                  part.bytes.data(), part.bytes.size());
+  Call call{{}, buffers->out.data(), buffers->in.data(), 0};
+  call.inputTable = out.where;
+  call.outputTable = in.where;
+  call.own = ownPlan(name, plan.build(), nullptr);
+  call.keep = buffers;
+  communicator.launch(std::move(call), nullptr);
+  for (RankBytes& part : receives)
+    if (crosses(part))
+      std::memcpy(part.bytes.data(),
+                  buffers->in.data() + in.where[static_cast<std::size_t>(part.rank)].offset,
+                  part.bytes.size());
+}
+
+}  // namespace moeccl

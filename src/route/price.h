@@ -1,0 +1,40 @@
+// What a routing costs by each algorithm, from what all ranks bring to it: the same on all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "algorithms/topology.h"
+#include "src/cost/links.h"
+#include "src/cost/price.h"
+
+namespace moeccl {
+
+// How many rows a rank's tokens make, to other nodes and in its own.
+struct RouteCounts {
+  std::int32_t tokens;
+  std::int32_t nodesBetween;               // one for a token and node
+  std::int32_t ranksBetween, ranksInNode;  // one for a token and rank
+  std::int32_t legsBetween, legsInNode;    // one for a choice and shard
+};
+
+struct RouteTraits {
+  bool relays, rowPerChoice;
+};
+
+struct RoutePrices {
+  Links links;
+  Sharing sharing;
+};
+
+// Of a dispatch and a combine. `counts`: by rank.
+double routeSeconds(const RoutePrices& prices, const Topology& topology, const RouteTraits& traits,
+                    std::span<const RouteCounts> counts, std::size_t rowBytes,
+                    std::size_t combineRowBytes);
+
+// Into how many chunks each rank cuts its tokens.
+int routeChunks(const Topology& topology, const RouteTraits& traits,
+                std::span<const RouteCounts> counts, std::size_t rowBytes);
+
+}  // namespace moeccl

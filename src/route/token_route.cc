@@ -1,0 +1,343 @@
+#include "src/route/token_route.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "kernels/reduce.h"
+#include "kernels/weigh.h"
+#include "src/error.h"
+#include "src/log.h"
+#include "src/route/exchange.h"
+
+namespace moeccl {
+namespace {
+
+using routes::Here;
+using routes::Home;
+using routes::IndexedRows;
+using routes::Knowledge;
+using routes::Relay;
+using routes::RouteAlgorithm;
+using routes::RowList;
+
+constexpr std::size_t kScaled = 128;  // elements that share a scale
+
+// What a rank tells each other rank at first: what its tokens make, and how many entries of rows it will send to that
+// rank, by candidate.
+constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
+
+RouteCounts countsOf(const Home& home, int nodes, int own) {
+  RouteCounts counts{home.tokens(), 0, 0, 0, 0, 0};
+  for (int node = 0; node < nodes; ++node) {
+    const Home::Share& share = home.of(node);
+    const auto ranks = static_cast<std::int32_t>(share.ranks),
+               legs = static_cast<std::int32_t>(share.legs);
+    if (node == own) {
+      counts.ranksInNode = ranks;
+      counts.legsInNode = legs;
+    } else {
+      counts.nodesBetween += static_cast<std::int32_t>(share.tokens.size());
+      counts.ranksBetween += ranks;
+      counts.legsBetween += legs;
+    }
+  }
+  return counts;
+}
+
+std::vector<std::byte> packed(const RowList& list) {
+  std::vector<std::byte> bytes(
+      routes::packedBytes(list.chunks, list.sources, list.entries(), !list.weights.empty()));
+  routes::pack(list, bytes.data());
+  return bytes;
+}
+
+std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& algorithm) {
+  return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
+}
+
+}  // namespace
+
+std::size_t RouteShape::rowBytes() const {
+  const auto elements = static_cast<std::size_t>(hidden);
+  const std::size_t bytes = elements * sizeOf(datatype);
+  return sizeOf(datatype) > 1 ? bytes : bytes + elements / kScaled * sizeof(float);
+}
+
+std::size_t RouteShape::combineRowBytes() const {
+  return static_cast<std::size_t>(hidden) * sizeOf(combineDatatype);
+}
+
+struct TokenRoute::State {
+  State(const Candidate& candidate, Home tokens) : chosen(candidate), home(std::move(tokens)) {}
+
+  const Candidate& chosen;
+  Home home;
+  std::optional<Relay> relay;
+  std::optional<Here> here;
+  std::vector<std::int32_t> dropped;  // tokens without a choice
+
+  Knowledge known(const Topology& topology, int rank) const {
+    return {topology, chosen.way, rank, home, *relay, *here};
+  }
+};
+
+// Made when they are first needed. Calls share them.
+struct TokenRoute::Plans {
+  std::shared_ptr<CachedPlan> dispatch, combine, back;
+  std::vector<float> weights;  // that combine's scratch has
+  // Of the routing before: its plans' memory.
+  std::shared_ptr<CachedPlan> oldDispatch, oldCombine, oldBack;
+};
+
+TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape,
+                       RoutePrices prices)
+    : choicesOfExperts(static_cast<std::size_t>(shape.experts.count), 0),
+      shape_(shape),
+      rank_(communicator.rank()),
+      topology_(communicator.topology()),
+      prices_(prices),
+      plans_(std::make_shared<Plans>()) {
+  for (const RouteAlgorithm& algorithm : routes::routeAlgorithms()) {
+    if (shape.algorithm != nullptr && shape.algorithm != &algorithm) continue;
+    const routes::Way way = algorithm.way();
+    bool relays = false;
+    for (int node = 0; node < topology_.nodes(); ++node)
+      relays = relays || relayOf(topology_, way, 0, node) != 0;
+    candidates_.push_back({&algorithm, way, pathsOf(topology_, way, rank_), relays});
+  }
+}
+
+int TokenRoute::firstExpert() const {
+  return shape_.experts.begin(shape_.experts.grid.positionOf(rank_));
+}
+
+int TokenRoute::localExperts() const {
+  return shape_.experts.begin(shape_.experts.grid.positionOf(rank_) + 1) - firstExpert();
+}
+
+std::size_t TokenRoute::countBytes() const {
+  return (kCounts + candidates_.size()) * sizeof(std::int32_t);
+}
+
+// All ranks tell all others, so that they choose alike.
+const TokenRoute::Candidate& TokenRoute::choose(Communicator& communicator,
+                                                const AlgorithmChoice& counts, const Home& home,
+                                                std::vector<std::int32_t>& entriesFrom,
+                                                int* chunks) {
+  const auto ranks = static_cast<std::size_t>(topology_.ranks());
+  const std::size_t numbers = kCounts + candidates_.size();
+  std::vector<std::int32_t> tells(ranks * numbers), told(ranks * numbers);
+  const RouteCounts own = countsOf(home, topology_.nodes(), topology_.nodeOf(rank_));
+  for (std::size_t to = 0; to < ranks; ++to) {
+    std::int32_t* const block = &tells[to * numbers];
+    std::memcpy(block, &own, sizeof own);
+    const int rank = static_cast<int>(to), node = topology_.nodeOf(rank);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const Candidate& candidate = candidates_[i];
+      if (!candidate.relays)
+        block[kCounts + i] = static_cast<std::int32_t>(home.choicesFor(rank).size());
+      else if (rank != rank_ && relayOf(topology_, candidate.way, rank_, node) == rank)
+        block[kCounts + i] = static_cast<std::int32_t>(home.of(node).choices.size());
+    }
+  }
+  communicator.launch({counts, tells.data(), told.data(), numbers * sizeof(std::int32_t)}, nullptr);
+
+  std::vector<RouteCounts> all(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    std::memcpy(&all[rank], &told[rank * numbers], sizeof(RouteCounts));
+  std::size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const RouteTraits traits{candidates_[i].relays, candidates_[i].way.rowPerChoice};
+    const double seconds =
+        routeSeconds(prices_, topology_, traits, all, shape_.rowBytes(), shape_.combineRowBytes());
+    if (seconds < least) {
+      least = seconds;
+      best = i;
+      *chunks = routeChunks(topology_, traits, all, shape_.rowBytes());
+    }
+  }
+  entriesFrom.resize(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    entriesFrom[rank] = told[rank * numbers + kCounts + best];
+  return candidates_[best];
+}
+
+void TokenRoute::set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
+                     const std::int32_t* chosen, const float* weights) {
+  Home home(topology_, shape_.experts, chosen, weights, static_cast<std::int32_t>(tokens),
+            shape_.choices);
+  std::vector<std::int32_t> entriesFrom;
+  int chunks = 1;
+  const Candidate& candidate = choose(communicator, counts, home, entriesFrom, &chunks);
+  home.cut(chunks);
+  const auto state = std::make_shared<State>(candidate, std::move(home));
+  for (std::int32_t token = 0; token < tokens; ++token)
+    if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
+
+  const routes::Paths& paths = candidate.paths;
+  const int own = topology_.nodeOf(rank_), experts = shape_.experts.count;
+  const auto unpacked = [&](const RankBytes& part, int sources, std::int32_t entries) {
+    return routes::unpack(part.bytes, chunks, sources, entries, shape_.weighted, experts);
+  };
+  // To the relays.
+  std::vector<RowList> lists;
+  if (candidate.relays) {
+    std::vector<RankBytes> sends, receives;
+    for (int node = 0; node < topology_.nodes(); ++node)
+      if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
+        sends.push_back({relay, packed(state->home.of(node).rows.list)});
+    const std::vector<int>& sources = paths.relayed[static_cast<std::size_t>(own)];
+    for (const int source : sources)
+      receives.push_back(
+          {source, std::vector<std::byte>(routes::packedBytes(
+                       chunks, 1, source == rank_ ? 0 : entriesFrom[source], shape_.weighted))});
+    exchangeRankBytes(communicator, nameOf("token route: rows to relays", *candidate.algorithm),
+                      sends, receives);
+    for (const RankBytes& part : receives)
+      lists.push_back(part.rank == rank_ ? RowList{} : unpacked(part, 1, entriesFrom[part.rank]));
+  } else {
+    lists.resize(paths.relayed[static_cast<std::size_t>(own)].size());
+  }
+  state->relay.emplace(topology_, shape_.experts, candidate.way, paths, rank_, state->home,
+                       std::move(lists));
+
+  // From the relays.
+  if (candidate.relays) {
+    std::vector<RankBytes> sends, receives;
+    for (const Relay::Destination& to : state->relay->destinations) {
+      const std::int32_t entries = to.rows.list.entries();
+      RankBytes told{to.rank, std::vector<std::byte>(sizeof entries)};
+      std::memcpy(told.bytes.data(), &entries, sizeof entries);
+      sends.push_back(std::move(told));
+    }
+    for (const auto& [relay, sources] : paths.relays)
+      receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
+    exchangeRankBytes(communicator, nameOf("token route: counts in nodes", *candidate.algorithm),
+                      sends, receives);
+    for (const RankBytes& part : receives)
+      if (part.rank != rank_)
+        std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
+                    sizeof(std::int32_t));
+  }
+  std::vector<RankBytes> sends, receives;
+  for (const Relay::Destination& to : state->relay->destinations)
+    if (to.rank != rank_) sends.push_back({to.rank, packed(to.rows.list)});
+  for (const auto& [relay, sources] : paths.relays)
+    receives.push_back(
+        {relay, std::vector<std::byte>(
+                    relay == rank_ ? 0
+                                   : routes::packedBytes(chunks, static_cast<int>(sources.size()),
+                                                         entriesFrom[relay], shape_.weighted))});
+  exchangeRankBytes(communicator, nameOf("token route: rows", *candidate.algorithm), sends,
+                    receives);
+  std::vector<RowList> coming;
+  for (std::size_t i = 0; i < receives.size(); ++i)
+    coming.push_back(receives[i].rank == rank_
+                         ? state->relay->to(rank_)->rows.list
+                         : unpacked(receives[i], static_cast<int>(paths.relays[i].second.size()),
+                                    entriesFrom[receives[i].rank]));
+  state->here.emplace(shape_.experts, paths, rank_, topology_.ranks(), std::move(coming));
+
+  for (std::int64_t i = 0; i < tokens * shape_.choices; ++i)
+    if (chosen[i] >= 0) ++choicesOfExperts[static_cast<std::size_t>(chosen[i])];
+  rowsSoFar += state->here->rows();
+  auto plans = std::make_shared<Plans>();
+  const auto newest = [](auto& made, auto& old) { return made ? std::move(made) : std::move(old); };
+  plans->oldDispatch = newest(plans_->dispatch, plans_->oldDispatch);
+  plans->oldCombine = newest(plans_->combine, plans_->oldCombine);
+  plans->oldBack = newest(plans_->back, plans_->oldBack);
+  state_ = state;
+  plans_ = std::move(plans);
+  log(LogLevel::trace, {rank_, topology_.ranks()},
+      "token route: %lld tokens, %lld rows come, by %s in %d chunks",
+      static_cast<long long>(tokens), static_cast<long long>(rows()),
+      std::string(candidate.algorithm->name).c_str(), chunks);
+}
+
+std::int64_t TokenRoute::rows() const { return state_->here->rows(); }
+
+const std::vector<std::int64_t>& TokenRoute::expertBegins() const {
+  return state_->here->expertBegins;
+}
+
+std::int64_t TokenRoute::tokens() const { return state_->home.tokens(); }
+
+const RouteAlgorithm& TokenRoute::algorithm() const { return *state_->chosen.algorithm; }
+
+void TokenRoute::moveRows(Communicator& communicator, const void* tokens, void* rows,
+                          std::size_t rowBytes, const char* what, void* stream) {
+  if (!plans_->dispatch)
+    plans_->dispatch =
+        ownPlan(nameOf(what, algorithm()), dispatchPlan(state_->known(topology_, rank_)),
+                plans_->oldDispatch.get());
+  Call call{{}, tokens, rows, rowBytes};
+  call.own = plans_->dispatch;
+  communicator.launch(std::move(call), stream);
+}
+
+void TokenRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
+                          void* stream) {
+  moveRows(communicator, tokens, rows, shape_.rowBytes(), "token dispatch", stream);
+}
+
+void TokenRoute::combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+                         void* stream) {
+  if (!plans_->combine) {
+    routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
+    plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
+                              plans_->oldCombine.get());
+    plans_->weights = std::move(made.weights);
+  }
+  Call call{{}, rows, output, shape_.combineRowBytes(), shape_.combineDatatype};
+  call.own = plans_->combine;
+  if (weighted) {
+    call.inputWeights = state_->here->weights;
+    call.scratchWeights = plans_->weights;
+  }
+  struct Kept {
+    std::shared_ptr<const State> state;
+    std::shared_ptr<const Plans> plans;
+  };
+  call.keep = std::make_shared<Kept>(Kept{state_, plans_});
+  if (!state_->dropped.empty())
+    call.before = [output, bytes = call.blockBytes, state = state_] {
+      for (const std::int32_t token : state->dropped)
+        std::memset(static_cast<std::byte*>(output) + static_cast<std::size_t>(token) * bytes, 0,
+                    bytes);
+    };
+  communicator.launch(std::move(call), stream);
+}
+
+void TokenRoute::combineBackward(Communicator& communicator, const void* outputGradients,
+                                 const void* rows, void* rowGradients, float* weightGradients,
+                                 void* stream) {
+  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), "token dispatch",
+           stream);
+  if (!shape_.weighted) return;
+  if (!plans_->back)
+    plans_->back = ownPlan(nameOf("token route: gradients of weights", algorithm()),
+                           returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
+  const auto ofWeights =
+      std::make_shared<std::vector<float>>(static_cast<std::size_t>(this->rows()));
+  Call call{{}, ofWeights->data(), weightGradients, sizeof(float), moecclFloat32};
+  call.own = plans_->back;
+  call.keep = ofWeights;
+  call.before = [ofWeights, state = state_, rows, rowGradients, weightGradients,
+                 bytes = shape_.combineRowBytes(), datatype = shape_.combineDatatype] {
+    for (std::size_t row = 0; row < ofWeights->size(); ++row)
+      (*ofWeights)[row] = weighGradient(
+          datatype, static_cast<std::byte*>(rowGradients) + row * bytes,
+          static_cast<const std::byte*>(rows) + row * bytes, state->here->weights[row], bytes);
+    const Home& home = state->home;
+    std::fill_n(weightGradients,
+                static_cast<std::size_t>(home.tokens()) * static_cast<std::size_t>(home.choices()),
+                0.0f);
+  };
+  communicator.launch(std::move(call), stream);
+}
+
+}  // namespace moeccl
