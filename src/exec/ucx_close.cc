@@ -67,7 +67,7 @@ bool UcxTransport::awaitChores(Clock::time_point deadline) {
 // Hands over to the peers what has been sent.
 void UcxTransport::flushEndpoints() {
   for (Peer& peer : peers_) {
-    if (!peer.endpoint || peer.gone) continue;
+    if (!peer.reached || !peer.endpoint || peer.gone) continue;
     startChore([&](ucp_request_param_t* param) {
       param->cb.send = [](void* request, ucs_status_t, void* self) { choreDone(request, self); };
       return ucp_ep_flush_nbx(peer.endpoint.get(), param);
@@ -123,7 +123,7 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   if (abrupt) {
     Control& control = newControl(Control::Kind::gone);
     for (Peer& peer : peers_)
-      if (peer.endpoint && peer.rank != rank_) post(control, peer);
+      if (peer.reached && peer.endpoint && peer.rank != rank_) post(control, peer);
     release(control);
     progressUntil([this] { return controls_.empty(); }, std::max(deadline, now + kFarewell));
   } else {

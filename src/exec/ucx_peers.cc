@@ -15,8 +15,12 @@ constexpr int kLastRounds = 10000;
 
 ucp_ep_h UcxTransport::reach(Peer& peer) {
   if (peer.gone) return nullptr;
-  if (peer.endpoint) return peer.endpoint.get();
+  peer.reached = true;
+  if (!peer.endpoint) makeEndpoint(peer);
+  return peer.endpoint.get();
+}
 
+void UcxTransport::makeEndpoint(Peer& peer) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -26,13 +30,9 @@ ucp_ep_h UcxTransport::reach(Peer& peer) {
   params.err_handler.arg = &peer;
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &endpoint);
-  if (status != UCS_OK) {
-    lose(peer, stringf("connecting: %s", ucs_status_string(status)));
-    return nullptr;
-  }
+  if (status != UCS_OK) return lose(peer, stringf("connecting: %s", ucs_status_string(status)));
   peer.endpoint.reset(endpoint);
   if (!peer.elsewhere && peer.rank != rank_) processes_.add(peer.rank, peer.process);
-  return endpoint;
 }
 
 void UcxTransport::endpointFailed(void* peer, ucp_ep_h, ucs_status_t status) {

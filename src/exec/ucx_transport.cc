@@ -126,6 +126,8 @@ void UcxTransport::connect(std::span<const Address> addresses) {
         stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }
   peers_ = std::move(peers);
+  for (Peer& peer : peers_)
+    if (!tcp_ && !peer.elsewhere && peer.rank != rank_) makeEndpoint(peer);
 }
 
 void UcxTransport::initRequest(void* request) {
@@ -235,7 +237,8 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
   const bool unreachable =
       with.gone || status == UCS_ERR_CANCELED || status == UCS_ERR_CONNECTION_RESET ||
       status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
-      status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED || status == UCS_ERR_IO_ERROR;
+      status == UCS_ERR_NOT_CONNECTED || status == UCS_ERR_REJECTED || status == UCS_ERR_IO_ERROR ||
+      status == UCS_ERR_SHMEM_SEGMENT;  // of a process that has ended
   lastErrorTime_ = Clock::now();
   lastError_ = stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive",
                        flight.bytes, flight.isSend ? "to" : "from", with.name.c_str(),

@@ -17,6 +17,8 @@
 //   doomed transfers, endpoints that are closed for them, and only for them
 //                                            TransportContract's of cancelled transfers and dead peers; tests/faults
 //   processes are watched                    APeerThatDiedBeforeBeingKnown
+//   processes of this machine have endpoints from the start: UCX crashes where it comes to connect to one that
+//   has ended                                tests/faults, --kills
 //   goodbyes carry ballast                   ManyRanksCloseTogether
 //   what cannot be settled is leaked         tests/faults, --kills
 //
@@ -99,6 +101,7 @@ class UcxTransport final : public PollableTransport {
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;    // may be there when the peer is gone, too
+    bool reached = false;    // it has been turned to
     bool gone = false;
     std::string whyGone;
     TransferList pending;          // in flight
@@ -157,6 +160,7 @@ class UcxTransport final : public PollableTransport {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   // The endpoint, made at its first use; null when the peer is gone.
   ucp_ep_h reach(Peer& peer);
+  void makeEndpoint(Peer& peer);
   static void endpointFailed(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void lookAfterProcesses();
   bool settle();

@@ -64,7 +64,7 @@ struct Backend {
   bool processes, ucx;
 };
 constexpr Backend kBackends[] = {
-    {"loopback", false, false}, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
+    {"loopback", false, false}, {"ucxThreads", false, true}, {"processes", true, false}};
 
 using Nodes = std::vector<int>;
 
@@ -132,7 +132,7 @@ std::vector<Line> placements() {
          {Nodes{1}, {2}, {1, 1}, {2, 1}, {1, 1, 1, 1, 1}, {1, 2, 4}, {4, 4}, {7, 1}, {4, 4, 4, 4}})
       table.push_back({collective, kBackends[0], nodes, {moecclFloat32}, {7, 1021}});
     for (const Backend& backend : kBackends)
-      if (backend.ucx)
+      if (backend.processes || backend.ucx)
         for (const Nodes& nodes : {Nodes{1}, {4, 4}})
           table.push_back({collective, backend, nodes, {moecclFloat32}, {7, 1021}});
   }

@@ -708,7 +708,7 @@ TEST_P(Disagreement, NoMemory) {
 INSTANTIATE_TEST_SUITE_P(Backends, Disagreement,
                          testing::Values(Backend{"loopback", false, false},
                                          Backend{"ucxThreads", false, true},
-                                         Backend{"ucxProcesses", true, true}),
+                                         Backend{"processes", true, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

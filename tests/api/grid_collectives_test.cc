@@ -37,7 +37,7 @@ struct Backend {
   bool processes, ucx;
 };
 constexpr Backend kBackends[] = {
-    {"loopback", false, false}, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
+    {"loopback", false, false}, {"ucxThreads", false, true}, {"processes", true, false}};
 
 // A line of a table: what is run of every collective of a grid, with each of its algorithms.
 struct Line {
@@ -93,7 +93,8 @@ std::vector<Line> placements() {
       {{4, 8, 2, kEsp}, {1, 8, 7}}};               // many
   for (const auto& [shape, nodes] : grids) table.push_back({kBackends[0], shape, nodes, false});
   for (const Backend& backend : kBackends)
-    if (backend.ucx) table.push_back({backend, {4, 4, 2, kEsp}, {4, 4}, false});
+    if (backend.processes || backend.ucx)
+      table.push_back({backend, {4, 4, 2, kEsp}, {4, 4}, false});
   return table;
 }
 

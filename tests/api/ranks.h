@@ -17,7 +17,7 @@ struct Job {
   std::vector<int> nodes;
   std::string algorithms;
   bool processes = false;  // else threads
-  bool ucx = false;        // processes always use UCX
+  bool ucx = false;        // all it finds, by MOECCL_TRANSPORT; else what the library chooses
   bool progressThread = false;
   int64_t timeoutMs = 60000;
   moecclMemory_t memory = moecclMemoryHost;

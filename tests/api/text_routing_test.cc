@@ -144,7 +144,7 @@ TEST_P(TextRouting, EveryAlgorithm) {
 INSTANTIATE_TEST_SUITE_P(Backends, TextRouting,
                          testing::Values(Backend{"loopback", false, false},
                                          Backend{"ucxThreads", false, true},
-                                         Backend{"ucxProcesses", true, true}),
+                                         Backend{"processes", true, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
