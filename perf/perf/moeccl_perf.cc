@@ -3,10 +3,12 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "perf/common/job.h"
 #include "perf/perf/measure.h"
 #include "perf/perf/report.h"
+#include "perf/perf/route.h"
 
 namespace moeccl::perf {
 namespace {
@@ -55,7 +57,16 @@ std::int64_t run(const Options& options, const Job& job) {
   return wrong;
 }
 
+int routeMain(int argc, char** argv) {
+  const Parsed<RouteOptions> parsed = parseRouteOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-perf route", parsed)) return *code;
+  return runRanks("moeccl-perf route", Options{}, [&](Job& job) {
+    return measureRoutes(parsed.options, job) == 0 ? EXIT_SUCCESS : kWrongData;
+  });
+}
+
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "route") return routeMain(argc - 1, argv + 1);
   const Parsed<Options> parsed = parseOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-perf", parsed)) return *code;
   return runRanks("moeccl-perf", parsed.options, [&](Job& job) {

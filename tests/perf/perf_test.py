@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,23 @@ class Perf(unittest.TestCase):
                 with open(self.json, encoding="utf-8") as file:
                     report = json.load(file)
                 self.assertEqual(report["grid"], {"nMp": 2, "nEp": 2, "nEsp": 2, "order": "EspEp", "experts": 2})
+
+    def test_token_routing(self):
+        for routing in (["even", "-d", "half"], ["zipf", "--esp", "2"], ["hot", "-d", "float"],
+                        ["text", "--text", __file__]):
+            with self.subTest(routing[0]):
+                process = ranks("2x2", "route", "-n", "1", "-r", "2", "--tokens", "40", "--hidden", "70", "--experts", "9",
+                                "--topk", "3", "--routing", *routing)
+                self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+                self.assertIn("# 0 elements wrong", process.stdout)
+                for name in ("flat", "rank", "node", "auto: "):
+                    self.assertRegex(process.stdout, rf"(?m)^{name}")
+                by = [float(rows) for rows in re.findall(r"(\d\.\d\d) by", process.stdout)]
+                self.assertEqual(by, sorted(by))
+                self.assertGreater(by[0], 0)
+        process = execute(OPTIONS.perf, "route", "--topk", "9", "--experts", "8")
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("a token cannot have 9 of 8 experts", process.stderr)
 
     def test_bus_bandwidth_counts_what_leaves_a_rank(self):
         # Of 16 blocks, which the four ranks of an MP group have in common, a rank sends on its own 4, 3 of them away.

@@ -1,0 +1,26 @@
+// What `moeccl-perf route` is asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "perf/perf/options.h"
+
+namespace moeccl::perf {
+
+struct RouteOptions {
+  std::vector<std::string> algorithms;  // "auto": the library's choice
+  std::string routing = "even";         // even | zipf | hot | text
+  std::string textFile;
+  int experts = 64, choices = 8;
+  std::int64_t tokens = 512, hidden = 2048;
+  DataType dataType = {"bfloat16", moecclBfloat16, 2};
+  int esp = 1;
+  int iterations = 3, warmupIterations = 1, repetitions = 5;
+  unsigned seed = 1;
+};
+
+Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv);
+
+}  // namespace moeccl::perf
