@@ -6,6 +6,8 @@ usage() {
   cat <<'END'
 usage: tests/run_gpu.sh [OPTION]... [TEXT]
        tests/run_gpu.sh --bench [OPTION]...
+       tests/run_gpu.sh --budget SECONDS [OPTION]...
+       tests/run_gpu.sh --preflight [OPTION]...
 
 Builds in build-gpu/, with nvcc and Python alone, and runs on one GPU
   - the kernels, against the CPU's; and once more, smaller, under each of compute-sanitizer's tools where it
@@ -23,16 +25,21 @@ All tests, or those with TEXT in their name.
   --build DIR      build there instead
   --arch ARCH      what nvcc builds for: native where there is a GPU, else sm_90
   --nccl DIR       NCCL's include/ and lib/ are there; else they are looked for beside CUDA, in /usr, and in
-                   Python's package nvidia-nccl
+                   Python's packages
   --include DIR    CLI/ and nlohmann/ are there, else where the compiler looks
   --seed NUMBER    of the kernels' random inputs; each run has another, which it prints
   --no-sanitizer   not under compute-sanitizer
   --build-only     run nothing
   --bench          measure instead: layout kernels beside cudaMemcpy, the gate beside PyTorch, the executor
                    beside ncclSend and ncclRecv that are grouped by hand (on 2 ranks, or --nodes)
+  --budget SECONDS test and measure, what tells most first, and stop after so many seconds, building included.
+                   The next call with the same options goes on where this one stopped; what has passed is run
+                   again when sources or options change
+  --preflight      only say what is here and what is missing, and where it was looked for
 
-The last line is "N passed, N failed, N skipped"; the exit code is 0 if some passed and none failed, 77 where
-there is no nvcc or no GPU.
+The last lines are a table of the parts, which is in build-gpu/results.json too, and "N passed, N failed, N skipped".
+The exit code is 0 if some passed and none failed, 77 where there is no nvcc or no GPU, 75 where the budget did not
+suffice and nothing has failed.
 END
 }
 
@@ -56,15 +63,20 @@ include=
 only=
 sanitizer=1
 bench=
+budget=
+preflight=
 build_only=
+nodes=()
 of_kernels=() of_ranks=() of_tools=()
 while (($#)); do
   case $1 in
-    --only | --nodes | --limit | --build | --arch | --nccl | --include | --seed)
+    --only | --nodes | --limit | --build | --arch | --nccl | --include | --seed | --budget)
       (($# > 1)) || wrong "$1 needs a value"
       case $1 in
         --only) only=$2 ;;
-        --nodes | --limit) of_ranks+=("$1" "$2") ;;
+        --nodes) nodes+=("$2") ;;
+        --limit) of_ranks+=("$1" "$2") ;;
+        --budget) budget=$2 ;;
         --build) build=$2 ;;
         --arch) arch=$2 ;;
         --nccl) nccl=$2 ;;
@@ -77,6 +89,7 @@ while (($#)); do
     --no-sanitizer) sanitizer= ;;
     --build-only) build_only=1 ;;
     --bench) bench=1 ;;
+    --preflight) preflight=1 ;;
     -h | --help) usage && exit ;;
     -*) wrong "there is no option $1" ;;
     *) of_kernels+=("$1") of_ranks+=("$1") of_tools+=("$1") ;;
@@ -84,80 +97,63 @@ while (($#)); do
   shift
 done
 [[ $only =~ ^(|kernels|ranks|tools)$ ]] || wrong "--only $only: there are kernels, ranks and tools"
+[[ $budget =~ ^[0-9]*$ ]] || wrong "--budget $budget: it must be a number of seconds"
 [[ -z $nccl || -f $nccl/include/nccl.h ]] || wrong "--nccl $nccl: there is no include/nccl.h"
 
 cd "$root" || exit 1
 # shellcheck source=tests/gpu/build.sh
 source tests/gpu/build.sh
-[[ $nvcc ]] || skip "there is no nvcc"
-programs=()
+if [[ $preflight ]]; then
+  say_found
+  [[ $nvcc ]] && exit
+  exit 77
+fi
+[[ $nvcc ]] || { say_found && skip "there is no nvcc"; }
+# shellcheck source=tests/gpu/parts.sh
+source tests/gpu/parts.sh
 # wants WHAT: whether --only leaves it in.
 wants() { [[ -z $only || $only == "$1" ]]; }
-wants kernels && programs+=(kernels_gpu ${bench:+bench_gpu})
-wants ranks && [[ $nccl ]] && programs+=(ranks_gpu)
-wants tools && [[ -z $bench ]] && programs+=("${tools[@]}")
-((${#programs[@]})) || skip "there is nothing to build; see --help"
-if ! build_programs "${programs[@]}"; then
-  echo "0 passed, 1 failed, 0 skipped"
-  exit 1
-fi
 
-if [[ $build_only ]]; then exit; fi
-if [[ $bench ]]; then
-  status=0
-  if wants kernels; then
-    "$build/bench_gpu" layouts && echo && python3 tests/gpu/gate_bench.py "$build/bench_gpu" || status=$?
-  fi
-  if wants ranks && [[ $nccl ]]; then echo && "$build/ranks_gpu" --bench "${of_ranks[@]}" || status=$?; fi
-  exit "$status"
-fi
-
-log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
-passed=0 failed=0 skipped=0
-# step COMMAND...: runs one that prints a line of counts, and adds them up.
-step() {
-  printf '\n==== %s\n' "$*"
-  local status
-  "$@" 2>&1 | tee "$log"
-  status=${PIPESTATUS[0]}
-  if [[ $(<"$log") =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped ]]; then
-    ((passed += BASH_REMATCH[1], failed += BASH_REMATCH[2], skipped += BASH_REMATCH[3]))
-    # Whatever went wrong beside the tests, such as what a sanitizer found, counts too.
-    if ((status && status != 77 && BASH_REMATCH[2] == 0)); then ((failed += 1)); fi
-  else
-    ((failed += 1))
-  fi
-  return "$status"
-}
-
+# The parts, what tells most first.
+measures() { [[ $bench || $budget ]]; }
+tests() { [[ -z $bench || $budget ]]; }
 if wants kernels; then
-  step "$build/kernels_gpu" "${of_kernels[@]}"
-  if (($? != 77)) && [[ $sanitizer ]]; then
-    if checker=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer); then
-      for tool in memcheck racecheck synccheck initcheck; do
-        step "$checker" --tool "$tool" --error-exitcode 1 "$build/kernels_gpu" --quick "${of_kernels[@]}"
-      done
-    else
-      echo "compute-sanitizer is not installed"
-      ((skipped += 1))
-    fi
-  fi
+  tests && part kernels kernels_gpu "$build/kernels_gpu" "${of_kernels[@]}"
+  measures && part "layouts, measured" bench_gpu "$build/bench_gpu" layouts
+  measures && part "gate, measured" bench_gpu python3 tests/gpu/gate_bench.py "$build/bench_gpu"
 fi
 if wants ranks && [[ $nccl ]]; then
-  step "$build/ranks_gpu" "${of_ranks[@]}"
+  ((${#nodes[@]})) || nodes=(1 2 1+2 2+2 4+4)
+  for sizes in "${nodes[@]}"; do
+    tests && part "ranks $sizes" ranks_gpu "$build/ranks_gpu" --nodes "$sizes" "${of_ranks[@]}"
+  done
+  measures && part "executor, measured" ranks_gpu "$build/ranks_gpu" --bench "${of_ranks[@]}"
 elif wants ranks; then
-  printf '\nnccl.h is not here, so ranks cannot be tried; --nccl DIR names the place\n'
-  ((skipped += 1))
+  absent ranks "nccl.h is not here; --nccl DIR names the place"
 fi
-if wants tools && ((${#tools[@]} == 0)); then
-  printf '\nCLI11, nlohmann-json or NCCL is not here, so the tools cannot be tried; --include DIR names the place\n'
-  ((skipped += 1))
-elif wants tools; then
-  step python3 tests/gpu/tools_test.py --perf "$build/moeccl-perf" --fit "$build/moeccl-fit" "${of_tools[@]}"
+if wants kernels && tests && [[ $sanitizer ]]; then
+  for tool in memcheck racecheck synccheck initcheck; do
+    if [[ $sanitizer_program ]]; then
+      part "kernels, $tool" kernels_gpu "$sanitizer_program" --tool "$tool" --error-exitcode 1 \
+        "$build/kernels_gpu" --quick "${of_kernels[@]}"
+    else
+      absent "kernels, $tool" "compute-sanitizer is not installed"
+    fi
+  done
 fi
+if wants tools && tests; then
+  if ((${#tools[@]})); then
+    part tools "${tools[*]}" python3 tests/gpu/tools_test.py --perf "$build/moeccl-perf" --fit "$build/moeccl-fit" \
+      "${of_tools[@]}"
+  else
+    absent tools "CLI11, nlohmann-json or NCCL is not here; --include DIR names the place"
+  fi
+fi
+((${#names[@]})) || skip "there is nothing to build; see --help"
 
-printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-((passed > 0 && failed == 0)) && exit
-((failed == 0)) && exit 77
-exit 1
+if [[ $build_only ]]; then
+  # shellcheck disable=SC2046  # a part may need several programs
+  build_programs $(printf '%s\n' "${programs[@]}" | tr ' ' '\n' | sort -u)
+  exit
+fi
+run_parts

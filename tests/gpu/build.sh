@@ -4,35 +4,89 @@
 # for $arch, with the NCCL of $nccl and the headers in $include. What of these is empty is found, and stays so
 # where there is none.
 
-nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
-toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+# CUDA's parts may be Python packages too, in folders such as nvidia/cu13 and nvidia/nccl.
+mapfile -t wheels < <(python3 -c '
+import glob, sys
+for place in sys.path:
+    print(*sorted(glob.glob((place or ".") + "/nvidia/*/")), sep="\n")' 2>/dev/null | sed '/^$/d; s,/$,,')
+
+found=() missing=()
+toolkit='' cudart_place='' cublas_place=''
+# find_in VARIABLE WHAT FILE DIR...: sets the variable to the first folder that has the file, and remembers what
+# was found, or what is missing and where it was looked for. The folder is relative to FILE.
+find_in() {
+  local -n place=$1
+  local what=$2 file=$3 folder
+  shift 3
+  place=
+  for folder in "$@"; do
+    [[ $folder && -e $folder/$file ]] || continue
+    place=$folder
+    found+=("$what: $folder/$file")
+    return
+  done
+  missing+=("$what: no $file in $(printf '%s, ' "$@" | sed 's/, $//')")
+}
+
+on_path=$(command -v nvcc)
+find_in toolkit "compiler" bin/nvcc "${on_path:+$(dirname "$(dirname "$(readlink -f "$on_path")")")}" \
+  /usr/local/cuda /usr/local/cuda-* "${wheels[@]}"
+nvcc=${toolkit:+$toolkit/bin/nvcc}
 if [[ -z $arch ]]; then
   if nvidia-smi -L >/dev/null 2>&1; then arch=native; else arch=sm_90; fi
 fi
-if [[ -z $nccl ]]; then
-  in_python=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
-  for place in "$toolkit" /usr "$in_python"; do
-    if [[ $place && -f $place/include/nccl.h ]]; then
-      nccl=$place
-      break
-    fi
-  done
+find_in cudart_place "CUDA runtime" include/cuda_runtime.h "$toolkit" "${wheels[@]}"
+find_in cublas_place "cuBLAS" include/cublas_v2.h "$toolkit" /usr "${wheels[@]}"
+if [[ $nccl ]]; then
+  found+=("NCCL: $nccl/include/nccl.h")
+else
+  find_in nccl "NCCL" include/nccl.h "$toolkit" /usr "${wheels[@]}"
 fi
 # cuBLAS and NCCL are opened by name; the NCCL of $nccl comes before one of the toolkit's.
-for place in "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
-  [[ -d $place && $place != /usr/lib ]] && LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for place in "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
+  [[ -d $place && $place != /usr/lib && $place != /lib ]] &&
+    LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
 export LD_LIBRARY_PATH
 
 # The CPU's kernels are what the GPU's are held against. Where they need a BLAS, plain loops do (tests/gpu/plain).
 kernel_sources=(kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/text.cc)
 
-# has HEADER: whether the compiler finds it.
-has() { echo "#include <$1>" | "$nvcc" ${include:+-I"$include"} -x c++ -E - >/dev/null 2>&1; }
-has nlohmann/json.hpp && json=1 || json=
+# has WHAT HEADER: whether the compiler finds it.
+has() {
+  [[ $nvcc ]] || return
+  if echo "#include <$2>" | "$nvcc" ${include:+-I"$include"} -x c++ -E - >/dev/null 2>&1; then
+    found+=("$1: ${include:-where the compiler looks}, $2")
+  else
+    missing+=("$1: no $2 in ${include:+$include, }where the compiler looks; --include DIR names another place")
+    return 1
+  fi
+}
+has nlohmann-json nlohmann/json.hpp && json=1 || json=
 # moeccl-perf and moeccl-fit need no more than headers beside the library.
 tools=()
-[[ $json && $nccl ]] && has CLI/CLI.hpp && tools=(moeccl-perf moeccl-fit)
+has CLI11 CLI/CLI.hpp && [[ $json && $nccl ]] && tools=(moeccl-perf moeccl-fit)
+if nvidia-smi -L >/dev/null 2>&1; then
+  found+=("GPU: $(nvidia-smi -L | head -1)")
+else
+  missing+=("GPU: nvidia-smi lists none")
+fi
+if python3 -c "import torch" 2>/dev/null; then
+  found+=("PyTorch: Python has it")
+else
+  missing+=("PyTorch: Python has no torch, beside which the gate is measured")
+fi
+if sanitizer_program=$(command -v compute-sanitizer || command -v "$toolkit/bin/compute-sanitizer"); then
+  found+=("compute-sanitizer: $sanitizer_program")
+else
+  missing+=("compute-sanitizer: neither in PATH nor in $toolkit/bin")
+fi
+
+# say_found: what is here and what is not, a line each.
+say_found() {
+  ((${#found[@]})) && printf 'here     %s\n' "${found[@]}"
+  ((${#missing[@]})) && printf 'missing  %s\n' "${missing[@]}"
+}
 
 # The library on a machine without UCX, hwloc, libmd, OpenBLAS and perhaps nlohmann-json: it can do without, or
 # something plain does.
@@ -98,7 +152,10 @@ makefile_for() {
 # build_programs PROGRAM...: makes what is out of date.
 build_programs() {
   local flags="-std=c++20 -O2 --expt-relaxed-constexpr -arch=$arch -I. -Iinclude -Itests/gpu/plain -Xcompiler=-Wall"
-  [[ $nccl && $nccl != /usr ]] && flags+=" -I$nccl/include"
+  local place
+  for place in "$cudart_place" "$cublas_place" "$nccl"; do
+    [[ $place && $place != /usr && $place != "$toolkit" ]] && flags+=" -I$place/include"
+  done
   [[ $include ]] && flags+=" -I$include"
   mkdir -p "$build" && python3 tests/gpu/registry.py . >"$build/registry.new" &&
     python3 tests/gpu/registry.py --schedules . >"$build/schedules_registry.new" || return 1
@@ -108,5 +165,5 @@ build_programs() {
   done
   echo "$flags" | cmp -s - "$build/flags" || echo "$flags" >"$build/flags"
   makefile_for "$flags" "$@" >"$build/Makefile"
-  make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"
+  ${budget:+timeout --kill-after=5 "$(left)"} make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"
 }

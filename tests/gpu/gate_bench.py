@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the softmax top-k gate on a GPU beside the same gate in PyTorch, in one run.
 
-    gate_bench.py BENCH_GPU [--tokens N] [--embedding M] [--choices K] [--experts E...]
+    gate_bench.py BENCH_GPU [--tokens N...] [--embedding M] [--choices K] [--experts E...]
 
 BENCH_GPU is the program that tests/run_gpu.sh --bench builds. Both gates take float32 tokens to experts,
 weights, places and the auxiliary loss; places are given to first choices before second ones, in token order.
@@ -44,10 +44,30 @@ def milliseconds(torch, work, measurements=9, calls=20):
     return statistics.median(times)
 
 
+def compare(torch, options, count, experts):
+    tokens = torch.rand(count, options.embedding, device="cuda") * 2 - 1
+    weights = torch.rand(options.embedding, experts, device="cuda") * 2 - 1
+    capacity = -(-count * options.choices // experts)
+    logits = tokens @ weights
+    output = subprocess.run([options.program, "gate", str(count), str(options.embedding), str(experts),
+                             str(options.choices)], check=True, capture_output=True, text=True).stdout
+    ours = [float(word) for word in output.split()]
+    rows = {"moeccl": ours}
+    product = milliseconds(torch, lambda: tokens @ weights)
+    for name, function in (("eager", gate), ("compiled", torch.compile(gate))):
+        try:
+            rows[name] = [product, milliseconds(torch, lambda: function(torch, logits, options.choices, capacity))]
+        except Exception as error:  # no compiler for it on this machine
+            print(f"{count:>8}{experts:>8}{name:>12}  {str(error).splitlines()[0]}")
+    for name, (first, rest) in rows.items():
+        print(f"{count:>8}{experts:>8}{name:>12}{first:>10.3f}{rest:>10.3f}{first + rest:>10.3f}"
+              f"{rest / ours[1]:>10.1f}{(first + rest) / sum(ours):>10.1f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 128], help="in training, while decoding")
     parser.add_argument("--embedding", type=int, default=4096)
     parser.add_argument("--choices", type=int, default=2)
     parser.add_argument("--experts", type=int, nargs="+", default=[8, 64, 256])
@@ -61,29 +81,12 @@ def main():
         print("there is no GPU")
         sys.exit(77)
 
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {options.tokens} tokens of "
-          f"{options.embedding}, {options.choices} choices; milliseconds")
-    print(f"{'experts':>8}{'':>12}{'product':>10}{'rest':>10}{'all':>10}{'rest, x':>10}{'all, x':>10}")
-    for experts in options.experts:
-        tokens = torch.rand(options.tokens, options.embedding, device="cuda") * 2 - 1
-        weights = torch.rand(options.embedding, experts, device="cuda") * 2 - 1
-        capacity = -(-options.tokens * options.choices // experts)
-        logits = tokens @ weights
-        output = subprocess.run([options.program, "gate", str(options.tokens), str(options.embedding),
-                                 str(experts), str(options.choices)], check=True, capture_output=True,
-                                text=True).stdout
-        ours = [float(word) for word in output.split()]
-        rows = {"moeccl": ours}
-        product = milliseconds(torch, lambda: tokens @ weights)
-        for name, function in (("eager", gate), ("compiled", torch.compile(gate))):
-            try:
-                rows[name] = [product, milliseconds(
-                    torch, lambda: function(torch, logits, options.choices, capacity))]
-            except Exception as error:  # no compiler for it on this machine
-                print(f"{experts:>8}{name:>12}  {str(error).splitlines()[0]}")
-        for name, (first, rest) in rows.items():
-            print(f"{experts:>8}{name:>12}{first:>10.3f}{rest:>10.3f}{first + rest:>10.3f}"
-                  f"{rest / ours[1]:>10.1f}{(first + rest) / sum(ours):>10.1f}")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, tokens of {options.embedding}, "
+          f"{options.choices} choices; milliseconds")
+    print(f"{'tokens':>8}{'experts':>8}{'':>12}{'product':>10}{'rest':>10}{'all':>10}{'rest, x':>10}{'all, x':>10}")
+    for count in options.tokens:
+        for experts in options.experts:
+            compare(torch, options, count, experts)
 
 
 if __name__ == "__main__":

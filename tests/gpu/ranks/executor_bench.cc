@@ -1,5 +1,6 @@
 // What the executor costs beside ncclSend and ncclRecv that are grouped by hand: the same messages, in turns.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <random>
@@ -104,11 +105,21 @@ class ByHand {
   std::vector<Gpu::Event> events_;    // the fork, and the ends of those lanes
 };
 
+// Of a call, on the GPU, and on the host until it is enqueued.
+struct Microseconds {
+  double gpu, host;
+};
+
 template <typename Contender>
-double microseconds(Rank& rank, Contender& contender, int calls) {
-  return 1e3 / calls * rank.device().milliseconds(rank.stream(), [&] {
+Microseconds microseconds(Rank& rank, Contender& contender, int calls) {
+  using Clock = std::chrono::steady_clock;
+  std::chrono::duration<double, std::micro> host{};
+  const double gpu = 1e3 * rank.device().milliseconds(rank.stream(), [&] {
+    const Clock::time_point begin = Clock::now();
     for (int i = 0; i < calls; ++i) contender.call(rank.stream());
+    host = Clock::now() - begin;
   });
+  return {gpu / calls, host.count() / calls};
 }
 
 double median(std::vector<double> values) {
@@ -126,20 +137,24 @@ void measure(Rank& rank, Problem problem) {
     Executor executor(problem, rank);
     ByHand byHand(problem, rank);
     microseconds(rank, executor, calls), microseconds(rank, byHand, calls);
-    std::vector<double> ours, theirs, ratios;
+    std::vector<double> ours, theirs, ratios, ourHost, theirHost;
+    const auto run = [&](auto& contender, std::vector<double>& gpu, std::vector<double>& host) {
+      const Microseconds took = microseconds(rank, contender, calls);
+      gpu.push_back(took.gpu), host.push_back(took.host);
+    };
     std::mt19937 random;  // all ranks draw the same order
     for (int i = 0; i < repetitions; ++i) {
       const bool first = random() % 2 == 0;
-      if (first) ours.push_back(microseconds(rank, executor, calls));
-      theirs.push_back(microseconds(rank, byHand, calls));
-      if (!first) ours.push_back(microseconds(rank, executor, calls));
+      if (first) run(executor, ours, ourHost);
+      run(byHand, theirs, theirHost);
+      if (!first) run(executor, ours, ourHost);
       ratios.push_back(ours.back() / theirs.back());
     }
     if (rank.rank() == 0) {
       const auto [least, most] = std::ranges::minmax(ratios);
-      std::printf("%5d %6d %12zu %12.1f %12.1f %8.3f  (%.3f to %.3f)\n", problem.ranks,
-                  problem.lanes, problem.bytes, median(theirs), median(ours), median(ratios), least,
-                  most);
+      std::printf("%5d %6d %12zu %12.1f %12.1f %8.3f  (%.3f to %.3f) %12.1f %12.1f\n",
+                  problem.ranks, problem.lanes, problem.bytes, median(theirs), median(ours),
+                  median(ratios), least, most, median(theirHost), median(ourHost));
       std::fflush(stdout);
     }
   }
@@ -149,8 +164,8 @@ void measure(Rank& rank, Problem problem) {
 
 RANKS_BENCH(executor) {
   if (rank.rank() == 0)
-    std::printf("%5s %6s %12s %12s %12s %8s  (least to most)\n", "ranks", "lanes", "bytes",
-                "by hand, us", "executor, us", "ratio");
+    std::printf("%5s %6s %12s %12s %12s %8s  (least to most) %12s %12s\n", "ranks", "lanes",
+                "bytes", "by hand, us", "executor, us", "ratio", "host, hand", "host, exec.");
   for (int lanes : {1, 3})
     for (std::size_t bytes : {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23}) {
       if (rank.quick() && bytes > 1 << 14) continue;

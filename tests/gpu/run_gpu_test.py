@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Tests what tests/run_gpu.sh does without a GPU: a compiler and programs that only pretend stand in for nvcc's.
+
+    run_gpu_test.py ROOT
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+
+# Objects are empty; a program does what the file of its name in $FAKE says.
+NVCC = """#!/bin/bash
+target=
+for ((i = 1; i <= $#; ++i)); do
+  [[ ${!i} == -o ]] && { next=$((i + 1)); target=${!next}; }
+  [[ ${!i} == -E ]] && exit 1
+  [[ ${!i} == -c ]] && object=1
+done
+if [[ $object ]]; then : >"$target"; else
+  printf '#!/bin/bash\\nsource %q "$@"\\n' "$FAKE/${target##*/}" >"$target"
+  chmod +x "$target"
+fi
+"""
+
+
+class RunGpu(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.fake = pathlib.Path(self.folder.name)
+        self.build = self.fake / "build"
+        for name in ("cuda_runtime.h", "cublas_v2.h", "nccl.h"):
+            self.write(f"include/{name}", "")
+        self.write("bin/nvcc", NVCC).chmod(0o755)
+        self.write("bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0: none at all'\n").chmod(0o755)
+        self.write("kernels_gpu", "echo 3 passed, 0 failed, 1 skipped\n")
+        self.write("bench_gpu", "echo 17 GB/s\n")
+        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n")
+
+    def write(self, name, text):
+        path = self.fake / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def run_gpu(self, *options, **variables):
+        environment = {**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake}/bin:{os.environ['PATH']}",
+                       **variables}
+        done = subprocess.run(["bash", str(ROOT / "tests/run_gpu.sh"), "--build", str(self.build), *options],
+                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return done.returncode, done.stdout
+
+    def parts(self):
+        found = json.loads((self.build / "results.json").read_text())["parts"]
+        return {part["name"]: part for part in found}
+
+    def test_preflight_names_what_is_missing_and_where_it_looked(self):
+        (self.fake / "include/nccl.h").unlink()
+        (self.fake / "include/cublas_v2.h").unlink()
+        wheel = self.write("packages/nvidia/nccl/include/nccl.h", "").parent.parent
+        code, text = self.run_gpu("--preflight", PYTHONPATH=str(self.fake / "packages"))
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"here     compiler: {self.fake.resolve()}/bin/nvcc\n", text)
+        self.assertIn(f"here     NCCL: {wheel}/include/nccl.h\n", text)
+        self.assertIn("here     GPU: GPU 0: none at all\n", text)
+        self.assertRegex(text, f"missing  cuBLAS: no include/cublas_v2.h in {self.fake.resolve()}, /usr, .*{wheel}")
+        self.assertRegex(text, "missing  CLI11: no CLI/CLI.hpp in where the compiler looks")
+
+    def test_counts_are_added_up(self):
+        code, text = self.run_gpu("--no-sanitizer", "--nodes", "1", "--nodes", "1+2")
+        self.assertEqual(code, 0, text)
+        self.assertIn("\n13 passed, 0 failed, 2 skipped\n", text)
+        self.assertEqual({name: part["status"] for name, part in self.parts().items()},
+                         {"kernels": "passed", "ranks 1": "passed", "ranks 1+2": "passed", "tools": "skipped"})
+
+    def test_failures_are_told(self):
+        self.write("kernels_gpu", "echo 2 passed, 1 failed, 0 skipped; exit 1\n")
+        self.write("ranks_gpu", "exit 3\n")
+        code, text = self.run_gpu("--no-sanitizer", "--nodes", "1")
+        self.assertEqual(code, 1, text)
+        self.assertIn("\n2 passed, 2 failed, 1 skipped\n", text)
+
+    def test_a_budget_stops_and_the_next_call_goes_on(self):
+        options = ["--no-sanitizer", "--nodes", "1", "--budget"]
+        self.assertEqual(self.run_gpu(*options[:3], "--build-only")[0], 0)
+        self.write("bench_gpu", "touch $FAKE/began; sleep 600\n")
+        code, text = self.run_gpu(*options, "15")
+        if not (self.fake / "began").exists():
+            self.skipTest("this machine is too slow now")
+        self.assertEqual(code, 75, text)
+        self.assertEqual(self.parts()["kernels"]["status"], "passed")
+        self.assertEqual(self.parts()["layouts, measured"]["status"], "unfinished")
+        self.assertEqual(self.parts()["ranks 1"]["status"], "unfinished")
+
+        self.write("bench_gpu", "echo 17 GB/s\n")
+        code, text = self.run_gpu(*options, "500")
+        self.assertEqual(code, 0, text)
+        self.assertNotIn("==== kernels:", text)
+        self.assertIn("==== ranks 1:", text)
+        self.assertEqual(self.parts()["layouts, measured"]["output"], ["17 GB/s"])
+        self.assertEqual(self.parts()["kernels"]["passed"], 3)
+
+        # Other options are another run.
+        code, text = self.run_gpu(*options, "500", "--seed", "7")
+        self.assertIn("==== kernels:", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
