@@ -142,6 +142,17 @@ MOECCL_API moecclResult_t moecclTokenRouteDispatchBackward(moecclTokenRoute_t ro
 MOECCL_API moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choices,
                                                    int64_t* rows, int reset);
 
+/* Rows of float8 for Dispatch, and back: `rows` rows of `hidden` elements, a multiple of 128. A row of float8 is its elements,
+ * then a float32 scale for each 128 of them: the largest magnitude among these, by the largest finite value of the type. An
+ * element is worth its value times its scale. A group with a NaN or an infinity becomes NaN. Quantize reads float32, float16
+ * or bfloat16, and Dequantize writes it. Local. Errors: InvalidArgument (types, sizes, buffers that are NULL or overlap). */
+MOECCL_API moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden,
+                                             moecclDataType_t fromType, const void* from,
+                                             moecclDataType_t toType, void* to);
+MOECCL_API moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden,
+                                               moecclDataType_t fromType, const void* from,
+                                               moecclDataType_t toType, void* to);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "src/api/arguments.h"
 #include "src/bootstrap/oob.h"
@@ -27,7 +28,6 @@ constexpr StructKind<moecclTokenRouteConfig_t> kRouteConfig = {
     MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm)};
 
 constexpr int kMostChoices = 128;
-constexpr int kScaled = 128;
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
 
@@ -55,7 +55,7 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
   if (!isWide(config.datatype) && !isNarrow(config.datatype))
     invalid("config.datatype is " + std::to_string(static_cast<int>(config.datatype)) +
             "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2");
-  if (isNarrow(config.datatype) && config.hidden % kScaled != 0)
+  if (isNarrow(config.datatype) && config.hidden % static_cast<std::int64_t>(kScaled) != 0)
     invalid(
         "config.hidden is " + std::to_string(config.hidden) +
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
@@ -194,8 +194,58 @@ std::size_t routeBytes(std::int64_t rows, std::size_t rowBytes) {
   return static_cast<std::size_t>(rows) * rowBytes;
 }
 
+void requireFloat8(const char* name, moecclDataType_t type) {
+  if (!isNarrow(type))
+    invalid(std::string(name) + " is " + std::to_string(static_cast<int>(type)) +
+            "; it must be moecclFloat8e4m3 or moecclFloat8e5m2");
+}
+
+void requireWide(const char* name, moecclDataType_t type) {
+  if (!isWide(type))
+    invalid(std::string(name) + " is " + std::to_string(static_cast<int>(type)) +
+            "; it must be moecclFloat32, Float16 or Bfloat16");
+}
+
+// `wide` of a type with `wideBytes`, and rows of float8.
+void requireRows(std::int64_t rows, std::int64_t hidden, const char* wideName, const void* wide,
+                 std::size_t wideBytes, const char* narrowName, const void* narrow) {
+  constexpr std::int64_t kGroup = static_cast<std::int64_t>(kScaled);
+  if (hidden < 1 || hidden % kGroup != 0 || hidden > std::numeric_limits<std::int32_t>::max())
+    invalid("hidden is " + std::to_string(hidden) + "; it must be a multiple of 128");
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / 8 / hidden;
+  if (rows < 0 || rows > most)
+    invalid("rows is " + std::to_string(rows) + "; it must be 0 to " + std::to_string(most));
+  const auto elements = static_cast<std::size_t>(hidden);
+  requireRoom({{wideName, wide, routeBytes(rows, elements * wideBytes)},
+               {narrowName, narrow, routeBytes(rows, quantisedBytes(elements))}});
+}
+
 }  // namespace
 }  // namespace moeccl
+
+moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
+                                  const void* from, moecclDataType_t toType, void* to) {
+  return moeccl::boundary("moecclQuantizeRows", nullptr, [&] {
+    moeccl::requireWide("fromType", fromType);
+    moeccl::requireFloat8("toType", toType);
+    moeccl::requireRows(rows, hidden, "from", from, moeccl::sizeOf(fromType), "to", to);
+    moeccl::quantise(toType, fromType, static_cast<const std::byte*>(from),
+                     static_cast<std::size_t>(rows), static_cast<std::size_t>(hidden),
+                     static_cast<std::byte*>(to));
+  });
+}
+
+moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
+                                    const void* from, moecclDataType_t toType, void* to) {
+  return moeccl::boundary("moecclDequantizeRows", nullptr, [&] {
+    moeccl::requireFloat8("fromType", fromType);
+    moeccl::requireWide("toType", toType);
+    moeccl::requireRows(rows, hidden, "to", to, moeccl::sizeOf(toType), "from", from);
+    moeccl::dequantise(fromType, toType, static_cast<const std::byte*>(from),
+                       static_cast<std::size_t>(rows), static_cast<std::size_t>(hidden),
+                       static_cast<std::byte*>(to));
+  });
+}
 
 using moeccl::HeldRoute;
 using moeccl::onRoute;

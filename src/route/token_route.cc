@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/weigh.h"
 #include "src/error.h"
@@ -22,8 +23,6 @@ using routes::Knowledge;
 using routes::Relay;
 using routes::RouteAlgorithm;
 using routes::RowList;
-
-constexpr std::size_t kScaled = 128;  // elements that share a scale
 
 // What a rank tells each other rank at first: what its tokens make, and how many entries of rows it will send to that
 // rank, by candidate.
@@ -63,7 +62,7 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
 std::size_t RouteShape::rowBytes() const {
   const auto elements = static_cast<std::size_t>(hidden);
   const std::size_t bytes = elements * sizeOf(datatype);
-  return sizeOf(datatype) > 1 ? bytes : bytes + elements / kScaled * sizeof(float);
+  return sizeOf(datatype) > 1 ? bytes : quantisedBytes(elements);
 }
 
 std::size_t RouteShape::combineRowBytes() const {

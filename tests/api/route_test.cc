@@ -546,6 +546,37 @@ TEST(TokenRouteLoads, CountChoicesAndRowsOfAllRanks) {
   });
 }
 
+TEST(QuantizedRows, ThereAndBack) {
+  constexpr int64_t kHidden = 256;
+  std::vector<float> rows(2 * kHidden), back(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i] = static_cast<float>(static_cast<int>(i % 57) - 28) * (i < kHidden ? 16 : 1);
+  std::vector<unsigned char> quantized(2 * (kHidden + kHidden / 128 * sizeof(float)));
+  for (const moecclDataType_t type : {moecclFloat8e4m3, moecclFloat8e5m2}) {
+    check(moecclQuantizeRows(2, kHidden, moecclFloat32, rows.data(), type, quantized.data()));
+    check(moecclDequantizeRows(2, kHidden, type, quantized.data(), moecclFloat32, back.data()));
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_NEAR(back[i], rows[i], std::abs(rows[i]) / 7) << i;
+  }
+  const auto refuses = [&](moecclResult_t result, const std::vector<std::string>& parts) {
+    checkError(result, moecclInvalidArgument, nullptr, parts);
+  };
+  refuses(
+      moecclQuantizeRows(1, 100, moecclFloat32, rows.data(), moecclFloat8e4m3, quantized.data()),
+      {"hidden is 100", "128"});
+  refuses(
+      moecclQuantizeRows(-1, 128, moecclFloat32, rows.data(), moecclFloat8e4m3, quantized.data()),
+      {"rows is -1"});
+  refuses(moecclQuantizeRows(1, 128, moecclInt32, rows.data(), moecclFloat8e4m3, quantized.data()),
+          {"fromType is 2"});
+  refuses(moecclDequantizeRows(1, 128, moecclFloat16, rows.data(), moecclFloat32, back.data()),
+          {"fromType is 6"});
+  refuses(moecclQuantizeRows(1, 128, moecclFloat32, nullptr, moecclFloat8e4m3, quantized.data()),
+          {"from is NULL", "512 bytes"});
+  refuses(moecclQuantizeRows(1, 128, moecclFloat32, rows.data(), moecclFloat8e4m3, rows.data()),
+          {"overlap"});
+}
+
 TEST(TokenRouteErrors, NameWhatIsWrong) {
   Case c;
   c.nodes = {1};
