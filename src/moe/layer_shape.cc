@@ -199,19 +199,4 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   return shape;
 }
 
-std::int64_t elementCount(std::initializer_list<std::int64_t> sizes) {
-  std::int64_t product = 8;
-  bool zero = false, tooLarge = false;
-  for (std::int64_t size : sizes) {
-    zero |= size == 0;
-    tooLarge |= __builtin_mul_overflow(product, size, &product);
-  }
-  if (zero) return 0;
-  if (tooLarge)
-    throw Error(moecclInvalidArgument,
-                "the layer's buffers exceed the address space; fewer tokens, experts or a smaller "
-                "capacityFactor would fit");
-  return product / 8;
-}
-
 }  // namespace moeccl

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 
 #include "kernels/expert.h"
 #include "kernels/gates/gate.h"
 #include "moeccl/moe.h"
+#include "src/schedule/sizes.h"
 
 namespace moeccl {
 
@@ -69,8 +69,7 @@ bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid);
 
-// The product of sizes, none negative. Throws Error (InvalidArgument) when so many elements, of up
-// to 8 bytes, exceed the address space.
-std::int64_t elementCount(std::initializer_list<std::int64_t> sizes);
+// The same as a schedule knows them. `schedule`: of one of the layer's passes.
+schedules::Sizes sizesOf(const LayerShape& shape, const schedules::Schedule& schedule);
 
 }  // namespace moeccl

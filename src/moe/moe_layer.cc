@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/schedules/registry.h"
 #include "moeccl/model.h"
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
@@ -16,28 +17,26 @@ std::unique_ptr<Compute> computeOf(moecclMemory_t memory, const LayerShape& shap
   return memory == moecclMemoryCuda ? cudaCompute(shape) : cpuCompute(shape);
 }
 
-std::unique_ptr<Schedule> beside(std::unique_ptr<Schedule> schedule, const Groups& groups,
-                                 Compute& compute) {
-  if (compute.shape().residual == 0) return schedule;
-  return withResidual(std::move(schedule), groups, compute);
+const schedules::Schedule& passOf(const LayerShape& shape, Pass pass) {
+  const auto place = static_cast<std::size_t>(shape.schedule) - 1;
+  return schedules::known(schedules::registry()[place], pass,
+                          {.dropless = shape.dropless,
+                           .residual = shape.residual > 0,
+                           .chunks = static_cast<int>(shape.chunks)});
 }
 
-std::unique_ptr<Schedule> scheduleOf(const Groups& groups, Compute& compute) {
-  const bool dropless = compute.shape().dropless;
-  switch (compute.shape().schedule) {
-    case moecclScheduleBaseline:
-      return beside(
-          dropless ? droplessBaselineSchedule(groups, compute) : baselineSchedule(groups, compute),
-          groups, compute);
-    case moecclScheduleS1:
-      return dropless ? droplessS1Schedule(groups, compute) : s1Schedule(groups, compute);
-    case moecclScheduleS2:
-      return beside(s2Schedule(groups, compute), groups, compute);
-    case moecclSchedulePpMoe:
-      return ppMoeSchedule(groups, compute);
-    default:
-      throw Error(moecclInternalError, "no such schedule");
+// Rows of the experts at a time.
+std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Sizes& sizes) {
+  std::int64_t rows = 0;
+  for (const schedules::Phase& phase : schedule.phases) {
+    if (phase.kind != schedules::Kind::experts) continue;
+    const schedules::Shape& shape = schedule.tables[static_cast<std::size_t>(phase.reads[0])].shape;
+    if (std::ranges::any_of(shape, schedules::boundLate)) continue;
+    rows = std::max(rows, std::ranges::count(shape, schedules::Dim::keptRows) > 0
+                              ? sizes.at(schedules::Dim::tokens)
+                              : sizes.elements(std::span(shape).first(shape.size() - 1)));
   }
+  return rows;
 }
 
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
@@ -69,11 +68,16 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
     : groups_(groupsOf(grid)),
       shape_(chosenShape(groups_, config, requested)),
       compute_(computeOf(memory, shape_)),
-      schedule_(scheduleOf(groups_, *compute_)),
-      sums_(*compute_),
+      forward_(passOf(shape_, Pass::forward)),
+      backward_(shape_.training ? &passOf(shape_, Pass::backward) : nullptr),
+      sizes_(sizesOf(shape_, forward_)),
+      executor_(forward_, backward_, sizes_, groups_, *compute_),
+      work_(groups_, *compute_, forward_),
+      pass_(executor_, work_),
       stats_(*compute_),
       choices_(*compute_),
       passed_(compute_->mark()) {
+  compute_->reserveRows(rowsAtOnce(forward_, sizes_));
   compute_->await(nullptr);  // what has been cleared
 }
 
@@ -85,78 +89,100 @@ MoeLayer::~MoeLayer() {
 }
 
 void MoeLayer::setWeights(const LayerWeights& weights) {
-  weights_ = weights;
+  LayerWeights ours = weights;
   // One of the summands of an expert's shards brings the second bias.
-  if (groups_.esp.rank != 0) weights_.b2 = nullptr;
+  if (groups_.esp.rank != 0) ours.b2 = nullptr;
+  work_.setWeights(ours);
 }
 
-moecclResult_t MoeLayer::begin(moecclStream_t& stream) {
-  schedule_->beginPass();
+moecclStream_t MoeLayer::begin(moecclStream_t stream) {
   if (compute_->onStreams()) {
     compute_->requireUsable(stream);
     passed_->holdUp(stream);
-    return moecclSuccess;
+    return stream;
   }
   const moecclResult_t result = moecclStreamSynchronize(stream);
-  if (result != moecclSuccess) keepFailure("the stream's earlier work");
-  stream = nullptr;
-  return result;
+  if (result != moecclSuccess)
+    throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
+  return nullptr;
 }
 
-template <typename Pass>
-moecclResult_t MoeLayer::run(moecclStream_t stream, Pass pass) {
-  moecclResult_t result = begin(stream);
-  if (result != moecclSuccess) return result;
+template <typename Start, typename End>
+void MoeLayer::run(moecclStream_t stream, Start start, End end) {
+  stream = begin(stream);
   try {
-    result = pass(stream);
-    if (result == moecclSuccess) passed_->set(stream);
+    start(stream);
+    while (pass_.advance()) runExperts(stream);
+    end(stream);
+    passed_->set(stream);
+  } catch (const schedules::ExchangeError&) {
+    abandon(stream);
+    throw;
   } catch (const Error& e) {
-    const std::string last = schedule_->lastPhase();
+    const std::string last = pass_.lastExchange();
     abandon(stream);
     throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
+  } catch (...) {
+    abandon(stream);
+    throw;
   }
-  if (result == moecclSuccess) return result;
-  keepFailure(schedule_->failedPhase());
-  abandon(stream);
-  return result;
 }
 
-// Before anything else fails on this thread.
-void MoeLayer::keepFailure(const char* phase) {
-  failure_ = std::string(phase) + ": " + moecclGetLastError(nullptr);
+void MoeLayer::runExperts(moecclStream_t stream) {
+  const schedules::ExpertsStep& step = pass_.experts();
+  const std::int64_t most = compute_->expertsAtOnce(), experts = std::ssize(step.begins) - 1;
+  const LayerWeights& weights = work_.weights();
+  for (const schedules::ExpertRun& run : step.copies) {
+    const std::int64_t begins[] = {0, run.count}, at = run.begin * shape_.embedding;
+    compute_->expertBackward(weights, run.counts ? work_.gradients() : LayerGradients{},
+                             {run.expert, begins}, compute_->at(step.given, at),
+                             compute_->at(step.gradients, at), stream);
+    pass_.progress();
+  }
+  for (std::int64_t first = 0; first < experts && step.copies.empty(); first += most) {
+    const std::int64_t count = std::min(most, experts - first);
+    const ExpertRows rows{
+        step.first + first,
+        step.begins.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count) + 1)};
+    if (step.backward)
+      compute_->expertBackward(weights, work_.gradients(), rows, step.given, step.gradients,
+                               stream);
+    else
+      compute_->expertForward(weights, rows, step.given, step.made, stream);
+    pass_.progress();
+  }
 }
 
 // What is queued belongs to the pass all the same, and the next one comes after it.
 void MoeLayer::abandon(moecclStream_t stream) {
   try {
-    schedule_->abandon(stream);
+    pass_.abandon();
     passed_->set(stream);
   } catch (const Error&) {  // what failed before is what is told
   }
 }
 
-moecclResult_t MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
-  const moecclResult_t result = run(stream, [&](moecclStream_t on) {
+void MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
+  const auto start = [&](moecclStream_t on) {
     hasStats_ = false;
-    const moecclResult_t passed = schedule_->forward(weights_, step_, input, output, sums_, on);
-    if (passed != moecclSuccess) return passed;
-    stats_.summarise(sums_, on);
-    choices_.add(sums_, on);
-    return passed;
+    work_.setStep(step_);
+    pass_.start(Pass::forward, input, output, on);
+  };
+  run(stream, start, [&](moecclStream_t on) {
+    stats_.summarise(work_.batchSums(), on);
+    choices_.add(work_.batchSums(), on);
   });
-  if (result != moecclSuccess) return result;
   hasStats_ = true;
   ++step_;
-  return moecclSuccess;
 }
 
-moecclResult_t MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale,
-                                  void* inputGradient, moecclStream_t stream) {
-  return run(stream, [&](moecclStream_t on) {
-    return schedule_->backward(weights_, outputGradient,
-                               stats_.lossBackward(auxiliaryLossScale, on), gradients_,
-                               inputGradient, on);
-  });
+void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
+                        moecclStream_t stream) {
+  const auto start = [&](moecclStream_t on) {
+    pass_.start(Pass::backward, outputGradient, inputGradient, on);
+    work_.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
+  };
+  run(stream, start, [](moecclStream_t) {});
 }
 
 const BatchStats& MoeLayer::stats() {
@@ -164,7 +190,7 @@ const BatchStats& MoeLayer::stats() {
   return stats_;
 }
 
-moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
+void MoeLayer::updateBias(double* bias, double speed) {
   passed_->await();
   // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
   // same experts above their mean.
@@ -172,10 +198,9 @@ moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
   const moecclResult_t result =
       moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,
                       groups_.world.comm, nullptr);
-  if (result != moecclSuccess) {
-    keepFailure("AllReduce of the choices per expert");
-    return result;
-  }
+  if (result != moecclSuccess)
+    throw Error(result,
+                std::string("AllReduce of the choices per expert: ") + moecclGetLastError(nullptr));
   std::vector<double> counts(experts), updated(experts);
   const std::size_t bytes = experts * sizeof(double);
   compute_->toHost(counts.data(), choices_.spare(), bytes, nullptr);
@@ -184,7 +209,6 @@ moecclResult_t MoeLayer::updateBias(double* bias, double speed) {
   compute_->fromHost(bias, updated.data(), bytes, nullptr);
   choices_.clear(nullptr);
   compute_->await(nullptr);
-  return moecclSuccess;
 }
 
 }  // namespace moeccl

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "moeccl/moe.h"
-#include "src/moe/schedule.h"
+#include "src/moe/layer_work.h"
+#include "src/schedule/executor.h"
 
 namespace moeccl {
 
@@ -25,19 +25,18 @@ class MoeLayer {
   const Groups& groups() const { return groups_; }
 
   void setWeights(const LayerWeights& weights);
-  bool hasWeights() const { return weights_.gate.gate != nullptr; }
+  bool hasWeights() const { return work_.weights().gate.gate != nullptr; }
 
-  // As moecclMoeForward. On failure failure() says where and why; where computation fails it throws Error.
-  moecclResult_t forward(const void* input, void* output, moecclStream_t stream);
-  void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
-  // As moecclMoeBackward, after a forward of a layer for training; else as forward.
-  moecclResult_t backward(const void* outputGradient, double auxiliaryLossScale,
-                          void* inputGradient, moecclStream_t stream);
+  // As moecclMoeForward. Throws Error, as do the others.
+  void forward(const void* input, void* output, moecclStream_t stream);
+  void setGradients(const LayerGradients& gradients) { work_.setGradients(gradients); }
+  // As moecclMoeBackward, after a forward of a layer for training.
+  void backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
+                moecclStream_t stream);
   // As moecclMoeLayerSetStep, SetFirstBatch and moecclMoeUpdateBias.
   void setStep(std::int64_t step) { step_ = step; }
-  void setFirstBatch(std::int64_t first) { schedule_->setFirstBatch(first); }
-  moecclResult_t updateBias(double* bias, double speed);
-  const std::string& failure() const { return failure_; }
+  void setFirstBatch(std::int64_t first) { work_.setFirstBatch(first); }
+  void updateBias(double* bias, double speed);
 
   // Whether there has been a forward, and the last one did not fail.
   bool hasStats() const { return hasStats_; }
@@ -45,28 +44,29 @@ class MoeLayer {
   const BatchStats& stats();
 
  private:
-  // Before a pass: on return `stream` is what its work goes on.
-  moecclResult_t begin(moecclStream_t& stream);
-  // Calls pass() between begin and the mark of its end.
-  template <typename Pass>
-  moecclResult_t run(moecclStream_t stream, Pass pass);
-  void keepFailure(const char* phase);
+  // Before a pass: what its work goes on.
+  moecclStream_t begin(moecclStream_t stream);
+  // A pass: start(stream) starts it, end(stream) is what follows it.
+  template <typename Start, typename End>
+  void run(moecclStream_t stream, Start start, End end);
+  void runExperts(moecclStream_t stream);
   // After a pass that failed or threw.
   void abandon(moecclStream_t stream);
 
   Groups groups_;
   LayerShape shape_;
   std::unique_ptr<Compute> compute_;
-  std::unique_ptr<Schedule> schedule_;
-  LayerWeights weights_;
-  LayerGradients gradients_;
-  BatchSums sums_;
+  const schedules::Schedule& forward_;
+  const schedules::Schedule* backward_;  // of a layer for training
+  schedules::Sizes sizes_;
+  schedules::Executor executor_;
+  LayerWork work_;
+  schedules::PassRun pass_;
   BatchStats stats_;
   ChoiceCounts choices_;          // since the last updateBias
   std::unique_ptr<Mark> passed_;  // behind the last pass
   bool hasStats_ = false;
   std::int64_t step_ = 0;
-  std::string failure_;
 };
 
 }  // namespace moeccl

@@ -33,17 +33,17 @@ class Router {
   virtual void combine(const void* rows, std::int64_t expertStride, void* output,
                        moecclStream_t stream) = 0;
 
-  // The same backward, for a router that keeps. combineBackward sets weightGradients; scatterBackward sets
-  // the gradient of the input, to which gateBackward adds what comes by the gate. sumGradients: as of
-  // BatchStats::lossBackward. gradients are added to.
+  // The same backward, for a router that keeps. combineBackward sets weightGradients [tokens][choices];
+  // scatterBackward sets the gradient of the input, to which gateBackward adds what comes by the gate. sumGradients:
+  // as of BatchStats::lossBackward. gradients are added to.
   virtual void combineBackward(const void* rows, const void* outputGradient,
-                               std::int64_t expertStride, void* rowGradients,
+                               std::int64_t expertStride, void* rowGradients, void* weightGradients,
                                moecclStream_t stream) = 0;
   virtual void scatterBackward(const void* rowGradients, std::int64_t expertStride,
                                void* inputGradient, moecclStream_t stream) = 0;
-  virtual void gateBackward(const GateWeights& gate, const double* sumGradients,
-                            const GateGradients& gradients, void* inputGradient,
-                            moecclStream_t stream) = 0;
+  virtual void gateBackward(const GateWeights& gate, const void* weightGradients,
+                            const double* sumGradients, const GateGradients& gradients,
+                            void* inputGradient, moecclStream_t stream) = 0;
 
   // Without places between: the choices that have one, expert by expert. list makes the list and returns
   // where each expert's begin in it, [experts + 1] on the host, valid until the next route.
@@ -59,11 +59,6 @@ class Router {
                            void* rowGradients, void* weightGradients, moecclStream_t stream) = 0;
   virtual void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                               moecclStream_t stream) = 0;
-
-  // Of a router that keeps: what was routed, and the gradients of its weights, [tokens][choices], which
-  // gateBackward reads.
-  virtual const void* keptInput() const = 0;
-  virtual void* weightGradients() = 0;
 };
 
 }  // namespace moeccl

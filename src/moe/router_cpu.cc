@@ -39,7 +39,6 @@ CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool ke
       {keeps ? tokens : std::min(tokens, shape.partTokens), gates::logitsPerToken(shape.gate)}));
   if (!keeps) return;
   input_.resize(sized({tokens, shape.embedding}));
-  weightGradients_.resize(perChoice);
 }
 
 template <typename Real>
@@ -115,9 +114,9 @@ void CpuRouter<Real>::combine(const void* rows, std::int64_t expertStride, void*
 template <typename Real>
 void CpuRouter<Real>::combineBackward(const void* rows, const void* outputGradient,
                                       std::int64_t expertStride, void* rowGradients,
-                                      moecclStream_t) {
+                                      void* weightGradients, moecclStream_t) {
   combineTokensBackward(choices(), read<Real>(rows), read<Real>(outputGradient), shape_.embedding,
-                        expertStride, written<Real>(rowGradients), weightGradients_.data());
+                        expertStride, written<Real>(rowGradients), written<Real>(weightGradients));
   clearUnusedPlaces(expertStride, written<Real>(rowGradients));
 }
 
@@ -129,11 +128,11 @@ void CpuRouter<Real>::scatterBackward(const void* rowGradients, std::int64_t exp
 }
 
 template <typename Real>
-void CpuRouter<Real>::gateBackward(const GateWeights& gate, const double* sumGradients,
-                                   const GateGradients& gradients, void* inputGradient,
-                                   moecclStream_t) {
+void CpuRouter<Real>::gateBackward(const GateWeights& gate, const void* weightGradients,
+                                   const double* sumGradients, const GateGradients& gradients,
+                                   void* inputGradient, moecclStream_t) {
   gate_.backward(parametersOf<Real>(gate), {input_.data(), tokens_, firstToken_, draw_},
-                 logits_.data(), chosen_.data(), weightGradients_.data(), sumGradients,
+                 logits_.data(), chosen_.data(), read<Real>(weightGradients), sumGradients,
                  {written<Real>(gradients.gate), written<Real>(gradients.noise),
                   written<Real>(inputGradient)});
 }

@@ -25,11 +25,11 @@ class CpuRouter final : public Router {
   void combine(const void* rows, std::int64_t expertStride, void* output,
                moecclStream_t stream) override;
   void combineBackward(const void* rows, const void* outputGradient, std::int64_t expertStride,
-                       void* rowGradients, moecclStream_t stream) override;
+                       void* rowGradients, void* weightGradients, moecclStream_t stream) override;
   void scatterBackward(const void* rowGradients, std::int64_t expertStride, void* inputGradient,
                        moecclStream_t stream) override;
-  void gateBackward(const GateWeights& gate, const double* sumGradients,
-                    const GateGradients& gradients, void* inputGradient,
+  void gateBackward(const GateWeights& gate, const void* weightGradients,
+                    const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
   const std::int64_t* list(moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
@@ -38,8 +38,6 @@ class CpuRouter final : public Router {
                    void* weightGradients, moecclStream_t stream) override;
   void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                       moecclStream_t stream) override;
-  const void* keptInput() const override { return input_.data(); }
-  void* weightGradients() override { return weightGradients_.data(); }
 
  private:
   // Before the tokens from firstToken on are gated.
@@ -69,7 +67,6 @@ class CpuRouter final : public Router {
   std::vector<std::int64_t> used_;             // [groups][experts]
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them, once that is asked for
   std::vector<Real> input_;                    // [tokens][embedding]
-  std::vector<Real> weightGradients_;          // [tokens][choices]
 };
 
 }  // namespace moeccl

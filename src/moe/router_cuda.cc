@@ -46,7 +46,6 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
   }
   if (!keeps) return;
   input_ = room<float>(compute, {tokens, shape_.embedding});
-  weightGradients_ = room<float>(compute, {tokens, shape_.choices});
 }
 
 void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
@@ -122,9 +121,10 @@ void CudaRouter::combine(const void* rows, std::int64_t expertStride, void* outp
 
 void CudaRouter::combineBackward(const void* rows, const void* outputGradient,
                                  std::int64_t expertStride, void* rowGradients,
-                                 moecclStream_t stream) {
+                                 void* weightGradients, moecclStream_t stream) {
   cuda::combineTokensBackward(shape_.datatype, choices(), rows, outputGradient, shape_.embedding,
-                              expertStride, rowGradients, in<float>(weightGradients_), stream);
+                              expertStride, rowGradients, static_cast<float*>(weightGradients),
+                              stream);
   clearUnusedPlaces(expertStride, rowGradients, stream);
 }
 
@@ -134,12 +134,12 @@ void CudaRouter::scatterBackward(const void* rowGradients, std::int64_t expertSt
                               expertStride, inputGradient, stream);
 }
 
-void CudaRouter::gateBackward(const GateWeights& gate, const double* sumGradients,
-                              const GateGradients& gradients, void* inputGradient,
-                              moecclStream_t stream) {
+void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradients,
+                              const double* sumGradients, const GateGradients& gradients,
+                              void* inputGradient, moecclStream_t stream) {
   gate_.backward(parametersOf(gate), {in<float>(input_), tokens_, firstToken_, draw_},
-                 in<double>(logits_), in<std::int32_t>(chosen_), in<float>(weightGradients_),
-                 sumGradients,
+                 in<double>(logits_), in<std::int32_t>(chosen_),
+                 static_cast<const float*>(weightGradients), sumGradients,
                  {static_cast<float*>(gradients.gate), static_cast<float*>(gradients.noise),
                   static_cast<float*>(inputGradient)},
                  memory_.blas(), memory_.workspace(), stream);

@@ -45,11 +45,11 @@ class CudaRouter final : public Router {
   void combine(const void* rows, std::int64_t expertStride, void* output,
                moecclStream_t stream) override;
   void combineBackward(const void* rows, const void* outputGradient, std::int64_t expertStride,
-                       void* rowGradients, moecclStream_t stream) override;
+                       void* rowGradients, void* weightGradients, moecclStream_t stream) override;
   void scatterBackward(const void* rowGradients, std::int64_t expertStride, void* inputGradient,
                        moecclStream_t stream) override;
-  void gateBackward(const GateWeights& gate, const double* sumGradients,
-                    const GateGradients& gradients, void* inputGradient,
+  void gateBackward(const GateWeights& gate, const void* weightGradients,
+                    const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
   const std::int64_t* list(moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
@@ -58,8 +58,6 @@ class CudaRouter final : public Router {
                    void* weightGradients, moecclStream_t stream) override;
   void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                       moecclStream_t stream) override;
-  const void* keptInput() const override { return input_.get(); }
-  void* weightGradients() override { return weightGradients_.get(); }
 
  private:
   // Before the tokens from firstToken on are gated.
@@ -103,7 +101,6 @@ class CudaRouter final : public Router {
   Memory used_;                      // [groups][experts]
   Memory begins_, listed_;           // as listByExpert makes them
   Memory input_;                     // [tokens][embedding]
-  Memory weightGradients_;           // [tokens][choices]
   std::vector<std::int64_t> hostBegins_;
 };
 

@@ -646,14 +646,14 @@ std::vector<Gone> layersThatRank1Leaves() {
   return {{"Baseline", moecclScheduleBaseline, {"ESP-AllGather: ", "first EP-AlltoAll: "}},
           {"S1", moecclScheduleS1, {"dispatch: "}},
           {"S1InChunks", moecclScheduleS1, {"dispatch: "}, 3},
-          {"S2", moecclScheduleS2, {"MP-Split and dispatch: "}},
+          {"S2", moecclScheduleS2, {"dispatch: "}},
           {"PpMoe", moecclSchedulePpMoe, {"AllReduce: "}},
           {"S1Dropless", moecclScheduleS1, first, 1, true},
           {"BaselineDropless", moecclScheduleBaseline, first, 1, true},
           {"S1DroplessWithResidual", moecclScheduleS1, first, 1, true, 3},
           {"BaselineDroplessWithResidual", moecclScheduleBaseline, first, 1, true, 3},
           {"S1WithResidual", moecclScheduleS1, {"dispatch: ", "MP-"}, 1, false, 3},
-          {"S2WithResidual", moecclScheduleS2, {"MP-"}, 1, false, 3},
+          {"S2WithResidual", moecclScheduleS2, {"dispatch: ", "MP-"}, 1, false, 3},
           {"PpMoeWithResidual", moecclSchedulePpMoe, {"AllReduce: ", "MP-"}, 1, false, 3}};
 }
 

@@ -31,9 +31,10 @@ PARTS = {
     "src/exec": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch"],
     "src/comm": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch", "src/exec"],
     "src/route": ["algorithms", "algorithms/routes", "kernels", "src", "src/cost", "src/exec", "src/comm"],
-    "src/moe": ["kernels", "src"],
+    "src/schedule": ["algorithms/schedules", "src"],
+    "src/moe": ["algorithms/schedules", "kernels", "src", "src/schedule"],
     "src/api": ["algorithms", "algorithms/routes", "algorithms/schedules", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select",
-                "src/route", "src/moe"],
+                "src/route", "src/schedule", "src/moe"],
     "src/bindings": [],
     "perf": ["examples/common"],
     "perf/plan": ["algorithms", "algorithms/schedules", "perf", "src/verify"],
@@ -58,7 +59,8 @@ HEADERS = [
     (r"include/(?!moeccl/nccl\.h).*", CUDA, "public headers show no CUDA type; nccl.h alone may"),
     (r"src/exec/.*", r"algorithms/(collective|registry)\.h",
      "executors do not know which collective or algorithm they run"),
-    (r"src/moe/.*", r"algorithms/.*|src/(?!moe/|[^/]*$).*", "the MoE layer stands on the public API"),
+    (r"src/(moe|schedule)/.*", r"algorithms/(?!schedules/).*|src/(?!moe/|schedule/|[^/]*$).*",
+     "schedules run, and the MoE layer stands, on the public API"),
 ]
 
 # (files, what their code must not say, why)

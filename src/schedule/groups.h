@@ -2,6 +2,7 @@
 // each.
 #pragma once
 
+#include "algorithms/schedules/schedule.h"
 #include "moeccl/moeccl.h"
 
 namespace moeccl {
@@ -16,6 +17,13 @@ struct Groups {
   moecclGrid_t grid;
   moecclGridShape_t shape;
   Group world, mp, ep, esp;
+
+  const Group& of(GroupKind group) const {
+    return group == GroupKind::mp    ? mp
+           : group == GroupKind::ep  ? ep
+           : group == GroupKind::esp ? esp
+                                     : world;
+  }
 };
 
 // Throws Error.

@@ -1,4 +1,4 @@
-#include "src/moe/groups.h"
+#include "src/schedule/groups.h"
 
 #include "src/error.h"
 

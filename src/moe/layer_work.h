@@ -1,0 +1,79 @@
+// What a pass of the layer computes beside its experts: gate, ways of tokens to rows and back, residual branch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "src/moe/balance.h"
+#include "src/moe/compute.h"
+#include "src/moe/router.h"
+#include "src/schedule/groups.h"
+#include "src/schedule/work.h"
+
+namespace moeccl {
+
+// Memory, elements and streams as in src/schedule/mover.h. What it is made with must outlive it.
+class LayerWork final : public schedules::Work {
+ public:
+  LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward);
+
+  // For the passes from now on. step: of the training, for what is random, as is the number of the first MP group's
+  // batch.
+  void setWeights(const LayerWeights& weights) { weights_ = weights; }
+  void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
+  void setStep(std::int64_t step) { step_ = step; }
+  void setFirstBatch(std::int64_t first) { firstBatch_ = first; }
+  // By the gate's sums, as of BatchStats::lossBackward.
+  void setSumGradients(const double* gradients) { sumGradients_ = gradients; }
+
+  const LayerWeights& weights() const { return weights_; }
+  const LayerGradients& gradients() const { return gradients_; }
+  const BatchSums& batchSums() const { return sums_; }
+
+  void gate(const schedules::Step& step, std::span<std::int64_t> counts) override;
+  void permute(const schedules::Step& step) override;
+  void combine(const schedules::Step& step) override;
+  void residual(const schedules::Step& step) override;
+  void gateBackward(const schedules::Step& step) override;
+  void permuteBackward(const schedules::Step& step) override;
+  void combineBackward(const schedules::Step& step) override;
+  void residualBackward(const schedules::Step& step) override;
+  std::span<const std::int64_t> keptBegins() override { return keptBegins_; }
+  double* sums() override { return sums_.rows(); }
+  void addGradients(schedules::Dim which, const void* gradients, moecclStream_t stream) override;
+
+ private:
+  // What is random about the batch of a rank of the world; nothing is but in training.
+  std::optional<gates::Draw> drawOf(int rank) const;
+  // Of the table of routing of one chunk, or of the own batch.
+  Router& routerOf(const schedules::Table& routing);
+  void setCounts(const schedules::Table& table, std::span<std::int64_t> counts);
+  void setKept();
+  // The rank's own choices in the list of a router, or those of the expert that the step is about.
+  Router::Listed listed(const schedules::Step& step, Router& router) const;
+  // Tokens of a table [tokens][...] or of the rank's part, or chunk of it, without padding.
+  std::int64_t tokensOf(const schedules::Table& table) const;
+  // Places per expert in a table of rows, over all batches.
+  std::int64_t stride(const schedules::Table& rows) const;
+  void permuteBatches(const schedules::Step& step);
+  // Where the weights of the residual branch, or their gradients, lie behind each other.
+  MlpGradients residualIn(void* all) const;
+
+  Compute& compute_;
+  const LayerShape shape_;
+  const Groups& groups_;
+  std::vector<std::unique_ptr<Router>> routers_;  // by ESP rank, or by chunk
+  bool ofBatches_;                                // by ESP rank
+  std::vector<const std::int64_t*> begins_;       // by router, as its list says
+  BatchSums sums_, otherSums_;                    // the others are not looked at
+  std::vector<std::int64_t> keptBegins_;
+  LayerWeights weights_;
+  LayerGradients gradients_;
+  const double* sumGradients_ = nullptr;
+  std::int64_t step_ = 0, firstBatch_ = 0;
+};
+
+}  // namespace moeccl

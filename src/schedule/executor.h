@@ -1,0 +1,194 @@
+// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by Mover, and what only the
+// layer can compute by Work. It computes nothing itself.
+//
+// A pass stops before its experts, for whoever made it to compute them:
+//
+//     pass.start(...);
+//     while (pass.advance()) {
+//       ... pass.experts() ...
+//     }
+//
+// Any call may throw Error. Where an exchange failed it is an ExchangeError, whose text begins with the phase.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/error.h"
+#include "src/schedule/binding.h"
+#include "src/schedule/mover.h"
+#include "src/schedule/rows.h"
+#include "src/schedule/work.h"
+
+namespace moeccl::schedules {
+
+class ExchangeError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Rows of one of the rank's own experts.
+struct ExpertRun {
+  std::int64_t expert, begin, count;
+  bool counts;  // for the gradients of weights: else they are copies of rows elsewhere
+};
+
+// What is due at a stop. Rows are [embedding] wide, each expert's together.
+struct ExpertsStep {
+  bool backward;
+  std::int64_t first;                    // of the rank's own experts
+  std::span<const std::int64_t> begins;  // of the rows of expert first + i, and where the last ends
+  const void* given;                     // forward, and backward the same rows
+  void* made;                            // forward: where results go, which may be `given`
+  void* gradients;  // backward: of the results, to be replaced by those of `given`
+  // Backward, where rows are there several times: all of them, run by run; else empty.
+  std::span<const ExpertRun> copies;
+};
+
+// The schedules of a layer, and what all of its passes share. All it is made from must outlive it.
+class Executor {
+ public:
+  // `backward`: null: none.
+  Executor(const Schedule& forward, const Schedule* backward, const Sizes& sizes,
+           const Groups& groups, Mover& mover);
+
+  const Sizes& sizes() const { return sizes_; }
+  const Groups& groups() const { return groups_; }
+  Mover& mover() const { return mover_; }
+  const Binding& forward() const { return forward_; }
+  const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
+  // Of which passes have what is not their own.
+  std::vector<Memory>& memory() { return memory_; }
+  std::vector<std::int64_t>& room() { return room_; }
+  // Stream `number` of a schedule, from 1 on.
+  SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
+  const std::vector<Buffer>& buffers() const {
+    return backward_ ? backward_->buffers() : forward_.buffers();
+  }
+  std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
+
+ private:
+  const Sizes& sizes_;
+  const Groups& groups_;
+  Mover& mover_;
+  Binding forward_;
+  std::optional<Binding> backward_;
+  std::vector<Memory> memory_;
+  std::vector<std::int64_t> room_;
+  std::vector<std::unique_ptr<SideStream>> sides_;
+};
+
+// A forward pass and what is kept of it, and its backward pass.
+class PassRun {
+ public:
+  // Both must outlive this.
+  PassRun(Executor& executor, Work& work);
+
+  // input and output [tokens][embedding] may be the same; the caller's while the pass is under way.
+  void start(Pass pass, const void* input, void* output, moecclStream_t stream);
+  // Goes on to the next experts, or to the end of the pass: then false. What advance() returned true for has been
+  // computed.
+  bool advance();
+  const ExpertsStep& experts() const { return step_; }
+  // Between two experts: lets exchanges advance.
+  void progress();
+  // After a failure: what is under way beside the stream comes before what that is asked for next.
+  void abandon();
+  // The last exchange of the pass that did not fail; "": none.
+  const char* lastExchange() const { return lastExchange_; }
+
+ private:
+  // One of the two passes.
+  struct Half {
+    explicit Half(const Binding& bound) : binding(bound) {}
+    const Schedule& schedule() const { return binding.schedule(); }
+
+    const Binding& binding;
+    std::vector<std::optional<Layout>> layouts;  // by table, of those with runs
+    std::vector<char> written;                   // by table: in this pass
+    std::vector<int> gradients;  // of weights, that nobody reads: to be added to the caller's
+  };
+
+  const Schedule& schedule() const { return half_->schedule(); }
+  const Table& table(int index) const { return schedule().tables[static_cast<std::size_t>(index)]; }
+  void makeLayouts(Half& half, const Half* forward);
+  static void findGradients(Half& half);
+  Memory& memoryOf(std::size_t buffer);
+  std::int64_t& roomOf(std::size_t buffer);
+  void reserve(std::size_t buffer, std::int64_t bytes);
+  void reserveKept();
+
+  void* at(int table) const;
+  const Layout& layout(int table) const { return *half_->layouts[static_cast<std::size_t>(table)]; }
+  std::int64_t elements(int table) const;
+  std::int64_t rowsOf(int table) const;  // of one that is bound late
+  std::int64_t summands(int table) const;
+
+  void step();
+  void bind(const Phase& phase);
+  void wait(std::size_t index);
+  void join(int stream, const std::string& phase);
+  void check(const std::string& phase, moecclResult_t result);
+  void run(const Phase& phase);
+  void compute(const Phase& phase);
+  void gate(const Step& step);
+  void setExperts(const Phase& phase);
+  void listCopies(int rows);
+  void finish();
+
+  // exchanges.cc
+  void exchange(const Phase& phase);
+  moecclResult_t even(const Phase& phase, moecclStream_t stream);
+  moecclResult_t ofRows(const Phase& phase, moecclStream_t stream);
+  moecclResult_t reduceAll(const Phase& phase, moecclStream_t stream);
+  void addSummands(const Phase& phase);
+  void clearPadding(int table, moecclStream_t stream);
+
+  // moves.cc
+  void split(const Phase& phase);
+  void joinParts(const Phase& phase);
+  void regroup(const Phase& phase);
+  void regroupRuns(const Phase& phase);
+  void regroupBlocks(const Phase& phase, const void* from, std::int64_t distance,
+                     std::size_t depth);
+  void add(const Phase& phase);
+  std::int64_t tokensOf(const Table& table) const;  // of the rank's part, or chunk of it
+
+  Executor& executor_;
+  Work& work_;
+  Mover& mover_;
+  const Sizes& sizes_;
+  const Groups& groups_;
+  Counts counts_;
+  Half forward_;
+  std::optional<Half> backward_;
+  std::vector<Memory> memory_;  // the pass's own
+  std::vector<std::int64_t> room_, needed_;
+
+  // Of the pass under way:
+  Half* half_ = nullptr;
+  const void* input_ = nullptr;
+  void* output_ = nullptr;
+  moecclStream_t stream_ = nullptr;
+  std::size_t next_ = 0;           // phase
+  std::int64_t expert_ = -1;       // of those that go one by one; -1: none do
+  std::size_t firstOfExpert_ = 0;  // phase of these
+  bool stopped_ = false;           // at the experts of phase next_
+  bool bound_ = false;             // rows that are bound late
+  std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it
+  std::vector<int> queued_;        // by stream: its last phase
+  const char* lastExchange_ = "";
+  ExpertsStep step_{};
+  std::vector<std::int64_t> begins_;
+  std::vector<ExpertRun> copies_;
+  std::vector<void*> reads_, writes_;
+  std::unique_ptr<bool[]> first_;
+  std::vector<std::int64_t> hostCounts_;
+  std::vector<std::size_t> sendCounts_, sendBegins_, recvCounts_, recvBegins_;
+};
+
+}  // namespace moeccl::schedules
