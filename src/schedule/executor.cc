@@ -67,7 +67,7 @@ PassRun::PassRun(Executor& executor, Work& work)
   for (auto* list : {&sendCounts_, &sendBegins_, &recvCounts_, &recvBegins_}) list->resize(most);
 }
 
-// Rows are the rank's own from where tokens become rows until they cross to their experts, and again once they are back.
+// Rows are the rank's own until they cross to their experts, and again once they are back.
 void PassRun::makeLayouts(Half& half, const Half* forward) {
   const Schedule& schedule = half.schedule();
   half.written.resize(schedule.tables.size());

@@ -1,5 +1,5 @@
-// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by Mover, and what only the
-// layer can compute by Work. It computes nothing itself.
+// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by Mover, and by Work what
+// only the layer can compute. It computes nothing itself.
 //
 // A pass stops before its experts, for whoever made it to compute them:
 //
