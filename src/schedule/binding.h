@@ -1,8 +1,8 @@
 // Where the tables of a pass lie: which of them share memory, and how much is needed.
 //
 // A table lies in another where it is part of that (a rank's part of a batch, a block of what an all-gather makes) or
-// takes its place (what experts make in place). The rest gets buffers; two tables have the same one where whatever touches
-// the first has ended before anything touches the second, on whichever streams.
+// takes its place (what experts make in place). The rest gets buffers. Two tables have the same one where whatever
+// touches the first has ended before anything touches the second, on whichever streams.
 #pragma once
 
 #include <cstdint>
