@@ -19,6 +19,7 @@ import sys
 import subprocess
 import tempfile
 
+ROOT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..")
 # The phase of a sample is that of the first row of which some function on the stack is, innermost first: those of
 # kernels/ by name, what OpenBLAS does for an expert, and what of the API a layer calls.
 PHASES = [
@@ -123,7 +124,7 @@ def table(runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="build/perf/layers/one-layer")
+    parser.add_argument("--program", default=os.path.join(ROOT, "build/perf/layers/one-layer"))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("arguments", nargs="*", help="of one-layer, after --")

@@ -307,6 +307,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--within", type=float, help="seconds after which an error is late")
     options = parser.parse_args()
+    if not os.access(options.program, os.X_OK):
+        sys.exit(f"there is no {options.program}; build it (ninja -C build tests/faults/faults_rank)")
     failed = False
     with tempfile.TemporaryDirectory() as runtime, Lab(runtime, options.nodes, options.ranks_per_node) as lab:
         for kind, function in KINDS.items():

@@ -75,7 +75,7 @@ def main():
     try:
         import torch
     except ImportError:
-        print("PyTorch is not installed")
+        print(f"{sys.executable} has no PyTorch; install it: {sys.executable} -m pip install torch")
         sys.exit(77)
     if not torch.cuda.is_available():
         print("there is no GPU")
