@@ -64,7 +64,9 @@ typedef struct {
    * float8, bfloat16. */
   moecclDataType_t combineDatatype;
   int64_t hidden;
-  int64_t maxTokens; /* the most tokens that a rank brings to a Set; 0: any number */
+  /* The most tokens that a rank brings to a Set; 0: any number. For decoding: where maxTokens * topK is at most 1024 and
+   * `algorithm` is fixed, ranks need not tell each other counts first. Set is then one exchange (flat, rank) or two. */
+  int64_t maxTokens;
   /* "node", "rank" or "flat"; NULL or "": the fastest as predicted, for each Set anew, from what all ranks bring to it. */
   const char* algorithm;
 } moecclTokenRouteConfig_t;

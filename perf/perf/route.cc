@@ -79,6 +79,7 @@ class Measured {
     config.topK = options.choices;
     config.datatype = options.dataType.value;
     config.hidden = options.hidden;
+    config.maxTokens = options.tokens;
     config.algorithm = algorithm == "auto" ? nullptr : algorithm.c_str();
     moecclTokenRoute_t route = nullptr;
     ok(moecclTokenRouteCreate(grid, &config, &route), "make a route");

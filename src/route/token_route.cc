@@ -12,6 +12,7 @@
 #include "src/error.h"
 #include "src/log.h"
 #include "src/route/exchange.h"
+#include "src/route/telling.h"
 
 namespace moeccl {
 namespace {
@@ -23,6 +24,9 @@ using routes::Knowledge;
 using routes::Relay;
 using routes::RouteAlgorithm;
 using routes::RowList;
+
+// Entries that one rank can have for another in a list that is told at once: a few KiB.
+constexpr std::int64_t kToldAtOnce = 1024;
 
 // What a rank tells each other rank at first: what its tokens make, and how many entries of rows it will send to that
 // rank, by candidate.
@@ -44,13 +48,6 @@ RouteCounts countsOf(const Home& home, int nodes, int own) {
     }
   }
   return counts;
-}
-
-std::vector<std::byte> packed(const RowList& list) {
-  std::vector<std::byte> bytes(
-      routes::packedBytes(list.chunks, list.sources, list.entries(), !list.weights.empty()));
-  routes::pack(list, bytes.data());
-  return bytes;
 }
 
 std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& algorithm) {
@@ -165,81 +162,100 @@ const TokenRoute::Candidate& TokenRoute::choose(Communicator& communicator,
   return candidates_[best];
 }
 
+bool TokenRoute::tellsAtOnce() const {
+  return shape_.algorithm != nullptr && shape_.maxTokens > 0 &&
+         shape_.maxTokens <= kToldAtOnce / shape_.choices;
+}
+
+// The lists of the rank's own rows go to the relays.
+std::vector<RowList> TokenRoute::tellRelays(Communicator& communicator, const State& state,
+                                            const Telling& telling,
+                                            const std::vector<std::int32_t>& entriesFrom) const {
+  const Candidate& candidate = state.chosen;
+  const std::vector<int>& sources =
+      candidate.paths.relayed[static_cast<std::size_t>(topology_.nodeOf(rank_))];
+  if (!candidate.relays) return std::vector<RowList>(sources.size());
+  std::vector<RankBytes> sends, receives;
+  for (int node = 0; node < topology_.nodes(); ++node)
+    if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
+      sends.push_back({relay, telling.packed(state.home.of(node).rows.list)});
+  for (const int source : sources)
+    receives.push_back({source, std::vector<std::byte>(
+                                    source == rank_ ? 0 : telling.bytes(1, entriesFrom[source]))});
+  exchangeRankBytes(communicator, nameOf("token route: rows to relays", *candidate.algorithm),
+                    sends, receives);
+  std::vector<RowList> lists;
+  for (const RankBytes& part : receives)
+    lists.push_back(part.rank == rank_ ? RowList{}
+                                       : telling.read(part.bytes, 1, entriesFrom[part.rank]));
+  return lists;
+}
+
+// How many entries come from each relay, where only that knows.
+void TokenRoute::countFromRelays(Communicator& communicator, const State& state,
+                                 std::vector<std::int32_t>& entriesFrom) const {
+  std::vector<RankBytes> sends, receives;
+  for (const Relay::Destination& to : state.relay->destinations) {
+    const std::int32_t entries = to.rows.list.entries();
+    RankBytes told{to.rank, std::vector<std::byte>(sizeof entries)};
+    std::memcpy(told.bytes.data(), &entries, sizeof entries);
+    sends.push_back(std::move(told));
+  }
+  for (const auto& [relay, sources] : state.chosen.paths.relays)
+    receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
+  exchangeRankBytes(communicator, nameOf("token route: counts in nodes", *state.chosen.algorithm),
+                    sends, receives);
+  for (const RankBytes& part : receives)
+    if (part.rank != rank_)
+      std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
+                  sizeof(std::int32_t));
+}
+
+// The lists of what the rank's own experts get come from the relays.
+std::vector<RowList> TokenRoute::hearRelays(Communicator& communicator, const State& state,
+                                            const Telling& telling,
+                                            const std::vector<std::int32_t>& entriesFrom) const {
+  const routes::Paths& paths = state.chosen.paths;
+  std::vector<RankBytes> sends, receives;
+  for (const Relay::Destination& to : state.relay->destinations)
+    if (to.rank != rank_) sends.push_back({to.rank, telling.packed(to.rows.list)});
+  for (const auto& [relay, sources] : paths.relays)
+    receives.push_back({relay, std::vector<std::byte>(
+                                   relay == rank_ ? 0
+                                                  : telling.bytes(static_cast<int>(sources.size()),
+                                                                  entriesFrom[relay]))});
+  exchangeRankBytes(communicator, nameOf("token route: rows", *state.chosen.algorithm), sends,
+                    receives);
+  std::vector<RowList> lists;
+  for (std::size_t i = 0; i < receives.size(); ++i)
+    lists.push_back(receives[i].rank == rank_
+                        ? state.relay->to(rank_)->rows.list
+                        : telling.read(receives[i].bytes,
+                                       static_cast<int>(paths.relays[i].second.size()),
+                                       entriesFrom[receives[i].rank]));
+  return lists;
+}
+
 void TokenRoute::set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
                      const std::int32_t* chosen, const float* weights) {
   Home home(topology_, shape_.experts, chosen, weights, static_cast<std::int32_t>(tokens),
             shape_.choices);
-  std::vector<std::int32_t> entriesFrom;
+  const bool atOnce = tellsAtOnce();
+  std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
   int chunks = 1;
-  const Candidate& candidate = choose(communicator, counts, home, entriesFrom, &chunks);
+  const Candidate& candidate =
+      atOnce ? candidates_[0] : choose(communicator, counts, home, entriesFrom, &chunks);
   home.cut(chunks);
+  const Telling telling(chunks, shape_.weighted, shape_.experts.count,
+                        atOnce ? static_cast<std::int32_t>(shape_.maxTokens * shape_.choices) : 0);
   const auto state = std::make_shared<State>(candidate, std::move(home));
   for (std::int32_t token = 0; token < tokens; ++token)
     if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
-
-  const routes::Paths& paths = candidate.paths;
-  const int own = topology_.nodeOf(rank_), experts = shape_.experts.count;
-  const auto unpacked = [&](const RankBytes& part, int sources, std::int32_t entries) {
-    return routes::unpack(part.bytes, chunks, sources, entries, shape_.weighted, experts);
-  };
-  // To the relays.
-  std::vector<RowList> lists;
-  if (candidate.relays) {
-    std::vector<RankBytes> sends, receives;
-    for (int node = 0; node < topology_.nodes(); ++node)
-      if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
-        sends.push_back({relay, packed(state->home.of(node).rows.list)});
-    const std::vector<int>& sources = paths.relayed[static_cast<std::size_t>(own)];
-    for (const int source : sources)
-      receives.push_back(
-          {source, std::vector<std::byte>(routes::packedBytes(
-                       chunks, 1, source == rank_ ? 0 : entriesFrom[source], shape_.weighted))});
-    exchangeRankBytes(communicator, nameOf("token route: rows to relays", *candidate.algorithm),
-                      sends, receives);
-    for (const RankBytes& part : receives)
-      lists.push_back(part.rank == rank_ ? RowList{} : unpacked(part, 1, entriesFrom[part.rank]));
-  } else {
-    lists.resize(paths.relayed[static_cast<std::size_t>(own)].size());
-  }
-  state->relay.emplace(topology_, shape_.experts, candidate.way, paths, rank_, state->home,
-                       std::move(lists));
-
-  // From the relays.
-  if (candidate.relays) {
-    std::vector<RankBytes> sends, receives;
-    for (const Relay::Destination& to : state->relay->destinations) {
-      const std::int32_t entries = to.rows.list.entries();
-      RankBytes told{to.rank, std::vector<std::byte>(sizeof entries)};
-      std::memcpy(told.bytes.data(), &entries, sizeof entries);
-      sends.push_back(std::move(told));
-    }
-    for (const auto& [relay, sources] : paths.relays)
-      receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
-    exchangeRankBytes(communicator, nameOf("token route: counts in nodes", *candidate.algorithm),
-                      sends, receives);
-    for (const RankBytes& part : receives)
-      if (part.rank != rank_)
-        std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
-                    sizeof(std::int32_t));
-  }
-  std::vector<RankBytes> sends, receives;
-  for (const Relay::Destination& to : state->relay->destinations)
-    if (to.rank != rank_) sends.push_back({to.rank, packed(to.rows.list)});
-  for (const auto& [relay, sources] : paths.relays)
-    receives.push_back(
-        {relay, std::vector<std::byte>(
-                    relay == rank_ ? 0
-                                   : routes::packedBytes(chunks, static_cast<int>(sources.size()),
-                                                         entriesFrom[relay], shape_.weighted))});
-  exchangeRankBytes(communicator, nameOf("token route: rows", *candidate.algorithm), sends,
-                    receives);
-  std::vector<RowList> coming;
-  for (std::size_t i = 0; i < receives.size(); ++i)
-    coming.push_back(receives[i].rank == rank_
-                         ? state->relay->to(rank_)->rows.list
-                         : unpacked(receives[i], static_cast<int>(paths.relays[i].second.size()),
-                                    entriesFrom[receives[i].rank]));
-  state->here.emplace(shape_.experts, paths, rank_, topology_.ranks(), std::move(coming));
+  state->relay.emplace(topology_, shape_.experts, candidate.way, candidate.paths, rank_,
+                       state->home, tellRelays(communicator, *state, telling, entriesFrom));
+  if (candidate.relays && !atOnce) countFromRelays(communicator, *state, entriesFrom);
+  state->here.emplace(shape_.experts, candidate.paths, rank_, topology_.ranks(),
+                      hearRelays(communicator, *state, telling, entriesFrom));
 
   for (std::int64_t i = 0; i < tokens * shape_.choices; ++i)
     if (chosen[i] >= 0) ++choicesOfExperts[static_cast<std::size_t>(chosen[i])];

@@ -14,6 +14,8 @@
 
 namespace moeccl {
 
+class Telling;
+
 // All of it the same on all ranks.
 struct RouteShape {
   routes::Experts experts;
@@ -35,7 +37,7 @@ class TokenRoute {
   int firstExpert() const;
   int localExperts() const;
 
-  // `counts`: how the ranks exchange so many bytes each: routeCountBytes().
+  // `counts`: how the ranks exchange countBytes() each.
   std::size_t countBytes() const;
   void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
            const std::int32_t* chosen, const float* weights);
@@ -69,7 +71,16 @@ class TokenRoute {
   const Candidate& choose(Communicator& communicator, const AlgorithmChoice& counts,
                           const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                           int* chunks);
-  Plans& plans() { return *plans_; }
+  // Whether lists of rows are so short at most that nobody needs to know their length before.
+  bool tellsAtOnce() const;
+  std::vector<routes::RowList> tellRelays(Communicator& communicator, const State& state,
+                                          const Telling& telling,
+                                          const std::vector<std::int32_t>& entriesFrom) const;
+  void countFromRelays(Communicator& communicator, const State& state,
+                       std::vector<std::int32_t>& entriesFrom) const;
+  std::vector<routes::RowList> hearRelays(Communicator& communicator, const State& state,
+                                          const Telling& telling,
+                                          const std::vector<std::int32_t>& entriesFrom) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const char* what, void* stream);
 

@@ -43,6 +43,7 @@ struct Case {
   const char* algorithm = "";
   Style style = Style::random;
   bool stream = false;
+  int64_t maxTokens = 0;
   int tokens = 6;
   int64_t hidden = 5;
 
@@ -62,7 +63,8 @@ std::string textOf(const Case& c) {
   out << ", esp " << c.esp << ", order " << c.order << ", experts " << c.experts << ", k "
       << c.choices << ", type " << c.datatype << "/" << c.combined
       << (c.weighted ? "" : ", caller weighs") << ", " << (*c.algorithm ? c.algorithm : "auto")
-      << ", " << kStyles[static_cast<int>(c.style)] << (c.stream ? ", on a stream" : "");
+      << ", " << kStyles[static_cast<int>(c.style)] << (c.stream ? ", on a stream" : "")
+      << (c.maxTokens > 0 ? ", few tokens" : "");
   return out.str();
 }
 void PrintTo(const Case& c, std::ostream* out) { *out << textOf(c); }
@@ -236,6 +238,7 @@ struct Route {
     config.datatype = c.datatype;
     config.combineDatatype = c.combined;
     config.hidden = c.hidden;
+    config.maxTokens = c.maxTokens;
     config.algorithm = c.algorithm;
     check(moecclTokenRouteCreate(grid, &config, &it));
   }
@@ -400,7 +403,8 @@ std::vector<Case> cases() {
     kWeights,
     kWay,
     kStyle,
-    kStream
+    kStream,
+    kBound
   };
   const auto fits = [](size_t column, size_t value, size_t other, size_t otherValue) {
     if (column == kNodes && other == kEsp) return otherValue == 0 || (value != 0 && value != 4);
@@ -409,7 +413,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Row& row :
        pairwise({std::size(kBackends), nodes.size(), 3, 4, std::size(choices), std::size(types),
-                 std::size(combined), 2, std::size(algorithms), std::size(kStyles), 2},
+                 std::size(combined), 2, std::size(algorithms), std::size(kStyles), 2, 2},
                 fits)) {
     Case c;
     c.backend = &kBackends[row[kBackend]];
@@ -426,6 +430,7 @@ std::vector<Case> cases() {
     c.algorithm = algorithms[row[kWay]];
     c.style = static_cast<Style>(row[kStyle]);
     c.stream = row[kStream] == 1;
+    if (row[kBound] == 1) c.maxTokens = c.tokens;
     if (c.narrow()) c.hidden = 128;
     all.push_back(c);
   }
