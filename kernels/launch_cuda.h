@@ -33,14 +33,32 @@ inline unsigned gridOf(std::uint64_t blocks) {
   return static_cast<unsigned>(std::min<std::uint64_t>(blocks, 0x7fffffff));
 }
 
+// What blocks of a launch have.
+struct BlockShape {
+  unsigned threads;
+  std::size_t sharedBytes;  // beside what kernels declare; 48 KiB in all, sharedMemory() has them
+
+  BlockShape(std::int64_t threads, std::int64_t sharedBytes = 0)
+      : threads(static_cast<unsigned>(threads)),
+        sharedBytes(static_cast<std::size_t>(sharedBytes)) {}
+};
+
+#ifdef __CUDACC__
+// Begins at a multiple of 16. Emulated, the runtime has this function.
+__device__ inline std::byte* sharedMemory() {
+  extern __shared__ int4 memoryOfBlock[];
+  return reinterpret_cast<std::byte*>(memoryOfBlock);
+}
+#endif
+
 // Enqueues kernel(arguments...) for blocks x threads. `what` says in errors what it does. Kernels are launched by this
 // alone, in a syntax that compilers for hosts can read too, so that tests run them without a GPU (tests/gpu/emulation).
 template <typename... Parameters>
-void launchKernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+void launchKernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, BlockShape shape,
                   void* stream, const std::type_identity_t<Parameters>&... arguments) {
   const void* addresses[] = {&arguments...};
-  check(cudaLaunchKernel(kernel, blocks, dim3(threads), const_cast<void**>(addresses), 0,
-                         streamOf(stream)),
+  check(cudaLaunchKernel(kernel, blocks, dim3(shape.threads), const_cast<void**>(addresses),
+                         shape.sharedBytes, streamOf(stream)),
         what);
 }
 

@@ -101,20 +101,26 @@ void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
                            std::int64_t expertStride, void* rowGradients, float* weightGradients,
                            void* stream);
 
-// The workspace, of so many bytes, begins at a multiple of 8 and is free again when the stream is past the
-// call.
+// positions [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so many bytes, begins at a
+// multiple of 8 and is free again when the stream is past the call.
 std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts);
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::span<std::byte> workspace, void* stream);
+                  std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
+                  void* stream);
 
-// In what is listed no token occurs twice where tokens are added to: one expert's choices are so.
+// The choices that have positions from `begin` on, `count` of them: row i of a matrix belongs to position begin + i.
+struct ListedRows {
+  const std::int64_t* positions;  // [tokens][choices]
+  std::int64_t begin, count;
+};
+
+// What is added to a token is added in the order of its choices.
 void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
                   const void* input, std::size_t tokenBytes, void* rows, void* stream);
-void addListed(moecclDataType_t datatype, const Choices<float>& choices,
-               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
-               void* output, void* stream);
+void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
+               const void* rows, std::int64_t embedding, void* output, void* stream);
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
-                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          const ListedRows& listed, const void* rowGradients,
                           std::int64_t embedding, void* inputGradient, void* stream);
 void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
                        std::span<const std::int64_t> listed, const void* rows,

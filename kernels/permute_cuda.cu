@@ -46,6 +46,39 @@ void overWarps(std::int64_t items, void* stream, const char* what, Body body) {
   launchKernel(what, warpKernel<Body>, gridOf(blocks), kThreads, stream, items, body);
 }
 
+struct UnusedPlaces {
+  const std::int64_t* used;
+  std::int64_t groups;
+  std::int32_t experts;
+  std::int64_t groupSlots, expertStride;
+  std::int64_t sharing;  // blocks per group and expert
+
+  // As many as keep a large GPU busy, where there are so many places.
+  static std::int64_t blocksSharing(std::int64_t items, std::int64_t places, std::int64_t rows) {
+    constexpr std::int64_t kBusy = 4096;
+    return std::min((places - 1) / rows + 1, (kBusy - 1) / items + 1);
+  }
+};
+
+// Some blocks clear the places of a group and an expert together, from the first that is not used.
+template <typename Access>
+__global__ void __launch_bounds__(kThreads)
+    clearKernel(RowShape shape, UnusedPlaces places, std::byte* rows) {
+  const std::int64_t blockRows = kThreads / shape.rowThreads;
+  const std::int64_t rowInBlock = threadIdx.x / shape.rowThreads;
+  const std::int64_t thread = threadIdx.x - rowInBlock * shape.rowThreads;
+  const std::int64_t items = places.groups * places.experts;
+  for (std::int64_t block = blockIdx.x; block < items * places.sharing; block += gridDim.x) {
+    const std::int64_t item = block / places.sharing;
+    const std::int64_t group = item / places.experts, expert = item - group * places.experts;
+    const std::int64_t first = expert * places.expertStride + group * places.groupSlots;
+    for (std::int64_t slot =
+             places.used[item] + (block - item * places.sharing) * blockRows + rowInBlock;
+         slot < places.groupSlots; slot += places.sharing * blockRows)
+      clearRow<Access>(shape, rows, first + slot, thread);
+  }
+}
+
 // Bodies are structures, as extended lambdas would need a compiler flag of their own.
 template <typename Access>
 struct Scatter {
@@ -88,28 +121,11 @@ template <typename Format, typename Access, bool kWeighted>
 struct AddListed {
   RowShape shape;
   Choices<float> choices;
-  const std::int64_t* listed;
+  ListedRows listed;
   const std::byte* rows;
   std::byte* output;
-  __device__ void operator()(std::int64_t row, std::int64_t thread) const {
-    const std::int64_t at = listed[row];
-    addRow<Format, Access>(shape, kWeighted ? choices.weights[at] : 1.0f, rows, row, output,
-                           at / choices.choices, thread);
-  }
-};
-
-template <typename Access>
-struct Clear {
-  RowShape shape;
-  const std::int64_t* used;
-  std::int64_t groups;
-  std::int32_t experts;
-  std::int64_t groupSlots, expertStride;
-  std::byte* rows;
-  __device__ void operator()(std::int64_t item) const {
-    const std::int64_t group = item / experts, expert = item - group * experts;
-    clearPlaces<Access>(Warp{}, shape, used[item], groupSlots,
-                        expert * expertStride + group * groupSlots, rows);
+  __device__ void operator()(std::int64_t token, std::int64_t thread) const {
+    addListedToken<Format, Access, kWeighted>(shape, choices, listed, rows, output, token, thread);
   }
 };
 
@@ -190,9 +206,13 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
                  std::int64_t groupSlots, std::size_t tokenBytes, std::int64_t expertStride,
                  void* rows, void* stream) {
   const RowShape shape = rowShape(addressOf(rows), tokenBytes);
+  const std::int64_t items = groups * experts;
+  if (items == 0 || groupSlots == 0 || shape.vectors == 0) return;
+  const std::int64_t sharing = UnusedPlaces::blocksSharing(items, groupSlots, shape.blockRows());
+  const UnusedPlaces places{used, groups, experts, groupSlots, expertStride, sharing};
   withWidth(shape.width, [&]<typename Access>(Access) {
-    overWarps(groups * experts, stream, "clearing places",
-              Clear<Access>{shape, used, groups, experts, groupSlots, expertStride, bytes(rows)});
+    launchKernel("clearing places", clearKernel<Access>, gridOf(items * sharing), kThreads, stream,
+                 shape, places, bytes(rows));
   });
 }
 
@@ -239,23 +259,23 @@ void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> l
   });
 }
 
-void addListed(moecclDataType_t datatype, const Choices<float>& choices,
-               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
-               void* output, void* stream) {
+void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
+               const void* rows, std::int64_t embedding, void* output, void* stream) {
+  if (listed.count == 0) return;
   const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
-    overRows(
-        shape, std::ssize(listed), stream, "adding to tokens",
-        AddListed<Format, Access, true>{shape, choices, listed.data(), bytes(rows), bytes(output)});
+    overRows(shape, choices.tokens, stream, "adding to tokens",
+             AddListed<Format, Access, true>{shape, choices, listed, bytes(rows), bytes(output)});
   };
   withRows(datatype, embedding, run, rows, output);
 }
 
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
-                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          const ListedRows& listed, const void* rowGradients,
                           std::int64_t embedding, void* inputGradient, void* stream) {
+  if (listed.count == 0) return;
   const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
-    overRows(shape, std::ssize(listed), stream, "adding to gradients of tokens",
-             AddListed<Format, Access, false>{shape, choices, listed.data(), bytes(rowGradients),
+    overRows(shape, choices.tokens, stream, "adding to gradients of tokens",
+             AddListed<Format, Access, false>{shape, choices, listed, bytes(rowGradients),
                                               bytes(inputGradient)});
   };
   withRows(datatype, embedding, run, rowGradients, inputGradient);

@@ -148,19 +148,31 @@ MOECCL_DEVICE void gatherToken(const RowShape& shape, const Choices<float>& choi
   });
 }
 
-// Row `token` of output += weight * row `place` of rows.
-template <typename Format, typename Access>
-MOECCL_DEVICE void addRow(const RowShape& shape, float weight, const std::byte* rows,
-                          std::int64_t place, std::byte* output, std::int64_t token,
-                          std::int64_t thread) {
+// As addListed, of one token; without kWeighted as gatherListedBackward.
+template <typename Format, typename Access, bool kWeighted>
+MOECCL_DEVICE void addListedToken(const RowShape& shape, const Choices<float>& choices,
+                                  const cuda::ListedRows& listed, const std::byte* rows,
+                                  std::byte* output, std::int64_t token, std::int64_t thread) {
+  const std::int64_t begin = token * choices.choices;
+  const auto rowOfChoice = [&](std::int32_t c) {
+    const std::int64_t row = listed.positions[begin + c] - listed.begin;
+    return row < listed.count ? row : -1;  // below 0 where the position is
+  };
+  bool any = false;
+  for (std::int32_t c = 0; c < choices.choices; ++c) any |= rowOfChoice(c) >= 0;
+  if (!any) return;
   eachVectors(shape, thread, [&](std::int64_t first, int count) {
     Row<Access> values;
     Sums<Format, Access> sums;
     sums.clear();
     values.load(shape, output, token, first, count);
     sums.add(1, values, count);
-    values.load(shape, rows, place, first, count);
-    sums.add(weight, values, count);
+    for (std::int32_t c = 0; c < choices.choices; ++c) {
+      const std::int64_t row = rowOfChoice(c);
+      if (row < 0) continue;
+      values.load(shape, rows, row, first, count);
+      sums.add(kWeighted ? choices.weights[begin + c] : 1.0f, values, count);
+    }
     sums.row().store(shape, output, token, first, count);
   });
 }
@@ -209,12 +221,12 @@ MOECCL_DEVICE void choiceBackward(const Lanes& lanes, const RowShape& shape,
   if (lanes.index() == 0) weightGradients[at] = gradient;
 }
 
-// As clearUnused, of one group and expert, by some lanes.
-template <typename Access, typename Lanes>
-MOECCL_DEVICE void clearPlaces(const Lanes& lanes, const RowShape& shape, std::int64_t used,
-                               std::int64_t groupSlots, std::int64_t firstRow, std::byte* rows) {
-  auto* const to = reinterpret_cast<Access*>(rows) + (firstRow + used) * shape.vectors;
-  each(lanes, (groupSlots - used) * shape.vectors, [&](std::int64_t i) { to[i] = Access{}; });
+template <typename Access>
+MOECCL_DEVICE void clearRow(const RowShape& shape, std::byte* rows, std::int64_t row,
+                            std::int64_t thread) {
+  eachVectors(shape, thread, [&](std::int64_t first, int count) {
+    Row<Access>{}.store(shape, rows, row, first, count);
+  });
 }
 
 }  // namespace moeccl

@@ -22,11 +22,15 @@ struct ExpertChoiceRule {
 
   template <typename Lanes>
   MOECCL_DEVICE static void choose(const Lanes& lanes, const Config& config, const Token& token,
-                                   const Scratch&, std::int32_t* chosen, double* weights, double*) {
+                                   const Scratch&, std::int32_t* chosen, double* weights) {
     softmax(lanes, token.logits, config.experts, weights);
     each(lanes, config.experts, [&](std::int64_t e) { chosen[e] = static_cast<std::int32_t>(e); });
     lanes.sync();
   }
+
+  template <typename Lanes>
+  MOECCL_DEVICE static void addTerms(const Lanes&, const Config&, const Token&, const Scratch&,
+                                     const std::int32_t*, const double*, double*) {}
 
   template <typename Lanes>
   MOECCL_DEVICE static void differentiate(const Lanes& lanes, const Config& config,

@@ -52,7 +52,8 @@ class RuleOfOneLane final : public Rule {
       : config_(config), doubles_(Shared::doubles(config)), ints_(Shared::ints(config)) {}
 
   void choose(const Token& token, std::int32_t* chosen, double* weights, double* terms) override {
-    Shared::choose(OneLane{}, config_, token, scratch(), chosen, weights, terms);
+    Shared::choose(OneLane{}, config_, token, scratch(), chosen, weights);
+    Shared::addTerms(OneLane{}, config_, token, scratch(), chosen, weights, terms);
   }
   void differentiate(const Token& token, const std::int32_t* chosen, const double* dWeights,
                      const double* dTerms, double* dLogits) override {

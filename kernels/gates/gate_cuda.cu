@@ -13,8 +13,10 @@ namespace {
 using namespace gates;
 
 constexpr std::int64_t kWarps = kThreads / Warp::kCount;
-// Each with memory of its own; more would only wait for the others.
-constexpr std::int64_t kMostWarps = 4096;
+// All GPUs let a block have so much without asking.
+constexpr std::int64_t kSharedBytes = std::int64_t{48} << 10;
+// Where memory of tokens is not shared: more blocks would only wait for the others.
+constexpr std::int64_t kMostBlocks = 256;
 
 __device__ std::int64_t warpInGrid() {
   return std::int64_t{blockIdx.x} * kWarps + threadIdx.x / Warp::kCount;
@@ -48,37 +50,69 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   Tile::store(problem, token, expert, thread, sums);
 }
 
-// The memory of the warps, one after another.
-template <typename Rule>
-struct AllMemory {
-  double* doubles;
-  std::int32_t* ints;
-  std::int64_t ruleDoubles, warpDoubles, warpInts;
-  std::int32_t width;
+// All threads of a block, in step where it is synchronised.
+struct Block {
+  static constexpr int kCount = kThreads;
+  __device__ static int index() { return static_cast<int>(threadIdx.x); }
+};
 
-  AllMemory(const Config& config, double* doubles, std::int32_t* ints)
-      : doubles(doubles),
-        ints(ints),
-        ruleDoubles(Rule::doubles(config)),
-        warpDoubles(gates::warpDoubles<Rule>(config)),
-        warpInts(Rule::ints(config)),
-        width(gates::width(config)) {}
+// The memory of a block: of one token for each warp that is at work, before them sums [3][experts] where it chooses.
+// It is shared where there is room for one warp's, else a piece of the workspace.
+struct BlockMemory {
+  TokenMemories tokens;
+  std::int64_t sumsBytes, warps;
+  std::byte* workspace;  // null: shared
 
-  __device__ WarpMemory of(std::int64_t warp) const {
-    double* const first = doubles + warp * warpDoubles;
-    return {{first, ints + warp * warpInts}, first + ruleDoubles, first + ruleDoubles + width};
+  template <typename Rule>
+  static BlockMemory of(const Config& config, bool differentiates, std::byte* workspace) {
+    BlockMemory memory{tokenMemories<Rule>(config, differentiates),
+                       differentiates ? 0 : 3 * std::int64_t{config.experts} * 8, kWarps, nullptr};
+    while (memory.warps > 1 && memory.bytes() > kSharedBytes) memory.warps /= 2;
+    if (memory.bytes() <= kSharedBytes) return memory;
+    memory.warps = kWarps;
+    memory.workspace = workspace;
+    return memory;
+  }
+  std::int64_t bytes() const { return sumsBytes + warps * tokens.bytes; }
+  std::int64_t sharedBytes() const { return bytes() <= kSharedBytes ? bytes() : 0; }
+  std::int64_t workspaceBytes(std::int64_t blocks) const {
+    return std::min(kMostBlocks, blocks) * (bytes() - sharedBytes());
+  }
+  unsigned grid(std::int64_t blocks) const {
+    return gridOf(
+        static_cast<std::uint64_t>(sharedBytes() > 0 ? blocks : std::min(kMostBlocks, blocks)));
+  }
+  __device__ std::byte* get() const {
+    return workspace == nullptr ? sharedMemory()
+                                : workspace + blockIdx.x * (sumsBytes + warps * tokens.bytes);
   }
 };
 
+// A block decides for the tokens of a row, a warp for one at a time, and makes the row's sums.
 template <typename Rule>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
-    chooseKernel(const __grid_constant__ GatePass pass,
-                 const __grid_constant__ AllMemory<Rule> memory, std::int32_t* chosen,
-                 float* weights, double* rowSums) {
-  const WarpMemory mine = memory.of(warpInGrid());
-  for (std::int64_t row = warpInGrid(); row < pass.rows.count(); row += gridDim.x * kWarps)
-    chooseRow<Rule>(Warp{}, pass, mine, row, chosen, weights,
-                    rowSums + row * 3 * pass.config.experts);
+    chooseKernel(const __grid_constant__ GatePass pass, const __grid_constant__ BlockMemory memory,
+                 std::int32_t* chosen, float* weights, double* rowSums) {
+  const std::int64_t items = 3 * std::int64_t{pass.config.experts},
+                     warp = threadIdx.x / Warp::kCount;
+  std::byte* const mine = memory.get();
+  std::byte* const ofTokens = mine + memory.sumsBytes;
+  auto* const sums = reinterpret_cast<double*>(mine);
+  for (std::int64_t row = blockIdx.x; row < pass.rows.count(); row += gridDim.x) {
+    each(Block{}, items, [&](std::int64_t i) { sums[i] = 0; });
+    const std::int64_t end = pass.rows.end(row);
+    for (std::int64_t token = pass.rows.begin(row); token < end; token += memory.warps) {
+      __syncthreads();
+      if (warp < memory.warps && token + warp < end)
+        chooseToken<Rule>(Warp{}, pass, memory.tokens.of(ofTokens, warp), token + warp, chosen,
+                          weights);
+      __syncthreads();
+      for (std::int64_t next = token; next < end && next < token + memory.warps; ++next)
+        addToken<Rule>(Block{}, pass, memory.tokens.of(ofTokens, next - token), next, chosen, sums);
+    }
+    __syncthreads();
+    each(Block{}, items, [&](std::int64_t i) { rowSums[row * items + i] = sums[i]; });
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -126,10 +160,12 @@ __global__ void lossKernel(Config config, const double* sums, double scale, std:
 template <typename Rule>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     differentiateKernel(const __grid_constant__ GatePass pass,
-                        const __grid_constant__ AllMemory<Rule> memory, const std::int32_t* chosen,
+                        const __grid_constant__ BlockMemory memory, const std::int32_t* chosen,
                         const float* dWeights, const double* dSums, float* dGate, float* dNoise) {
-  const WarpMemory mine = memory.of(warpInGrid());
-  for (std::int64_t token = warpInGrid(); token < pass.rows.tokens; token += gridDim.x * kWarps)
+  const std::int64_t warp = threadIdx.x / Warp::kCount;
+  const TokenMemory mine = memory.tokens.of(memory.get(), warp);
+  for (std::int64_t token = blockIdx.x * memory.warps + warp; token < pass.rows.tokens;
+       token += gridDim.x * memory.warps)
     differentiateToken<Rule>(Warp{}, pass, mine, pass.rows.first + token, chosen, dWeights, dSums,
                              dGate, dNoise);
 }
@@ -203,14 +239,16 @@ Gate::Memory Gate::memory(std::byte* workspace) const {
         (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   };
   Memory memory{};
-  const std::int64_t warps = std::min(kMostWarps, (tokens_ + kWarps) / kWarps * kWarps);
   const std::int64_t perExpert = tokens_ * config_.experts;
   const std::int64_t jittered = hasJitter(config_) ? tokens_ * config_.embedding : 0;
+  const std::int64_t rows = mostTokenRows(config_, tokens_);
   withRule(config_.kind, [&]<typename Rule>(Rule) {
-    take(memory.doubles, warps * warpDoubles<Rule>(config_));
-    take(memory.ints, warps * Rule::ints(config_));
+    const auto bytes = [&](bool differentiates) {
+      return BlockMemory::of<Rule>(config_, differentiates, nullptr).workspaceBytes(rows);
+    };
+    take(memory.ofBlocks, std::max(bytes(false), bytes(true)));
   });
-  take(memory.rowSums, mostTokenRows(config_, tokens_) * 3 * config_.experts);
+  take(memory.rowSums, rows * 3 * config_.experts);
   take(memory.dGate, perExpert);
   take(memory.dNoise, config_.kind == Kind::noisy ? perExpert : 0);
   take(memory.jittered, jittered);
@@ -241,10 +279,10 @@ void Gate::choose(const Parameters<float>& parameters, const Part<float>& part,
   const GatePass pass = gatePass(config_, parameters, part, decisions.logits);
   const Memory all = memory(workspace.data());
   withRule(config_.kind, [&]<typename Rule>(Rule) {
-    const AllMemory<Rule> warps(config_, all.doubles, all.ints);
-    launchKernel("choosing experts", chooseKernel<Rule>,
-                 warpGrid(std::min(kMostWarps, pass.rows.count())), kThreads, stream, pass, warps,
-                 decisions.chosen, decisions.weights, all.rowSums);
+    const BlockMemory blocks = BlockMemory::of<Rule>(config_, false, all.ofBlocks);
+    launchKernel("choosing experts", chooseKernel<Rule>, blocks.grid(pass.rows.count()),
+                 {kThreads, blocks.sharedBytes()}, stream, pass, blocks, decisions.chosen,
+                 decisions.weights, all.rowSums);
   });
   const std::int64_t items = rowSumItems(pass.rows, config_.experts);
   launchKernel("adding up choices", addRowsKernel, warpGrid(items), kThreads, stream, pass.rows,
@@ -287,9 +325,10 @@ void Gate::backward(const Parameters<float>& parameters, const Part<float>& part
   const GatePass pass = gatePass(config_, parameters, part, logits);
   const Memory all = memory(workspace.data());
   withRule(config_.kind, [&]<typename Rule>(Rule) {
-    const AllMemory<Rule> warps(config_, all.doubles, all.ints);
+    const BlockMemory blocks = BlockMemory::of<Rule>(config_, true, all.ofBlocks);
     launchKernel("differentiating a gate", differentiateKernel<Rule>,
-                 warpGrid(std::min(kMostWarps, part.tokens)), kThreads, stream, pass, warps, chosen,
+                 blocks.grid((part.tokens - 1) / blocks.warps + 1),
+                 {blocks.warps * Warp::kCount, blocks.sharedBytes()}, stream, pass, blocks, chosen,
                  dWeights, dSums, all.dGate, all.dNoise);
   });
   const LogitsProblem problem = logitsProblem(config_, parameters.gate, part, nullptr);

@@ -46,8 +46,8 @@ class Gate {
  private:
   // Where things are in the workspace.
   struct Memory {
-    double *rowSums, *doubles;
-    std::int32_t* ints;
+    double* rowSums;
+    std::byte* ofBlocks;
     float *dGate, *dNoise;        // [tokens][experts]
     float *jittered, *dJittered;  // [tokens][embedding], with jitter alone
     std::size_t bytes;

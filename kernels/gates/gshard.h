@@ -20,21 +20,25 @@ struct GshardRule {
 
   template <typename Lanes>
   MOECCL_DEVICE static void choose(const Lanes& lanes, const Config& config, const Token& token,
-                                   const Scratch& scratch, std::int32_t* chosen, double* weights,
-                                   double* terms) {
+                                   const Scratch& scratch, std::int32_t* chosen, double* weights) {
     const Pair pair = bestTwo(lanes, config, token, scratch, chosen);
     const bool second =
         token.random == nullptr || 2 * pair.second > token.random->uniform(token.index, 0);
-    each(lanes, config.experts,
-         [&](std::int64_t e) { terms[config.experts + e] += scratch.doubles[e]; });
-    if (owns(lanes, chosen[0])) terms[chosen[0]] += 1;
-    lanes.sync();
     if (lanes.index() == 0) {
       weights[0] = pair.first;
       weights[1] = second ? pair.second : 0;
       if (!second) chosen[1] = -1;
     }
     lanes.sync();
+  }
+
+  template <typename Lanes>
+  MOECCL_DEVICE static void addTerms(const Lanes& lanes, const Config& config, const Token&,
+                                     const Scratch& scratch, const std::int32_t* chosen,
+                                     const double*, double* terms) {
+    each(lanes, config.experts,
+         [&](std::int64_t e) { terms[config.experts + e] += scratch.doubles[e]; });
+    if (owns(lanes, chosen[0])) terms[chosen[0]] += 1;
   }
 
   template <typename Lanes>

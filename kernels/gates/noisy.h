@@ -30,12 +30,18 @@ class NoisyRule {
 
   template <typename Lanes>
   MOECCL_DEVICE static void choose(const Lanes& lanes, const Config& config, const Token& token,
-                                   const Scratch& scratch, std::int32_t* chosen, double* weights,
-                                   double* terms) {
+                                   const Scratch& scratch, std::int32_t* chosen, double* weights) {
     const Ranking at = rank(lanes, config, token, scratch);
     each(lanes, config.choices, [&](std::int64_t c) { chosen[c] = at.best[c]; });
     weightsOf(lanes, config, at, weights);
     lanes.sync();
+  }
+
+  template <typename Lanes>
+  MOECCL_DEVICE static void addTerms(const Lanes& lanes, const Config& config, const Token& token,
+                                     const Scratch& scratch, const std::int32_t*,
+                                     const double* weights, double* terms) {
+    const Ranking at = ranking(config, scratch);
     for (std::int32_t c = 0; c < config.choices; ++c)
       if (owns(lanes, at.best[c])) terms[at.best[c]] += weights[c];
     each(lanes, config.experts, [&](std::int64_t e) {
@@ -47,7 +53,6 @@ class NoisyRule {
       else
         load += std::erfc(-lead(at, token, e) / std::numbers::sqrt2) / 2;
     });
-    lanes.sync();
   }
 
   template <typename Lanes>
@@ -86,20 +91,25 @@ class NoisyRule {
     std::int32_t* rival;                                 // [experts]: whom each must beat; -1: none
   };
 
+  MOECCL_DEVICE static Ranking ranking(const Config& config, const Scratch& scratch) {
+    const std::int64_t experts = config.experts;
+    double* const first = scratch.doubles;
+    return {first,
+            first + experts,
+            first + 2 * experts,
+            first + 3 * experts,
+            first + 4 * experts,
+            first + 5 * experts,
+            scratch.ints,
+            scratch.ints + config.choices + 1};
+  }
+
   template <typename Lanes>
   MOECCL_DEVICE static Ranking rank(const Lanes& lanes, const Config& config, const Token& token,
                                     const Scratch& scratch) {
     const std::int64_t experts = config.experts;
     const std::int32_t choices = config.choices;
-    double* const first = scratch.doubles;
-    const Ranking at{first,
-                     first + experts,
-                     first + 2 * experts,
-                     first + 3 * experts,
-                     first + 4 * experts,
-                     first + 5 * experts,
-                     scratch.ints,
-                     scratch.ints + choices + 1};
+    const Ranking at = ranking(config, scratch);
     double* const keys = at.dNoisy;  // which nobody needs yet
     each(lanes, experts, [&](std::int64_t e) {
       at.normal[e] = token.random == nullptr ? 0.0 : token.random->normal(token.index, e);

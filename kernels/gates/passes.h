@@ -1,5 +1,4 @@
-// What a warp of a GPU does with tokens before and after their rule. Nothing here needs a GPU, so that it is
-// tested on hosts.
+// What lanes of a GPU do with tokens before and after their rule. Nothing here needs a GPU.
 #pragma once
 
 #include "kernels/gates/rules.h"
@@ -7,8 +6,7 @@
 
 namespace moeccl::gates {
 
-// A pass over a part of a batch. Memory of a warp: doubles and ints of its rule, weights [width] and gradients
-// of logits [logitsPerToken].
+// A pass over a part of a batch.
 struct GatePass {
   Config config;
   TokenRows rows;
@@ -24,43 +22,60 @@ struct GatePass {
   }
 };
 
-struct WarpMemory {
+// Of one token. A rule's scratch, weights [width] and gradients of logits [logitsPerToken], which choosing needs not.
+struct TokenMemory {
   Scratch scratch;
   double *weights, *dLogits;
 };
 
+// How memory of some tokens is laid out, one after another.
+struct TokenMemories {
+  std::int64_t ruleDoubles, doubles, bytes;  // of each
+  std::int32_t width;
+
+  MOECCL_DEVICE TokenMemory of(std::byte* memories, std::int64_t number) const {
+    std::byte* const memory = memories + number * bytes;
+    auto* const first = reinterpret_cast<double*>(memory);
+    return {{first, reinterpret_cast<std::int32_t*>(first + doubles)},
+            first + ruleDoubles,
+            first + ruleDoubles + width};
+  }
+};
+
 template <typename Rule>
-std::int64_t warpDoubles(const Config& config) {
-  return Rule::doubles(config) + width(config) + logitsPerToken(config);
+TokenMemories tokenMemories(const Config& config, bool differentiates) {
+  const std::int64_t rule = Rule::doubles(config);
+  const std::int64_t doubles = rule + width(config) + (differentiates ? logitsPerToken(config) : 0);
+  const std::int64_t pairsOfInts = (Rule::ints(config) + 1) / 2;
+  return {rule, doubles, 8 * (doubles + pairsOfInts), width(config)};
 }
 
-// Decides for the tokens of a row; sets its sums [3][experts].
+// Decides for a token.
 template <typename Rule, typename Lanes>
-MOECCL_DEVICE void chooseRow(const Lanes& lanes, const GatePass& pass, const WarpMemory& memory,
-                             std::int64_t row, std::int32_t* chosen, float* weights, double* sums) {
-  const std::int64_t experts = pass.config.experts;
-  each(lanes, experts, [&](std::int64_t e) {
-    for (int i = 0; i < 3; ++i) sums[i * experts + e] = 0;
-  });
-  for (std::int64_t index = pass.rows.begin(row); index < pass.rows.end(row); ++index) {
-    const std::int64_t at = (index - pass.rows.first) * pass.width;
-    Rule::choose(lanes, pass.config, pass.token(index), memory.scratch, chosen + at, memory.weights,
-                 sums + experts);
-    each(lanes, pass.width,
-         [&](std::int64_t c) { weights[at + c] = static_cast<float>(memory.weights[c]); });
-    if (pass.config.kind != Kind::expertChoice)
-      for (std::int32_t c = 0; c < pass.width; ++c) {
-        const std::int32_t expert = chosen[at + c];
-        if (expert >= 0 && owns(lanes, expert)) sums[expert] += 1;
-      }
-    lanes.sync();
-  }
+MOECCL_DEVICE void chooseToken(const Lanes& lanes, const GatePass& pass, const TokenMemory& memory,
+                               std::int64_t index, std::int32_t* chosen, float* weights) {
+  const std::int64_t at = (index - pass.rows.first) * pass.width;
+  Rule::choose(lanes, pass.config, pass.token(index), memory.scratch, chosen + at, memory.weights);
+  each(lanes, pass.width,
+       [&](std::int64_t c) { weights[at + c] = static_cast<float>(memory.weights[c]); });
+}
+
+// Adds to sums [3][experts] what chooseToken has left of the token. Nothing is synchronised.
+template <typename Rule, typename Lanes>
+MOECCL_DEVICE void addToken(const Lanes& lanes, const GatePass& pass, const TokenMemory& memory,
+                            std::int64_t index, const std::int32_t* chosen, double* sums) {
+  const std::int32_t* const choices = chosen + (index - pass.rows.first) * pass.width;
+  Rule::addTerms(lanes, pass.config, pass.token(index), memory.scratch, choices, memory.weights,
+                 sums + pass.config.experts);
+  if (pass.config.kind == Kind::expertChoice) return;
+  for (std::int32_t c = 0; c < pass.width; ++c)
+    if (choices[c] >= 0 && owns(lanes, choices[c])) sums[choices[c]] += 1;
 }
 
 // Sets a token's gradients of logits, of the gate [experts] and with noisy of the noise [experts].
 template <typename Rule, typename Lanes>
 MOECCL_DEVICE void differentiateToken(const Lanes& lanes, const GatePass& pass,
-                                      const WarpMemory& memory, std::int64_t index,
+                                      const TokenMemory& memory, std::int64_t index,
                                       const std::int32_t* chosen, const float* dWeights,
                                       const double* dSums, float* dGate, float* dNoise) {
   const std::int64_t experts = pass.config.experts, token = index - pass.rows.first;

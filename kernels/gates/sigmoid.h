@@ -26,8 +26,7 @@ struct SigmoidRule {
 
   template <typename Lanes>
   MOECCL_DEVICE static void choose(const Lanes& lanes, const Config& config, const Token& token,
-                                   const Scratch& scratch, std::int32_t* chosen, double* weights,
-                                   double* terms) {
+                                   const Scratch& scratch, std::int32_t* chosen, double* weights) {
     double* const keys = scratch.doubles;
     double* const logAffinities = keys + config.experts;
     double* const shares = logAffinities + config.experts;
@@ -41,11 +40,18 @@ struct SigmoidRule {
     takeLogarithms(lanes, config, token, logAffinities);
     sharesOfChosen(lanes, config, logAffinities, chosen, weights);
     each(lanes, config.choices, [&](std::int64_t c) { weights[c] *= config.routingScale; });
+    softmax(lanes, logAffinities, config.experts, shares);
+    lanes.sync();
+  }
+
+  template <typename Lanes>
+  MOECCL_DEVICE static void addTerms(const Lanes& lanes, const Config& config, const Token&,
+                                     const Scratch& scratch, const std::int32_t* chosen,
+                                     const double*, double* terms) {
+    const double* const shares = scratch.doubles + 2 * static_cast<std::int64_t>(config.experts);
     for (std::int32_t c = 0; c < config.choices; ++c)
       if (owns(lanes, chosen[c])) terms[chosen[c]] += 1;
-    softmax(lanes, logAffinities, config.experts, shares);
     each(lanes, config.experts, [&](std::int64_t e) { terms[config.experts + e] += shares[e]; });
-    lanes.sync();
   }
 
   template <typename Lanes>

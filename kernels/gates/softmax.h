@@ -17,22 +17,26 @@ struct SoftmaxRule {
 
   template <typename Lanes>
   MOECCL_DEVICE static void choose(const Lanes& lanes, const Config& config, const Token& token,
-                                   const Scratch& scratch, std::int32_t* chosen, double* weights,
-                                   double* terms) {
+                                   const Scratch& scratch, std::int32_t* chosen, double* weights) {
     double* const probabilities = scratch.doubles;
     double* const keys = probabilities + config.experts;
     softmax(lanes, token.logits, config.experts, probabilities);
-    each(lanes, config.experts, [&](std::int64_t e) {
-      keys[e] = comparable(token.logits[e]);
-      terms[config.experts + e] += probabilities[e];
-    });
+    each(lanes, config.experts, [&](std::int64_t e) { keys[e] = comparable(token.logits[e]); });
     lanes.sync();
     largest(lanes, keys, config.experts, config.choices, chosen);
-    if (owns(lanes, chosen[0])) terms[chosen[0]] += 1;
     const double sum = weightSum(config, probabilities, chosen);
     each(lanes, config.choices,
          [&](std::int64_t c) { weights[c] = probabilities[chosen[c]] / sum; });
     lanes.sync();
+  }
+
+  template <typename Lanes>
+  MOECCL_DEVICE static void addTerms(const Lanes& lanes, const Config& config, const Token&,
+                                     const Scratch& scratch, const std::int32_t* chosen,
+                                     const double*, double* terms) {
+    each(lanes, config.experts,
+         [&](std::int64_t e) { terms[config.experts + e] += scratch.doubles[e]; });
+    if (owns(lanes, chosen[0])) terms[chosen[0]] += 1;
   }
 
   template <typename Lanes>

@@ -43,6 +43,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
     memory.reserve(cuda::listByExpertWorkspace(tokens * shape_.choices, shape_.experts));
     begins_ = room<std::int64_t>(compute, {shape_.experts + 1});
     listed_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+    positions_ = room<std::int64_t>(compute, {tokens, shape_.choices});
   }
   if (!keeps) return;
   input_ = room<float>(compute, {tokens, shape_.embedding});
@@ -147,7 +148,8 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
 
 const std::int64_t* CudaRouter::list(moecclStream_t stream) {
   cuda::listByExpert(choices(), shape_.experts, in<std::int64_t>(begins_),
-                     in<std::int64_t>(listed_), memory_.workspace(), stream);
+                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), memory_.workspace(),
+                     stream);
   compute_.toHost(hostBegins_.data(), begins_.get(), hostBegins_.size() * sizeof(std::int64_t),
                   stream);
   return hostBegins_.data();
@@ -157,23 +159,9 @@ void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStre
   cuda::gatherListed(choices(), indices(listed), input, tokenBytes(), rows, stream);
 }
 
-// Kernels that add to tokens take one expert's choices at a time, of which a token has one at most.
-template <typename Function>
-void CudaRouter::eachExpert(Listed listed, Function function) const {
-  const std::int64_t end = listed.begin + listed.count;
-  for (std::int32_t expert = 0; expert < shape_.experts; ++expert) {
-    const std::int64_t first = std::max(listed.begin, hostBegins_[expert]);
-    const std::int64_t behind = std::min(end, hostBegins_[expert + 1]);
-    if (first < behind)
-      function(Listed{first, behind - first}, (first - listed.begin) * shape_.embedding);
-  }
-}
-
 void CudaRouter::add(Listed listed, const void* rows, void* output, moecclStream_t stream) {
-  eachExpert(listed, [&](Listed part, std::int64_t begin) {
-    cuda::addListed(shape_.datatype, choices(), indices(part), compute_.at(rows, begin),
-                    shape_.embedding, output, stream);
-  });
+  cuda::addListed(shape_.datatype, choices(), rowsOf(listed), rows, shape_.embedding, output,
+                  stream);
 }
 
 void CudaRouter::addBackward(Listed listed, const void* rows, const void* outputGradient,
@@ -185,11 +173,8 @@ void CudaRouter::addBackward(Listed listed, const void* rows, const void* output
 
 void CudaRouter::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                                 moecclStream_t stream) {
-  eachExpert(listed, [&](Listed part, std::int64_t begin) {
-    cuda::gatherListedBackward(shape_.datatype, choices(), indices(part),
-                               compute_.at(rowGradients, begin), shape_.embedding, inputGradient,
-                               stream);
-  });
+  cuda::gatherListedBackward(shape_.datatype, choices(), rowsOf(listed), rowGradients,
+                             shape_.embedding, inputGradient, stream);
 }
 
 }  // namespace moeccl

@@ -69,10 +69,6 @@ class CudaRouter final : public Router {
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
   void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
   void clearSums(double* row, const BatchSums& sums, moecclStream_t stream);
-  // Calls function(part, its begin in the whole) for the parts of `listed` of one expert each.
-  template <typename Function>
-  void eachExpert(Listed listed, Function function) const;
-
   template <typename T>
   static T* in(const Memory& memory) {
     return static_cast<T*>(memory.get());
@@ -83,6 +79,9 @@ class CudaRouter final : public Router {
   }
   std::span<const std::int64_t> indices(Listed listed) const {
     return {in<std::int64_t>(listed_) + listed.begin, static_cast<std::size_t>(listed.count)};
+  }
+  cuda::ListedRows rowsOf(Listed listed) const {
+    return {in<std::int64_t>(positions_), listed.begin, listed.count};
   }
   std::size_t tokenBytes() const {
     return static_cast<std::size_t>(shape_.embedding * shape_.elementBytes);
@@ -96,11 +95,11 @@ class CudaRouter final : public Router {
   std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
   std::optional<gates::Draw> draw_;
   // On the GPU:
-  Memory logits_;                    // [tokens][logitsPerToken], or of one part if not kept
-  Memory chosen_, weights_, slots_;  // [tokens][choices]
-  Memory used_;                      // [groups][experts]
-  Memory begins_, listed_;           // as listByExpert makes them
-  Memory input_;                     // [tokens][embedding]
+  Memory logits_;                       // [tokens][logitsPerToken], or of one part if not kept
+  Memory chosen_, weights_, slots_;     // [tokens][choices]
+  Memory used_;                         // [groups][experts]
+  Memory begins_, listed_, positions_;  // as listByExpert makes them
+  Memory input_;                        // [tokens][embedding]
   std::vector<std::int64_t> hostBegins_;
 };
 

@@ -3,7 +3,6 @@
 // check. What is read on the host is read when they are launched.
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "kernels/blas_cuda.h"
@@ -72,13 +71,15 @@ GpuWorld::Range placesOf(const Choices<float>& choices, std::int64_t expertStrid
           static_cast<std::size_t>(behind - first) * rowBytes, write};
 }
 
-// Threads have no order: nobody may add to a token twice.
-void requireDistinctTokens(test::GpuDouble& gpu, const Choices<float>& choices,
-                           std::span<const std::int64_t> listed) {
-  std::set<std::int64_t> tokens;
-  for (std::int64_t at : listed)
-    if (!tokens.insert(at / choices.choices).second)
-      return gpu.fault("is told to add to a token twice at once");
+// The choices of the rows, by their index in [tokens][choices].
+std::vector<std::int64_t> inOrderOfPositions(const Choices<float>& choices,
+                                             const ListedRows& listed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(listed.count));
+  for (std::int64_t at = 0; at < choices.tokens * choices.choices; ++at) {
+    const std::int64_t row = listed.positions[at] - listed.begin;
+    if (row >= 0 && row < listed.count) order[row] = at;
+  }
+  return order;
 }
 
 }  // namespace
@@ -142,6 +143,7 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
 
 // ---- kernels/blas_cuda.h: kernels that would multiply do it themselves ----
 
+struct Blas::Groups {};
 Blas::Blas(std::span<std::byte> workspace) : workspace_(workspace) {}
 Blas::~Blas() = default;
 
@@ -354,17 +356,21 @@ std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
 }
 
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::span<std::byte> workspace, void* stream) {
+                  std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
+                  void* stream) {
   const std::int64_t count = choices.tokens * choices.choices;
   requireRoom(workspace, listByExpertWorkspace(count, experts));
   myGpu().kernel(
       "listing choices by expert",
       [=] {
         return readsOf(choices) + Ranges{writes(begins, experts + 1), writes(listed, count),
+                                         writes(positions, count),
                                          writes(workspace.data(), std::ssize(workspace))};
       },
       [=] {
         moeccl::listByExpert<float>(choices, experts, begins, listed);
+        std::fill_n(positions, count, -1);
+        for (std::int64_t i = 0; i < begins[experts]; ++i) positions[listed[i]] = i;
         spoil(workspace);
       },
       stream);
@@ -384,39 +390,37 @@ void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> l
       stream);
 }
 
-void addListed(moecclDataType_t datatype, const Choices<float>& choices,
-               std::span<const std::int64_t> listed, const void* rows, std::int64_t embedding,
-               void* output, void* stream) {
+void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
+               const void* rows, std::int64_t embedding, void* output, void* stream) {
   requireFloats(datatype);
   myGpu().kernel(
       "adding to tokens",
       [=] {
-        return readsOf(choices) + Ranges{reads(listed.data(), std::ssize(listed)),
-                                         reads(floats(rows), std::ssize(listed) * embedding),
+        return readsOf(choices) + Ranges{reads(listed.positions, choices.tokens * choices.choices),
+                                         reads(floats(rows), listed.count * embedding),
                                          writes(floats(output), choices.tokens * embedding)};
       },
-      [=, gpu = &myGpu()] {
-        requireDistinctTokens(*gpu, choices, listed);
-        moeccl::addListed<float>(choices, listed, floats(rows), embedding, floats(output));
+      [=] {
+        moeccl::addListed<float>(choices, inOrderOfPositions(choices, listed), floats(rows),
+                                 embedding, floats(output));
       },
       stream);
 }
 
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
-                          std::span<const std::int64_t> listed, const void* rowGradients,
+                          const ListedRows& listed, const void* rowGradients,
                           std::int64_t embedding, void* inputGradient, void* stream) {
   requireFloats(datatype);
   myGpu().kernel(
       "adding to gradients of tokens",
       [=] {
-        return Ranges{reads(listed.data(), std::ssize(listed)),
-                      reads(floats(rowGradients), std::ssize(listed) * embedding),
+        return Ranges{reads(listed.positions, choices.tokens * choices.choices),
+                      reads(floats(rowGradients), listed.count * embedding),
                       writes(floats(inputGradient), choices.tokens * embedding)};
       },
-      [=, gpu = &myGpu()] {
-        requireDistinctTokens(*gpu, choices, listed);
-        moeccl::gatherListedBackward<float>(choices, listed, floats(rowGradients), embedding,
-                                            floats(inputGradient));
+      [=] {
+        moeccl::gatherListedBackward<float>(choices, inOrderOfPositions(choices, listed),
+                                            floats(rowGradients), embedding, floats(inputGradient));
       },
       stream);
 }

@@ -124,5 +124,12 @@ GPU_TEST(expertsComputeAsTheCpuDoes) {
       }
 }
 
+// More than one launch takes.
+GPU_TEST(veryManyExperts) {
+  std::vector<std::int64_t> rows(400);
+  for (std::size_t e = 0; e < rows.size(); ++e) rows[e] = static_cast<std::int64_t>(e % 3);
+  compare<Unchanged<float>>(random, moecclFloat32, Activation::relu, true, rows, 2e-5);
+}
+
 }  // namespace
 }  // namespace moeccl::gpu

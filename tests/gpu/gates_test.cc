@@ -158,7 +158,7 @@ GPU_TEST(gatesOfManyExperts) {
   moeccl::cuda::Blas blas({space.data(), space.size()});
   for (gates::Kind kind : {gates::Kind::softmax, gates::Kind::noisy, gates::Kind::gshard,
                            gates::Kind::expertChoice, gates::Kind::sigmoid})
-    for (std::int32_t experts : {8, 64, 256})
+    for (std::int32_t experts : {8, 64, 256, 1000})
       compare(random, batchOf(largeConfig(kind, experts), random()), blas);
 }
 

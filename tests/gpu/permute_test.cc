@@ -1,6 +1,7 @@
 #include "kernels/permute.h"
 
 #include <memory>
+#include <utility>
 
 #include "kernels/capacity.h"
 #include "kernels/reduce_ops.h"
@@ -134,7 +135,7 @@ void movesAndSums(Random& random, moecclDataType_t datatype, const Batch& batch)
               what + "combineTokensBackward, weights");
 }
 
-// One expert's list after the other, as schedules do.
+// Rows of one expert after the other, and added to tokens in two parts that experts do not begin.
 void lists(Random& random, const Batch& batch) {
   const Shape& shape = batch.shape;
   const std::int64_t width = shape.embedding;
@@ -142,11 +143,12 @@ void lists(Random& random, const Batch& batch) {
   std::vector<std::int64_t> begins(shape.experts + 1), listed(batch.chosen.size(), -1);
   listByExpert(batch.host(), shape.experts, begins.data(), listed.data());
   Device<std::int64_t> deviceBegins(begins.size()),
-      deviceListed(std::vector<std::int64_t>(listed.size(), -1));
+      deviceListed(std::vector<std::int64_t>(listed.size(), -1)), positions(listed.size());
   const auto choices = static_cast<std::int64_t>(batch.chosen.size());
   Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, shape.experts));
   moeccl::cuda::listByExpert(batch.device(), shape.experts, deviceBegins.data(),
-                             deviceListed.data(), {workspace.data(), workspace.size()}, nullptr);
+                             deviceListed.data(), positions.data(),
+                             {workspace.data(), workspace.size()}, nullptr);
   workspace.get("listByExpert");
   expectSame(deviceBegins.get("begins"), begins, what + "begins");
   expectSame(deviceListed.get("listed"), listed, what + "listByExpert");
@@ -171,27 +173,24 @@ void lists(Random& random, const Batch& batch) {
                                     deviceWeights.data(), nullptr);
     expectClose(deviceRowGradients.get("rows"), rowGradients, 0, what + "addListedBackward, rows");
     expectClose(deviceWeights.get("weights"), weights, 0, what + "addListedBackward, weights");
-    addListed(batch.host(), host, rows.data(), width, sums.data());
-    moeccl::cuda::addListed(moecclFloat32, batch.device(), device, deviceRows.data(), width,
-                            deviceSums.data(), nullptr);
-    gatherListedBackward(batch.host(), host, rows.data(), width, inputGradient.data());
-    moeccl::cuda::gatherListedBackward(moecclFloat32, batch.device(), device, deviceRows.data(),
-                                       width, deviceGradient.data(), nullptr);
+  }
+  const std::int64_t all = begins.back();
+  const std::vector<float> rows = wholeNumbers(random, all * width);
+  Device<float> deviceRows(rows);
+  const std::span<const std::int64_t> host(listed.data(), all);
+  addListed(batch.host(), host, rows.data(), width, sums.data());
+  gatherListedBackward(batch.host(), host, rows.data(), width, inputGradient.data());
+  const std::int64_t half = random() % (all + 1);
+  for (const auto& [begin, count] : {std::pair{std::int64_t{0}, half}, {half, all - half}}) {
+    const moeccl::cuda::ListedRows part{positions.data(), begin, count};
+    moeccl::cuda::addListed(moecclFloat32, batch.device(), part, deviceRows.data() + begin * width,
+                            width, deviceSums.data(), nullptr);
+    moeccl::cuda::gatherListedBackward(moecclFloat32, batch.device(), part,
+                                       deviceRows.data() + begin * width, width,
+                                       deviceGradient.data(), nullptr);
   }
   expectClose(deviceSums.get("sums"), sums, 0, what + "addListed");
   expectClose(deviceGradient.get("gradients"), inputGradient, 0, what + "gatherListedBackward");
-}
-
-// As a gate chooses: no expert twice, so that lists hold no token twice.
-void distinct(Batch& batch) {
-  const Shape& shape = batch.shape;
-  for (std::int64_t t = 0; t < shape.tokens; ++t)
-    for (std::int32_t c = 1; c < shape.choices; ++c)
-      for (std::int32_t before = 0; before < c; ++before) {
-        const std::int64_t at = t * shape.choices;
-        if (batch.chosen[at + before] == batch.chosen[at + c]) batch.slots[at + c] = -1;
-      }
-  batch.deviceSlots = std::make_unique<Device<std::int64_t>>(batch.slots);
 }
 
 GPU_TEST(tokensMoveToPlacesAndBack) {
@@ -207,7 +206,6 @@ GPU_TEST(tokensMoveToPlacesAndBack) {
     movesAndSums<Unchanged<float>>(random, moecclFloat32, batch);
     movesAndSums<Float16>(random, moecclFloat16, batch);
     movesAndSums<Bfloat16>(random, moecclBfloat16, batch);
-    distinct(batch);
     lists(random, batch);
   }
 }

@@ -2,6 +2,7 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/reduce_ops.h"
 
@@ -30,7 +31,28 @@ struct Products {
   int rows, columns, inner, count;
   Matrix a, b, c;
   float alpha, beta;
+
+  bool valid() const {
+    const bool wholeA = a.leading >= std::max(1, a.operation == CUBLAS_OP_N ? rows : inner);
+    const bool wholeB = b.leading >= std::max(1, b.operation == CUBLAS_OP_N ? inner : columns);
+    return wholeA && wholeB && c.leading >= std::max(1, rows) && rows >= 0 && columns >= 0 &&
+           inner >= 0 && count >= 0;
+  }
 };
+
+// Calls function(Format{}), which says how it went.
+template <typename Function>
+cublasStatus_t withFormat(cudaDataType type, Function function) {
+  switch (type) {
+    case CUDA_R_16F:
+      return function(Float16{});
+    case CUDA_R_16BF:
+      return function(Bfloat16{});
+    case CUDA_R_32F:
+      return function(Unchanged<float>{});
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
 
 template <typename Format>
 void multiply(Products all, const typename Format::Bits* a, const typename Format::Bits* b,
@@ -47,6 +69,24 @@ void multiply(Products all, const typename Format::Bits* a, const typename Forma
         const float before = all.beta == 0 ? 0 : all.beta * Format::decode(target);
         target = Format::encode(all.alpha * sum + before);
       }
+}
+
+// Of products whose matrices' addresses lie on the GPU.
+template <typename Format>
+cublasStatus_t launchListed(const Products& all, const void* const* a, const void* const* b,
+                            void* const* c, cudaStream_t stream) {
+  const void* parameters[] = {&all, &a, &b, &c};
+  void (*const kernel)(Products, const void* const*, const void* const*, void* const*) =
+      [](Products all, const void* const* a, const void* const* b, void* const* c) {
+        using Bits = typename Format::Bits;
+        const int count = std::exchange(all.count, 1);
+        for (int i = 0; i < count; ++i)
+          multiply<Format>(all, static_cast<const Bits*>(a[i]), static_cast<const Bits*>(b[i]),
+                           static_cast<Bits*>(c[i]));
+      };
+  const cudaError_t status =
+      cudaLaunchKernel(kernel, 1, 1, const_cast<void**>(parameters), 0, stream);
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 template <typename Format>
@@ -96,11 +136,6 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     long long apartA, const void* b, cudaDataType typeB, int leadingB, long long apartB,
     const void* beta, void* c, cudaDataType typeC, int leadingC, long long apartC, int count,
     cublasComputeType_t compute, cublasGemmAlgo_t) {
-  const bool wholeA = leadingA >= std::max(1, transposeA == CUBLAS_OP_N ? rows : inner);
-  const bool wholeB = leadingB >= std::max(1, transposeB == CUBLAS_OP_N ? inner : columns);
-  if (!wholeA || !wholeB || leadingC < std::max(1, rows) || typeA != typeB || typeA != typeC ||
-      rows < 0 || columns < 0 || inner < 0 || count < 0 || compute != CUBLAS_COMPUTE_32F)
-    return CUBLAS_STATUS_INVALID_VALUE;
   const Products all{rows,
                      columns,
                      inner,
@@ -110,13 +145,36 @@ cublasStatus_t cublasGemmStridedBatchedEx(
                      {CUBLAS_OP_N, leadingC, apartC},
                      *static_cast<const float*>(alpha),
                      *static_cast<const float*>(beta)};
-  switch (typeA) {
-    case CUDA_R_16F:
-      return launch<Float16>(all, a, b, c, handle->stream);
-    case CUDA_R_16BF:
-      return launch<Bfloat16>(all, a, b, c, handle->stream);
-    case CUDA_R_32F:
-      return launch<Unchanged<float>>(all, a, b, c, handle->stream);
+  if (!all.valid() || typeA != typeB || typeA != typeC || compute != CUBLAS_COMPUTE_32F)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  return withFormat(
+      typeA, [&]<typename Format>(Format) { return launch<Format>(all, a, b, c, handle->stream); });
+}
+
+cublasStatus_t cublasGemmGroupedBatchedEx(
+    cublasHandle_t handle, const cublasOperation_t* transposeA, const cublasOperation_t* transposeB,
+    const int* rows, const int* columns, const int* inner, const void* alphas, const void* const* a,
+    cudaDataType typeA, const int* leadingA, const void* const* b, cudaDataType typeB,
+    const int* leadingB, const void* betas, void* const* c, cudaDataType typeC, const int* leadingC,
+    int groups, const int* sizes, cublasComputeType_t compute) {
+  // Where cuBLAS is not able to, single products must do.
+  if (typeA == CUDA_R_16F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  for (int group = 0, first = 0; group < groups; first += sizes[group++]) {
+    const Products all{rows[group],
+                       columns[group],
+                       inner[group],
+                       sizes[group],
+                       {transposeA[group], leadingA[group], 0},
+                       {transposeB[group], leadingB[group], 0},
+                       {CUBLAS_OP_N, leadingC[group], 0},
+                       static_cast<const float*>(alphas)[group],
+                       static_cast<const float*>(betas)[group]};
+    if (!all.valid() || typeA != typeB || typeA != typeC || compute != CUBLAS_COMPUTE_32F)
+      return CUBLAS_STATUS_INVALID_VALUE;
+    const cublasStatus_t status = withFormat(typeA, [&]<typename Format>(Format) {
+      return launchListed<Format>(all, a + first, b + first, c + first, handle->stream);
+    });
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
-  return CUBLAS_STATUS_INVALID_VALUE;
+  return CUBLAS_STATUS_SUCCESS;
 }

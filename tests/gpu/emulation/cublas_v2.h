@@ -5,7 +5,12 @@
 
 #define CUBLAS_VER_MAJOR 0
 
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE = 7 };
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_ARCH_MISMATCH,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15
+};
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1 };
@@ -28,4 +33,10 @@ extern "C" {
     long long apartA, const void* b, cudaDataType typeB, int leadingB, long long apartB,
     const void* beta, void* c, cudaDataType typeC, int leadingC, long long apartC, int count,
     cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
+[[gnu::visibility("default")]] cublasStatus_t cublasGemmGroupedBatchedEx(
+    cublasHandle_t handle, const cublasOperation_t* transposeA, const cublasOperation_t* transposeB,
+    const int* rows, const int* columns, const int* inner, const void* alphas, const void* const* a,
+    cudaDataType typeA, const int* leadingA, const void* const* b, cudaDataType typeB,
+    const int* leadingB, const void* betas, void* const* c, cudaDataType typeC, const int* leadingC,
+    int groups, const int* sizes, cublasComputeType_t compute);
 }

@@ -13,6 +13,7 @@ using Work = std::function<void()>;
 thread_local std::vector<Work> queue;
 thread_local std::string broken;  // what a kernel did wrong; kept until somebody is told
 thread_local cudaError_t last = cudaSuccess;
+thread_local std::int64_t launched = 0;
 
 cudaError_t said(cudaError_t status) {
   if (status != cudaSuccess) last = status;
@@ -50,20 +51,25 @@ void enqueue(Work work, cudaStream_t stream) {
 
 namespace moeccl::emulation {
 
-cudaError_t launch(dim3 blocks, dim3 threads, std::size_t parameterBytes,
+std::int64_t launches() { return launched; }
+
+cudaError_t launch(dim3 blocks, dim3 threads, std::size_t sharedBytes, std::size_t parameterBytes,
                    std::function<void()> kernel, cudaStream_t stream) {
   constexpr unsigned kMostThreads = 1024, kMostRows = 65535;
-  constexpr std::size_t kMostBytes = 4096;  // that all drivers take
+  constexpr std::size_t kMostShared = 48 << 10;  // without asking for more
+  constexpr std::size_t kMostBytes = 4096;       // that all drivers take
   const auto within = [](dim3 all, unsigned x, unsigned y, unsigned z) {
     return all.x - 1 < x && all.y - 1 < y && all.z - 1 < z;  // none is 0
   };
   if (!within(blocks, 0x7fffffff, kMostRows, kMostRows) ||
       !within(threads, kMostThreads, kMostThreads, 64) ||
-      threads.x * threads.y * threads.z > kMostThreads || parameterBytes > kMostBytes)
+      threads.x * threads.y * threads.z > kMostThreads || parameterBytes > kMostBytes ||
+      sharedBytes > kMostShared)
     return said(cudaErrorInvalidConfiguration);
+  ++launched;
   enqueue(
       [=, kernel = std::move(kernel)] {
-        if (broken.empty()) broken = run(blocks, threads, kernel);
+        if (broken.empty()) broken = run(blocks, threads, kernel, sharedBytes);
       },
       stream);
   return cudaSuccess;

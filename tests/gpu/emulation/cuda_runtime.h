@@ -118,6 +118,11 @@ T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int width = warpSize,
   return moeccl::emulation::shuffle("__shfl_down_sync", mask, value, inside ? from : own, site);
 }
 
+// As kernels/launch_cuda.h has it for GPUs.
+namespace moeccl::cuda {
+using emulation::sharedMemory;
+}
+
 // ---- arithmetic ----
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
@@ -218,8 +223,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 namespace moeccl::emulation {
 
+// Of kernels, so far, by the thread that calls.
+std::int64_t launches();
+
 // Behind what the stream has; returns what is wrong, on the host, with the launch.
-cudaError_t launch(dim3 blocks, dim3 threads, std::size_t parameterBytes,
+cudaError_t launch(dim3 blocks, dim3 threads, std::size_t sharedBytes, std::size_t parameterBytes,
                    std::function<void()> kernel, cudaStream_t stream);
 
 }  // namespace moeccl::emulation
@@ -228,12 +236,11 @@ cudaError_t launch(dim3 blocks, dim3 threads, std::size_t parameterBytes,
 template <typename... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
                              void** parameters, std::size_t sharedBytes, cudaStream_t stream) {
-  if (sharedBytes != 0) return cudaErrorInvalidValue;  // there is none to be had
   auto values = [&]<std::size_t... i>(std::index_sequence<i...>) {
     return std::tuple<Parameters...>(*static_cast<const Parameters*>(parameters[i])...);
   }
   (std::index_sequence_for<Parameters...>{});
   return moeccl::emulation::launch(
-      blocks, threads, (sizeof(Parameters) + ... + 0),
+      blocks, threads, sharedBytes, (sizeof(Parameters) + ... + 0),
       [kernel, values = std::move(values)] { std::apply(kernel, values); }, stream);
 }

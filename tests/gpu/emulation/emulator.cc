@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -82,8 +83,10 @@ class Scheduler {
   Order order = Order::rising;
   std::mt19937 random;
 
-  std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
+  std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
+                  std::size_t sharedBytes) {
     const std::lock_guard lock(mutex_);
+    shared_ = std::make_unique<std::byte[]>(sharedBytes);
     kernel_ = &kernel;
     blockDim = threads, gridDim = blocks;
     problem_.clear();
@@ -93,6 +96,7 @@ class Scheduler {
       blockIdx = {static_cast<unsigned>(block % blocks.x),
                   static_cast<unsigned>(block / blocks.x % blocks.y),
                   static_cast<unsigned>(block / blocks.x / blocks.y)};
+      std::memset(shared_.get(), kPoison, sharedBytes);
       runBlock();
       if (!problem_.empty()) break;
     }
@@ -107,6 +111,7 @@ class Scheduler {
     if (abandoning_) throw Abandoned{};
     return words_.data() + warpOf(thread) * warpSize;
   }
+  std::byte* sharedMemory() const { return shared_.get(); }
   int lane() const { return static_cast<int>((current_ - threads_.data()) % warpSize); }
   [[noreturn]] void fault(const std::string& text, Site site) {
     problem_ = stringf("%s:%d: thread %s: %s", site.file, site.line, name(*current_).c_str(),
@@ -241,7 +246,10 @@ class Scheduler {
                    thread.index.z, blockIdx.x, blockIdx.y, blockIdx.z);
   }
 
+  static constexpr int kPoison = 0xa7;
+
   std::mutex mutex_;
+  std::unique_ptr<std::byte[]> shared_;
   const std::function<void()>* kernel_ = nullptr;
   std::vector<Thread> threads_;
   std::vector<std::uint64_t> words_;  // of all lanes, as they met
@@ -267,9 +275,12 @@ void setOrder(Order order, unsigned seed) {
   scheduler().random.seed(seed);
 }
 
-std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
-  return scheduler().run(blocks, threads, kernel);
+std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
+                std::size_t sharedBytes) {
+  return scheduler().run(blocks, threads, kernel, sharedBytes);
 }
+
+std::byte* sharedMemory() { return scheduler().sharedMemory(); }
 
 void waitForBlock(const char* what, Site site) { scheduler().wait(what, 0, 0, site); }
 

@@ -3,6 +3,7 @@
 // other results in one of the orders. Not every race does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -36,9 +37,10 @@ struct Site {
   }
 };
 
-// Runs all threads. "" or what is wrong with the kernel: barriers, shuffles or votes that not all threads reach that
+// Runs all threads; each block has so many bytes that are poisoned first. "" or what is wrong with the kernel: barriers, shuffles or votes that not all threads reach that
 // must. One at a time, whoever calls.
-std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel);
+std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
+                std::size_t sharedBytes = 0);
 
 // What follows is called by threads of kernels.
 
@@ -49,6 +51,8 @@ void waitForBlock(const char* what, Site site);
 // valid for those of the mask until this thread waits again.
 const std::uint64_t* meet(const char* what, unsigned mask, std::uint64_t word, Site site);
 int laneOfThread();
+// Of the block.
+std::byte* sharedMemory();
 // Ends the kernel.
 [[noreturn]] void fault(const std::string& text, Site site);
 

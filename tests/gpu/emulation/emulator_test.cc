@@ -37,6 +37,27 @@ TEST(Emulator, BlocksSumWhatTheyHave) {
   }
 }
 
+// Every block has memory of its own that nobody has written to.
+TEST(Emulator, BlocksHaveTheMemoryThatTheLaunchGives) {
+  constexpr int kBlocks = 3, kThreads = 64;
+  std::vector<unsigned char> first(kBlocks * kThreads), then(first.size());
+  EXPECT_EQ(run(
+                kBlocks, kThreads,
+                [&] {
+                  auto* const mine = reinterpret_cast<unsigned char*>(sharedMemory());
+                  const unsigned at = blockIdx.x * kThreads + threadIdx.x;
+                  first[at] = mine[threadIdx.x];
+                  mine[threadIdx.x] = static_cast<unsigned char>(at);
+                  __syncthreads();
+                  then[at] = mine[kThreads - 1 - threadIdx.x];
+                },
+                kThreads),
+            "");
+  EXPECT_EQ(first, std::vector<unsigned char>(first.size(), 0xa7));
+  for (int at = 0; at < kBlocks * kThreads; ++at)
+    EXPECT_EQ(then[at], at / kThreads * kThreads + kThreads - 1 - at % kThreads);
+}
+
 TEST(Emulator, ThreadsKnowWhereTheyAre) {
   std::vector<int> seen(2 * 3 * 4 * 5 * 2 * 3);
   EXPECT_EQ(run({2, 3, 4}, {5, 2, 3},

@@ -1,0 +1,108 @@
+// How many kernels a GPU is given for the work of a layer.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/blas_cuda.h"
+#include "kernels/copy.h"
+#include "kernels/expert.h"
+#include "kernels/gates/gate_cuda.h"
+#include "kernels/permute.h"
+
+namespace moeccl::emulation {
+namespace {
+
+template <typename T>
+std::vector<T> room(std::int64_t count) {
+  return std::vector<T>(static_cast<std::size_t>(count));
+}
+
+// What a rank of 8 does in a dropless forward pass with 256 experts, 32 of them its own: all but the exchanges.
+TEST(Launches, OfADroplessForward) {
+  constexpr std::int64_t kRanks = 8, kLocal = 32, kTokens = 96, kEmbedding = 8, kHidden = 16;
+  constexpr std::int32_t kExperts = kRanks * kLocal, kChoices = 2;
+  gates::Config config{
+      gates::Kind::softmax, kTokens, kEmbedding, kExperts, kChoices, kTokens, kTokens};
+  const cuda::Gate gate(config, kTokens, 1);
+  std::vector<std::byte> workspace(
+      std::max(gate.workspaceBytes(), cuda::listByExpertWorkspace(kTokens * kChoices, kExperts)) +
+      256);
+  const auto aligned = [](std::vector<std::byte>& memory) {
+    const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t shift = (256 - at % 256) % 256;
+    return std::span<std::byte>(memory.data() + shift, memory.size() - 256);
+  };
+  std::vector<float> input(kTokens * kEmbedding), weights(kEmbedding * kExperts);
+  for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i % 13) - 6;
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 17) - 8;
+  auto logits = room<double>(kTokens * kExperts);
+  auto sums = room<double>(gates::sumsSize(config));
+  auto chosen = room<std::int32_t>(kTokens * kChoices);
+  auto choiceWeights = room<float>(kTokens * kChoices);
+  auto used = room<std::int64_t>(kExperts), slots = room<std::int64_t>(kTokens * kChoices);
+  auto begins = room<std::int64_t>(kExperts + 1), listed = room<std::int64_t>(kTokens * kChoices);
+  auto positions = room<std::int64_t>(kTokens * kChoices);
+  auto rows = room<float>(kTokens * kChoices * kEmbedding), others = rows;
+  const Choices<float> choices{chosen.data(), slots.data(), choiceWeights.data(), kTokens,
+                               kChoices};
+
+  const std::int64_t before = launches();
+  gate.forward({weights.data()}, {input.data(), kTokens, 0},
+               {logits.data(), chosen.data(), choiceWeights.data()}, sums.data(),
+               aligned(workspace), nullptr);
+  gate.place(kTokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(),
+             sums.data(), aligned(workspace), nullptr);
+  cuda::listByExpert(choices, kExperts, begins.data(), listed.data(), positions.data(),
+                     aligned(workspace), nullptr);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  ASSERT_EQ(begins.back(), kTokens * kChoices);
+  cuda::gatherListed(choices, listed, input.data(), kEmbedding * sizeof(float), rows.data(),
+                     nullptr);
+
+  // A run per rank and expert, to the expert and back; as if each rank had chosen so.
+  std::vector<BlockCopy> there, back;
+  std::vector<std::int64_t> expertBegins(kLocal + 1);
+  const auto at = [](std::vector<float>& all, std::int64_t row) {
+    return reinterpret_cast<std::byte*>(all.data() + row * kEmbedding);
+  };
+  std::int64_t row = 0;
+  for (std::int64_t expert = 0; expert < kLocal; ++expert) {
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      const std::int64_t* const run = begins.data() + rank * kLocal + expert;
+      const auto bytes = static_cast<std::size_t>(run[1] - run[0]) * kEmbedding * sizeof(float);
+      there.push_back({at(others, row), 0, at(rows, run[0]), 0, bytes, 1});
+      back.push_back({at(rows, run[0]), 0, at(others, row), 0, bytes, 1});
+      row += run[1] - run[0];
+    }
+    expertBegins[expert + 1] = row;
+  }
+  cuda::copyBlocks(there, nullptr);
+  std::vector<std::byte> blasMemory((1 << 20) + 256);
+  cuda::Blas blas(aligned(blasMemory));
+  const cuda::ExpertShape shape{moecclFloat32, Activation::gelu, kLocal, kEmbedding, kHidden};
+  auto w1 = room<float>(kLocal * kEmbedding * kHidden), w2 = w1;
+  auto b1 = room<float>(kLocal * kHidden), b2 = room<float>(kLocal * kEmbedding);
+  std::vector<std::byte> hidden(cuda::expertWorkspace(shape, row) + 256);
+  cuda::expertForward(shape, {w1.data(), b1.data(), w2.data(), b2.data()}, others.data(),
+                      expertBegins, blas, aligned(hidden), others.data(), nullptr);
+  cuda::copyBlocks(back, nullptr);
+  auto output = room<float>(kTokens * kEmbedding);
+  cuda::addListed(moecclFloat32, choices, {positions.data(), 0, begins.back()}, rows.data(),
+                  kEmbedding, output.data(), nullptr);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  // The emulated cuBLAS launches a product for each run of experts with equally many rows, the real one a product.
+  std::int64_t runs = 0;
+  for (std::int64_t e = 0, last = 0; e < kLocal; ++e) {
+    const std::int64_t count = expertBegins[e + 1] - expertBegins[e];
+    runs += count > 0 && (e == 0 || count != last);
+    last = count;
+  }
+  ASSERT_GT(runs, 1);
+  const std::int64_t count = launches() - before - 2 * (runs - 1);
+  RecordProperty("launches", std::to_string(count));
+  EXPECT_LE(count, 60);
+}
+
+}  // namespace
+}  // namespace moeccl::emulation
