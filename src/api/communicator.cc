@@ -34,8 +34,9 @@ std::shared_ptr<moeccl::CommState> stateOf(std::unique_ptr<moeccl::Communicator>
                                            int ranksOnNode = 0) {
   auto state = std::make_shared<moeccl::CommState>();
   state->communicator = std::move(communicator);
-  state->model = std::make_unique<moeccl::CostModel>(state->communicator->topology(),
-                                                     std::move(profile), ranksOnNode);
+  state->model =
+      std::make_unique<moeccl::CostModel>(state->communicator->topology(), std::move(profile),
+                                          ranksOnNode, typicalLinks(*state->communicator));
   return state;
 }
 

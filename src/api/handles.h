@@ -15,6 +15,12 @@
 
 namespace moeccl {
 
+// What a communicator's calls are priced by where no profile says more.
+inline const Links& typicalLinks(const Communicator& communicator) {
+  static constexpr Links kHostLinks;
+  return communicator.device() ? kGpuLinks : kHostLinks;
+}
+
 struct CommState {
   std::unique_ptr<Communicator> communicator;
   std::string lastError;

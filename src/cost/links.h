@@ -25,6 +25,17 @@ struct Links {
   bool operator==(const Links&) const = default;
 };
 
+// Typical ones of GPUs: NVLink in a node, and a network port of 400 Gb/s for each GPU.
+inline constexpr Links kGpuLinks = {.overheadInNode = 1e-6,
+                                    .latencyInNode = 5e-6,
+                                    .betaInNode = 0.005e-9,
+                                    .overheadBetween = 2e-6,
+                                    .latencyBetween = 15e-6,
+                                    .betaBetween = 0.022e-9,
+                                    .gapUplink = 0.2e-6,
+                                    .betaUplink = 0.003e-9,
+                                    .betaMemory = 0.0007e-9};
+
 inline constexpr std::size_t kLinkCosts = 10;
 inline constexpr std::array<std::pair<const char*, double Links::*>, kLinkCosts> kLinkNames = {{
     {"overheadInNode", &Links::overheadInNode},

@@ -10,8 +10,12 @@
 
 namespace moeccl {
 
-CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode)
-    : topology_(std::move(topology)), profile_(std::move(profile)), where_(textOf(topology_)) {
+CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode,
+                     const Links& typical)
+    : topology_(std::move(topology)),
+      profile_(std::move(profile)),
+      where_(textOf(topology_)),
+      links_(typical) {
   const int ours = topology_.nodeSize(largestNode(topology_));
   if (ranksOnNode == 0 && profile_ != nullptr && !profile_->fingerprint.ranksPerNode.empty())
     ranksOnNode = std::ranges::max(profile_->fingerprint.ranksPerNode);

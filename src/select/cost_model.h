@@ -20,11 +20,11 @@ namespace moeccl {
 
 class CostModel {
  public:
-  // Without a profile, or one that has links: typical ones. `ranksOnNode`: of the whole cluster, on its largest
+  // Without a profile, or one that has links: `typical` ones. `ranksOnNode`: of the whole cluster, on its largest
   // node, all of which make such calls at once; 0: as the profile says, or the group's alone. The same on all ranks
   // of the group.
   explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr,
-                     int ranksOnNode = 0);
+                     int ranksOnNode = 0, const Links& typical = {});
 
   struct Estimate {
     AlgorithmChoice choice;

@@ -116,6 +116,25 @@ TEST(CostModel, FewMessagesForSmallBlocksFewBytesForLarge) {
   EXPECT_EQ(between(1 << 22), 16 * 12);
 }
 
+TEST(CostModel, WithoutAProfileByTheLinksThatAreTypical) {
+  const Topology topology = Topology::even(2, 8);
+  const auto seconds = [&](const Links& links, double bytes) {
+    return CostModel(topology, nullptr, 0, links).fastest(Collective::allToAll, {}, bytes).seconds;
+  };
+  // 15/16 of 256 MB leave each GPU, half of them by its port of 400 Gb/s.
+  const double bytes = 256e6, port = bytes / 2 / 50e9;
+  EXPECT_GT(seconds(kGpuLinks, bytes), port);
+  EXPECT_LT(seconds(kGpuLinks, bytes), 3 * port);
+  EXPECT_GT(seconds({}, bytes), 10 * port);
+  // A profile with links knows better.
+  Profile profile;
+  profile.links = LinkFit{};
+  const auto known = std::make_shared<const Profile>(profile);
+  EXPECT_EQ(
+      CostModel(topology, known, 0, kGpuLinks).fastest(Collective::allToAll, {}, bytes).seconds,
+      CostModel(topology, known).fastest(Collective::allToAll, {}, bytes).seconds);
+}
+
 TEST(CostModel, NeverWorseThanAnyOther) {
   for (const Topology& topology : {Topology::even(1, 8), Topology::even(8, 1), Topology::even(2, 4),
                                    Topology::uneven(std::vector{3, 1, 2})})
