@@ -6,8 +6,8 @@ namespace moeccl {
 namespace {
 
 constexpr std::array<std::string_view, kCollectives> kNames = {
-    "alltoall",  "alltoallv", "allgather",        "reducescatter", "allreduce",
-    "broadcast", "reduce",    "gather",           "scatter",       "tpalltoall",
+    "alltoall",  "alltoallv", "allgather",        "allgatherv",   "reducescatter", "reducescatterv",
+    "allreduce", "broadcast", "reduce",           "gather",       "scatter",       "tpalltoall",
     "dispatch",  "combine",   "combineallgather", "splitdispatch"};
 
 }  // namespace
@@ -31,8 +31,10 @@ int Contract::inputBlocks(int rank) const {
     case Collective::allToAll:
     case Collective::allToAllv:
     case Collective::reduceScatter:
+    case Collective::reduceScatterv:
       return ranks;
     case Collective::allGather:
+    case Collective::allGatherv:
     case Collective::allReduce:
     case Collective::reduce:
     case Collective::gather:
@@ -59,8 +61,10 @@ int Contract::outputBlocks(int rank) const {
     case Collective::allToAll:
     case Collective::allToAllv:
     case Collective::allGather:
+    case Collective::allGatherv:
       return ranks;
     case Collective::reduceScatter:
+    case Collective::reduceScatterv:
     case Collective::allReduce:
     case Collective::broadcast:
     case Collective::scatter:
@@ -95,6 +99,7 @@ std::vector<Payload> Contract::expected(int rank, int outputBlock) const {
     case Collective::allToAllv:
       return {{outputBlock, rank}};
     case Collective::allGather:
+    case Collective::allGatherv:
     case Collective::gather:
       return {{outputBlock, 0}};
     case Collective::broadcast:
@@ -102,6 +107,7 @@ std::vector<Payload> Contract::expected(int rank, int outputBlock) const {
     case Collective::scatter:
       return {{root, rank}};
     case Collective::reduceScatter:
+    case Collective::reduceScatterv:
       for (int source = 0; source < ranks; ++source) sum.push_back({source, rank});
       return sum;
     case Collective::allReduce:
@@ -137,8 +143,8 @@ bool Contract::ordered() const {
 }
 
 bool Contract::reducesInPlace() const {
-  return collective == Collective::reduceScatter || collective == Collective::allReduce ||
-         collective == Collective::reduce;
+  return collective == Collective::reduceScatter || collective == Collective::reduceScatterv ||
+         collective == Collective::allReduce || collective == Collective::reduce;
 }
 
 }  // namespace moeccl

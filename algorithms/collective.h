@@ -17,7 +17,9 @@ enum class Collective : std::uint8_t {
   allToAll,          // in [P], out [P]: output[s] at d = input[d] at s
   allToAllv,         // the same; blocks differ in size
   allGather,         // in [1], out [P]: output[s] = input[0] at s
+  allGatherv,        // the same; blocks differ in size, which all ranks know
   reduceScatter,     // in [P], out [1]: output[0] at d = sum over s of input[d] at s
+  reduceScatterv,    // the same; blocks differ in size, which all ranks know
   allReduce,         // in [1], out [1]: output[0] = sum over s of input[0] at s
   broadcast,         // in [1] at the root, out [1]: output[0] = input[0] at the root
   reduce,            // in [1], out [1] at the root: output[0] = sum over s of input[0] at s
@@ -29,7 +31,7 @@ enum class Collective : std::uint8_t {
   combineAllGather,  // in [experts][P], out [E][mp]
   splitDispatch,     // in [E][mp], out [experts][P]
 };
-inline constexpr int kCollectives = 14;
+inline constexpr int kCollectives = 16;
 
 // As in override strings, benchmark labels and profile keys: "alltoall", "allgather".
 std::string_view nameOf(Collective collective);

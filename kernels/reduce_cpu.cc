@@ -56,6 +56,8 @@ std::size_t sizeOf(moecclDataType_t datatype) {
       return 1;
     case moecclFloat16:
     case moecclBfloat16:
+    case moecclInt16:
+    case moecclUint16:
       return 2;
     case moecclInt32:
     case moecclUint32:
@@ -77,6 +79,16 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
     withOp(op, [&]<typename Op>(Op) {
       runWide<Reduction<Format, Op>>(dst, sources, stride, count, bytes);
     });
+  });
+}
+
+void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor) {
+  withFormat(datatype, [&]<typename Format>(Format) {
+    using Bits = typename Format::Bits;
+    for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) {
+      const Bits bits = divided<Format>(load<Bits>(data, i), divisor);
+      std::memcpy(data + i * sizeof(Bits), &bits, sizeof(Bits));
+    }
   });
 }
 

@@ -16,6 +16,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     reduceItem<Format, Op, kElements>(terms, op, elements, item);
 }
 
+// One element after the other: averages are few, beside what crosses the network for them.
+template <typename Format>
+__global__ void __launch_bounds__(kThreads)
+    divideKernel(std::byte* data, std::uint64_t elements, std::int64_t divisor) {
+  using Bits = typename Format::Bits;
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * kThreads;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += stride) {
+    Bits bits;
+    std::memcpy(&bits, data + i * sizeof(Bits), sizeof(Bits));
+    bits = divided<Format>(bits, divisor);
+    std::memcpy(data + i * sizeof(Bits), &bits, sizeof(Bits));
+  }
+}
+
 template <typename Format, typename Op, bool kAligned>
 void launch(const ReduceTerms& terms, Op op, std::size_t bytes, void* stream) {
   constexpr int kElements = kPackElements<Format, kAligned>;
@@ -47,8 +62,23 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
     if (addresses % 16 != 0)
       withOp(op, [&](auto) { launch<Format, AnyOp, false>(terms, {op}, bytes, stream); });
     else
-      withOp(op,
-             [&]<typename Op>(Op known) { launch<Format, Op, true>(terms, known, bytes, stream); });
+      withOp(op, [&]<typename Op>(Op known) {
+        if constexpr (kIsFrequent<Op>)
+          launch<Format, Op, true>(terms, known, bytes, stream);
+        else
+          launch<Format, AnyOp, true>(terms, {op}, bytes, stream);
+      });
+  });
+}
+
+void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
+            void* stream) {
+  withFormat(datatype, [&]<typename Format>(Format) {
+    using Bits = typename Format::Bits;
+    const std::uint64_t elements = bytes / sizeof(Bits);
+    if (elements == 0) return;
+    launchKernel("dividing", divideKernel<Format>, gridOf((elements - 1) / kThreads + 1), kThreads,
+                 stream, data, elements, divisor);
   });
 }
 

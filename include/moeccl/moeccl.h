@@ -83,15 +83,30 @@ typedef enum {
   moecclBfloat16 = 9,
   moecclFloat8e4m3 = 10,
   moecclFloat8e5m2 = 11,
-  moecclNumTypes = 12
+  /* Values from here on are moeccl's own. Booleans are moecclUint8, with moecclBitOr and moecclBitAnd. */
+  moecclInt16 = 12,
+  moecclUint16 = 13,
+  moecclNumTypes = 14
 } moecclDataType_t;
 
-/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not offered. The
- * maximum or minimum of numbers and a NaN is NaN. */
-typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } moecclRedOp_t;
+/* How a reduction combines elements. Values up to moecclAvg are NCCL's. The maximum or minimum of numbers and
+ * a NaN is NaN. The average is the sum, divided by the number of ranks when all terms are in it; integers are
+ * rounded towards zero. Bitwise operators are for integers: InvalidArgument with floats. */
+typedef enum {
+  moecclSum = 0,
+  moecclProd = 1,
+  moecclMax = 2,
+  moecclMin = 3,
+  moecclAvg = 4,
+  moecclBitAnd = 5,
+  moecclBitOr = 6,
+  moecclBitXor = 7,
+  moecclNumOps = 8
+} moecclRedOp_t;
 
 typedef struct moecclComm* moecclComm_t;
 typedef struct moecclGrid* moecclGrid_t;
+typedef struct moecclEvent* moecclEvent_t;
 /* On a host communicator: made by moecclStreamCreate, or NULL. On a GPU communicator: a cudaStream_t; NULL is
  * the legacy default stream. */
 typedef void* moecclStream_t;
@@ -136,13 +151,18 @@ typedef struct {
    * call, and whatever they do. A process that ends is noticed at once. 0: 3000. Negative: hosts are trusted.
    * MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has its parent's. */
   int64_t failureDetectionMs;
+  /* Called with idleContext, again and again, while a call of this communicator or of a split of it waits, by
+   * the thread that waits: so that the caller can progress what its peers may wait for, such as MPI. It must not
+   * call moeccl. NULL: none. Host communicators only. */
+  void (*idle)(void* context);
+  void* idleContext;
 } moecclConfig_t;
 
 #define MOECCL_CONFIG_MAGIC 0x6d6f6563u
 #define MOECCL_CONFIG_INITIALIZER                                                              \
   {                                                                                            \
     sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, moecclMemoryHost, 0, NULL, \
-        NULL, 0                                                                                \
+        NULL, 0, NULL, NULL                                                                    \
   }
 
 /* -------------------------------------------------------------------------------------- errors */
@@ -195,11 +215,21 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
 /* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
  * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
  * NULL: the parent's (nodeId and progressThread are always the parent's). Of a communicator made by
- * CommInit, and all that come from it, 32768 can exist at a time; those that failed or were aborted count too.
+ * CommInit, and all that come from it, 16384 can exist at a time; those that failed or were aborted count too.
  * Errors: InvalidArgument (comm or newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the
  * config; too many communicators), and those of moecclAllGather, by which the ranks agree. */
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
+
+/* Makes a communicator of ranks[nRanks], ranks of comm, in this order; the caller's is among them. Collective over
+ * these alone: the others neither call nor wait. It uses the connections of comm. Two subsets with the same
+ * ranks are made in the same order on all of them. config as in moecclCommSplit. Errors: InvalidArgument (NULL,
+ * nRanks < 1, a rank outside comm or listed twice, a list without the caller), InvalidUsage (members disagree on
+ * the config; too many communicators; a GPU communicator), and those of moecclSend, by which the members
+ * agree. */
+MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
+                                                 moecclComm_t* newComm,
+                                                 const moecclConfig_t* config);
 
 /* Makes a communicator of the ranks of comm that live, in their order, without those in exclude[nExclude] (ranks of comm;
  * NULL, 0: none). comm may have failed, and is left as it is; abort or destroy it when its buffers are no longer needed.
@@ -216,6 +246,11 @@ MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude
  * all ranks have destroyed their last: they share connections. It is freed whatever the result. Errors:
  * Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
+/* Frees a communicator without waiting for anybody: what Destroy would wait for goes on in a thread of the
+ * library. For destructors. Where the process ends first, the other ranks take it for a rank that has left: calls
+ * that it had completed, they complete too. Its streams must be empty or destroyed. NULL is allowed. Errors:
+ * InvalidArgument, InvalidUsage (calls are unfinished; nothing is freed). */
+MOECCL_API moecclResult_t moecclCommRelease(moecclComm_t comm);
 /* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending and later
  * calls return moecclRemoteError. NULL is allowed. */
 MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
@@ -226,6 +261,11 @@ MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResul
  * list only grows; another rank may know others. In: *nRanks ints of room at ranks, which may be NULL where there is
  * none. Out: *nRanks, how many there are; the first of them are stored, as far as there was room. */
 MOECCL_API moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks);
+
+/* Calls of comm that this rank makes from now on give up after timeoutMs instead of config.timeoutMs, with the same
+ * meaning of 0 (what the config says) and of negatives. Local: set it before a call for a timeout of that call. Has no
+ * effect on GPU communicators. */
+MOECCL_API moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs);
 
 MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
 MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);
@@ -250,6 +290,64 @@ MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
 MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
 /* Synchronises, then frees. NULL is allowed. */
 MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
+
+/* Events mark places in streams of host communicators, as CUDA's do: so that a caller can wait for one call alone. An
+ * event that was never recorded is complete. Errors of the work before a place are those of its event. */
+
+MOECCL_API moecclResult_t moecclEventCreate(moecclEvent_t* event);
+/* The event stands for all work that is in the stream now, and no longer for what it was recorded for before. On the
+ * NULL stream it is complete. */
+MOECCL_API moecclResult_t moecclEventRecord(moecclEvent_t event, moecclStream_t stream);
+/* Advances the work and returns moecclSuccess when what was recorded is complete, moecclInProgress when not, or the
+ * error that stopped it, whose text is moecclGetLastError(NULL)'s. Never waits. */
+MOECCL_API moecclResult_t moecclEventQuery(moecclEvent_t event);
+/* Waits until it is complete, or has failed. */
+MOECCL_API moecclResult_t moecclEventSynchronize(moecclEvent_t event);
+/* Calls callback(result, context) once, when what was recorded is complete (moecclSuccess) or has failed: now if it is
+ * already, else by the thread that finds out, which may be the library's. At most one callback per recording. It may
+ * call moeccl, but not destroy, abort or release a communicator. Errors: InvalidArgument, InvalidUsage (there is a
+ * callback already). */
+typedef void (*moecclEventCallback_t)(moecclResult_t result, void* context);
+MOECCL_API moecclResult_t moecclEventSetCallback(moecclEvent_t event,
+                                                 moecclEventCallback_t callback, void* context);
+/* Work that is queued on the stream from now on begins when the event is complete. Errors: InvalidArgument (the event
+ * was recorded on a stream of a communicator that is no relative of this one's). */
+MOECCL_API moecclResult_t moecclStreamWaitEvent(moecclStream_t stream, moecclEvent_t event);
+/* Does not wait: a callback that was set is still called. NULL is allowed. */
+MOECCL_API moecclResult_t moecclEventDestroy(moecclEvent_t event);
+
+/* ------------------------------------------------------------------------------------ messages */
+
+/* Between GroupStart and GroupEnd, which nest, a thread's collectives, sends and receives are only noted: they begin at
+ * the last GroupEnd. Those on one stream then run at once instead of one after another, and are complete together, so
+ * that exchanges cannot deadlock, and several small calls (of one buffer each) take little longer than one. On NULL
+ * GroupEnd returns when all are complete. Arguments are checked when a call is made; buffers must stay until
+ * GroupEnd's work is complete. Other functions that need other ranks must not be called in between. */
+MOECCL_API moecclResult_t moecclGroupStart(void);
+/* A call that was refused when it was made is left out. Errors: InvalidUsage (no group was started), and those of the
+ * calls. */
+MOECCL_API moecclResult_t moecclGroupEnd(void);
+
+/* `sendbuff` ([count]) goes to rank `peer`, whose moecclRecv has the same count, datatype and tag. Messages of one tag
+ * between two ranks arrive in the order in which they were sent; tags are any number, and independent of each
+ * other and of collectives. Beside a rank's own messages collectives may run on other streams. To itself a rank sends
+ * within one group, with the receive. A send may complete before its message is received. On GPUs messages
+ * match in their order alone, and tags mean nothing.
+ * Errors: InvalidArgument (NULL buffer, unknown datatype, a peer that is no rank, a message to itself without its
+ * counterpart in the group), RemoteError (a message of another size came; the peer is lost), Timeout. */
+MOECCL_API moecclResult_t moecclSend(const void* sendbuff, size_t count, moecclDataType_t datatype,
+                                     int peer, int32_t tag, moecclComm_t comm,
+                                     moecclStream_t stream);
+/* The message of rank `peer` arrives in `recvbuff` ([count]). Errors as moecclSend. */
+MOECCL_API moecclResult_t moecclRecv(void* recvbuff, size_t count, moecclDataType_t datatype,
+                                     int peer, int32_t tag, moecclComm_t comm,
+                                     moecclStream_t stream);
+/* The next message of that tag of any other rank arrives in `recvbuff` ([count]), and its rank in *source, both when the
+ * call is complete. Receives of one tag are served in the order in which they begin. Errors as moecclSend, and
+ * InvalidArgument (source NULL), InvalidUsage (a GPU communicator). */
+MOECCL_API moecclResult_t moecclRecvAny(void* recvbuff, size_t count, moecclDataType_t datatype,
+                                        int32_t tag, int* source, moecclComm_t comm,
+                                        moecclStream_t stream);
 
 /* --------------------------------------------------------------------------------- collectives */
 
@@ -286,6 +384,16 @@ MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, 
                                           moecclDataType_t datatype, moecclComm_t comm,
                                           moecclStream_t stream);
 
+/* All-gather of unequal parts, with the arguments of MPI_Allgatherv: `sendbuff` ([sendCount]) of rank i arrives at
+ * recvbuff + recvDispls[i] on every rank. recvCounts ([P], recvCounts[i] is rank i's sendCount) are the same on all
+ * ranks; recvDispls ([P]) may differ. Both are in elements, and read before the call returns; parts must not overlap,
+ * and elements between them are not touched. In place when sendbuff == recvbuff + recvDispls[rank]. Algorithms and
+ * errors as moecclAllGather, and InvalidArgument (NULL arrays, sendCount that is not recvCounts[rank]). */
+MOECCL_API moecclResult_t moecclAllGatherv(const void* sendbuff, size_t sendCount, void* recvbuff,
+                                           const size_t* recvCounts, const size_t* recvDispls,
+                                           moecclDataType_t datatype, moecclComm_t comm,
+                                           moecclStream_t stream);
+
 /* Reduce-scatter: block r ([recvCount]) of the elementwise reduction of all ranks' `sendbuff`
  * ([P][recvCount]) arrives in `recvbuff` of rank r. In place when recvbuff == sendbuff + rank *
  * recvCount. 16- and 8-bit floats are reduced in float32 and rounded when a partial result is stored.
@@ -295,6 +403,15 @@ MOECCL_API moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbu
                                               size_t recvCount, moecclDataType_t datatype,
                                               moecclRedOp_t op, moecclComm_t comm,
                                               moecclStream_t stream);
+
+/* Reduce-scatter of unequal parts: sendCounts[r] elements at sendbuff + sendDispls[r], reduced over all ranks, arrive in
+ * `recvbuff` ([sendCounts[rank]]) of rank r. sendCounts ([P]) are the same on all ranks, sendDispls ([P]) may differ;
+ * both are read before the call returns, and parts must not overlap. In place when recvbuff == sendbuff +
+ * sendDispls[rank]. Algorithms, rounding and errors as moecclReduceScatter, and InvalidArgument for NULL arrays. */
+MOECCL_API moecclResult_t moecclReduceScatterv(const void* sendbuff, const size_t* sendCounts,
+                                               const size_t* sendDispls, void* recvbuff,
+                                               moecclDataType_t datatype, moecclRedOp_t op,
+                                               moecclComm_t comm, moecclStream_t stream);
 
 /* All-reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff`
  * ([count]) of every rank, with the same bits on all. In place when sendbuff == recvbuff. Algorithms:

@@ -19,6 +19,20 @@ BlockData fromRoot(const World&, int, int) { return {0, 0}; }
 double whole(const World&) { return 1; }
 BlockData fromEach(const World&, int rank, int block) { return {block, rank}; }
 
+// Blocks of equal size, for functions that take any; valid until the next of the thread.
+struct EqualParts {
+  const std::size_t *counts, *displs;
+  explicit EqualParts(const CollectiveCall& call) {
+    static thread_local std::vector<std::size_t> countOf, displOf;
+    const auto ranks = static_cast<std::size_t>(call.world.ranks);
+    countOf.assign(ranks, call.count);
+    displOf.resize(ranks);
+    for (std::size_t i = 0; i < ranks; ++i) displOf[i] = i * call.count;
+    counts = countOf.data();
+    displs = displOf.data();
+  }
+};
+
 // Of grids. Experts are numbered over all positions; what rank r has for expert e is {r, e}.
 int groups(const World& world) { return world.ranks / world.grid.nMp; }
 int tokenBlocks(const World& world) { return world.grid.nEp * world.experts; }
@@ -89,13 +103,9 @@ constexpr std::array kCollectives = {
         .busFactor = othersShare,
         .call =
             [](const CollectiveCall& c) {
-              const auto ranks = static_cast<std::size_t>(c.world.ranks);
-              static thread_local std::vector<std::size_t> counts, displs;
-              counts.assign(ranks, c.count);
-              displs.resize(ranks);
-              for (std::size_t i = 0; i < ranks; ++i) displs[i] = i * c.count;
-              return moecclAllToAllv(c.send, counts.data(), displs.data(), c.recv, counts.data(),
-                                     displs.data(), c.type, c.comm, c.stream);
+              const EqualParts parts(c);
+              return moecclAllToAllv(c.send, parts.counts, parts.displs, c.recv, parts.counts,
+                                     parts.displs, c.type, c.comm, c.stream);
             },
     },
     MeasuredCollective{
@@ -121,6 +131,30 @@ constexpr std::array kCollectives = {
             },
     },
     MeasuredCollective{
+        .name = "allgatherv",
+        .description = "allgather by the function for unequal blocks",
+        .usesGrid = false,
+        .sendBlocks = single,
+        .recvBlocks = perRank,
+        .sent =
+            [](const World&, int rank, int) {
+              return BlockData{rank, 0};
+            },
+        .received =
+            [](const World&, int, int block) {
+              return BlockData{block, 0};
+            },
+        .sums = false,
+        .inPlaceBlock = ownBlock,
+        .busFactor = othersShare,
+        .call =
+            [](const CollectiveCall& c) {
+              const EqualParts parts(c);
+              return moecclAllGatherv(c.send, c.count, c.recv, parts.counts, parts.displs, c.type,
+                                      c.comm, c.stream);
+            },
+    },
+    MeasuredCollective{
         .name = "reducescatter",
         .description = "the sum of all blocks i becomes the block of rank i",
         .usesGrid = false,
@@ -141,6 +175,30 @@ constexpr std::array kCollectives = {
             [](const CollectiveCall& c) {
               return moecclReduceScatter(c.send, c.recv, c.count, c.type, moecclSum, c.comm,
                                          c.stream);
+            },
+    },
+    MeasuredCollective{
+        .name = "reducescatterv",
+        .description = "reducescatter by the function for unequal blocks",
+        .usesGrid = false,
+        .sendBlocks = perRank,
+        .recvBlocks = single,
+        .sent =
+            [](const World& world, int rank, int block) {
+              return BlockData{0, block, rank, world.ranks};
+            },
+        .received =
+            [](const World&, int rank, int) {
+              return BlockData{0, rank};
+            },
+        .sums = true,
+        .inPlaceBlock = ownBlock,
+        .busFactor = othersShare,
+        .call =
+            [](const CollectiveCall& c) {
+              const EqualParts parts(c);
+              return moecclReduceScatterv(c.send, parts.counts, parts.displs, c.recv, c.type,
+                                          moecclSum, c.comm, c.stream);
             },
     },
     MeasuredCollective{

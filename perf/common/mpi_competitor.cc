@@ -42,6 +42,25 @@ constexpr std::array kMpiCollectives = {
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Allgather(send, count, type, recv, count, type, comm);
                   }},
+    MpiCollective{"allgatherv", true, "coll_tuned_allgatherv_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    int ranks = 0;
+                    MPI_Comm_size(comm, &ranks);
+                    static std::vector<int> counts, displs;
+                    counts.assign(static_cast<std::size_t>(ranks), count);
+                    displs.resize(static_cast<std::size_t>(ranks));
+                    for (int i = 0; i < ranks; ++i) displs[static_cast<std::size_t>(i)] = i * count;
+                    return MPI_Allgatherv(send, count, type, recv, counts.data(), displs.data(),
+                                          type, comm);
+                  }},
+    MpiCollective{"reducescatterv", false, "coll_tuned_reduce_scatter_algorithm",
+                  [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
+                    int ranks = 0;
+                    MPI_Comm_size(comm, &ranks);
+                    static std::vector<int> counts;
+                    counts.assign(static_cast<std::size_t>(ranks), count);
+                    return MPI_Reduce_scatter(send, recv, counts.data(), type, MPI_SUM, comm);
+                  }},
     MpiCollective{"reducescatter", false, "coll_tuned_reduce_scatter_block_algorithm",
                   [](const void* send, void* recv, int count, MPI_Datatype type, MPI_Comm comm) {
                     return MPI_Reduce_scatter_block(send, recv, count, type, MPI_SUM, comm);
@@ -95,6 +114,10 @@ MPI_Datatype mpiTypeOf(const DataType& type, bool sums) {
       return MPI_INT8_T;
     case moecclUint8:
       return MPI_UINT8_T;
+    case moecclInt16:
+      return MPI_INT16_T;
+    case moecclUint16:
+      return MPI_UINT16_T;
     case moecclInt32:
       return MPI_INT32_T;
     case moecclUint32:

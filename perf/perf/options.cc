@@ -21,6 +21,7 @@ constexpr std::array kDataTypes = {
     DataType{"half", moecclFloat16, 2},        DataType{"float", moecclFloat32, 4},
     DataType{"double", moecclFloat64, 8},      DataType{"bfloat16", moecclBfloat16, 2},
     DataType{"fp8_e4m3", moecclFloat8e4m3, 1}, DataType{"fp8_e5m2", moecclFloat8e5m2, 1},
+    DataType{"int16", moecclInt16, 2},         DataType{"uint16", moecclUint16, 2},
 };
 
 // Names of a table's entries for a message: "a, b or c".

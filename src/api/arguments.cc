@@ -27,10 +27,17 @@ Collective collectiveOf(const char* name) {
   }
 }
 
-void requireOp(moecclRedOp_t op) {
-  if (op != moecclSum && op != moecclMax && op != moecclMin)
+void requireOp(moecclRedOp_t op, moecclDataType_t datatype) {
+  if (op < 0 || op >= moecclNumOps)
     throw Error(moecclInvalidArgument, "op is " + std::to_string(static_cast<int>(op)) +
-                                           "; it must be moecclSum, moecclMax or moecclMin");
+                                           "; it must be one of moecclRedOp_t, moecclSum to "
+                                           "moecclBitXor");
+  const bool isFloat = datatype == moecclFloat16 || datatype == moecclFloat32 ||
+                       datatype == moecclFloat64 || datatype == moecclBfloat16 ||
+                       datatype == moecclFloat8e4m3 || datatype == moecclFloat8e5m2;
+  if (op >= moecclBitAnd && isFloat)
+    throw Error(moecclInvalidArgument, "op is " + std::to_string(static_cast<int>(op)) +
+                                           ", a bitwise one; datatype must be one of integers");
 }
 
 Bytes bytesOf(std::size_t count, const char* countName, moecclDataType_t datatype,

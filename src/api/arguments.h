@@ -11,7 +11,8 @@ namespace moeccl {
 std::size_t elementBytes(moecclDataType_t datatype);
 // Throws Error for none.
 Collective collectiveOf(const char* name);
-void requireOp(moecclRedOp_t op);
+// Throws Error for none, and for one that elements of this type do not have.
+void requireOp(moecclRedOp_t op, moecclDataType_t datatype);
 
 // `blocks` blocks of `count` elements.
 struct Bytes {

@@ -5,6 +5,7 @@
 #include "moeccl/nccl.h"
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
+#include "src/api/release.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
 #include "src/log.h"
@@ -161,6 +162,39 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
   });
 }
 
+moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
+                                      moecclComm_t* newComm, const moecclConfig_t* config) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommCreateSubset", lastErrorOf(state), [&] {
+    moeccl::Communicator& parent = communicatorOf(state);
+    require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
+    if (nRanks < 1 || nRanks > parent.ranks())
+      throw moeccl::Error(moecclInvalidArgument, "nRanks is " + std::to_string(nRanks) +
+                                                     "; it must be 1 to " +
+                                                     std::to_string(parent.ranks()));
+    require(ranks != nullptr, "ranks is NULL; pass the ranks of comm that the subset has");
+    const std::vector<int> members(ranks, ranks + nRanks);
+    std::vector<bool> listed(static_cast<std::size_t>(parent.ranks()));
+    for (int i = 0; i < nRanks; ++i) {
+      const int member = members[static_cast<std::size_t>(i)];
+      const std::string which = "ranks[" + std::to_string(i) + "] is " + std::to_string(member);
+      if (member < 0 || member >= parent.ranks())
+        throw moeccl::Error(moecclInvalidArgument,
+                            which + ", outside [0, " + std::to_string(parent.ranks()) + ")");
+      if (listed[static_cast<std::size_t>(member)])
+        throw moeccl::Error(moecclInvalidArgument, which + ", which is listed twice");
+      listed[static_cast<std::size_t>(member)] = true;
+    }
+    if (!listed[static_cast<std::size_t>(parent.rank())])
+      throw moeccl::Error(moecclInvalidArgument, "ranks does not have rank " +
+                                                     std::to_string(parent.rank()) +
+                                                     ", which calls; only members call");
+    *newComm = handleOf(
+        stateOf(parent.subset(members, moeccl::readSplitSettings(parent.settings(), config)),
+                state->model->profile(), state->model->ranksOnNode()));
+  });
+}
+
 moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
                                 moecclComm_t* newComm, const moecclConfig_t* config) {
   const auto state = moeccl::hold(comm);
@@ -195,6 +229,31 @@ moecclResult_t moecclCommDestroy(moecclComm_t comm) {
       "moecclCommDestroy", nullptr, [&] { communicatorOf(moeccl::hold(comm)).requireUnused(); });
   if (unused != moecclSuccess) return unused;
   return leave("moecclCommDestroy", comm, &moeccl::Communicator::destroy);
+}
+
+moecclResult_t moecclCommRelease(moecclComm_t comm) {
+  if (comm == nullptr) return moecclSuccess;
+  const moecclResult_t unused = boundary("moecclCommRelease", nullptr, [&] {
+    moeccl::Communicator& communicator = communicatorOf(moeccl::hold(comm));
+    communicator.requireUnused();
+    communicator.requireIdle();
+  });
+  if (unused != moecclSuccess) return unused;
+  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::communicator, comm);
+  return boundary("moecclCommRelease", nullptr, [&] {
+    moeccl::requireLive(moeccl::HandleKind::communicator, known.state);
+    const std::unique_ptr<moecclComm> freed(comm);
+    moeccl::releaseLater(std::static_pointer_cast<moeccl::CommState>(known.object));
+  });
+}
+
+moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommSetTimeout", lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = communicatorOf(state);
+    communicator.setTimeout(timeoutMs == 0 ? communicator.settings().timeoutMs
+                                           : moeccl::timeoutOf(timeoutMs));
+  });
 }
 
 moecclResult_t moecclCommAbort(moecclComm_t comm) {

@@ -3,6 +3,7 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
+#include "src/api/group.h"
 
 namespace moeccl {
 namespace {
@@ -41,9 +42,10 @@ moecclResult_t run(const char* function, const Problem& problem, const void* sen
     require(!overlap(sendbuff, in.buffer, recvbuff, out.buffer),
             "sendbuff and recvbuff overlap; it does not work in place");
     requireStream(communicator, stream);
-    communicator.launch({choose(*state, problem.collective, in.block, grid, problem.experts),
-                         sendbuff, recvbuff, in.block, problem.datatype},
-                        stream);
+    launch(state,
+           {choose(*state, problem.collective, in.block, grid, problem.experts), sendbuff, recvbuff,
+            in.block, problem.datatype},
+           stream);
   });
 }
 

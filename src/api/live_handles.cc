@@ -72,6 +72,8 @@ const char* nameOf(HandleKind kind) {
       return "comm";
     case HandleKind::stream:
       return "stream";
+    case HandleKind::event:
+      return "event";
     case HandleKind::grid:
       return "grid";
     case HandleKind::layer:

@@ -3,6 +3,7 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
+#include "src/api/group.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -24,7 +25,7 @@ struct Use {
 };
 
 // The root has the same plans as rank 0 would, but for names: so algorithms are chosen as for rank 0.
-void launchRooted(CommState& state, Collective collective, const Use& use, Call call, int root,
+void launchRooted(const HeldComm& state, Collective collective, const Use& use, Call call, int root,
                   moecclStream_t stream) {
   if (use.sent > 0)
     require(call.input != nullptr, "sendbuff is NULL while there is something to send");
@@ -34,10 +35,10 @@ void launchRooted(CommState& state, Collective collective, const Use& use, Call 
   if (use.sent > 0 && use.received > 0)
     require(smaller == use.own || !overlap(call.input, use.sent, call.output, use.received),
             use.inPlace);
-  requireStream(*state.communicator, stream);
-  call.choice = choose(state, collective, call.blockBytes);
+  requireStream(*state->communicator, stream);
+  call.choice = choose(*state, collective, call.blockBytes);
   call.choice.parameters.root = root;
-  state.communicator->launch(std::move(call), stream);
+  launch(state, std::move(call), stream);
 }
 
 const void* blockOf(const void* buffer, std::size_t block, int index) {
@@ -57,7 +58,7 @@ moecclResult_t moecclBroadcast(const void* sendbuff, void* recvbuff, size_t coun
     const moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     const std::size_t bytes = moeccl::bytesOf(count, "count", datatype, 1).block;
     moeccl::requireRoot(root, communicator.ranks());
-    moeccl::launchRooted(*state, moeccl::Collective::broadcast,
+    moeccl::launchRooted(state, moeccl::Collective::broadcast,
                          {communicator.rank() == root ? bytes : 0, bytes, sendbuff,
                           "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff"},
                          {{}, sendbuff, recvbuff, bytes, datatype}, root, stream);
@@ -71,9 +72,9 @@ moecclResult_t moecclReduce(const void* sendbuff, void* recvbuff, size_t count,
   return moeccl::boundary("moecclReduce", moeccl::lastErrorOf(state), [&] {
     const moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     const std::size_t bytes = moeccl::bytesOf(count, "count", datatype, 1).block;
-    moeccl::requireOp(op);
+    moeccl::requireOp(op, datatype);
     moeccl::requireRoot(root, communicator.ranks());
-    moeccl::launchRooted(*state, moeccl::Collective::reduce,
+    moeccl::launchRooted(state, moeccl::Collective::reduce,
                          {bytes, communicator.rank() == root ? bytes : 0, sendbuff,
                           "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff"},
                          {{}, sendbuff, recvbuff, bytes, datatype, op}, root, stream);
@@ -90,7 +91,7 @@ moecclResult_t moecclGather(const void* sendbuff, void* recvbuff, size_t sendCou
         moeccl::bytesOf(sendCount, "sendCount", datatype, communicator.ranks());
     moeccl::requireRoot(root, communicator.ranks());
     moeccl::launchRooted(
-        *state, moeccl::Collective::gather,
+        state, moeccl::Collective::gather,
         {bytes.block, communicator.rank() == root ? bytes.buffer : 0,
          moeccl::blockOf(recvbuff, bytes.block, root),
          "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff + root * sendCount"},
@@ -108,7 +109,7 @@ moecclResult_t moecclScatter(const void* sendbuff, void* recvbuff, size_t recvCo
         moeccl::bytesOf(recvCount, "recvCount", datatype, communicator.ranks());
     moeccl::requireRoot(root, communicator.ranks());
     moeccl::launchRooted(
-        *state, moeccl::Collective::scatter,
+        state, moeccl::Collective::scatter,
         {communicator.rank() == root ? bytes.buffer : 0, bytes.block,
          moeccl::blockOf(sendbuff, bytes.block, root),
          "sendbuff and recvbuff overlap; in place means recvbuff == sendbuff + root * recvCount"},
@@ -122,7 +123,8 @@ moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream) {
   return moeccl::boundary("moecclBarrier", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     moeccl::requireStream(communicator, stream);
-    communicator.launch(
-        {moeccl::choose(*state, moeccl::Collective::allGather, 0), nullptr, nullptr, 0}, stream);
+    moeccl::launch(state,
+                   {moeccl::choose(*state, moeccl::Collective::allGather, 0), nullptr, nullptr, 0},
+                   stream);
   });
 }

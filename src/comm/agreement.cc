@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "src/error.h"
 
@@ -18,6 +20,12 @@ void requireAgreement(Oob& oob, const Settings& settings) {
   const std::vector<std::string> records = exchangeText(oob, comparable(settings, oob.ranks()));
   if (const std::string text = disagreement(records); !text.empty())
     throw Error(moecclInvalidUsage, text);
+}
+
+void requireAgreementAtOnce(Oob& oob, const Settings& settings) {
+  const std::size_t mine = std::hash<std::string>()(comparable(settings, oob.ranks()));
+  const std::vector<std::size_t> all = exchangeValue(oob, mine);
+  if (std::ranges::count(all, mine) != oob.ranks()) requireAgreement(oob, settings);
 }
 
 SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,

@@ -15,21 +15,33 @@ constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
   return state ^ state >> 32;
 }
 
-constexpr std::string_view kTypes[] = {"int8",    "uint8",    "int32",      "uint32",
-                                       "int64",   "uint64",   "float16",    "float32",
-                                       "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+constexpr std::string_view kTypes[] = {"int8",       "uint8",      "int32",   "uint32",  "int64",
+                                       "uint64",     "float16",    "float32", "float64", "bfloat16",
+                                       "float8e4m3", "float8e5m2", "int16",   "uint16"};
 static_assert(std::size(kTypes) == moecclNumTypes);
 
 std::string_view nameOf(moecclRedOp_t op) {
-  return op == moecclMax ? "max" : op == moecclMin ? "min" : "sum";
+  constexpr std::string_view kNames[] = {"sum",     "product",     "max",        "min",
+                                         "average", "bitwise and", "bitwise or", "bitwise xor"};
+  static_assert(std::size(kNames) == moecclNumOps);
+  return kNames[op];
 }
 
 bool isReduction(Collective collective) {
-  return collective == Collective::reduceScatter || collective == Collective::allReduce ||
-         collective == Collective::reduce;
+  return collective == Collective::reduceScatter || collective == Collective::reduceScatterv ||
+         collective == Collective::allReduce || collective == Collective::reduce;
 }
 
 }  // namespace
+
+std::span<std::byte> sumsToDivide(const Call& call, int rank) {
+  if (call.op != moecclAvg || !call.isCollective() || call.own || !isReduction(call.collective()))
+    return {};
+  if (call.collective() == Collective::reduce && call.choice.parameters.root != rank) return {};
+  auto* const output = static_cast<std::byte*>(call.output);
+  if (call.collective() != Collective::reduceScatterv) return {output, call.blockBytes};
+  return {output, call.outputTable[0].bytes};
+}
 
 std::uint64_t digestOf(const AlgorithmChoice& choice) {
   std::uint64_t digest = mixed(1, static_cast<std::uint64_t>(choice.algorithm->collective));
@@ -63,6 +75,8 @@ std::string CallSignature::text() const {
   const AlgorithmChoice& choice = plan->choice;
   const Collective collective = choice.algorithm->collective;
   std::string text = std::string(nameOf(collective)) + " (" + textOf(choice) + ") of ";
+  if (collective == Collective::allGatherv || collective == Collective::reduceScatterv)
+    text += "all in all ";
   if (collective != Collective::allToAllv)
     text += std::to_string(blockBytes / sizeOf(datatype)) + " x ";
   text += kTypes[datatype];

@@ -12,17 +12,19 @@
 #include "algorithms/extents.h"
 #include "moeccl/moeccl.h"
 #include "src/comm/plan_cache.h"
+#include "src/exec/message_run.h"
 
 namespace moeccl {
 
 struct Call {
-  AlgorithmChoice choice;  // its collective, and how
-  const void* input;
-  void* output;
-  std::size_t blockBytes;  // where all blocks are equally large
+  AlgorithmChoice choice;  // its collective, and how; no algorithm: `messages`
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t blockBytes =
+      0;  // where all blocks are equally large; else all of them, where all ranks know that
   moecclDataType_t datatype = moecclUint8;
   moecclRedOp_t op = moecclSum;
-  // Where they are not (allToAllv): by rank.
+  // Where they are not (allToAllv, allGatherv, reduceScatterv): by block.
   std::vector<Extent> inputTable = {}, outputTable = {};
   // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of blockBytes bytes.
   std::shared_ptr<CachedPlan> own = {};
@@ -31,13 +33,25 @@ struct Call {
   std::shared_ptr<const void> keep = {};
   // What this rank does when the call begins, in the order of its stream. It takes the domain's time, and cannot fail.
   std::function<void()> before = {};
+  // Of allGatherv and reduceScatterv: the bytes of each rank's block.
+  std::vector<std::size_t> rankBytes = {};
   // By which ranks agree on something inside another function, such as moecclCommSplit.
   bool agreement = false;
+  // Of several sends and receives that begin at once. Each of this rank to itself has its receive among them.
+  std::vector<Message> messages = {};
+  MessageOwner kind = MessageOwner::caller;
+  // How long it may not advance; negative: for ever.
+  std::int64_t timeoutMs = -1;
 
+  // Of a plan, whose ever; else of messages.
+  bool isCollective() const { return choice.algorithm != nullptr || own != nullptr; }
   // Of a choice.
   Collective collective() const { return choice.algorithm->collective; }
   bool sized() const { return own ? !inputTable.empty() : collective() == Collective::allToAllv; }
 };
+
+// The output of an average on `rank`, which holds sums when the plan has run; none of other calls.
+std::span<std::byte> sumsToDivide(const Call& call, int rank);
 
 // What all ranks of a call must have alike.
 struct CallSignature {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,10 +46,18 @@ class Communicator {
   // Collective over the ranks that live and are not `excluded`, from any state (shrink.h).
   virtual std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
                                                const Settings& settings) = 0;
+  // Of these ranks, in this order; collective over them alone.
+  virtual std::unique_ptr<Communicator> subset(const std::vector<int>& members,
+                                               const Settings& settings) = 0;
+  // How long calls from now on may not advance; negative: for ever.
+  void setTimeout(std::int64_t milliseconds) { callTimeoutMs_ = milliseconds; }
+  std::int64_t callTimeoutMs() const { return callTimeoutMs_; }
   // Whether calls of it are served where the buffers are. The same on all ranks.
   virtual bool serves(const AlgorithmChoice&) { return true; }
   // Starts a call on a stream, which is the C API's argument.
   virtual void launch(Call call, void* stream) = 0;
+  // Throws InvalidUsage while calls of it are under way.
+  virtual void requireIdle() {}
   // Collective: what each rank has, `bytes` bytes of host memory. Waits for it.
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
   // The error of work on streams.
@@ -67,11 +76,15 @@ class Communicator {
 
  protected:
   Communicator(int rank, Topology topology, Settings settings)
-      : rank_(rank), topology_(std::move(topology)), settings_(std::move(settings)) {}
+      : rank_(rank),
+        topology_(std::move(topology)),
+        settings_(std::move(settings)),
+        callTimeoutMs_(settings_.timeoutMs) {}
 
   int rank_;
   Topology topology_;
   Settings settings_;
+  std::int64_t callTimeoutMs_;
 };
 
 }  // namespace moeccl

@@ -23,6 +23,8 @@ namespace {
 constexpr int kYields = 200;
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
+// The same where there is something to call meanwhile.
+constexpr int kIdleSleepMilliseconds = 1;
 // How often a run that does not advance looks for ranks that have made another call.
 constexpr std::chrono::milliseconds kComparing{30};
 // Polls between two looks at the clock.
@@ -31,6 +33,8 @@ constexpr unsigned kPollsPerLook = 1 << 14;
 constexpr int kLastRounds = 1000;
 // The latest notices kept for communicators to come. Most are of groups that this rank is not in.
 constexpr std::size_t kEarlyNotices = 16;
+
+thread_local bool isProgressThread = false;
 
 }  // namespace
 
@@ -42,6 +46,15 @@ void Domain::Lock::acquire() {
   --domain_.contenders_;
 }
 
+bool Domain::Lock::callDue() {
+  if (domain_.due_.empty()) return false;
+  const std::vector<std::function<void()>> due = std::move(domain_.due_);
+  domain_.due_.clear();
+  lock_.unlock();
+  for (const std::function<void()>& call : due) call();
+  return true;
+}
+
 bool Domain::Lock::yield() {
   if (domain_.contenders_ == 0) return false;
   lock_.unlock();
@@ -51,8 +64,11 @@ bool Domain::Lock::yield() {
 }
 
 Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
-               std::unique_ptr<Trace> trace, bool progressThread)
-    : transport_(std::move(transport)), watch_(std::move(watch)), trace_(std::move(trace)) {
+               std::unique_ptr<Trace> trace, bool progressThread, Idle idle)
+    : transport_(std::move(transport)),
+      watch_(std::move(watch)),
+      trace_(std::move(trace)),
+      idle_(idle) {
   watch_->onNews([this] { transport_->wake(); });
   if (!progressThread) return;
   const SignalsBlocked blocked;
@@ -73,6 +89,7 @@ Domain::~Domain() {
 }
 
 void Domain::progressLoop() {
+  isProgressThread = true;
   Lock lock(*this);
   wait(lock, [this] { return stop_; });
 }
@@ -82,13 +99,21 @@ int Domain::waitOnce(Lock& lock, int idle) {
     follow(lock);
     return 0;
   }
-  // Whatever is thrown while leading, the others must not follow a leader who is gone.
-  struct Leadership {
-    bool& leading;
-    explicit Leadership(bool& flag) : leading(flag) { leading = true; }
-    ~Leadership() { leading = false; }
-  } const leadership(leading_);
-  return lead(lock, idle);
+  {
+    // Whatever is thrown while leading, the others must not follow a leader who is gone.
+    struct Leadership {
+      bool& leading;
+      explicit Leadership(bool& flag) : leading(flag) { leading = true; }
+      ~Leadership() { leading = false; }
+    } const leadership(leading_);
+    idle = lead(lock, idle);
+  }
+  if (lock.callDue()) lock.acquire();
+  return idle;
+}
+
+void Domain::callIdle() {
+  if (idle_.function != nullptr && !isProgressThread) idle_.function(idle_.context);
 }
 
 int Domain::lead(Lock& lock, int idle) {
@@ -96,13 +121,14 @@ int Domain::lead(Lock& lock, int idle) {
     announce();
     return 0;
   }
-  if (lock.yield()) return 0;
+  if (lock.yield() || !due_.empty()) return 0;
+  callIdle();
   if (idle < kYields) {
     sched_yield();
     return idle + 1;
   }
   checkTimeouts();
-  transport_->wait(kSleepMilliseconds);
+  transport_->wait(idle_.function == nullptr ? kSleepMilliseconds : kIdleSleepMilliseconds);
   return idle;
 }
 
@@ -112,9 +138,11 @@ void Domain::follow(Lock& lock) {
     std::unique_lock advanced(advancedMutex_);
     const std::uint64_t seen = advances_;
     lock.lock_.unlock();
-    advanced_.wait_for(advanced, std::chrono::milliseconds(kSleepMilliseconds),
+    const int longest = idle_.function == nullptr ? kSleepMilliseconds : kIdleSleepMilliseconds;
+    advanced_.wait_for(advanced, std::chrono::milliseconds(longest),
                        [&] { return advances_ != seen; });
   }
+  callIdle();
   lock.acquire();
   --followers_;
 }
@@ -133,7 +161,8 @@ bool Domain::poll() {
   if (++polls_ % kPollsPerLook == 0) checkTimeouts();
   bool anything = transport_->progress();
   anything |= hear();
-  for (Stream* stream : streams_) anything |= stream->advance();
+  for (HostCommunicator* communicator : communicators_) anything |= communicator->receiveWaiting();
+  for (std::size_t i = 0; i < streams_.size(); ++i) anything |= streams_[i]->advance();
   return anything;
 }
 
@@ -146,11 +175,12 @@ bool Domain::hear() {
   return false;
 }
 
-void Domain::watch(HostCommunicator& communicator, HostRun& run) {
-  watched_.push_back({&communicator, &run, run.unfinished(), {}, {}});
+void Domain::watch(HostCommunicator& communicator, Run& run, HostRun* collective,
+                   std::chrono::milliseconds timeout) {
+  watched_.push_back({&communicator, &run, collective, timeout, run.unfinished(), {}, {}});
 }
 
-void Domain::unwatch(const HostRun& run) {
+void Domain::unwatch(const Run& run) {
   std::erase_if(watched_, [&](const Watched& watched) { return watched.run == &run; });
 }
 
@@ -168,14 +198,15 @@ void Domain::checkTimeouts() {
       continue;
     }
     watched.still += passed;
-    if (watched.still >= watched.compared + kComparing && !watched.run->failed()) {
+    if (watched.collective != nullptr && watched.still >= watched.compared + kComparing &&
+        !watched.run->failed()) {
       watched.compared = watched.still;
-      watched.communicator->compare(*watched.run);
+      watched.communicator->compare(*watched.collective);
       if (watched.run->failed()) return;
     }
-    const std::chrono::milliseconds limit = watched.communicator->timeout();
+    const std::chrono::milliseconds limit = watched.timeout;
     if (limit.count() < 0 || watched.still < limit || watched.run->failed()) continue;
-    watched.communicator->timedOut(*watched.run);
+    watched.communicator->timedOut(*watched.run, limit);
     return;  // the list may have changed; the others are found in the next round
   }
 }

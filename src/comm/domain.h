@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,8 +32,13 @@ class Stream;
 class Domain {
  public:
   // `trace`: nullptr for none. It is written when the last communicator has left.
+  // Called by threads that wait, but for the progress thread; `function` may be nullptr.
+  struct Idle {
+    void (*function)(void* context) = nullptr;
+    void* context = nullptr;
+  };
   Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
-         std::unique_ptr<Trace> trace, bool progressThread);
+         std::unique_ptr<Trace> trace, bool progressThread, Idle idle);
   ~Domain();
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
@@ -42,12 +48,18 @@ class Domain {
     explicit Lock(Domain& domain) : domain_(domain), lock_(domain.mutex_, std::defer_lock) {
       acquire();
     }
+    // Calls what is due, outside the lock.
+    ~Lock() { callDue(); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
     // Lets another thread in if one is waiting; returns whether it did.
     bool yield();
 
    private:
     friend class Domain;
     void acquire();
+    // Lets go of the lock if anything is due; returns whether it did.
+    bool callDue();
 
     Domain& domain_;
     std::unique_lock<std::mutex> lock_;
@@ -87,16 +99,20 @@ class Domain {
 
   // Fails what has not advanced for its communicator's timeout while somebody looked.
   void checkTimeouts();
-  // A run that the domain watches for its communicator's timeout, until it is idle.
-  void watch(HostCommunicator& communicator, HostRun& run);
-  void unwatch(const HostRun& run);
+  // A run that the domain watches for a timeout (negative: none), until it is idle. `collective`: the same run where it
+  // is of one, to be compared with what other ranks call; else nullptr.
+  void watch(HostCommunicator& communicator, Run& run, HostRun* collective,
+             std::chrono::milliseconds timeout);
+  void unwatch(const Run& run);
+  // `function` is called as soon as nobody holds the lock.
+  void callSoon(std::function<void()> function) { due_.push_back(std::move(function)); }
 
   void add(HostCommunicator& communicator);
   // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
   // whether all ranks came to close it.
   bool remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit);
   // Takes a run whose transfers would not end; it lives until the transport is closed.
-  void keep(std::unique_ptr<RunSlot> slot) { kept_.push_back(std::move(slot)); }
+  void keep(std::shared_ptr<void> run) { kept_.push_back(std::move(run)); }
   void add(Stream& stream);
   void remove(Stream& stream);
 
@@ -117,7 +133,9 @@ class Domain {
 
   struct Watched {
     HostCommunicator* communicator;
-    HostRun* run;
+    Run* run;
+    HostRun* collective;
+    std::chrono::milliseconds timeout;
     int unfinished;
     Clock::duration still;     // how long it has not advanced while somebody looked
     Clock::duration compared;  // `still` at which it was last compared with what other ranks call
@@ -135,7 +153,9 @@ class Domain {
 
   enum class NumberState : std::uint8_t { free, reserved, used };
 
-  std::vector<std::unique_ptr<RunSlot>> kept_;
+  void callIdle();
+
+  std::vector<std::shared_ptr<void>> kept_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Watch> watch_;  // wakes the transport
   std::unique_ptr<Trace> trace_;
@@ -150,6 +170,8 @@ class Domain {
   Clock::time_point lastLook_ = Clock::now();
   std::vector<NumberState> numbers_ =
       std::vector<NumberState>(std::size_t{1} << kCommBits, NumberState::free);
+  const Idle idle_;
+  std::vector<std::function<void()>> due_;
   std::thread progressThread_;
   bool stop_ = false;
   bool leading_ = false;  // somebody leads; seen only by those whom the leader lets in

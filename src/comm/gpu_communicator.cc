@@ -134,6 +134,12 @@ std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>&, c
   throw Error(moecclInvalidUsage, "a GPU communicator cannot be shrunk yet");
 }
 
+std::unique_ptr<Communicator> GpuCommunicator::subset(const std::vector<int>&, const Settings&) {
+  throw Error(moecclInvalidUsage,
+              "a GPU communicator has no subsets that its members make alone; use moecclCommSplit, "
+              "or moecclCommInitOob among the members");
+}
+
 void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& plan) const {
   // Relays would have to be told sizes first, and the host to wait for them.
   if (choice.algorithm->collective == Collective::allToAllv && plan.relays)
@@ -168,8 +174,36 @@ NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
   return *runs_.back().run;
 }
 
+// On the first lane, in one group.
+void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
+  if (lanes_->lanes() == 0)
+    throw Error(moecclInvalidUsage,
+                "the first call of a GPU communicator must be one that all ranks make, such as "
+                "moecclBarrier; sends and receives can follow");
+  const OnDevice here(lanes_->gpu(), lanes_->device());
+  try {
+    lanes_->begin(stream, {});
+    GpuGroup group(lanes_->gpu());
+    for (const Message& message : call.messages) {
+      if (message.bytes == 0) continue;
+      if (message.isSend)
+        lanes_->gpu().send(message.data, message.bytes, message.peer, lanes_->comm(0), stream);
+      else
+        lanes_->gpu().recv(message.data, message.bytes, message.peer, lanes_->comm(0), stream);
+    }
+    group.end();
+    lanes_->end(stream);
+  } catch (const RefusedInCapture& e) {
+    throw Error(e.result(), std::string("messages: ") + e.what());
+  } catch (const Error& e) {
+    fail(e.result(), "messages of rank " + std::to_string(rank_) + ": " + e.what());
+    throwIfFailed();
+  }
+}
+
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
+  if (!call.isCollective()) return enqueueMessages(call, stream);
   NcclRun& run = runFor(call.choice);
   const auto name = [&call] { return nameOf(call.choice); };
   if (logs(LogLevel::trace))
@@ -178,6 +212,8 @@ void GpuCommunicator::launch(Call call, void* stream) {
   const OnDevice here(lanes_->gpu(), lanes_->device());
   try {
     run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
+    if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
+      lanes_->gpu().divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
   } catch (const RefusedInCapture& e) {
     throw Error(e.result(), name() + ": " + e.what());
   } catch (const Error& e) {

@@ -24,6 +24,7 @@ class GpuCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
 
   std::unique_ptr<Communicator> shrink(const std::vector<int>&, const Settings&) override;
+  std::unique_ptr<Communicator> subset(const std::vector<int>&, const Settings&) override;
 
   std::optional<Device> device() const override {
     return Device{lanes_->sharedGpu(), lanes_->device()};
@@ -46,6 +47,7 @@ class GpuCommunicator final : public Communicator {
 
   // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be needed for that.
   void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
+  void enqueueMessages(const Call& call, void* stream);
   NcclRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
   // Notes the first error.

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "kernels/reduce.h"
 #include "src/comm/operands.h"
 #include "src/comm/stream.h"
 #include "src/log.h"
@@ -18,7 +19,7 @@ namespace {
 // busy machines.
 constexpr std::chrono::milliseconds kHearing{1000};
 
-std::string nameOf(const CachedPlan& plan) { return plan.name(); }
+std::string textOf(const CachedPlan& plan) { return plan.name(); }
 
 // What crosses where sizes are told: one number for each block, by the same plan.
 Operands operandsOfCounts(const Call& call, RunSlot* slot) {
@@ -53,23 +54,43 @@ HostCommunicator::~HostCommunicator() {
   for (const std::shared_ptr<CachedPlan>& plan : plans_.all())
     for (std::unique_ptr<RunSlot>& slot : plan->slots)
       if (!slot->run.idle()) domain_->keep(std::move(slot));
+  for (std::unique_ptr<MessageRun>& run : messageRuns_)
+    if (!run->idle()) domain_->keep(std::move(run));
+}
+
+std::string HostCommunicator::nameOf(const Active& active) {
+  return active.plan == nullptr ? "messages" : textOf(*active.plan);
 }
 
 HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t number) {
   throwIfFailed();
+  if (!call.isCollective()) {
+    if (idleMessageRuns_.empty()) {
+      messageRuns_.push_back(std::make_unique<MessageRun>());
+      idleMessageRuns_.push_back(messageRuns_.back().get());
+    }
+    Active active;
+    active.messages = idleMessageRuns_.back();
+    idleMessageRuns_.pop_back();
+    active.messages->start({&domain_->transport(), transportRanks_, number_, call.kind, rank_},
+                           call.messages, &waiting_);
+    domain_->watch(*this, active.run(), nullptr, std::chrono::milliseconds(call.timeoutMs));
+    return active;
+  }
   if (call.own) plans_.add(call.own);
   CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   Active active{&plan.take(), &plan, number};
   active.counting = call.sized() && plan.plan->plan().relays;
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
-        number_, number, nameOf(plan).c_str(), call.blockBytes);
+        number_, number, textOf(plan).c_str(), call.blockBytes);
   start(call, active);
-  domain_->watch(*this, active.run());
+  domain_->watch(*this, active.slot->run, &active.slot->run,
+                 std::chrono::milliseconds(call.timeoutMs));
   return active;
 }
 
-bool HostCommunicator::mayHearWhy(const HostRun& run) {
+bool HostCommunicator::mayHearWhy(const Run& run) {
   if (failure_ != moecclSuccess || (run.failure().status != TransferStatus::unreachable &&
                                     run.failure().status != TransferStatus::failed))
     return false;
@@ -79,7 +100,7 @@ bool HostCommunicator::mayHearWhy(const HostRun& run) {
 }
 
 bool HostCommunicator::isOver(const Active& active) {
-  HostRun& run = active.run();
+  Run& run = active.run();
   if (run.failed()) return !mayHearWhy(run);
   return run.idle();
 }
@@ -90,7 +111,8 @@ bool HostCommunicator::proceed(const Call& call, Active* active) {
   checkCounts(call, *active);
   active->counting = false;
   start(call, *active);
-  domain_->watch(*this, active->run());
+  domain_->watch(*this, active->slot->run, &active->slot->run,
+                 std::chrono::milliseconds(call.timeoutMs));
   return true;
 }
 
@@ -112,14 +134,14 @@ void HostCommunicator::start(const Call& call, const Active& active) {
     route.tag.part = active.counting ? kSizes : kData;
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
-    if (route.trace != nullptr) route.traceLabel = route.trace->label(nameOf(*active.plan));
+    if (route.trace != nullptr) route.traceLabel = route.trace->label(textOf(*active.plan));
     if (!active.counting && call.before) call.before();
-    active.run().start(route, operands);
+    active.slot->run.start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.
     active.plan->giveBack(*active.slot);
     fail(moecclSystemError, rank_,
-         nameOf(*active.plan) + ": rank " + std::to_string(rank_) + " has no memory for " +
+         textOf(*active.plan) + ": rank " + std::to_string(rank_) + " has no memory for " +
              std::to_string(operands.scratchBytes) + " bytes of scratch and its messages",
          true);
     throwIfFailed();
@@ -134,7 +156,7 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
     if (sends == expects) continue;
     active.plan->giveBack(*active.slot);
     fail(moecclRemoteError, source,
-         nameOf(*active.plan) + ": rank " + std::to_string(source) + " sends " +
+         textOf(*active.plan) + ": rank " + std::to_string(source) + " sends " +
              std::to_string(sends) + " bytes where rank " + std::to_string(rank_) + " expects " +
              std::to_string(expects),
          true);
@@ -143,28 +165,55 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
 }
 
 std::uint32_t HostCommunicator::nextCall(const Call& call, Domain::Lock& lock) {
+  if (!call.isCollective()) return 0;
   const CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   domain_->wait(lock, [this] { return calls_.hasRoom() || failure_ != moecclSuccess; });
   throwIfFailed();
   return calls_.add(CallSignature(plan, call));
 }
 
+std::uint32_t HostCommunicator::takeNumber(const Call& call) {
+  Domain::Lock lock(*domain_);
+  domain_->hear();
+  throwIfFailed();
+  return nextCall(call, lock);
+}
+
+void HostCommunicator::giveUp(const std::string& why) {
+  Domain::Lock lock(*domain_);
+  abandon(why);
+}
+
 void HostCommunicator::abandon(const std::string& why) {
   fail(moecclRemoteError, -1, "a call queued on a stream was dropped: " + why, true);
 }
 
-void HostCommunicator::end(const Active& active) {
-  calls_.release(active.number);
-  const HostRun& run = active.run();
+void HostCommunicator::end(const Call& call, const Active& active) {
+  if (active.plan != nullptr) calls_.release(active.number);
+  const Run& run = active.run();
   domain_->unwatch(run);
-  if (run.failed()) failFrom(run, *active.plan);
-  if (run.idle()) active.plan->giveBack(*active.slot);
-  if (active.plan->own && active.plan->allIdle()) plans_.drop(*active.plan);
-  if (failure_ != moecclSuccess)
-    throw Error(failure_, heard_ ? nameOf(*active.plan) + ": " + failureText_ : failureText_);
+  if (run.failed()) failFrom(run, nameOf(active));
+  if (run.idle()) {
+    if (active.messages != nullptr) {
+      waiting_.forget(*active.messages);
+      idleMessageRuns_.push_back(active.messages);
+    } else {
+      active.plan->giveBack(*active.slot);
+    }
+  }
+  const std::string name = nameOf(active);
+  const bool failed = run.failed();
+  if (active.plan != nullptr && active.plan->own && active.plan->allIdle())
+    plans_.drop(*active.plan);
+  // What had completed when another call failed is complete.
+  if (failure_ != moecclSuccess && (failed || active.counting))
+    throw Error(failure_, heard_ ? name + ": " + failureText_ : failureText_);
+  if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
+    divide(call.datatype, sums.data(), sums.size(), ranks());
 }
 
 void HostCommunicator::launch(Call call, void* stream) {
+  call.timeoutMs = callTimeoutMs_;
   if (stream == nullptr)
     run(call);
   else
@@ -174,6 +223,7 @@ void HostCommunicator::launch(Call call, void* stream) {
 void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
   Call call{{&firstAlgorithm(Collective::allGather)}, send, recv, bytes};
   call.agreement = true;
+  call.timeoutMs = settings_.timeoutMs;
   run(call);
 }
 
@@ -185,21 +235,33 @@ void HostCommunicator::run(const Call& call) {
   Active active;
   try {
     active = begin(call, number);
-  } catch (...) {
-    calls_.release(number);
-    throw;
-  }
-  const HostRun& run = active.run();
-  try {
     do {
       domain_->wait(lock, [&] { return isOver(active); });
     } while (proceed(call, &active));
   } catch (...) {
-    calls_.release(number);
+    if (call.isCollective()) calls_.release(number);
     throw;
   }
+  const Run& run = active.run();
   if (run.failed()) domain_->waitFor(lock, kGrace, [&] { return run.idle(); });
-  end(active);
+  end(call, active);
+}
+
+bool HostCommunicator::isIdle() const {
+  bool idle = true;
+  forEachRun([&](const Run& run) { idle &= run.idle(); });
+  return idle;
+}
+
+void HostCommunicator::requireIdle() {
+  Domain::Lock lock(*domain_);
+  domain_->poll();
+  const bool queued =
+      std::ranges::any_of(domain_->streams(), [&](Stream* s) { return s->uses(*this); });
+  if (failure_ == moecclSuccess && (queued || !isIdle()))
+    throw Error(moecclInvalidUsage,
+                "calls of the communicator are unfinished; synchronise its streams first, or call "
+                "moecclCommAbort");
 }
 
 void HostCommunicator::throwIfFailed() const {
@@ -225,9 +287,9 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   heard_ = !tellOthers;
   log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
   if (tellOthers) notify(result, culprit, text, nullptr);
-  for (const std::shared_ptr<CachedPlan>& plan : plans_.all())
-    for (const std::unique_ptr<RunSlot>& slot : plan->slots)
-      if (!slot->run.idle()) slot->run.cancel();
+  forEachRun([](Run& run) {
+    if (!run.idle()) run.cancel();
+  });
 }
 
 void HostCommunicator::notify(moecclResult_t result, int culprit, const std::string& text,
@@ -245,10 +307,10 @@ void HostCommunicator::notify(moecclResult_t result, int culprit, const std::str
   domain_->watch().tell(notice);
 }
 
-void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
+void HostCommunicator::failFrom(const Run& run, const std::string& name) {
   const RunFailure& failure = run.failure();
   const std::string peer = "rank " + std::to_string(failure.peer);
-  const std::string what = nameOf(plan) + ": ";
+  const std::string what = name + ": ";
   switch (failure.status) {
     case TransferStatus::ok:
       return fail(moecclRemoteError, failure.peer,
@@ -265,6 +327,11 @@ void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
                       std::to_string(rank_),
                   true);
     case TransferStatus::unreachable:
+      if (std::ranges::find(left_, failure.peer) != left_.end())
+        return fail(moecclRemoteError, failure.peer,
+                    what + peer + " on " + hostOf(failure.peer) +
+                        " has left: it has aborted or destroyed its communicators",
+                    true);
       return fail(moecclRemoteError, failure.peer,
                   what + "the connection with " + peer + " on " + hostOf(failure.peer) +
                       " broke: " + failure.details,
@@ -276,14 +343,17 @@ void HostCommunicator::failFrom(const HostRun& run, const CachedPlan& plan) {
   }
 }
 
-void HostCommunicator::timedOut(HostRun& run) {
+void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeout) {
   const auto owner = std::ranges::find_if(plans_.all(), [&](const auto& plan) {
     return std::ranges::any_of(plan->slots, [&](const auto& slot) { return &slot->run == &run; });
   });
   const std::vector<int> awaited = run.awaitedPeers();
-  std::string text =
-      nameOf(**owner) + ": no progress for " + std::to_string(settings_.timeoutMs) + " ms";
-  if (awaited.empty())
+  std::string text = (owner == plans_.all().end() ? "messages" : textOf(**owner)) +
+                     ": no progress for " + std::to_string(timeout.count()) + " ms";
+  const auto* const messages = dynamic_cast<const MessageRun*>(&run);
+  if (awaited.empty() && messages != nullptr && messages->waitsForAnybody())
+    text += "; rank " + std::to_string(rank_) + " still waits for a message of any rank";
+  else if (awaited.empty())
     text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
   else
     text += "; rank " + std::to_string(rank_) + " still waits for " + rankList(awaited) +
@@ -307,11 +377,12 @@ void HostCommunicator::lost(const Loss& loss) {
   if (at == transportRanks_.end()) return;
   const int rank = static_cast<int>(at - transportRanks_.begin());
   failed_.push_back(rank);
-  fail(moecclRemoteError, rank,
-       "rank " + std::to_string(rank) + " on " + hostOf(rank) +
-           (loss.left ? " has left: it has aborted or destroyed its communicators"
-                      : " is dead: " + loss.why),
-       false);
+  // One that has left may have done its part in all that is under way; calls that still need it find out.
+  if (loss.left)
+    left_.push_back(rank);
+  else
+    fail(moecclRemoteError, rank,
+         "rank " + std::to_string(rank) + " on " + hostOf(rank) + " is dead: " + loss.why, false);
 }
 
 const std::string& HostCommunicator::hostOf(int rank) const {
@@ -337,8 +408,8 @@ void HostCommunicator::destroy() {
     domain_->remove(*this, true, {});
     return;
   }
-  const std::chrono::milliseconds forever{1000LL * 1000 * 1000};
-  if (!domain_->remove(*this, false, timeout().count() < 0 ? forever : timeout()))
+  const std::chrono::milliseconds forever{1000LL * 1000 * 1000}, timeout{settings_.timeoutMs};
+  if (!domain_->remove(*this, false, timeout.count() < 0 ? forever : timeout))
     throw Error(moecclTimeout, "rank " + std::to_string(rank_) + " waited " +
                                    std::to_string(settings_.timeoutMs) +
                                    " ms for all ranks to destroy their communicators, in vain; its "
@@ -355,11 +426,7 @@ void HostCommunicator::abort() {
 }
 
 void HostCommunicator::awaitTransfers(Domain::Lock& lock) {
-  domain_->waitFor(lock, kGrace, [this] {
-    return std::ranges::all_of(plans_.all(), [](const std::shared_ptr<CachedPlan>& plan) {
-      return std::ranges::all_of(plan->slots, [](const auto& slot) { return slot->run.idle(); });
-    });
-  });
+  domain_->waitFor(lock, kGrace, [this] { return isIdle(); });
 }
 
 }  // namespace moeccl

@@ -34,6 +34,8 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
                                        const Settings& settings) override;
+  std::unique_ptr<Communicator> subset(const std::vector<int>& members,
+                                       const Settings& settings) override;
   ~HostCommunicator() override;
 
   std::string transportName() override { return domain_->transport().name(); }
@@ -45,19 +47,28 @@ class HostCommunicator final : public Communicator {
 
   // Makes the call and waits for it. Throws Error.
   void run(const Call& call);
+  void requireIdle() override;
+  // For a call that a stream is then given, with others. Throws Error.
+  std::uint32_t takeNumber(const Call& call);
+  // For one that will not be given to any; the communicator has failed.
+  void giveUp(const std::string& why);
+  // Posts receives that had to wait; returns whether there was one. The domain's lock is held.
+  bool receiveWaiting() { return !waiting_.empty() && waiting_.advance(); }
 
   // For streams; the domain's lock is held. begin() starts a call; while proceed() says so, it has
   // another part. The call is over when it has none and its run is idle, or when its run failed; it must
   // then be handed to end(), which throws Error if it failed.
   struct Active {
+    // Of a collective; nullptr otherwise.
     RunSlot* slot = nullptr;
     CachedPlan* plan = nullptr;
     std::uint32_t number = 0;
-    bool counting = false;  // a first part, which tells relays what they will carry
+    bool counting = false;           // a first part, which tells relays what they will carry
+    MessageRun* messages = nullptr;  // of what is none
 
-    HostRun& run() const { return slot->run; }
+    Run& run() const { return slot != nullptr ? static_cast<Run&>(slot->run) : *messages; }
   };
-  // Every call takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
+  // Every collective takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
   // this waits while the call that would share its tags is not over. Plans the call, so that beginning it
   // will not fail for that. Throws Error; then nothing has happened.
   std::uint32_t nextCall(const Call& call, Domain::Lock& lock);
@@ -69,7 +80,7 @@ class HostCommunicator final : public Communicator {
   bool isOver(const Active& active);
   // Starts the next part of a call whose part is over; returns whether there was one.
   bool proceed(const Call& call, Active* active);
-  void end(const Active& active);
+  void end(const Call& call, const Active& active);
   // Throws the error that this communicator has failed with, if it has.
   void throwIfFailed() const;
   moecclResult_t failure() const { return failure_; }
@@ -81,17 +92,13 @@ class HostCommunicator final : public Communicator {
   // For the domain; its lock is held.
   std::uint32_t number() const { return number_; }
   bool wasShrunk() const { return shrinks_ > 0; }
-  // Negative: for ever.
-  std::chrono::milliseconds timeout() const {
-    return std::chrono::milliseconds(settings_.timeoutMs);
-  }
-  void timedOut(HostRun& run);
+  void timedOut(const Run& run, std::chrono::milliseconds timeout);
   // For a run that does not advance: looks for messages of ranks that have made another call than this one,
   // and asks about them.
   void compare(const HostRun& run);
   // Returns whether the notice was for this communicator.
   bool hears(const Notice& notice);
-  // A rank of the domain is lost; fails if it is one of this communicator's.
+  // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
   void lost(const Loss& loss);
 
   // Waits for queued work of streams, then leaves the domain.
@@ -104,7 +111,7 @@ class HostCommunicator final : public Communicator {
                    Topology topology, std::vector<int> transportRanks, Settings settings);
 
   // Whether a run that has failed may have done so for a reason that is about to become known.
-  bool mayHearWhy(const HostRun& run);
+  bool mayHearWhy(const Run& run);
   // Hands `active` to the transport; `counting`: only the sizes of its blocks.
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
@@ -117,7 +124,16 @@ class HostCommunicator final : public Communicator {
   void awaitTransfers(Domain::Lock& lock);
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
-  void failFrom(const HostRun& run, const CachedPlan& plan);
+  void failFrom(const Run& run, const std::string& name);
+  // "allreduce (ring)", "messages".
+  static std::string nameOf(const Active& active);
+  bool isIdle() const;
+  template <typename Function>
+  void forEachRun(const Function& function) const {
+    for (const std::shared_ptr<CachedPlan>& plan : plans_.all())
+      for (const std::unique_ptr<RunSlot>& slot : plan->slots) function(slot->run);
+    for (const std::unique_ptr<MessageRun>& run : messageRuns_) function(*run);
+  }
   const std::string& hostOf(int rank) const;
 
   std::shared_ptr<Domain> domain_;
@@ -125,11 +141,15 @@ class HostCommunicator final : public Communicator {
   std::vector<int> transportRanks_;  // by rank
   PlanCache plans_;
   CallLog calls_;
+  std::vector<std::unique_ptr<MessageRun>> messageRuns_;
+  std::vector<MessageRun*> idleMessageRuns_;
+  MessageRun::Queue waiting_;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool heard_ = false;  // the failure is another rank's
   std::uint32_t shrinks_ = 0;
   std::vector<int> failed_;           // ranks, in the order in which this became known
+  std::vector<int> left_;             // those of them that have left
   Clock::time_point hearingUntil_{};  // why a connection broke; none yet: not broken
 };
 

@@ -62,7 +62,7 @@ void dropMessages(Domain& domain, std::uint32_t number) {
   Domain::Lock lock(domain);
   Transport& transport = domain.transport();
   const Tag first = makeTag({.comm = number});
-  const Tag anyOfIt = ~tagBits(kCallBits + kWhatBits + kSourceBits);
+  const Tag anyOfIt = ~tagBits(kBitsBelowComm);
   struct Taken : Transfer {
     bool over = false;
   };
@@ -75,6 +75,44 @@ void dropMessages(Domain& domain, std::uint32_t number) {
     domain.wait(lock, [&] { return taken.over; });
   }
 }
+
+// An all-gather among some ranks of a communicator, by messages.
+class MemberOob final : public Oob {
+ public:
+  // `rank`: the caller's among the members.
+  MemberOob(HostCommunicator& communicator, const std::vector<int>& members, int rank)
+      : communicator_(communicator), members_(members), rank_(rank) {
+    // Several subsets may be made at once by different threads.
+    std::uint64_t hash = 14695981039346656037u;
+    for (const int member : members)
+      hash = (hash ^ static_cast<std::uint64_t>(member)) * 1099511628211u;
+    tag_ = static_cast<std::uint32_t>(hash ^ hash >> 32);
+  }
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return static_cast<int>(members_.size()); }
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    Call call;
+    call.kind = MessageOwner::agreement;
+    call.timeoutMs = communicator_.settings().timeoutMs;
+    auto* const all = static_cast<std::byte*>(recv);
+    const auto at = [&](int rank) { return all + static_cast<std::size_t>(rank) * bytes; };
+    std::memmove(at(rank_), send, bytes);
+    for (int other = 0; other < ranks(); ++other) {
+      if (other == rank_) continue;
+      const int peer = members_[static_cast<std::size_t>(other)];
+      call.messages.push_back({true, peer, tag_, at(rank_), bytes, nullptr});
+      call.messages.push_back({false, peer, tag_, at(other), bytes, nullptr});
+    }
+    communicator_.run(call);
+  }
+
+ private:
+  HostCommunicator& communicator_;
+  const std::vector<int>& members_;
+  const int rank_;
+  std::uint32_t tag_ = 0;
+};
 
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
 // communicator; collective. Another thread of a rank may be doing the same for another parent, and
@@ -150,7 +188,8 @@ std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> 
   if (!settings.trace.empty())
     trace = std::make_unique<Trace>(traceFile(settings.trace, rank), rank);
   auto domain = std::make_shared<Domain>(std::move(transport), std::move(watch), std::move(trace),
-                                         settings.progressThread);
+                                         settings.progressThread,
+                                         Domain::Idle{settings.idle, settings.idleContext});
   return std::unique_ptr<Communicator>(new HostCommunicator(
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }
@@ -169,6 +208,22 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key,
   return std::unique_ptr<Communicator>(
       new HostCommunicator(domain_, static_cast<std::uint32_t>(number), group.rank,
                            Topology(group.nodes), std::move(transportRanks), settings));
+}
+
+std::unique_ptr<Communicator> HostCommunicator::subset(const std::vector<int>& members,
+                                                       const Settings& settings) {
+  std::vector<int> nodes, transportRanks;
+  for (const int member : members) {
+    nodes.push_back(topology_.nodeOf(member));
+    transportRanks.push_back(transportRanks_[member]);
+  }
+  const auto rank = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
+  MemberOob oob(*this, members, rank);
+  requireAgreementAtOnce(oob, settings);
+  const int number = agreeOnNumber(oob, *domain_, true, static_cast<int>(number_));
+  return std::unique_ptr<Communicator>(
+      new HostCommunicator(domain_, static_cast<std::uint32_t>(number), rank, Topology(nodes),
+                           std::move(transportRanks), settings));
 }
 
 // With connections of its own: those of this one may be broken between ranks that live.

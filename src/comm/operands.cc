@@ -5,6 +5,7 @@
 #include <new>
 
 #include "kernels/reduce.h"
+#include "src/error.h"
 
 namespace moeccl {
 
@@ -14,7 +15,7 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
   operands.input = static_cast<const std::byte*>(call.input);
   operands.output = static_cast<std::byte*>(call.output);
   operands.datatype = call.datatype;
-  operands.op = call.op;
+  operands.op = call.op == moecclAvg ? moecclSum : call.op;
   const auto scratchOf = [&](auto bytesOf) {
     scratch->clear();
     for (std::size_t i = 0; i < plan.scratch.size(); ++i) {
@@ -35,6 +36,19 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
       std::uint64_t bytes;
       std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);
       return static_cast<std::size_t>(bytes);
+    });
+    return operands;
+  }
+  if (!call.own && (call.collective() == Collective::allGatherv ||
+                    call.collective() == Collective::reduceScatterv)) {
+    if (plan.pieces != 1)
+      throw Error(moecclInternalError, "a plan cuts blocks that differ in size");
+    const bool gathers = call.collective() == Collective::allGatherv;
+    operands.inputExtents = Extents::table(call.inputTable);
+    operands.outputExtents = Extents::table(call.outputTable);
+    scratchOf([&](std::size_t i) {
+      const Payload payload = plan.scratch[i];
+      return call.rankBytes[static_cast<std::size_t>(gathers ? payload.rank : payload.block)];
     });
     return operands;
   }

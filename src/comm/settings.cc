@@ -20,7 +20,7 @@ namespace {
 
 constexpr StructKind<moecclConfig_t> kConfig = {
     "config", "MOECCL_CONFIG_INITIALIZER", MOECCL_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, failureDetectionMs)};
+    MOECCL_END_OF(moecclConfig_t, nodeId), MOECCL_END_OF(moecclConfig_t, idleContext)};
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
 
@@ -127,6 +127,8 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
     settings.memory = known.memory;
     settings.failureDetectionMs =
         normalTimeout(known.failureDetectionMs, kDefaultFailureDetectionMs);
+    settings.idle = known.idle;
+    settings.idleContext = known.idleContext;
     if (known.nodeId != nullptr) settings.nodeId = known.nodeId;
     applyConfig(known, &settings);
   }
@@ -144,6 +146,10 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   settings.unexpectedBytes = static_cast<std::size_t>(numberIn(
       environment, "MOECCL_UNEXPECTED_BYTES", 0, std::int64_t{1} << 40, std::int64_t{kTcpMemory}));
   return settings;
+}
+
+std::int64_t timeoutOf(std::int64_t milliseconds) {
+  return normalTimeout(milliseconds, kDefaultTimeoutMs);
 }
 
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,

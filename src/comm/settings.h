@@ -46,6 +46,9 @@ struct Settings {
   moecclMemory_t memory = moecclMemoryHost;
   std::string trace;    // empty: none
   std::string profile;  // empty: none
+  // Called while a call waits; nullptr: nothing is.
+  void (*idle)(void* context) = nullptr;
+  void* idleContext = nullptr;
 
   const AlgorithmChoice& choiceFor(Collective collective) const {
     return algorithms[static_cast<std::size_t>(collective)];
@@ -60,10 +63,13 @@ const Environment& processEnvironment();
 // the variable and what it may be.
 Settings readSettings(const moecclConfig_t* config,
                       const Environment& environment = processEnvironment());
-// For a split of a communicator: nodeId, progressThread, memory and transport are the parent's; the rest
+// For a split of a communicator: nodeId, progressThread, idle, memory and transport are the parent's; the rest
 // too when `config` is nullptr.
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
                            const Environment& environment = processEnvironment());
+
+// config.timeoutMs as a setting.
+std::int64_t timeoutOf(std::int64_t milliseconds);
 
 // "alltoall=hierarchical:leaders=1;allgather=ring" -> entries of `into`; "alltoall=auto" clears one.
 // `source` names the string in errors.

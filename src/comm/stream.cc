@@ -14,17 +14,23 @@ Stream::Stream(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {
 Stream::~Stream() {
   Domain::Lock lock(*domain_);
   domain_->remove(*this);
+  leaving_.clear();
+  settleFailed();
 }
 
 void Stream::throwIfFailed() const {
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
-void Stream::enqueue(HostCommunicator& communicator, Call call) {
+void Stream::requireRelative(HostCommunicator& communicator) const {
   if (&communicator.domain() != domain_.get())
     throw Error(moecclInvalidArgument,
                 "stream belongs to a communicator that is no relative of comm; make one with "
                 "moecclStreamCreate(comm, ...)");
+}
+
+void Stream::enqueue(HostCommunicator& communicator, Call call) {
+  requireRelative(communicator);
   Domain::Lock lock(*domain_);
   domain_->hear();
   throwIfFailed();
@@ -34,40 +40,109 @@ void Stream::enqueue(HostCommunicator& communicator, Call call) {
     communicator.abandon(failureText_);
     throwIfFailed();
   }
-  queue_.push_back({&communicator, std::move(call), number});
+  queue_.push_back({&communicator, std::move(call), number, false, {}, {}});
+  advance();
+}
+
+void Stream::enqueueTogether(std::vector<Queued> calls) {
+  Domain::Lock lock(*domain_);
+  domain_->hear();
+  if (failure_ != moecclSuccess) {
+    for (const Queued& each : calls) each.communicator->abandon(failureText_);
+    throwIfFailed();
+  }
+  bool joined = false;
+  for (Queued& each : calls) {
+    queue_.push_back({each.communicator, std::move(each.call), each.number, joined, {}, {}});
+    joined = true;
+  }
+  advance();
+}
+
+void Stream::record(Event& event) {
+  Domain::Lock lock(*domain_);
+  advance();
+  if (failure_ == moecclSuccess && empty()) return event.record(nullptr, nullptr);
+  auto place = std::make_shared<Event::Place>();
+  event.record(domain_, place);
+  if (failure_ != moecclSuccess) {
+    failing_.push_back(std::move(place));
+    settleFailed();
+    return;
+  }
+  Item item;
+  item.recorded = std::move(place);
+  queue_.push_back(std::move(item));
+  advance();
+}
+
+void Stream::wait(const Event& event) {
+  if (event.place() == nullptr) return;
+  if (event.domain() != domain_)
+    throw Error(moecclInvalidArgument,
+                "event was recorded on a stream of a communicator that is no relative of this "
+                "stream's");
+  Domain::Lock lock(*domain_);
+  throwIfFailed();
+  Item item;
+  item.awaited = event.place();
+  queue_.push_back(std::move(item));
   advance();
 }
 
 bool Stream::advance() {
-  bool anything = false;
+  bool anything = settleFailed();
   while (!queue_.empty() && failure_ == moecclSuccess) {
-    Item& item = queue_.front();
     try {
-      if (active_.slot == nullptr) {
-        active_ = item.communicator->begin(item.call, item.number);
-        anything = true;
+      Item& front = queue_.front();
+      if (front.recorded != nullptr) {
+        front.recorded->end(*domain_, moecclSuccess, "");
+        queue_.pop_front();
+      } else if (front.awaited != nullptr) {
+        if (!front.awaited->over) return anything;
+        if (front.awaited->result != moecclSuccess)
+          throw Error(front.awaited->result, front.awaited->text);
+        queue_.pop_front();
+      } else {
+        if (running_.empty()) begin();
+        if (!endRunning()) return anything;
       }
-      if (!item.communicator->isOver(active_)) return anything;
-      if (item.communicator->proceed(item.call, &active_)) continue;
       anything = true;
-      item.communicator->end(active_);
-      active_ = {};
-      queue_.pop_front();
     } catch (const Error& e) {
-      failure_ = e.result();
-      failureText_ = e.what();
-      abandonAll();
+      fail(e.result(), e.what());
     } catch (const std::bad_alloc&) {
-      failure_ = moecclSystemError;
-      failureText_ = "out of memory";
-      abandonAll();
+      fail(moecclSystemError, "out of memory");
     } catch (const std::exception& e) {
-      failure_ = moecclInternalError;
-      failureText_ = e.what();
-      abandonAll();
+      fail(moecclInternalError, e.what());
     }
   }
   return anything;
+}
+
+void Stream::begin() {
+  do {
+    Item& item = queue_[running_.size()];
+    running_.push_back({item.communicator->begin(item.call, item.number)});
+  } while (running_.size() < queue_.size() && queue_[running_.size()].joined);
+}
+
+bool Stream::endRunning() {
+  bool all = true;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Running& running = running_[i];
+    HostCommunicator& communicator = *queue_[i].communicator;
+    while (!running.over && communicator.isOver(running.active))
+      running.over = !communicator.proceed(queue_[i].call, &running.active);
+    all &= running.over;
+  }
+  if (!all) return false;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    const HostCommunicator::Active& active = running_[i].active;
+    queue_[i].communicator->end(queue_[i].call, active);
+  }
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(running_.size()));
+  running_.clear();
+  return true;
 }
 
 bool Stream::query() {
@@ -100,18 +175,40 @@ void Stream::forget(const HostCommunicator& communicator) {
     }
     abandonAll();
   }
-  if (leavingFrom_ == &communicator) leaving_ = nullptr;  // its slots go with it
+  // Its runs go with it.
+  std::erase_if(leaving_, [&](const Leaving& each) { return each.communicator == &communicator; });
+  settleFailed();
 }
 
-bool Stream::leaves() const { return leaving_ != nullptr && !leaving_->run.idle(); }
+bool Stream::leaves() const {
+  return std::ranges::any_of(leaving_, [](const Leaving& each) { return !each.run->idle(); });
+}
+
+void Stream::fail(moecclResult_t result, const char* text) {
+  failure_ = result;
+  failureText_ = text;
+  abandonAll();
+}
 
 void Stream::abandonAll() {
-  leaving_ = active_.slot;
   leavingUntil_ = Clock::now() + kGrace;
-  leavingFrom_ = queue_.empty() ? nullptr : queue_.front().communicator;
-  active_ = {};
-  for (const Item& item : queue_) item.communicator->abandon(failureText_);
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    leaving_.push_back({queue_[i].communicator, &running_[i].active.run(), queue_[i].call.own});
+  running_.clear();
+  for (Item& item : queue_) {
+    if (item.communicator != nullptr) item.communicator->abandon(failureText_);
+    if (item.recorded != nullptr) failing_.push_back(std::move(item.recorded));
+  }
   queue_.clear();
+}
+
+bool Stream::settleFailed() {
+  if (failing_.empty() || (leaves() && Clock::now() < leavingUntil_)) return false;
+  const moecclResult_t result = failure_ == moecclSuccess ? moecclInvalidUsage : failure_;
+  for (const std::shared_ptr<Event::Place>& place : std::exchange(failing_, {}))
+    place->end(*domain_, result,
+               failure_ == moecclSuccess ? "the stream was destroyed" : failureText_);
+  return true;
 }
 
 }  // namespace moeccl

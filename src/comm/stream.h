@@ -1,11 +1,14 @@
-// A queue of collectives on host memory. Work on one stream runs in order; it advances whenever
+// A queue of calls on host memory. Work on one stream runs in order; it advances whenever
 // anybody polls the domain.
 #pragma once
 
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "src/comm/event.h"
 #include "src/comm/host_communicator.h"
 
 namespace moeccl {
@@ -19,9 +22,24 @@ class Stream {
 
   // Adds a call; throws Error when the communicator is of another domain or has failed.
   void enqueue(HostCommunicator& communicator, Call call);
+  // Calls that have their numbers (HostCommunicator::takeNumber).
+  struct Queued {
+    HostCommunicator* communicator;
+    Call call;
+    std::uint32_t number;
+  };
+  // Adds calls that begin at once, and are complete together. Throws Error as above; then the communicators have failed.
+  void enqueueTogether(std::vector<Queued> calls);
+  // Throws Error when a communicator is of another domain.
+  void requireRelative(HostCommunicator& communicator) const;
   // Whether all work is complete. Throws the error that stopped it, again and again.
   bool query();
   void synchronize();
+
+  // `event` stands for all that is queued.
+  void record(Event& event);
+  // What is queued from now on begins when `event` is complete. Throws Error where that is of another domain.
+  void wait(const Event& event);
 
   // For the domain, whose lock is held: ends what is complete, begins what comes next; returns
   // whether anything happened.
@@ -31,27 +49,44 @@ class Stream {
   bool uses(const HostCommunicator& communicator) const;
 
  private:
+  // A call, a place that an event stands for, or one to wait for.
   struct Item {
-    HostCommunicator* communicator;
-    Call call;
-    std::uint32_t number;
+    HostCommunicator* communicator = nullptr;  // of a call
+    Call call = {};
+    std::uint32_t number = 0;
+    bool joined = false;  // it begins with the call before it
+    std::shared_ptr<Event::Place> recorded, awaited;
+  };
+  struct Running {
+    HostCommunicator::Active active;
+    bool over = false;
+  };
+  // The run of a call that failed: it may not have ended yet.
+  struct Leaving {
+    const HostCommunicator* communicator;
+    const Run* run;
+    std::shared_ptr<const void> keep;  // whose the run is, where the communicator has it no longer
   };
 
+  void begin();
+  // Ends those that run; returns whether all have.
+  bool endRunning();
   // Forgets all that is queued, and fails the communicators of it on all their ranks.
   void abandonAll();
-  // Whether the call that failed may still use its buffers.
+  void fail(moecclResult_t result, const char* text);
+  // Tells events of the failure, when nothing uses callers' buffers any more.
+  bool settleFailed();
   bool leaves() const;
   bool empty() const { return queue_.empty(); }
   void throwIfFailed() const;
 
   std::shared_ptr<Domain> domain_;
-  std::deque<Item> queue_;  // the front one is running when active_.slot is set
-  HostCommunicator::Active active_ = {};
+  std::deque<Item> queue_;  // as many of the first are running as running_ has
+  std::vector<Running> running_;
   using Clock = std::chrono::steady_clock;
-  // Of the call that failed: it may not have ended yet.
-  RunSlot* leaving_ = nullptr;
-  Clock::time_point leavingUntil_;  // is waited for no longer
-  const HostCommunicator* leavingFrom_ = nullptr;
+  std::vector<Leaving> leaving_;
+  std::vector<std::shared_ptr<Event::Place>> failing_;  // which will not be reached
+  Clock::time_point leavingUntil_;                      // is waited for no longer
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };

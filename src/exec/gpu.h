@@ -70,6 +70,8 @@ class Gpu {
   virtual void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
                       const std::byte* const* sources, std::size_t stride, std::size_t count,
                       std::size_t bytes, Stream stream) = 0;
+  virtual void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes,
+                      std::int64_t divisor, Stream stream) = 0;
 
   virtual Id newId() = 0;
   // Both are collective, and throw Timeout after `timeoutMs`; negative: never. The first makes one for parts.

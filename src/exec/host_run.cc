@@ -60,8 +60,7 @@ void HostRun::reduce(const Op& op) {
 void HostRun::start(const Route& route, const Operands& operands) {
   route_ = route;
   placement_.operands = operands;
-  failed_ = false;
-  failure_ = {};
+  begin(plan_->ops());
   const Plan& plan = plan_->plan();
 
   std::size_t arena = placement_.scratchBytes();
@@ -77,8 +76,6 @@ void HostRun::start(const Route& route, const Operands& operands) {
   placement_.arena = arena_.get();
 
   if (route.trace != nullptr) began_.resize(plan.ops.size());
-  unfinished_ = plan_->ops();
-  inFlight_ = 0;
   std::copy(plan_->waitsFor().begin(), plan_->waitsFor().end(), waitsFor_.begin());
   ready_.clear();
   readyHead_ = 0;
@@ -133,13 +130,9 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   if (run.failed_) return;
   const Op& op = run.plan_->plan().ops[transfer->op];
   const bool isRecv = op.kind == OpKind::recv;
-  if (status != TransferStatus::ok || (isRecv && bytes != transfer->place.bytes)) {
-    const bool explained =
-        status == TransferStatus::unreachable || status == TransferStatus::failed;
-    run.fail({status, transfer->op, op.peer, transfer->place.bytes, bytes,
-              explained ? run.route_.transport->lastError() : std::string()});
-    return;
-  }
+  if (status != TransferStatus::ok || (isRecv && bytes != transfer->place.bytes))
+    return run.fail(failureOf(*run.route_.transport, status, transfer->op, op.peer,
+                              transfer->place.bytes, bytes));
   if (isRecv && transfer->place.staged)
     run.placement_.unpack(run.placement_.data(transfer->place), run.plan_->plan().dst(op), copyNow);
   run.completed(transfer->op);
@@ -166,11 +159,6 @@ void HostRun::drain() {
   draining_ = true;
   while (readyHead_ < ready_.size() && !failed_) execute(ready_[readyHead_++]);
   draining_ = false;
-}
-
-void HostRun::fail(const RunFailure& failure) {
-  failure_ = failure;
-  cancel();
 }
 
 void HostRun::cancel() {

@@ -16,8 +16,8 @@
 
 #include "src/exec/placement.h"
 #include "src/exec/prepared_plan.h"
+#include "src/exec/run.h"
 #include "src/exec/trace.h"
-#include "src/exec/transport.h"
 
 namespace moeccl {
 
@@ -31,32 +31,13 @@ struct Route {
   std::uint32_t traceLabel = 0;
 };
 
-// Why a run failed.
-struct RunFailure {
-  TransferStatus status = TransferStatus::ok;  // ok with a peer: a message of another size came
-  int op = -1;
-  int peer = -1;  // rank of the plan
-  std::size_t expected = 0, arrived = 0;
-  std::string details;  // the transport's
-};
-
-class HostRun {
+class HostRun final : public Run {
  public:
   explicit HostRun(std::shared_ptr<const PreparedPlan> plan);
-  HostRun(const HostRun&) = delete;
-  HostRun& operator=(const HostRun&) = delete;
 
   // The run must be idle. Operands' buffers belong to the run until it is idle again.
   void start(const Route& route, const Operands& operands);
-  // Nothing is in flight and nothing will start any more.
-  bool idle() const { return unfinished_ == 0 || (failed_ && inFlight_ == 0); }
-  bool failed() const { return failed_; }
-  const RunFailure& failure() const { return failure_; }
-  // Ops that have not completed; it shrinks whenever the run advances.
-  int unfinished() const { return unfinished_; }
-  // Gives up: nothing new starts, and what is in flight is cancelled. Once the run is idle, the
-  // transport has done with the operands.
-  void cancel();
+  void cancel() override;
   // Takes the memory of a run that is idle, and needs none any more.
   void takeArena(HostRun& from) {
     arena_ = std::move(from.arena_);
@@ -64,8 +45,7 @@ class HostRun {
   }
   // What the plan's scratch blocks hold, when the run is over.
   const std::byte* scratch() const { return arena_.get(); }
-  // Ranks of the plan that unfinished receives wait for.
-  std::vector<int> awaitedPeers() const;
+  std::vector<int> awaitedPeers() const override;
 
   // A message that has come for the same call of the same communicator, but with another digest.
   bool findStray(Tag* found) const;
@@ -90,7 +70,6 @@ class HostRun {
   void record(int op) const;
   void completed(int op);
   void drain();
-  void fail(const RunFailure& failure);
 
   std::shared_ptr<const PreparedPlan> plan_;
   Route route_;
@@ -105,9 +84,6 @@ class HostRun {
   bool draining_ = false;
   std::unique_ptr<std::byte[]> arena_;  // scratch, then staging
   std::size_t arenaBytes_ = 0;
-  int unfinished_ = 0, inFlight_ = 0;
-  bool failed_ = false;
-  RunFailure failure_;
 };
 
 }  // namespace moeccl

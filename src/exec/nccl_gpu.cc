@@ -119,6 +119,10 @@ class NcclGpu final : public Gpu {
               std::size_t bytes, Stream stream) override {
     cuda::reduce(op, datatype, dst, sources, stride, count, bytes, stream);
   }
+  void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
+              Stream stream) override {
+    cuda::divide(datatype, data, bytes, divisor, stream);
+  }
 
   Id newId() override {
     ncclUniqueId made;

@@ -48,6 +48,7 @@ class NcclLanes {
 
   // What communicators are split from; it never has work.
   Gpu::Comm root() const { return root_; }
+  int lanes() const { return static_cast<int>(comms_.size()); }
   Gpu::Comm comm(int lane) const { return comms_[static_cast<std::size_t>(lane)]; }
   Gpu::Stream stream(int lane, bool urgent);
   Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }

@@ -1,10 +1,14 @@
 // The 64 bits that a message is matched by.
 //
-//   63        49 48     40 39                       16 15         0
-//  +------------+---------+---------------------------+------------+
-//  |  comm (15) | call (9)|         what (24)         |source (16) |
-//  +------------+---------+---------------------------+------------+
+//   63       50  49   48     40 39                       16 15         0
+//  +-----------+----+----------+---------------------------+------------+
+//  | comm (14) | 0  | call (9) |         what (24)         |source (16) |   of collectives
+//  +-----------+----+----------+---------------------------+------------+
+//  | comm (14) | 1  | kind (1) |         tag (32)          |source (16) |   of sends and receives
+//  +-----------+----+----------+---------------------------+------------+
 //
+// kind      whose the message is: the caller's, or one by which ranks agree on something
+// tag       the caller's: messages of one tag between two ranks match in their order
 // comm      communicator, unique among those that any two ranks share
 // call      number of the collective call on that communicator, modulo 2^9; a call waits while the one
 //           2^9 before it is not over (Communicator::nextCall)
@@ -23,7 +27,8 @@ namespace moeccl {
 
 using Tag = std::uint64_t;
 
-inline constexpr int kCommBits = 15, kCallBits = 9, kWhatBits = 24, kSourceBits = 16;
+inline constexpr int kCommBits = 14, kCallBits = 9, kWhatBits = 24, kSourceBits = 16;
+inline constexpr int kMessageBits = 1;  // whether it is of a collective
 inline constexpr int kPartBits = 1, kLaneBits = 2, kSequenceBits = 12;
 
 // Parts of a call.
@@ -50,12 +55,25 @@ constexpr std::uint32_t messageNumber(std::uint32_t part, std::uint32_t lane,
 }
 
 constexpr Tag makeTag(const TagFields& f) {
-  Tag tag = f.comm & tagBits(kCommBits);
+  Tag tag = (f.comm & tagBits(kCommBits)) << kMessageBits;
   tag = tag << kCallBits | (f.call & tagBits(kCallBits));
   const std::uint32_t what = f.digest ^ messageNumber(f.part, f.lane, f.sequence);
   tag = tag << kWhatBits | (what & tagBits(kWhatBits));
   return tag << kSourceBits | (f.source & tagBits(kSourceBits));
 }
+
+enum class MessageOwner : std::uint32_t { caller = 0, agreement = 1 };
+
+constexpr Tag makeMessageTag(std::uint32_t comm, MessageOwner kind, std::uint32_t tag,
+                             std::uint32_t source) {
+  Tag whole = (comm & tagBits(kCommBits)) << kMessageBits | 1;
+  whole = whole << (kCallBits + kWhatBits - 32) | static_cast<std::uint32_t>(kind);
+  whole = whole << 32 | tag;
+  return whole << kSourceBits | (source & tagBits(kSourceBits));
+}
+
+// All but the communicator.
+inline constexpr int kBitsBelowComm = kMessageBits + kCallBits + kWhatBits + kSourceBits;
 
 // The bits in which messages of one call agree, whatever its ranks take it for.
 inline constexpr Tag kSameCall = ~tagBits(kWhatBits + kSourceBits);

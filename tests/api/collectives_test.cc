@@ -92,7 +92,8 @@ void PrintTo(const Line& line, std::ostream* out) {
   for (int size : line.nodes) *out << ' ' << size;
   *out << ", types";
   for (moecclDataType_t type : line.types) *out << ' ' << nameOf(type);
-  *out << (reduces(line.collective) ? " by sum, max and min" : "") << ", counts";
+  *out << (reduces(line.collective) ? " by sum, max and min; some types by every operator" : "")
+       << ", counts";
   for (size_t size : line.sizes) *out << ' ' << size;
   *out << (worksInPlace(line.collective) ? ", in place too" : "");
 }
@@ -186,6 +187,13 @@ void call(const Line& line, moecclComm_t comm) {
   for (moecclDataType_t type : line.types)
     for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin})
       if (op == moecclSum || reduces(line.collective)) one(333, type, op);
+  if (reduces(line.collective)) {
+    for (moecclRedOp_t op : {moecclProd, moecclBitAnd, moecclBitOr, moecclBitXor})
+      one(333, moecclInt16, op);
+    for (moecclDataType_t type : {moecclFloat32, moecclBfloat16, moecclInt64})
+      one(333, type, moecclAvg);
+    one(333, moecclFloat32, moecclProd);
+  }
   // A small one behind a large one, and nothing between others.
   for (size_t count : line.sizes) one(count, moecclFloat32, moecclSum);
   one(0, moecclFloat64, moecclSum);

@@ -293,8 +293,10 @@ TEST_F(OneRank, Reductions) {
     wrong(function(in, nullptr, 1, moecclInt32, moecclSum, comm, nullptr), {"recvbuff is NULL"});
     wrong(function(in, out, 1, noType, moecclSum, comm, nullptr), {"datatype is 99"});
     wrong(function(in, out, huge, moecclInt64, moecclSum, comm, nullptr), {count, "address space"});
-    wrong(function(in, out, 1, moecclInt32, static_cast<moecclRedOp_t>(1), comm, nullptr),
-          {"op is 1", "moecclSum, moecclMax or moecclMin"});
+    wrong(function(in, out, 1, moecclInt32, moecclNumOps, comm, nullptr),
+          {"op is 8", "moecclSum to moecclBitXor"});
+    wrong(function(in, out, 1, moecclFloat32, moecclBitOr, comm, nullptr),
+          {"op is 6", "datatype must be one of integers"});
     wrong(function(in, in + 1, 2, moecclInt32, moecclSum, comm, nullptr), {"overlap", "in place"});
     EXPECT_EQ(function(nullptr, nullptr, 0, moecclInt32, moecclSum, comm, nullptr), moecclSuccess);
     EXPECT_EQ(function(in, in, 2, moecclInt32, moecclMax, comm, nullptr), moecclSuccess);

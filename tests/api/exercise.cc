@@ -37,7 +37,10 @@ Terms termsOf(Payload payload, std::size_t count, moecclRedOp_t op, unsigned sal
     const std::uint64_t h = hash(payload, first / kTogether, salt);
     for (std::size_t i = 0; i < std::min(kTogether, count - first); ++i) {
       const auto four = static_cast<std::uint8_t>(h >> 4 * i & 15);
-      terms[first + i] = op == moecclSum ? four == 0 : four % 8;
+      // Of products: mostly 1, and few 2.
+      terms[first + i] = op == moecclSum || op == moecclAvg ? four == 0
+                         : op == moecclProd                 ? 1 + (four == 0 && h % 4 == 0)
+                                                            : four % 8;
     }
   }
   return terms;
@@ -46,9 +49,28 @@ Terms termsOf(Payload payload, std::size_t count, moecclRedOp_t op, unsigned sal
 void combine(moecclRedOp_t op, const Terms& more, Terms& terms) {
   for (std::size_t i = 0; i < terms.size(); ++i) {
     const std::uint8_t a = terms[i], b = more[i];
-    terms[i] = op == moecclSum   ? static_cast<std::uint8_t>(a + b)
-               : op == moecclMax ? std::max(a, b)
-                                 : std::min(a, b);
+    switch (op) {
+      case moecclProd:
+        terms[i] = static_cast<std::uint8_t>(a * b);
+        break;
+      case moecclMax:
+        terms[i] = std::max(a, b);
+        break;
+      case moecclMin:
+        terms[i] = std::min(a, b);
+        break;
+      case moecclBitAnd:
+        terms[i] = a & b;
+        break;
+      case moecclBitOr:
+        terms[i] = a | b;
+        break;
+      case moecclBitXor:
+        terms[i] = a ^ b;
+        break;
+      default:
+        terms[i] = static_cast<std::uint8_t>(a + b);
+    }
   }
 }
 
@@ -63,6 +85,9 @@ void store(moecclDataType_t type, unsigned char* to, int value) {
     case moecclInt8:
     case moecclUint8:
       return put(to, static_cast<std::int8_t>(value));
+    case moecclInt16:
+    case moecclUint16:
+      return put(to, static_cast<std::int16_t>(value));
     case moecclInt32:
     case moecclUint32:
       return put(to, static_cast<std::int32_t>(value));
@@ -147,8 +172,9 @@ class Check {
   }
 
   void run(moecclStream_t stream) {
-    const std::size_t own = what_.count * element_ * rank_;
-    const bool gathers = what_.collective == Collective::allGather;
+    const bool gathers = this->gathers();
+    const std::size_t own =
+        (gathers ? recvDispls() : sendDispls())[gathers || scatters() ? rank_ : 0] * element_;
     Buffer send(what_.device, input());
     Buffer recv(what_.device, what_.inPlace && gathers ? inputWithin(own) : poisoned());
     Operands operands{send, recv, send.data(), recv.data()};
@@ -156,7 +182,7 @@ class Check {
       if (gathers)
         operands.in = recv.data() + own;
       else
-        operands.out = send.data() + (what_.collective == Collective::reduceScatter ? own : 0);
+        operands.out = send.data() + (scatters() ? own : 0);
     }
     const auto call = [&] { this->call(operands.in, operands.out, stream); };
     once(operands, call, stream);
@@ -203,7 +229,7 @@ class Check {
 
   void compare(const Operands& operands) const {
     const Bytes send = operands.send.get(), recv = operands.recv.get(), expected = output();
-    const bool inSend = what_.inPlace && what_.collective != Collective::allGather;
+    const bool inSend = what_.inPlace && !gathers();
     const Bytes& all = inSend ? send : recv;
     const auto begin =
         all.begin() + (operands.out - (inSend ? operands.send : operands.recv).data());
@@ -219,39 +245,61 @@ class Check {
               textOf(what_) + ": it wrote past the end of recvbuff");
   }
 
-  bool isV() const { return what_.collective == Collective::allToAllv; }
+  bool gathers() const {
+    return what_.collective == Collective::allGather || what_.collective == Collective::allGatherv;
+  }
+  bool scatters() const {
+    return what_.collective == Collective::reduceScatter ||
+           what_.collective == Collective::reduceScatterv;
+  }
+  bool isV() const {
+    return what_.collective == Collective::allToAllv ||
+           what_.collective == Collective::allGatherv ||
+           what_.collective == Collective::reduceScatterv;
+  }
 
-  // Elements of a payload. Of allToAllv: nothing, a hot rank's all, or anything.
+  // Elements of a payload. Of v-collectives: nothing, a hot rank's all, or anything; what is reduced is as large on all
+  // ranks.
   std::size_t sizeOfPayload(Payload payload) const {
     if (!isV()) return what_.count;
+    if (what_.collective == Collective::reduceScatterv) payload.rank = 0;
     const std::uint64_t h = hash(payload, 1, what_.salt ^ 0x5a5au);
+    if (what_.salt % 3 == 0 && what_.collective == Collective::allGatherv)
+      return payload.rank == 0 ? what_.count : 0;
     if (what_.salt % 3 == 0) return payload.block == 0 ? what_.count : 0;
     return h % 3 == 0 ? 0 : h % (what_.count + 1);
   }
-  // Parts of allToAllv begin at odd places.
-  std::size_t gap() const { return isV() ? 3 : 0; }
-
+  // Parts that have displacements begin at odd places.
   template <typename SizeOf>
-  std::vector<std::size_t> displacements(int blocks, const SizeOf& sizeOfBlock) const {
-    std::vector<std::size_t> displs{gap()};
+  std::vector<std::size_t> displacements(bool displaced, int blocks,
+                                         const SizeOf& sizeOfBlock) const {
+    const std::size_t gap = displaced ? 3 : 0;
+    std::vector<std::size_t> displs{gap};
     for (int block = 0; block < blocks; ++block)
-      displs.push_back(displs.back() + sizeOfBlock(block) + gap());
+      displs.push_back(displs.back() + sizeOfBlock(block) + gap);
     return displs;
   }
   std::vector<std::size_t> sendDispls() const {
-    return displacements(contract_.inputBlocks(rank_), [&](int block) {
+    return displacements(isV() && !gathers(), contract_.inputBlocks(rank_), [&](int block) {
       return sizeOfPayload({rank_, block});
     });
   }
   std::vector<std::size_t> recvDispls() const {
-    return displacements(contract_.outputBlocks(rank_), [&](int block) {
+    return displacements(isV() && !scatters(), contract_.outputBlocks(rank_), [&](int block) {
       return sizeOfPayload(contract_.expected(rank_, block)[0]);
     });
   }
 
+  std::vector<std::size_t> recvCounts() const {
+    std::vector<std::size_t> counts;
+    for (int block = 0; block < contract_.outputBlocks(rank_); ++block)
+      counts.push_back(sizeOfPayload(contract_.expected(rank_, block)[0]));
+    return counts;
+  }
+
   void fill(unsigned char* to, Payload payload) const {
     const Payload name = contract_.identity(payload);
-    if (sums_) return storeAll(termsOf(name, what_.count, what_.op, what_.salt), to);
+    if (sums_) return storeAll(termsOf(name, sizeOfPayload(name), what_.op, what_.salt), to);
     const std::size_t bytes = sizeOfPayload(name) * element_;
     for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
       const std::uint64_t bits = hash(name, at / sizeof bits, what_.salt);
@@ -284,10 +332,13 @@ class Check {
         fill(to, terms[0]);
         continue;
       }
-      Terms result = termsOf(terms[0], what_.count, what_.op, what_.salt);
+      const std::size_t count = sizeOfPayload(terms[0]);
+      Terms result = termsOf(terms[0], count, what_.op, what_.salt);
       for (std::size_t t = 1; t < terms.size(); ++t)
-        combine(what_.op, termsOf(terms[t], what_.count, what_.op, what_.salt), result);
+        combine(what_.op, termsOf(terms[t], count, what_.op, what_.salt), result);
       storeAll(result, to);
+      if (what_.op == moecclAvg)
+        divide(what_.datatype, reinterpret_cast<std::byte*>(to), count * element_, contract_.ranks);
     }
     return bytes;
   }
@@ -318,6 +369,18 @@ class Check {
       }
       case Collective::allGather:
         return check(moecclAllGather(in, out, count, type, comm_, stream), comm_);
+      case Collective::allGatherv:
+        return check(moecclAllGatherv(in, sizeOfPayload({rank_, 0}), out, recvCounts().data(),
+                                      recvDispls().data(), type, comm_, stream),
+                     comm_);
+      case Collective::reduceScatterv: {
+        std::vector<std::size_t> counts;
+        for (int peer = 0; peer < contract_.ranks; ++peer)
+          counts.push_back(sizeOfPayload({rank_, peer}));
+        return check(moecclReduceScatterv(in, counts.data(), sendDispls().data(), out, type,
+                                          what_.op, comm_, stream),
+                     comm_);
+      }
       case Collective::reduceScatter:
         return check(moecclReduceScatter(in, out, count, type, what_.op, comm_, stream), comm_);
       case Collective::allReduce:
@@ -358,20 +421,21 @@ class Check {
 }  // namespace
 
 bool worksInPlace(Collective collective) {
-  return collective == Collective::allGather || collective == Collective::reduceScatter ||
+  return collective == Collective::allGather || collective == Collective::allGatherv ||
+         collective == Collective::reduceScatter || collective == Collective::reduceScatterv ||
          collective == Collective::allReduce || collective == Collective::reduce;
 }
 
 bool reduces(Collective collective) {
-  return collective == Collective::reduceScatter || collective == Collective::allReduce ||
-         collective == Collective::reduce || collective == Collective::combine ||
-         collective == Collective::combineAllGather;
+  return collective == Collective::reduceScatter || collective == Collective::reduceScatterv ||
+         collective == Collective::allReduce || collective == Collective::reduce ||
+         collective == Collective::combine || collective == Collective::combineAllGather;
 }
 
 const char* nameOf(moecclDataType_t type) {
-  constexpr const char* kNames[] = {"int8",    "uint8",    "int32",      "uint32",
-                                    "int64",   "uint64",   "float16",    "float32",
-                                    "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+  constexpr const char* kNames[] = {"int8",       "uint8",      "int32",   "uint32",  "int64",
+                                    "uint64",     "float16",    "float32", "float64", "bfloat16",
+                                    "float8e4m3", "float8e5m2", "int16",   "uint16"};
   static_assert(std::size(kNames) == moecclNumTypes);
   return kNames[type];
 }

@@ -100,8 +100,7 @@ TEST(Rooted, WrongArgumentsAreNamed) {
       refused(moecclScatter(b, b + 1, 2, moecclFloat32, 0, comm, nullptr),
               "sendbuff + root * recvCount");
     }
-    refused(moecclReduce(b, b, 1, moecclFloat32, static_cast<moecclRedOp_t>(1), 0, comm, nullptr),
-            "op is 1");
+    refused(moecclReduce(b, b, 1, moecclFloat32, moecclNumOps, 0, comm, nullptr), "op is 8");
     check(moecclBarrier(comm, nullptr), comm);
   });
 }

@@ -141,6 +141,11 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
   myGpu().reduce(op, datatype, dst, sources, stride, count, bytes, stream);
 }
 
+void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
+            void* stream) {
+  myGpu().divide(datatype, data, bytes, divisor, stream);
+}
+
 // ---- kernels/blas_cuda.h: kernels that would multiply do it themselves ----
 
 struct Blas::Groups {};

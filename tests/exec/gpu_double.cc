@@ -337,6 +337,17 @@ void GpuDouble::reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* d
   submit(streamOf(stream), std::move(item));
 }
 
+void GpuDouble::divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes,
+                       std::int64_t divisor, Stream stream) {
+  const Lock lock(world_.mutex_);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->what = "a division of " + bytesText(bytes) + " by " + std::to_string(divisor);
+  say(item->what);
+  item->ranges.push_back({data, bytes, true});
+  item->work = [=] { moeccl::divide(datatype, data, bytes, divisor); };
+  submit(streamOf(stream), std::move(item));
+}
+
 // ---- NCCL ----
 
 Gpu::Id GpuDouble::newId() {

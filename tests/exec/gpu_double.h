@@ -219,6 +219,8 @@ class GpuDouble final : public Gpu {
   void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
               const std::byte* const* sources, std::size_t stride, std::size_t count,
               std::size_t bytes, Stream stream) override;
+  void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
+              Stream stream) override;
   Id newId() override;
   Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) override;
   Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override;

@@ -64,7 +64,8 @@ GPU_TEST(reductionsOfEveryTypeAndOperator) {
   std::vector<std::size_t> sizes = {0, 1, 17, 1023};
   if (!quick()) sizes.push_back(300007);
   for (int type = 0; type < moecclNumTypes; ++type)
-    for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin})
+    for (moecclRedOp_t op :
+         {moecclSum, moecclMax, moecclMin, moecclProd, moecclBitAnd, moecclBitOr, moecclBitXor})
       for (std::size_t terms : {1, 2, 3, 9})
         for (std::size_t elements : sizes)
           for (std::size_t shift : {0, 1}) {
@@ -115,6 +116,28 @@ GPU_TEST(sumsOfNarrowNumbersRoundAsThePlainLoopsDo) {
   roundSums<Bfloat16>(moecclBfloat16);
   roundSums<Float8e4m3>(moecclFloat8e4m3);
   roundSums<Float8e5m2>(moecclFloat8e5m2);
+}
+
+GPU_TEST(divisionsOfEveryType) {
+  for (int type = 0; type < moecclNumTypes; ++type)
+    for (std::size_t elements : {0, 1, 1023})
+      for (std::int64_t divisor : {1, 3, 8}) {
+        const auto datatype = static_cast<moecclDataType_t>(type);
+        withFormat(datatype, [&]<typename Format>(Format) {
+          using Bits = typename Format::Bits;
+          std::vector<Bits> expected = anyBits<Bits>(random, elements);
+          Device<Bits> device(expected, 0);
+          const std::size_t bytes = elements * sizeof(Bits);
+          divide(datatype, reinterpret_cast<std::byte*>(expected.data()), bytes, divisor);
+          moeccl::cuda::divide(datatype, reinterpret_cast<std::byte*>(device.data()), bytes,
+                               divisor, nullptr);
+          std::vector<Bits> values = device.get("divide");
+          for (std::size_t i = 0; i < elements; ++i)
+            if (isNan<Format>(values[i]) && isNan<Format>(expected[i])) values[i] = expected[i];
+          expectSame(values, expected,
+                     "type " + std::to_string(type) + " by " + std::to_string(divisor));
+        });
+      }
 }
 
 GPU_TEST(reductionsOfVeryManyTerms) {

@@ -21,11 +21,22 @@ using Visit = std::function<void(const KernelCase&)>;
 constexpr std::size_t kAround = 16;  // bytes before and after each output, at least
 
 const char* nameOf(moecclDataType_t datatype) {
-  static const char* const kNames[] = {"int8",    "uint8",    "int32",      "uint32",
-                                       "int64",   "uint64",   "float16",    "float32",
-                                       "float64", "bfloat16", "float8e4m3", "float8e5m2"};
+  static const char* const kNames[] = {"int8",       "uint8",      "int32",   "uint32",  "int64",
+                                       "uint64",     "float16",    "float32", "float64", "bfloat16",
+                                       "float8e4m3", "float8e5m2", "int16",   "uint16"};
   static_assert(std::size(kNames) == moecclNumTypes);
   return kNames[datatype];
+}
+
+const char* nameOf(moecclRedOp_t op) {
+  static const char* const kNames[] = {"sum", "prod", "max", "min", "avg", "and", "or", "xor"};
+  static_assert(std::size(kNames) == moecclNumOps);
+  return kNames[op];
+}
+
+bool isFloat(moecclDataType_t datatype) {
+  return narrowFormat(datatype) != nullptr || datatype == moecclFloat32 ||
+         datatype == moecclFloat64;
 }
 
 // Calls function(T{}, encode): encode makes an element of `datatype` from a number of type T.
@@ -119,9 +130,7 @@ void reduceCase(moecclRedOp_t op, moecclDataType_t datatype, std::size_t terms, 
   visit(
       {.kernel = "reduce",
        .type = nameOf(datatype),
-       .op = op == moecclSum   ? "sum"
-             : op == moecclMax ? "max"
-                               : "min",
+       .op = nameOf(op),
        .shape = std::to_string(terms) + " x " + std::to_string(size.elements),
        .timed = size.timed,
        .bytes = (terms + 1) * bytes,
@@ -129,7 +138,7 @@ void reduceCase(moecclRedOp_t op, moecclDataType_t datatype, std::size_t terms, 
        .plain = [&] { plainReduce(op, datatype, &plain[offset], sources.data(), 1, terms, bytes); },
        .settle =
            [&](Bytes& output) {
-             if (op == moecclSum) settleNans(datatype, offset, output);
+             if (op == moecclSum || op == moecclProd) settleNans(datatype, offset, output);
            },
        .fastOutput = &fast,
        .plainOutput = &plain});
@@ -142,8 +151,10 @@ void reduceCases(const Visit& visit) {
                         {2047, 1, false}, {2049, 0, false}, {10007, 1, false}};
   const Size timed[] = {{1024, 0, true}, {1 << 18, 0, true}};
   for (int type = 0; type < moecclNumTypes; ++type)
-    for (moecclRedOp_t op : {moecclSum, moecclMax, moecclMin}) {
+    for (int number = 0; number < moecclNumOps; ++number) {
       const auto datatype = static_cast<moecclDataType_t>(type);
+      const auto op = static_cast<moecclRedOp_t>(number);
+      if (op == moecclAvg || (op >= moecclBitAnd && isFloat(datatype))) continue;
       for (std::size_t terms : {1, 2, 3, 8})
         for (const Size& size : sizes) reduceCase(op, datatype, terms, size, visit);
       for (std::size_t terms : {2, 8})

@@ -13,11 +13,17 @@ template <typename T>
 T combine(moecclRedOp_t op, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     if (op == moecclSum) return a + b;
+    if (op == moecclProd) return a * b;
     if (std::isnan(a)) return a;
     if (std::isnan(b)) return b;
-  } else if (op == moecclSum) {
+  } else {
     // Through the widest unsigned type, which wraps and whose lower bits are right for all others.
-    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+    if (op == moecclSum) return static_cast<T>(x + y);
+    if (op == moecclProd) return static_cast<T>(x * y);
+    if (op == moecclBitAnd) return static_cast<T>(x & y);
+    if (op == moecclBitOr) return static_cast<T>(x | y);
+    if (op == moecclBitXor) return static_cast<T>(x ^ y);
   }
   if (op == moecclMax) return a > b ? a : b;
   return a < b ? a : b;
@@ -125,6 +131,10 @@ void plainReduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
       return as(std::int64_t{});
     case moecclUint64:
       return as(std::uint64_t{});
+    case moecclInt16:
+      return as(std::int16_t{});
+    case moecclUint16:
+      return as(std::uint16_t{});
     case moecclFloat32:
       return as(float{});
     case moecclFloat64:

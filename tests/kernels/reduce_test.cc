@@ -145,9 +145,41 @@ TEST(Reduce, OfOppositeZerosTheLater) {
 }
 
 TEST(Reduce, UnknownOperatorsAndTypesDoNothing) {
-  for (int op : {-1, 1, 4})
+  for (int op : {-1, int{moecclAvg}, int{moecclNumOps}})
     EXPECT_EQ(reduced<int>(static_cast<moecclRedOp_t>(op), moecclInt32, {3, 4}), 0);
   EXPECT_EQ(reduced<int>(moecclSum, moecclNumTypes, {3, 4}), 0);
+}
+
+TEST(Reduce, ProductsAndBits) {
+  EXPECT_EQ(reduced<std::int16_t>(moecclProd, moecclInt16, {-3, 5, 100}), -1500);
+  EXPECT_EQ(reduced<std::uint16_t>(moecclProd, moecclUint16, {0xffff, 0xffff}), 1);
+  EXPECT_EQ(reduced<float>(moecclProd, moecclFloat32, {0.5f, 3, -4}), -6);
+  EXPECT_EQ(reduced<std::uint8_t>(moecclBitAnd, moecclUint8, {0xf3, 0x3f}), 0x33);
+  EXPECT_EQ(reduced<std::int64_t>(moecclBitOr, moecclInt64, {1, -8, 2}), -5);
+  EXPECT_EQ(reduced<std::uint32_t>(moecclBitXor, moecclUint32, {6, 3, 1}), 4u);
+}
+
+template <typename T>
+T quotient(moecclDataType_t datatype, T value, std::int64_t divisor) {
+  divide(datatype, reinterpret_cast<std::byte*>(&value), sizeof value, divisor);
+  return value;
+}
+
+TEST(Divide, EveryKindOfNumber) {
+  EXPECT_EQ(quotient<float>(moecclFloat32, 7, 2), 3.5f);
+  EXPECT_EQ(quotient<double>(moecclFloat64, 1, 3), 1.0 / 3);
+  EXPECT_EQ(quotient<int>(moecclInt32, -7, 2), -3);
+  EXPECT_EQ(quotient<std::int8_t>(moecclInt8, 100, 1000), 0);
+  EXPECT_EQ(quotient<std::uint64_t>(moecclUint64, ~0ull, 16), ~0ull / 16);
+  EXPECT_EQ(quotient(moecclBfloat16, Bfloat16::encode(257 * 2), 4), Bfloat16::encode(128));
+  EXPECT_EQ(quotient(moecclFloat8e4m3, Float8e4m3::encode(3), 2), Float8e4m3::encode(1.5f));
+  EXPECT_EQ(quotient<int>(moecclNumTypes, 3, 2), 3);
+  std::vector<std::int16_t> many(1001, 30);
+  divide(moecclInt16, reinterpret_cast<std::byte*>(many.data() + 1), 2 * 999, 3);
+  EXPECT_EQ(many[0], 30);
+  EXPECT_EQ(many[1], 10);
+  EXPECT_EQ(many[999], 10);
+  EXPECT_EQ(many[1000], 30);
 }
 
 TEST(SizeOf, EveryType) {

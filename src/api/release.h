@@ -1,0 +1,14 @@
+// Communicators whose end nobody waits for.
+#pragma once
+
+#include <memory>
+
+#include "src/api/handles.h"
+
+namespace moeccl {
+
+// A thread of the library destroys the communicator, which is idle. Where the process ends first, the other ranks are
+// told that this one has left.
+void releaseLater(std::shared_ptr<CommState> state);
+
+}  // namespace moeccl
