@@ -7,8 +7,8 @@ usage() {
 usage: tests/run.sh [--sanitize address|thread] [--build DIR] [SUITE...]
 
 Installs the Debian packages that are missing (as root or with sudo), builds in build/ and runs all
-tests but those of the suites slow, gpu and fuzz. Suites: style, unit (the library), tools (perf/ and
-examples/), lab, slow, gpu, fuzz (with --sanitize address; for FUZZ_SECONDS, 10 unless set).
+tests but those of the suites slow, gpu, fuzz and torch. Suites: style, unit (the library), tools (perf/ and
+examples/), lab, slow, gpu, torch (installs it from PyPI: 4 GB), fuzz (with --sanitize address; for FUZZ_SECONDS, 10 unless set).
 
   --sanitize address   build in build-address/ with Clang's address and undefined-behaviour sanitizers
   --sanitize thread    build in build-thread/ with Clang's thread sanitizer, and leave out what uses

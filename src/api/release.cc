@@ -1,5 +1,7 @@
 #include "src/api/release.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -16,6 +18,7 @@ namespace {
 // Never destroyed: threads may outlive main().
 struct Releasing {
   std::mutex mutex;
+  std::condition_variable fewer;
   std::vector<std::shared_ptr<CommState>> states;
 
   static Releasing& all() {
@@ -24,9 +27,13 @@ struct Releasing {
   }
 };
 
+// When the process ends. Usually the other ranks end too, and all close in order.
 void leaveAll() {
-  const std::lock_guard lock(Releasing::all().mutex);
-  for (const std::shared_ptr<CommState>& state : Releasing::all().states)
+  constexpr std::chrono::seconds kPatience{1};
+  Releasing& releasing = Releasing::all();
+  std::unique_lock lock(releasing.mutex);
+  if (releasing.fewer.wait_for(lock, kPatience, [&] { return releasing.states.empty(); })) return;
+  for (const std::shared_ptr<CommState>& state : releasing.states)
     if (auto* const host = dynamic_cast<HostCommunicator*>(state->communicator.get()))
       host->domain().watch().leave();
 }
@@ -40,6 +47,7 @@ void release(const std::shared_ptr<CommState>& state) {
   Releasing& releasing = Releasing::all();
   const std::lock_guard lock(releasing.mutex);
   std::erase(releasing.states, state);
+  releasing.fewer.notify_all();
 }
 
 }  // namespace

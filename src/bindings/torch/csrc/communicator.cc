@@ -1,0 +1,133 @@
+#include "communicator.h"
+
+#include <cstring>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+namespace moeccl::torch {
+namespace {
+
+moecclConfig_t configWith(std::chrono::milliseconds timeout) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  // Whoever has started an exchange computes, and calls nothing of ours meanwhile.
+  config.progressThread = 1;
+  config.timeoutMs = timeout.count();
+  return config;
+}
+
+struct Gather {
+  moecclComm_t comm;
+};
+
+int allgather(const void* send, void* recv, size_t bytes, void* context) {
+  const moecclComm_t comm = static_cast<Gather*>(context)->comm;
+  return moecclAllGather(send, recv, bytes, moecclUint8, comm, nullptr) == moecclSuccess ? 0 : 1;
+}
+
+}  // namespace
+
+void check(moecclResult_t result, moecclComm_t comm, const std::string& where) {
+  if (result == moecclSuccess || result == moecclInProgress) return;
+  std::string text = comm == nullptr ? "" : moecclGetLastError(comm);
+  if (text.empty()) text = moecclGetLastError(nullptr);
+  if (text.empty()) text = moecclGetErrorString(result);
+  C10_THROW_ERROR(DistBackendError, "[" + where + "] " + text);
+}
+
+std::shared_ptr<Communicator> Communicator::create(c10d::Store& store, int rank, int size,
+                                                   std::chrono::milliseconds timeout) {
+  const std::string where = "rank " + std::to_string(rank) + " of " + std::to_string(size);
+  const std::string key = "moeccl_unique_id";
+  moecclUniqueId id;
+  if (rank == 0) {
+    check(moecclGetUniqueId(&id), nullptr, where);
+    store.set(key, std::vector<uint8_t>(id.internal, id.internal + sizeof id.internal));
+  } else {
+    // A store waits inside its lock; a clone has a connection of its own.
+    const auto own = store.clone();
+    own->wait({key}, timeout);
+    const std::vector<uint8_t> bytes = own->get(key);
+    TORCH_CHECK(bytes.size() == sizeof id.internal, "the store holds no unique id of moeccl");
+    std::memcpy(id.internal, bytes.data(), bytes.size());
+  }
+  const moecclConfig_t config = configWith(timeout);
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitRankConfig(&comm, size, id, rank, &config), nullptr, where);
+  return std::shared_ptr<Communicator>(new Communicator(comm));
+}
+
+std::shared_ptr<Communicator> Communicator::subset(const std::vector<int>& ranks,
+                                                   std::chrono::milliseconds timeout) {
+  const moecclConfig_t config = configWith(timeout);
+  moecclComm_t comm = nullptr;
+  check(moecclCommCreateSubset(comm_, ranks.data(), static_cast<int>(ranks.size()), &comm, &config),
+        comm_, "making a group of " + std::to_string(ranks.size()) + " ranks");
+  return std::shared_ptr<Communicator>(new Communicator(comm));
+}
+
+std::shared_ptr<Communicator> Communicator::onCuda(int rank, int size,
+                                                   std::chrono::milliseconds timeout) {
+  moecclConfig_t config = configWith(timeout);
+  config.memory = moecclMemoryCuda;
+  Gather gather{comm_};
+  const moecclOob_t oob = {allgather, &gather};
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitOob(&comm, size, rank, &oob, &config), nullptr,
+        "rank " + std::to_string(rank) + " of " + std::to_string(size) + ", on CUDA");
+  return std::shared_ptr<Communicator>(new Communicator(comm));
+}
+
+Communicator::~Communicator() { close(); }
+
+void Communicator::close() {
+  if (comm_ == nullptr) return;
+  bool unfinished = stream_ != nullptr && moecclStreamQuery(stream_) == moecclInProgress;
+  for (moecclStream_t stream : streams_)
+    unfinished |= moecclStreamQuery(stream) == moecclInProgress;
+  if (unfinished) return abort();
+  for (moecclStream_t stream : streams_) moecclStreamDestroy(stream);
+  moecclStreamDestroy(stream_);
+  streams_.clear();
+  stream_ = nullptr;
+  if (moecclCommRelease(comm_) != moecclSuccess) moecclCommAbort(comm_);
+  comm_ = nullptr;
+}
+
+void Communicator::setTimeout(std::chrono::milliseconds timeout) {
+  moecclCommSetTimeout(comm_, timeout.count() > 0 ? timeout.count() : 0);
+}
+
+moecclStream_t Communicator::stream() {
+  if (stream_ == nullptr) check(moecclStreamCreate(comm_, &stream_), comm_, "making a stream");
+  return stream_;
+}
+
+moecclStream_t Communicator::takeStream() {
+  const std::lock_guard lock(mutex_);
+  if (idle_.empty()) {
+    moecclStream_t stream = nullptr;
+    check(moecclStreamCreate(comm_, &stream), comm_, "making a stream");
+    streams_.push_back(stream);
+    return stream;
+  }
+  const moecclStream_t stream = idle_.back();
+  idle_.pop_back();
+  return stream;
+}
+
+void Communicator::giveBack(moecclStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(stream);
+}
+
+void Communicator::abort() {
+  if (comm_ == nullptr) return;
+  moecclCommAbort(comm_);
+  comm_ = nullptr;
+  // The work of a stream has ended with the communicator.
+  for (moecclStream_t stream : streams_) moecclStreamDestroy(stream);
+  moecclStreamDestroy(stream_);
+  streams_.clear();
+  stream_ = nullptr;
+}
+
+}  // namespace moeccl::torch

@@ -1,0 +1,53 @@
+// A moeccl communicator, and what a process group needs of it.
+#pragma once
+
+#include <moeccl/moeccl.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace moeccl::torch {
+
+// Throws c10::DistBackendError; `where`: "rank 1 of 4, group 3", for people.
+void check(moecclResult_t result, moecclComm_t comm, const std::string& where);
+
+class Communicator {
+ public:
+  // Of all ranks that share `store`. Collective.
+  static std::shared_ptr<Communicator> create(c10d::Store& store, int rank, int size,
+                                              std::chrono::milliseconds timeout);
+  // Of `ranks` of this one; collective over them.
+  std::shared_ptr<Communicator> subset(const std::vector<int>& ranks,
+                                       std::chrono::milliseconds timeout);
+  // On the CUDA device that is current. Collective.
+  std::shared_ptr<Communicator> onCuda(int rank, int size, std::chrono::milliseconds timeout);
+  ~Communicator();
+
+  moecclComm_t comm() const { return comm_; }
+  bool aborted() const { return comm_ == nullptr; }
+  // Of calls from now on.
+  void setTimeout(std::chrono::milliseconds timeout);
+  // The stream of asynchronous collectives, which run one after another.
+  moecclStream_t stream();
+  // One for messages, which must not wait for each other; it is given back when they are complete.
+  moecclStream_t takeStream();
+  void giveBack(moecclStream_t stream);
+  void abort();
+  // Waits for nobody; what is under way is aborted.
+  void close();
+
+ private:
+  explicit Communicator(moecclComm_t comm) : comm_(comm) {}
+
+  moecclComm_t comm_;
+  moecclStream_t stream_ = nullptr;
+  std::mutex mutex_;
+  std::vector<moecclStream_t> streams_, idle_;
+};
+
+}  // namespace moeccl::torch

@@ -1,0 +1,145 @@
+#include "tensors.h"
+
+#include <algorithm>
+
+namespace moeccl::torch {
+namespace {
+
+moecclDataType_t typeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kChar:
+      return moecclInt8;
+    case at::kByte:
+    case at::kBool:
+      return moecclUint8;
+    case at::kShort:
+      return moecclInt16;
+    case at::kInt:
+      return moecclInt32;
+    case at::kLong:
+      return moecclInt64;
+    case at::kUInt16:
+      return moecclUint16;
+    case at::kUInt32:
+      return moecclUint32;
+    case at::kUInt64:
+      return moecclUint64;
+    case at::kHalf:
+      return moecclFloat16;
+    case at::kBFloat16:
+      return moecclBfloat16;
+    case at::kFloat:
+    case at::kComplexFloat:
+      return moecclFloat32;
+    case at::kDouble:
+    case at::kComplexDouble:
+      return moecclFloat64;
+    case at::kFloat8_e4m3fn:
+      return moecclFloat8e4m3;
+    case at::kFloat8_e5m2:
+      return moecclFloat8e5m2;
+    default:
+      TORCH_CHECK(false, "moeccl has no reductions of ", tensor.scalar_type());
+  }
+}
+
+moecclRedOp_t opOf(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return moecclSum;
+    case c10d::ReduceOp::AVG:
+      return moecclAvg;
+    case c10d::ReduceOp::PRODUCT:
+      return moecclProd;
+    case c10d::ReduceOp::MIN:
+      return moecclMin;
+    case c10d::ReduceOp::MAX:
+      return moecclMax;
+    case c10d::ReduceOp::BAND:
+      return moecclBitAnd;
+    case c10d::ReduceOp::BOR:
+      return moecclBitOr;
+    case c10d::ReduceOp::BXOR:
+      return moecclBitXor;
+    default:
+      TORCH_CHECK(false,
+                  "moeccl has no such reduction; multiply before a sum instead of PREMUL_SUM");
+  }
+}
+
+// Addresses and bytes of contiguous tensors.
+template <typename AddressOf>
+Parts lay(const std::vector<at::Tensor>& tensors, size_t unit, const AddressOf& addressOf) {
+  std::vector<void*> addresses;
+  std::vector<size_t> bytes;
+  for (const at::Tensor& tensor : tensors) {
+    addresses.push_back(addressOf(tensor));
+    bytes.push_back(tensor.nbytes());
+  }
+  return partsOf(addresses, bytes, unit);
+}
+
+}  // namespace
+
+Numbers numbersOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  Numbers numbers{typeOf(tensor), opOf(op), 1};
+  if (tensor.is_complex()) {
+    TORCH_CHECK(numbers.op == moecclSum || numbers.op == moecclAvg,
+                "complex numbers can only be summed and averaged");
+    numbers.perElement = 2;
+  }
+  if (tensor.scalar_type() == at::kBool) {
+    TORCH_CHECK(numbers.op != moecclAvg, "booleans have no average");
+    const bool all =
+        numbers.op == moecclProd || numbers.op == moecclMin || numbers.op == moecclBitAnd;
+    if (numbers.op != moecclBitXor) numbers.op = all ? moecclBitAnd : moecclBitOr;
+  }
+  return numbers;
+}
+
+void* input(const at::Tensor& tensor, Needs* needs) {
+  TORCH_CHECK(!tensor.is_sparse(), "moeccl takes dense tensors");
+  needs->tensors.push_back(tensor.contiguous());
+  return needs->tensors.back().data_ptr();
+}
+
+void* output(const at::Tensor& tensor, bool filled, Needs* needs) {
+  TORCH_CHECK(!tensor.is_sparse(), "moeccl takes dense tensors");
+  needs->outputs.push_back(tensor);
+  if (tensor.is_contiguous()) return tensor.data_ptr();
+  at::Tensor flat =
+      filled ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  needs->tensors.push_back(flat);
+  needs->after.emplace_back([tensor, flat] {
+    const at::NoGradGuard guard;
+    tensor.copy_(flat);
+  });
+  return flat.data_ptr();
+}
+
+Parts partsOf(const std::vector<void*>& addresses, const std::vector<size_t>& bytes, size_t unit) {
+  Parts parts;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    auto* const at = static_cast<char*>(addresses[i]);
+    if (bytes[i] > 0 && (parts.base == nullptr || at < parts.base)) parts.base = at;
+  }
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const size_t distance =
+        bytes[i] == 0 ? 0 : static_cast<size_t>(static_cast<char*>(addresses[i]) - parts.base);
+    TORCH_CHECK(distance % unit == 0,
+                "tensors of one call must lie at multiples of their elements");
+    parts.counts.push_back(bytes[i] / unit);
+    parts.displs.push_back(distance / unit);
+  }
+  return parts;
+}
+
+Parts inputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs) {
+  return lay(tensors, unit, [&](const at::Tensor& tensor) { return input(tensor, needs); });
+}
+
+Parts outputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs) {
+  return lay(tensors, unit, [&](const at::Tensor& tensor) { return output(tensor, false, needs); });
+}
+
+}  // namespace moeccl::torch

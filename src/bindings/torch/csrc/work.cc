@@ -1,0 +1,96 @@
+#include "work.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace moeccl::torch {
+namespace {
+
+// What a callback of moeccl's is given.
+struct Waiting {
+  c10::intrusive_ptr<MoecclWork> work;
+  std::shared_ptr<Communicator> communicator;
+  moecclStream_t stream = nullptr;  // to give back
+  moecclEvent_t event = nullptr;
+};
+
+}  // namespace
+
+MoecclWork::MoecclWork(int rank, c10d::OpType type, std::string where, uint64_t sequence,
+                       Needs needs, std::vector<c10::Device> devices)
+    : Work(rank, type),
+      where_(std::move(where)),
+      sequence_(sequence),
+      needs_(std::move(needs)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()), devices)) {
+  if (!devices.empty()) reached_.emplace(devices[0].type());
+}
+
+void MoecclWork::finishNow() { complete(moecclSuccess); }
+
+void MoecclWork::finishWith(const std::shared_ptr<Communicator>& communicator,
+                            moecclStream_t stream, bool mayReuse) {
+  moecclEvent_t event = nullptr;
+  check(moecclEventCreate(&event), nullptr, where_);
+  check(moecclEventRecord(event, stream), nullptr, where_);
+  auto* const waiting =
+      new Waiting{c10::intrusive_ptr<MoecclWork>::unsafe_reclaim_from_nonowning(this), communicator,
+                  mayReuse ? stream : nullptr, event};
+  check(moecclEventSetCallback(event, &MoecclWork::completed, waiting), nullptr, where_);
+}
+
+void MoecclWork::completed(moecclResult_t result, void* context) {
+  const std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(context));
+  // Leaves the error's text with this thread.
+  if (result != moecclSuccess) moecclEventQuery(waiting->event);
+  if (waiting->stream != nullptr && result == moecclSuccess)
+    waiting->communicator->giveBack(waiting->stream);
+  waiting->work->complete(result);
+  moecclEventDestroy(waiting->event);
+}
+
+void MoecclWork::complete(moecclResult_t result) {
+  std::exception_ptr failure;
+  try {
+    check(result, nullptr, where_);
+    for (const auto& step : needs_.after) step();
+    if (reached_) {
+      const c10::impl::VirtualGuardImpl guard(reached_->device_type());
+      reached_->record(guard.getStream(needs_.outputs.empty() ? needs_.tensors[0].device()
+                                                              : needs_.outputs[0].device()));
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  needs_.after.clear();
+  needs_.tensors.clear();
+  if (failure)
+    future_->setError(failure);
+  else
+    future_->markCompleted(c10::IValue(needs_.outputs));
+  finish(failure);
+}
+
+bool MoecclWork::isCompleted() {
+  if (!Work::isCompleted()) return false;
+  return !reached_ || reached_->query();
+}
+
+bool MoecclWork::wait(std::chrono::milliseconds timeout) {
+  const bool over = Work::wait(timeout);
+  synchronize();
+  return over;
+}
+
+void MoecclWork::synchronize() {
+  if (!reached_ || !reached_->was_marked_for_recording()) return;
+  const c10::impl::VirtualGuardImpl guard(reached_->device_type());
+  reached_->block(guard.getStream(c10::Device(reached_->device_type(), reached_->device_index())));
+}
+
+int MoecclWork::sourceRank() const {
+  TORCH_CHECK(needs_.source != nullptr, "sourceRank() is of receives from any rank alone");
+  return *needs_.source;
+}
+
+}  // namespace moeccl::torch

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs torch and src/bindings/torch where they are missing, and compares the backend with Gloo.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: tests/torch/run.sh FOLDER INCLUDE VENV [RANKS...]
+
+  FOLDER    has libmoeccl.so
+  INCLUDE   has moeccl/moeccl.h
+  VENV      a virtual environment of Python; made, with torch (2.4 GB from PyPI), where it has none
+  RANKS     numbers of ranks to run the checks with: 4 and 8 unless given
+END
+}
+
+(($# >= 3)) || { usage >&2 && exit 2; }
+library=$1 include=$2 venv=$3
+shift 3
+ranks=("$@")
+((${#ranks[@]})) || ranks=(4 8)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+# What `import torch` asks for on a host without a GPU; torch itself depends on more.
+torch=2.15.0
+wheels=('cuda-toolkit[cublas,cudart,cufft,cufile,cupti,cusparse,nvjitlink,nvrtc]==13.2.2' nvidia-cudnn-cu13==9.26.0.51
+  nvidia-cusparselt-cu13==0.8.1 nvidia-nccl-cu13==2.30.7 nvidia-nvshmem-cu13==3.7.2)
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install -q --no-deps "torch==$torch"
+  "$venv/bin/pip" install -q --no-deps "${wheels[@]:1}"
+  "$venv/bin/pip" install -q "${wheels[0]}" 'setuptools>=77.0.3' wheel numpy typing_extensions sympy networkx jinja2 fsspec \
+    filelock
+fi
+
+# The package, with the library that was just built.
+MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
+  "$venv/bin/pip" install -q --no-build-isolation --no-deps --force-reinstall "$root/src/bindings/torch"
+
+export OMP_NUM_THREADS=1
+for number in "${ranks[@]}"; do
+  "$venv/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$number" "$root/tests/torch/checks.py"
+done
