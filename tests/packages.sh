@@ -15,6 +15,10 @@ test_packages=(
   binutils ccache clang-format git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
   shellcheck
 )
+# MPI programs of others, and the second ABI of MPI, for the suite mpi.
+mpi_packages=(
+  hpcc libfftw3-dev libfftw3-mpi-dev libmpich-dev mpich python3-mpi4py-fft python3-pip scalapack-mpi-test scalapack-test-common
+)
 # To build with the sanitizers.
 clang_packages=(clang libclang-rt-dev)
 

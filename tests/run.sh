@@ -7,8 +7,9 @@ usage() {
 usage: tests/run.sh [--sanitize address|thread] [--build DIR] [SUITE...]
 
 Installs the Debian packages that are missing (as root or with sudo), builds in build/ and runs all
-tests but those of the suites slow, gpu, fuzz and torch. Suites: style, unit (the library), tools (perf/ and
-examples/), lab, slow, gpu, torch (installs it from PyPI: 4 GB), fuzz (with --sanitize address; for FUZZ_SECONDS, 10 unless set).
+tests but those of the suites slow, gpu, fuzz, torch and mpi. Suites: style, unit (the library), tools (perf/
+and examples/), lab, slow, gpu, torch (installs it from PyPI: 4 GB), mpi (programs of others under moeccl-mpi;
+installs them, and Intel MPI from PyPI in build/), fuzz (with --sanitize address; for FUZZ_SECONDS, 10 unless set).
 
   --sanitize address   build in build-address/ with Clang's address and undefined-behaviour sanitizers
   --sanitize thread    build in build-thread/ with Clang's thread sanitizer, and leave out what uses
@@ -77,6 +78,9 @@ if [[ $sanitize ]]; then
   if setarch -R true 2>/dev/null; then meson_test=(setarch -R "${meson_test[@]}"); fi
 fi
 
+wants() { [[ " ${suites[*]} " == *" $1 "* ]]; }
+if wants mpi; then packages+=("${mpi_packages[@]}"); fi
+
 ensure_packages "${packages[@]}"
 use_compiler_cache "$root"
 compilers=()
@@ -90,6 +94,11 @@ elif ! output=$(meson setup --reconfigure "$build" "$root" "${options[@]}" 2>&1)
 fi
 # Named suites, and sanitizers, need only what their tests are made of; meson test builds that.
 ((${#suites[@]})) || ninja -C "$build"
+
+if wants mpi; then
+  export I_MPI_ROOT=$build/impi
+  [[ -x $I_MPI_ROOT/bin/IMB-MPI1 ]] || /usr/bin/python3 "$root/tests/mpi/get_impi.py" "$I_MPI_ROOT"
+fi
 
 # What a crashed test's earlier run left must not count as its result.
 rm -f "$build"/*.xml "$build"/meson-logs/testlog*

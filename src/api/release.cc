@@ -3,10 +3,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "src/bootstrap/signals.h"
 #include "src/comm/host_communicator.h"
@@ -19,7 +19,8 @@ namespace {
 struct Releasing {
   std::mutex mutex;
   std::condition_variable fewer;
-  std::vector<std::shared_ptr<CommState>> states;
+  // Of host communicators, their domains: these outlive what is being destroyed.
+  std::map<CommState*, std::shared_ptr<Domain>> states;
 
   static Releasing& all() {
     static Releasing& instance = *new Releasing;
@@ -33,9 +34,10 @@ void leaveAll() {
   Releasing& releasing = Releasing::all();
   std::unique_lock lock(releasing.mutex);
   if (releasing.fewer.wait_for(lock, kPatience, [&] { return releasing.states.empty(); })) return;
-  for (const std::shared_ptr<CommState>& state : releasing.states)
-    if (auto* const host = dynamic_cast<HostCommunicator*>(state->communicator.get()))
-      host->domain().watch().leave();
+  const auto left = releasing.states;
+  lock.unlock();
+  for (const auto& [state, domain] : left)
+    if (domain != nullptr) domain->watch().leave();
 }
 
 void release(const std::shared_ptr<CommState>& state) {
@@ -46,7 +48,7 @@ void release(const std::shared_ptr<CommState>& state) {
   }
   Releasing& releasing = Releasing::all();
   const std::lock_guard lock(releasing.mutex);
-  std::erase(releasing.states, state);
+  releasing.states.erase(state.get());
   releasing.fewer.notify_all();
 }
 
@@ -58,7 +60,8 @@ void releaseLater(std::shared_ptr<CommState> state) {
   Releasing& releasing = Releasing::all();
   {
     const std::lock_guard lock(releasing.mutex);
-    releasing.states.push_back(state);
+    auto* const host = dynamic_cast<HostCommunicator*>(state->communicator.get());
+    releasing.states[state.get()] = host != nullptr ? host->sharedDomain() : nullptr;
   }
   const SignalsBlocked blocked;
   std::thread([state = std::move(state)] { release(state); }).detach();

@@ -84,6 +84,7 @@ class MeshWatch final : public Watch {
   std::vector<std::pair<Kind, Body>> outbox_;
   bool leaving_ = false;
   std::thread thread_;
+  std::once_flag left_;
 };
 
 // Keys of epoll; others are indices of connections.
@@ -132,14 +133,17 @@ MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& opti
 }
 
 void MeshWatch::leave() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(outboxMutex_);
-    outbox_.emplace_back(Kind::loss, bodyOf({rank(), true, {}}));
-    leaving_ = true;
-  }
-  wakeThread();
-  thread_.join();
+  // The end of the process may come while another thread leaves.
+  std::call_once(left_, [this] {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(outboxMutex_);
+      outbox_.emplace_back(Kind::loss, bodyOf({rank(), true, {}}));
+      leaving_ = true;
+    }
+    wakeThread();
+    thread_.join();
+  });
 }
 
 void MeshWatch::carry(Kind kind, Body body) {

@@ -15,6 +15,7 @@ import sys
 WARNINGS = ["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 LANGUAGES = [("c", "c99"), ("c", "c11"), ("c", "c17"),
              ("c++", "c++11"), ("c++", "c++14"), ("c++", "c++17"), ("c++", "c++20")]
+LANGUAGES_OF_HPP = [("c++", "c++17"), ("c++", "c++20")]
 
 
 def struct_of(macro):
@@ -58,7 +59,7 @@ def main():
     with open(options.header, encoding="utf-8") as file:
         source = source_for(options.header.rpartition("/")[2], file.read())
     failed = 0
-    for language, standard in LANGUAGES:
+    for language, standard in LANGUAGES if options.header.endswith(".h") else LANGUAGES_OF_HPP:
         compiler = shlex.split(options.cc if language == "c" else options.cxx)
         prototypes = ["-Wstrict-prototypes"] if language == "c" else []
         command = [*compiler, "-x", language, f"-std={standard}", *WARNINGS, *prototypes, *flags, "-"]

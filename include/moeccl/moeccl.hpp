@@ -1,0 +1,281 @@
+// moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes. Header only, over
+// moeccl.h, whose comments say what each call does; everything here forwards to it and hides nothing: get() is the handle.
+#ifndef MOECCL_MOECCL_HPP_
+#define MOECCL_MOECCL_HPP_
+
+#include <moeccl/moeccl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace moeccl {
+
+// What a call that failed says: moecclGetLastError's text, and the code.
+class Error : public std::runtime_error {
+ public:
+  Error(moecclResult_t result, const std::string& text)
+      : std::runtime_error(std::string(moecclGetErrorString(result)) + ": " + text),
+        result_(result) {}
+  moecclResult_t result() const noexcept { return result_; }
+
+ private:
+  moecclResult_t result_;
+};
+
+inline void check(moecclResult_t result, moecclComm_t comm = nullptr) {
+  if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
+}
+
+// The code of an element type. Of other types, such as the 16-bit floats of a framework, specialise it:
+//   template <> struct moeccl::DataType<at::BFloat16> { static constexpr moecclDataType_t kValue = moecclBfloat16; };
+template <typename T, typename = void>
+struct DataType;
+template <typename T>
+struct DataType<T, std::enable_if_t<std::is_integral_v<T>>> {
+  static_assert(sizeof(T) <= 8, "moeccl has integers of 8 to 64 bits");
+  static constexpr moecclDataType_t kValue =
+      sizeof(T) == 1   ? (std::is_signed_v<T> ? moecclInt8 : moecclUint8)
+      : sizeof(T) == 2 ? (std::is_signed_v<T> ? moecclInt16 : moecclUint16)
+      : sizeof(T) == 4 ? (std::is_signed_v<T> ? moecclInt32 : moecclUint32)
+                       : (std::is_signed_v<T> ? moecclInt64 : moecclUint64);
+};
+template <>
+struct DataType<std::byte> {
+  static constexpr moecclDataType_t kValue = moecclUint8;
+};
+template <>
+struct DataType<float> {
+  static constexpr moecclDataType_t kValue = moecclFloat32;
+};
+template <>
+struct DataType<double> {
+  static constexpr moecclDataType_t kValue = moecclFloat64;
+};
+template <typename T>
+inline constexpr moecclDataType_t kDataType = DataType<std::remove_cv_t<T>>::kValue;
+
+class Communicator;
+
+// A queue of calls, freed with what is in it complete (moecclStreamCreate).
+class Stream {
+ public:
+  inline explicit Stream(const Communicator& comm);
+  moecclStream_t get() const noexcept { return stream_.get(); }
+  // Whether all is complete. Throws what stopped it.
+  bool query() const {
+    const moecclResult_t result = moecclStreamQuery(get());
+    if (result == moecclInProgress) return false;
+    check(result);
+    return true;
+  }
+  void synchronize() const { check(moecclStreamSynchronize(get())); }
+
+ private:
+  struct Destroy {
+    void operator()(void* stream) const noexcept { moecclStreamDestroy(stream); }
+  };
+  std::unique_ptr<void, Destroy> stream_;
+};
+
+// A place in a stream (moecclEventCreate).
+class Event {
+ public:
+  Event() {
+    moecclEvent_t made = nullptr;
+    check(moecclEventCreate(&made));
+    event_.reset(made);
+  }
+  moecclEvent_t get() const noexcept { return event_.get(); }
+  void record(const Stream& stream) { check(moecclEventRecord(get(), stream.get())); }
+  bool query() const {
+    const moecclResult_t result = moecclEventQuery(get());
+    if (result == moecclInProgress) return false;
+    check(result);
+    return true;
+  }
+  void synchronize() const { check(moecclEventSynchronize(get())); }
+
+ private:
+  struct Destroy {
+    void operator()(moecclEvent_t event) const noexcept { moecclEventDestroy(event); }
+  };
+  std::unique_ptr<std::remove_pointer_t<moecclEvent_t>, Destroy> event_;
+};
+
+// The ranks that call each other. Destroyed without waiting for peers (moecclCommRelease); close() waits.
+class Communicator {
+ public:
+  // Takes over a handle.
+  explicit Communicator(moecclComm_t comm) noexcept : comm_(comm) {}
+  static Communicator init(int ranks, const moecclUniqueId& id, int rank,
+                           const moecclConfig_t* config = nullptr) {
+    moecclComm_t made = nullptr;
+    check(moecclCommInitRankConfig(&made, ranks, id, rank, config));
+    return Communicator(made);
+  }
+  // allgather(send, recv, bytes): bytes of every rank, in the order of the ranks; returns whether it went well.
+  template <typename AllGather>
+  static Communicator init(int ranks, int rank, AllGather&& allgather,
+                           const moecclConfig_t* config = nullptr) {
+    using Function = std::remove_reference_t<AllGather>;
+    moecclOob_t oob = {};
+    oob.allgather = [](const void* send, void* recv, std::size_t bytes, void* context) -> int {
+      try {
+        return (*static_cast<Function*>(context))(send, recv, bytes) ? 0 : 1;
+      } catch (...) {
+        return 1;
+      }
+    };
+    oob.context = const_cast<void*>(static_cast<const void*>(&allgather));
+    moecclComm_t made = nullptr;
+    check(moecclCommInitOob(&made, ranks, rank, &oob, config));
+    return Communicator(made);
+  }
+
+  moecclComm_t get() const noexcept { return comm_.get(); }
+  int rank() const { return number(moecclCommUserRank); }
+  int size() const { return number(moecclCommCount); }
+  int nodes() const { return number(moecclCommNodeCount); }
+  int nodeOf(int rank) const {
+    int node = 0;
+    check(moecclCommNodeOfRank(get(), rank, &node), get());
+    return node;
+  }
+
+  // None where color is MOECCL_SPLIT_NOCOLOR.
+  std::optional<Communicator> split(int color, int key = 0,
+                                    const moecclConfig_t* config = nullptr) const {
+    moecclComm_t made = nullptr;
+    check(moecclCommSplit(get(), color, key, &made, config), get());
+    return made == nullptr ? std::nullopt : std::optional<Communicator>(Communicator(made));
+  }
+  // Of the ranks that live, without these.
+  Communicator shrink(const std::vector<int>& exclude = {},
+                      const moecclConfig_t* config = nullptr) const {
+    moecclComm_t made = nullptr;
+    check(moecclCommShrink(get(), exclude.data(), static_cast<int>(exclude.size()), &made, config),
+          get());
+    return Communicator(made);
+  }
+  std::vector<int> failedRanks() const {
+    std::vector<int> ranks(static_cast<std::size_t>(size()));
+    int count = size();
+    check(moecclCommGetFailedRanks(get(), ranks.data(), &count), get());
+    ranks.resize(static_cast<std::size_t>(count));
+    return ranks;
+  }
+  // Waits for the other ranks, and throws what went wrong.
+  void close() { check(moecclCommDestroy(comm_.release())); }
+  void abort() noexcept { moecclCommAbort(comm_.release()); }
+
+  // Collectives as in moeccl.h. Without a stream they are complete when they return.
+
+  template <typename T>
+  void allToAll(const T* send, T* recv, std::size_t count, const Stream* stream = nullptr) const {
+    call(moecclAllToAll(send, recv, count, kDataType<T>, get(), of(stream)));
+  }
+  template <typename T>
+  void allToAllv(const T* send, const std::size_t* sendCounts, const std::size_t* sendDispls,
+                 T* recv, const std::size_t* recvCounts, const std::size_t* recvDispls,
+                 const Stream* stream = nullptr) const {
+    call(moecclAllToAllv(send, sendCounts, sendDispls, recv, recvCounts, recvDispls, kDataType<T>,
+                         get(), of(stream)));
+  }
+  template <typename T>
+  void allGather(const T* send, T* recv, std::size_t count, const Stream* stream = nullptr) const {
+    call(moecclAllGather(send, recv, count, kDataType<T>, get(), of(stream)));
+  }
+  template <typename T>
+  void reduceScatter(const T* send, T* recv, std::size_t count, moecclRedOp_t op = moecclSum,
+                     const Stream* stream = nullptr) const {
+    call(moecclReduceScatter(send, recv, count, kDataType<T>, op, get(), of(stream)));
+  }
+  template <typename T>
+  void allReduce(const T* send, T* recv, std::size_t count, moecclRedOp_t op = moecclSum,
+                 const Stream* stream = nullptr) const {
+    call(moecclAllReduce(send, recv, count, kDataType<T>, op, get(), of(stream)));
+  }
+  template <typename T>
+  void broadcast(const T* send, T* recv, std::size_t count, int root,
+                 const Stream* stream = nullptr) const {
+    call(moecclBroadcast(send, recv, count, kDataType<T>, root, get(), of(stream)));
+  }
+  void barrier(const Stream* stream = nullptr) const { call(moecclBarrier(get(), of(stream))); }
+
+ private:
+  struct Release {
+    void operator()(moecclComm_t comm) const noexcept {
+      // What is unfinished has nobody left to wait for it.
+      if (moecclCommRelease(comm) != moecclSuccess) moecclCommAbort(comm);
+    }
+  };
+  static moecclStream_t of(const Stream* stream) {
+    return stream == nullptr ? nullptr : stream->get();
+  }
+  void call(moecclResult_t result) const { check(result, get()); }
+  int number(moecclResult_t (*ask)(moecclComm_t, int*)) const {
+    int answer = 0;
+    check(ask(get(), &answer), get());
+    return answer;
+  }
+
+  std::unique_ptr<std::remove_pointer_t<moecclComm_t>, Release> comm_;
+};
+
+inline Stream::Stream(const Communicator& comm) {
+  moecclStream_t made = nullptr;
+  check(moecclStreamCreate(comm.get(), &made), comm.get());
+  stream_.reset(made);
+}
+
+// MP, EP and ESP groups of a communicator, which must outlive it (moecclGridCreate).
+class Grid {
+ public:
+  Grid(const Communicator& comm, moecclGridShape_t shape) : comm_(comm.get()) {
+    moecclGrid_t made = nullptr;
+    check(moecclGridCreate(comm_, shape, &made), comm_);
+    grid_.reset(made);
+  }
+  moecclGrid_t get() const noexcept { return grid_.get(); }
+  // The caller's group, which belongs to the grid.
+  moecclComm_t group(moecclGroup_t group) const {
+    moecclComm_t found = nullptr;
+    check(moecclGridGetComm(get(), group, &found), comm_);
+    return found;
+  }
+  template <typename T>
+  void dispatch(const T* send, T* recv, std::size_t count, int expertsPerRank,
+                const Stream* stream = nullptr) const {
+    check(moecclDispatch(send, recv, count, expertsPerRank, kDataType<T>, get(), of(stream)),
+          comm_);
+  }
+  template <typename T>
+  void combine(const T* send, T* recv, std::size_t count, int expertsPerRank,
+               const Stream* stream = nullptr) const {
+    check(moecclCombine(send, recv, count, expertsPerRank, kDataType<T>, get(), of(stream)), comm_);
+  }
+  // Waits for the other ranks.
+  void close() { check(moecclGridDestroy(grid_.release()), comm_); }
+
+ private:
+  struct Abort {
+    void operator()(moecclGrid_t grid) const noexcept { moecclGridAbort(grid); }
+  };
+  static moecclStream_t of(const Stream* stream) {
+    return stream == nullptr ? nullptr : stream->get();
+  }
+
+  moecclComm_t comm_;
+  std::unique_ptr<std::remove_pointer_t<moecclGrid_t>, Abort> grid_;
+};
+
+}  // namespace moeccl
+
+#endif  // MOECCL_MOECCL_HPP_

@@ -1,0 +1,65 @@
+// What of MPI's arguments moeccl needs to know: sizes, types, operators, and memory without gaps.
+#pragma once
+
+#include <moeccl/moeccl.h>
+#include <mpi.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace moeccl::mpi {
+
+// Bytes of an element's data. Equal on all ranks of a call, whatever datatypes they describe it with.
+std::size_t sizeOf(MPI_Datatype type);
+// From one element to the next.
+std::ptrdiff_t extentOf(MPI_Datatype type);
+// One of MPI's own types, without gaps.
+bool isContiguous(MPI_Datatype type);
+
+// What a reduction needs. None: MPI reduces.
+std::optional<moecclDataType_t> typeOf(MPI_Datatype type);
+std::optional<moecclRedOp_t> operatorOf(MPI_Op op);
+// Sums and products of floats depend on the order of the terms.
+bool isExact(moecclDataType_t type, moecclRedOp_t op);
+
+// Parts of a buffer, described as in MPI_Alltoallv, where displacements count elements.
+struct Parts {
+  MPI_Datatype type;
+  std::vector<int> counts;
+  std::vector<std::ptrdiff_t> displs;
+
+  // Equal parts, one after another.
+  static Parts equal(MPI_Datatype type, int count, int parts);
+  static Parts unequal(MPI_Datatype type, const int* counts, const int* displs, int parts);
+};
+
+// The same parts in memory without gaps, in bytes: in the caller's buffer where that has none, else in a copy.
+class Flat {
+ public:
+  // Copies what is there, for a send buffer.
+  Flat(const void* buffer, const Parts& parts, bool alwaysCopies = false);
+  // A receive buffer; `store` puts into it what has arrived.
+  Flat(void* buffer, const Parts& parts);
+
+  std::byte* data() { return data_; }
+  const std::size_t* counts() const { return counts_.data(); }
+  const std::size_t* displs() const { return displs_.data(); }
+  // False: MPI could not.
+  bool good() const { return good_; }
+  void store();
+
+ private:
+  void layOut(bool copies);
+  template <typename Function>
+  void eachPiece(Function piece);
+
+  std::byte* data_;
+  std::byte* buffer_ = nullptr;
+  const Parts* parts_;
+  std::vector<std::size_t> counts_, displs_;
+  std::vector<std::byte> copy_;
+  bool good_ = true;
+};
+
+}  // namespace moeccl::mpi

@@ -1,0 +1,102 @@
+// moeccl.hpp: what its classes own, forward and throw.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <moeccl/moeccl.hpp>
+#include <thread>
+
+namespace {
+
+using moeccl::Communicator;
+
+void asRanks(int ranks, const std::function<void(Communicator&)>& body) {
+  moecclUniqueId id;
+  moeccl::check(moecclGetUniqueId(&id));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      Communicator comm = Communicator::init(ranks, id, rank);
+      ASSERT_EQ(comm.rank(), rank);
+      body(comm);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Wrapper, ForwardsCollectivesOfEveryElementType) {
+  asRanks(3, [](Communicator& comm) {
+    const auto exchange = [&]<typename T>(T unit) {
+      std::vector<T> in, out(3);
+      for (int i = 0; i < 3; ++i) in.push_back(static_cast<T>(unit * (10 * comm.rank() + i)));
+      comm.allToAll(in.data(), out.data(), 1);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(out[i], static_cast<T>(unit * (10 * i + comm.rank())));
+      const T mine = static_cast<T>(unit * (comm.rank() + 1));
+      T sum{};
+      comm.allReduce(&mine, &sum, 1);
+      EXPECT_EQ(sum, static_cast<T>(unit * 6));
+    };
+    exchange(std::int8_t{1});
+    exchange(std::uint16_t{1});
+    exchange(1);
+    exchange(1L);
+    exchange(1.F);
+    exchange(1.);
+    comm.barrier();
+    comm.close();
+  });
+}
+
+TEST(Wrapper, OwnsStreamsEventsSplitsAndGrids) {
+  asRanks(4, [](Communicator& comm) {
+    const std::optional<Communicator> half = comm.split(comm.rank() < 2 ? 0 : MOECCL_SPLIT_NOCOLOR);
+    ASSERT_EQ(half.has_value(), comm.rank() < 2);
+    if (half) {
+      EXPECT_EQ(half->size(), 2);
+    }
+    std::vector<int> in(4, comm.rank()), out(4);
+    {
+      const moeccl::Stream stream(comm);
+      moeccl::Event event;
+      comm.allToAll(in.data(), out.data(), 1, &stream);
+      event.record(stream);
+      event.synchronize();
+      EXPECT_TRUE(event.query());
+      stream.synchronize();
+    }
+    EXPECT_EQ(out, (std::vector<int>{0, 1, 2, 3}));
+    moeccl::Grid grid(comm, {1, 2, 2, moecclOrderEspEp});
+    std::vector<float> rows(2 * 3, 1.F), arrived(4 * 3), back(2 * 3);
+    grid.dispatch(rows.data(), arrived.data(), 3, 1);
+    grid.combine(arrived.data(), back.data(), 3, 1);
+    EXPECT_EQ(back, std::vector<float>(2 * 3, 2.F));  // of two shards
+    int size = 0;
+    moeccl::check(moecclCommCount(grid.group(moecclGroupEsp), &size));
+    EXPECT_EQ(size, 2);
+    grid.close();
+  });
+}
+
+TEST(Wrapper, ThrowsWhatTheLibrarySays) {
+  asRanks(1, [](Communicator& comm) {
+    try {
+      comm.allToAll<float>(nullptr, nullptr, 1);
+      FAIL() << "nothing was thrown";
+    } catch (const moeccl::Error& error) {
+      EXPECT_EQ(error.result(), moecclInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("sendbuff"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(Wrapper, TakesAnyAllGather) {
+  const Communicator alone =
+      Communicator::init(1, 0, [](const void* send, void* recv, std::size_t bytes) {
+        std::copy_n(static_cast<const char*>(send), bytes, static_cast<char*>(recv));
+        return true;
+      });
+  EXPECT_EQ(alone.size(), 1);
+  EXPECT_TRUE(alone.failedRanks().empty());
+  EXPECT_THROW(Communicator::init(1, 0, [](const void*, void*, std::size_t) { return false; }),
+               moeccl::Error);
+}
+
+}  // namespace
