@@ -1,5 +1,7 @@
 #include "src/api/release.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -22,6 +24,15 @@ struct Releasing {
   // Of host communicators, their domains: these outlive what is being destroyed.
   std::map<CommState*, std::shared_ptr<Domain>> states;
 
+  Releasing() {
+    pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
+                   [] {
+                     // The threads are the parent's, and so is what they destroy.
+                     new auto(std::move(all().states));
+                     all().states.clear();
+                     all().mutex.unlock();
+                   });
+  }
   static Releasing& all() {
     static Releasing& instance = *new Releasing;
     return instance;
