@@ -379,6 +379,76 @@ MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bi
  * UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
 
+/* A layer around the caller's own gate and experts, in halves:
+ *
+ *   Begin          tokens and their routing -> rows of the caller's local experts
+ *     the caller's experts
+ *   End            what they made of the rows -> output
+ *   EndBackward    gradient of the output -> gradients of what the experts made
+ *     the caller's experts, backward
+ *   BeginBackward  gradients of the rows -> gradients of the tokens and of the routing's weights
+ *
+ * The layer's schedule, capacity and grid hold as for Forward; its gate, activation and weights are not looked at, but
+ * topK is the k of the routing. Each Begin opens a pass, and several may be open at once, in any order. A pass ends
+ * with PassDestroy; its memory then serves the next Begin. All ranks of the grid make the same calls in the same order.
+ * Memory, streams and errors as with Forward. */
+typedef struct moecclMoePass* moecclMoePass_t;
+
+/* Which experts each token goes to: experts [tokens][k] from 0 to E - 1, -1 for a choice that is not made, no expert
+ * twice in a token; weights [tokens][k] of config.datatype. Of what ranks of an MP group bring, that counts which the
+ * owner of the token brings: rank i owns the i-th of N_MP equal parts of the padded tokens. The arrays are the
+ * caller's, and are read until Begin is complete. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const int32_t* experts;
+  const void* weights;
+} moecclMoeRouting_t;
+
+#define MOECCL_MOE_ROUTING_MAGIC 0x6d6f726fu
+#define MOECCL_MOE_ROUTING_INITIALIZER \
+  { sizeof(moecclMoeRouting_t), MOECCL_MOE_ROUTING_MAGIC, MOECCL_VERSION, NULL, NULL }
+
+/* Rows of the caller's experts, each row [M]: those of local expert e are rows begins[e] to begins[e + 1] - 1. All
+ * pointers are the pass's. Rows of places that no token has are zero. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const int64_t* begins; /* [localExperts + 1], on the host, until the next call with this pass */
+  const void* rows;      /* what the experts are given, until PassDestroy; without config.training until End */
+  /* Begin: where to write what the experts make of the rows, which is a partial sum over the shards of an expert; may
+   * be `rows`. EndBackward: the gradients of that, which the caller replaces by those of the rows. */
+  void* results;
+} moecclMoeRows_t;
+
+#define MOECCL_MOE_ROWS_MAGIC 0x6d6f7273u
+#define MOECCL_MOE_ROWS_INITIALIZER \
+  { sizeof(moecclMoeRows_t), MOECCL_MOE_ROWS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL }
+
+/* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its memory.
+ * Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist), InvalidUsage (the layer cuts
+ * chunks, has a residual branch, or another gate than moecclGateSoftmax; with config.training the schedule is the
+ * baseline and N_MP above 1, whose experts see each token N_MP times), SystemError, and those of Forward. */
+MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
+                                         const moecclMoeRouting_t* routing, moecclStream_t stream,
+                                         moecclMoePass_t* pass, moecclMoeRows_t* rows);
+/* Output [tokens][M]: per token the sum of weight times result. Errors: InvalidArgument, InvalidUsage (not behind
+ * Begin), and those of Forward. */
+MOECCL_API moecclResult_t moecclMoeEnd(moecclMoePass_t pass, void* output, moecclStream_t stream);
+/* outputGradient [tokens][M] is the same on all ranks of an MP group. Errors: InvalidArgument, InvalidUsage
+ * (config.training is 0; not behind End), and those of Backward. */
+MOECCL_API moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void* outputGradient,
+                                               moecclStream_t stream, moecclMoeRows_t* rows);
+/* Sets inputGradient [tokens][M], by the rows alone, and weightGradients [tokens][k], 0 for a dropped choice: both the
+ * same on all ranks of an MP group. What comes by the gate is the caller's to add. Errors: InvalidArgument,
+ * InvalidUsage (not behind EndBackward), and those of Backward. */
+MOECCL_API moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
+                                                 void* weightGradients, moecclStream_t stream);
+/* Closes a pass, however far it has come; local, NULL is allowed. Before its layer is destroyed. */
+MOECCL_API moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass);
+
 #ifdef __cplusplus
 }
 #endif

@@ -78,6 +78,8 @@ const char* nameOf(HandleKind kind) {
       return "grid";
     case HandleKind::layer:
       return "layer";
+    case HandleKind::pass:
+      return "pass";
     case HandleKind::profile:
       return "profile";
     case HandleKind::tokenRoute:

@@ -12,6 +12,11 @@ struct moecclMoeLayer {
   moeccl::MoeLayer layer;
 };
 
+struct moecclMoePass {
+  moecclMoeLayer_t layer = nullptr;
+  moeccl::OwnPass* pass = nullptr;  // the layer's
+};
+
 namespace moeccl {
 
 inline constexpr StructKind<moecclMoeConfig_t> kMoeConfig = {

@@ -15,7 +15,8 @@ bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, schedu
 
 }  // namespace
 
-LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward)
+LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward,
+                     bool keeps)
     : compute_(compute),
       shape_(compute.shape()),
       groups_(groups),
@@ -30,7 +31,7 @@ LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Sc
     const bool whole = ofBatches_ || tokens.shape.front() == Dim::tokens;
     for (int i = 0; i < (ofBatches_ ? groups.esp.ranks : 1); ++i)
       routers_.push_back(compute.router(whole ? shape_.paddedTokens() : shape_.chunkTokens(),
-                                        shape_.training && (!ofBatches_ || i == groups.esp.rank)));
+                                        keeps && (!ofBatches_ || i == groups.esp.rank)));
   }
   begins_.resize(routers_.size());
 }
@@ -55,7 +56,7 @@ std::int64_t LayerWork::tokensOf(const Table& table) const {
                   shape_.tokens - shape_.firstToken(groups_.mp.rank, chunk ? table.chunk : 0));
 }
 
-void LayerWork::gate(const Step& step, std::span<std::int64_t> counts) {
+void LayerWork::route(const Step& step) {
   const Table& tokens = step.read(0);
   const void* const input = step.reads[0];
   const std::int64_t batch = shape_.tokens * shape_.embedding;
@@ -76,6 +77,10 @@ void LayerWork::gate(const Step& step, std::span<std::int64_t> counts) {
         .routeChunk(weights_.gate, drawOf(groups_.world.rank), input, groups_.mp.rank,
                     has(tokens, Dim::chunkTokens) ? tokens.chunk : 0, sums_, step.stream);
   }
+}
+
+void LayerWork::gate(const Step& step, std::span<std::int64_t> counts) {
+  route(step);
   const bool lists = std::ranges::any_of(step.schedule.tables,
                                          [](const Table& it) { return has(it, Dim::keptRows); });
   if (counts.empty() && !lists) return;

@@ -16,9 +16,10 @@
 namespace moeccl {
 
 // Memory, elements and streams as in src/schedule/mover.h. What it is made with must outlive it.
-class LayerWork final : public schedules::Work {
+class LayerWork : public schedules::Work {
  public:
-  LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward);
+  // keeps: what the gate's backward needs.
+  LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward, bool keeps);
 
   // For the passes from now on. step: of the training, for what is random, as is the number of the first MP group's
   // batch.
@@ -44,6 +45,14 @@ class LayerWork final : public schedules::Work {
   std::span<const std::int64_t> keptBegins() override { return keptBegins_; }
   double* sums() override { return sums_.rows(); }
   void addGradients(schedules::Dim which, const void* gradients, moecclStream_t stream) override;
+
+ protected:
+  // Decides which experts the tokens of the step go to.
+  virtual void route(const schedules::Step& step);
+  Compute& compute() const { return compute_; }
+  const Groups& groups() const { return groups_; }
+  Router& router(std::size_t index) { return *routers_[index]; }
+  std::size_t routers() const { return routers_.size(); }
 
  private:
   // What is random about the batch of a rank of the world; nothing is but in training.

@@ -72,7 +72,7 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
       backward_(shape_.training ? &passOf(shape_, Pass::backward) : nullptr),
       sizes_(sizesOf(shape_, forward_)),
       executor_(forward_, backward_, sizes_, groups_, *compute_),
-      work_(groups_, *compute_, forward_),
+      work_(groups_, *compute_, forward_, shape_.training),
       pass_(executor_, work_),
       stats_(*compute_),
       choices_(*compute_),
@@ -107,25 +107,31 @@ moecclStream_t MoeLayer::begin(moecclStream_t stream) {
   return nullptr;
 }
 
-template <typename Start, typename End>
-void MoeLayer::run(moecclStream_t stream, Start start, End end) {
-  stream = begin(stream);
+template <typename Start>
+void MoeLayer::guard(schedules::PassRun& pass, moecclStream_t stream, Start start) {
   try {
     start(stream);
-    while (pass_.advance()) runExperts(stream);
-    end(stream);
     passed_->set(stream);
   } catch (const schedules::ExchangeError&) {
-    abandon(stream);
+    abandon(pass, stream);
     throw;
   } catch (const Error& e) {
-    const std::string last = pass_.lastExchange();
-    abandon(stream);
+    const std::string last = pass.lastExchange();
+    abandon(pass, stream);
     throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
   } catch (...) {
-    abandon(stream);
+    abandon(pass, stream);
     throw;
   }
+}
+
+template <typename Start, typename End>
+void MoeLayer::run(moecclStream_t stream, Start start, End end) {
+  guard(pass_, begin(stream), [&](moecclStream_t on) {
+    start(on);
+    while (pass_.advance()) runExperts(on);
+    end(on);
+  });
 }
 
 void MoeLayer::runExperts(moecclStream_t stream) {
@@ -154,9 +160,9 @@ void MoeLayer::runExperts(moecclStream_t stream) {
 }
 
 // What is queued belongs to the pass all the same, and the next one comes after it.
-void MoeLayer::abandon(moecclStream_t stream) {
+void MoeLayer::abandon(schedules::PassRun& pass, moecclStream_t stream) {
   try {
-    pass_.abandon();
+    pass.abandon();
     passed_->set(stream);
   } catch (const Error&) {  // what failed before is what is told
   }
@@ -183,6 +189,66 @@ void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, v
     work_.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
   };
   run(stream, start, [](moecclStream_t) {});
+}
+
+template <typename Start>
+void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
+                    Start start) {
+  if (pass.stage != from)
+    throw Error(
+        moecclInvalidUsage,
+        "the pass is not there yet, or past it, or has failed; the order is moecclMoeBegin, End, "
+        "EndBackward, BeginBackward");
+  pass.stage = OwnPass::Stage::failed;
+  guard(pass.run, begin(stream), [&](moecclStream_t on) {
+    start(on);
+    pass.run.advance();
+  });
+  pass.stage = to;
+}
+
+OwnPass& MoeLayer::beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream) {
+  requireOwnPasses(shape_);
+  if (!compute_->onStreams()) requireExperts(shape_, routing);
+  if (!own_) own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
+  auto free = std::ranges::find(passes_, OwnPass::Stage::free,
+                                [](const std::unique_ptr<OwnPass>& pass) { return pass->stage; });
+  if (free == passes_.end()) {
+    passes_.push_back(std::make_unique<OwnPass>(*own_, *compute_));
+    free = passes_.end() - 1;
+  }
+  OwnPass& pass = **free;
+  try {
+    half(pass, OwnPass::Stage::free, OwnPass::Stage::begun, stream, [&](moecclStream_t on) {
+      pass.work.setRouting(routing);
+      pass.run.start(Pass::forward, input, nullptr, on);
+    });
+  } catch (...) {
+    close(pass);
+    throw;
+  }
+  return pass;
+}
+
+void MoeLayer::end(OwnPass& pass, void* output, moecclStream_t stream) {
+  half(pass, OwnPass::Stage::begun, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
+    pass.run.setStream(on);
+    pass.run.setOutput(output);
+  });
+}
+
+void MoeLayer::endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream) {
+  half(pass, OwnPass::Stage::ended, OwnPass::Stage::endedBackward, stream,
+       [&](moecclStream_t on) { pass.run.start(Pass::backward, outputGradient, nullptr, on); });
+}
+
+void MoeLayer::beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
+                             moecclStream_t stream) {
+  half(pass, OwnPass::Stage::endedBackward, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
+    pass.run.setStream(on);
+    pass.run.setOutput(inputGradient);
+    pass.work.setWeightGradients(weightGradients);
+  });
 }
 
 const BatchStats& MoeLayer::stats() {

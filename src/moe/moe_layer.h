@@ -2,9 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "moeccl/moe.h"
 #include "src/moe/layer_work.h"
+#include "src/moe/own_pass.h"
 #include "src/schedule/executor.h"
 
 namespace moeccl {
@@ -38,6 +41,14 @@ class MoeLayer {
   void setFirstBatch(std::int64_t first) { work_.setFirstBatch(first); }
   void updateBias(double* bias, double speed);
 
+  // As moecclMoeBegin and what follows it. The pass is the layer's, and the caller's until close.
+  OwnPass& beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream);
+  void end(OwnPass& pass, void* output, moecclStream_t stream);
+  void endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream);
+  void beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
+                     moecclStream_t stream);
+  void close(OwnPass& pass) { pass.stage = OwnPass::Stage::free; }
+
   // Whether there has been a forward, and the last one did not fail.
   bool hasStats() const { return hasStats_; }
   // Of that; waits for it.
@@ -51,7 +62,14 @@ class MoeLayer {
   void run(moecclStream_t stream, Start start, End end);
   void runExperts(moecclStream_t stream);
   // After a pass that failed or threw.
-  void abandon(moecclStream_t stream);
+  void abandon(schedules::PassRun& pass, moecclStream_t stream);
+  // start(stream), then pass on to its experts, or to its end; whatever it throws says how far it has come.
+  template <typename Start>
+  void guard(schedules::PassRun& pass, moecclStream_t stream, Start start);
+  // One half of a pass around the caller's experts.
+  template <typename Start>
+  void half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
+            Start start);
 
   Groups groups_;
   LayerShape shape_;
@@ -62,6 +80,8 @@ class MoeLayer {
   schedules::Executor executor_;
   LayerWork work_;
   schedules::PassRun pass_;
+  std::optional<OwnSchedules> own_;  // once a pass needs them
+  std::vector<std::unique_ptr<OwnPass>> passes_;
   BatchStats stats_;
   ChoiceCounts choices_;          // since the last updateBias
   std::unique_ptr<Mark> passed_;  // behind the last pass

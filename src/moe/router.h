@@ -25,6 +25,11 @@ class Router {
                           const void* input, int part, std::int64_t chunk, BatchSums& sums,
                           moecclStream_t stream) = 0;
 
+  // Gives places, in so many capacity groups, to `count` tokens whose choices somebody else has made. experts and
+  // weights [count][choices]; -1: not made. Adds to sums. Nothing can be gated backward.
+  virtual void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
+                          std::int64_t groups, double* sums, moecclStream_t stream) = 0;
+
   // What follows is of the last route.
 
   // As scatterTokens and combineTokens; places without a token are zeroed.

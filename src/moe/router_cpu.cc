@@ -66,6 +66,17 @@ void CpuRouter<Real>::routeChunk(const GateWeights& gate, const std::optional<ga
 }
 
 template <typename Real>
+void CpuRouter<Real>::routeGiven(const std::int32_t* experts, const void* weights,
+                                 std::int64_t count, std::int64_t groups, double* sums,
+                                 moecclStream_t) {
+  begin(0, std::nullopt);
+  std::copy_n(experts, count * shape_.choices, chosen_.data());
+  std::copy_n(read<Real>(weights), count * shape_.choices, weights_.data());
+  tokens_ = count;
+  place(groups, sums);
+}
+
+template <typename Real>
 void CpuRouter<Real>::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
   tokens_ = 0;
   firstToken_ = firstToken;

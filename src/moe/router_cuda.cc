@@ -71,6 +71,17 @@ void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::
   place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part), stream);
 }
 
+void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
+                            std::int64_t groups, double* sums, moecclStream_t stream) {
+  begin(0, std::nullopt);
+  if (count > 0) {  // elements are as wide as numbers of experts
+    compute_.copy(chosen_.get(), experts, count * shape_.choices, stream);
+    compute_.copy(weights_.get(), weights, count * shape_.choices, stream);
+  }
+  tokens_ = count;
+  place(groups, sums, stream);
+}
+
 void CudaRouter::clearSums(double* row, const BatchSums& sums, moecclStream_t stream) {
   compute_.clear(row, static_cast<std::size_t>(sums.rowSize()) * sizeof(double), stream);
 }

@@ -40,6 +40,8 @@ class CudaRouter final : public Router {
   void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                   const void* input, int part, std::int64_t chunk, BatchSums& sums,
                   moecclStream_t stream) override;
+  void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
+                  std::int64_t groups, double* sums, moecclStream_t stream) override;
   void scatter(const void* input, std::int64_t expertStride, void* rows,
                moecclStream_t stream) override;
   void combine(const void* rows, std::int64_t expertStride, void* output,

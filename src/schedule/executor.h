@@ -90,6 +90,10 @@ class PassRun {
 
   // input and output [tokens][embedding] may be the same; the caller's while the pass is under way.
   void start(Pass pass, const void* input, void* output, moecclStream_t stream);
+  // Where the pass under way puts what it makes, if that is known only behind its experts.
+  void setOutput(void* output) { output_ = output; }
+  // What the rest of the pass goes on, if that is another stream; whoever calls orders the two.
+  void setStream(moecclStream_t stream) { stream_ = stream; }
   // Goes on to the next experts, or to the end of the pass: then false. What advance() returned true for has been
   // computed.
   bool advance();

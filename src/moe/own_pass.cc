@@ -1,0 +1,145 @@
+#include "src/moe/own_pass.h"
+
+#include <algorithm>
+#include <string>
+
+namespace moeccl {
+namespace {
+
+schedules::Schedule atOnce(schedules::Schedule schedule) {
+  for (schedules::Phase& phase : schedule.phases) phase.oneByOne = false;
+  return schedule;
+}
+
+// Nobody adds up gradients of a gate.
+schedules::Sizes withoutGate(schedules::Sizes sizes) {
+  sizes.at(schedules::Dim::gateWeights) = 0;
+  return sizes;
+}
+
+}  // namespace
+
+void requireOwnPasses(const LayerShape& shape) {
+  const char* wrong = nullptr;
+  if (shape.chunks != 1)
+    wrong = "the layer cuts chunks; config.chunks must be 1 for passes around own experts";
+  else if (shape.residual > 0)
+    wrong =
+        "the layer has a residual branch; config.residual must be 0 for passes around own experts";
+  else if (shape.gate.kind != gates::Kind::softmax)
+    wrong = "config.gate must be moecclGateSoftmax for passes around an own gate";
+  else if (shape.training && shape.schedule == moecclScheduleBaseline && shape.grid.nMp > 1)
+    wrong =
+        "under the baseline own experts see each token N_MP times, and add its gradients as often; "
+        "config.schedule must be another, or the grid's nMp 1";
+  if (wrong != nullptr) throw Error(moecclInvalidUsage, wrong);
+}
+
+void requireExperts(const LayerShape& shape, const OwnRouting& routing) {
+  const std::int64_t choices = shape.tokens * shape.choices;
+  for (std::int64_t i = 0; i < choices; ++i)
+    if (routing.experts[i] < -1 || routing.experts[i] >= shape.experts)
+      throw Error(moecclInvalidArgument, "routing.experts[" + std::to_string(i) + "] is " +
+                                             std::to_string(routing.experts[i]) +
+                                             "; it must be from 0 to " +
+                                             std::to_string(shape.experts - 1) + ", or -1");
+}
+
+OwnSchedules::OwnSchedules(const schedules::Schedule& layerForward,
+                           const schedules::Schedule* layerBackward,
+                           const schedules::Sizes& layerSizes, const Groups& groups,
+                           Compute& compute)
+    : forward(atOnce(layerForward)),
+      backward(layerBackward == nullptr ? schedules::Schedule{} : atOnce(*layerBackward)),
+      sizes(withoutGate(layerSizes)),
+      executor(forward, layerBackward == nullptr ? nullptr : &backward, sizes, groups, compute) {}
+
+OwnWork::OwnWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward)
+    : LayerWork(groups, compute, forward, false), shape_(compute.shape()) {
+  const auto ranks = static_cast<std::size_t>(groups.mp.ranks);
+  for (auto* list : {&sendCounts_, &sendBegins_, &recvCounts_, &recvBegins_}) list->resize(ranks);
+  const auto room = [&](std::int64_t batches, std::int64_t bytes) {
+    return compute.allocate(
+        static_cast<std::size_t>(elementCount({batches, shape_.tokens, shape_.choices}) * bytes));
+  };
+  experts_ = room(1, sizeof(std::int32_t));
+  weights_ = room(1, shape_.elementBytes);
+  allExperts_ = room(groups.esp.ranks, sizeof(std::int32_t));
+  allWeights_ = room(groups.esp.ranks, shape_.elementBytes);
+}
+
+void OwnWork::gather(const void* own, void* all, moecclDataType_t type, moecclStream_t stream) {
+  const auto begin = [&](int part) {
+    return static_cast<std::size_t>(shape_.firstToken(part, 0) * shape_.choices);
+  };
+  const int rank = groups().mp.rank;
+  for (int part = 0; part < groups().mp.ranks; ++part) {
+    const auto at = static_cast<std::size_t>(part);
+    const std::int64_t left = shape_.tokens - shape_.firstToken(part, 0);
+    recvBegins_[at] = begin(part);
+    recvCounts_[at] = static_cast<std::size_t>(std::min(left, shape_.partTokens) * shape_.choices);
+    sendBegins_[at] = 0;
+  }
+  std::ranges::fill(sendCounts_, recvCounts_[static_cast<std::size_t>(rank)]);
+  const moecclResult_t result =
+      moecclAllToAllv(own, sendCounts_.data(), sendBegins_.data(), all, recvCounts_.data(),
+                      recvBegins_.data(), type, groups().mp.comm, stream);
+  if (result != moecclSuccess)
+    throw schedules::ExchangeError(
+        result, std::string("MP-AllGather of the routing: ") + moecclGetLastError(nullptr));
+}
+
+void OwnWork::route(const schedules::Step& step) {
+  using schedules::Dim;
+  const BatchSums& sums = batchSums();
+  compute().clear(sums.rows(),
+                  static_cast<std::size_t>(sums.rowCount() * sums.rowSize()) * sizeof(double),
+                  step.stream);
+  const int rank = groups().mp.rank;
+  const std::int64_t first = shape_.firstToken(rank, 0) * shape_.choices;
+  const std::int32_t* const ownExperts = routing_.experts + first;
+  const void* const ownWeights = compute().at(routing_.weights, first);
+  const Dim front = step.read(0).shape.front();
+  if (front == Dim::partTokens) {
+    const std::int64_t tokens =
+        std::min(shape_.partTokens, shape_.tokens - shape_.firstToken(rank, 0));
+    return router(0).routeGiven(ownExperts, ownWeights, tokens, shape_.groups / shape_.grid.nMp,
+                                sums.row(rank), step.stream);
+  }
+  const void* experts = routing_.experts;
+  const void* weights = routing_.weights;
+  if (groups().mp.ranks > 1) {
+    gather(ownExperts, experts_.get(), moecclInt32, step.stream);
+    gather(ownWeights, weights_.get(), compute().datatype(), step.stream);
+    experts = experts_.get();
+    weights = weights_.get();
+  }
+  const std::int64_t batch = shape_.tokens * shape_.choices;
+  if (front == Dim::esp && groups().esp.ranks > 1) {
+    const auto all = [&](const void* from, void* to, moecclDataType_t type) {
+      const moecclResult_t result = moecclAllGather(from, to, static_cast<std::size_t>(batch), type,
+                                                    groups().esp.comm, step.stream);
+      if (result != moecclSuccess)
+        throw schedules::ExchangeError(
+            result, std::string("ESP-AllGather of the routing: ") + moecclGetLastError(nullptr));
+    };
+    all(experts, allExperts_.get(), moecclInt32);
+    all(weights, allWeights_.get(), compute().datatype());
+    experts = allExperts_.get();
+    weights = allWeights_.get();
+  }
+  for (std::size_t i = 0; i < routers(); ++i) {
+    const auto begin = static_cast<std::int64_t>(i) * batch;
+    router(i).routeGiven(static_cast<const std::int32_t*>(experts) + begin,
+                         compute().at(weights, begin), shape_.tokens, shape_.groups, sums.row(0),
+                         step.stream);
+  }
+}
+
+void OwnWork::gateBackward(const schedules::Step& step) {
+  if (step.read(0).shape.front() == schedules::Dim::partTokens && groups().mp.ranks > 1)
+    return gather(step.reads[0], weightGradients_, compute().datatype(), step.stream);
+  compute().copy(weightGradients_, step.reads[0], shape_.tokens * shape_.choices, step.stream);
+}
+
+}  // namespace moeccl
