@@ -12,6 +12,9 @@ the results; then
   --cuts-at-start  the same, while ranks join
   --strangers      all ports get what strangers.py does, before and during collectives: nothing may happen
 
+  --lives N        a job is made N times, a rank is killed in each, the others shrink and go on, in the same processes
+  --soak N         so many collectives: neither these nor lives may leave anything behind
+
 Prints each case that is not as it must be, and a summary. Exit code 1 where a survivor crashed, hung, got a wrong block,
 named an innocent or did not name the lost; 77 where this machine does not permit an emulated cluster. Times are reported,
 and hold against no limit unless --within is given.
@@ -89,10 +92,11 @@ def wait_for_file(path, process, seconds=60):
 class Case:
     """One job, and what its ranks have written."""
 
-    def __init__(self, lab, program, seed, seconds, shrinks=False, victim=None, after_ms=0, limit=90, **environment):
+    def __init__(self, lab, program, seed, seconds, shrinks=False, victim=None, after_ms=0, limit=90, more=None, **environment):
         self.lab, self.seed, self.limit = lab, seed, limit
         self.out = tempfile.mkdtemp(dir=lab.runtime)
-        arguments = [program, self.out, str(seed), str(seconds), "1" if shrinks else "0"]
+        arguments = [program, self.out, str(seed), str(seconds)]
+        arguments += map(str, more) if more else ["1" if shrinks else "0"]
         if victim is not None:
             arguments += [str(victim), str(after_ms)]
         self.log = open(os.path.join(self.out, "log"), "w+", encoding="utf-8", errors="replace")
@@ -294,6 +298,29 @@ def strangers(lab, program, seed, tally):
         tally.later.append(starts[1] - starts[0])
 
 
+def hold(lab, program, seed, tally, lives, collectives):
+    """No descriptor and no thread more at the end than after a tenth, and no more memory than a megabyte."""
+    tally.cases += 1
+    victim = random.Random(seed).randrange(1, lab.ranks) if lives > 1 else -1
+    case = Case(lab, os.path.join(os.path.dirname(program), "faults_lives"), seed, lives, limit=48 * 3600,
+                more=(collectives, victim))
+    reports, ended = case.finish()
+    grown = 0
+    for rank in set(range(lab.ranks)) - {victim}:
+        tally.survivors += 1
+        report = reports.get(rank)
+        if report is None:
+            tally.fault("failed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
+            continue
+        if report["wrong"]:
+            tally.fault("wrong numbers", case, rank, report["wrong"])
+        (fds, threads, kib), (fds2, threads2, kib2) = report["early"], report["late"]
+        grown = max(grown, kib2 - kib)
+        if fds2 > fds or threads2 > threads or kib2 > kib + 1024:
+            tally.fault("grows", case, rank, f"{report['early']} to {report['late']}")
+    print(f"  {lives} lives, {collectives} collectives each: at most {grown} KiB more than after a tenth")
+
+
 KINDS = {"strangers": strangers, "kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": cut_at_start}
 
 
@@ -302,6 +329,8 @@ def main():
     parser.add_argument("program")
     for kind in KINDS:
         parser.add_argument(f"--{kind}", type=int, default=0, metavar="N")
+    parser.add_argument("--lives", type=int, default=0, metavar="N")
+    parser.add_argument("--soak", type=int, default=0, metavar="N")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -311,6 +340,12 @@ def main():
         sys.exit(f"there is no {options.program}; build it (ninja -C build tests/faults/faults_rank)")
     failed = False
     with tempfile.TemporaryDirectory() as runtime, Lab(runtime, options.nodes, options.ranks_per_node) as lab:
+        for lives, collectives in ((options.lives, 0), (1, options.soak)):
+            if lives > 1 or collectives:
+                tally = Tally()
+                hold(lab, os.path.realpath(options.program), options.seed, tally, lives, collectives)
+                tally.summary(f"{'soak' if collectives else 'lives'}, {options.nodes}x{options.ranks_per_node}")
+                failed |= bool(tally.faults)
         for kind, function in KINDS.items():
             tally, count = Tally(), getattr(options, kind.replace("-", "_"))
             for i in range(count):
