@@ -269,10 +269,19 @@ bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::mi
   if (trace_ != nullptr && !trace_->write())
     log(LogLevel::warn, {}, "MOECCL_TRACE: cannot write %s: %s", trace_->path().c_str(),
         std::strerror(errno));
+  transport_->whileClosing = [this] { forgetTheDead(); };
   const bool inOrder =
       transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
   watch_->leave();
   return inOrder;
+}
+
+// The end waits for whoever lives. Who has left has been waited for.
+void Domain::forgetTheDead() {
+  if (const std::uint64_t news = watch_->news(); news == std::exchange(news_, news)) return;
+  for (Watch::News next; watch_->next(&next);)
+    if (const auto* loss = std::get_if<Loss>(&next); loss != nullptr && !loss->left)
+      transport_->lose(loss->rank, loss->why);
 }
 
 void Domain::add(Stream& stream) { streams_.push_back(&stream); }

@@ -149,6 +149,7 @@ class Domain {
   void announce();
   void deliver(const Notice& notice);
   void deliver(const Loss& loss);
+  void forgetTheDead();
   void progressLoop();
 
   enum class NumberState : std::uint8_t { free, reserved, used };

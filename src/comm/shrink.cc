@@ -38,13 +38,21 @@ Proposal proposalIn(const std::vector<std::byte>& bytes) {
   return {words[0] != 0, words[1] != 0, {words.begin() + 2, words.end()}};
 }
 
+// Calls `meanwhile` now and then; less often while nothing happens, for all ranks of a node wait here together.
 bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
-               const Watch::Done& done) {
-  while (!from.watch.await(topic, std::min(deadline, afterMs(1)), done)) {
+               const Watch::Done& done, const std::function<void()>& meanwhile) {
+  constexpr std::int64_t kLongestMs = 32;
+  for (std::int64_t ms = 1; !from.watch.await(topic, std::min(deadline, afterMs(ms)), done);
+       ms = std::min(2 * ms, kLongestMs)) {
     if (isPast(deadline)) return false;
-    from.progress();
+    meanwhile();
   }
   return true;
+}
+
+[[noreturn]] void failedElsewhere() {
+  throw Error(moecclRemoteError,
+              "another rank could not make the communicator of those that are left");
 }
 
 // The all-gather of ranks that have nothing but the watch.
@@ -80,7 +88,8 @@ class SurvivorOob final : public Oob {
           for (const Loss& loss : losses)
             if (std::ranges::find(missing, loss.rank) != missing.end()) lost = loss.rank;
           return missing.empty() || lost >= 0;
-        });
+        },
+        [this] { check(); });
     if (lost >= 0) gone(lost);
     if (!over)
       throw Error(moecclTimeout,
@@ -90,6 +99,13 @@ class SurvivorOob final : public Oob {
   void check() override {
     for (const Loss& loss : from_.watch.losses())
       if (std::ranges::find(members_, loss.rank) != members_.end()) gone(loss.rank);
+    // Whoever could not go on alone is here no more.
+    from_.watch.await({from_.comm, attempt_, kWhetherMade}, TimePoint::min(),
+                      [this](const Watch::Posts& posts, const std::vector<Loss>&) {
+                        for (const auto& [member, post] : posts)
+                          if (!proposalIn(post).ok) failedElsewhere();
+                        return true;
+                      });
   }
 
  private:
@@ -129,10 +145,12 @@ class Agreement {
                     "cannot reach it",
                     from_.rank));
       from_.watch.post(topic_, bytesOf(mine));
-      const bool moved = awaitWith(from_, topic_, deadline,
-                                   [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
-                                     return hear(posts, losses, &mine, &decision);
-                                   });
+      const bool moved = awaitWith(
+          from_, topic_, deadline,
+          [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
+            return hear(posts, losses, &mine, &decision);
+          },
+          from_.progress);
       if (!moved)
         throw Error(moecclTimeout, "moecclCommShrink has waited in vain for " + rankList(missing_) +
                                        ": every rank that lives and is not excluded must call it");
@@ -214,10 +232,10 @@ std::unique_ptr<Communicator> shrinkTo(
     }
     if (outcome.ok && outcome.without == without) return made;
     if (made) made->abort();
-    if (outcome.without == without)
-      throw error ? *error
-                  : Error(moecclRemoteError,
-                          "another rank could not make the communicator of those that are left");
+    if (outcome.without == without) {
+      if (error) throw Error(*error);
+      failedElsewhere();
+    }
     without = outcome.without;
   }
 }

@@ -137,10 +137,14 @@ bool JointTransport::close(bool abrupt, int milliseconds) {
       const bool nearDrained = near_->drained(), farDrained = far_->drained();
       return nearDrained && farDrained && far_->hasMet();
     };
-    while (!haveMet() && !isPast(deadline))
+    while (!haveMet() && !isPast(deadline)) {
+      whileClosing();
       if (!progress()) wait(std::min(kLongestSleep, msUntil(deadline)));
+    }
   }
   const auto left = [&] { return std::max(0, msUntil(deadline)); };
+  if (near_) near_->whileClosing = whileClosing;
+  far_->whileClosing = whileClosing;
   const bool inOrder = !near_ || near_->close(abrupt, left());
   return far_->close(abrupt, left()) && inOrder;
 }

@@ -17,6 +17,7 @@ template <typename Condition>
 bool TcpTransport::progressUntil(Condition condition, TimePoint deadline) {
   while (!condition()) {
     if (isPast(deadline)) return false;
+    whileClosing();
     if (!progress()) sleep(std::min(kLookMilliseconds, msUntil(deadline)));
   }
   return true;

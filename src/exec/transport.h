@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -116,6 +117,8 @@ class Transport {
   //              called close too, or, with `false`, when `milliseconds` have passed
   //   abrupt     waits for nobody
   virtual bool close(bool abrupt, int milliseconds) = 0;
+  // What a close() in order calls while it waits. It may call lose().
+  std::function<void()> whileClosing = [] {};
 
   // Details of the last failed or unreachable transfer, for people. It names hosts and processes, not
   // ranks: the caller's numbering is another.

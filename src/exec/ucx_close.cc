@@ -19,6 +19,7 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
   while (!condition()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
+    whileClosing();
     if (!progress()) sleep(static_cast<int>(left));
   }
   return true;

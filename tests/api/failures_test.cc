@@ -219,6 +219,25 @@ TEST(Deaths, OfOthersDoNotMatter) {
   });
 }
 
+// Who destroys does not wait for who has ended meanwhile.
+TEST(Deaths, EndADestroy) {
+  constexpr int kVictim = 3;
+  runProcesses(kVictim, [&](Board& board, int rank) {
+    moecclComm_t comm = join(board, rank, "", false);
+    int sum = 0;
+    check(moecclAllReduce(&rank, &sum, 1, moecclInt32, moecclSum, comm, nullptr), comm);
+    if (rank == kVictim) {
+      while (board.ready < kRanks - 1) std::this_thread::yield();
+      std::this_thread::sleep_for(milliseconds(100));
+      raise(SIGKILL);
+    }
+    ++board.ready;
+    const auto start = Clock::now();
+    check(moecclCommDestroy(comm));
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+  });
+}
+
 // What `survivors` have in common, by a gather and a reduction of everyone's rank in the job.
 void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
   int count = 0, rank = -1;

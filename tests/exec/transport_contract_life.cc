@@ -323,6 +323,31 @@ TEST_P(TransportContract, APeerThatIsToldToBeDead) {
   });
 }
 
+TEST_P(TransportContract, CloseHearsOfTheDead) {
+  if (!GetParam().processes) GTEST_SKIP() << "threads that leave say so themselves";
+  runDeadly(3, [](Member& me) {
+    acquaint(me, 0, 1);
+    acquaint(me, 0, 2);
+    acquaint(me, 1, 2);
+    if (me.rank() == 2) {
+      me.meet();
+      me.die();
+    }
+    const auto start = Clock::now();
+    me.transport.whileClosing = [&] {
+      if (millisecondsSince(start) > 200) me.transport.lose(2, "it is silent");
+    };
+    std::thread clock([&] {
+      std::this_thread::sleep_for(milliseconds(300));
+      me.transport.wake();
+    });
+    EXPECT_TRUE(me.transport.close(false, 20000));
+    EXPECT_LT(millisecondsSince(start), kNoticed);
+    clock.join();
+    me.meet();
+  });
+}
+
 // A peer that dies in the middle of large messages, both ways.
 TEST_P(TransportContract, APeerThatDiesWhileDataFlow) {
   runDeadly(2, [](Member& me) {
