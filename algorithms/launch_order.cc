@@ -7,7 +7,7 @@ namespace moeccl {
 namespace {
 
 // A step before it has its place. Its dependencies by lane: how many of that lane's steps come first.
-struct Step {
+struct LaunchStep {
   std::int16_t lane;
   std::int32_t step;
   PoolRange ops;
@@ -23,7 +23,7 @@ class Orderer {
     });
     collectSteps();
     for (int lane = 0; lane < kMaxLanes; ++lane)
-      for (Step& step : lanes_[lane])
+      for (LaunchStep& step : lanes_[lane])
         for (std::int32_t op : opsOf(step)) addNeeds(step, plan.ops[op]);
   }
 
@@ -31,7 +31,7 @@ class Orderer {
     LaunchOrder order;
     order.ops.reserve(sorted_.size());
     std::array<std::vector<std::int32_t>, kMaxLanes> launched;  // indices, by lane
-    while (const Step* next = choose(launched)) {
+    while (const LaunchStep* next = choose(launched)) {
       Launch launch{next->lane, next->step, {static_cast<std::int32_t>(order.ops.size()), 0}, {}};
       for (int lane = 0; lane < kMaxLanes; ++lane)
         launch.after[lane] = next->needs[lane] == 0 ? -1 : launched[lane][next->needs[lane] - 1];
@@ -49,29 +49,29 @@ class Orderer {
     place_.resize(sorted_.size());
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(sorted_.size()); ++i) {
       const Op& op = plan_.ops[sorted_[i]];
-      std::vector<Step>& lane = lanes_[op.lane];
+      std::vector<LaunchStep>& lane = lanes_[op.lane];
       if (lane.empty() || lane.back().step != op.step) lane.push_back({op.lane, op.step, {i, 0}});
       ++lane.back().ops.count;
       place_[sorted_[i]] = static_cast<std::int32_t>(lane.size());
     }
   }
 
-  void addNeeds(Step& step, const Op& op) const {
+  void addNeeds(LaunchStep& step, const Op& op) const {
     for (OpRange range : plan_.deps(op))
       for (std::int32_t d = range.first; d < range.first + range.count; ++d)
         if (const int lane = plan_.ops[d].lane; lane != step.lane)
           step.needs[lane] = std::max(step.needs[lane], place_[d]);
   }
 
-  std::span<const std::int32_t> opsOf(const Step& step) const {
+  std::span<const std::int32_t> opsOf(const LaunchStep& step) const {
     return {sorted_.data() + step.ops.begin, static_cast<std::size_t>(step.ops.count)};
   }
 
-  const Step* choose(const std::array<std::vector<std::int32_t>, kMaxLanes>& launched) const {
-    const Step* best = nullptr;
+  const LaunchStep* choose(const std::array<std::vector<std::int32_t>, kMaxLanes>& launched) const {
+    const LaunchStep* best = nullptr;
     for (int lane = 0; lane < kMaxLanes; ++lane) {
       if (launched[lane].size() == lanes_[lane].size()) continue;
-      const Step& step = lanes_[lane][launched[lane].size()];
+      const LaunchStep& step = lanes_[lane][launched[lane].size()];
       bool ready = true;
       for (int other = 0; other < kMaxLanes; ++other)
         ready &= step.needs[other] <= static_cast<std::int32_t>(launched[other].size());
@@ -84,7 +84,7 @@ class Orderer {
   const Plan& plan_;
   std::vector<std::int32_t> sorted_;  // ops by lane and step
   std::vector<std::int32_t> place_;   // by op: how many steps of its lane there are up to its own
-  std::array<std::vector<Step>, kMaxLanes> lanes_;
+  std::array<std::vector<LaunchStep>, kMaxLanes> lanes_;
 };
 
 }  // namespace

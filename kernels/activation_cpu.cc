@@ -72,14 +72,14 @@ constexpr double kEnd<double> = 37;
 }
 
 template <typename Real>
-struct Point {
+struct CurvePoint {
   Real value, slope;
 };
 
 // relu(x) - a below(a), with a = |x|: so nothing is lost where gelu is small. NaN stays NaN.
 struct Gelu {
   template <typename Real>
-  [[gnu::always_inline]] static Point<Real> at(Real x) {
+  [[gnu::always_inline]] static CurvePoint<Real> at(Real x) {
     const Real a = std::fabs(x) > kEnd<Real> ? kEnd<Real> : std::fabs(x);
     const Normal<Real> normal = normalAt(a);
     const Real slope = normal.below - a * normal.density;
@@ -89,7 +89,7 @@ struct Gelu {
 
 struct Relu {
   template <typename Real>
-  [[gnu::always_inline]] static Point<Real> at(Real x) {
+  [[gnu::always_inline]] static CurvePoint<Real> at(Real x) {
     return {x < 0 ? 0 : x, x <= 0 ? Real{0} : Real{1}};
   }
 };
@@ -119,7 +119,7 @@ struct Backward {
     for (std::int64_t row = 0; row < rows; ++row, values += width, gradients += width) {
       addBias(bias, width, values);
       for (std::int64_t i = 0; i < width; ++i) {
-        const Point<Real> point = Function::at(values[i]);
+        const CurvePoint<Real> point = Function::at(values[i]);
         values[i] = point.value;
         gradients[i] *= point.slope;
       }

@@ -14,7 +14,7 @@
 namespace moeccl {
 namespace {
 
-struct Entry {
+struct LiveHandle {
   HandleKind kind;
   unsigned forks;  // before it was made
   std::shared_ptr<void> object;
@@ -23,7 +23,7 @@ struct Entry {
 // One of several, so that ranks that are threads seldom wait for each other.
 struct Shard {
   std::mutex mutex;
-  std::unordered_map<const void*, Entry> entries;
+  std::unordered_map<const void*, LiveHandle> entries;
 };
 
 class Handles {
@@ -59,7 +59,7 @@ class Handles {
   unsigned forks_ = 0;  // changes in a child alone, before it has threads
 };
 
-HandleState stateOf(const Entry& entry, HandleKind kind) {
+HandleState stateOf(const LiveHandle& entry, HandleKind kind) {
   if (entry.kind != kind) return HandleState::unknown;
   // A profile is memory and nothing else.
   if (kind == HandleKind::profile) return HandleState::live;
@@ -93,7 +93,7 @@ const char* nameOf(HandleKind kind) {
 void addHandle(HandleKind kind, const void* handle, std::shared_ptr<void> object) {
   Shard& shard = Handles::all().shardOf(handle);
   const std::lock_guard lock(shard.mutex);
-  shard.entries.insert_or_assign(handle, Entry{kind, Handles::all().forks(), std::move(object)});
+  shard.entries.insert_or_assign(handle, LiveHandle{kind, Handles::all().forks(), std::move(object)});
 }
 
 KnownHandle findHandle(HandleKind kind, const void* handle) {

@@ -100,9 +100,9 @@ double squaredError(std::span<const Sample> samples, std::span<const double> wei
 }
 
 template <typename Sample, typename Predict>
-Agreement agreementOf(std::span<const Sample> samples, std::span<const double> weights,
+FitAgreement agreementOf(std::span<const Sample> samples, std::span<const double> weights,
                       Predict predict) {
-  Agreement agreement;
+  FitAgreement agreement;
   std::vector<double> errors;
   for (const Sample& sample : samples)
     errors.push_back(std::abs(predict(sample) / sample.seconds - 1));

@@ -30,12 +30,12 @@ struct Segment {
 
 // How well a fit agrees with its samples. Errors are |predicted / measured - 1|. r2 is 1 - (squared error) /
 // (that of the best constant), of relative errors, weighted as in the fit.
-struct Agreement {
+struct FitAgreement {
   double r2 = 0;
   double medianError = 0;
   double worstError = 0;
 
-  bool operator==(const Agreement&) const = default;
+  bool operator==(const FitAgreement&) const = default;
 };
 
 // A median of some ten repetitions is off by this part of their spread.
@@ -51,7 +51,7 @@ inline constexpr double kMaxSpread = 1e6;
 // the first to the first of the second. Segments ascend by `from`; the first begins at 0. Predictions are never negative and never fall as x grows.
 struct Fit {
   std::vector<Segment> segments;
-  Agreement agreement;
+  FitAgreement agreement;
 
   // Below the first sample by the first segment, beyond the last by the last. Segments must not be empty.
   double at(double x) const;
@@ -78,7 +78,7 @@ struct FeaturePoint {
 // seconds = sum of coefficients[i] * features[i]
 struct FeatureFit {
   std::vector<double> coefficients;
-  Agreement agreement;
+  FitAgreement agreement;
 
   // `features` has as many as there are coefficients.
   double at(std::span<const double> features) const;

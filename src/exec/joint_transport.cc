@@ -23,7 +23,7 @@ constexpr unsigned kIdleRounds = 16;
 constexpr std::size_t kMostDescriptors = 8;
 constexpr int kLongestSleep = 5;
 
-struct AddressHeader {
+struct JointHeader {
   char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'J', '1'};
   std::uint64_t far = 0;  // bytes of TCP's address; the rest is that in the node
 };
@@ -46,7 +46,7 @@ std::string JointTransport::name() const {
 
 Transport::Address JointTransport::address() {
   const Address far = far_->address(), near = near_ ? near_->address() : Address();
-  AddressHeader header;
+  JointHeader header;
   header.far = far.size();
   Address all(sizeof header + far.size() + near.size());
   std::memcpy(all.data(), &header, sizeof header);
@@ -59,8 +59,8 @@ void JointTransport::connect(std::span<const Address> addresses) {
   std::vector<Address> far, near;
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
     const Address& bytes = addresses[rank];
-    const AddressHeader expected;
-    AddressHeader header;
+    const JointHeader expected;
+    JointHeader header;
     if (bytes.size() >= sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
     if (bytes.size() < sizeof header || header.far > bytes.size() - sizeof header ||
         std::memcmp(header.magic, expected.magic, sizeof expected.magic) != 0)

@@ -18,7 +18,7 @@ namespace {
 // At most one of each family.
 constexpr std::size_t kMostEndpoints = 2;
 
-struct AddressHeader {
+struct TcpAddressHeader {
   char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'T', '1'};
   std::int32_t rank = 0;
   std::int32_t ranks = 0;
@@ -52,7 +52,7 @@ Transport::Address TcpTransport::address() {
     if (!watch(acceptor_->fd(), EPOLLIN, &acceptor_))
       throw std::runtime_error(stringf("rank %d: cannot poll: %s", rank_, std::strerror(errno)));
   }
-  AddressHeader header;
+  TcpAddressHeader header;
   header.rank = rank_;
   header.ranks = ranks_;
   header.process = getpid();
@@ -87,8 +87,8 @@ void TcpTransport::connect(std::span<const Address> addresses) {
 
 void TcpTransport::readAddress(Peer& peer, const Address& bytes) {
   const int rank = peer.core.rank();
-  const AddressHeader expected;
-  AddressHeader header;
+  const TcpAddressHeader expected;
+  TcpAddressHeader header;
   if (bytes.size() < sizeof header ||
       std::memcmp(bytes.data(), expected.magic, sizeof expected.magic) != 0)
     throw std::runtime_error(

@@ -20,7 +20,7 @@ namespace {
 // A running process looks for ended ones once in so many calls of progress().
 constexpr unsigned kRoundsPerLook = 1024;
 
-struct AddressHeader {
+struct UcxAddressHeader {
   char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'U', '1'};
   std::int32_t rank = 0;
   std::int32_t ranks = 0;
@@ -80,7 +80,7 @@ std::string UcxTransport::name() const {
 }
 
 Transport::Address UcxTransport::address() {
-  AddressHeader header;
+  UcxAddressHeader header;
   header.rank = rank_;
   header.ranks = ranks_;
   header.process = ProcessIdentity::self();
@@ -105,8 +105,8 @@ void UcxTransport::connect(std::span<const Address> addresses) {
   std::vector<Peer> peers(addresses.size());
   for (int rank = 0; rank < ranks_; ++rank) {
     const Address& bytes = addresses[static_cast<std::size_t>(rank)];
-    const AddressHeader expected;
-    AddressHeader header;
+    const UcxAddressHeader expected;
+    UcxAddressHeader header;
     if (bytes.size() <= sizeof header ||
         std::memcmp(bytes.data(), expected.magic, sizeof expected.magic) != 0)
       throw std::runtime_error(

@@ -39,7 +39,7 @@ struct LayerFactors {
   double local = 1;
   double latency = 1;
   double bytes = 1;
-  double medianError = 0;  // as in Agreement
+  double medianError = 0;  // as in FitAgreement
   double worstError = 0;
 
   bool operator==(const LayerFactors&) const = default;

@@ -102,7 +102,7 @@ struct Local {
 const char* nameOf(Pass pass);  // "forward", "backward"
 
 // The links by which plans are priced where nothing is measured, and how far they are off where it is: errors as
-// in Agreement.
+// in FitAgreement.
 struct LinkFit {
   Links links;
   double medianError = 0;

@@ -63,7 +63,7 @@ constexpr std::pair<const char*, Pass> kPasses[] = {{"forward", Pass::forward},
 
 // ---------------------------------------------------------------------------------------- reading
 
-Agreement readAgreement(const JsonReader& fit) {
+FitAgreement readAgreement(const JsonReader& fit) {
   return {fit["r2"].number(-kMaxCoefficient, 1), fit["medianError"].number(0, kMaxCoefficient),
           fit["worstError"].number(0, kMaxCoefficient)};
 }
@@ -210,7 +210,7 @@ std::string shown(double value) {
 }
 std::string shown(const std::string& text) { return json(text).dump(); }
 
-std::string printAgreement(const Agreement& agreement) {
+std::string printAgreement(const FitAgreement& agreement) {
   return "\"r2\": " + shown(agreement.r2) + ", \"medianError\": " + shown(agreement.medianError) +
          ", \"worstError\": " + shown(agreement.worstError) + "}";
 }

@@ -9,9 +9,9 @@ using namespace schedules;
 
 constexpr std::size_t kMost = 16;
 
-class OrderCheck {
+class ScheduleOrderCheck {
  public:
-  explicit OrderCheck(const Schedule& schedule) : schedule_(schedule) {}
+  explicit ScheduleOrderCheck(const Schedule& schedule) : schedule_(schedule) {}
 
   std::vector<std::string> run() {
     for (std::size_t i = 0; i < schedule_.phases.size(); ++i) names(i);
@@ -131,7 +131,7 @@ class OrderCheck {
 }  // namespace
 
 std::vector<std::string> verifyOrder(const Schedule& schedule) {
-  return OrderCheck(schedule).run();
+  return ScheduleOrderCheck(schedule).run();
 }
 
 }  // namespace moeccl

@@ -38,9 +38,9 @@ Shape ending(Shape shape, Dim last) {
   return shape;
 }
 
-class ShapeCheck {
+class ScheduleShapeCheck {
  public:
-  ShapeCheck(const Schedule& schedule, const Phase& phase) : schedule_(schedule), phase_(phase) {}
+  ScheduleShapeCheck(const Schedule& schedule, const Phase& phase) : schedule_(schedule), phase_(phase) {}
 
   bool right() {
     std::size_t reads = phase_.reads.size();
@@ -141,7 +141,7 @@ class ShapeCheck {
 }  // namespace
 
 bool shapesFit(const Schedule& schedule, const Phase& phase) {
-  return ShapeCheck(schedule, phase).right();
+  return ScheduleShapeCheck(schedule, phase).right();
 }
 
 }  // namespace moeccl
