@@ -417,7 +417,8 @@ typedef struct {
   unsigned magic;
   unsigned version;
   const int64_t* begins; /* [localExperts + 1], on the host, until the next call with this pass */
-  const void* rows;      /* what the experts are given, until PassDestroy; without config.training until End */
+  const void*
+      rows; /* what the experts are given, until PassDestroy; without config.training until End */
   /* Begin: where to write what the experts make of the rows, which is a partial sum over the shards of an expert; may
    * be `rows`. EndBackward: the gradients of that, which the caller replaces by those of the rows. */
   void* results;

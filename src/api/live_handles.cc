@@ -93,7 +93,8 @@ const char* nameOf(HandleKind kind) {
 void addHandle(HandleKind kind, const void* handle, std::shared_ptr<void> object) {
   Shard& shard = Handles::all().shardOf(handle);
   const std::lock_guard lock(shard.mutex);
-  shard.entries.insert_or_assign(handle, LiveHandle{kind, Handles::all().forks(), std::move(object)});
+  shard.entries.insert_or_assign(handle,
+                                 LiveHandle{kind, Handles::all().forks(), std::move(object)});
 }
 
 KnownHandle findHandle(HandleKind kind, const void* handle) {

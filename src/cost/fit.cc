@@ -101,7 +101,7 @@ double squaredError(std::span<const Sample> samples, std::span<const double> wei
 
 template <typename Sample, typename Predict>
 FitAgreement agreementOf(std::span<const Sample> samples, std::span<const double> weights,
-                      Predict predict) {
+                         Predict predict) {
   FitAgreement agreement;
   std::vector<double> errors;
   for (const Sample& sample : samples)

@@ -40,7 +40,8 @@ Shape ending(Shape shape, Dim last) {
 
 class ScheduleShapeCheck {
  public:
-  ScheduleShapeCheck(const Schedule& schedule, const Phase& phase) : schedule_(schedule), phase_(phase) {}
+  ScheduleShapeCheck(const Schedule& schedule, const Phase& phase)
+      : schedule_(schedule), phase_(phase) {}
 
   bool right() {
     std::size_t reads = phase_.reads.size();
