@@ -1,4 +1,5 @@
-// A choice of algorithm in words, as in MOECCL_ALGO, benchmark labels and profiles: "bruck:radix=4".
+// A choice of algorithm in words, as in MOECCL_ALGO, benchmark labels and profiles:
+// "bruck:radix=4".
 #pragma once
 
 #include <span>
@@ -17,11 +18,12 @@ struct NamedParameter {
 // Those that users may set, and to what.
 std::span<const NamedParameter> namedParameters();
 
-// The algorithm, and the parameters that are not the usual ones. "auto" where there is no algorithm.
+// The algorithm, and the parameters that are not the usual ones. "auto" where there is no
+// algorithm.
 std::string textOf(const AlgorithmChoice& choice);
 
-// What users wrote, as textOf has it, with white space around words. Throw std::invalid_argument, which says what is
-// there instead.
+// What users wrote, as textOf has it, with white space around words. Throw std::invalid_argument,
+// which says what is there instead.
 Collective readCollective(std::string_view name);
 AlgorithmChoice readChoice(Collective collective, std::string_view text);
 

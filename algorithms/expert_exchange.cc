@@ -7,8 +7,8 @@
 namespace moeccl {
 namespace {
 
-// Exchanges go from node to node in steps: in step t with all ranks of the node that is t further on,
-// so that every link of a node is busy. So many steps are under way at once.
+// Exchanges go from node to node in steps: in step t with all ranks of the node that is t further
+// on, so that every link of a node is busy. So many steps are under way at once.
 constexpr int kStepsAtOnce = 2;
 
 // Whether the ranks of an ESP group share a node.

@@ -1,14 +1,14 @@
-// What dispatch, combine and their relatives share: tokens of a rank on one side, its experts on the
-// other, and the exchange between the two in either direction (Parm III-C).
+// What dispatch, combine and their relatives share: tokens of a rank on one side, its experts on
+// the other, and the exchange between the two in either direction (Parm III-C).
 //
-//   token side    [E][tokenSlots] blocks, E = ep x experts: what a rank has for, or gets from, expert e.
-//                 tokenSlots is 1, or mp where the whole MP group's tokens are kept together; a rank
-//                 exchanges only its own of them
+//   token side    [E][tokenSlots] blocks, E = ep x experts: what a rank has for, or gets from,
+//                 expert e. tokenSlots is 1, or mp where the whole MP group's tokens are kept
+//                 together; a rank exchanges only its own of them
 //   expert side   [experts][P] blocks: what an expert's shard gets from, or has for, each rank
 //
-// A block goes whole, or, in the exchange without duplicates, cut into one slice per shard: where the
-// ranks of an ESP group share a node, a block crosses to or from that node once, each slice by way of
-// one shard, and the shards share it out (or sum it up) among themselves.
+// A block goes whole, or, in the exchange without duplicates, cut into one slice per shard: where
+// the ranks of an ESP group share a node, a block crosses to or from that node once, each slice by
+// way of one shard, and the shards share it out (or sum it up) among themselves.
 #pragma once
 
 #include <vector>
@@ -23,8 +23,9 @@ struct PieceRange {
   int count = 1;
 };
 
-// Into how many slices blocks must be cut in the exchange without duplicates, the same on all ranks: one per
-// shard, or 1 where no block goes in slices, because no ESP group shares a node, or all ranks share one.
+// Into how many slices blocks must be cut in the exchange without duplicates, the same on all
+// ranks: one per shard, or 1 where no block goes in slices, because no ESP group shares a node, or
+// all ranks share one.
 int slicesOf(const Topology& topology, const Grid& grid);
 
 class ExpertExchange {
@@ -37,8 +38,8 @@ class ExpertExchange {
   //
   // dispatch: from the input's token side to the output's expert side.
   std::vector<OpRange> dispatch(PlanBuilder& plan, PieceRange range) const;
-  // combine: from the input's expert side to the output's token side, summed in shard order. It takes
-  // steps() steps from `step` on. Nothing is sent before `throttle`; *sent is what is.
+  // combine: from the input's expert side to the output's token side, summed in shard order. It
+  // takes steps() steps from `step` on. Nothing is sent before `throttle`; *sent is what is.
   std::vector<OpRange> combine(PlanBuilder& plan, PieceRange range, int step, OpRange throttle,
                                OpRange* sent) const;
   int steps() const { return 2 * topology_.nodes(); }

@@ -16,12 +16,14 @@ struct Extent {
   std::size_t end() const { return offset + bytes; }
 };
 
-// What pieces begin at a multiple of, where blocks are large enough: GPUs and NCCL are slow elsewhere.
+// What pieces begin at a multiple of, where blocks are large enough: GPUs and NCCL are slow
+// elsewhere.
 inline constexpr std::size_t kPieceAlignment = 16;
 
-// Piece `piece` of `pieces` of a block: whole units, the first pieces one more where they do not divide. `unit`, which
-// divides kPieceAlignment and the block: of an element; where there is enough for all pieces units are of
-// kPieceAlignment bytes, and what is left behind them is the last piece's.
+// Piece `piece` of `pieces` of a block: whole units, the first pieces one more where they do not
+// divide. `unit`, which divides kPieceAlignment and the block: of an element; where there is enough
+// for all pieces units are of kPieceAlignment bytes, and what is left behind them is the last
+// piece's.
 inline Extent pieceOf(Extent block, int piece, int pieces, std::size_t unit) {
   const auto count = static_cast<std::size_t>(pieces), index = static_cast<std::size_t>(piece);
   if (block.bytes / kPieceAlignment >= count) unit = kPieceAlignment;

@@ -1,5 +1,5 @@
-// The assignment of ranks to model-parallel, expert-parallel and expert-sharding groups: who is where
-// in the grid (Parm II-B). A value; it knows no node.
+// The assignment of ranks to model-parallel, expert-parallel and expert-sharding groups: who is
+// where in the grid (Parm II-B). A value; it knows no node.
 #pragma once
 
 namespace moeccl {

@@ -6,7 +6,8 @@
 namespace moeccl {
 namespace {
 
-// A step before it has its place. Its dependencies by lane: how many of that lane's steps come first.
+// A step before it has its place. Its dependencies by lane: how many of that lane's steps come
+// first.
 struct LaunchStep {
   std::int16_t lane;
   std::int32_t step;

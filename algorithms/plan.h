@@ -131,11 +131,12 @@ struct Plan {
   // Scratch block i is as large as payload scratch[i].
   std::vector<Payload> scratch;
   int lanes = 1;  // the same on all ranks
-  // Every block of the collective is cut into so many pieces, as equal as whole elements allow; what
-  // the plan calls block b * pieces + i is piece i of the collective's block b. The same on all ranks.
+  // Every block of the collective is cut into so many pieces, as equal as whole elements allow;
+  // what the plan calls block b * pieces + i is piece i of the collective's block b. The same on
+  // all ranks.
   int pieces = 1;
-  // Some rank, perhaps another, keeps others' blocks in scratch, and must be told how large they are
-  // where they differ. The same on all ranks.
+  // Some rank, perhaps another, keeps others' blocks in scratch, and must be told how large they
+  // are where they differ. The same on all ranks.
   bool relays = false;
 
   std::span<const Blocks> src(const Op& op) const { return slice(blockPool, op.src); }
@@ -196,8 +197,8 @@ class PlanBuilder {
   Plan plan_;
 };
 
-// Equal for equal plans; for different ones it differs, but for one pair in 2^64. Another version of the library may
-// say otherwise.
+// Equal for equal plans; for different ones it differs, but for one pair in 2^64. Another version
+// of the library may say otherwise.
 std::uint64_t digestOf(const Plan& plan);
 // Of several plans, in their order.
 std::uint64_t digestOf(std::span<const Plan> plans);

@@ -19,8 +19,8 @@ struct Parameters {
   int window = 16;
   // Bruck's: a rank number has log_radix(P) digits, and a round radix - 1 messages per digit.
   int radix = 2;
-  // Ranks of a node that talk to other nodes for all of it, in the hierarchical all-to-all; 0 or less:
-  // every rank.
+  // Ranks of a node that talk to other nodes for all of it, in the hierarchical all-to-all; 0 or
+  // less: every rank.
   int leaders = 0;
   // Parts that a pipelined algorithm cuts its work into, kMaxChunks at most.
   int chunks = 4;

@@ -7,9 +7,9 @@
 
 namespace moeccl {
 
-// One member's place in a binomial tree over members 0 .. size - 1 with root 0. In round i, whose distance d halves
-// from the largest power of two below `size` down to 1, every member that is a multiple of 2 d has member + d as
-// child. A tree of 8:
+// One member's place in a binomial tree over members 0 .. size - 1 with root 0. In round i, whose
+// distance d halves from the largest power of two below `size` down to 1, every member that is a
+// multiple of 2 d has member + d as child. A tree of 8:
 //
 //   round 0     0 ─▶ 4
 //   round 1     0 ─▶ 2      4 ─▶ 6
@@ -59,8 +59,9 @@ inline std::vector<int> chainFrom(const Topology& topology, int root) {
   return chain;
 }
 
-// The two trees of hierarchical algorithms: one over the nodes, whose members are the root and the first ranks of the
-// other nodes, and one over the ranks of each node, whose root is the node's member of the first.
+// The two trees of hierarchical algorithms: one over the nodes, whose members are the root and the
+// first ranks of the other nodes, and one over the ranks of each node, whose root is the node's
+// member of the first.
 struct NodeTrees {
   BinomialTree between, within;
   bool leads;    // the rank is its node's member of the tree between nodes

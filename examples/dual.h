@@ -1,4 +1,5 @@
-// A number and how fast it changes with some other one. What is computed of such numbers knows its slope.
+// A number and how fast it changes with some other one. What is computed of such numbers knows its
+// slope.
 #pragma once
 
 #include <cmath>

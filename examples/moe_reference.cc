@@ -229,7 +229,8 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
   return routing;
 }
 
-// Adds the gradients of weights, given those of their output for one token, and returns those of the token.
+// Adds the gradients of weights, given those of their output for one token, and returns those of
+// the token.
 Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const double* token,
                    const Vector& outputGradient, const Mlp<double>& gradients) {
   const std::int64_t embedding = layer.config.embedding, hidden = mlp.hidden;
@@ -253,8 +254,8 @@ Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const doubl
   return tokenGradient;
 }
 
-// The slopes of (ofWeights times the token's weights) plus scale times the auxiliary loss, by the token's
-// logits, and by those of its noise.
+// The slopes of (ofWeights times the token's weights) plus scale times the auxiliary loss, by the
+// token's logits, and by those of its noise.
 struct LogitSlopes {
   Vector logits, noise;  // [E]
 };

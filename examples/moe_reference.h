@@ -51,8 +51,8 @@ struct Gradients {
   std::vector<double> residualW1, residualB1, residualW2, residualB2;
 };
 
-// The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale times
-// the auxiliary loss.
+// The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale
+// times the auxiliary loss.
 Gradients backward(const Layer& layer, const double* input, const double* outputGradient,
                    double auxiliaryLossScale, const Chance& chance = {});
 
@@ -70,7 +70,8 @@ struct Shard {
 };
 Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes);
 
-// The same part of gradients, of which every rank of the MP group has all but those of experts whole.
+// The same part of gradients, of which every rank of the MP group has all but those of experts
+// whole.
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole);
 
 // The largest |actual - expected| over as many values, divided by the largest |expected| (by 1 when

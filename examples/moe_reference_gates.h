@@ -1,5 +1,5 @@
-// The gates that moeccl/moe.h describes, in plain loops. They compute with double, or with Dual where
-// slopes are wanted.
+// The gates that moeccl/moe.h describes, in plain loops. They compute with double, or with Dual
+// where slopes are wanted.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ struct Normal {
   Real density;  // exp(-a a / 2) / sqrt(2 pi)
 };
 
-// From here on both are taken to be what they are here: soon they would be too small for normal numbers.
+// From here on both are taken to be what they are here: soon they would be too small for normal
+// numbers.
 template <typename Real>
 constexpr Real kEnd = 13;
 template <>

@@ -7,8 +7,8 @@
 
 namespace moeccl::blas {
 
-// c [rows][columns] = op(a) op(b) + beta c, where op(a) is [rows][inner] and op(b) [inner][columns]: the
-// matrices, or what lies in memory transposed.
+// c [rows][columns] = op(a) op(b) + beta c, where op(a) is [rows][inner] and op(b)
+// [inner][columns]: the matrices, or what lies in memory transposed.
 template <typename Real>
 void multiply(CBLAS_TRANSPOSE transposeA, CBLAS_TRANSPOSE transposeB, std::int64_t rows,
               std::int64_t columns, std::int64_t inner, const Real* a, const Real* b, Real beta,

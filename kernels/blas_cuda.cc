@@ -86,7 +86,8 @@ void requireSizes(const Product& product) {
                         static_cast<long long>(product.columns)));
 }
 
-// A product as cuBLAS is told of it. It takes matrices column by column, which transposes all of them: c^T = b^T a^T.
+// A product as cuBLAS is told of it. It takes matrices column by column, which transposes all of
+// them: c^T = b^T a^T.
 struct Transposed {
   cublasOperation_t operationA, operationB;
   int rows, columns, inner, leadingA, leadingB;  // of c^T, of what is b and a here

@@ -25,8 +25,8 @@ struct BlockCopy {
 
 namespace cuda {
 
-// As copyBlocks, all of them at once on a stream of the GPU, whose addresses they are: in one kernel for
-// every 40. No target of one overlaps what another reads or writes. Throws Error.
+// As copyBlocks, all of them at once on a stream of the GPU, whose addresses they are: in one
+// kernel for every 40. No target of one overlaps what another reads or writes. Throws Error.
 void copyBlocks(std::span<const BlockCopy> copies, void* stream);
 
 }  // namespace cuda

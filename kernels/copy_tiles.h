@@ -1,8 +1,10 @@
-// How copies of blocks are spread over the threads of a GPU: which bytes each of them moves. Nothing here
-// needs one, so that all of it is tested on hosts.
+// How copies of blocks are spread over the threads of a GPU: which bytes each of them moves.
+// Nothing here needs one, so that all of it is tested on hosts.
 //
-//   a copy   `rows` blocks of rowItems items: vectors of `width` bytes, then the single bytes that are left
-//   a tile   what one thread block moves: up to kTileItems items, of several small rows or of a part of one
+//   a copy   `rows` blocks of rowItems items: vectors of `width` bytes, then the single bytes that
+//            are left
+//   a tile   what one thread block moves: up to kTileItems items, of several small rows or of a
+//            part of one
 //   a batch  the copies of one launch, in its parameters; tiles are numbered through all of them
 #pragma once
 
@@ -55,7 +57,8 @@ inline TiledCopy tiled(const BlockCopy& copy) {
   return result;
 }
 
-// The part of a tile that one of kTileThreads threads moves: loads all of it before it stores anything.
+// The part of a tile that one of kTileThreads threads moves: loads all of it before it stores
+// anything.
 template <typename Access>
 MOECCL_DEVICE void copyPart(const TiledCopy& copy, std::uint64_t tile, std::uint32_t thread) {
   constexpr int kItems = kTileItems / kTileThreads;

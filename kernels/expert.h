@@ -43,9 +43,9 @@ struct ExpertGradients {
 // Numbers of workspace that expertBackward needs, whatever the number of rows.
 std::int64_t expertBackwardWorkspace(std::int64_t hidden);
 
-// The gradients of expertForward of `input`, whose hidden values it computes again: adds those of the
-// weights to `gradients`, and sets inputGradient from outputGradient, all [rows][embedding]. The two
-// may be the same, but not overlap otherwise.
+// The gradients of expertForward of `input`, whose hidden values it computes again: adds those of
+// the weights to `gradients`, and sets inputGradient from outputGradient, all [rows][embedding].
+// The two may be the same, but not overlap otherwise.
 template <typename Real>
 void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
                     std::int64_t embedding, std::int64_t hidden, const Real* input,
@@ -56,14 +56,16 @@ namespace cuda {
 
 class Blas;
 
-// The experts of a rank on a GPU: the same for several experts at a time, whose weights lie one behind the other.
+// The experts of a rank on a GPU: the same for several experts at a time, whose weights lie one
+// behind the other.
 struct ExpertShape {
   moecclDataType_t datatype;  // of everything: float32, float16 or bfloat16, computed in float32
   Activation activation;
   std::int64_t experts, embedding, hidden;
 };
 
-// Addresses of the GPU, each as in ExpertWeights times [experts]; b1 and b2, and any gradient, may be null.
+// Addresses of the GPU, each as in ExpertWeights times [experts]; b1 and b2, and any gradient, may
+// be null.
 struct StackedWeights {
   const void *w1, *b1, *w2, *b2;
 };
@@ -75,8 +77,9 @@ struct StackedGradients {
 std::size_t expertWorkspace(const ExpertShape& shape, std::int64_t rows);
 std::size_t expertBackwardWorkspace(const ExpertShape& shape, std::int64_t rows);
 
-// As expertForward and expertBackward: rows begins[e] to begins[e + 1] belong to expert e. begins [experts + 1]
-// is the host's. Neighbours with the same number of rows are computed at once. They throw Error.
+// As expertForward and expertBackward: rows begins[e] to begins[e + 1] belong to expert e. begins
+// [experts + 1] is the host's. Neighbours with the same number of rows are computed at once. They
+// throw Error.
 void expertForward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
                    std::span<const std::int64_t> begins, Blas& blas, std::span<std::byte> workspace,
                    void* output, void* stream);

@@ -254,8 +254,8 @@ class Experts {
       function(rows);
     }
   }
-  // Calls function(Access{}, shape, rows, blocks) for rows of so many numbers of these matrices. Of the widths that
-  // there are, only the widest and that of one element are compiled.
+  // Calls function(Access{}, shape, rows, blocks) for rows of so many numbers of these matrices. Of
+  // the widths that there are, only the widest and that of one element are compiled.
   template <typename Function>
   void overRowsOf(std::int64_t width, std::initializer_list<const void*> matrices,
                   Function function) const {

@@ -1,6 +1,6 @@
-// Code for several lanes that work on one thing in step, a warp of a GPU, which with one lane is plain code
-// for a CPU. All lanes of a warp make the same calls; item i of a loop is the business of one lane, always the
-// same, so that what one lane alone writes and reads needs no sync.
+// Code for several lanes that work on one thing in step, a warp of a GPU, which with one lane is
+// plain code for a CPU. All lanes of a warp make the same calls; item i of a loop is the business
+// of one lane, always the same, so that what one lane alone writes and reads needs no sync.
 #pragma once
 
 #include <cstdint>

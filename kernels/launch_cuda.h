@@ -13,7 +13,8 @@
 namespace moeccl::cuda {
 
 constexpr int kThreads = 256;  // of every block
-// At least, of kernels that need registers: without a number compilers make room for more, and spill for it.
+// At least, of kernels that need registers: without a number compilers make room for more, and
+// spill for it.
 constexpr int kBlocksPerProcessor = 2;
 
 // `what` names the call or the kernel.
@@ -51,8 +52,9 @@ __device__ inline std::byte* sharedMemory() {
 }
 #endif
 
-// Enqueues kernel(arguments...) for blocks x threads. `what` says in errors what it does. Kernels are launched by this
-// alone, in a syntax that compilers for hosts can read too, so that tests run them without a GPU (tests/gpu/emulation).
+// Enqueues kernel(arguments...) for blocks x threads. `what` says in errors what it does. Kernels
+// are launched by this alone, in a syntax that compilers for hosts can read too, so that tests run
+// them without a GPU (tests/gpu/emulation).
 template <typename... Parameters>
 void launchKernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, BlockShape shape,
                   void* stream, const std::type_identity_t<Parameters>&... arguments) {

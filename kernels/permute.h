@@ -38,22 +38,22 @@ template <typename Real>
 void combineTokens(const Choices<Real>& choices, const Real* rows, std::int64_t embedding,
                    std::int64_t expertStride, Real* output);
 
-// The gradient of scatterTokens: inputGradient [tokens][embedding] = the sum of rowGradients over the
-// places of a token's choices.
+// The gradient of scatterTokens: inputGradient [tokens][embedding] = the sum of rowGradients over
+// the places of a token's choices.
 template <typename Real>
 void scatterTokensBackward(const Choices<Real>& choices, const Real* rowGradients,
                            std::int64_t embedding, std::int64_t expertStride, Real* inputGradient);
 
-// The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in places
-// that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
+// The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in
+// places that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
 template <typename Real>
 void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
 
 // Without places between: the choices that have one, expert by expert, each choice by its index in
-// [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`, which
-// has room for all choices.
+// [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`,
+// which has room for all choices.
 template <typename Real>
 void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64_t* begins,
                   std::int64_t* listed);
@@ -81,9 +81,10 @@ void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
                        Real* rowGradients, Real* weightGradients);
 
-// The same on a stream of a GPU, whose addresses all are, those in `choices` and `listed` too. Rows may be of
-// any datatype where they are only moved, tokenBytes each; where something is computed they are float32,
-// float16 or bfloat16, aligned to it, and sums are made in float32. All throw Error.
+// The same on a stream of a GPU, whose addresses all are, those in `choices` and `listed` too. Rows
+// may be of any datatype where they are only moved, tokenBytes each; where something is computed
+// they are float32, float16 or bfloat16, aligned to it, and sums are made in float32. All throw
+// Error.
 namespace cuda {
 
 void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
@@ -101,14 +102,15 @@ void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
                            std::int64_t expertStride, void* rowGradients, float* weightGradients,
                            void* stream);
 
-// positions [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so many bytes, begins at a
-// multiple of 8 and is free again when the stream is past the call.
+// positions [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so
+// many bytes, begins at a multiple of 8 and is free again when the stream is past the call.
 std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts);
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
                   std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
                   void* stream);
 
-// The choices that have positions from `begin` on, `count` of them: row i of a matrix belongs to position begin + i.
+// The choices that have positions from `begin` on, `count` of them: row i of a matrix belongs to
+// position begin + i.
 struct ListedRows {
   const std::int64_t* positions;  // [tokens][choices]
   std::int64_t begin, count;

@@ -163,8 +163,8 @@ struct ListedBackward {
 const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
 std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
 
-// Calls function(Format{}, Vector<width>{}, shape) for rows of `embedding` elements. Of the widths that there
-// are, only the widest and that of one element are compiled.
+// Calls function(Format{}, Vector<width>{}, shape) for rows of `embedding` elements. Of the widths
+// that there are, only the widest and that of one element are compiled.
 template <typename Function, typename... Matrices>
 void withRows(moecclDataType_t datatype, std::int64_t embedding, Function function,
               Matrices... matrices) {

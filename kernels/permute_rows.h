@@ -1,6 +1,7 @@
-// What the threads of a GPU do to move tokens, rows of memory, to places and back. Some threads work on a row
-// together, each on vectors that lie rowThreads apart. Nothing is added by two threads, so that results do
-// not depend on their order. Nothing here needs a GPU, so that it is tested on hosts.
+// What the threads of a GPU do to move tokens, rows of memory, to places and back. Some threads
+// work on a row together, each on vectors that lie rowThreads apart. Nothing is added by two
+// threads, so that results do not depend on their order. Nothing here needs a GPU, so that it is
+// tested on hosts.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +45,8 @@ MOECCL_DEVICE inline std::int64_t rowOf(const Choices<float>& choices, std::int6
   return slot < 0 ? -1 : choices.experts[at] * expertStride + slot;
 }
 
-// Calls function(first, count) for this thread's vectors first, first + rowThreads, ..., some at a time.
+// Calls function(first, count) for this thread's vectors first, first + rowThreads, ..., some at a
+// time.
 template <typename Function>
 MOECCL_DEVICE void eachVectors(const RowShape& shape, std::int64_t thread, Function function) {
   for (std::int64_t first = thread; first < shape.vectors;
@@ -177,7 +179,8 @@ MOECCL_DEVICE void addListedToken(const RowShape& shape, const Choices<float>& c
   });
 }
 
-// The gradients of weight * row, by some lanes: sets row `place` of rowGradients; returns the weight's.
+// The gradients of weight * row, by some lanes: sets row `place` of rowGradients; returns the
+// weight's.
 template <typename Format, typename Access, typename Lanes>
 MOECCL_DEVICE float weightedBackward(const Lanes& lanes, const RowShape& shape, float weight,
                                      const std::byte* rows, std::int64_t place,

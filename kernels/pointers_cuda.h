@@ -19,7 +19,8 @@ struct PointerArrays {
   void** c;
 };
 
-// Puts up to kMostPointers of each into `memory`, of kPointersBytes, on a stream. The span may go when it returns.
+// Puts up to kMostPointers of each into `memory`, of kPointersBytes, on a stream. The span may go
+// when it returns.
 PointerArrays storePointers(std::span<const ProductPointers> pointers, std::byte* memory,
                             void* stream);
 

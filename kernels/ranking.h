@@ -1,7 +1,7 @@
-// Places by counting: every entry's rank among those of its group that have the same expert. Entries are cut
-// into chunks, each one's warp counts by itself, a prefix sum over chunks says where each begins, and the warp
-// goes through its chunk once more (as DeepSpeed-MoE 5.4 does it, with one scan for all experts).
-// Nothing here needs a GPU, so that it is tested on hosts.
+// Places by counting: every entry's rank among those of its group that have the same expert.
+// Entries are cut into chunks, each one's warp counts by itself, a prefix sum over chunks says
+// where each begins, and the warp goes through its chunk once more (as DeepSpeed-MoE 5.4 does it,
+// with one scan for all experts). Nothing here needs a GPU, so that it is tested on hosts.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace moeccl {
 
 constexpr std::int64_t kChunkEntries = 256;
 
-// The choices of `tokens` tokens. Ranked within consecutive groups of groupTokens tokens: first choices before
-// second ones, each in token order.
+// The choices of `tokens` tokens. Ranked within consecutive groups of groupTokens tokens: first
+// choices before second ones, each in token order.
 struct Entries {
   const std::int32_t* experts;  // [tokens][choices]; -1: none
   const std::int64_t* slots;    // [tokens][choices] or null; -1: none either
@@ -42,8 +42,8 @@ inline Entries entriesOf(const std::int32_t* experts, const std::int64_t* slots,
   return {experts, slots, tokens, groupTokens, choices, expertCount, groups, chunks};
 }
 
-// Calls function(at, expert) for the entries of a chunk, in order, as many at a time as there are lanes;
-// expert -1 for no entry.
+// Calls function(at, expert) for the entries of a chunk, in order, as many at a time as there are
+// lanes; expert -1 for no entry.
 template <typename Lanes, typename Function>
 MOECCL_DEVICE void eachEntry(const Lanes& lanes, const Entries& entries, std::int64_t chunk,
                              Function function) {
@@ -83,8 +83,9 @@ MOECCL_DEVICE void countChunk(const Lanes& lanes, const Entries& entries, std::i
   });
 }
 
-// Calls place(at, expert, rank) for the chunk's entries, rank -1 for none; it is the rank in the prefix sum,
-// over all groups and experts. sums [counters + 1]: the prefix sum of counts. counts are used up.
+// Calls place(at, expert, rank) for the chunk's entries, rank -1 for none; it is the rank in the
+// prefix sum, over all groups and experts. sums [counters + 1]: the prefix sum of counts. counts
+// are used up.
 template <typename Lanes, typename Function>
 MOECCL_DEVICE void rankChunk(const Lanes& lanes, const Entries& entries, std::int64_t chunk,
                              const std::int64_t* sums, std::int64_t* counts, Function place) {

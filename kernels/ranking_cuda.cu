@@ -76,7 +76,8 @@ std::size_t scanBytes(std::int64_t items) {
   return bytes;
 }
 
-// Laid out in a workspace: counts, with one that only the total needs, their prefix sum, and what CUB needs.
+// Laid out in a workspace: counts, with one that only the total needs, their prefix sum, and what
+// CUB needs.
 struct Ranks {
   std::int64_t *counts, *sums;
 

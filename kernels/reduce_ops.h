@@ -1,5 +1,5 @@
-// What reductions are made of, on hosts and on GPUs: how an element is decoded to the type in which it is
-// combined, and how two are.
+// What reductions are made of, on hosts and on GPUs: how an element is decoded to the type in which
+// it is combined, and how two are.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What one thread of a GPU reduces: a pack of neighbouring elements. Nothing here needs a GPU, so that it is
-// tested on hosts.
+// What one thread of a GPU reduces: a pack of neighbouring elements. Nothing here needs a GPU, so
+// that it is tested on hosts.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct ReduceTerms {
 template <typename Format, bool kAligned>
 constexpr int kPackElements = kAligned ? 16 / sizeof(typename Format::Bits) : 1;
 
-// Elements [first, first + kElements); those are aligned to their size where there are several. All sources
-// have been read when dst, which may be one of them, is written.
+// Elements [first, first + kElements); those are aligned to their size where there are several. All
+// sources have been read when dst, which may be one of them, is written.
 template <typename Format, typename Op, int kElements>
 MOECCL_DEVICE void reducePack(const ReduceTerms& terms, Op op, std::uint64_t first) {
   using Bits = typename Format::Bits;

@@ -10,8 +10,9 @@ namespace {
 
 cudaEvent_t eventOf(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// CUDA refuses calls that may wait for the device while a stream is captured, by any thread in its global mode; not
-// of a thread that says, while it has one of these, that it waits for no captured work.
+// CUDA refuses calls that may wait for the device while a stream is captured, by any thread in its
+// global mode; not of a thread that says, while it has one of these, that it waits for no captured
+// work.
 class WhileCaptured {
  public:
   WhileCaptured() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,6 +1,7 @@
-// Memory, streams and events of the GPU that is the thread's current one: what the library asks of the CUDA
-// runtime, without its header. Handles are CUDA's own. All throw Error, but what frees; what takes a stream
-// enqueues and returns, unless it says that it waits. All may be called while other streams are being captured.
+// Memory, streams and events of the GPU that is the thread's current one: what the library asks of
+// the CUDA runtime, without its header. Handles are CUDA's own. All throw Error, but what frees;
+// what takes a stream enqueues and returns, unless it says that it waits. All may be called while
+// other streams are being captured.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ bool complete(void* event);
 void await(void* event);
 
 void clear(void* to, std::size_t bytes, void* stream);
-// The host's memory may be used again on return where it is pageable; where it is pinned it must stay until the
-// stream has come so far.
+// The host's memory may be used again on return where it is pageable; where it is pinned it must
+// stay until the stream has come so far.
 void toDevice(void* to, const void* from, std::size_t bytes, void* stream);
 void toHost(void* to, const void* from, std::size_t bytes, void* stream);
 

@@ -32,7 +32,8 @@ struct alignas(16) Vector<16> {
   std::uint32_t bits[4];
 };
 
-// The largest power of two, 16 at most, that divides all of them. For strides: the sign does not matter.
+// The largest power of two, 16 at most, that divides all of them. For strides: the sign does not
+// matter.
 template <typename... Rest>
 int widthOf(std::uint64_t first, Rest... rest) {
   const std::uint64_t all = (first | ... | static_cast<std::uint64_t>(rest)) | 16;

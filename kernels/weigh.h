@@ -9,13 +9,14 @@ namespace moeccl {
 
 // Of the functions below: float32, float16 or bfloat16; others do nothing.
 
-// dst = weights[0] * sources[0] + weights[stride] * sources[stride] + ..., `count` terms taken in this order in float32,
-// rounded once; elementwise over `bytes` bytes, whole elements at any address. dst overlaps no source.
+// dst = weights[0] * sources[0] + weights[stride] * sources[stride] + ..., `count` terms taken in
+// this order in float32, rounded once; elementwise over `bytes` bytes, whole elements at any
+// address. dst overlaps no source.
 void addWeighted(moecclDataType_t datatype, std::byte* dst, const std::byte* const* sources,
                  const float* weights, std::size_t stride, std::size_t count, std::size_t bytes);
 
-// The gradients of weight * row, given that of the product: returns that of the weight, gradient x row, summed in
-// float32, and multiplies `gradient` by the weight.
+// The gradients of weight * row, given that of the product: returns that of the weight, gradient x
+// row, summed in float32, and multiplies `gradient` by the weight.
 float weighGradient(moecclDataType_t datatype, std::byte* gradient, const std::byte* row,
                     float weight, std::size_t bytes);
 

@@ -10,8 +10,9 @@ template <typename Kernel, typename... Arguments>
 }
 #endif
 
-// Kernel::run(arguments...), with vectors twice as wide as those that every x86-64 has, and with fused
-// multiply-add. Kernel::run, and all that it calls in its loops, must be [[gnu::always_inline]].
+// Kernel::run(arguments...), with vectors twice as wide as those that every x86-64 has, and with
+// fused multiply-add. Kernel::run, and all that it calls in its loops, must be
+// [[gnu::always_inline]].
 template <typename Kernel, typename... Arguments>
 void runWide(Arguments... arguments) {
 #ifdef __x86_64__

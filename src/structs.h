@@ -1,5 +1,6 @@
-// The structs of the public headers that begin {size, magic, version}: read from callers of every release, and
-// written for them. Such a struct grows at its end only, and 0 is the default of every field.
+// The structs of the public headers that begin {size, magic, version}: read from callers of every
+// release, and written for them. Such a struct grows at its end only, and 0 is the default of every
+// field.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ struct StructName {
 // Where `field` ends.
 #define MOECCL_END_OF(Struct, field) (offsetof(Struct, field) + sizeof(Struct::field))
 
-// One for each struct, beside the code that reads it. A new field changes `size` alone, which names it.
+// One for each struct, beside the code that reads it. A new field changes `size` alone, which names
+// it.
 template <typename Struct>
 struct StructKind : StructName {
   // firstSize: the end of the last field of the first release; size: of the last field.
@@ -49,8 +51,8 @@ StructHeader requireKnown(const StructName& name, const void* theirs, std::size_
 // MOECCL_VERSION as people write it.
 std::string versionText(unsigned version);
 
-// The caller's struct as one of this library's. What an older caller does not have is 0; what this library does not
-// have must be 0.
+// The caller's struct as one of this library's. What an older caller does not have is 0; what this
+// library does not have must be 0.
 template <typename Struct>
 Struct readStruct(const StructKind<Struct>& kind, const Struct* theirs) {
   Struct ours{};
@@ -60,7 +62,8 @@ Struct readStruct(const StructKind<Struct>& kind, const Struct* theirs) {
   return ours;
 }
 
-// Hands out what the caller's struct has room for; what this library does not have stays as it was initialised.
+// Hands out what the caller's struct has room for; what this library does not have stays as it was
+// initialised.
 template <typename Struct>
 void writeStruct(const StructKind<Struct>& kind, const Struct& ours, Struct* theirs) {
   const StructHeader header = requireInitialised(kind, theirs);

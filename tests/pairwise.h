@@ -1,4 +1,5 @@
-// Rows of a table whose full product is too large: every value of every column meets every value of every other.
+// Rows of a table whose full product is too large: every value of every column meets every value of
+// every other.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,9 @@
 
 namespace moeccl::test {
 
-// A row says by number which value each column has. `fits` tells whether two values can stand in one row; such a pair
-// must leave room for some value in every other column. The rows are the same in every run.
+// A row says by number which value each column has. `fits` tells whether two values can stand in
+// one row; such a pair must leave room for some value in every other column. The rows are the same
+// in every run.
 using Row = std::vector<std::size_t>;
 using Fits = std::function<bool(std::size_t column, std::size_t value, std::size_t otherColumn,
                                 std::size_t otherValue)>;

@@ -1,5 +1,5 @@
-// Sanitizers make tests many times slower, and see the same code in fewer and smaller cases. They also end a
-// process where others throw std::bad_alloc.
+// Sanitizers make tests many times slower, and see the same code in fewer and smaller cases. They
+// also end a process where others throw std::bad_alloc.
 #pragma once
 
 // GCC defines macros, Clang answers questions.

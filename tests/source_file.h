@@ -1,4 +1,5 @@
-// Where a test finds a file of the source tree. No path is compiled in: what a compiler cache keeps serves every clone.
+// Where a test finds a file of the source tree. No path is compiled in: what a compiler cache keeps
+// serves every clone.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Recursive doubling: in each step a rank passes on all that it has, so that after step k it has the
-// blocks of 2^(k+1) ranks.
+// Recursive doubling: in each step a rank passes on all that it has, so that after step k it has
+// the blocks of 2^(k+1) ranks.
 //
 //   P a power of two:  step k: all that I have <-> r xor 2^k
 //   other P (Bruck):   step k: all that I have -> r - 2^k, as much as that one lacks <- r + 2^k

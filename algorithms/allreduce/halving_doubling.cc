@@ -1,11 +1,12 @@
-// Recursive halving and doubling (Rabenseifner): with Q the largest power of two up to P, blocks are
-// cut into Q pieces. In the first half partners at distance Q/2, Q/4, ..., 1 exchange halves of what they
-// have summed so far, so that each ends up with one piece; the second half runs it backwards.
+// Recursive halving and doubling (Rabenseifner): with Q the largest power of two up to P, blocks
+// are cut into Q pieces. In the first half partners at distance Q/2, Q/4, ..., 1 exchange halves of
+// what they have summed so far, so that each ends up with one piece; the second half runs it
+// backwards.
 //
 //   Q = 4:  r <-> r xor 2: half of the pieces    r <-> r xor 1: a quarter    and back again
 //
-// Where P is not Q, the first 2 (P - Q) ranks work in pairs: one hands its block to the other, and gets
-// the result. Steps and messages 2 log2 Q (+ 2), bytes 2 (Q - 1) / Q x block (+ 2 blocks).
+// Where P is not Q, the first 2 (P - Q) ranks work in pairs: one hands its block to the other, and
+// gets the result. Steps and messages 2 log2 Q (+ 2), bytes 2 (Q - 1) / Q x block (+ 2 blocks).
 #include <bit>
 
 #include "algorithms/registry.h"

@@ -1,5 +1,5 @@
-// Linear all-reduce: blocks are cut into P pieces; a linear reduce-scatter, then a linear all-gather.
-// Every piece is added up at once, in rank order, by one rank: the sum is rounded once.
+// Linear all-reduce: blocks are cut into P pieces; a linear reduce-scatter, then a linear
+// all-gather. Every piece is added up at once, in rank order, by one rank: the sum is rounded once.
 //
 // Messages 2 (P - 1) per rank, bytes 2 (P - 1) / P x block per rank.
 #include "algorithms/allgather/steps.h"

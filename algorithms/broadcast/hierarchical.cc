@@ -3,8 +3,8 @@
 //   node 0: root ──▶ node 1: first rank ──▶ ...
 //             ├─▶ other ranks      └─▶ other ranks
 //
-// Steps ceil(log2 nodes) + ceil(log2 G); each uplink carries what the tree over the nodes sends: one block into each
-// node.
+// Steps ceil(log2 nodes) + ceil(log2 G); each uplink carries what the tree over the nodes sends:
+// one block into each node.
 #include "algorithms/registry.h"
 #include "algorithms/tree.h"
 

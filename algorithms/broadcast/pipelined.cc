@@ -1,10 +1,12 @@
-// Pipelined broadcast: chunks follow each other along a chain of all ranks, which crosses each uplink once.
+// Pipelined broadcast: chunks follow each other along a chain of all ranks, which crosses each
+// uplink once.
 //
 //   step 0   0 ─c0▶ 1
 //   step 1   0 ─c1▶ 1 ─c0▶ 2
 //   step 2   0 ─c2▶ 1 ─c1▶ 2 ─c0▶ 3      ...
 //
-// Steps P - 2 + chunks, messages `chunks` per rank, bytes one block per rank: each link carries the block once.
+// Steps P - 2 + chunks, messages `chunks` per rank, bytes one block per rank: each link carries the
+// block once.
 #include <algorithm>
 
 #include "algorithms/registry.h"

@@ -5,7 +5,8 @@
 //
 // Sums are taken before the all-gather: to gather the shards' partial sums would cost esp times the
 // bytes. A chunk's messages leave when those of the chunk before the last have left, so that chunks
-// arrive one after another. Messages `chunks` times those of combine, and (mp - 1) for each all-gather.
+// arrive one after another. Messages `chunks` times those of combine, and (mp - 1) for each
+// all-gather.
 #include <algorithm>
 
 #include "algorithms/combineallgather/steps.h"

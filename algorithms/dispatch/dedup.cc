@@ -4,7 +4,8 @@
 //   lane 0:  r -> (j, q): slice q of the blocks for position j       (whole blocks in the node)
 //   lane 1:  (j, q) -> (j, other q): the slices from all ranks of a node, as soon as they are there
 //
-// Messages P - 1 and (N - 1) (esp - 1) in the node; bytes between nodes esp times fewer than flat's.
+// Messages P - 1 and (N - 1) (esp - 1) in the node; bytes between nodes esp times fewer than
+// flat's.
 #include "algorithms/expert_exchange.h"
 
 namespace moeccl::dispatch {

@@ -1,4 +1,5 @@
-// Flat dispatch (Parm III-C): every rank sends its tokens for an expert straight to each of its shards.
+// Flat dispatch (Parm III-C): every rank sends its tokens for an expert straight to each of its
+// shards.
 //
 // Messages P - 1 per rank; a block crosses the network once per shard.
 #include "algorithms/expert_exchange.h"

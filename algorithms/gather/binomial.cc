@@ -1,9 +1,10 @@
-// Binomial gather: in each round half of the ranks that still have blocks pass on all that they have.
+// Binomial gather: in each round half of the ranks that still have blocks pass on all that they
+// have.
 //
 //   P = 6, root 0:    1 ─▶ 0   3 ─▶ 2   5 ─▶ 4        2, 3 ─▶ 0        4, 5 ─▶ 0
 //
-// Steps ceil(log2 P), messages 1 per rank and ceil(log2 P) to the root; a rank sends the blocks of its subtree, so that
-// some blocks cross several times.
+// Steps ceil(log2 P), messages 1 per rank and ceil(log2 P) to the root; a rank sends the blocks of
+// its subtree, so that some blocks cross several times.
 #include "algorithms/registry.h"
 #include "algorithms/tree.h"
 

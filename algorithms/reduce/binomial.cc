@@ -1,5 +1,5 @@
-// Binomial reduce: the binomial broadcast backwards, with sums. A rank adds what its children send to its own block and
-// passes the sum on.
+// Binomial reduce: the binomial broadcast backwards, with sums. A rank adds what its children send
+// to its own block and passes the sum on.
 //
 //   P = 6, root 0:    1 ─▶ 0   3 ─▶ 2   5 ─▶ 4        2 ─▶ 0        4 ─▶ 0
 //

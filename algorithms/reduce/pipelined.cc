@@ -1,5 +1,5 @@
-// Pipelined reduce: sums of chunks follow each other along a chain of all ranks to the root, and every rank adds its own
-// chunk to what passes. The chain crosses each uplink once.
+// Pipelined reduce: sums of chunks follow each other along a chain of all ranks to the root, and
+// every rank adds its own chunk to what passes. The chain crosses each uplink once.
 //
 //   3 ─c0▶ 2 ─c0▶ 1 ─c0▶ 0
 //          3 ─c1▶ 2 ─c1▶ 1 ─c1▶ 0      ...

@@ -14,8 +14,9 @@ struct Source {
   int step;
 };
 
-// Adds the partial sums of `sources` to the own block, and sends the result to `to`; to.rank -1: it is the output. A
-// message's step is at least two above those of the messages that its sum waits for.
+// Adds the partial sums of `sources` to the own block, and sends the result to `to`; to.rank -1: it
+// is the output. A message's step is at least two above those of the messages that its sum waits
+// for.
 inline void addAndPass(PlanBuilder& plan, int rank, const std::vector<Source>& sources,
                        const Source& to) {
   BlockList terms = input(0);

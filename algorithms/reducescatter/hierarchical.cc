@@ -3,9 +3,9 @@
 //   steps 0, 1, in the node:        s ─────▶ relay, which adds up
 //   steps 2, 3, between the nodes:  relay ─▶ d, which adds up
 //
-// In node A the relay for rank d is the rank of A whose local number is d's, modulo the size of A. With
-// N nodes of G ranks: messages G - 1 in the node and N - 1 between nodes per rank, bytes between nodes
-// G times fewer than linear's.
+// In node A the relay for rank d is the rank of A whose local number is d's, modulo the size of A.
+// With N nodes of G ranks: messages G - 1 in the node and N - 1 between nodes per rank, bytes
+// between nodes G times fewer than linear's.
 #include "algorithms/reducescatter/steps.h"
 
 namespace moeccl::reducescatter {

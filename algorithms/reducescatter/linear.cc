@@ -1,5 +1,5 @@
-// Linear reduce-scatter: every rank sends each of its blocks straight to its owner, who adds them all
-// up at once, in rank order: the sum is rounded once.
+// Linear reduce-scatter: every rank sends each of its blocks straight to its owner, who adds them
+// all up at once, in rank order: the sum is rounded once.
 //
 // Steps ceil((P-1) / window) and the sum, messages P - 1 per rank, bytes (P - 1) x block per rank;
 // scratch P - 1 blocks.

@@ -2,7 +2,8 @@
 //
 //   source --row of each choice--> rank of the expert
 //
-// Rows that leave a node, for each token: its choices elsewhere, times their shards there; the same back.
+// Rows that leave a node, for each token: its choices elsewhere, times their shards there; the same
+// back.
 #include "algorithms/routes/route.h"
 
 namespace moeccl::routes {

@@ -179,7 +179,8 @@ Here::Here(const Experts& experts, const Paths& paths, int rank, int ranks,
     weighted |= !lists[i].weights.empty();
     from.push_back({paths.relays[i].first, IndexedRows(std::move(lists[i])), {}});
   }
-  // Calls visit(from, entry, local expert, source) for all entries, the tokens of a source in order.
+  // Calls visit(from, entry, local expert, source) for all entries, the tokens of a source in
+  // order.
   const auto each = [&](const auto& visit) {
     for (std::size_t i = 0; i < from.size(); ++i) {
       const IndexedRows& rows = from[i].rows;

@@ -359,8 +359,8 @@ class Combine {
   PlanBuilder plan_;
   Scratch scratch_;
   std::vector<float> weights_;
-  // In the scratch, or -1 where there is nothing: what comes from each destination of the relay, the sums for each of its
-  // sources, and what comes back from each node.
+  // In the scratch, or -1 where there is nothing: what comes from each destination of the relay,
+  // the sums for each of its sources, and what comes back from each node.
   std::vector<std::int32_t> firstTerm_, firstSum_, firstBack_;
   const std::vector<std::int32_t>* ownPlaces_ = nullptr;
 };

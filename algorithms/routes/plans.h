@@ -1,5 +1,5 @@
-// The plans that move a routing's rows. Blocks are rows, all of one size: of the input and the output as each function
-// says, and of the scratch.
+// The plans that move a routing's rows. Blocks are rows, all of one size: of the input and the
+// output as each function says, and of the scratch.
 #pragma once
 
 #include <vector>
@@ -22,16 +22,19 @@ struct Knowledge {
 // input [tokens] -> output [places].
 Plan dispatchPlan(const Knowledge& known);
 
-// input [places] -> output [tokens], summed as routes/route.h says. Tokens without a kept choice are not written.
+// input [places] -> output [tokens], summed as routes/route.h says. Tokens without a kept choice
+// are not written.
 struct CombinePlan {
   Plan plan;
-  // Of the scratch blocks that rows of choices arrive in, which are its first: the weight of each. Or none.
+  // Of the scratch blocks that rows of choices arrive in, which are its first: the weight of each.
+  // Or none.
   std::vector<float> weights;
 };
 CombinePlan combinePlan(const Knowledge& known);
 
-// Values of choices, such as gradients of weights: input [places] -> output [tokens * choices], summed over the shards of
-// the expert in their order; straight from rank to rank. Choices that are not kept are not written.
+// Values of choices, such as gradients of weights: input [places] -> output [tokens * choices],
+// summed over the shards of the expert in their order; straight from rank to rank. Choices that are
+// not kept are not written.
 Plan returnPlan(const Knowledge& known);
 
 }  // namespace moeccl::routes

@@ -1,13 +1,15 @@
-// Token routing: every choice of a token by a gate brings the token's row to the ranks that hold the chosen expert, and
-// brings a row back. What a rank knows of a routing are values, and so are the plans that move the rows
-// (routes/plans.h). Nothing here communicates.
+// Token routing: every choice of a token by a gate brings the token's row to the ranks that hold
+// the chosen expert, and brings a row back. What a rank knows of a routing are values, and so are
+// the plans that move the rows (routes/plans.h). Nothing here communicates.
 //
-// The rows that a rank, their source, has for experts on one node go to one rank, their relay, which may be the source
-// itself. The relay hands them on to the ranks of that node. On the way back it adds up what came from the node for each
-// row. So an algorithm is two answers: who is the relay, and whether a rank gets a row for each choice or one for all.
+// The rows that a rank, their source, has for experts on one node go to one rank, their relay,
+// which may be the source itself. The relay hands them on to the ranks of that node. On the way
+// back it adds up what came from the node for each row. So an algorithm is two answers: who is the
+// relay, and whether a rank gets a row for each choice or one for all.
 //
-// Sums. What comes back for a token is added node by node: by expert and, of one expert, by shard. Each node's sum is
-// rounded to the datatype of the rows. Then the sums of nodes are added by number, and rounded. No algorithm changes that.
+// Sums. What comes back for a token is added node by node: by expert and, of one expert, by shard.
+// Each node's sum is rounded to the datatype of the rows. Then the sums of nodes are added by
+// number, and rounded. No algorithm changes that.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +25,8 @@
 namespace moeccl::routes {
 
 struct Way {
-  // The relay of the rows that `source` has for experts on `node`: the source itself, or a rank of that node. Of a
-  // source's own node it is always the source, and this is not asked.
+  // The relay of the rows that `source` has for experts on `node`: the source itself, or a rank of
+  // that node. Of a source's own node it is always the source, and this is not asked.
   int (*relay)(const Topology&, int source, int node);
   // Whether a rank gets a token once for each of its choices there, instead of once.
   bool rowPerChoice = false;
@@ -44,7 +46,8 @@ const RouteAlgorithm* findRouteAlgorithm(std::string_view name);
 // Rows name their experts in 15 bits.
 inline constexpr int kMostExperts = 1 << 15;
 
-// Which EP position holds which experts: consecutive ones, and the first `count` % N_EP positions one more than others.
+// Which EP position holds which experts: consecutive ones, and the first `count` % N_EP positions
+// one more than others.
 struct Experts {
   Grid grid;
   int count = 1;
@@ -71,8 +74,9 @@ struct Paths {
 int relayOf(const Topology& topology, const Way& way, int source, int node);
 Paths pathsOf(const Topology& topology, const Way& way, int rank);
 
-// Rows that one rank gets from another, and the experts of each. Rows come chunk by chunk, in a chunk source by source, of
-// a source in the order of its tokens. Chunk i are the tokens [i * tokens / chunks, ...) of each source.
+// Rows that one rank gets from another, and the experts of each. Rows come chunk by chunk, in a
+// chunk source by source, of a source in the order of its tokens. Chunk i are the tokens [i *
+// tokens / chunks, ...) of each source.
 struct RowList {
   static constexpr std::uint16_t kFirst = 1 << 15;  // marks the first expert of a row
 
@@ -145,7 +149,8 @@ class Relay {
   struct Source {
     int rank, node;
     IndexedRows rows;
-    // What comes back for a row, in the order of the sum: entries [termBegins[row], termBegins[row + 1]) of terms.
+    // What comes back for a row, in the order of the sum: entries [termBegins[row], termBegins[row
+    // + 1]) of terms.
     std::vector<std::int32_t> termBegins;
     struct Term {
       std::int32_t destination, entry;  // of `destinations`, and of its rows
@@ -161,7 +166,8 @@ class Relay {
     std::vector<Origin> origins;  // by row
   };
 
-  // Lists of others: lists[i] is of the i-th of Paths::relayed of the rank's own node; its own is not looked at.
+  // Lists of others: lists[i] is of the i-th of Paths::relayed of the rank's own node; its own is
+  // not looked at.
   Relay(const Topology& topology, const Experts& experts, const Way& way, const Paths& paths,
         int rank, const Home& home, std::vector<RowList> lists);
 
@@ -171,8 +177,8 @@ class Relay {
   const Destination* to(int rank) const;
 };
 
-// What comes to a rank's own experts. A place is a row of its own for each choice, by expert, then by source, then in the
-// order of tokens.
+// What comes to a rank's own experts. A place is a row of its own for each choice, by expert, then
+// by source, then in the order of tokens.
 class Here {
  public:
   struct From {

@@ -1,8 +1,10 @@
-// Binomial scatter: the binomial gather backwards. Whoever has blocks of others sends half of them on.
+// Binomial scatter: the binomial gather backwards. Whoever has blocks of others sends half of them
+// on.
 //
 //   P = 6, root 0:    4, 5 ◀─ 0        2, 3 ◀─ 0        1 ◀─ 0   3 ◀─ 2   5 ◀─ 4
 //
-// Steps ceil(log2 P), messages 1 to each rank and ceil(log2 P) from the root; some blocks cross several times.
+// Steps ceil(log2 P), messages 1 to each rank and ceil(log2 P) from the root; some blocks cross
+// several times.
 #include "algorithms/registry.h"
 #include "algorithms/tree.h"
 

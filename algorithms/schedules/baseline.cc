@@ -20,8 +20,8 @@
 //     | un-permute, weighted
 //   output           [tokens]
 //
-// The ranks of an MP group bring the same batch, so every expert computes it N_MP times. Of these copies only the one
-// of the MP group's first rank counts for the gradients of experts.
+// The ranks of an MP group bring the same batch, so every expert computes it N_MP times. Of these
+// copies only the one of the MP group's first rank counts for the gradients of experts.
 //
 // Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (N_ESP - 1) x in the AllGather,
 // 2 (1 - 1 / N_ESP) y in the AllReduce, (1 - 1 / N_EP) y in the first EP-AlltoAll, and 1 / N_ESP of
@@ -47,9 +47,9 @@
 //     | un-permute, and the gate's part
 //   inputGradient    [tokens]
 //
-// The strict mirror would bring rows back in an EP-AlltoAll N_ESP times as large, and add them as tokens. Bytes that
-// leave a rank: (1 - 1 / N_ESP) y in the AllGather and in the ReduceScatter, and (1 - 1 / N_EP) y / N_ESP in each
-// EP-AlltoAll.
+// The strict mirror would bring rows back in an EP-AlltoAll N_ESP times as large, and add them as
+// tokens. Bytes that leave a rank: (1 - 1 / N_ESP) y in the AllGather and in the ReduceScatter, and
+// (1 - 1 / N_EP) y / N_ESP in each EP-AlltoAll.
 #include "algorithms/schedules/schedule.h"
 
 namespace moeccl::schedules {

@@ -27,7 +27,8 @@ class Chunks {
       if (phase.kind == Kind::exchange) stages.emplace_back();
     }
     for (const std::size_t i : before) repeat(i, 0);
-    // All start; in between each stage of a chunk goes beside the next one of the chunk before; and all end.
+    // All start; in between each stage of a chunk goes beside the next one of the chunk before; and
+    // all end.
     const std::size_t last = stages.size() - 1;
     const auto run = [&](std::size_t stage, std::size_t chunk) {
       for (const std::size_t i : stages[stage]) repeat(i, static_cast<int>(chunk));

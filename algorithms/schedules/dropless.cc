@@ -27,7 +27,8 @@ class Dropless {
   }
   Dim rows() const { return ofGroup_ ? Dim::batchRows : Dim::partRows; }
 
-  // Runs of rows instead of places: those of one expert lie together only where experts are computed.
+  // Runs of rows instead of places: those of one expert lie together only where experts are
+  // computed.
   Shape runs(const Shape& shape) const {
     if (!places(shape)) return shape;
     const bool shards = has(shape, Dim::esp) || has(shape, Dim::ranks);

@@ -1,5 +1,5 @@
-// PPMoE: the MP group holds all experts, and its ranks have all tokens already; only results need an
-// exchange (PPMoE 3.3). Every array is followed by [embedding]:
+// PPMoE: the MP group holds all experts, and its ranks have all tokens already; only results need
+// an exchange (PPMoE 3.3). Every array is followed by [embedding]:
 //
 //   input            [tokens]
 //     | gate, the same on all ranks of the MP group
@@ -12,12 +12,12 @@
 //     | AllReduce: adds experts and shards
 //   output           [tokens]
 //
-// No place is left empty, so nothing is padded; capacity only drops choices. Bytes that leave a rank, with
-// x = B L M s: 2 (1 - 1 / P) x.
+// No place is left empty, so nothing is padded; capacity only drops choices. Bytes that leave a
+// rank, with x = B L M s: 2 (1 - 1 / P) x.
 //
-// Backward is the mirror: experts one after another add to partial gradients of tokens and of the choices' weights;
-// an AllReduce of both makes them whole, [tokens] and [tokens][k], for the gate's backward, which is the same on all
-// ranks. Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
+// Backward is the mirror: experts one after another add to partial gradients of tokens and of the
+// choices' weights; an AllReduce of both makes them whole, [tokens] and [tokens][k], for the gate's
+// backward, which is the same on all ranks. Bytes that leave a rank: 2 (1 - 1 / P) (1 + k / M) x.
 #include "algorithms/schedules/schedule.h"
 
 namespace moeccl::schedules {

@@ -1,5 +1,6 @@
-// The list of all schedules. It is generated from algorithms/meson.build, where adding a schedule is one line; its
-// name there is its name everywhere, and in small letters its file and its function.
+// The list of all schedules. It is generated from algorithms/meson.build, where adding a schedule
+// is one line; its name there is its name everywhere, and in small letters its file and its
+// function.
 #pragma once
 
 #include <span>

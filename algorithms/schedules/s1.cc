@@ -19,14 +19,16 @@
 //
 // The gate's sums over the parts are gathered too, since the loss is that of the whole batch.
 //
-// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (1 - 1 / P) y / N_MP in dispatch and
-// in combine when every shard gets a copy of its own (flat), (1 - 1 / N_MP) x in the MP-AllGather.
+// Bytes that leave a rank, with x = B L M s, y = E T M N_ESP s: (1 - 1 / P) y / N_MP in dispatch
+// and in combine when every shard gets a copy of its own (flat), (1 - 1 / N_MP) x in the
+// MP-AllGather.
 //
-// Backward is the mirror: MP-Split, dispatch, experts, combine, MP-AllGather, and an AllReduce that adds the gate's
-// gradients by the parts. Beside that as many bytes leave a rank as forward.
+// Backward is the mirror: MP-Split, dispatch, experts, combine, MP-AllGather, and an AllReduce that
+// adds the gate's gradients by the parts. Beside that as many bytes leave a rank as forward.
 //
-// Without capacity (dropless) dispatch is an EP-AlltoAllv and an ESP-AllGather of the rows, and combine the same
-// backwards, which leave (1 - 1 / N_EP) k x / N_MP and (N_ESP - 1) k x / N_MP each way where experts have equal loads.
+// Without capacity (dropless) dispatch is an EP-AlltoAllv and an ESP-AllGather of the rows, and
+// combine the same backwards, which leave (1 - 1 / N_EP) k x / N_MP and (N_ESP - 1) k x / N_MP each
+// way where experts have equal loads.
 #include "algorithms/schedules/schedule.h"
 
 namespace moeccl::schedules {

@@ -1,5 +1,5 @@
-// S2: MP is paused after the gate and resumed with the combine (Parm III-B, figure 3(c); III-D). With
-// C = T / N_MP, the places per expert of one rank, and every array followed by [embedding]:
+// S2: MP is paused after the gate and resumed with the combine (Parm III-B, figure 3(c); III-D).
+// With C = T / N_MP, the places per expert of one rank, and every array followed by [embedding]:
 //
 //   input            [tokens]
 //     | gate, permute: the same on all ranks of the MP group
@@ -13,14 +13,14 @@
 //     | un-permute, weighted
 //   output           [tokens]
 //
-// Rank i of the MP group takes places [i C, (i + 1) C) of every expert to it. Capacity groups may cross
-// from one rank's places to the next.
+// Rank i of the MP group takes places [i C, (i + 1) C) of every expert to it. Capacity groups may
+// cross from one rank's places to the next.
 //
-// Bytes that leave a rank, with y = E T M N_ESP s: (1 - 1 / P) y / N_MP in the dispatch, as much in the
-// SAA, and in its MP-AllGather (1 - 1 / N_MP) y / N_ESP.
+// Bytes that leave a rank, with y = E T M N_ESP s: (1 - 1 / P) y / N_MP in the dispatch, as much in
+// the SAA, and in its MP-AllGather (1 - 1 / N_MP) y / N_ESP.
 //
-// Backward is the mirror, with as many bytes: the SAA's is MP-Split and dispatch, and the other way round. The
-// gradients of tokens and of the gate are the same on all ranks of the MP group.
+// Backward is the mirror, with as many bytes: the SAA's is MP-Split and dispatch, and the other way
+// round. The gradients of tokens and of the gate are the same on all ranks of the MP group.
 #include "algorithms/schedules/schedule.h"
 
 namespace moeccl::schedules {

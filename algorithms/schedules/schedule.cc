@@ -71,7 +71,8 @@ Table exchanged(Collective collective, GroupKind group, Table table) {
 // What has ended before a phase begins, phase by phase.
 class Order {
  public:
-  // The latest of those that the next phase has to wait for come first: they may wait for the others.
+  // The latest of those that the next phase has to wait for come first: they may wait for the
+  // others.
   std::vector<int> dependencies(const Schedule& schedule, std::size_t next) const {
     const Phase& phase = schedule.phases[next];
     std::vector<bool> known = behind(phase.stream);

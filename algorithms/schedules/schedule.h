@@ -1,14 +1,16 @@
-// A schedule is one pass of a Mixture-of-Experts layer as a value: which exchanges and which computations, on which
-// tables, in which order, and what waits for what. It names tables, never pointers, elements, or how anything is
-// computed or sent. So the same value is verified, priced, printed and mirrored.
+// A schedule is one pass of a Mixture-of-Experts layer as a value: which exchanges and which
+// computations, on which tables, in which order, and what waits for what. It names tables, never
+// pointers, elements, or how anything is computed or sent. So the same value is verified, priced,
+// printed and mirrored.
 //
-// Order. All ranks have the same schedule. A phase begins once those in its `after` and the earlier phases of its
-// stream have ended; nothing else orders phases of different streams. Stream 0 is the pass's own and does all
-// computation; the others hold exchanges that go on beside it. Ranks start exchanges in the order of the list, so the
-// ranks of a group start the same ones in the same order.
+// Order. All ranks have the same schedule. A phase begins once those in its `after` and the earlier
+// phases of its stream have ended; nothing else orders phases of different streams. Stream 0 is the
+// pass's own and does all computation; the others hold exchanges that go on beside it. Ranks start
+// exchanges in the order of the list, so the ranks of a group start the same ones in the same
+// order.
 //
-// Tables. A table is written by one phase, but for sums (Table::sum): phases add to those one after another, and the
-// first one sets them. Whoever reads a table comes after all who write it.
+// Tables. A table is written by one phase, but for sums (Table::sum): phases add to those one after
+// another, and the first one sets them. Whoever reads a table comes after all who write it.
 #pragma once
 
 #include <array>
@@ -29,8 +31,9 @@ enum class Pass : std::uint8_t { forward, backward };
 
 namespace schedules {
 
-// Sizes that a layer and its grid bring. A batch is the tokens of one MP group; a part is one rank's share of them,
-// padded; a chunk is one of as many equal pieces of a part as the schedule has chunks.
+// Sizes that a layer and its grid bring. A batch is the tokens of one MP group; a part is one
+// rank's share of them, padded; a chunk is one of as many equal pieces of a part as the schedule
+// has chunks.
 enum class Dim : std::uint8_t {
   mp,
   ep,
@@ -45,7 +48,7 @@ enum class Dim : std::uint8_t {
   chunkSlots,
   batchRows,  // of one expert: the choices of a batch that chose it, all of them
   partRows,   // of one expert: the same of a part
-  keptRows,  // the choices of a batch that have a place with one of the rank's own experts, expert after expert
+  keptRows,   // the choices that have a place with one of the rank's own experts, by expert
   embedding,
   choices,          // that a token has room for
   sums,             // what a gate sums up over a part
@@ -96,7 +99,7 @@ enum class Kind : std::uint8_t {
   exchange,  // a collective of a group
   split,     // what all ranks of a group have -> the rank's own part of it
   join,      // parts [mp][part] -> their batch; or the own part -> a batch that is zero elsewhere
-  gate,  // tokens -> routing, what the gate sums up, and without capacity how many rows each expert gets
+  gate,      // tokens -> routing, what the gate sums up, and (dropless) each expert's rows
   permute,   // tokens, routing -> rows of experts
   regroup,   // the same rows in another order
   experts,   // rows -> rows, each expert's its own through the rank's shard of it
@@ -108,24 +111,26 @@ enum class Kind : std::uint8_t {
 // Backward (Phase::backward), with D for gradients, and what forward had where it is needed:
 //   gate      D of weights, routing -> adds to D of tokens; D of the gate
 //   permute   D of rows, routing -> D of tokens
-//   experts   D of rows made, rows given -> D of rows given; D of experts, which stay on their ranks
+//   experts   D of rows made, rows given -> D of rows given; D of experts, which stay on their
+//             ranks
 //   combine   D of tokens, rows, routing -> D of rows, D of weights
 //   residual  D of tokens, tokens -> D of tokens, D of the branch
 struct Phase {
   Kind kind;
   std::string name;  // as in errors and prices: "EP-AlltoAll of the counts"
-  // Tables. An exchange fills writes[i] from reads[i]. Whatever deals with rows that are bound late reads the counts
-  // that bind them last.
+  // Tables. An exchange fills writes[i] from reads[i]. Whatever deals with rows that are bound late
+  // reads the counts that bind them last.
   std::vector<int> reads = {}, writes = {};
   bool backward = false;
   Collective collective = {};          // of exchanges
   GroupKind group = GroupKind::world;  // of exchanges, splits and joins
   int stream = 0;
   std::vector<int> after = {};  // earlier phases
-  // One expert after another, in step with the neighbours that say so too: no more than an expert's rows are there
-  // at a time.
+  // One expert after another, in step with the neighbours that say so too: no more than an expert's
+  // rows are there at a time.
   bool oneByOne = false;
-  // Of experts: each row comes once from each rank of an MP group; weights get the gradient of one of them.
+  // Of experts: each row comes once from each rank of an MP group; weights get the gradient of one
+  // of them.
   bool copies = false;
 
   bool operator==(const Phase&) const = default;
@@ -161,15 +166,15 @@ auto elements(const Shape& shape, Size size) {
   return product;
 }
 
-// Which collective carries an exchange: where rows are bound late, and ranks have different numbers of them, an
-// all-to-all-v does.
+// Which collective carries an exchange: where rows are bound late, and ranks have different numbers
+// of them, an all-to-all-v does.
 Collective carrier(const Schedule& schedule, const Phase& exchange);
 // How phases are named where nobody says otherwise: "MP-AllGather", "dispatch".
 std::string nameOf(Collective collective, GroupKind group);
 
-// Builds a schedule phase by phase; functions return the table that is made. build() adds what follows from the
-// phases: how many streams there are, and what each phase waits for beyond the order of its stream, which is whoever
-// writes what it reads, and who has added to what it adds to.
+// Builds a schedule phase by phase; functions return the table that is made. build() adds what
+// follows from the phases: how many streams there are, and what each phase waits for beyond the
+// order of its stream, which is whoever writes what it reads, and who has added to what it adds to.
 class Builder {
  public:
   Builder(std::string name, Pass pass);

@@ -1,5 +1,6 @@
-// Direct all-to-all among model-parallel groups: each rank exchanges whole blocks with the ranks of its
-// own index in the other groups. What groups have in common crosses mp times; to measure against.
+// Direct all-to-all among model-parallel groups: each rank exchanges whole blocks with the ranks of
+// its own index in the other groups. What groups have in common crosses mp times; to measure
+// against.
 //
 // Messages P / mp - 1 per rank.
 #include "algorithms/registry.h"

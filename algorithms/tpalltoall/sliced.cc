@@ -1,11 +1,11 @@
-// Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9): ranks of a group hold the same, so each
-// sends its share, one slice of every block, and the groups put the slices together.
+// Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9): ranks of a group hold the same,
+// so each sends its share, one slice of every block, and the groups put the slices together.
 //
 //   step 0:  (g, i) -> (other g, i): slice i
 //   step 1:  (g, i) -> (g, other i): slice i of the blocks from all groups
 //
-// Messages P / mp - 1 between groups and mp - 1 in the group per rank; bytes between groups mp times
-// fewer than direct's.
+// Messages P / mp - 1 between groups and mp - 1 in the group per rank; bytes between groups mp
+// times fewer than direct's.
 #include "algorithms/registry.h"
 
 namespace moeccl::tpalltoall {

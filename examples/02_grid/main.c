@@ -1,6 +1,6 @@
-/* A grid of ranks, one expert for each EP position, cut into a shard for each ESP position. Every rank
- * has a token for each expert, sends it to all of the expert's shards, and gets back the sum of what they
- * made of it. */
+/* A grid of ranks, one expert for each EP position, cut into a shard for each ESP position. Every
+ * rank has a token for each expert, sends it to all of the expert's shards, and gets back the sum
+ * of what they made of it. */
 #include "../common/launch.h"
 
 enum { kWidth = 4 }; /* numbers of a token */

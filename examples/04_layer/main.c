@@ -1,5 +1,5 @@
-/* One MoE layer learns to repeat its input: forward, backward, and a step of gradient descent, a few times
- * over. Each rank holds its experts, or shards of them, and its MP group's tokens. */
+/* One MoE layer learns to repeat its input: forward, backward, and a step of gradient descent, a
+ * few times over. Each rank holds its experts, or shards of them, and its MP group's tokens. */
 #include "../common/launch.h"
 
 /* launch.h comes first, as it asks for. */
@@ -60,7 +60,8 @@ int main(void) {
   config.training = 1;
   if (moecclMoeLayerCreate(grid, &config, &layer) != moecclSuccess) return fail("layer");
 
-  /* The layer says what the caller holds, and reads weights and writes gradients in the caller's memory. */
+  /* The layer says what the caller holds, and reads weights and writes gradients in the caller's
+   * memory. */
   moecclMoeLayerGetShapes(layer, &shapes);
   const size_t gateSize = kEmbedding * (size_t)config.experts;
   const size_t expertSize = (size_t)(shapes.localExperts * shapes.localHidden) * kEmbedding;
@@ -87,8 +88,8 @@ int main(void) {
   fillRandom(input, kTokens * kEmbedding, 1000 + (unsigned)(rank / shape.nMp), 1);
   for (step = 0; step < kSteps; ++step) {
     if (moecclMoeForward(layer, input, output, NULL) != moecclSuccess) return fail("forward");
-    /* Half the squared distance from the input; its gradient is the difference. All ranks count, each
-     * token nMp times. */
+    /* Half the squared distance from the input; its gradient is the difference. All ranks count,
+     * each token nMp times. */
     double sum = 0;
     for (i = 0; i < kTokens * kEmbedding; ++i) {
       output[i] -= input[i];
@@ -109,7 +110,8 @@ int main(void) {
 
     /* The input's gradient, which nobody needs here, takes the output's place. */
     if (moecclMoeBackward(layer, output, 0, output, NULL) != moecclSuccess) return fail("backward");
-    /* Those of experts are sums over all tokens already; the gate's is its MP group's, on each rank. */
+    /* Those of experts are sums over all tokens already; the gate's is its MP group's, on each
+     * rank. */
     if (moecclAllReduce(ofGate, ofGate, gateSize, moecclFloat32, moecclSum, comm, NULL) !=
         moecclSuccess)
       return fail("summing the gate's gradient");

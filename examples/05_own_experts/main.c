@@ -1,6 +1,7 @@
-/* A layer around the caller's own gate and experts, with two micro-batches in flight. The gate sends each token to two
- * experts by its number; expert e multiplies its rows by a number of its own, s(e), each shard by its share of that. So
- * outputs and gradients are known, and every schedule must give them. */
+/* A layer around the caller's own gate and experts, with two micro-batches in flight. The gate
+ * sends each token to two experts by its number; expert e multiplies its rows by a number of its
+ * own, s(e), each shard by its share of that. So outputs and gradients are known, and every
+ * schedule must give them. */
 #include "../common/launch.h"
 
 /* launch.h comes first, as it asks for. */
@@ -17,8 +18,8 @@ static int fail(const char* what) {
 /* What expert e multiplies its tokens by. */
 static float scaleOf(int64_t expert) { return 0.5f + 0.25f * (float)expert; }
 
-/* The experts: results = scale / shards x rows; backward the same of gradients. Returns what the gradients of the
- * scales add up to. */
+/* The experts: results = scale / shards x rows; backward the same of gradients. Returns what the
+ * gradients of the scales add up to. */
 static double runExperts(const moecclMoeRows_t* rows, const moecclMoeShapes_t* shapes, int shards,
                          int backward) {
   double sum = 0;

@@ -2,10 +2,11 @@
  *
  *   survive FOLDER [STEP]
  *
- * Experts, vectors of weights, are dealt to the ranks; each learns to be like a teacher. In every step each rank sends
- * samples to all experts, whose owners learn from them, and now and then all write their experts to FOLDER. After STEP
- * steps (50) the last rank kills itself. The others' next call returns an error; they shrink, deal all experts anew, take
- * them from the last checkpoint and go on from there. */
+ * Experts, vectors of weights, are dealt to the ranks; each learns to be like a teacher. In every
+ * step each rank sends samples to all experts, whose owners learn from them, and now and then all
+ * write their experts to FOLDER. After STEP steps (50) the last rank kills itself. The others' next
+ * call returns an error; they shrink, deal all experts anew, take them from the last checkpoint and
+ * go on from there. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* How the examples and the perf tools join a communicator: by environment variables. The first launcher in this table
- * whose two variables are set counts.
+/* How the examples and the perf tools join a communicator: by environment variables. The first
+ * launcher in this table whose two variables are set counts.
  *
  *   moeccl-lab run, shell scripts   MOECCL_RANK           MOECCL_NRANKS
  *   torchrun                        RANK                  WORLD_SIZE
@@ -9,14 +9,16 @@
  *
  * Rank 0 makes the unique id; the others get it
  *
- *   by a file     MOECCL_ID_FILE is the path of a file that does not exist yet, in a folder that every rank sees: rank 0
- *                 writes the id there, and removes it once all have joined
- *   over TCP      else, where MASTER_ADDR and MASTER_PORT are set, from rank 0's host: at MASTER_PORT, or one above where
- *                 torchrun keeps that for itself. Whoever connects gets the id: for trusted networks
- *   by a file     else, of the job's name in the working folder, where the launcher names its jobs (srun, Open MPI)
+ *   by a file     MOECCL_ID_FILE is the path of a file that does not exist yet, in a folder that
+ *                 every rank sees: rank 0 writes the id there, and removes it once all have joined
+ *   over TCP      else, where MASTER_ADDR and MASTER_PORT are set, from rank 0's host: at
+ *                 MASTER_PORT, or one above where torchrun keeps that for itself. Whoever connects
+ *                 gets the id: for trusted networks
+ *   by a file     else, of the job's name in the working folder, where the launcher names its jobs
+ *                 (srun, Open MPI)
  *
- * Without any of them the process is a communicator of one rank. Header only, C99 with POSIX; include it before any
- * other header. */
+ * Without any of them the process is a communicator of one rank. Header only, C99 with POSIX;
+ * include it before any other header. */
 #ifndef MOECCL_EXAMPLES_LAUNCH_H_
 #define MOECCL_EXAMPLES_LAUNCH_H_
 
@@ -138,7 +140,8 @@ static inline int launchTransfer(int fd, int out, char* bytes, size_t size) {
   return 0;
 }
 
-/* A socket that listens at the port on all of IPv4's addresses, IPv6's too where there are any; -1: none. */
+/* A socket that listens at the port on all of IPv4's addresses, IPv6's too where there are any; -1:
+ * none. */
 static inline int launchListen(const char* port) {
   const int families[] = {AF_INET6, AF_INET};
   int i, fd = -1;
@@ -246,7 +249,8 @@ static inline const struct LaunchVariables* launchVariables(void) {
   return NULL;
 }
 
-/* The path of the file by which ranks get the id, at `room` bytes; "": they get it over TCP. -1: there is no way. */
+/* The path of the file by which ranks get the id, at `room` bytes; "": they get it over TCP. -1:
+ * there is no way. */
 static inline int launchPath(const struct LaunchVariables* launcher, char* path, size_t room) {
   const char* given = getenv("MOECCL_ID_FILE");
   const char* job = launcher->job == NULL ? NULL : getenv(launcher->job);

@@ -36,9 +36,9 @@ struct Row {
 // Returns when all ranks have called it.
 void barrier(moecclComm_t comm);
 
-// Collective over `world`; every rank gets the whole row. Each pass is checked: every element of the
-// output, the loads of the experts, the dropped choices and the auxiliary loss. The caller's node is
-// counted from a barrier before the first timed pass to one after the last. Throws
+// Collective over `world`; every rank gets the whole row. Each pass is checked: every element of
+// the output, the loads of the experts, the dropped choices and the auxiliary loss. The caller's
+// node is counted from a barrier before the first timed pass to one after the last. Throws
 // std::invalid_argument, on all ranks alike, when there is no such algorithm.
 Row measure(moecclComm_t world, const Problem& problem, const Options& options,
             moecclSchedule_t schedule, const std::string& algorithm);

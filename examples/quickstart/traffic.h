@@ -16,10 +16,10 @@ struct Topology {
   int ranks() const { return static_cast<int>(nodeOfRank.size()); }
 };
 
-// Payload bytes that leave each node in one forward pass. `algorithm`: of dispatch and combine under
-// S1, "flat" or "dedup"; all-to-all algorithms all send the same. `capacity` is moecclMoeShapes_t's.
-// All-gathers and all-reduces are counted as the algorithm "linear" sends them, and grids as ordered by
-// moecclOrderEspEp.
+// Payload bytes that leave each node in one forward pass. `algorithm`: of dispatch and combine
+// under S1, "flat" or "dedup"; all-to-all algorithms all send the same. `capacity` is
+// moecclMoeShapes_t's. All-gathers and all-reduces are counted as the algorithm "linear" sends
+// them, and grids as ordered by moecclOrderEspEp.
 std::vector<std::int64_t> payloadLeaving(const Topology& topology, const moecclGridShape_t& grid,
                                          const moecclMoeConfig_t& config, std::int64_t capacity,
                                          moecclSchedule_t schedule, const std::string& algorithm);

@@ -1,5 +1,6 @@
-// Causal attention of several heads, which the ranks of an MP group share: each has its heads' columns of the
-// first matrices and rows of the last, and the sum of what they contribute is the output.
+// Causal attention of several heads, which the ranks of an MP group share: each has its heads'
+// columns of the first matrices and rows of the last, and the sum of what they contribute is the
+// output.
 #pragma once
 
 #include <cstdint>

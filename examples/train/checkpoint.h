@@ -1,5 +1,5 @@
-// The state of training as one file: whole tensors, so that any number of ranks in any grid can go on
-// from it.
+// The state of training as one file: whole tensors, so that any number of ranks in any grid can go
+// on from it.
 //
 //   moeccl-train 1                      and, a line each:
 //   made NAME VALUE                     what it was made with and need not be kept
@@ -31,14 +31,15 @@ void agree(const Team& team, const std::string& error);
 
 // Where a file is written that takes the place of another once it is complete.
 inline std::string draftOf(const std::string& path) { return path + ".draft"; }
-// What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or "".
+// What a file of rank 0 is to be replaced with, whole or not at all. Returns what went wrong, or
+// "".
 std::string replaceFile(const std::string& path, const std::string& contents);
 // What would go wrong, as far as can be told without contents, or "". Leaves the file as it is.
 std::string tryToReplace(const std::string& path);
 bool isThere(const std::string& path);
 
-// What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0 reads.
-// Collective. Throws std::runtime_error, on all ranks alike.
+// What a file was made with, as its header says: `with`. Its numbers are not looked at. Rank 0
+// reads. Collective. Throws std::runtime_error, on all ranks alike.
 std::vector<Setting> settingsIn(const std::string& path, const Team& team);
 
 class Checkpoint {
@@ -51,12 +52,12 @@ class Checkpoint {
   std::int64_t weights() const;
 
   // Rank 0 writes; an old file is replaced once the new one is complete. Collective. Throws
-  // std::runtime_error, on all ranks alike, when the file cannot be written; ends the process when ranks
-  // that should hold the same do not.
+  // std::runtime_error, on all ranks alike, when the file cannot be written; ends the process when
+  // ranks that should hold the same do not.
   void save(std::int64_t step) const;
 
-  // Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the file
-  // cannot be read, is no checkpoint, not a whole one, or was made with other settings.
+  // Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the
+  // file cannot be read, is no checkpoint, not a whole one, or was made with other settings.
   std::int64_t load();
   // Of the file that was loaded.
   std::uint64_t hash() const { return hash_; }

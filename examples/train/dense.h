@@ -43,7 +43,8 @@ class LayerNorm {
 // Each row becomes its softmax.
 void softmax(Real* logits, std::int64_t rows, std::int64_t columns);
 
-// What a row of probabilities should be: at least a target character, perhaps also a teacher's probabilities.
+// What a row of probabilities should be: at least a target character, perhaps also a teacher's
+// probabilities.
 struct Lesson {
   const std::int32_t* targets;    // [rows]
   const Real* teacher = nullptr;  // [rows][columns], or nullptr
@@ -56,8 +57,8 @@ struct Losses {
   double divergence = 0;    // Kullback and Leibler's: of t log(t / p), t being the teacher's
 };
 
-// The losses of softmax(logits); logits become the gradient of `scale` times (cross entropy + weight x
-// divergence).
+// The losses of softmax(logits); logits become the gradient of `scale` times (cross entropy +
+// weight x divergence).
 Losses learn(Real* logits, const Lesson& lesson, std::int64_t rows, std::int64_t columns,
              double scale);
 

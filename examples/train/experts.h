@@ -12,8 +12,8 @@ namespace train {
 
 class Experts {
  public:
-  // Collective. `config.training` must be 1. Throws std::invalid_argument, on all ranks alike, when the
-  // layer does not fit the grid.
+  // Collective. `config.training` must be 1. Throws std::invalid_argument, on all ranks alike, when
+  // the layer does not fit the grid.
   Experts(const Team& team, Parameters& parameters, const std::string& name,
           const moecclMoeConfig_t& config);
   void initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const;

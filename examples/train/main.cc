@@ -1,4 +1,5 @@
-// Trains a small language model with MoE layers on English text, character by character, on all ranks.
+// Trains a small language model with MoE layers on English text, character by character, on all
+// ranks.
 #include "../common/launch.h"
 
 // launch.h comes first, as it asks for.

@@ -28,9 +28,9 @@ moecclMoeConfig_t layerOf(const ModelConfig& config, std::int64_t block,
   return layer;
 }
 
-// What moeccl does not check, or not on ranks of other stages. Places are T / g in each of g groups, and T is rounded up to a multiple
-// of g and of N_MP: with N_MP a divisor of g they are the same on every grid, and with g a divisor of the
-// tokens nothing is padded.
+// What moeccl does not check, or not on ranks of other stages. Places are T / g in each of g
+// groups, and T is rounded up to a multiple of g and of N_MP: with N_MP a divisor of g they are the
+// same on every grid, and with g a divisor of the tokens nothing is padded.
 void requireFit(const Team& team, const ModelConfig& config) {
   const int nMp = team.shape().nMp;
   const auto text = [](std::int64_t number) { return std::to_string(number); };
@@ -99,8 +99,8 @@ Model::Model(const Team& team, Parameters& parameters, const ModelConfig& config
              moecclSchedule_t schedule)
     : config_((requireFit(team, config), config)),
       firstBlock_(team.stage() * config.blocks / team.stages()) {
-  // In the order in which a token meets them, so that stages one after the other have the tensors of
-  // one stage alone, in its order.
+  // In the order in which a token meets them, so that stages one after the other have the tensors
+  // of one stage alone, in its order.
   if (team.stage() == 0) {
     characters_ = &parameters.add("characters", Holders::kAll,
                                   wholeOf(1, config.characters, config.embedding));
@@ -230,7 +230,8 @@ void Model::output() {
            config_.tokens(), characters, size, Into::kSet);
 }
 
-// From the gradient of the logits to that of the stream, at once: nothing is kept of what output() read.
+// From the gradient of the logits to that of the stream, at once: nothing is kept of what output()
+// read.
 void Model::outputBackward() {
   const std::int64_t characters = config_.characters, size = config_.embedding;
   multiply(output_->gradient, characters, {in_.data(), size, true}, {logits_.data(), characters},

@@ -1,5 +1,5 @@
-// A character-level transformer whose blocks are causal attention and a MoE layer: one stage's part of it,
-// with room for the samples of one pass.
+// A character-level transformer whose blocks are causal attention and a MoE layer: one stage's part
+// of it, with room for the samples of one pass.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,9 @@ struct ModelConfig {
       0;  // hidden units of an expert that all tokens pass, in each block; 0: none
   double capacityFactor = 1.25;
   std::int64_t context = 64;
-  // Samples that an MP group takes through the model at once. The auxiliary loss and the capacity of experts
-  // are about these, and would be others if they were about whatever share of the batch a group has.
+  // Samples that an MP group takes through the model at once. The auxiliary loss and the capacity
+  // of experts are about these, and would be others if they were about whatever share of the batch
+  // a group has.
   std::int64_t samples = 4;
   // Of the samples taken at once. A multiple of every N_MP that is to compute the same function.
   std::int64_t capacityGroups = 8;
@@ -52,23 +53,24 @@ class Model {
   Model(const Team& team, Parameters& parameters, const ModelConfig& config,
         moecclSchedule_t schedule);
 
-  // After Parameters::allocate(). Of models that share parameters one initialises them, and all bind theirs.
+  // After Parameters::allocate(). Of models that share parameters one initialises them, and all
+  // bind theirs.
   void initialise(Parameters& parameters) const;
   void bind() const;
 
-  // [tokens][embedding], the same on all ranks of the MP group: what the blocks add to. The stage before fills
-  // it ahead of forward, the stage behind with its gradient ahead of backward.
+  // [tokens][embedding], the same on all ranks of the MP group: what the blocks add to. The stage
+  // before fills it ahead of forward, the stage behind with its gradient ahead of backward.
   std::vector<Real>& stream() { return stream_; }
 
-  // `inputs` are the first stage's and `lesson` the last one's, of [samples][context] tokens, the same on all ranks
-  // of the MP group. Collective over the stage.
+  // `inputs` are the first stage's and `lesson` the last one's, of [samples][context] tokens, the
+  // same on all ranks of the MP group. Collective over the stage.
   Outcome forward(const std::int32_t* inputs, const Lesson& lesson, double lossScale);
   // Of the last forward: adds to gradients those of lossScale x (losses summed over tokens) +
   // auxiliaryScale x (auxiliary losses). Collective over the stage.
   void backward(const std::int32_t* inputs, double auxiliaryScale);
 
-  // What the model, which is one stage, expects to follow: [tokens][characters], valid until the next call.
-  // Collective.
+  // What the model, which is one stage, expects to follow: [tokens][characters], valid until the
+  // next call. Collective.
   const Real* probabilities(const std::int32_t* inputs);
 
   // Of each of its blocks.

@@ -76,8 +76,8 @@ void Parameters::zeroGradients() {
 }
 
 void Parameters::reduceGradients() {
-  // Each rank of an MP group has computed the same gradients of what all ranks hold. The mean of them is
-  // summed, not one: so not even rounding can drive replicas apart.
+  // Each rank of an MP group has computed the same gradients of what all ranks hold. The mean of
+  // them is summed, not one: so not even rounding can drive replicas apart.
   std::vector<Real>& common = stores_[indexOf(Holders::kAll)].gradients;
   team_.sumOverStage(common.data(), common.size());
   const Real share = Real{1} / static_cast<Real>(team_.shape().nMp);

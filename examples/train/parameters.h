@@ -11,7 +11,8 @@
 
 namespace train {
 
-// Which ranks of a stage hold a tensor, and so what is left to do about its gradient after a backward pass.
+// Which ranks of a stage hold a tensor, and so what is left to do about its gradient after a
+// backward pass.
 enum class Holders {
   kAll,       // every rank of the stage all of it: sum over MP groups
   kMpGroup,   // the ranks of each MP group a part each: sum over MP groups
@@ -60,8 +61,8 @@ class Parameters {
  public:
   explicit Parameters(const Team& team) : team_(team) {}
 
-  // Declares a tensor, or finds the one that has been declared by this name; the reference stays valid.
-  // Before allocate().
+  // Declares a tensor, or finds the one that has been declared by this name; the reference stays
+  // valid. Before allocate().
   const Parameter& add(const std::string& name, Holders holders, const Part& part);
   // Once, after the last add(): memory, zeroed.
   void allocate();
@@ -81,8 +82,8 @@ class Parameters {
 
   // All there is to know of a tensor at the end of a step: its values and Adam's two moments.
   static constexpr int kStates = 3;
-  // Writes the caller's part of one state where it belongs in the whole tensor, if the caller speaks for it.
-  // Local, as what follows.
+  // Writes the caller's part of one state where it belongs in the whole tensor, if the caller
+  // speaks for it. Local, as what follows.
   void tell(const Parameter& parameter, int state, std::vector<Real>& whole) const;
   // Whether the caller's part is like that, bit for bit: numbers that are none, too.
   bool holds(const Parameter& parameter, int state, const std::vector<Real>& whole) const;

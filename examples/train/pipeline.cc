@@ -7,7 +7,8 @@ namespace train {
 
 Pipeline::Pipeline(moecclComm_t world, const Team& team, std::size_t count)
     : team_(team), count_(count), received_(count) {
-  // Link s joins stages s and s + 1; even ones are made first, then odd ones, as a rank has one of each.
+  // Link s joins stages s and s + 1; even ones are made first, then odd ones, as a rank has one of
+  // each.
   for (const int parity : {0, 1}) {
     const bool behind = team.stage() % 2 == parity;
     const int link = behind ? team.stage() : team.stage() - 1;

@@ -1,5 +1,5 @@
-// Numbers that depend on nothing but a seed, a name and an index: every rank can draw its own part of
-// a model or a batch, in any order, and all the parts fit.
+// Numbers that depend on nothing but a seed, a name and an index: every rank can draw its own part
+// of a model or a batch, in any order, and all the parts fit.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The numbers that the model computes with: float, or double in the program train_double, where rounding is
-// too small for a token to choose another expert by it.
+// The numbers that the model computes with: float, or double in the program train_double, where
+// rounding is too small for a token to choose another expert by it.
 #pragma once
 
 #include <moeccl/moeccl.h>

@@ -1,5 +1,6 @@
 // A trained model whose expectations another one learns, as MoS does in the first part of training
-// (DeepSpeed-MoE 4.2): more can be learned from how likely all characters are than from the one that came.
+// (DeepSpeed-MoE 4.2): more can be learned from how likely all characters are than from the one
+// that came.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@ namespace train {
 
 class Teacher {
  public:
-  // From a checkpoint, on the team's grid, which is one stage. It takes as many samples at once as `student`,
-  // and knows the same `text` (as in a checkpoint's settings). Collective. Throws std::runtime_error or
-  // std::invalid_argument, on all ranks alike.
+  // From a checkpoint, on the team's grid, which is one stage. It takes as many samples at once as
+  // `student`, and knows the same `text` (as in a checkpoint's settings). Collective. Throws
+  // std::runtime_error or std::invalid_argument, on all ranks alike.
   Teacher(const std::string& path, const Team& team, const ModelConfig& student,
           const std::string& text, moecclSchedule_t schedule);
 

@@ -1,4 +1,5 @@
-// The ranks that train one model: stages of a pipeline, each with a grid, and the groups over which they sum.
+// The ranks that train one model: stages of a pipeline, each with a grid, and the groups over which
+// they sum.
 #pragma once
 
 #include <moeccl/moeccl.h>
@@ -11,8 +12,8 @@
 
 namespace train {
 
-// Says what and why, and ends the process: after a failed collective nothing can go on. Peers are told
-// by the launcher, or notice by themselves.
+// Says what and why, and ends the process: after a failed collective nothing can go on. Peers are
+// told by the launcher, or notice by themselves.
 [[noreturn]] void fail(const std::string& what, moecclComm_t comm = nullptr);
 
 // Fails unless `result` is success.
@@ -22,8 +23,9 @@ inline void require(moecclResult_t result, const char* what, moecclComm_t comm =
 
 class Team {
  public:
-  // `stages`, which divide the ranks, of consecutive ranks. Collective over `world`, which must outlive
-  // the team. Throws std::invalid_argument, on all ranks alike, when the grid does not fit a stage.
+  // `stages`, which divide the ranks, of consecutive ranks. Collective over `world`, which must
+  // outlive the team. Throws std::invalid_argument, on all ranks alike, when the grid does not fit
+  // a stage.
   Team(moecclComm_t world, int stages, const moecclGridShape_t& shape);
   ~Team();
   Team(const Team&) = delete;
@@ -51,8 +53,9 @@ class Team {
   void sumOverMpGroups(Real* values, std::size_t count) const { sum(values, count, peers_); }
   void sumOverWorld(double* values, std::size_t count) const;
 
-  // Runs a step that may fail on some ranks or in some stages alone. Where it throws on one rank, std::invalid_argument
-  // with that text is thrown on all; that of the first such rank. Collective over the world.
+  // Runs a step that may fail on some ranks or in some stages alone. Where it throws on one rank,
+  // std::invalid_argument with that text is thrown on all; that of the first such rank. Collective
+  // over the world.
   void agree(const std::function<void()>& step) const;
 
   // The bits of the one rank that has set any, on all ranks: the others bring zeros.

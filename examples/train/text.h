@@ -15,8 +15,9 @@ struct Text {
   std::uint64_t hash = 0;             // of the text
 };
 
-// The files, one after the other, which every rank reads for itself. Collective over `world`. Throws
-// std::runtime_error, on all ranks alike, where a rank cannot read them or has read something else.
+// The files, one after the other, which every rank reads for itself. Collective over `world`.
+// Throws std::runtime_error, on all ranks alike, where a rank cannot read them or has read
+// something else.
 Text readText(const std::vector<std::string>& paths, moecclComm_t world);
 
 // Appends what the file has. Local. False, and errno, if it cannot be read.
@@ -26,8 +27,8 @@ bool readFile(const std::string& path, std::string& contents);
 constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325;
 std::uint64_t hashOf(const void* bytes, std::size_t size, std::uint64_t hash = kHashBegin);
 
-// Sample `sample` of all that training draws: context + 1 characters of the text, the last context of
-// which are what the first context are to be continued with.
+// Sample `sample` of all that training draws: context + 1 characters of the text, the last context
+// of which are what the first context are to be continued with.
 const std::int32_t* sampleOf(const Text& text, std::uint64_t seed, std::int64_t sample,
                              std::int64_t context);
 

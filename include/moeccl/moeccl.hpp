@@ -1,5 +1,6 @@
-// moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes. Header only, over
-// moeccl.h, whose comments say what each call does; everything here forwards to it and hides nothing: get() is the handle.
+// moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes.
+// Header only, over moeccl.h, whose comments say what each call does; everything here forwards to
+// it and hides nothing: get() is the handle.
 #ifndef MOECCL_MOECCL_HPP_
 #define MOECCL_MOECCL_HPP_
 
@@ -33,8 +34,9 @@ inline void check(moecclResult_t result, moecclComm_t comm = nullptr) {
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
 }
 
-// The code of an element type. Of other types, such as the 16-bit floats of a framework, specialise it:
-//   template <> struct moeccl::DataType<at::BFloat16> { static constexpr moecclDataType_t kValue = moecclBfloat16; };
+// The code of an element type. Of other types, such as the 16-bit floats of a framework, specialise
+//   it: template <> struct moeccl::DataType<at::BFloat16> { static constexpr moecclDataType_t
+//   kValue = moecclBfloat16; };
 template <typename T, typename = void>
 struct DataType;
 template <typename T>
@@ -109,7 +111,8 @@ class Event {
   std::unique_ptr<std::remove_pointer_t<moecclEvent_t>, Destroy> event_;
 };
 
-// The ranks that call each other. Destroyed without waiting for peers (moecclCommRelease); close() waits.
+// The ranks that call each other. Destroyed without waiting for peers (moecclCommRelease); close()
+// waits.
 class Communicator {
  public:
   // Takes over a handle.
@@ -120,7 +123,8 @@ class Communicator {
     check(moecclCommInitRankConfig(&made, ranks, id, rank, config));
     return Communicator(made);
   }
-  // allgather(send, recv, bytes): bytes of every rank, in the order of the ranks; returns whether it went well.
+  // allgather(send, recv, bytes): bytes of every rank, in the order of the ranks; returns whether
+  // it went well.
   template <typename AllGather>
   static Communicator init(int ranks, int rank, AllGather&& allgather,
                            const moecclConfig_t* config = nullptr) {

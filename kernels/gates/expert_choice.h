@@ -3,9 +3,9 @@
 //   S = softmax(logits), over the experts of each token;  of every capacity group each expert takes
 //   the tokens with its largest S, as many as it has places, with weight S
 //
-// So all places are filled as long as there are tokens, no loss is needed, and a token has from none
-// to all of the experts: choice e of a token is expert e. S is compared as it is handed out, in
-// Real; of equal ones the earlier token is taken. An expert's places are in token order, for the
+// So all places are filled as long as there are tokens, no loss is needed, and a token has from
+// none to all of the experts: choice e of a token is expert e. S is compared as it is handed out,
+// in Real; of equal ones the earlier token is taken. An expert's places are in token order, for the
 // sake of the copies; the paper has them in the order of S.
 #pragma once
 
@@ -51,15 +51,16 @@ struct ExpertChoiceRule {
   }
 };
 
-// The order of floats as one of unsigned numbers, with NaN and minus infinity as comparable has them.
+// The order of floats as one of unsigned numbers, with NaN and minus infinity as comparable has
+// them.
 MOECCL_DEVICE inline std::uint32_t sortable(float value) {
   const float least = std::numeric_limits<float>::lowest();
   const auto bits = std::bit_cast<std::uint32_t>(value >= least ? value + 0.0f : least);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000;
 }
 
-// The second half of the gate for one group and expert, as chooseTokens of rule.h, by several lanes that
-// search for the smallest key to be taken, bit by bit.
+// The second half of the gate for one group and expert, as chooseTokens of rule.h, by several lanes
+// that search for the smallest key to be taken, bit by bit.
 template <typename Lanes>
 MOECCL_DEVICE void chooseTokens(const Lanes& lanes, const Config& config, std::int64_t tokens,
                                 std::int64_t group, std::int64_t expert, std::int32_t* chosen,

@@ -10,9 +10,9 @@
 //   backward   of any part, from the gradients of the weights and of the sums
 //
 // However a batch is cut into parts, its choices, weights and places have the same bits, random
-// ones included: they depend on the token, its index in the batch and its capacity group alone. Ranks
-// that gate the same tokens agree on these bits when they run the same C library, on CPUs for which
-// it takes the same code; softmax chooses and places alike even where exp differs.
+// ones included: they depend on the token, its index in the batch and its capacity group alone.
+// Ranks that gate the same tokens agree on these bits when they run the same C library, on CPUs for
+// which it takes the same code; softmax chooses and places alike even where exp differs.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,8 @@ struct Config {
   // noisy: how much of the loss each of its two parts is.
   double importanceWeight = 1;
   double loadWeight = 1;
-  // sigmoid: experts lie in expertGroups equal consecutive groups, of which topGroups serve a token.
+  // sigmoid: experts lie in expertGroups equal consecutive groups, of which topGroups serve a
+  // token.
   std::int32_t expertGroups = 1;
   std::int32_t topGroups = 1;
   double routingScale = 1;          // of the weights
@@ -57,7 +58,8 @@ struct Config {
 // "" where all is well; else the first field that is wrong, its value and what would be right.
 std::string problem(const Config& config);
 
-// Choices per token, absent ones included: config.choices, or with expertChoice one for each expert.
+// Choices per token, absent ones included: config.choices, or with expertChoice one for each
+// expert.
 std::int32_t width(const Config& config);
 // Doubles of logits per token.
 std::int64_t logitsPerToken(const Config& config);

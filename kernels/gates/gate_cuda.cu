@@ -56,8 +56,8 @@ struct Block {
   __device__ static int index() { return static_cast<int>(threadIdx.x); }
 };
 
-// The memory of a block: of one token for each warp that is at work, before them sums [3][experts] where it chooses.
-// It is shared where there is room for one warp's, else a piece of the workspace.
+// The memory of a block: of one token for each warp that is at work, before them sums [3][experts]
+// where it chooses. It is shared where there is room for one warp's, else a piece of the workspace.
 struct BlockMemory {
   TokenMemories tokens;
   std::int64_t sumsBytes, warps;

@@ -1,6 +1,6 @@
-// The gates of gate.h on a GPU: the same steps, rules, order of choices and places; exp and its kin may differ
-// from the C library's in the last bit. All addresses are the GPU's, but where `Config` and `Part` say
-// otherwise.
+// The gates of gate.h on a GPU: the same steps, rules, order of choices and places; exp and its kin
+// may differ from the C library's in the last bit. All addresses are the GPU's, but where `Config`
+// and `Part` say otherwise.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,12 @@
 
 namespace moeccl::cuda {
 
-// Every kind of gate, on float tokens. Calls put work on a stream and return; none allocates. They may share a
-// workspace where they share a stream. All throw Error.
+// Every kind of gate, on float tokens. Calls put work on a stream and return; none allocates. They
+// may share a workspace where they share a stream. All throw Error.
 class Gate {
  public:
-  // For parts of up to `tokens` tokens, in up to `groups` capacity groups. problem(config) must be "".
+  // For parts of up to `tokens` tokens, in up to `groups` capacity groups. problem(config) must be
+  // "".
   Gate(const gates::Config& config, std::int64_t tokens, std::int64_t groups);
 
   // Bytes of memory that begin at a multiple of 256.

@@ -1,5 +1,5 @@
-// The product of tokens with a gate's weights on a CPU: chains, as parts.h describes them. logits_tile.h has that for
-// GPUs.
+// The product of tokens with a gate's weights on a CPU: chains, as parts.h describes them.
+// logits_tile.h has that for GPUs.
 #pragma once
 
 #include <algorithm>

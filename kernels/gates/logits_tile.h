@@ -1,5 +1,5 @@
-// The product of tokens with a gate on a GPU, of which one thread block makes a tile; the bits are those of a CPU.
-// Nothing here needs a GPU.
+// The product of tokens with a gate on a GPU, of which one thread block makes a tile; the bits are
+// those of a CPU. Nothing here needs a GPU.
 #pragma once
 
 #include <cmath>
@@ -44,8 +44,8 @@ struct LogitsTile {
   static constexpr int kColumns = kExperts / kThreadExperts;  // threads side by side
   static constexpr int kRows = kTokens / kThreadTokens;
   static_assert(kColumns * kRows == kThreads);
-  // A warp fetches inputs of 4 tokens, 8 neighbours each: whole sectors of memory. With 4 numbers between the rows it
-  // puts them into 32 banks.
+  // A warp fetches inputs of 4 tokens, 8 neighbours each: whole sectors of memory. With 4 numbers
+  // between the rows it puts them into 32 banks.
   static constexpr int kNeighbours = 8;
   static constexpr int kTokensAtOnce = kThreads / kNeighbours, kDepthAtOnce = kThreads / kExperts;
 

@@ -10,10 +10,10 @@
 
 namespace moeccl::gates {
 
-// A logit is made of chains: sums of so many products each, in the order of the embedding, by fused multiply-adds in
-// the inputs' own type. The chains are added in double, in their order. So every logit depends on its token and the
-// gate alone, to the last bit, and not on the tokens around it: schedules that gate different parts of a batch, and
-// CPUs and GPUs, agree on every choice.
+// A logit is made of chains: sums of so many products each, in the order of the embedding, by fused
+// multiply-adds in the inputs' own type. The chains are added in double, in their order. So every
+// logit depends on its token and the gate alone, to the last bit, and not on the tokens around it:
+// schedules that gate different parts of a batch, and CPUs and GPUs, agree on every choice.
 constexpr int kChain = 32;
 
 // Takes the place of NaN and of minus infinity where values are compared: still below all others,
@@ -21,8 +21,8 @@ constexpr int kChain = 32;
 constexpr double kLowest = std::numeric_limits<double>::lowest();
 MOECCL_DEVICE inline double comparable(double value) { return value > kLowest ? value : kLowest; }
 
-// The experts of the `choices` largest of `keys`, which hold no NaN; equal ones by rising number. Keys that
-// other lanes have written, and `chosen` if they may still read it, need a sync before.
+// The experts of the `choices` largest of `keys`, which hold no NaN; equal ones by rising number.
+// Keys that other lanes have written, and `chosen` if they may still read it, need a sync before.
 template <typename Lanes>
 MOECCL_DEVICE void largest(const Lanes& lanes, const double* keys, std::int32_t experts,
                            std::int32_t choices, std::int32_t* chosen) {

@@ -22,7 +22,8 @@ struct GatePass {
   }
 };
 
-// Of one token. A rule's scratch, weights [width] and gradients of logits [logitsPerToken], which choosing needs not.
+// Of one token. A rule's scratch, weights [width] and gradients of logits [logitsPerToken], which
+// choosing needs not.
 struct TokenMemory {
   Scratch scratch;
   double *weights, *dLogits;

@@ -1,23 +1,25 @@
-// What sets one gate apart from the others. One header per gate has its rule, all in double: nothing
-// but what happens to one token, and the loss. A rule is code for several lanes that work on a token together
-// (kernels/lanes.h): one on a CPU, a warp on a GPU. Its members, all static:
+// What sets one gate apart from the others. One header per gate has its rule, all in double:
+// nothing but what happens to one token, and the loss. A rule is code for several lanes that work
+// on a token together (kernels/lanes.h): one on a CPU, a warp on a GPU. Its members, all static:
 //
 //   doubles(config), ints(config)   scratch
 //   choose(lanes, config, token, scratch, chosen, weights)
 //       sets chosen and weights [width]
 //   addTerms(lanes, config, token, scratch, chosen, weights, terms)
-//       adds to terms [2][experts], what the loss is made of, from what choose has left. The lanes may be others, more
-//       of them, and nothing is synchronised
+//       adds to terms [2][experts], what the loss is made of, from what choose has left. The lanes
+//       may be others, more of them, and nothing is synchronised
 //   differentiate(lanes, config, token, scratch, chosen, dWeights, dTerms, dLogits)
-//       adds to dLogits [logitsPerToken]. dWeights [width] is 0 where nothing is chosen; dTerms [2][experts]
+//       adds to dLogits [logitsPerToken]. dWeights [width] is 0 where nothing is chosen; dTerms
+//       [2][experts]
 //   loss(lanes, config, terms, scale, dTerms)
-//       terms, dTerms [sections][2][experts]: sets dTerms to the gradient of scale * loss, and returns the
-//       loss. There is at least one token
+//       terms, dTerms [sections][2][experts]: sets dTerms to the gradient of scale * loss, and
+//       returns the loss. There is at least one token
 //
-// What a rule writes, all lanes may read behind it, but terms. Expert e of terms and of dLogits is its owner's.
+// What a rule writes, all lanes may read behind it, but terms. Expert e of terms and of dLogits is
+// its owner's.
 //
-// To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a header with its
-// rule, which is named in withRule (rules.h), and plain loops in tests/kernels/gates_plain.cc,
+// To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a header with
+// its rule, which is named in withRule (rules.h), and plain loops in tests/kernels/gates_plain.cc,
 // by which all tests of kernels know it. For the layer: its place in moecclMoeGate_t, in
 // src/moe/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
 #pragma once

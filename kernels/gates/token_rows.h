@@ -1,5 +1,5 @@
-// How the sums of a batch are made on a GPU: rows of neighbouring tokens of one section are summed by one
-// block each, then the rows, always in the same order.
+// How the sums of a batch are made on a GPU: rows of neighbouring tokens of one section are summed
+// by one block each, then the rows, always in the same order.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace moeccl::gates {
 
-// The rows of some tokens of a batch. Where rows begin does not depend on the part: the first and the last may
-// be short.
+// The rows of some tokens of a batch. Where rows begin does not depend on the part: the first and
+// the last may be short.
 struct TokenRows {
   static constexpr std::int64_t kTokens = 8;
 
@@ -58,8 +58,8 @@ inline std::int64_t mostTokenRows(const Config& config, std::int64_t tokens) {
   return tokens / TokenRows::kTokens + 2 * sections;
 }
 
-// What one block sums over a row, and what the rows are summed to: [3][experts], the choices of each expert and
-// the two terms of the loss.
+// What one block sums over a row, and what the rows are summed to: [3][experts], the choices of
+// each expert and the two terms of the loss.
 template <typename Lanes>
 MOECCL_DEVICE void addRows(const Lanes& lanes, const TokenRows& rows, std::int64_t experts,
                            const double* sumsOfRows, std::int64_t item, double* sums) {

@@ -21,9 +21,9 @@ struct World {
   int shardOf(int rank) const;
 };
 
-// Which data a block holds: what `source` has for `destination`, whatever these number in a collective;
-// two that everybody may take for one another have the same numbers. Of a sum a rank has one of `terms`
-// terms: its elements at the places that are its own, and zeros.
+// Which data a block holds: what `source` has for `destination`, whatever these number in a
+// collective; two that everybody may take for one another have the same numbers. Of a sum a rank
+// has one of `terms` terms: its elements at the places that are its own, and zeros.
 struct BlockData {
   int source;
   int destination;
@@ -57,8 +57,8 @@ struct MeasuredCollective {
   bool toRoot = false;
   // In place, the smaller buffer begins at this block of the larger one; nullptr: not in place.
   int (*inPlaceBlock)(int rank);
-  // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what leaves a
-  // rank over what is in its larger buffer.
+  // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what
+  // leaves a rank over what is in its larger buffer.
   double (*busFactor)(const World& world);
   moecclResult_t (*call)(const CollectiveCall& call);
 };

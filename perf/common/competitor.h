@@ -18,7 +18,8 @@ class Competitor {
   Competitor(const Competitor&) = delete;
   Competitor& operator=(const Competitor&) = delete;
 
-  // Blocks of `count` elements. Collective. Throws std::runtime_error. On a GPU it has only been enqueued.
+  // Blocks of `count` elements. Collective. Throws std::runtime_error. On a GPU it has only been
+  // enqueued.
   virtual void exchange(const void* send, void* recv, std::size_t count, const DataType& type) = 0;
   // After an exchange that is looked at: moves the result where the others leave theirs.
   virtual void settle(const void*, void*, std::size_t, const DataType&) {}
@@ -46,8 +47,8 @@ struct DestroyGrid {
 };
 using Grid = std::unique_ptr<moecclGrid, DestroyGrid>;
 
-// On a communicator of its own, split from `comm`, whose memory is `memory`. Collective over it. `world` and
-// `memory` must outlive it.
+// On a communicator of its own, split from `comm`, whose memory is `memory`. Collective over it.
+// `world` and `memory` must outlive it.
 std::unique_ptr<Competitor> makeCompetitor(const MeasuredCollective& collective, const World& world,
                                            const std::string& algorithm, moecclComm_t comm,
                                            Memory& memory);

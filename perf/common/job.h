@@ -14,8 +14,9 @@ namespace moeccl::perf {
 
 class Job {
  public:
-  // From mpirun if that started this process, else from the environment of examples/common/launch.h. Its
-  // communicator is of options.memory. Collective. Throws std::runtime_error.
+  // From mpirun if that started this process, else from the environment of
+  // examples/common/launch.h. Its communicator is of options.memory. Collective. Throws
+  // std::runtime_error.
   explicit Job(const Options& options);
 
   int rank() const { return rank_; }
@@ -55,8 +56,8 @@ class Job {
   int ranks_ = 1;
 };
 
-// The rest of main() of a tool with ranks: they join, do `work`, which returns the exit code, and leave
-// together. Whoever fails takes the others down.
+// The rest of main() of a tool with ranks: they join, do `work`, which returns the exit code, and
+// leave together. Whoever fails takes the others down.
 int runRanks(const char* tool, const Options& options, const std::function<int(Job&)>& work);
 
 }  // namespace moeccl::perf

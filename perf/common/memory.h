@@ -31,9 +31,9 @@ class Memory {
   virtual void synchronize() = 0;
 };
 
-// A GPU is this rank's: the one of its number on its node, as its launcher has it, or else of its rank, counted
-// around where there are not so many. It becomes the current one. Throws std::runtime_error, with what is
-// missing.
+// A GPU is this rank's: the one of its number on its node, as its launcher has it, or else of its
+// rank, counted around where there are not so many. It becomes the current one. Throws
+// std::runtime_error, with what is missing.
 std::unique_ptr<Memory> openMemory(moecclMemory_t kind);
 // In cuda_memory.cc, or cuda_memory_absent.cc where there is no CUDA to build with.
 std::unique_ptr<Memory> openCudaMemory();

@@ -1,4 +1,5 @@
-// All that moeccl-perf knows of MPI; mpi_competitor.cc where it is there, mpi_competitor_absent.cc where it is not.
+// All that moeccl-perf knows of MPI; mpi_competitor.cc where it is there, mpi_competitor_absent.cc
+// where it is not.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The data that a check moves: every element of every block is distinguishable from its neighbours,
-// from other blocks and from another iteration's, in any data type. Where it is summed, every element is
-// one rank's term and zero in all others', so that sums are exact.
+// from other blocks and from another iteration's, in any data type. Where it is summed, every
+// element is one rank's term and zero in all others', so that sums are exact.
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,8 @@ struct Spread {
 // Of at least one value.
 Spread spreadOf(std::vector<double> values);
 
-// The value below which a share `at`, from 0 to 1, of at least one value lies; between two of them in
-// proportion.
+// The value below which a share `at`, from 0 to 1, of at least one value lies; between two of them
+// in proportion.
 double quantileOf(std::vector<double> values, double at);
 
 struct Quartiles {

@@ -6,8 +6,8 @@
 
 namespace moeccl::perf {
 
-// Seconds, over all processors, that this machine wanted to run and was not let, since it started, from the text
-// of /proc/stat; 0 where that does not say. In steps of a clock tick, mostly 10 ms.
+// Seconds, over all processors, that this machine wanted to run and was not let, since it started,
+// from the text of /proc/stat; 0 where that does not say. In steps of a clock tick, mostly 10 ms.
 double stolenSeconds(std::istream& stat);
 
 // From its construction on. What was timed meanwhile is not what the machine takes by itself.

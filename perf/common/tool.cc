@@ -23,7 +23,8 @@ std::optional<int> answered(const char* tool, const std::string& error, const st
     return kWrongArguments;
   }
   if (text.empty()) return std::nullopt;
-  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the others.
+  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the
+  // others.
   if (speaksForAll()) std::fputs(text.c_str(), stdout);
   return EXIT_SUCCESS;
 }

@@ -7,8 +7,8 @@
 
 namespace moeccl::perf {
 
-// Everything that is wrong with the arguments is said in `error`, else it is empty. `text` is what to
-// print instead of running, as for --help.
+// Everything that is wrong with the arguments is said in `error`, else it is empty. `text` is what
+// to print instead of running, as for --help.
 template <typename Options>
 struct Parsed {
   Options options;
@@ -16,8 +16,8 @@ struct Parsed {
   std::string text;
 };
 
-// Whether this process is the one of a run that says what concerns all of them. Known before they have
-// found each other.
+// Whether this process is the one of a run that says what concerns all of them. Known before they
+// have found each other.
 bool speaksForAll();
 
 // Where there is nothing to run, says what there is to say and returns the exit code.

@@ -129,8 +129,8 @@ void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
   Add add;
   if (ofGrid) {
     cluster.grid = grid;
-    // A profile holds grids apart, also where they are alike to this collective, and collectives, also where they
-    // have the same plan.
+    // A profile holds grids apart, also where they are alike to this collective, and collectives,
+    // also where they have the same plan.
     add = [&](const Point& point) {
       for (const std::size_t alike : target.grids)
         for (const SampleName& name : namesOf(point.candidate.collective->name,
@@ -147,7 +147,8 @@ void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
                    false, point.bytes, point.seconds);
     };
   }
-  // On a GPU a call between two barriers would be that of its launch, too, which in a layer is hidden.
+  // On a GPU a call between two barriers would be that of its launch, too, which in a layer is
+  // hidden.
   const Calls calls = options_.memory == moecclMemoryHost ? Calls::apart : Calls::inARow;
   Subject subject{{}, world, comm, patternOfRank(rank) == patternOfRank(0), calls};
   // Groups that lie otherwise are offered the same, but other algorithms may be one there.

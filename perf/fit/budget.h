@@ -6,16 +6,16 @@
 
 namespace moeccl::perf {
 
-// Parts (exchanges, collectives, layers) consist of units that count alike. What a unit leaves of its share
-// goes to all that come later.
+// Parts (exchanges, collectives, layers) consist of units that count alike. What a unit leaves of
+// its share goes to all that come later.
 class Budget {
  public:
   explicit Budget(double seconds) : seconds_(seconds) {}
 
   // Returns the part's number. `weight`: of the whole part, beside the others'.
   std::size_t addPart(double weight, std::size_t units);
-  // When the next unit of a part should be over if it begins at `now`; a time that is not after `now` where
-  // nothing is left. Seconds since the beginning, as all times here.
+  // When the next unit of a part should be over if it begins at `now`; a time that is not after
+  // `now` where nothing is left. Seconds since the beginning, as all times here.
   double until(std::size_t part, double now) const;
   void finishUnit(std::size_t part, double began, double now);
 

@@ -8,7 +8,8 @@
 
 namespace moeccl::perf {
 
-// An algorithm that takes longer than this many times the fastest is not waited for, and may be given up.
+// An algorithm that takes longer than this many times the fastest is not waited for, and may be
+// given up.
 inline constexpr double kHopeless = 4;
 
 struct Candidate {
@@ -28,20 +29,21 @@ struct TimedCandidate {
 // The least `last`.
 double fastestOf(const std::vector<TimedCandidate>& candidates);
 
-// Called once for each size, when `last` is known; `before`: fastestOf() the size before. Where latency is all,
-// nobody is hopeless: what takes many steps may still move the most bytes. So a size counts only where bytes cost
-// the fastest something, and against those alone that do not catch up.
+// Called once for each size, when `last` is known; `before`: fastestOf() the size before. Where
+// latency is all, nobody is hopeless: what takes many steps may still move the most bytes. So a
+// size counts only where bytes cost the fastest something, and against those alone that do not
+// catch up.
 void dropHopeless(std::vector<TimedCandidate>& candidates, double before);
 
-// Those that may be the fastest between the last two sizes, where another is at the one than at the other: samples at
-// these two do not say from which size on. None where the fastest is the same.
+// Those that may be the fastest between the last two sizes, where another is at the one than at the
+// other: samples at these two do not say from which size on. None where the fastest is the same.
 std::vector<TimedCandidate> contested(const std::vector<TimedCandidate>& candidates);
 
 struct Halves {
   std::vector<TimedCandidate> lower, upper;
 };
-// `candidates` took `halfway` at a size between the two: those contested on either side of it. None where the fastest
-// at one end is little slower at the other, too.
+// `candidates` took `halfway` at a size between the two: those contested on either side of it. None
+// where the fastest at one end is little slower at the other, too.
 Halves halve(const std::vector<TimedCandidate>& candidates, const std::vector<double>& halfway);
 
 }  // namespace moeccl::perf

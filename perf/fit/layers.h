@@ -24,9 +24,9 @@ struct LayersMeasured {
   std::int64_t cutAt = 0;    // tokens for which there was no time; 0: none
 };
 
-// Every rank computes such a layer by itself, all at once, for ever more tokens, until one pass takes tens
-// of milliseconds or Team::elapsed() is about `until`. Adds samples where `profile` is not nullptr.
-// Collective. Throws as takeTurns().
+// Every rank computes such a layer by itself, all at once, for ever more tokens, until one pass
+// takes tens of milliseconds or Team::elapsed() is about `until`. Adds samples where `profile` is
+// not nullptr. Collective. Throws as takeTurns().
 LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerKind& kind,
                              double until, const std::function<void(std::int64_t)>& showTokens,
                              ProfileBuilder* profile);

@@ -15,8 +15,8 @@ namespace moeccl::perf {
 // For training. All ranks have the same tokens and gate.
 class MeasuredLayer {
  public:
-  // `memory`: the grid's, which must outlive this. Collective over the grid, as forward and backward are.
-  // Throws std::runtime_error.
+  // `memory`: the grid's, which must outlive this. Collective over the grid, as forward and
+  // backward are. Throws std::runtime_error.
   MeasuredLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, Memory& memory);
 
   void forward();

@@ -16,8 +16,8 @@ double quantile(const std::vector<double>& sorted, double part) {
   return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-// How many values may be left out at each end: the median lies outside of what is between when so few of n
-// fall on one side of it, which coins would do with that probability.
+// How many values may be left out at each end: the median lies outside of what is between when so
+// few of n fall on one side of it, which coins would do with that probability.
 std::size_t leftOut(std::size_t n) {
   double exactly = std::pow(0.5, static_cast<double>(n)), atMost = exactly;
   std::size_t k = 0;

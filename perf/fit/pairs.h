@@ -12,8 +12,8 @@ struct Pairing {
   std::string text;          // "1x2": in a node, "2x1": between two, as textOfPattern()
 };
 
-// Rank 0 has a partner in each of them: neighbours in nodes, and ranks of one place in neighbouring nodes.
-// Without those that there are not.
+// Rank 0 has a partner in each of them: neighbours in nodes, and ranks of one place in neighbouring
+// nodes. Without those that there are not.
 std::vector<Pairing> pairingsOf(std::span<const int> nodeOfRank);
 
 }  // namespace moeccl::perf

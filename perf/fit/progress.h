@@ -1,5 +1,5 @@
-// What a run is doing, on rank 0's standard error: one line that is rewritten on a terminal, else a line
-// every few seconds.
+// What a run is doing, on rank 0's standard error: one line that is rewritten on a terminal, else a
+// line every few seconds.
 #pragma once
 
 #include <string>

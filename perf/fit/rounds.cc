@@ -55,8 +55,8 @@ double meanOf(const std::vector<double>& slowest) {
   return std::accumulate(slowest.begin(), slowest.end(), 0.0) / static_cast<double>(slowest.size());
 }
 
-// Of each turn, so that they last as long as a block should. The first call of each makes what later ones
-// find ready.
+// Of each turn, so that they last as long as a block should. The first call of each makes what
+// later ones find ready.
 std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, const Rounds& rounds) {
   std::vector<double> once;
   for (const Turn& turn : turns) {

@@ -36,7 +36,8 @@ std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig
 }
 
 constexpr std::int64_t kMostChunks = 4, kChunkedTokens = 512;
-// Small layers one after another, as training has them: alone, they would begin with what the barrier leaves.
+// Small layers one after another, as training has them: alone, they would begin with what the
+// barrier leaves.
 constexpr double kBlockSeconds = 20e-3;
 
 }  // namespace

@@ -24,9 +24,9 @@ struct SchedulesMeasured {
   bool cut = false;          // there was no time for it
 };
 
-// Forward and backward passes of `kind` under the grid's schedules, in turns. The grid's communicator chooses
-// algorithms by what `profile` has so far. Adds samples where `profile` is not nullptr. Collective. Throws as
-// takeTurns().
+// Forward and backward passes of `kind` under the grid's schedules, in turns. The grid's
+// communicator chooses algorithms by what `profile` has so far. Adds samples where `profile` is not
+// nullptr. Collective. Throws as takeTurns().
 SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moecclGrid_t grid,
                                    const moecclGridShape_t& shape, const WholeKind& kind,
                                    double until, ProfileBuilder* profile);

@@ -12,8 +12,8 @@
 namespace moeccl::perf {
 namespace {
 
-// Not a power of two, at which transports change their ways: there, every sample would have the end of a message
-// fall as well as it can.
+// Not a power of two, at which transports change their ways: there, every sample would have the end
+// of a message fall as well as it can.
 constexpr std::uint64_t kStep = 3;
 // Of two sizes: samples in between say nothing more of where another algorithm becomes the fastest.
 constexpr double kCloseSizes = 1.1;

@@ -32,13 +32,14 @@ struct Swept {
   std::size_t cutAt = 0;  // the first size for which there was no time; 0: none
 };
 
-// Until Team::elapsed() is about `until`. Calls `showSize` with each size. Collective over all ranks. Throws
-// as takeTurns() and makeCompetitor().
+// Until Team::elapsed() is about `until`. Calls `showSize` with each size. Collective over all
+// ranks. Throws as takeTurns() and makeCompetitor().
 Swept sweep(Team& team, const FitOptions& options, const Subject& subject, double until,
             const std::function<void(std::size_t)>& showSize);
 
-// With the algorithms to measure, the same on all ranks: those that are likely to be the fastest for some size.
-// `cluster` has the subject's communicator or grid; NULL on ranks whose time does not count. Collective.
+// With the algorithms to measure, the same on all ranks: those that are likely to be the fastest
+// for some size. `cluster` has the subject's communicator or grid; NULL on ranks whose time does
+// not count. Collective.
 std::vector<Candidate> candidatesFor(const Job& job, const FitOptions& options,
                                      const MeasuredCollective& collective,
                                      const moecclCluster_t* cluster);

@@ -14,8 +14,8 @@
 namespace moeccl::perf {
 
 struct Target {
-  // Measured in turns, as they do the same: more than one are combine and, where MP groups have one rank,
-  // combineallgather.
+  // Measured in turns, as they do the same: more than one are combine and, where MP groups have one
+  // rank, combineallgather.
   std::vector<const MeasuredCollective*> collectives;
   moecclGroup_t group;  // moecclGroupWorld: of the grid
   // Places among all grids of those that have it. It is measured on the first of them.
@@ -30,8 +30,9 @@ struct SampleName {
   std::int64_t times;  // as many bytes of the send buffer
 };
 
-// Of what a grid's collective with this algorithm, measured on `measured`, is also a sample on the grid `shape`, which
-// has the same EP and ESP groups: itself, and what has the same plan. None where MP groups matter, and differ.
+// Of what a grid's collective with this algorithm, measured on `measured`, is also a sample on the
+// grid `shape`, which has the same EP and ESP groups: itself, and what has the same plan. None
+// where MP groups matter, and differ.
 std::vector<SampleName> namesOf(std::string_view collective, const std::string& algorithm,
                                 const moecclGridShape_t& measured, const moecclGridShape_t& shape);
 
@@ -42,7 +43,8 @@ const MeasuredCollective& collectiveNamed(std::string_view name);
 std::vector<int> membersOf(const moecclGridShape_t& shape, moecclGroup_t group, int rank,
                            int ranks);
 
-// The node of each member, nodes numbered by their first member: groups that look alike have equal ones.
+// The node of each member, nodes numbered by their first member: groups that look alike have equal
+// ones.
 std::vector<int> patternOf(std::span<const int> members, std::span<const int> nodeOfRank);
 
 // "2x4": 2 nodes with 4 ranks each; "1x3+1x1". Not in the order of the ranks.

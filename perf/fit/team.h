@@ -1,5 +1,5 @@
-// How the ranks stay together while they measure: what depends on a clock, or on a signal, is decided from
-// what all of them know.
+// How the ranks stay together while they measure: what depends on a clock, or on a signal, is
+// decided from what all of them know.
 #pragma once
 
 #include <chrono>
@@ -26,13 +26,13 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   const Job& job() const { return job_; }
-  // The largest of all ranks' values at each place, the same on all ranks. Collective, as are the others;
-  // all throw Interrupted.
+  // The largest of all ranks' values at each place, the same on all ranks. Collective, as are the
+  // others; all throw Interrupted.
   std::vector<double> slowest(const std::vector<double>& mine);
   void barrier();
 
-  // Whether this rank sleeps while it waits in those, since others are measured that share its node. On a GPU
-  // ranks wait as ever: what others share are links.
+  // Whether this rank sleeps while it waits in those, since others are measured that share its
+  // node. On a GPU ranks wait as ever: what others share are links.
   void setAsleep(bool asleep) { asleep_ = asleep; }
 
   // Seconds from the beginning to the last slowest(), on rank 0's clock.

@@ -36,15 +36,16 @@ class Grids {
 
 class LayerCandidate {
  public:
-  // Collective. Where the layer and its grid do not offer the schedule, offered() is false and reason()
-  // the library's. Throws std::runtime_error.
+  // Collective. Where the layer and its grid do not offer the schedule, offered() is false and
+  // reason() the library's. Throws std::runtime_error.
   LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids);
 
   const Setting& setting() const { return setting_; }
   bool offered() const { return handle_ != nullptr; }
   const std::string& reason() const { return reason_; }
   moecclMoeShapes_t shapes() const;
-  // The schedule that is followed, and the plans of its exchanges: candidates of a layer with equal work do the same.
+  // The schedule that is followed, and the plans of its exchanges: candidates of a layer with equal
+  // work do the same.
   struct Work {
     struct Exchange {
       moecclPass_t pass;

@@ -18,8 +18,9 @@ std::vector<float> randomFloats(std::int64_t count, double scale, std::uint64_t 
 
 }  // namespace
 
-// Scales keep activations of order 1. Everyone's gate must be the same, tokens those of the MP group, and b2
-// the same on the shards of an expert; which values the rest has is each rank's own business.
+// Scales keep activations of order 1. Everyone's gate must be the same, tokens those of the MP
+// group, and b2 the same on the shards of an expert; which values the rest has is each rank's own
+// business.
 Data::Data(const Layer& layer, const moecclMoeShapes_t& shapes, moecclPass_t pass, int rank,
            std::uint64_t seed) {
   const std::int64_t embedding = layer.embedding, hidden = shapes.localHidden;

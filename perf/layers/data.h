@@ -17,8 +17,8 @@ struct ResultArray {
   std::span<const float> values;
 };
 
-// The caller's part of the weights, the tokens of its MP group, and what becomes of them. Values are the
-// same in every run. With moecclPassForward there are no gradients.
+// The caller's part of the weights, the tokens of its MP group, and what becomes of them. Values
+// are the same in every run. With moecclPassForward there are no gradients.
 class Data {
  public:
   Data(const Layer& layer, const moecclMoeShapes_t& shapes, moecclPass_t pass, int rank,

@@ -1,5 +1,5 @@
-// Random numbers that are the same on every rank and with every standard library, whose distributions and
-// shuffles differ.
+// Random numbers that are the same on every rank and with every standard library, whose
+// distributions and shuffles differ.
 #pragma once
 
 #include <cstddef>

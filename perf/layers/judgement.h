@@ -20,16 +20,16 @@ struct Best {
 };
 Best bestOf(const std::vector<Timed>& timed);
 
-// The candidate of a schedule with automatic algorithms; moecclScheduleAuto: the library's own choice of both.
-// Nothing where it was not measured.
+// The candidate of a schedule with automatic algorithms; moecclScheduleAuto: the library's own
+// choice of both. Nothing where it was not measured.
 std::optional<std::size_t> candidateOf(const std::vector<Timed>& timed, moecclSchedule_t schedule);
 
 // What a choice has cost.
 struct Verdict {
   double regret;  // its median over the best candidate's, less 1; never negative
   bool right;     // it follows the best candidate's schedule, whatever the algorithms
-  // It cannot be told from the best: it is the best, or its times from first to third quartile overlap the
-  // best one's, or its regret is no more than the noise.
+  // It cannot be told from the best: it is the best, or its times from first to third quartile
+  // overlap the best one's, or its regret is no more than the noise.
   bool withinNoise;
 };
 Verdict judge(const std::vector<Timed>& timed, const Best& best, std::size_t chosen);
@@ -47,8 +47,8 @@ Summary summaryOf(const std::vector<Verdict>& verdicts);
 // |predicted - measured| / measured.
 double predictionError(double predicted, double measured);
 
-// Times of the baseline over those of another schedule, both with automatic algorithms; of auto, with all of
-// it. Nothing where it was not measured.
+// Times of the baseline over those of another schedule, both with automatic algorithms; of auto,
+// with all of it. Nothing where it was not measured.
 std::optional<double> speedupOf(const std::vector<Timed>& timed, moecclSchedule_t schedule);
 
 }  // namespace moeccl::perf::layers

@@ -41,8 +41,9 @@ struct Times {
   std::vector<double> disturbed;  // by what is outside of this machine
 };
 
-// The largest difference over the largest element, both over all ranks: a rank's part may well be nothing but
-// zeros, and so may be all of the gate's gradient, as with one expert. Infinite where something is not finite.
+// The largest difference over the largest element, both over all ranks: a rank's part may well be
+// nothing but zeros, and so may be all of the gate's gradient, as with one expert. Infinite where
+// something is not finite.
 double errorOf(const Job& job, std::span<const float> expected, std::span<const float> actual) {
   double largest = 0, difference = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -117,8 +118,8 @@ class LayerBenchmark {
   }
 
  private:
-  // Turns of those candidates; adds the times. Disturbed turns are repeated, but not more often than there are
-  // repetitions; then they count.
+  // Turns of those candidates; adds the times. Disturbed turns are repeated, but not more often
+  // than there are repetitions; then they count.
   void takeTurns(std::vector<Timed>& timed, const std::vector<std::size_t>& entries,
                  int repetitions, Draws& draws) {
     const auto wanted = static_cast<std::size_t>(repetitions);

@@ -1,5 +1,5 @@
-// moeccl-layers: whole MoE layers under every schedule, and how good the automatic choice of one is. See
-// perf/layers/README.md.
+// moeccl-layers: whole MoE layers under every schedule, and how good the automatic choice of one
+// is. See perf/layers/README.md.
 #include <cstdlib>
 #include <optional>
 

@@ -1,5 +1,6 @@
 // one-layer: a single MoE layer, pass after pass, for whoever watches the process, such as
-// perf/scripts/profile_layer.py. Each rank prints when, by the clock that `perf record -k CLOCK_MONOTONIC` uses.
+// perf/scripts/profile_layer.py. Each rank prints when, by the clock that `perf record -k
+// CLOCK_MONOTONIC` uses.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -31,8 +31,9 @@ Chosen always(const Outcome& outcome, moecclSchedule_t schedule) {
 
 constexpr int kS1 = moecclScheduleS1, kS2 = 3, kAuto = moecclScheduleAuto;
 
-// Parm (INFOCOM 2024), table IV. Testbed A: 8 x RTX4090, PCIe 4.0, one node. B: 8 nodes of 4 x RTX2080Ti, PCIe
-// 3.0, 100 Gb/s; two of its three columns (8, 16 and 32 GPUs) are printed in each row.
+// Parm (INFOCOM 2024), table IV. Testbed A: 8 x RTX4090, PCIe 4.0, one node. B: 8 nodes of 4 x
+// RTX2080Ti, PCIe 3.0, 100 Gb/s; two of its three columns (8, 16 and 32 GPUs) are printed in each
+// row.
 struct Published {
   int schedule, nMp, nEsp;
   double testbedA, testbedBFirst, testbedBSecond;

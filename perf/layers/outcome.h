@@ -26,8 +26,8 @@ struct Rule {
   moecclSchedule_t always;  // of rules that do not ask
 };
 
-// The library's own choice first: auto as it was measured. Then Parm's Algorithm 1, as published and
-// corrected, and each schedule taken always; all of these with automatic algorithms.
+// The library's own choice first: auto as it was measured. Then Parm's Algorithm 1, as published
+// and corrected, and each schedule taken always; all of these with automatic algorithms.
 std::vector<Rule> rules();
 std::optional<Verdict> verdictOf(const Rule& rule, const Outcome& outcome);
 // Nothing where it has no verdict on any layer.

@@ -10,7 +10,8 @@ ParmTimes parmTimes(const Layer& layer, const ParmLines& lines, bool published) 
   double y = static_cast<double>(layer.topK) * layer.capacityFactor * x * esp;
   if (published) y *= static_cast<double>(layer.embedding);
 
-  // Our lines are over what a rank puts in: a part of x, y / N_MP without the shards' copies, and what is combined.
+  // Our lines are over what a rank puts in: a part of x, y / N_MP without the shards' copies, and
+  // what is combined.
   const double gather = lines.gather(x / mp * kBytes);
   const double exchange = lines.exchange(y / mp / esp * kBytes);
   const double overlapped = lines.overlapped((published ? y : y / mp) * kBytes);

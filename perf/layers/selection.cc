@@ -24,7 +24,8 @@ std::vector<Prediction> byModel(const moecclCluster_t& cluster, const moecclMoeC
   return predictions;
 }
 
-// By the line of the algorithm that is the fastest for so many bytes. Among one rank nothing is exchanged.
+// By the line of the algorithm that is the fastest for so many bytes. Among one rank nothing is
+// exchanged.
 double lineAt(const moecclCluster_t& cluster, int ranks, const char* collective, double bytes) {
   if (ranks == 1) return 0;
   const auto choices = algorithmChoices(cluster, collective, static_cast<std::size_t>(bytes), 1);

@@ -14,7 +14,7 @@ namespace moeccl::perf::layers {
 
 // By what a schedule is chosen.
 enum SelectionRule {
-  kRuleModel,  // the library's: every schedule, every collective by its fastest algorithm, local work
+  kRuleModel,      // the library's: schedules, fastest algorithms, local work
   kRuleParm,       // Parm's Algorithm 1 as published
   kRuleCorrected,  // the same, corrected (perf/layers/parm.h)
   kRules

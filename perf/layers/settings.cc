@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::array kScheduleNames = {"auto", "baseline", "S1", "S2", "PPMoE"};
 
-// By schedule: the algorithms of its exchanges, one collective after the other, each time with the others left to the
-// library. Those that the library chooses itself are not timed again.
+// By schedule: the algorithms of its exchanges, one collective after the other, each time with the
+// others left to the library. Those that the library chooses itself are not timed again.
 const std::vector<std::vector<std::string>> kAlgorithms = {
     {},
     {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical", "allreduce=ring",

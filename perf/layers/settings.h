@@ -21,8 +21,8 @@ struct Setting {
 // As in MOECCL_SCHEDULE.
 std::string scheduleName(moecclSchedule_t schedule);
 
-// Every schedule that the library has, with automatic algorithms and then with those that matter for it;
-// the last is auto.
+// Every schedule that the library has, with automatic algorithms and then with those that matter
+// for it; the last is auto.
 std::vector<Setting> settings();
 
 }  // namespace moeccl::perf::layers

@@ -106,15 +106,16 @@ Layer scaled(const Layer& layer, int scale) {
 }
 
 double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule, moecclPass_t pass) {
-  // The baseline computes all tokens of an MP group on each of its ranks, the others share them out.
+  // The baseline computes all tokens of an MP group on each of its ranks, the others share them
+  // out.
   const double share = schedule == moecclScheduleBaseline ? 1 : layer.grid.nMp;
   const double ranks = layer.grid.nEp * layer.grid.nEsp;
   const double places = ranks * static_cast<double>(layer.capacity()) / share;  // of one expert
   const double localExperts = static_cast<double>(layer.experts) / layer.grid.nEp;
   const double matrix = std::max(localExperts * places, static_cast<double>(layer.tokens())) *
                         static_cast<double>(layer.embedding);
-  // Two matrices of the layer, and about as much on the way through collectives; for a backward pass up to two
-  // more are kept, and hidden units have gradients.
+  // Two matrices of the layer, and about as much on the way through collectives; for a backward
+  // pass up to two more are kept, and hidden units have gradients.
   const double hidden = places * static_cast<double>(layer.hidden) / layer.grid.nEsp;
   return isTraining(pass) ? kFloat * (6 * matrix + 3 * hidden) : kFloat * (4 * matrix + hidden);
 }

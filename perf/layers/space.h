@@ -33,16 +33,17 @@ struct Layer {
 // The largest --scale: the smallest layers have embeddings and hidden sizes of 8 then.
 inline constexpr int kLargestScale = 128;
 
-// `count` layers for `ranks` ranks. Every N_MP and N_ESP of table III that divides `ranks` is taken once
-// before any is taken again; all else is drawn independently: B, L, M / N_ESP, H / N_ESP, f, E / N_EP from
-// {1, 2}, and k from {1, 2} unless `topK` is above 0. Nothing that is given changes what else is drawn.
+// `count` layers for `ranks` ranks. Every N_MP and N_ESP of table III that divides `ranks` is taken
+// once before any is taken again; all else is drawn independently: B, L, M / N_ESP, H / N_ESP, f, E
+// / N_EP from {1, 2}, and k from {1, 2} unless `topK` is above 0. Nothing that is given changes
+// what else is drawn.
 std::vector<Layer> drawLayers(int ranks, int count, std::uint64_t seed, std::int64_t topK);
 
 // L, M and H divided by `scale`, a power of two up to kLargestScale.
 Layer scaled(const Layer& layer, int scale);
 
-// What one rank allocates for a layer under a schedule, roughly: the matrices of places, what collectives
-// keep on their way, the experts' hidden units, and what is kept for a backward pass.
+// What one rank allocates for a layer under a schedule, roughly: the matrices of places, what
+// collectives keep on their way, the experts' hidden units, and what is kept for a backward pass.
 double bytesOfSchedule(const Layer& layer, moecclSchedule_t schedule, moecclPass_t pass);
 // What one rank allocates for a layer once, whatever the schedules: weights, tokens and results.
 double bytesOfData(const Layer& layer, moecclPass_t pass);

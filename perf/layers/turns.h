@@ -9,8 +9,8 @@
 
 namespace moeccl::perf::layers {
 
-// Every candidate has one turn, each time in another order: what came before slows some down, and nobody
-// always follows the same one. Returns what `turn` returned, by candidate.
+// Every candidate has one turn, each time in another order: what came before slows some down, and
+// nobody always follows the same one. Returns what `turn` returned, by candidate.
 std::vector<double> inTurns(std::size_t candidates, Draws& draws,
                             const std::function<double(std::size_t)>& turn);
 

@@ -124,7 +124,8 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
     for (Result& result : results)
       result.wrong = check(*result.competitor, result.inPlace, count, type);
 
-  // What came before, another library's turn above all, slows some down: nobody always follows the same one.
+  // What came before, another library's turn above all, slows some down: nobody always follows the
+  // same one.
   std::vector<std::size_t> order(results.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<double> mine;

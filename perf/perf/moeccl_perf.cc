@@ -1,4 +1,5 @@
-// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See perf/perf/README.md.
+// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See
+// perf/perf/README.md.
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -15,8 +16,8 @@ namespace {
 
 constexpr int kWrongData = 1;
 
-// Where no grid is asked for: MP and ESP groups are as large as nodes, which are consecutive ranks under most
-// launchers.
+// Where no grid is asked for: MP and ESP groups are as large as nodes, which are consecutive ranks
+// under most launchers.
 World worldOf(const Options& options, const Job& job) {
   World world{job.ranks(), options.grid, options.experts};
   if (!options.collective->usesGrid || world.grid.nMp > 0) return world;

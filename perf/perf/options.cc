@@ -57,8 +57,8 @@ void chooseDataTypes(const std::string& name, Options& options) {
 void checkNames(const char* option, const std::vector<std::string>& names) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    // Anything else would read as a second setting in the communicator's config. A parameter may follow
-    // a colon, as in bruck:radix=4.
+    // Anything else would read as a second setting in the communicator's config. A parameter may
+    // follow a colon, as in bruck:radix=4.
     const std::string algorithm = name.substr(0, name.find(':'));
     if (algorithm.empty() || algorithm.find('=') != std::string::npos ||
         name.find_first_of("; ") != std::string::npos)

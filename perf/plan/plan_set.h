@@ -19,7 +19,8 @@ struct PlanSet {
 // Throws std::runtime_error, which names the option that is wrong and what would be right.
 PlanSet plansOf(const Options& options);
 
-// "alltoall by hierarchical among 11 ranks on 3 nodes: 96 messages, 24 of them between nodes, in 3 steps".
+// "alltoall by hierarchical among 11 ranks on 3 nodes: 96 messages, 24 of them between nodes, in 3
+// steps".
 std::string summaryOf(const PlanSet& set);
 
 }  // namespace moeccl::perf::plan

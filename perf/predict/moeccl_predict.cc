@@ -1,5 +1,5 @@
-// moeccl-predict: which schedule, grid and placement is the fastest on a cluster that need not exist. See
-// perf/predict/README.md.
+// moeccl-predict: which schedule, grid and placement is the fastest on a cluster that need not
+// exist. See perf/predict/README.md.
 #include <cstdio>
 #include <optional>
 

@@ -23,8 +23,8 @@ class Predictor {
   // Throws std::runtime_error where the profile cannot be read.
   explicit Predictor(const PredictOptions& options);
 
-  // Most tokens per second first: with one N_MP that is the least time. Grids that the layer's config does not allow
-  // are left out. Throws std::runtime_error where none remains.
+  // Most tokens per second first: with one N_MP that is the least time. Grids that the layer's
+  // config does not allow are left out. Throws std::runtime_error where none remains.
   std::vector<Predicted> rank(const std::vector<moecclGridShape_t>& placements) const;
   // moecclExplainSchedule's text.
   std::string explain(const moecclGridShape_t& shape) const;

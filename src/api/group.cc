@@ -13,7 +13,8 @@
 namespace moeccl {
 namespace {
 
-// Tags tell 512 unfinished calls of a communicator apart, and no call of a group ends before all have begun.
+// Tags tell 512 unfinished calls of a communicator apart, and no call of a group ends before all
+// have begun.
 constexpr std::size_t kMostCalls = 256;
 
 struct Noted {
@@ -77,7 +78,8 @@ struct Together {
   std::vector<Stream::Queued> calls;
 };
 
-// Of host communicators. Numbers are taken in the order of the calls, which is the same on all ranks.
+// Of host communicators. Numbers are taken in the order of the calls, which is the same on all
+// ranks.
 std::vector<Together> batches(std::vector<Noted>& calls) {
   const auto hostOf = [](const Noted& each) {
     return dynamic_cast<HostCommunicator*>(each.state->communicator.get());

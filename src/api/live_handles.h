@@ -1,6 +1,6 @@
-// The handles that live in this process. Those that were destroyed, or never made, are told from them without
-// reading what they point to; only one that was freed and whose address a newer handle of its kind has
-// passes for that. And those that were made before a fork are known.
+// The handles that live in this process. Those that were destroyed, or never made, are told from
+// them without reading what they point to; only one that was freed and whose address a newer handle
+// of its kind has passes for that. And those that were made before a fork are known.
 #pragma once
 
 #include <memory>

@@ -120,7 +120,8 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
     moeccl::CommunicatorOob oob(communicator);
     const std::optional<moeccl::Device> device = communicator.device();
     const Here here(device);
-    // Where one rank fails all do: by its arguments, by a config unlike the others', for want of memory.
+    // Where one rank fails all do: by its arguments, by a config unlike the others', for want of
+    // memory.
     moecclMoeConfig_t wanted;
     moecclSchedule_t requested = moecclScheduleAuto;
     moeccl::agreeAfter(oob, [&] {

@@ -20,8 +20,8 @@ struct moecclProfile {
 namespace moeccl {
 
 using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
-// The ranks of `state` take the profile that `source` gives on each of them, or all of them fail, whatever
-// went wrong on whichever. Collective. Throws Error.
+// The ranks of `state` take the profile that `source` gives on each of them, or all of them fail,
+// whatever went wrong on whichever. Collective. Throws Error.
 void adoptProfile(CommState& state, const ProfileSource& source);
 
 // Of the cluster that it spans. Collective; the same on all ranks.

@@ -7,8 +7,8 @@
 
 namespace moeccl {
 
-// A thread of the library destroys the communicator, which is idle. Where the process ends first, the other ranks are
-// told that this one has left.
+// A thread of the library destroys the communicator, which is idle. Where the process ends first,
+// the other ranks are told that this one has left.
 void releaseLater(std::shared_ptr<CommState> state);
 
 }  // namespace moeccl

@@ -1,4 +1,5 @@
-// The collectives of a communicator in which one rank, the root, has all of the input or gets all of the output.
+// The collectives of a communicator in which one rank, the root, has all of the input or gets all
+// of the output.
 #include <utility>
 
 #include "moeccl/moeccl.h"
@@ -24,7 +25,8 @@ struct Use {
   const char* inPlace;  // for people
 };
 
-// The root has the same plans as rank 0 would, but for names: so algorithms are chosen as for rank 0.
+// The root has the same plans as rank 0 would, but for names: so algorithms are chosen as for rank
+// 0.
 void launchRooted(const HeldComm& state, Collective collective, const Use& use, Call call, int root,
                   moecclStream_t stream) {
   if (use.sent > 0)

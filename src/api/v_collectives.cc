@@ -83,7 +83,8 @@ void requireApart(const void* sendbuff, const std::vector<Extent>& sends, const 
   }
 }
 
-// The one part that is not of the list, and which is in place where it is that of `rank` in the list.
+// The one part that is not of the list, and which is in place where it is that of `rank` in the
+// list.
 void requireApart(const void* own, std::size_t bytes, const void* buffer,
                   const std::vector<Extent>& parts, int rank, const char* inPlace) {
   const auto at = [&](int i) { return static_cast<const std::byte*>(buffer) + parts[i].offset; };
@@ -91,7 +92,8 @@ void requireApart(const void* own, std::size_t bytes, const void* buffer,
   for (const int i : inOrder(parts)) require(!overlap(own, bytes, at(i), parts[i].bytes), inPlace);
 }
 
-// Of a call whose blocks differ in size, which all ranks know. Algorithms are chosen by their average.
+// Of a call whose blocks differ in size, which all ranks know. Algorithms are chosen by their
+// average.
 AlgorithmChoice chooseForSizes(const HeldComm& state, Collective collective, Call* call,
                                const std::vector<Extent>& parts) {
   for (const Extent& part : parts) call->rankBytes.push_back(part.bytes);

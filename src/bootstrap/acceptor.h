@@ -1,8 +1,9 @@
-// Ports of a rank: lets in ranks of its job (handshake.h) and nobody else. Nothing blocks, and nothing is done
-// but while its owner calls serve().
+// Ports of a rank: lets in ranks of its job (handshake.h) and nobody else. Nothing blocks, and
+// nothing is done but while its owner calls serve().
 //
-// A stranger (port scanner, silent or half-open connection, garbage) costs one socket for at most handshakeMs, and
-// at most maxStrangers at a time do; of more the oldest makes room, those that have not begun a handshake first.
+// A stranger (port scanner, silent or half-open connection, garbage) costs one socket for at most
+// handshakeMs, and at most maxStrangers at a time do; of more the oldest makes room, those that
+// have not begun a handshake first.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ class Acceptor {
   // Throws Error (moecclSystemError).
   explicit Acceptor(const Secret& secret, const AcceptorLimits& limits = {});
 
-  // On a free port of that address, which is returned; may be called for several. Throws Error (moecclSystemError).
+  // On a free port of that address, which is returned; may be called for several. Throws Error
+  // (moecclSystemError).
   std::uint16_t listen(const IpAddress& address);
   // On a socket that listens already, of whichever family. Throws Error (moecclSystemError).
   void listen(Socket listener);

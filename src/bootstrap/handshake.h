@@ -51,8 +51,8 @@ class Handshake {
   State state() const;
   // Of the acceptor: somebody greets as a rank does.
   bool begun() const { return next_ != &Handshake::onGreeting; }
-  // Of the acceptor, once done: who has dialed. Whether that rank and purpose exist, and are expected, is for the
-  // owner to check. Of the dialer: its own.
+  // Of the acceptor, once done: who has dialed. Whether that rank and purpose exist, and are
+  // expected, is for the owner to check. Of the dialer: its own.
   const Hello& peer() const { return hello_; }
 
  private:

@@ -32,10 +32,10 @@ std::vector<IpAddress> hostAddresses();
 //   ""            any
 bool takesInterface(std::string_view choice, std::string_view name);
 
-// The addresses that a rank listens on: those of one interface, at most one of each family, IPv4 first. Of the
-// interfaces that `choice` takes the first; where it is empty one with a link goes before one without, and
-// interfaces for containers and virtual machines come last, before the loopback.
-// Throws Error (moecclInvalidArgument) when it takes none.
+// The addresses that a rank listens on: those of one interface, at most one of each family, IPv4
+// first. Of the interfaces that `choice` takes the first; where it is empty one with a link goes
+// before one without, and interfaces for containers and virtual machines come last, before the
+// loopback. Throws Error (moecclInvalidArgument) when it takes none.
 std::vector<IpAddress> addressesToListenOn(std::string_view choice,
                                            std::span<const InterfaceAddress> interfaces);
 

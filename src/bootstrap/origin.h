@@ -13,8 +13,8 @@ struct Origin {
 // Of the calling process, now.
 Origin origin();
 
-// As one types them: what a shell would take apart is quoted. What is no printable ASCII becomes '?', and a command of
-// more than 4096 characters ends in "...".
+// As one types them: what a shell would take apart is quoted. What is no printable ASCII becomes
+// '?', and a command of more than 4096 characters ends in "...".
 std::string commandText(std::span<const std::string> arguments);
 
 }  // namespace moeccl

@@ -6,7 +6,8 @@
 
 namespace moeccl {
 
-// While it lives, on the thread that made it; threads that are started meanwhile inherit it for good.
+// While it lives, on the thread that made it; threads that are started meanwhile inherit it for
+// good.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -57,8 +57,8 @@ IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr);
 Socket listenAnywhere(std::uint16_t* port);
 Socket listenOn(const IpAddress& address, std::uint16_t* port);
 
-// As NCCL does for its bootstrap: more connections than the usual soft limit of 1024 descriptors. For when they
-// have run out; returns whether there are more now.
+// As NCCL does for its bootstrap: more connections than the usual soft limit of 1024 descriptors.
+// For when they have run out; returns whether there are more now.
 bool raiseDescriptorLimit();
 
 // Starts to connect; 0 or the error that already ended it. Poll for writing, then connectResult().
@@ -68,9 +68,9 @@ int connectResult(const Socket& socket);
 // TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
 // is noticed within half a minute.
 void tuneConnection(const Socket& socket);
-// Breaks the connection (ETIMEDOUT) when the peer's host has not answered for that long, also while nothing is sent. The
-// kernel of a host answers for processes that compute or are stopped. For connections with few data: it does not for a
-// peer that reads nothing. Negative: never.
+// Breaks the connection (ETIMEDOUT) when the peer's host has not answered for that long, also while
+// nothing is sent. The kernel of a host answers for processes that compute or are stopped. For
+// connections with few data: it does not for a peer that reads nothing. Negative: never.
 void breakWhenSilent(const Socket& socket, std::int64_t milliseconds);
 // For the set-up, before ranks have been told how long.
 inline constexpr std::int64_t kSilenceMs = 3000;

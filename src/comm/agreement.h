@@ -23,7 +23,8 @@ struct SplitGroup {
 SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
                         const Settings& settings);
 
-// Throws Error (InvalidUsage) when ranks came with different settings: their texts are exchanged only where digests differ.
+// Throws Error (InvalidUsage) when ranks came with different settings: their texts are exchanged
+// only where digests differ.
 void requireAgreementAtOnce(Oob& oob, const Settings& settings);
 
 // A communicator's own all-gather, in the place of a launcher's.

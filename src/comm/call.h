@@ -26,18 +26,21 @@ struct Call {
   moecclRedOp_t op = moecclSum;
   // Where they are not (allToAllv, allGatherv, reduceScatterv): by block.
   std::vector<Extent> inputTable = {}, outputTable = {};
-  // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of blockBytes bytes.
+  // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of
+  // blockBytes bytes.
   std::shared_ptr<CachedPlan> own = {};
   // Sums are weighted by these (placement.h), which, like what `before` needs, `keep` owns.
   std::span<const float> inputWeights = {}, scratchWeights = {};
   std::shared_ptr<const void> keep = {};
-  // What this rank does when the call begins, in the order of its stream. It takes the domain's time, and cannot fail.
+  // What this rank does when the call begins, in the order of its stream. It takes the domain's
+  // time, and cannot fail.
   std::function<void()> before = {};
   // Of allGatherv and reduceScatterv: the bytes of each rank's block.
   std::vector<std::size_t> rankBytes = {};
   // By which ranks agree on something inside another function, such as moecclCommSplit.
   bool agreement = false;
-  // Of several sends and receives that begin at once. Each of this rank to itself has its receive among them.
+  // Of several sends and receives that begin at once. Each of this rank to itself has its receive
+  // among them.
   std::vector<Message> messages = {};
   MessageOwner kind = MessageOwner::caller;
   // How long it may not advance; negative: for ever.

@@ -36,8 +36,8 @@ class CallLog {
   const CallRecord& at(std::uint32_t number) const { return records_[number % records_.size()]; }
 
   std::uint32_t next_ = 0;
-  // By number modulo its size, a power of two: it grows, up to kMost, where more calls are under way at
-  // once than ever before.
+  // By number modulo its size, a power of two: it grows, up to kMost, where more calls are under
+  // way at once than ever before.
   std::vector<CallRecord> records_ = std::vector<CallRecord>(16);
 };
 

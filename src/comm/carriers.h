@@ -3,7 +3,8 @@
 //   auto    ranks are threads of one process            the loopback
 //           all can share memory                        UCX, which opens no port
 //           all find a network with RDMA                UCX, without TCP
-//           else                                        UCX in nodes, TCP sockets of our own between them
+//           else                                        UCX in nodes, TCP sockets of our own
+//                                                       between them
 //           built without UCX, several processes        TCP sockets alone
 //   tcp     TCP sockets alone; on the loopback interface where all ranks share a network
 //   ucx     UCX with whatever it finds, its own TCP too, where anybody may connect

@@ -1,5 +1,5 @@
-// A communicator, on host memory (HostCommunicator) or on GPUs (GpuCommunicator): who its ranks are, and
-// what can be asked of it.
+// A communicator, on host memory (HostCommunicator) or on GPUs (GpuCommunicator): who its ranks
+// are, and what can be asked of it.
 #pragma once
 
 #include <cstddef>
@@ -62,12 +62,14 @@ class Communicator {
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
-  // Those of its ranks that are known to be dead or to have left, in the order in which that became known.
+  // Those of its ranks that are known to be dead or to have left, in the order in which that became
+  // known.
   virtual std::vector<int> failedRanks() = 0;
   // Why it has failed; "" where it has not.
   virtual std::string failureText() = 0;
 
-  // Throws InvalidUsage while something beside this library needs the communicator; destroy() would wait for it.
+  // Throws InvalidUsage while something beside this library needs the communicator; destroy() would
+  // wait for it.
   virtual void requireUnused() const {}
   // The object is of no use after either.
   // Waits for what has been started and, where the others must, for the other ranks.

@@ -29,7 +29,8 @@ constexpr int kIdleSleepMilliseconds = 1;
 constexpr std::chrono::milliseconds kComparing{30};
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
-// Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong that.
+// Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong
+// that.
 constexpr int kLastRounds = 1000;
 // The latest notices kept for communicators to come. Most are of groups that this rank is not in.
 constexpr std::size_t kEarlyNotices = 16;

@@ -99,8 +99,8 @@ class Domain {
 
   // Fails what has not advanced for its communicator's timeout while somebody looked.
   void checkTimeouts();
-  // A run that the domain watches for a timeout (negative: none), until it is idle. `collective`: the same run where it
-  // is of one, to be compared with what other ranks call; else nullptr.
+  // A run that the domain watches for a timeout (negative: none), until it is idle. `collective`:
+  // the same run where it is of one, to be compared with what other ranks call; else nullptr.
   void watch(HostCommunicator& communicator, Run& run, HostRun* collective,
              std::chrono::milliseconds timeout);
   void unwatch(const Run& run);
@@ -116,10 +116,11 @@ class Domain {
   void add(Stream& stream);
   void remove(Stream& stream);
 
-  // HostCommunicator numbers, which are part of all tags. One is free again when its communicator has been
-  // destroyed in order, since all messages for this rank have then been received. One that has failed is
-  // never used again, nor one that was shrunk: its messages, notices and posts may still arrive. Ranks agree on
-  // the number of a new one while other threads may be agreeing on that of another, so they reserve it first.
+  // HostCommunicator numbers, which are part of all tags. One is free again when its communicator
+  // has been destroyed in order, since all messages for this rank have then been received. One that
+  // has failed is never used again, nor one that was shrunk: its messages, notices and posts may
+  // still arrive. Ranks agree on the number of a new one while other threads may be agreeing on
+  // that of another, so they reserve it first.
   //
   // The first free number from `from` on, continuing at 0 after the last; -1 when none is free.
   int firstFreeNumber(int from) const;
@@ -178,8 +179,8 @@ class Domain {
   bool leading_ = false;  // somebody leads; seen only by those whom the leader lets in
   int followers_ = 0;
   unsigned polls_ = 0;
-  // What followers sleep on. Not mutex_: a follower must get that the way all others do, or the leader
-  // would not hear of it.
+  // What followers sleep on. Not mutex_: a follower must get that the way all others do, or the
+  // leader would not hear of it.
   std::mutex advancedMutex_;
   std::condition_variable advanced_;
   std::uint64_t advances_ = 0;

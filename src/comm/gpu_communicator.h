@@ -1,5 +1,6 @@
-// A communicator on GPUs: calls are enqueued on CUDA streams and run over NCCL. It has no transport; what
-// its ranks agree on goes through the all-gather that it is made with, and then through NCCL too.
+// A communicator on GPUs: calls are enqueued on CUDA streams and run over NCCL. It has no
+// transport; what its ranks agree on goes through the all-gather that it is made with, and then
+// through NCCL too.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace moeccl {
 
-// Throws Error where a rank's plan has a reduction of more terms than kernels take: on all ranks alike, so that
-// none enqueues what others refuse.
+// Throws Error where a rank's plan has a reduction of more terms than kernels take: on all ranks
+// alike, so that none enqueues what others refuse.
 void requireFewTerms(const AlgorithmChoice& choice, const Topology& topology);
 
 class GpuCommunicator final : public Communicator {
@@ -45,7 +46,8 @@ class GpuCommunicator final : public Communicator {
  private:
   GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology, Settings settings);
 
-  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be needed for that.
+  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be
+  // needed for that.
   void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
   void enqueueMessages(const Call& call, void* stream);
   NcclRun& runFor(const AlgorithmChoice& choice);

@@ -15,8 +15,8 @@
 namespace moeccl {
 namespace {
 
-// How long a call whose connection broke waits to hear which rank is dead or has given up. Usually at once: this is for
-// busy machines.
+// How long a call whose connection broke waits to hear which rank is dead or has given up. Usually
+// at once: this is for busy machines.
 constexpr std::chrono::milliseconds kHearing{1000};
 
 std::string textOf(const CachedPlan& plan) { return plan.name(); }
@@ -377,7 +377,8 @@ void HostCommunicator::lost(const Loss& loss) {
   if (at == transportRanks_.end()) return;
   const int rank = static_cast<int>(at - transportRanks_.begin());
   failed_.push_back(rank);
-  // One that has left may have done its part in all that is under way; calls that still need it find out.
+  // One that has left may have done its part in all that is under way; calls that still need it
+  // find out.
   if (loss.left)
     left_.push_back(rank);
   else

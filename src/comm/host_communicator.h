@@ -19,8 +19,8 @@
 
 namespace moeccl {
 
-// How long a failed call waits for its transfers to end: the caller may free its buffers then. Longer
-// than any transport takes; what is left is the domain's.
+// How long a failed call waits for its transfers to end: the caller may free its buffers then.
+// Longer than any transport takes; what is left is the domain's.
 inline constexpr std::chrono::milliseconds kGrace{3000};
 
 class HostCommunicator final : public Communicator {
@@ -56,8 +56,8 @@ class HostCommunicator final : public Communicator {
   bool receiveWaiting() { return !waiting_.empty() && waiting_.advance(); }
 
   // For streams; the domain's lock is held. begin() starts a call; while proceed() says so, it has
-  // another part. The call is over when it has none and its run is idle, or when its run failed; it must
-  // then be handed to end(), which throws Error if it failed.
+  // another part. The call is over when it has none and its run is idle, or when its run failed; it
+  // must then be handed to end(), which throws Error if it failed.
   struct Active {
     // Of a collective; nullptr otherwise.
     RunSlot* slot = nullptr;
@@ -68,15 +68,15 @@ class HostCommunicator final : public Communicator {
 
     Run& run() const { return slot != nullptr ? static_cast<Run&>(slot->run) : *messages; }
   };
-  // Every collective takes a number when it is made, not when it starts. Tags hold it modulo 2^kCallBits, so
-  // this waits while the call that would share its tags is not over. Plans the call, so that beginning it
-  // will not fail for that. Throws Error; then nothing has happened.
+  // Every collective takes a number when it is made, not when it starts. Tags hold it modulo
+  // 2^kCallBits, so this waits while the call that would share its tags is not over. Plans the
+  // call, so that beginning it will not fail for that. Throws Error; then nothing has happened.
   std::uint32_t nextCall(const Call& call, Domain::Lock& lock);
   // For a call that will never begin: peers would wait for it, so the communicator has failed.
   void abandon(const std::string& why);
   Active begin(const Call& call, std::uint32_t number);
-  // Whether the part has failed, and it is known why; or is done and, if it was the last, needs no progress of this
-  // rank any more.
+  // Whether the part has failed, and it is known why; or is done and, if it was the last, needs no
+  // progress of this rank any more.
   bool isOver(const Active& active);
   // Starts the next part of a call whose part is over; returns whether there was one.
   bool proceed(const Call& call, Active* active);
@@ -93,8 +93,8 @@ class HostCommunicator final : public Communicator {
   std::uint32_t number() const { return number_; }
   bool wasShrunk() const { return shrinks_ > 0; }
   void timedOut(const Run& run, std::chrono::milliseconds timeout);
-  // For a run that does not advance: looks for messages of ranks that have made another call than this one,
-  // and asks about them.
+  // For a run that does not advance: looks for messages of ranks that have made another call than
+  // this one, and asks about them.
   void compare(const HostRun& run);
   // Returns whether the notice was for this communicator.
   bool hears(const Notice& notice);
@@ -119,8 +119,8 @@ class HostCommunicator final : public Communicator {
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
-  // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its callers'
-  // buffers.
+  // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its
+  // callers' buffers.
   void awaitTransfers(Domain::Lock& lock);
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);

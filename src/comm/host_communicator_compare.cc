@@ -1,6 +1,7 @@
-// Whether all ranks make the same calls in the same order. Where they do not, messages come whose tag no
-// receive has (src/exec/tag.h), from a rank that waits as much as this one. Then this rank asks: it tells
-// the others what it has called. A rank that knows better fails the communicator, and says both.
+// Whether all ranks make the same calls in the same order. Where they do not, messages come whose
+// tag no receive has (src/exec/tag.h), from a rank that waits as much as this one. Then this rank
+// asks: it tells the others what it has called. A rank that knows better fails the communicator,
+// and says both.
 #include <algorithm>
 #include <chrono>
 
@@ -34,8 +35,8 @@ void HostCommunicator::compare(const HostRun& run) {
   if (record == nullptr || !run.findStray(&stray)) return;
   if (record->asked == std::chrono::steady_clock::time_point{}) return ask(*record);
   if (std::chrono::steady_clock::now() < record->asked + kAnswering) return;
-  // It does not answer, while it computes perhaps. It may be so far ahead that tags begin again, but not
-  // where this rank lacks something of it: messages between two ranks keep their order.
+  // It does not answer, while it computes perhaps. It may be so far ahead that tags begin again,
+  // but not where this rank lacks something of it: messages between two ranks keep their order.
   const auto source = std::ranges::find(transportRanks_, sourceOf(stray));
   if (source == transportRanks_.end()) return;
   const auto rank = static_cast<int>(source - transportRanks_.begin());

@@ -24,14 +24,15 @@
 namespace moeccl {
 namespace {
 
-// What each rank hands out first. The job's secret is rank 0's; whoever carries these bytes is trusted.
+// What each rank hands out first. The job's secret is rank 0's; whoever carries these bytes is
+// trusted.
 struct Introduction {
   HostIdentity host;
   Secret secret{};
 };
 
-// NAME.RANK.json, or where this process has had that NAME.RANK.2.json and so on: the trace of a communicator that
-// failed is not lost to the one that follows it.
+// NAME.RANK.json, or where this process has had that NAME.RANK.2.json and so on: the trace of a
+// communicator that failed is not lost to the one that follows it.
 std::string traceFile(const std::string& name, int rank) {
   static std::mutex mutex;
   static std::map<std::string, int> times;
@@ -56,8 +57,9 @@ std::unique_ptr<Watch> makeWatch(Oob& oob, bool local, const Secret& secret,
   return watch;
 }
 
-// Takes what has come for a communicator of that number: of an earlier one, in which a peer made calls that
-// this rank did not. All of it has come, since that peer has told since that the number is free there.
+// Takes what has come for a communicator of that number: of an earlier one, in which a peer made
+// calls that this rank did not. All of it has come, since that peer has told since that the number
+// is free there.
 void dropMessages(Domain& domain, std::uint32_t number) {
   Domain::Lock lock(domain);
   Transport& transport = domain.transport();

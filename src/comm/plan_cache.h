@@ -1,5 +1,6 @@
 // The plans that a communicator has used, each ready to run, with the runs that use it: calls on
-// several streams run at once. Calls after the first of a kind allocate nothing but all-to-all-v's tables.
+// several streams run at once. Calls after the first of a kind allocate nothing but all-to-all-v's
+// tables.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct RunSlot {
   std::vector<std::uint64_t> sendBytes, recvBytes;
 };
 
-// A plan that comes with its calls, and from no registry. Ranks that make the same call have equal names.
+// A plan that comes with its calls, and from no registry. Ranks that make the same call have equal
+// names.
 struct PlanName {
   explicit PlanName(std::string name);
 

@@ -2,7 +2,8 @@
 //
 //   MOECCL_TIMEOUT    milliseconds, over config.timeoutMs; the same meaning of 0 and of negatives
 //   MOECCL_FAILURE_DETECTION  the same, over config.failureDetectionMs
-//   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per collective
+//   MOECCL_ALGO       "collective=algorithm[:parameter=n,...];...", over config.algorithms, per
+//                     collective
 //   MOECCL_NODE_ID    over config.nodeId
 //   MOECCL_TRANSPORT  auto | loopback | tcp | ucx
 //   MOECCL_SOCKET_IFNAME     interfaces that TCP may use, in NCCL's syntax
@@ -63,16 +64,16 @@ const Environment& processEnvironment();
 // the variable and what it may be.
 Settings readSettings(const moecclConfig_t* config,
                       const Environment& environment = processEnvironment());
-// For a split of a communicator: nodeId, progressThread, idle, memory and transport are the parent's; the rest
-// too when `config` is nullptr.
+// For a split of a communicator: nodeId, progressThread, idle, memory and transport are the
+// parent's; the rest too when `config` is nullptr.
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,
                            const Environment& environment = processEnvironment());
 
 // config.timeoutMs as a setting.
 std::int64_t timeoutOf(std::int64_t milliseconds);
 
-// "alltoall=hierarchical:leaders=1;allgather=ring" -> entries of `into`; "alltoall=auto" clears one.
-// `source` names the string in errors.
+// "alltoall=hierarchical:leaders=1;allgather=ring" -> entries of `into`; "alltoall=auto" clears
+// one. `source` names the string in errors.
 void parseAlgorithms(std::string_view text, std::string_view source,
                      std::array<AlgorithmChoice, kCollectives>* into);
 

@@ -38,7 +38,8 @@ Proposal proposalIn(const std::vector<std::byte>& bytes) {
   return {words[0] != 0, words[1] != 0, {words.begin() + 2, words.end()}};
 }
 
-// Calls `meanwhile` now and then; less often while nothing happens, for all ranks of a node wait here together.
+// Calls `meanwhile` now and then; less often while nothing happens, for all ranks of a node wait
+// here together.
 bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
                const Watch::Done& done, const std::function<void()>& meanwhile) {
   constexpr std::int64_t kLongestMs = 32;

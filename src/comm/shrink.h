@@ -1,11 +1,12 @@
-// How the ranks that live make a communicator of their own, from one whose data connections cannot be relied on: all that
-// they say to one another for that goes over the watch.
+// How the ranks that live make a communicator of their own, from one whose data connections cannot
+// be relied on: all that they say to one another for that goes over the watch.
 //
-// Agreement. Each rank proposes a set of ranks to leave out: those that it knows to be lost, and those that its caller
-// excludes. What another proposes it adds to its own and proposes that. A rank that has the same proposal from all that
-// it does not leave out has decided, says so, and proposes nothing any more. Whoever hears of a decision, of a rank that
-// it does not leave out itself, takes it over. So nobody who lives decides otherwise: that would take another proposal
-// of a rank that has decided.
+// Agreement. Each rank proposes a set of ranks to leave out: those that it knows to be lost, and
+// those that its caller excludes. What another proposes it adds to its own and proposes that. A
+// rank that has the same proposal from all that it does not leave out has decided, says so, and
+// proposes nothing any more. Whoever hears of a decision, of a rank that it does not leave out
+// itself, takes it over. So nobody who lives decides otherwise: that would take another proposal of
+// a rank that has decided.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,10 @@ struct Shrinking {
   std::function<void()> progress;
 };
 
-// Collective over all members but those that are lost or that some rank has in `excluded` (ranks of the communicator).
-// `make` is called on the survivors, with an all-gather among them, in the order of their ranks; again, for fewer, where
-// one of them ended meanwhile. Throws Error, on all survivors: what make() has thrown, or
+// Collective over all members but those that are lost or that some rank has in `excluded` (ranks of
+// the communicator). `make` is called on the survivors, with an all-gather among them, in the order
+// of their ranks; again, for fewer, where one of them ended meanwhile. Throws Error, on all
+// survivors: what make() has thrown, or
 //   moecclTimeout       a survivor did not come
 //   moecclInvalidUsage  the others have excluded this rank
 std::unique_ptr<Communicator> shrinkTo(

@@ -28,7 +28,8 @@ class Stream {
     Call call;
     std::uint32_t number;
   };
-  // Adds calls that begin at once, and are complete together. Throws Error as above; then the communicators have failed.
+  // Adds calls that begin at once, and are complete together. Throws Error as above; then the
+  // communicators have failed.
   void enqueueTogether(std::vector<Queued> calls);
   // Throws Error when a communicator is of another domain.
   void requireRelative(HostCommunicator& communicator) const;
@@ -38,7 +39,8 @@ class Stream {
 
   // `event` stands for all that is queued.
   void record(Event& event);
-  // What is queued from now on begins when `event` is complete. Throws Error where that is of another domain.
+  // What is queued from now on begins when `event` is complete. Throws Error where that is of
+  // another domain.
   void wait(const Event& event);
 
   // For the domain, whose lock is held: ends what is complete, begins what comes next; returns

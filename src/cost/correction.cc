@@ -8,7 +8,8 @@
 namespace moeccl {
 namespace {
 
-// The relative error that a sample has besides its spread: conditions drift from one size to the next.
+// The relative error that a sample has besides its spread: conditions drift from one size to the
+// next.
 constexpr double kDrift = 0.01;
 constexpr double kMostFactor = 2;
 
@@ -27,8 +28,8 @@ double meanError(const Fit& fit, std::span<const Point> samples, double* varianc
   return sum / weights;
 }
 
-// Neighbours whose predictions would fall from one size to the next, all of one prediction: the weighted mean of their
-// logarithms (isotonic regression, by pooling adjacent violators).
+// Neighbours whose predictions would fall from one size to the next, all of one prediction: the
+// weighted mean of their logarithms (isotonic regression, by pooling adjacent violators).
 void neverFall(const Fit& fit, std::span<const double> variances,
                std::vector<Correction>& corrections) {
   struct Pool {

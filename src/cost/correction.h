@@ -1,5 +1,5 @@
-// What samples say beyond the line that was fitted to them. A line is what is true on average; where one algorithm
-// overtakes another, the samples nearby say so better.
+// What samples say beyond the line that was fitted to them. A line is what is true on average;
+// where one algorithm overtakes another, the samples nearby say so better.
 #pragma once
 
 #include <span>
@@ -17,14 +17,15 @@ struct Correction {
   bool operator==(const Correction&) const = default;
 };
 
-// One for each size that was measured, ascending. Of what the samples are off, that much counts which their spreads do not
-// explain (as James and Stein shrink means), so none where no spread is known; never more than twice or half. Corrected,
-// the line does not fall either: a larger size that took less was one of the two disturbed, and both count by what
-// their spreads say of them. `fit` is of these samples.
+// One for each size that was measured, ascending. Of what the samples are off, that much counts
+// which their spreads do not explain (as James and Stein shrink means), so none where no spread is
+// known; never more than twice or half. Corrected, the line does not fall either: a larger size
+// that took less was one of the two disturbed, and both count by what their spreads say of them.
+// `fit` is of these samples.
 std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples);
 
-// Between two by a straight line; below the first and beyond the last theirs. 1 where there are none. Takes the
-// logarithm of their number.
+// Between two by a straight line; below the first and beyond the last theirs. 1 where there are
+// none. Takes the logarithm of their number.
 double factorAt(std::span<const Correction> corrections, double x);
 
 }  // namespace moeccl

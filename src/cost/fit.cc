@@ -18,12 +18,12 @@ namespace {
 constexpr double kModelError = 0.02;
 // Errors of a line below this need no second one.
 constexpr double kGoodEnough = 0.01;
-// What a knee must be worth. Since the best knee of many is taken, chance reaches 4 often, and 8 once or twice
-// in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
+// What a knee must be worth. Since the best knee of many is taken, chance reaches 4 often, and 8
+// once or twice in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
 constexpr double kWorth = 10;
 constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
-// Where the spreads of the samples are known they tell how exact the samples are, as well as so many more
-// samples would, and less is enough.
+// Where the spreads of the samples are known they tell how exact the samples are, as well as so
+// many more samples would, and less is enough.
 constexpr double kSpreadsCount = 4;
 constexpr double kWorthBesideSpreads = 8;
 constexpr std::size_t kSamplesForKneeBesideSpreads = 6;
@@ -142,9 +142,10 @@ double squaredError(const Samples& samples, const Fit& fit) {
                       [&](const Point& point) { return fit.at(point.x); });
 }
 
-// Fisher's F of the second line: by how much it and the knee lower the error, per parameter, in units of what
-// remains per degree of freedom. Both with the error that is good enough, so that what is left of a perfect
-// line is nothing to explain. `spread`: the samples' typical one, 0 if it is not known.
+// Fisher's F of the second line: by how much it and the knee lower the error, per parameter, in
+// units of what remains per degree of freedom. Both with the error that is good enough, so that
+// what is left of a perfect line is nothing to explain. `spread`: the samples' typical one, 0 if it
+// is not known.
 double worthOfKnee(double lineError, double pairError, std::size_t samples, double spread) {
   constexpr double kLine = 2, kPair = 5;
   const double n = static_cast<double>(samples), floor = n * kGoodEnough * kGoodEnough;
@@ -154,8 +155,8 @@ double worthOfKnee(double lineError, double pairError, std::size_t samples, doub
          ((pairError + floor + expected) / (n - kPair + known));
 }
 
-// Where to go over from one line to the other: where a steeper one meets the first, but not before the sample at
-// `below`; else at the second's own first sample.
+// Where to go over from one line to the other: where a steeper one meets the first, but not before
+// the sample at `below`; else at the second's own first sample.
 double kneeOf(const Segment& first, const Segment& second, double below) {
   if (second.beta <= first.beta || second.at(below) > first.at(below)) return second.from;
   const double knee =
@@ -190,8 +191,9 @@ std::optional<Fit> fitPair(const Samples& samples) {
   return best;
 }
 
-// Where a jump lies between two samples nobody knows: from one to the other predictions rise evenly. Were the
-// first line drawn on to the jump, what has one would seem the best choice before it.
+// Where a jump lies between two samples nobody knows: from one to the other predictions rise
+// evenly. Were the first line drawn on to the jump, what has one would seem the best choice before
+// it.
 void bridgeJump(Fit& fit, const Samples& samples) {
   const Segment& first = fit.segments[0];
   const Segment second = fit.segments[1];

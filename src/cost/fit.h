@@ -1,5 +1,6 @@
-// Least squares for measured times: from samples to alpha and beta. Relative errors count, so that 20 % of a
-// microsecond weigh as much as 20 % of a second; of samples that spread more, they count less.
+// Least squares for measured times: from samples to alpha and beta. Relative errors count, so that
+// 20 % of a microsecond weigh as much as 20 % of a second; of samples that spread more, they count
+// less.
 #pragma once
 
 #include <span>
@@ -8,7 +9,8 @@
 namespace moeccl {
 
 // One measurement: `seconds` that something of size `x` took. `spread` is the relative width of its
-// repetitions, (third - first quartile) / median; 0: unknown, which counts as the median of the known.
+// repetitions, (third - first quartile) / median; 0: unknown, which counts as the median of the
+// known.
 struct Point {
   double x = 0;
   double seconds = 0;
@@ -17,8 +19,8 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// seconds = alpha + beta (x - from), for x >= from. So alpha is what `from` takes, and of a first segment, from
-// 0 on, what nothing takes.
+// seconds = alpha + beta (x - from), for x >= from. So alpha is what `from` takes, and of a first
+// segment, from 0 on, what nothing takes.
 struct Segment {
   double from = 0;
   double alpha = 0;
@@ -28,8 +30,8 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// How well a fit agrees with its samples. Errors are |predicted / measured - 1|. r2 is 1 - (squared error) /
-// (that of the best constant), of relative errors, weighted as in the fit.
+// How well a fit agrees with its samples. Errors are |predicted / measured - 1|. r2 is 1 - (squared
+// error) / (that of the best constant), of relative errors, weighted as in the fit.
 struct FitAgreement {
   double r2 = 0;
   double medianError = 0;
@@ -47,23 +49,26 @@ inline constexpr double kMaxSize = 1e19;
 inline constexpr double kMaxFeature = 1e100;
 inline constexpr double kMaxSpread = 1e6;
 
-// A line, or two that meet; or, where the second begins higher, a third between them, from the last sample of
-// the first to the first of the second. Segments ascend by `from`; the first begins at 0. Predictions are never negative and never fall as x grows.
+// A line, or two that meet; or, where the second begins higher, a third between them, from the last
+// sample of the first to the first of the second. Segments ascend by `from`; the first begins at 0.
+// Predictions are never negative and never fall as x grows.
 struct Fit {
   std::vector<Segment> segments;
   FitAgreement agreement;
 
-  // Below the first sample by the first segment, beyond the last by the last. Segments must not be empty.
+  // Below the first sample by the first segment, beyond the last by the last. Segments must not be
+  // empty.
   double at(double x) const;
   bool operator==(const Fit&) const = default;
 };
 
 // alpha, beta >= 0. Samples of one size only give a constant: they tell no slope.
 //
-// A second segment, from eight samples on, from six where spreads are known, has to earn its three parameters: an F test that allows for the best
-// knee having been searched among all boundaries between samples gives one straight line in 100 a knee by
-// chance. Each segment has samples of at least three sizes, and what one line predicts within 1 % has no knee. A
-// curve that falls at a knee is fitted by what does not.
+// A second segment, from eight samples on, from six where spreads are known, has to earn its three
+// parameters: an F test that allows for the best knee having been searched among all boundaries
+// between samples gives one straight line in 100 a knee by chance. Each segment has samples of at
+// least three sizes, and what one line predicts within 1 % has no knee. A curve that falls at a
+// knee is fitted by what does not.
 //
 // Throws InvalidArgument for no samples, and for one that is out of the bounds above.
 Fit fitLine(std::span<const Point> points);
@@ -85,8 +90,9 @@ struct FeatureFit {
   bool operator==(const FeatureFit&) const = default;
 };
 
-// All coefficients >= 0 (Lawson and Hanson's active sets). A feature that the samples cannot tell from others
-// gets 0. Throws InvalidArgument for no samples, unequal numbers of features, and numbers out of bounds.
+// All coefficients >= 0 (Lawson and Hanson's active sets). A feature that the samples cannot tell
+// from others gets 0. Throws InvalidArgument for no samples, unequal numbers of features, and
+// numbers out of bounds.
 FeatureFit fitFeatures(std::span<const FeaturePoint> points);
 
 }  // namespace moeccl

@@ -11,8 +11,8 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// Of unit columns: what is left of one after taking the others out of it, and what a residual has in common
-// with one, are nothing below this.
+// Of unit columns: what is left of one after taking the others out of it, and what a residual has
+// in common with one, are nothing below this.
 constexpr double kNothing = 1e-10;
 
 double dot(const Vector& a, const Vector& b) {
@@ -48,15 +48,16 @@ std::optional<Vector> leastSquares(std::vector<Vector> columns, Vector target) {
   return x;
 }
 
-// Lawson and Hanson, Solving Least Squares Problems, chapter 23: columns enter one by one, the steepest
-// first, and leave when their coefficient would become negative.
+// Lawson and Hanson, Solving Least Squares Problems, chapter 23: columns enter one by one, the
+// steepest first, and leave when their coefficient would become negative.
 class ActiveSet {
  public:
   ActiveSet(const std::vector<Vector>& columns, const Vector& target)
       : columns_(columns), target_(target), x_(columns.size()), refused_(columns.size()) {}
 
   Vector solve() {
-    // Each round lowers the error, so no set comes twice; rounding must not turn that into for ever.
+    // Each round lowers the error, so no set comes twice; rounding must not turn that into for
+    // ever.
     for (std::size_t round = 0; round < 10 * columns_.size(); ++round) {
       const std::optional<std::size_t> next = steepest();
       if (!next) break;

@@ -1,5 +1,5 @@
-// What links cost: alphas and betas of messages in a node and between nodes, for plans of collectives that
-// nobody has measured.
+// What links cost: alphas and betas of messages in a node and between nodes, for plans of
+// collectives that nobody has measured.
 #pragma once
 
 #include <array>
@@ -8,16 +8,16 @@
 
 namespace moeccl {
 
-// Seconds, in the manner of LogGP; betas are per byte. A message takes work, half of it of each end, and arrives
-// `latency` after it was sent; latencies of messages that are under way together pass together. The values
-// here are those of typical links.
+// Seconds, in the manner of LogGP; betas are per byte. A message takes work, half of it of each
+// end, and arrives `latency` after it was sent; latencies of messages that are under way together
+// pass together. The values here are those of typical links.
 struct Links {
   double overheadInNode = 0.3e-6, latencyInNode = 0.5e-6, betaInNode = 0.2e-9;   // shared memory
   double overheadBetween = 5e-6, latencyBetween = 15e-6, betaBetween = 0.02e-9;  // between nodes
   // What a message takes of its node's uplink, which all ranks share.
   double gapUplink = 2e-6, betaUplink = 0.8e-9;
-  // By how much more than a few messages of a rank at once slow each other down: a part of their time for each of
-  // the others.
+  // By how much more than a few messages of a rank at once slow each other down: a part of their
+  // time for each of the others.
   double crowding = 0.01;
   // Copies, also to gather what is sent, and reductions, by what they read.
   double betaMemory = 0.1e-9;

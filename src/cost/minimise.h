@@ -8,9 +8,9 @@ namespace moeccl {
 
 using Residuals = std::function<std::vector<double>(const std::vector<double>& x)>;
 
-// An x near `start` where the sum of squared residuals is lowest (Levenberg and Marquardt, with slopes by
-// differences). Each parameter is of the size of 1: a logarithm, for instance. As many residuals for every x, all
-// finite.
+// An x near `start` where the sum of squared residuals is lowest (Levenberg and Marquardt, with
+// slopes by differences). Each parameter is of the size of 1: a logarithm, for instance. As many
+// residuals for every x, all finite.
 std::vector<double> minimise(std::vector<double> start, const Residuals& residuals);
 
 }  // namespace moeccl

@@ -82,7 +82,8 @@ class NodePrice::Reader {
     return lanes_[static_cast<std::size_t>(lane)] + static_cast<std::size_t>(step);
   }
 
-  // Steps after all that they wait for. Of a plan with a circle some are left out, but no verified one has any.
+  // Steps after all that they wait for. Of a plan with a circle some are left out, but no verified
+  // one has any.
   void putInOrder() {
     std::vector<char> done(lanes_[kMaxLanes]);
     auto next = lanes_;  // of each lane
@@ -170,7 +171,8 @@ class NodePrice::Reader {
   NodePrice& price_;
   const Topology& topology_;
   int node_;
-  // Of the rank that is being read: where its steps begin, and, counted from there, those of each lane.
+  // Of the rank that is being read: where its steps begin, and, counted from there, those of each
+  // lane.
   std::size_t first_ = 0;
   std::array<std::size_t, kMaxLanes + 1> lanes_{};
   std::array<std::vector<int>, kMaxLanes> uplinkOf_;  // by lane and step
@@ -239,8 +241,8 @@ PriceLine NodePrice::lineAt(double blockBytes, const Links& links, const Sharing
   return slowest;
 }
 
-// A price is a maximum of lines, so it is convex: where the lines that it follows at two sizes meet, and it is no
-// higher there, it follows no third one between them.
+// A price is a maximum of lines, so it is convex: where the lines that it follows at two sizes
+// meet, and it is no higher there, it follows no third one between them.
 std::vector<PriceLine> NodePrice::lines(const Links& links, const Sharing& sharing) const {
   constexpr double kLargest = 1LL << 50;
   constexpr double kSame = 1e-9;  // relative: lines that differ by rounding are one

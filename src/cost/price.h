@@ -1,5 +1,5 @@
-// What a plan costs, from what links cost: for clusters that nobody has measured. It knows no algorithm
-// by name.
+// What a plan costs, from what links cost: for clusters that nobody has measured. It knows no
+// algorithm by name.
 #pragma once
 
 #include <array>
@@ -15,14 +15,15 @@ namespace moeccl {
 
 // What the ranks of a node share.
 struct Sharing {
-  // Ranks of the whole cluster on the node, for each of the group's: all groups make the same call at once,
-  // through one uplink.
+  // Ranks of the whole cluster on the node, for each of the group's: all groups make the same call
+  // at once, through one uplink.
   double groups = 1;
-  // Ranks of the node for each processor, where there are more than one: all take so much longer for their work.
+  // Ranks of the node for each processor, where there are more than one: all take so much longer
+  // for their work.
   double slowdown = 1;
 };
-// `ranksOnNode`: of the whole cluster, of which `ours` are the group's. No processors: they are not known, and
-// taken to be enough.
+// `ranksOnNode`: of the whole cluster, of which `ours` are the group's. No processors: they are not
+// known, and taken to be enough.
 Sharing sharingOf(int ranksOnNode, int ours, int processors);
 
 // A price as blocks grow: seconds = alpha + beta * bytes of a block.
@@ -43,22 +44,24 @@ struct PriceLine {
 
 // The plans of a node's ranks, made ready to be priced at any size, on any links.
 //
-// Plans run by streams (src/verify/verify.h): a step begins when its lane's step before has ended, and those of
-// other lanes that it waits for. It takes its own work, then the time on the uplink of its messages between nodes,
-// together with those of the node's other ranks in the same step, then the latency. So lanes overlap; but a rank does
-// one thing at a time, and an uplink carries one: a plan takes no less than all of its work, and all of what the
-// uplink carries. Ranks of other nodes are taken to be no slower.
+// Plans run by streams (src/verify/verify.h): a step begins when its lane's step before has ended,
+// and those of other lanes that it waits for. It takes its own work, then the time on the uplink of
+// its messages between nodes, together with those of the node's other ranks in the same step, then
+// the latency. So lanes overlap; but a rank does one thing at a time, and an uplink carries one: a
+// plan takes no less than all of its work, and all of what the uplink carries. Ranks of other nodes
+// are taken to be no slower.
 class NodePrice {
  public:
   // plans[i] is that of the node's i-th rank.
   NodePrice(const Topology& topology, int node, std::span<const Plan> plans);
 
-  // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs grow.
+  // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs
+  // grow.
   double seconds(double blockBytes, const Links& links, const Sharing& sharing = {}) const {
     return lineAt(blockBytes, links, sharing).at(blockBytes);
   }
-  // The same for blocks of any size up to 2^50 bytes, to ask for many sizes: the price is the highest of these
-  // lines, but for rounding.
+  // The same for blocks of any size up to 2^50 bytes, to ask for many sizes: the price is the
+  // highest of these lines, but for rounding.
   std::vector<PriceLine> lines(const Links& links, const Sharing& sharing = {}) const;
 
   // That a rank sends to other nodes: the mean of the node's.
@@ -75,12 +78,12 @@ class NodePrice {
     double messagesIn = 0, blocksIn = 0;  // sent or received in the node, each counting half
     double messagesBetween = 0, blocksBetween = 0;
     double blocksMoved = 0;  // read by copies and reductions
-    // The latest step of each lane that it waits for, counted from the rank's first; -1: none. In its own lane
-    // that is the one before.
+    // The latest step of each lane that it waits for, counted from the rank's first; -1: none. In
+    // its own lane that is the one before.
     std::array<int, kMaxLanes> after;
   };
-  // What all ranks of the node send through the uplink in one step; the latter, times the messages in each
-  // other's way.
+  // What all ranks of the node send through the uplink in one step; the latter, times the messages
+  // in each other's way.
   struct Uplink {
     double messages = 0, blocks = 0;
     double crowdedMessages = 0, crowdedBlocks = 0;

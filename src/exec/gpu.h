@@ -1,8 +1,10 @@
-// All that the NCCL executor asks of a GPU: calls of the CUDA runtime and of NCCL, and the launches of our
-// own kernels. Tests put a double in its place. Handles are CUDA's and NCCL's own, without their headers.
+// All that the NCCL executor asks of a GPU: calls of the CUDA runtime and of NCCL, and the launches
+// of our own kernels. Tests put a double in its place. Handles are CUDA's and NCCL's own, without
+// their headers.
 //
-// Every function is about the calling thread's current device and throws Error with the text of CUDA or
-// NCCL; only what frees never throws. Functions that take a stream enqueue, and return at once.
+// Every function is about the calling thread's current device and throws Error with the text of
+// CUDA or NCCL; only what frees never throws. Functions that take a stream enqueue, and return at
+// once.
 #pragma once
 
 #include <array>
@@ -28,8 +30,8 @@ class Gpu {
   using Event = void*;               // a cudaEvent_t
   using Comm = void*;                // an ncclComm_t
   using Id = std::array<char, 128>;  // an ncclUniqueId
-  // A communicator that is joined, or made for parts, does not block, so that waiting for other ranks can end; groups
-  // on one that blocks take no thread each.
+  // A communicator that is joined, or made for parts, does not block, so that waiting for other
+  // ranks can end; groups on one that blocks take no thread each.
   enum class Purpose { parts, messages };
 
   virtual ~Gpu() = default;
@@ -55,14 +57,16 @@ class Gpu {
   virtual void wait(Stream stream, Event event) = 0;
   // Whether what the event stands for is complete; never waits.
   virtual bool complete(Event event) = 0;
-  // Names the capture that a stream is part of; 0: none. Throws RefusedInCapture where its capture has failed, and
-  // for the legacy default stream while a stream that waits for it is being captured.
+  // Names the capture that a stream is part of; 0: none. Throws RefusedInCapture where its capture
+  // has failed, and for the legacy default stream while a stream that waits for it is being
+  // captured.
   virtual std::uint64_t capture(Stream stream) = 0;
-  // `stream` is being captured: the graph and all that is made of it hold `what` until they are destroyed.
+  // `stream` is being captured: the graph and all that is made of it hold `what` until they are
+  // destroyed.
   virtual void keepInGraph(Stream stream, std::shared_ptr<const void> what) = 0;
 
-  // Between a host's memory and the device's; the host's must stay until the stream has come so far. Where it
-  // is not pinned either may wait for that.
+  // Between a host's memory and the device's; the host's must stay until the stream has come so
+  // far. Where it is not pinned either may wait for that.
   virtual void toDevice(std::byte* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void toHost(void* to, const std::byte* from, std::size_t bytes, Stream stream) = 0;
   // kernels/copy.h and kernels/reduce.h have the contracts.
@@ -74,18 +78,19 @@ class Gpu {
                       std::int64_t divisor, Stream stream) = 0;
 
   virtual Id newId() = 0;
-  // Both are collective, and throw Timeout after `timeoutMs`; negative: never. The first makes one for parts.
+  // Both are collective, and throw Timeout after `timeoutMs`; negative: never. The first makes one
+  // for parts.
   virtual Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) = 0;
-  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr. Where `comm` blocks, which
-  // only a user's does, there is no timeout.
+  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr. Where
+  // `comm` blocks, which only a user's does, there is no timeout.
   virtual Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) = 0;
   // Waits until `comm`, which need not block, is ready for more. Throws as split() does.
   virtual void settle(Comm comm, std::int64_t timeoutMs) = 0;
-  // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was enqueued is
-  // complete.
+  // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was
+  // enqueued is complete.
   virtual void destroy(Comm comm) noexcept = 0;
-  // Ends what is enqueued too; then waits for the graphs. All of a device that may have work, at once: NCCL frees the
-  // memory of one only when the kernels of the others have ended.
+  // Ends what is enqueued too; then waits for the graphs. All of a device that may have work, at
+  // once: NCCL frees the memory of one only when the kernels of the others have ended.
   virtual void abort(std::span<const Comm> comms) noexcept = 0;
   virtual int ranks(Comm comm) = 0;
   virtual int rank(Comm comm) = 0;
@@ -101,7 +106,8 @@ class Gpu {
   virtual void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) = 0;
 };
 
-// A group that is closed whatever happens in it: all that its thread asked of NCCL later would be part of it.
+// A group that is closed whatever happens in it: all that its thread asked of NCCL later would be
+// part of it.
 class GpuGroup {
  public:
   explicit GpuGroup(Gpu& gpu) : gpu_(gpu) { gpu.groupStart(); }
@@ -124,9 +130,9 @@ class GpuGroup {
   bool open_ = true;
 };
 
-// CUDA and NCCL of this process, opened at the first call. Throws Error: moecclUnhandledCudaError without a
-// usable driver or device, moecclSystemError without an NCCL that is new enough, moecclInvalidUsage when
-// built without CUDA.
+// CUDA and NCCL of this process, opened at the first call. Throws Error: moecclUnhandledCudaError
+// without a usable driver or device, moecclSystemError without an NCCL that is new enough,
+// moecclInvalidUsage when built without CUDA.
 std::shared_ptr<Gpu> openGpu();
 // What openGpu() returns from now on; nullptr: the real ones. For tests.
 void replaceGpu(std::shared_ptr<Gpu> (*open)());

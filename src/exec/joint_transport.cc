@@ -15,8 +15,8 @@
 namespace moeccl {
 namespace {
 
-// Copies in the node would keep the processor from feeding the wire, so they wait while there is something to do for
-// other nodes, but not for more calls of progress() than this.
+// Copies in the node would keep the processor from feeding the wire, so they wait while there is
+// something to do for other nodes, but not for more calls of progress() than this.
 constexpr unsigned kPostponed = 16;
 // A part without transfers in flight has connections to take, once in so many calls.
 constexpr unsigned kIdleRounds = 16;
@@ -126,8 +126,8 @@ bool JointTransport::unexpected(Tag value, Tag mask, Tag* found) {
   return (near_ && near_->unexpected(value, mask, found)) || far_->unexpected(value, mask, found);
 }
 
-// Ranks of other nodes may wait for what is left of this one, and ranks of this node for what is left of those. So
-// both sides are kept going until all have come here.
+// Ranks of other nodes may wait for what is left of this one, and ranks of this node for what is
+// left of those. So both sides are kept going until all have come here.
 bool JointTransport::close(bool abrupt, int milliseconds) {
   if (closed_) return true;
   closed_ = true;

@@ -10,7 +10,8 @@ namespace moeccl {
 
 class JointTransport final : public Transport {
  public:
-  // `near` is a job of its own, of `members` in ascending order, this rank among them; null: this rank is alone in its node.
+  // `near` is a job of its own, of `members` in ascending order, this rank among them; null: this
+  // rank is alone in its node.
   JointTransport(std::unique_ptr<PollableTransport> near, std::vector<int> members,
                  std::unique_ptr<TcpTransport> far);
 

@@ -303,8 +303,8 @@ bool LoopbackTransport::close(bool abrupt, int milliseconds) {
   bool inOrder = true;
   if (!abrupt) {
     const auto deadline = Clock::now() + std::chrono::milliseconds(milliseconds);
-    // What is here without a receive, or comes from now on, belongs to calls that failed; its sender may
-    // be closing too, and waits for it to end.
+    // What is here without a receive, or comes from now on, belongs to calls that failed; its
+    // sender may be closing too, and waits for it to end.
     {
       const std::lock_guard lock(own_->mutex);
       own_->closing = true;

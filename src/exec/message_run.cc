@@ -18,7 +18,8 @@ void MessageRun::start(const Path& path, std::span<const Message> messages, Queu
     part.active = part.over = false;
   }
   copyOwn();
-  // Receives first, as what comes for them need not be kept then. A transfer that fails cancels the others.
+  // Receives first, as what comes for them need not be kept then. A transfer that fails cancels the
+  // others.
   for (std::size_t i = 0; i < used_ && !failed_; ++i) {
     Part& part = *parts_[i];
     if (part.message.isSend || isOwn(part)) continue;
@@ -116,7 +117,8 @@ bool MessageRun::Queue::isBehind(const MessageRun& run, std::uint32_t tag) const
 bool MessageRun::Queue::advance() {
   bool anything = false;
   for (std::size_t i = 0; i < waiting_.size();) {
-    const auto [run, part] = waiting_[i];
+    MessageRun* const run = waiting_[i].run;
+    Part* const part = waiting_[i].part;
     const Message& message = part->message;
     int peer = message.peer;
     if (run->failed_) {

@@ -1,5 +1,5 @@
-// Sends and receives of a caller that begin at once, over a transport. A receive may be of anybody: it takes the first
-// message of its tag that no other receive was posted for.
+// Sends and receives of a caller that begin at once, over a transport. A receive may be of anybody:
+// it takes the first message of its tag that no other receive was posted for.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,9 @@ class MessageRun final : public Run {
     int rank = -1;  // this one's in the communicator
   };
 
-  // The run must be idle. Each message of this rank for itself has its receive, of the same size, among them; they
-  // are matched by tag, in order. Receives that must wait for others are left to `queue`.
+  // The run must be idle. Each message of this rank for itself has its receive, of the same size,
+  // among them; they are matched by tag, in order. Receives that must wait for others are left to
+  // `queue`.
   class Queue;
   void start(const Path& path, std::span<const Message> messages, Queue* queue);
   void cancel() override;
@@ -64,8 +65,8 @@ class MessageRun final : public Run {
   std::size_t used_ = 0;  // of parts_
 };
 
-// Receives of one communicator that are not posted yet: those of anybody, for which no message has come, and those that
-// began behind one of these with the same tag.
+// Receives of one communicator that are not posted yet: those of anybody, for which no message has
+// come, and those that began behind one of these with the same tag.
 class MessageRun::Queue {
  public:
   bool empty() const { return waiting_.empty(); }

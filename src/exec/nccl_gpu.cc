@@ -149,7 +149,8 @@ class NcclGpu final : public Gpu {
   }
   Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override {
     ncclConfig_t config = configFor(purpose);
-    // A thread of NCCL's stores through it once a parent that does not block is ready, be it after the timeout.
+    // A thread of NCCL's stores through it once a parent that does not block is ready, be it after
+    // the timeout.
     auto part = std::make_unique<std::atomic<ncclComm_t>>(nullptr);
     static_assert(sizeof *part == sizeof(ncclComm_t));
     const ncclResult_t result =
@@ -243,8 +244,8 @@ class NcclGpu final : public Gpu {
     }
     check(result, call, comm);
   }
-  // All lanes together leave half of the device to products of matrices, and all their kernels fit at once, which
-  // nccl_run.h relies on. NCCL_MAX_CTAS overrides it.
+  // All lanes together leave half of the device to products of matrices, and all their kernels fit
+  // at once, which nccl_run.h relies on. NCCL_MAX_CTAS overrides it.
   static ncclConfig_t configFor(Purpose purpose) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = purpose == Purpose::messages;

@@ -1,9 +1,9 @@
-// What a rank's GPU communicator is made of: an NCCL communicator for every lane, streams for the lanes
-// that cannot be the caller's, events, and memory for scratch and packed messages.
+// What a rank's GPU communicator is made of: an NCCL communicator for every lane, streams for the
+// lanes that cannot be the caller's, events, and memory for scratch and packed messages.
 //
-// Calls follow each other: whatever streams they are on, each waits on the GPU for the one before, as
-// operations of one NCCL communicator do. So they share all of this. A CUDA graph, however, is only
-// ordered against what it was captured with; the memory that it uses stays until the end.
+// Calls follow each other: whatever streams they are on, each waits on the GPU for the one before,
+// as operations of one NCCL communicator do. So they share all of this. A CUDA graph, however, is
+// only ordered against what it was captured with; the memory that it uses stays until the end.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class NcclLanes {
     std::size_t hostBytes = 0;  // not in graphs
   };
 
-  // Collective. Takes over `root`, which is made for parts, also where it throws Error. `timeoutMs`: how long others
-  // are waited for; negative: for ever.
+  // Collective. Takes over `root`, which is made for parts, also where it throws Error.
+  // `timeoutMs`: how long others are waited for; negative: for ever.
   NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, std::int64_t timeoutMs);
   // Aborts what neither destroy() nor abort() has ended.
   ~NcclLanes();
@@ -39,9 +39,9 @@ class NcclLanes {
   const std::shared_ptr<Gpu>& sharedGpu() const { return gpu_; }
   int device() const { return device_; }
 
-  // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing are
-  // made by all ranks together. Throws Error; RefusedInCapture where something is missing and the stream is being
-  // captured.
+  // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing
+  // are made by all ranks together. Throws Error; RefusedInCapture where something is missing and
+  // the stream is being captured.
   void begin(Gpu::Stream stream, const Needs& needs);
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
@@ -56,17 +56,18 @@ class NcclLanes {
   // Pinned memory of the host.
   std::byte* host() const { return host_.empty() ? nullptr : host_.back(); }
 
-  // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has one, or
-  // Timeout; `what` says who waits.
+  // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has
+  // one, or Timeout; `what` says who waits.
   void await(const std::string& what);
   // The first error of any lane.
   moecclResult_t asyncError(std::string* text);
-  // How many captures have graphs that still live; NCCL ends no communicator before they have ended.
+  // How many captures have graphs that still live; NCCL ends no communicator before they have
+  // ended.
   long graphs() const { return graphs_.use_count() - 1; }
   // The lanes are of no use afterwards.
   void destroy() noexcept;
-  // Ends what is under way. NCCL frees memory only when graphs have ended, and kernels of other communicators that may
-  // be stuck too: a thread waits for that, and the caller a second at most.
+  // Ends what is under way. NCCL frees memory only when graphs have ended, and kernels of other
+  // communicators that may be stuck too: a thread waits for that, and the caller a second at most.
   static void abort(std::unique_ptr<NcclLanes> lanes) noexcept;
 
  private:

@@ -1,5 +1,5 @@
-// The functions of NCCL, from the libnccl.so.2 of this process: one that is loaded already, or the one that
-// the dynamic linker finds. So libmoeccl loads on hosts without NCCL too.
+// The functions of NCCL, from the libnccl.so.2 of this process: one that is loaded already, or the
+// one that the dynamic linker finds. So libmoeccl loads on hosts without NCCL too.
 #pragma once
 
 #include <nccl.h>

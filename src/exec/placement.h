@@ -1,5 +1,5 @@
-// Where a plan's blocks lie in memory during one call, and which bytes its ops therefore move: what all
-// executors do alike.
+// Where a plan's blocks lie in memory during one call, and which bytes its ops therefore move: what
+// all executors do alike.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ struct Operands {
   std::size_t scratchBytes = 0;
   moecclDataType_t datatype = moecclUint8;  // for reductions
   moecclRedOp_t op = moecclSum;
-  // Sums are of blocks times their weights, by block of the input and of the scratch; 1 beyond the lists. None: no sum
-  // is weighted.
+  // Sums are of blocks times their weights, by block of the input and of the scratch; 1 beyond the
+  // lists. None: no sum is weighted.
   std::span<const float> inputWeights = {}, scratchWeights = {};
 
   bool weighted() const { return !inputWeights.empty() || !scratchWeights.empty(); }
@@ -70,13 +70,13 @@ class Placement {
   }
   std::size_t bytesIn(std::span<const Blocks> runs) const;
 
-  // The arena's bytes before any message, and where a message of these blocks lies: what it needs of
-  // the arena begins at *arenaBytes, which grows.
+  // The arena's bytes before any message, and where a message of these blocks lies: what it needs
+  // of the arena begins at *arenaBytes, which grows.
   std::size_t scratchBytes() const { return aligned(operands.scratchBytes); }
   MessagePlace layOut(std::span<const Blocks> runs, std::size_t* arenaBytes) const;
 
-  // Each calls copy(const BlockCopy&) for what has to be copied: blocks to a staged message, a staged
-  // message to its blocks, blocks to blocks.
+  // Each calls copy(const BlockCopy&) for what has to be copied: blocks to a staged message, a
+  // staged message to its blocks, blocks to blocks.
   template <typename Copy>
   void pack(std::byte* to, std::span<const Blocks> runs, const Copy& copy) const;
   template <typename Copy>

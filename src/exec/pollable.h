@@ -10,15 +10,16 @@ namespace moeccl {
 
 class PollableTransport : public Transport {
  public:
-  // Before a sleep. False: there is something to do at once. Else a sleeper polls sleepOn() for reading,
-  // for `milliseconds` at most, which this may shorten, and calls awake() afterwards.
+  // Before a sleep. False: there is something to do at once. Else a sleeper polls sleepOn() for
+  // reading, for `milliseconds` at most, which this may shorten, and calls awake() afterwards.
   virtual bool prepareToSleep(int* milliseconds) = 0;
   virtual std::span<const int> sleepOn() const = 0;
   virtual void awake() = 0;
   // Whether transfers are in flight.
   virtual bool isBusy() const = 0;
-  // Of a close() in order, to be asked between calls of progress(): whether all sends are over. What comes from then on
-  // belongs to calls that failed: nobody will ask for it, and its sender, who may be closing too, need not wait.
+  // Of a close() in order, to be asked between calls of progress(): whether all sends are over.
+  // What comes from then on belongs to calls that failed: nobody will ask for it, and its sender,
+  // who may be closing too, need not wait.
   virtual bool drained() = 0;
   // When lastError() was last set.
   virtual std::chrono::steady_clock::time_point lastErrorTime() const = 0;

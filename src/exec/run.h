@@ -1,5 +1,5 @@
-// Messages of one call in flight over a transport: those of a plan (host_run.h), or sends and receives of the caller's
-// own (message_run.h).
+// Messages of one call in flight over a transport: those of a plan (host_run.h), or sends and
+// receives of the caller's own (message_run.h).
 #pragma once
 
 #include <cstddef>

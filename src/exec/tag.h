@@ -10,12 +10,13 @@
 // kind      whose the message is: the caller's, or one by which ranks agree on something
 // tag       the caller's: messages of one tag between two ranks match in their order
 // comm      communicator, unique among those that any two ranks share
-// call      number of the collective call on that communicator, modulo 2^9; a call waits while the one
-//           2^9 before it is not over (Communicator::nextCall)
+// call      number of the collective call on that communicator, modulo 2^9; a call waits while the
+//           one 2^9 before it is not over (Communicator::nextCall)
 // what      digest ^ (part, lane, sequence)
-//   digest    of all that the ranks of a call must have alike (digestOf in src/comm/call.h). Ranks that do
-//             not call the same never match, but with a chance of 2^-24 where a rank has one message for
-//             another, and of 2^-9 at most: messages that differ in the upper bits cannot match
+//   digest    of all that the ranks of a call must have alike (digestOf in src/comm/call.h). Ranks
+//             that do not call the same never match, but with a chance of 2^-24 where a rank has
+//             one message for another, and of 2^-9 at most: messages that differ in the upper bits
+//             cannot match
 //   part      0: of the data; 1: of the sizes that relays are told before
 //   lane, sequence  the n-th message of this pair on that lane within the part
 // source    sender's rank in the root communicator (the transport's numbering)

@@ -40,8 +40,8 @@ void TcpTransport::tell(Peer& peer, const FrameHeader& header) {
 
 // A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
-// A rank that is gone, or has left because its own time had passed, is not waited for. What this rank has told is on its
-// way: its owner may do something else for as long as it likes.
+// A rank that is gone, or has left because its own time had passed, is not waited for. What this
+// rank has told is on its way: its owner may do something else for as long as it likes.
 bool TcpTransport::hasMet() {
   for (;; ++round_) {
     const int distance = 1 << round_;
@@ -83,7 +83,8 @@ bool TcpTransport::leaveInOrder(TimePoint deadline) {
   progressUntil(
       [this] { return std::ranges::all_of(peers_, [this](auto& p) { return hasLeft(*p); }); },
       deadline);
-  // Unread bytes would make the kernel reset the connection, and the peer lose what it has not read.
+  // Unread bytes would make the kernel reset the connection, and the peer lose what it has not
+  // read.
   for (const auto& peer : peers_)
     for (const auto& connection : peer->connections)
       if (connection) connection->finishWriting();

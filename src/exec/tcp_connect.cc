@@ -173,8 +173,8 @@ void TcpTransport::serve() {
   for (Acceptor::Guest guest; acceptor_->next(&guest);) admit(std::move(guest));
 }
 
-// Both may have dialed at once: then each keeps what the lower rank has dialed, and the higher one's attempt
-// ends. So a rank that is dialing itself lets in only lower ones.
+// Both may have dialed at once: then each keeps what the lower rank has dialed, and the higher
+// one's attempt ends. So a rank that is dialing itself lets in only lower ones.
 void TcpTransport::admit(Acceptor::Guest guest) {
   const auto [rank, purpose, index] = guest.hello;
   if (purpose != static_cast<std::uint32_t>(ConnectionPurpose::data) ||

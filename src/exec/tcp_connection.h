@@ -1,9 +1,9 @@
-// One socket between two ranks: how it comes about, and frames on it. It does what can be done without
-// waiting; the transport watches it, and deals with its end.
+// One socket between two ranks: how it comes about, and frames on it. It does what can be done
+// without waiting; the transport watches it, and deals with its end.
 //
 //   dialed    pausing ─▶ connecting ─▶ proving ─▶ unwelcomed ─▶ open ─▶ ended
 //                ▲            │           │           │
-//                └────────────┴───────────┴───────────┘   closed before it was the pair's: tried again
+//                └────────────┴───────────┴───────────┘   closed early: tried again
 //   accepted                                              open ─▶ ended
 #pragma once
 

@@ -6,14 +6,14 @@
 //    part: offset                   ──────▶                      as many as it takes, on any
 //                                                                connection of the pair
 //    message, without a byte of it  ──────▶                      beyond the sender's credit; then
-//                                   ◀──────   grant, or refuse   once it is wanted, or never will be
+//                                   ◀──────   grant, or refuse   once it is wanted, or never
 //    part ...                       ──────▶
 //    withdraw: bytes sent           ──────▶                      the sender gives up a message
 //                                   ◀──────   freed, credit      the receiver has room again
 //    barrier, goodbye               ──────▶
 //
-// A message may go in either direction, on whoever dialed. Frames follow one another; each begins with
-// a header. Integers are little-endian.
+// A message may go in either direction, on whoever dialed. Frames follow one another; each begins
+// with a header. Integers are little-endian.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,8 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-// Of a message, in one frame: so long may a frame without data wait, and so much is copied for a sender that cancels.
+// Of a message, in one frame: so long may a frame without data wait, and so much is copied for a
+// sender that cancels.
 inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 // Where a pair has several connections, messages are cut so that all carry, but not smaller.
 inline constexpr std::size_t kLeastPartBytes = std::size_t{64} << 10;

@@ -1,5 +1,5 @@
-// Memory for messages that came before anybody asked for them. What is given back serves again: once
-// warm, a message costs no allocation.
+// Memory for messages that came before anybody asked for them. What is given back serves again:
+// once warm, a message costs no allocation.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,11 @@
-// What a rank has to do with one of its peers over TCP: which message goes to which receive, what is
-// sent next, and how much the peer may send unasked. It knows no socket: connections (tcp_connection.h)
-// ask it for frames and give it those that arrive.
+// What a rank has to do with one of its peers over TCP: which message goes to which receive, what
+// is sent next, and how much the peer may send unasked. It knows no socket: connections
+// (tcp_connection.h) ask it for frames and give it those that arrive.
 //
-// Credit. A receiver has a share of its memory for each peer. A message that has been asked for needs none of it; since
-// its sender cannot know that, all messages are charged to the share, and those asked for give it
-// back at once. What exceeds the share is only announced, and its data follow when it is granted.
+// Credit. A receiver has a share of its memory for each peer. A message that has been asked for
+// needs none of it; since its sender cannot know that, all messages are charged to the share, and
+// those asked for give it back at once. What exceeds the share is only announced, and its data
+// follow when it is granted.
 #pragma once
 
 #include <bitset>
@@ -59,8 +60,8 @@ class TcpPeer {
   TcpPeer(TcpCommon& common, int rank, std::size_t share)
       : common_(common), rank_(rank), share_(share) {}
 
-  // Before anything else: who it is, for people, how much it lets this rank send unasked, and on how
-  // many connections.
+  // Before anything else: who it is, for people, how much it lets this rank send unasked, and on
+  // how many connections.
   void know(const std::string& name, std::size_t credit, int connections) {
     name_ = name;
     credit_ = credited_ = credit;
@@ -97,8 +98,8 @@ class TcpPeer {
   // The next frame for a connection; false: none. Messages begin on the main one, in order.
   bool pull(bool main, Outgoing* out);
   void written(Transfer* transfer, std::size_t payload);
-  // A frame that is not about data in this direction, for the main connection, before others. Throws
-  // std::bad_alloc.
+  // A frame that is not about data in this direction, for the main connection, before others.
+  // Throws std::bad_alloc.
   void tell(const FrameHeader& header);
   std::vector<std::byte>& control() { return control_; }
   bool hasOutput(bool main) const {

@@ -8,12 +8,12 @@
 //   tcp_frames.h       what is said
 //   tcp_memory.h       memory for messages that nobody has asked for yet
 //
-// A pair connects when either turns to the other first, a receiver too: else it would not notice the
-// other's end. Both may do so at once; then the lower rank's connection becomes theirs.
+// A pair connects when either turns to the other first, a receiver too: else it would not notice
+// the other's end. Both may do so at once; then the lower rank's connection becomes theirs.
 //
-// A peer is gone when a connection that was the pair's ends, or when its port is closed. A host that
-// vanishes without a word is for others to find (design: control connections); until then the kernel's
-// own limits hold (minutes).
+// A peer is gone when a connection that was the pair's ends, or when its port is closed. A host
+// that vanishes without a word is for others to find (design: control connections); until then the
+// kernel's own limits hold (minutes).
 #pragma once
 
 #include <memory>
@@ -55,8 +55,8 @@ class TcpTransport final : public PollableTransport {
   bool isBusy() const override { return common_.sends + common_.receives > 0; }
   bool drained() override;
   TimePoint lastErrorTime() const override { return common_.lastErrorTime; }
-  // Of a close() in order, to be asked between calls of progress(): whether every rank that lives has
-  // come to it.
+  // Of a close() in order, to be asked between calls of progress(): whether every rank that lives
+  // has come to it.
   bool hasMet();
 
  private:

@@ -1,4 +1,5 @@
-// What every op of every run does, and when: a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
+// What every op of every run does, and when: a file for Perfetto (ui.perfetto.dev) or
+// chrome://tracing.
 #pragma once
 
 #include <chrono>

@@ -84,9 +84,9 @@ class Transport {
   // once, possibly before this returns. The data must stay until then. A message goes to the first
   // receive of exactly its tag, whose source field is the sender's rank; it may come long before or
   // after the receive is posted. Whether a send completes before its receive is posted depends on
-  // the transport and the size. A send that is done needs nothing more of its rank. A receive longer than its message is `ok`, a shorter one
-  // `truncated`. What a rank sent before it ended may still arrive; then everything is
-  // `unreachable`.
+  // the transport and the size. A send that is done needs nothing more of its rank. A receive
+  // longer than its message is `ok`, a shorter one `truncated`. What a rank sent before it ended
+  // may still arrive; then everything is `unreachable`.
   virtual void send(int peer, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) = 0;
   virtual void recv(int peer, Tag tag, void* data, std::size_t bytes, Transfer* transfer) = 0;
   // Ends a transfer early; `done` is called with `cancelled` (or with its real outcome), now or in
@@ -95,9 +95,9 @@ class Transport {
   // `unreachable` to each other from then on.
   virtual void cancel(Transfer* transfer) = 0;
 
-  // Whether a message has arrived, of whatever size, that no receive has been posted for and whose tag
-  // agrees with `value` in the bits of `mask`; *found is then the tag of one. It stays where it is. What
-  // arrives is seen after the next progress().
+  // Whether a message has arrived, of whatever size, that no receive has been posted for and whose
+  // tag agrees with `value` in the bits of `mask`; *found is then the tag of one. It stays where it
+  // is. What arrives is seen after the next progress().
   virtual bool unexpected(Tag value, Tag mask, Tag* found) = 0;
 
   // Calls `done` for what has completed; returns whether anything happened.
@@ -107,8 +107,8 @@ class Transport {
   // Makes a wait() of another thread return. The one function that any thread may call at any time.
   virtual void wake() = 0;
 
-  // The peer is known to be dead, for which a transport need not wait to find out: what is in flight with it ends as
-  // `unreachable`, after what of it has arrived. Opens nothing.
+  // The peer is known to be dead, for which a transport need not wait to find out: what is in
+  // flight with it ends as `unreachable`, after what of it has arrived. Opens nothing.
   virtual void lose(int peer, const std::string& why) = 0;
 
   // Ends the connection; collective unless `abrupt`. Transfers still in flight at the end are
@@ -120,8 +120,8 @@ class Transport {
   // What a close() in order calls while it waits. It may call lose().
   std::function<void()> whileClosing = [] {};
 
-  // Details of the last failed or unreachable transfer, for people. It names hosts and processes, not
-  // ranks: the caller's numbering is another.
+  // Details of the last failed or unreachable transfer, for people. It names hosts and processes,
+  // not ranks: the caller's numbering is another.
   virtual std::string lastError() const = 0;
 };
 

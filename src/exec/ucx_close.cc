@@ -6,8 +6,8 @@
 namespace moeccl {
 namespace {
 
-// An abrupt close tells those it is connected to. That waits behind data that are on their way to them, and for peers
-// that do nothing not longer than this.
+// An abrupt close tells those it is connected to. That waits behind data that are on their way to
+// them, and for peers that do nothing not longer than this.
 constexpr std::chrono::milliseconds kFarewell{300};
 // What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
 constexpr std::chrono::milliseconds kSettling{500};
@@ -99,8 +99,8 @@ bool UcxTransport::dropUnexpected() {
   bool anything = false;
   ucp_tag_recv_info_t info;
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
-    // A sender that has been given up must not take this for a success. It is connected, since its message has
-    // come, so to close its endpoint is safe (see settle()).
+    // A sender that has been given up must not take this for a success. It is connected, since its
+    // message has come, so to close its endpoint is safe (see settle()).
     int sender = sourceOf(info.sender_tag);
     if (!sources_.empty())
       sender = static_cast<int>(std::ranges::find(sources_, sender) - sources_.begin());

@@ -66,10 +66,10 @@ bool UcxTransport::settle() {
     for (int rank : std::exchange(dooming_, {})) {
       Peer& with = peer(rank);
       if (with.doomed.empty()) continue;
-      // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is closed. But then it
-      // answers the peer, whose own wish to connect may still be under way, under another name, and the peer
-      // abort()s. So a lost peer's endpoint that owes nothing stays until the worker ends, which answers nobody any
-      // more.
+      // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is
+      // closed. But then it answers the peer, whose own wish to connect may still be under way,
+      // under another name, and the peer abort()s. So a lost peer's endpoint that owes nothing
+      // stays until the worker ends, which answers nobody any more.
       if (with.gone) with.endpoint.reset();
       dooming_.push_back(rank);
       if (now < with.patience) continue;

@@ -19,8 +19,8 @@ struct Setting {
   const char* name;
   const char* value;
   std::initializer_list<const char*> variables;
-  // For machines with one of these transports. UCX warns about settings of those that it does not find or that UCX_TLS
-  // excludes.
+  // For machines with one of these transports. UCX warns about settings of those that it does not
+  // find or that UCX_TLS excludes.
   std::initializer_list<const char*> with;
 };
 

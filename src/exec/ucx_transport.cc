@@ -233,7 +233,8 @@ TransferStatus UcxTransport::judge(Transfer* transfer, ucs_status_t status) {
   const Transfer::Flight& flight = transfer->flight;
   if (flight.cancelled || closed_) return TransferStatus::cancelled;
   const Peer& with = peer(flight.peer);
-  // What UCX cancels by itself was on an endpoint that has failed, which it may tell only afterwards.
+  // What UCX cancels by itself was on an endpoint that has failed, which it may tell only
+  // afterwards.
   const bool unreachable =
       with.gone || status == UCS_ERR_CANCELED || status == UCS_ERR_CONNECTION_RESET ||
       status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE ||
@@ -278,8 +279,9 @@ bool UcxTransport::progress() {
   return anything;
 }
 
-// UCX calls a send over TCP done when its last bytes are in a buffer of its own. They go on to the kernel while
-// somebody calls progress(); a rank that computes instead, or waits in another library, would keep its peers waiting.
+// UCX calls a send over TCP done when its last bytes are in a buffer of its own. They go on to the
+// kernel while somebody calls progress(); a rank that computes instead, or waits in another
+// library, would keep its peers waiting.
 bool UcxTransport::flush() {
   bool anything = false;
   const auto complete = [&] {
@@ -328,7 +330,8 @@ bool UcxTransport::arm(int* milliseconds) {
 
 void UcxTransport::sleep(int milliseconds) {
   if (closed_ || !arm(&milliseconds)) return;
-  // No epoll of these: the kernel would tell it of each packet that arrives, also while nobody sleeps.
+  // No epoll of these: the kernel would tell it of each packet that arrives, also while nobody
+  // sleeps.
   std::array<pollfd, std::tuple_size_v<decltype(sleepOn_)>> events;
   std::ranges::transform(sleepOn_, events.begin(), [](int fd) { return pollfd{fd, POLLIN, 0}; });
   if (poll(events.data(), events.size(), milliseconds) > 0) awake();

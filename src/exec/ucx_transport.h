@@ -14,11 +14,11 @@
 //   two settings (ucx_settings.cc)           UcxSettings.RanksOfANodeShareMemoryAndWatchEachOther
 //   sends over TCP are done after a flush    SendsThatAreDoneNeedNothingMoreOfTheirRank
 //   receives are completed by callback only  TransportContract's of lengths
-//   doomed transfers, endpoints that are closed for them, and only for them
-//                                            TransportContract's of cancelled transfers and dead peers; tests/faults
+//   doomed transfers, endpoints that are     TransportContract's of cancelled transfers and dead
+//   closed for them, and only for them       peers; tests/faults
 //   processes are watched                    APeerThatDiedBeforeBeingKnown
-//   processes of this machine have endpoints from the start: UCX crashes where it comes to connect to one that
-//   has ended                                tests/faults, --kills
+//   processes of this machine have           tests/faults, --kills: UCX crashes where it comes to
+//   endpoints from the start                 connect to one that has ended
 //   goodbyes carry ballast                   ManyRanksCloseTogether
 //   what cannot be settled is leaked         tests/faults, --kills
 //
@@ -28,8 +28,8 @@
 //   - elsewhere: by its connection breaking, or by UCX's keepalive (which, in 1.13, overlooks a
 //     shared-memory peer that ended before its first answer);
 //   - a transport closed abruptly in a process that lives on: by its goodbye.
-// A host that vanishes without a word is for others to find, and to tell by lose(). Over TCP, which only those get who
-// ask for it, UCX (1.13) may abort() when a peer ends.
+// A host that vanishes without a word is for others to find, and to tell by lose(). Over TCP, which
+// only those get who ask for it, UCX (1.13) may abort() when a peer ends.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -125,8 +125,8 @@ class UcxTransport final : public PollableTransport {
       std::int32_t source;
       std::int32_t round = 0;
       Tag tag = 0;
-      // UCX sends short messages before it has heard from the peer, others afterwards. A goodbye that leaves so soon
-      // lets its sender end, to whom the peer would then connect.
+      // UCX sends short messages before it has heard from the peer, others afterwards. A goodbye
+      // that leaves so soon lets its sender end, to whom the peer would then connect.
       std::array<std::byte, 400> ballast{};
     } message;
     UcxTransport* transport = nullptr;

@@ -10,9 +10,9 @@
 
 namespace moeccl {
 
-// Per part of a batch one row of sums, as gates make them, in the memory that a layer computes in. Rows of
-// different parts come from different ranks under S1, and are added in the order of the parts under every
-// schedule, so that the loss is the same to the last bit.
+// Per part of a batch one row of sums, as gates make them, in the memory that a layer computes in.
+// Rows of different parts come from different ranks under S1, and are added in the order of the
+// parts under every schedule, so that the loss is the same to the last bit.
 class BatchSums {
  public:
   explicit BatchSums(Compute& compute);
@@ -34,8 +34,8 @@ class BatchStats {
 
   // Of what the sums are once the stream has come so far.
   void summarise(const BatchSums& sums, moecclStream_t stream);
-  // The gradient of scale * the auxiliary loss by the sums, [rowSize], in the memory of sums; valid until
-  // the next call.
+  // The gradient of scale * the auxiliary loss by the sums, [rowSize], in the memory of sums; valid
+  // until the next call.
   const double* lossBackward(double scale, moecclStream_t stream);
 
   // Waits for what was summarised last. Only then is the rest of any use.

@@ -1,8 +1,9 @@
-// What a layer computes with: the memory, the datatype and the loops behind the phases of its schedules, which see
-// nothing but pointers and counts. Memory, elements and streams as in src/schedule/mover.h.
+// What a layer computes with: the memory, the datatype and the loops behind the phases of its
+// schedules, which see nothing but pointers and counts. Memory, elements and streams as in
+// src/schedule/mover.h.
 //
-// All computations of a pass have the same stream, and share a workspace; what may go on beside them are exchanges on
-// a SideStream.
+// All computations of a pass have the same stream, and share a workspace; what may go on beside
+// them are exchanges on a SideStream.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,8 @@ namespace moeccl {
 
 class Router;
 
-// Rows of some of the caller's experts, from `first` on: those of expert first + i are begins[i] to begins[i + 1].
+// Rows of some of the caller's experts, from `first` on: those of expert first + i are begins[i] to
+// begins[i + 1].
 struct ExpertRows {
   std::int64_t first;
   std::span<const std::int64_t> begins;
@@ -33,7 +35,8 @@ class Compute : public Mover {
 
   const LayerShape& shape() const { return shape_; }
 
-  // The host's memory that toHostLater takes, which does not wait: it is there once the stream has come so far.
+  // The host's memory that toHostLater takes, which does not wait: it is there once the stream has
+  // come so far.
   virtual Memory allocateForHost(std::size_t bytes) = 0;
   virtual void toHostLater(void* host, const void* from, std::size_t bytes,
                            moecclStream_t stream) = 0;
@@ -45,7 +48,8 @@ class Compute : public Mover {
   // Throws Error (InvalidUsage) where a pass cannot be queued on the stream.
   virtual void requireUsable(moecclStream_t) {}
 
-  // What gates sum up. sums [count] += the beginnings of so many rows, `distance` apart, in their order.
+  // What gates sum up. sums [count] += the beginnings of so many rows, `distance` apart, in their
+  // order.
   virtual void addSums(double* sums, std::int64_t count, const double* rows, std::int64_t rowCount,
                        std::int64_t distance, moecclStream_t stream) = 0;
   // gradient = that of scale * the auxiliary loss by the sums of a batch, both [sumsSize].
@@ -59,8 +63,8 @@ class Compute : public Mover {
   // tokens [rows][embedding] through the caller's shards of their experts. results may be tokens.
   virtual void expertForward(const LayerWeights& weights, const ExpertRows& rows,
                              const void* tokens, void* results, moecclStream_t stream) = 0;
-  // The same backward, of the same tokens: rowGradients [rows][embedding] from gradients of the results to
-  // those of the tokens. Adds to the gradients of the weights.
+  // The same backward, of the same tokens: rowGradients [rows][embedding] from gradients of the
+  // results to those of the tokens. Adds to the gradients of the weights.
   virtual void expertBackward(const LayerWeights& weights, const LayerGradients& gradients,
                               const ExpertRows& rows, const void* tokens, void* rowGradients,
                               moecclStream_t stream) = 0;
@@ -72,7 +76,8 @@ class Compute : public Mover {
                                 std::int64_t count, const void* tokens, void* rowGradients,
                                 moecclStream_t stream) = 0;
 
-  // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not outlive this.
+  // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not
+  // outlive this.
   virtual std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) = 0;
 
  private:

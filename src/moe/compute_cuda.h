@@ -1,5 +1,5 @@
-// The layer's computation on a GPU: the current device of the thread that makes it, which has to be current in
-// every call. float32 alone.
+// The layer's computation on a GPU: the current device of the thread that makes it, which has to be
+// current in every call. float32 alone.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace moeccl {
 
-// Throws Error: InvalidArgument for another datatype, UnhandledCudaError, InvalidUsage when built without CUDA.
+// Throws Error: InvalidArgument for another datatype, UnhandledCudaError, InvalidUsage when built
+// without CUDA.
 std::unique_ptr<Compute> cudaCompute(const LayerShape& shape);
 
 }  // namespace moeccl

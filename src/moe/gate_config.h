@@ -6,8 +6,8 @@
 
 namespace moeccl {
 
-// All but the capacity. The config's tokens, embedding, experts and topK have been checked. Throws Error
-// (InvalidArgument), which names the field, its value and what would be right.
+// All but the capacity. The config's tokens, embedding, experts and topK have been checked. Throws
+// Error (InvalidArgument), which names the field, its value and what would be right.
 gates::Config gateConfig(const moecclMoeConfig_t& config);
 
 }  // namespace moeccl

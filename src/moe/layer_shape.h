@@ -17,8 +17,8 @@ namespace moeccl {
 //     | group 0   | group 1    | group 2   | group 3    |     capacity groups
 //     | tokens ............................ | padding   |
 //
-// Parts and groups begin at a common multiple; groups nest in parts under S1 alone. S1 may cut a part in
-// chunks, which are as many whole groups each.
+// Parts and groups begin at a common multiple; groups nest in parts under S1 alone. S1 may cut a
+// part in chunks, which are as many whole groups each.
 struct LayerShape {
   std::int64_t tokens;  // without padding
   std::int64_t embedding;
@@ -61,11 +61,12 @@ struct LayerShape {
 // Throws Error (InvalidArgument).
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment);
 
-// Whether a layer of that shape, whatever its schedule, can follow this one. Auto is always offered.
+// Whether a layer of that shape, whatever its schedule, can follow this one. Auto is always
+// offered.
 bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 
-// `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the field, its
-// value and what would be right.
+// `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the
+// field, its value and what would be right.
 LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid);
 

@@ -1,4 +1,5 @@
-// What a pass of the layer computes beside its experts: gate, ways of tokens to rows and back, residual branch.
+// What a pass of the layer computes beside its experts: gate, ways of tokens to rows and back,
+// residual branch.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ class LayerWork : public schedules::Work {
   // keeps: what the gate's backward needs.
   LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward, bool keeps);
 
-  // For the passes from now on. step: of the training, for what is random, as is the number of the first MP group's
-  // batch.
+  // For the passes from now on. step: of the training, for what is random, as is the number of the
+  // first MP group's batch.
   void setWeights(const LayerWeights& weights) { weights_ = weights; }
   void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
   void setStep(std::int64_t step) { step_ = step; }

@@ -258,8 +258,8 @@ const BatchStats& MoeLayer::stats() {
 
 void MoeLayer::updateBias(double* bias, double speed) {
   passed_->await();
-  // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have the
-  // same experts above their mean.
+  // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have
+  // the same experts above their mean.
   const auto experts = static_cast<std::size_t>(shape_.experts);
   const moecclResult_t result =
       moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,

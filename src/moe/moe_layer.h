@@ -15,8 +15,8 @@ namespace moeccl {
 // On GPUs the communicator's device has to be current in every call, this and the destructor too.
 class MoeLayer {
  public:
-  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `memory`: that of
-  // the grid's communicator. Throws Error.
+  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `memory`:
+  // that of the grid's communicator. Throws Error.
   MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
            moecclMemory_t memory);
   // Waits for what is under way.
@@ -63,7 +63,8 @@ class MoeLayer {
   void runExperts(moecclStream_t stream);
   // After a pass that failed or threw.
   void abandon(schedules::PassRun& pass, moecclStream_t stream);
-  // start(stream), then pass on to its experts, or to its end; whatever it throws says how far it has come.
+  // start(stream), then pass on to its experts, or to its end; whatever it throws says how far it
+  // has come.
   template <typename Start>
   void guard(schedules::PassRun& pass, moecclStream_t stream, Start start);
   // One half of a pass around the caller's experts.

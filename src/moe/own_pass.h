@@ -45,7 +45,8 @@ class OwnWork final : public LayerWork {
 
  private:
   void route(const schedules::Step& step) override;
-  // all [tokens][choices] = the parts of the ranks of the MP group; `own` begins with the rank's part.
+  // all [tokens][choices] = the parts of the ranks of the MP group; `own` begins with the rank's
+  // part.
   void gather(const void* own, void* all, moecclDataType_t type, moecclStream_t stream);
 
   const LayerShape shape_;

@@ -15,18 +15,19 @@ class Router {
  public:
   virtual ~Router() = default;
 
-  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`. draw: the
-  // batch's; without, nothing is random.
+  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`. draw:
+  // the batch's; without, nothing is random.
   virtual void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                           const void* input, BatchSums& sums, moecclStream_t stream) = 0;
-  // Routes a chunk of a part; `input` begins with its first token. The first chunk sets the row of the
-  // part in `sums`, later ones add to it.
+  // Routes a chunk of a part; `input` begins with its first token. The first chunk sets the row of
+  // the part in `sums`, later ones add to it.
   virtual void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                           const void* input, int part, std::int64_t chunk, BatchSums& sums,
                           moecclStream_t stream) = 0;
 
-  // Gives places, in so many capacity groups, to `count` tokens whose choices somebody else has made. experts and
-  // weights [count][choices]; -1: not made. Adds to sums. Nothing can be gated backward.
+  // Gives places, in so many capacity groups, to `count` tokens whose choices somebody else has
+  // made. experts and weights [count][choices]; -1: not made. Adds to sums. Nothing can be gated
+  // backward.
   virtual void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
                           std::int64_t groups, double* sums, moecclStream_t stream) = 0;
 
@@ -38,9 +39,9 @@ class Router {
   virtual void combine(const void* rows, std::int64_t expertStride, void* output,
                        moecclStream_t stream) = 0;
 
-  // The same backward, for a router that keeps. combineBackward sets weightGradients [tokens][choices];
-  // scatterBackward sets the gradient of the input, to which gateBackward adds what comes by the gate. sumGradients:
-  // as of BatchStats::lossBackward. gradients are added to.
+  // The same backward, for a router that keeps. combineBackward sets weightGradients
+  // [tokens][choices]; scatterBackward sets the gradient of the input, to which gateBackward adds
+  // what comes by the gate. sumGradients: as of BatchStats::lossBackward. gradients are added to.
   virtual void combineBackward(const void* rows, const void* outputGradient,
                                std::int64_t expertStride, void* rowGradients, void* weightGradients,
                                moecclStream_t stream) = 0;
@@ -50,8 +51,8 @@ class Router {
                             const double* sumGradients, const GateGradients& gradients,
                             void* inputGradient, moecclStream_t stream) = 0;
 
-  // Without places between: the choices that have one, expert by expert. list makes the list and returns
-  // where each expert's begin in it, [experts + 1] on the host, valid until the next route.
+  // Without places between: the choices that have one, expert by expert. list makes the list and
+  // returns where each expert's begin in it, [experts + 1] on the host, valid until the next route.
   virtual const std::int64_t* list(moecclStream_t stream) = 0;
   // A part of the list.
   struct Listed {

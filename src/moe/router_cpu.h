@@ -46,7 +46,8 @@ class CpuRouter final : public Router {
   void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
   // Gates `count` tokens more.
   void gateMore(const GateWeights& gate, const Real* input, std::int64_t count, double* sums);
-  // Gives places in `groups` capacity groups to what has been gated, and adds those given to `sums`.
+  // Gives places in `groups` capacity groups to what has been gated, and adds those given to
+  // `sums`.
   void place(std::int64_t groups, double* sums);
   void clearUnusedPlaces(std::int64_t expertStride, Real* rows) const;
 

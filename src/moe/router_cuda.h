@@ -67,7 +67,8 @@ class CudaRouter final : public Router {
   // Gates `count` tokens more.
   void gateMore(const GateWeights& gate, const void* input, std::int64_t count, double* sums,
                 moecclStream_t stream);
-  // Gives places in `groups` capacity groups to what has been gated, and adds those given to `sums`.
+  // Gives places in `groups` capacity groups to what has been gated, and adds those given to
+  // `sums`.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
   void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
   void clearSums(double* row, const BatchSums& sums, moecclStream_t stream);

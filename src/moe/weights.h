@@ -1,5 +1,5 @@
-// A layer's weights, and where their gradients go: in the memory and the datatype that the layer computes
-// with.
+// A layer's weights, and where their gradients go: in the memory and the datatype that the layer
+// computes with.
 #pragma once
 
 namespace moeccl {

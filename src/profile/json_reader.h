@@ -1,4 +1,5 @@
-// Reads data from a JSON tree; whatever is not as it must be is an InvalidArgument that names its place.
+// Reads data from a JSON tree; whatever is not as it must be is an InvalidArgument that names its
+// place.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,8 @@
 
 namespace moeccl {
 
-// A value of the tree, and where it is. Refers to the one that it was got from, which must outlive it.
+// A value of the tree, and where it is. Refers to the one that it was got from, which must outlive
+// it.
 class JsonReader {
  public:
   explicit JsonReader(const nlohmann::json& root) : value_(root) {}

@@ -49,8 +49,8 @@ class TreeBuilder : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...", and may repeat
-  // as much of the text as was read of one value.
+  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...", and may
+  // repeat as much of the text as was read of one value.
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::detail::exception& error) override {
     constexpr std::size_t kMost = 300;

@@ -11,8 +11,8 @@
 namespace moeccl {
 namespace {
 
-// That a factor is 1: as samples that say so. What local work and latencies take may be hidden behind what the
-// wire still carries; bytes must cross it.
+// That a factor is 1: as samples that say so. What local work and latencies take may be hidden
+// behind what the wire still carries; bytes must cross it.
 constexpr std::array kPriors{0.01, 0.01, 0.1};  // local, latency, bytes
 
 struct Times {

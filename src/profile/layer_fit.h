@@ -33,8 +33,8 @@ struct LayerSample {
 
 // seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
 //           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
-// that sum is no less than what the longest of several exchanges takes with at least kLeastOwnLatency of its latency: the
-// others may be hidden behind it.
+// that sum is no less than what the longest of several exchanges takes with at least
+// kLeastOwnLatency of its latency: the others may be hidden behind it.
 struct LayerFactors {
   double local = 1;
   double latency = 1;
@@ -62,8 +62,8 @@ struct LayerCurve {
   bool operator==(const LayerCurve&) const = default;
 };
 
-// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies of several
-// exchanges can be hidden whole, and that takes more samples than there are factors.
+// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies
+// of several exchanges can be hidden whole, and that takes more samples than there are factors.
 inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
 inline constexpr double kLeastOwnLatency = 0.5;
 // Errors beyond are told as this.
@@ -89,9 +89,10 @@ class ExchangesInLayer {
   double sum_ = 0, longest_ = 0;
 };
 
-// By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of bytes a tenth) had said
-// so: it decides where samples do not. By the rest of `profile`; samples whose exchanges or local work that does not
-// predict are left out, and where none remain factors are 1.
+// By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of
+// bytes a tenth) had said so: it decides where samples do not. By the rest of `profile`; samples
+// whose exchanges or local work that does not predict are left out, and where none remain factors
+// are 1.
 LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
                         std::span<const LayerSample> samples);
 

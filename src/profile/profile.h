@@ -29,17 +29,17 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-// What keeps a profile made by `theirs` from being used by `mine`: "it was made for 2 nodes of 4 ranks, here
-// are 4 nodes of 4 ranks; ...". Empty where nothing does. Versions of the library that differ in their last
-// number only have the same algorithms.
+// What keeps a profile made by `theirs` from being used by `mine`: "it was made for 2 nodes of 4
+// ranks, here are 4 nodes of 4 ranks; ...". Empty where nothing does. Versions of the library that
+// differ in their last number only have the same algorithms.
 std::string differences(const Fingerprint& mine, const Fingerprint& theirs);
 
-// What was measured. To the profile these are texts; whoever measures and whoever asks must agree on them.
+// What was measured. To the profile these are texts; whoever measures and whoever asks must agree
+// on them.
 struct CurveKey {
   std::string collective;  // as nameOf(Collective)
   std::string algorithm;   // as in MOECCL_ALGO
-  std::string
-      where;  // the group, as src/profile/group_text.h names it: "2x4", "mp2,ep4,esp2 on 2x4", "2x1, alone"
+  std::string where;       // the group, as src/profile/group_text.h names it: "2x4", "2x1, alone"
 
   bool operator==(const CurveKey&) const = default;
 };
@@ -51,11 +51,12 @@ struct Curve {
   Fit fit;
   std::vector<Correction> corrections = {};  // by Profile, from the samples and the fit
 
-  // Between two sizes that were measured, the straight line from one prediction to the other: where the lines of a fit
-  // meet between them nobody knows, and a curve with a knee there would else seem faster than others that have none.
-  // (Where no spread is known, samples may be anything: then by the fit alone.)
-  // Beyond the largest sample the line goes on. Where it has no slope, as through samples that were disturbed or are
-  // too small, it tells nothing there: then as if each byte took what those of the largest sample took.
+  // Between two sizes that were measured, the straight line from one prediction to the other: where
+  // the lines of a fit meet between them nobody knows, and a curve with a knee there would else
+  // seem faster than others that have none. (Where no spread is known, samples may be anything:
+  // then by the fit alone.) Beyond the largest sample the line goes on. Where it has no slope, as
+  // through samples that were disturbed or are too small, it tells nothing there: then as if each
+  // byte took what those of the largest sample took.
   double seconds(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
@@ -73,9 +74,9 @@ struct LocalWork {
   bool operator==(const LocalWork&) const = default;
 };
 
-// What its time is linear in: the layer itself, the multiplications of the gate's product and of the
-// experts' products, the elements of the weights, however few rows there are for them, the elements that an
-// activation is computed of, the elements that are moved.
+// What its time is linear in: the layer itself, the multiplications of the gate's product and of
+// the experts' products, the elements of the weights, however few rows there are for them, the
+// elements that an activation is computed of, the elements that are moved.
 enum LocalFeature { kLayer, kGate, kProducts, kWeights, kActivations, kMoves };
 inline constexpr std::size_t kLocalFeatures = 6;
 inline constexpr std::array<const char*, kLocalFeatures> kLocalFeatureNames = {
@@ -101,8 +102,8 @@ struct Local {
 
 const char* nameOf(Pass pass);  // "forward", "backward"
 
-// The links by which plans are priced where nothing is measured, and how far they are off where it is: errors as
-// in FitAgreement.
+// The links by which plans are priced where nothing is measured, and how far they are off where it
+// is: errors as in FitAgreement.
 struct LinkFit {
   Links links;
   double medianError = 0;
@@ -137,8 +138,8 @@ class Profile {
   // Nothing where they were not measured.
   const LayerCurve* layers(const LayerKey& key) const;
 
-  // These fit what they are given. Throw InvalidArgument for a curve that is there already, and what
-  // fitLine and fitFeatures refuse.
+  // These fit what they are given. Throw InvalidArgument for a curve that is there already, and
+  // what fitLine and fitFeatures refuse.
   void add(CurveKey key, std::vector<Point> samples);
   void setLocal(Pass pass, std::vector<LocalSample> samples);
   // By the curves and the local work that are there.
@@ -158,15 +159,16 @@ class Profile {
   std::vector<LayerCurve> layers_;  // ordered as layers() says
 };
 
-// Text and data: parseProfile(printProfile(profile)) == profile, bit for bit. Both throw InvalidArgument
-// for what no profile has, naming the place ("curves[3].samples[2].seconds is -1; ...").
+// Text and data: parseProfile(printProfile(profile)) == profile, bit for bit. Both throw
+// InvalidArgument for what no profile has, naming the place ("curves[3].samples[2].seconds is -1;
+// ...").
 Profile parseProfile(std::string_view text);
 std::string printProfile(const Profile& profile);
 
 inline constexpr std::size_t kMaxProfileBytes = std::size_t{64} << 20;
 
-// The same with files; errors name the file, and the operating system's (SystemError) the reason. A file
-// is replaced at once: nobody sees half of it.
+// The same with files; errors name the file, and the operating system's (SystemError) the reason. A
+// file is replaced at once: nobody sees half of it.
 Profile loadProfile(const std::string& path);
 void saveProfile(const Profile& profile, const std::string& path);
 

@@ -1,5 +1,5 @@
-// The file of a profile. Objects may have members that are not named here: they are ignored, and are not
-// kept when the profile is written again.
+// The file of a profile. Objects may have members that are not named here: they are ignored, and
+// are not kept when the profile is written again.
 //
 //   {"schema": "moeccl-profile", "schemaVersion": 1,
 //    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
@@ -11,21 +11,22 @@
 //                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],
 //    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, ..., "moves": 0},
 //                                  "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
-//                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128, "experts": 8,
-//                                       "choices": 2, "rows": 256, "ownExperts": 8, "seconds": 0.01,
-//                                       "spread": 0}]},
+//                          "samples": [{"tokens": 512, "embedding": 64, "hidden": 128,
+//                                       "experts": 8, "choices": 2, "rows": 256,
+//                                       "ownExperts": 8, "seconds": 0.01, "spread": 0}]},
 //              "backward": {...}},
 //    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
 //                "factors": {"local": 1.1, "latency": 0.9, "bytes": 1.05, "medianError": 0.02,
 //                            "worstError": 0.06},
 //                "samples": [{"local": {"layer": 1, "gate": 8192, ...},
-//                             "exchanges": [{"collective": "dispatch", "where": ["mp2,ep4,esp2 on 2x4"],
-//                                            "bytes": 65536}],
+//                             "exchanges": [{"collective": "dispatch", "bytes": 65536,
+//                                            "where": ["mp2,ep4,esp2 on 2x4"]}],
 //                             "seconds": 0.01, "spread": 0.02}]}],
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
-// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as they are;
-// those who change samples by hand call for new ones (Profile::refit). "local", its passes, "layers"
+// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte
+// (beta) and per product or element (local). Fits are taken as they are; those who change samples
+// by hand call for new ones (Profile::refit). "local", its passes, "layers"
 // (src/profile/layer_fit.h) and "links" (src/cost/links.h) may be missing.
 #include <cmath>
 #include <limits>
@@ -49,8 +50,8 @@ constexpr JsonLimits kLimits = {
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
 constexpr std::size_t kMaxSegments = 16, kMaxExchanges = 64;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-// Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one byte or product would
-// make coefficients of samples that are beyond it.)
+// Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one
+// byte or product would make coefficients of samples that are beyond it.)
 constexpr double kMaxCoefficient = 1e30;
 
 constexpr std::pair<const char*, double LocalWork::*> kWork[] = {

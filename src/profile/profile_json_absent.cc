@@ -1,4 +1,5 @@
-// In place of profile_json.cc, and of what it alone needs, where the library is built without nlohmann-json.
+// In place of profile_json.cc, and of what it alone needs, where the library is built without
+// nlohmann-json.
 #include "src/error.h"
 #include "src/profile/profile.h"
 

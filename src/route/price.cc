@@ -6,7 +6,8 @@
 namespace moeccl {
 namespace {
 
-// Large enough that a message's own costs do not count, small enough that packing it does not wait for long.
+// Large enough that a message's own costs do not count, small enough that packing it does not wait
+// for long.
 constexpr double kChunkBytes = 256 * 1024;
 constexpr int kMostChunks = 16;
 

@@ -1,5 +1,5 @@
-// How ranks tell each other the rows of a routing: in as many bytes as that takes, after they have told each other how many,
-// or at once in as many as it can take.
+// How ranks tell each other the rows of a routing: in as many bytes as that takes, after they have
+// told each other how many, or at once in as many as it can take.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace moeccl {
 
 class Telling {
  public:
-  // `most`: entries that one source can have for one rank; 0: the receiver knows how many there are.
+  // `most`: entries that one source can have for one rank; 0: the receiver knows how many there
+  // are.
   Telling(int chunks, bool weighted, int experts, std::int32_t most)
       : chunks_(chunks), weighted_(weighted), experts_(experts), most_(most) {}
 

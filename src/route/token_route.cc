@@ -28,8 +28,8 @@ using routes::RowList;
 // Entries that one rank can have for another in a list that is told at once: a few KiB.
 constexpr std::int64_t kToldAtOnce = 1024;
 
-// What a rank tells each other rank at first: what its tokens make, and how many entries of rows it will send to that
-// rank, by candidate.
+// What a rank tells each other rank at first: what its tokens make, and how many entries of rows it
+// will send to that rank, by candidate.
 constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
 
 RouteCounts countsOf(const Home& home, int nodes, int own) {

@@ -1,8 +1,9 @@
 // Where the tables of a pass lie: which of them share memory, and how much is needed.
 //
-// A table lies in another where it is part of that (a rank's part of a batch, a block of what an all-gather makes) or
-// takes its place (what experts make in place). The rest gets buffers. Two tables have the same one where whatever
-// touches the first has ended before anything touches the second, on whichever streams.
+// A table lies in another where it is part of that (a rank's part of a batch, a block of what an
+// all-gather makes) or takes its place (what experts make in place). The rest gets buffers. Two
+// tables have the same one where whatever touches the first has ended before anything touches the
+// second, on whichever streams.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +42,22 @@ struct Place {
 
 class Binding {
  public:
-  // `backward`: of a forward pass, the one that keeps tables of it; else null. `forward`: of a backward pass, the
-  // binding of the forward one, whose buffers these continue. All must outlive this.
+  // `backward`: of a forward pass, the one that keeps tables of it; else null. `forward`: of a
+  // backward pass, the binding of the forward one, whose buffers these continue. All must outlive
+  // this.
   Binding(const Schedule& schedule, const Sizes& sizes, const Groups& groups,
           std::int64_t elementBytes, const Schedule* backward, const Binding* forward);
 
   const Schedule& schedule() const { return schedule_; }
   const Place& place(int table) const { return places_[static_cast<std::size_t>(table)]; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
-  // Whether what the pass makes has to be copied to where the caller wants it: its input is read until later.
+  // Whether what the pass makes has to be copied to where the caller wants it: its input is read
+  // until later.
   bool copiesOutput() const { return copiesOutput_; }
   // Whether the backward pass reads it.
   bool keeps(int table) const { return kept_[static_cast<std::size_t>(table)]; }
-  // Whether all who write a batch are joins of parts, each of another chunk: then they need not add.
+  // Whether all who write a batch are joins of parts, each of another chunk: then they need not
+  // add.
   bool joinsAreApart(int batch) const { return apart_[static_cast<std::size_t>(batch)]; }
   // Bytes of the table; 0 while its rows are not bound.
   std::int64_t bytes(int table) const;

@@ -1,5 +1,5 @@
-// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by Mover, and by Work what
-// only the layer can compute. It computes nothing itself.
+// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by
+// Mover, and by Work what only the layer can compute. It computes nothing itself.
 //
 // A pass stops before its experts, for whoever made it to compute them:
 //
@@ -8,7 +8,8 @@
 //       ... pass.experts() ...
 //     }
 //
-// Any call may throw Error. Where an exchange failed it is an ExchangeError, whose text begins with the phase.
+// Any call may throw Error. Where an exchange failed it is an ExchangeError, whose text begins with
+// the phase.
 #pragma once
 
 #include <cstdint>
@@ -94,8 +95,8 @@ class PassRun {
   void setOutput(void* output) { output_ = output; }
   // What the rest of the pass goes on, if that is another stream; whoever calls orders the two.
   void setStream(moecclStream_t stream) { stream_ = stream; }
-  // Goes on to the next experts, or to the end of the pass: then false. What advance() returned true for has been
-  // computed.
+  // Goes on to the next experts, or to the end of the pass: then false. What advance() returned
+  // true for has been computed.
   bool advance();
   const ExpertsStep& experts() const { return step_; }
   // Between two experts: lets exchanges advance.

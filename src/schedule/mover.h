@@ -1,8 +1,9 @@
-// The memory that a pass of a layer works in, and how rows are moved in it. Whoever computes brings it.
+// The memory that a pass of a layer works in, and how rows are moved in it. Whoever computes brings
+// it.
 //
-// Pointers without a type are to elements of the layer's datatype, counts are of elements, and all of it lies
-// in the memory that allocate gives, as do the caller's tokens and weights. Every operation has a stream, as
-// collectives have: see onStreams. Any call may throw Error.
+// Pointers without a type are to elements of the layer's datatype, counts are of elements, and all
+// of it lies in the memory that allocate gives, as do the caller's tokens and weights. Every
+// operation has a stream, as collectives have: see onStreams. Any call may throw Error.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,9 @@ class Mover {
   moecclDataType_t datatype() const { return datatype_; }
   std::int64_t elementBytes() const { return elementBytes_; }
 
-  // False: the caller's thread computes, and has done so when a call returns, whatever the stream; so it
-  // must itself have waited for the collectives before. True: work is queued on the stream behind them.
+  // False: the caller's thread computes, and has done so when a call returns, whatever the stream;
+  // so it must itself have waited for the collectives before. True: work is queued on the stream
+  // behind them.
   virtual bool onStreams() const = 0;
 
   // Uninitialised. Throws.
@@ -44,8 +46,8 @@ class Mover {
     return static_cast<const std::byte*>(elements) + index * elementBytes_;
   }
 
-  // For the few numbers that the host looks at: `bytes` bytes to and from its own memory, which may be
-  // used again on return. toHost waits for what is queued on the stream.
+  // For the few numbers that the host looks at: `bytes` bytes to and from its own memory, which may
+  // be used again on return. toHost waits for what is queued on the stream.
   virtual void toHost(void* host, const void* from, std::size_t bytes, moecclStream_t stream) = 0;
   virtual void fromHost(void* to, const void* host, std::size_t bytes, moecclStream_t stream) = 0;
 

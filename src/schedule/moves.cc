@@ -97,7 +97,8 @@ void PassRun::regroup(const Phase& phase) {
                 std::min(behind, commonEnd(table(from).shape, table(to).shape)));
 }
 
-// Blocks are of the last `depth` dimensions. distance: from one to the next in `from`; 0: they lie together.
+// Blocks are of the last `depth` dimensions. distance: from one to the next in `from`; 0: they lie
+// together.
 void PassRun::regroupBlocks(const Phase& phase, const void* from, std::int64_t distance,
                             std::size_t depth) {
   const Shape& old = table(phase.reads[0]).shape;

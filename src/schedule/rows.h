@@ -1,8 +1,8 @@
 // Rows that are bound late: how many there are, and where they lie in the tables of a pass.
 //
-// The rows of one expert that came the same way lie together: a run. Tables differ in the order of their runs.
-// A rank's own rows are those of the tokens that it has gated, for experts anywhere; the others are those that came for
-// its experts.
+// The rows of one expert that came the same way lie together: a run. Tables differ in the order of
+// their runs. A rank's own rows are those of the tokens that it has gated, for experts anywhere;
+// the others are those that came for its experts.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class Counts {
  public:
   Counts(const Sizes& sizes, const Groups& groups);
 
-  // By the shapes of the tables of counts: [ep][localExperts], of own ones or those that the own shard of an expert
-  // gets, or with [esp] in front or between.
+  // By the shapes of the tables of counts: [ep][localExperts], of own ones or those that the own
+  // shard of an expert gets, or with [esp] in front or between.
   void setOwn(std::span<const std::int64_t> counts, const Shape& shape);
   void setGiven(std::span<const std::int64_t> counts, const Shape& shape);
   std::int64_t own(int ep, int esp, std::int64_t expert) const { return own_[at(ep, esp, expert)]; }

@@ -18,14 +18,16 @@ std::int64_t elementCount(std::initializer_list<std::int64_t> sizes);
 namespace schedules {
 
 struct Sizes {
-  // By Dim. keptRows: the most there can be of all the rank's own experts together, 0 where nothing bounds them.
+  // By Dim. keptRows: the most there can be of all the rank's own experts together, 0 where nothing
+  // bounds them.
   std::array<std::int64_t, kDims> of{};
 
   std::int64_t at(Dim dim) const { return of[static_cast<std::size_t>(dim)]; }
   std::int64_t& at(Dim dim) { return of[static_cast<std::size_t>(dim)]; }
   // Throws as elementCount.
   std::int64_t elements(std::span<const Dim> shape) const;
-  // Of a chunk, or of a part that is one, in the batch; behind the last token when it is nothing but padding.
+  // Of a chunk, or of a part that is one, in the batch; behind the last token when it is nothing
+  // but padding.
   std::int64_t firstToken(std::int64_t part, std::int64_t chunk) const {
     return std::min(at(Dim::tokens), part * at(Dim::partTokens) + chunk * at(Dim::chunkTokens));
   }

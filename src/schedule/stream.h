@@ -5,8 +5,8 @@
 
 namespace moeccl {
 
-// A place in the work of streams. This one is for where the caller's thread computes, and everything that is
-// marked is complete.
+// A place in the work of streams. This one is for where the caller's thread computes, and
+// everything that is marked is complete.
 class Mark {
  public:
   virtual ~Mark() = default;

@@ -13,8 +13,8 @@ namespace moeccl::schedules {
 struct Step {
   const Schedule& schedule;
   const Phase& phase;
-  // Where its tables lie; nullptr: the layer has them itself, which are routing, weights, what gates sum up, and
-  // gradients of weights that nobody adds up over ranks.
+  // Where its tables lie; nullptr: the layer has them itself, which are routing, weights, what
+  // gates sum up, and gradients of weights that nobody adds up over ranks.
   std::span<void*const> reads, writes;
   std::span<const bool> first;  // by `writes`: nobody has written it yet in this pass
   std::int64_t expert;          // the rank's own, where they go one by one; else -1
@@ -31,7 +31,8 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  // Forward, without capacity: sets how many rows each expert gets, in the shape of the table of the counts.
+  // Forward, without capacity: sets how many rows each expert gets, in the shape of the table of
+  // the counts.
   virtual void gate(const Step& step, std::span<std::int64_t> counts) = 0;
   virtual void permute(const Step& step) = 0;
   virtual void combine(const Step& step) = 0;
@@ -42,12 +43,13 @@ class Work {
   virtual void combineBackward(const Step& step) = 0;
   virtual void residualBackward(const Step& step) = 0;
 
-  // Of kept choices that have one of the rank's own experts, by what the gate said: where each one's begin,
-  // [localExperts + 1], from 0 on.
+  // Of kept choices that have one of the rank's own experts, by what the gate said: where each
+  // one's begin, [localExperts + 1], from 0 on.
   virtual std::span<const std::int64_t> keptBegins() = 0;
   // Where parts' sums lie, one after another.
   virtual double* sums() = 0;
-  // Adds to the caller's gradients of the gate, or of the residual branch, what ranks have added up.
+  // Adds to the caller's gradients of the gate, or of the residual branch, what ranks have added
+  // up.
   virtual void addGradients(Dim which, const void* gradients, moecclStream_t stream) = 0;
 };
 

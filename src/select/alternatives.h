@@ -1,5 +1,5 @@
-// The candidates for a collective that nobody has fixed: every algorithm, with its usual parameters and with
-// some others. The same on all ranks, in the same order.
+// The candidates for a collective that nobody has fixed: every algorithm, with its usual parameters
+// and with some others. The same on all ranks, in the same order.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace moeccl {
 
-// `problem`: the grid and the experts, where the collective has them. Whether they are offered is not
-// looked at, nor whether their plans differ.
+// `problem`: the grid and the experts, where the collective has them. Whether they are offered is
+// not looked at, nor whether their plans differ.
 std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameters& problem);
 
 // The alternative of that name, as textOf gives it: "bruck:radix=4". Allocates nothing.
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name);
 
-// Of the plans of the largest node's ranks, which have most to do; nothing where they are not offered.
+// Of the plans of the largest node's ranks, which have most to do; nothing where they are not
+// offered.
 std::optional<std::uint64_t> digestOf(const AlgorithmChoice& choice, const Topology& topology);
 // Both are offered and have the same plans, such as ring and linear of two ranks.
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology);

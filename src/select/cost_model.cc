@@ -25,7 +25,8 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
   if (profile_ != nullptr && profile_->links) links_ = profile_->links->links;
 }
 
-// Of another algorithm where that does the same: fits measure one of them, with the usual parameters.
+// Of another algorithm where that does the same: fits measure one of them, with the usual
+// parameters.
 const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& given,
                                 const std::string& where) const {
   if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where)) return curve;
@@ -57,7 +58,8 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
   }
   found.measured = !found.all.empty();
   if (found.measured) {
-    // Of all that were measured, whichever is given: what may be hidden is the exchange's, not an algorithm's.
+    // Of all that were measured, whichever is given: what may be hidden is the exchange's, not an
+    // algorithm's.
     found.latency = profile_->latency(nameOf(collective), where(collective, given));
     return found;
   }

@@ -20,9 +20,9 @@ namespace moeccl {
 
 class CostModel {
  public:
-  // Without a profile, or one that has links: `typical` ones. `ranksOnNode`: of the whole cluster, on its largest
-  // node, all of which make such calls at once; 0: as the profile says, or the group's alone. The same on all ranks
-  // of the group.
+  // Without a profile, or one that has links: `typical` ones. `ranksOnNode`: of the whole cluster,
+  // on its largest node, all of which make such calls at once; 0: as the profile says, or the
+  // group's alone. The same on all ranks of the group.
   explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr,
                      int ranksOnNode = 0, const Links& typical = {});
 
@@ -33,20 +33,21 @@ class CostModel {
     // The part of seconds that no bytes would take, by the candidate that is the fastest for none.
     double latency;
   };
-  // Of every candidate, the fastest first; of `given.algorithm` alone where that is fixed. given.parameters has
-  // the grid and the experts, where the collective has them. `bytes`: of a rank's send buffer. Empty
-  // where nothing is offered.
+  // Of every candidate, the fastest first; of `given.algorithm` alone where that is fixed.
+  // given.parameters has the grid and the experts, where the collective has them. `bytes`: of a
+  // rank's send buffer. Empty where nothing is offered.
   std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
                                   double bytes);
-  // The fastest of them, or one that takes for ever where none is offered. Takes no memory and well under a
-  // microsecond once the same collective has been asked about, at any size.
+  // The fastest of them, or one that takes for ever where none is offered. Takes no memory and well
+  // under a microsecond once the same collective has been asked about, at any size.
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
-  // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest that `serves` is
-  // true of, or the fastest where it is true of none. No `serves`: true of all.
+  // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest
+  // that `serves` is true of, or the fastest where it is true of none. No `serves`: true of all.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
                          const std::function<bool(const AlgorithmChoice&)>& serves = {});
 
-  // Finds out now what questions about measured candidates need, however many ranks there are to plan for.
+  // Finds out now what questions about measured candidates need, however many ranks there are to
+  // plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);
 
   // Of one candidate among those of `given`:

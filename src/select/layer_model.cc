@@ -14,7 +14,8 @@
 namespace moeccl {
 namespace {
 
-// Where nobody has measured: a core of some years ago, which works alone. In the order of the features.
+// Where nobody has measured: a core of some years ago, which works alone. In the order of the
+// features.
 constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
 
 constexpr double kForEver = std::numeric_limits<double>::infinity();
@@ -104,7 +105,8 @@ AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& si
   AlgorithmChoice choice = fixed_[static_cast<std::size_t>(exchange.collective)];
   if (needsGrid(exchange.collective)) {
     choice.parameters.grid = sizes.grid;
-    // Costs go by bytes; into how many experts' blocks they are cut is no matter, and profiles know one.
+    // Costs go by bytes; into how many experts' blocks they are cut is no matter, and profiles know
+    // one.
     choice.parameters.experts = 1;
   }
   // As calls are made: none knows all sizes.

@@ -1,5 +1,5 @@
-// What a layer costs on a grid under each schedule: its exchanges by their fastest algorithms, and its
-// local work.
+// What a layer costs on a grid under each schedule: its exchanges by their fastest algorithms, and
+// its local work.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ inline constexpr std::array<std::int64_t, 4> kChunks = {1, 2, 4, 8};
 
 class LayerModel {
  public:
-  // `fixed` holds for the grid's communicator and its groups. `ranksOnNode`: of the whole cluster, on its largest
-  // node. The same on all ranks of the grid.
+  // `fixed` holds for the grid's communicator and its groups. `ranksOnNode`: of the whole cluster,
+  // on its largest node. The same on all ranks of the grid.
   LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
              std::shared_ptr<const Profile> profile, int ranksOnNode);
 
@@ -57,8 +57,8 @@ class LayerModel {
   LayerKey keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
   LayerSample sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes);
 
-  // Groups of one kind may lie differently on the nodes: these are the different ones. A call of all of
-  // them takes as long as the slowest.
+  // Groups of one kind may lie differently on the nodes: these are the different ones. A call of
+  // all of them takes as long as the slowest.
   std::span<CostModel> groups(GroupKind kind) { return groups_[static_cast<std::size_t>(kind)]; }
   AlgorithmChoice given(const Exchange& exchange, const LayerSizes& sizes) const;
 
@@ -82,7 +82,8 @@ class LayerModel {
   // Of layers that were measured: by schedule, chunks (kChunks) and pass.
   std::array<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>, moecclNumSchedules>
       layers_{};
-  // Of local work where ranks share processors: against where it was measured, and against one alone.
+  // Of local work where ranks share processors: against where it was measured, and against one
+  // alone.
   double slowdown_ = 1, slowdownAlone_ = 1;
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };

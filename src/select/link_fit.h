@@ -1,6 +1,6 @@
-// What links cost, from what collectives cost on them: the links on which the prices of all measured plans come
-// nearest to what was measured. So clusters that nobody has measured are priced by links like those of one that
-// somebody has.
+// What links cost, from what collectives cost on them: the links on which the prices of all
+// measured plans come nearest to what was measured. So clusters that nobody has measured are priced
+// by links like those of one that somebody has.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace moeccl {
 
-// The samples of a profile whose plans can be made: those of known algorithms, one expert per rank, on groups of the
-// profile's cluster.
+// The samples of a profile whose plans can be made: those of known algorithms, one expert per rank,
+// on groups of the profile's cluster.
 class LinkSamples {
  public:
   // Of groups of at most `mostRanks` ranks; 0: all.
@@ -22,8 +22,8 @@ class LinkSamples {
   // The samples must not be none for either.
   // How far prices on `links` are off.
   LinkFit judge(const Links& links) const;
-  // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those of samples that
-  // spread less. Costs that the samples do not tell stay typical.
+  // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those
+  // of samples that spread less. Costs that the samples do not tell stay typical.
   LinkFit fit() const;
 
  private:

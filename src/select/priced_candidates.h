@@ -1,4 +1,5 @@
-// The candidates for a collective whose plans differ, and what each costs, where nobody has measured them.
+// The candidates for a collective whose plans differ, and what each costs, where nobody has
+// measured them.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,10 @@ struct PricedCandidate {
 };
 using PricedCandidates = std::vector<PricedCandidate>;
 
-// All alternatives that are offered; given.algorithm alone where that is fixed. given.parameters has the grid and
-// the experts, where the collective has them. To make the plans of a node takes milliseconds, so whoever asks the
-// same while an answer is still held, the other ranks of this process or a group of the same shape, gets that one.
-// May be called by several threads at once.
+// All alternatives that are offered; given.algorithm alone where that is fixed. given.parameters
+// has the grid and the experts, where the collective has them. To make the plans of a node takes
+// milliseconds, so whoever asks the same while an answer is still held, the other ranks of this
+// process or a group of the same shape, gets that one. May be called by several threads at once.
 std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
                                                          const AlgorithmChoice& given,
                                                          const Topology& topology);

@@ -1,5 +1,6 @@
-// What a pass of a layer costs by its schedule's value: its exchanges, and its local work, with the numbers of the
-// layer. tests/api/schedule_terms_test.cc holds this against the calls that a layer makes.
+// What a pass of a layer costs by its schedule's value: its exchanges, and its local work, with the
+// numbers of the layer. tests/api/schedule_terms_test.cc holds this against the calls that a layer
+// makes.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // The machine with one stream for everything: each step starts after all that its rank has launched
-// before (algorithms/launch_order.h). It proves nothing about order that the lanes' streams have not
-// proved already, but that no step needs another to run beside it.
+// before (algorithms/launch_order.h). It proves nothing about order that the lanes' streams have
+// not proved already, but that no step needs another to run beside it.
 #include "algorithms/launch_order.h"
 #include "src/verify/depth_first.h"
 #include "src/verify/steps.h"

@@ -30,8 +30,8 @@ class DataFlow {
 
   void move(int op, int srcRank, Walk src, int dstRank, Walk dst);
   void reduce(int rank, int op);
-  // What is wrong with adding `term` to `before`, or being the first (equal to it), where the promise is ordered; "" where
-  // nothing is.
+  // What is wrong with adding `term` to `before`, or being the first (equal to it), where the
+  // promise is ordered; "" where nothing is.
   std::string wrongTerm(Content term, Content before);
   bool coversGroups(Content content);
   int groupOf(Content content) { return job_.promise.group(payloads(content)[0]); }

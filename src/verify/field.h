@@ -1,4 +1,5 @@
-// Integers modulo the prime 2^61 - 1, in which sums are exact and chance coincidences do not happen.
+// Integers modulo the prime 2^61 - 1, in which sums are exact and chance coincidences do not
+// happen.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ class Coefficients {
   }
   Number shard(int expert, int shard) const { return numberFor(seed_, 4, expert, shard); }
   Number residual() const { return numberFor(seed_, 5); }
-  // How the weight of a choice depends on its token, and on the gate; and the auxiliary loss on both.
+  // How the weight of a choice depends on its token, and on the gate; and the auxiliary loss on
+  // both.
   Number weightByToken(int batch, int token, int choice) const {
     return numberFor(seed_, 6, batch, token, choice);
   }
@@ -38,7 +39,8 @@ class Coefficients {
   std::uint64_t seed_;
 };
 
-// A table of one rank: a run of numbers for each index. Routing holds who its tokens are, from 1 on; 0 is padding.
+// A table of one rank: a run of numbers for each index. Routing holds who its tokens are, from 1
+// on; 0 is padding.
 struct Data {
   std::vector<schedules::Dim> dims;  // the indices
   std::vector<int> sizes;            // of them
@@ -101,8 +103,8 @@ class ScheduleRun {
   void residual(const Phase& phase, int rank);
   void add(const Phase& phase, int rank);
 
-  // Where the rows of the kept choices are, in `rows`, by the routing: calls at(batch, token, choice, position of
-  // the token in the routing's run, index of that run, run of rows, row).
+  // Where the rows of the kept choices are, in `rows`, by the routing: calls at(batch, token,
+  // choice, position of the token in the routing's run, index of that run, run of rows, row).
   template <typename Function>
   void eachKept(const Table& rows, const Data& routing, int rank, Function at) const;
   // First token, or place, of the rank's part, or chunk, in its batch.

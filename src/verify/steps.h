@@ -17,8 +17,8 @@ struct Step {
   std::int64_t begin;  // its ops: from here to the next step's begin
 };
 
-// Steps are numbered in the order in which they are begun, rank by rank. The graph of their waits has two
-// nodes for each: start(i), the step starts, and end(i), it has completed.
+// Steps are numbered in the order in which they are begun, rank by rank. The graph of their waits
+// has two nodes for each: start(i), the step starts, and end(i), it has completed.
 class Steps {
  public:
   explicit Steps(const Job& job) : job_(job), stepOf_(static_cast<size_t>(job.ops())) {

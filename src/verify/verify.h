@@ -17,9 +17,9 @@
 // What is checked, and why it suffices:
 //
 //   Shape     All plans have equally many lanes, cut blocks into equally many pieces, and say alike
-//             whether anybody keeps blocks whose size he must be told. Every op names ranks, blocks,
-//             lanes and earlier ops that exist; a receive depends on nothing; a dependency inside a
-//             lane points to an earlier step.
+//             whether anybody keeps blocks whose size he must be told. Every op names ranks,
+//             blocks, lanes and earlier ops that exist; a receive depends on nothing; a dependency
+//             inside a lane points to an earlier step.
 //   Matching  The n-th send from a to b on a lane meets the n-th receive, none is left over, and
 //             both carry equally many blocks. Their steps never decrease with n, so that matching
 //             by the order of ops and matching by the order of steps are the same.
@@ -36,8 +36,8 @@
 //             come from and go to a block of its own size, whatever the caller's sizes are.
 //   Deadlock  On either machine the waits form a graph. Since every wait is for all of its
 //             predecessors, ops get stuck exactly if that graph has a cycle; the cycle is reported.
-//             Streams may also find no room to run at once, so their machine is tried with one stream
-//             for all lanes too, in the order of algorithms/launch_order.h.
+//             Streams may also find no room to run at once, so their machine is tried with one
+//             stream for all lanes too, in the order of algorithms/launch_order.h.
 #pragma once
 
 #include <functional>
@@ -83,8 +83,9 @@ struct Promise {
   std::function<Payload(Payload)> identity = {};
   // All blocks are equally large, the scratch's too, whatever it says.
   bool uniform = false;
-  // With `ordered`: which group of summands a payload is of. Sums are then made in two rounds: of the payloads of one
-  // group, each exactly once, and of such sums. Every output that is promised anything holds a sum. Empty: no groups.
+  // With `ordered`: which group of summands a payload is of. Sums are then made in two rounds: of
+  // the payloads of one group, each exactly once, and of such sums. Every output that is promised
+  // anything holds a sum. Empty: no groups.
   std::function<int(Payload)> group = {};
 };
 

@@ -1,5 +1,5 @@
-// A connection ends for its peer when its last copy is closed, and a child that the application forks has copies of all.
-// So that they do not outlive the rank, a child closes them at once.
+// A connection ends for its peer when its last copy is closed, and a child that the application
+// forks has copies of all. So that they do not outlive the rank, a child closes them at once.
 #pragma once
 
 #include <vector>

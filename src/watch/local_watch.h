@@ -1,4 +1,5 @@
-// The watch of ranks that are threads of one process, who die together: what one tells is handed to the others.
+// The watch of ranks that are threads of one process, who die together: what one tells is handed to
+// the others.
 #pragma once
 
 #include <memory>

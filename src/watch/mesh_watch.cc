@@ -325,7 +325,8 @@ bool MeshWatch::allClosed() const {
   return std::ranges::none_of(connections_, [](const Connection& c) { return bool(c.socket); });
 }
 
-// A connection that is closed while there is something to read is reset, and what is on its way to the peer is lost.
+// A connection that is closed while there is something to read is reset, and what is on its way to
+// the peer is lost.
 void MeshWatch::linger() {
   const TimePoint deadline = afterMs(kLingerMs);
   while (!allClosed() && !isPast(deadline)) {

@@ -1,8 +1,9 @@
-// What a rank knows of the others apart from data: who is dead, which communicators have failed, and what
-// ranks post for one another where data connections cannot be relied on. Ranks are those of the job.
+// What a rank knows of the others apart from data: who is dead, which communicators have failed,
+// and what ranks post for one another where data connections cannot be relied on. Ranks are those
+// of the job.
 //
-// Whatever a rank tells reaches all others that it is connected to by living ones, in the order in which it was
-// told. Nobody waits for that. All functions may be called by any thread.
+// Whatever a rank tells reaches all others that it is connected to by living ones, in the order in
+// which it was told. Nobody waits for that. All functions may be called by any thread.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,9 @@
 
 namespace moeccl {
 
-// What a rank tells the others, once, when it cannot go on with a communicator; or what it asks them, when it
-// suspects that another rank has not made the same call (moecclInProgress: nothing has failed).
+// What a rank tells the others, once, when it cannot go on with a communicator; or what it asks
+// them, when it suspects that another rank has not made the same call (moecclInProgress: nothing
+// has failed).
 struct Notice {
   std::int32_t source = -1;   // rank that sends the notice
   std::int32_t culprit = -1;  // rank that it blames; -1 when nobody
@@ -65,7 +67,8 @@ class Watch {
   int ranks() const { return static_cast<int>(hosts_.size()); }
   const std::string& hostOf(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
 
-  // Calls `wake` whenever there is news, from any thread and with locks held: it must not call back.
+  // Calls `wake` whenever there is news, from any thread and with locks held: it must not call
+  // back.
   void onNews(std::function<void()> wake);
   // Counts what next() has ever had to tell; a look costs next to nothing.
   std::uint64_t news() const { return news_.load(std::memory_order_acquire); }
@@ -81,15 +84,15 @@ class Watch {
   void post(const Topic& topic, std::span<const std::byte> bytes);
   // What is posted there, by rank.
   using Posts = std::map<int, std::vector<std::byte>>;
-  // Calls `done` with what is posted at `topic` and who is lost, now and whenever either may have changed, until it
-  // returns true. Returns false when it has not until `deadline`.
+  // Calls `done` with what is posted at `topic` and who is lost, now and whenever either may have
+  // changed, until it returns true. Returns false when it has not until `deadline`.
   using Done = std::function<bool(const Posts& posts, const std::vector<Loss>& losses)>;
   bool await(const Topic& topic, TimePoint deadline, const Done& done);
   // Forgets what is posted about attempts of `comm` before `attempt`.
   void forget(std::uint32_t comm, std::uint32_t attempt);
 
-  // Tells the others that this rank leaves, and closes. What has been told before is handed over, to peers that take
-  // it within a fraction of a second. Nothing is told afterwards.
+  // Tells the others that this rank leaves, and closes. What has been told before is handed over,
+  // to peers that take it within a fraction of a second. Nothing is told afterwards.
   virtual void leave() = 0;
 
  protected:

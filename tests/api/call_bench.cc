@@ -1,5 +1,5 @@
-// What a call costs beside its sends and receives: once a plan is cached, over a transport that moves
-// nothing and completes at once.
+// What a call costs beside its sends and receives: once a plan is cached, over a transport that
+// moves nothing and completes at once.
 //
 //     call_bench [CALLS]
 //

@@ -1,4 +1,5 @@
-// Every algorithm through the public API, with poisoned outputs: tables of backends, placements, types and sizes.
+// Every algorithm through the public API, with poisoned outputs: tables of backends, placements,
+// types and sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -124,8 +125,8 @@ std::vector<Line> typesAndSizes() {
   return table;
 }
 
-// Placements know nothing of types: one type and two sizes. The tests of plans prove all topologies; here a run meets
-// one rank, one node, one rank per node, even, uneven, prime and many.
+// Placements know nothing of types: one type and two sizes. The tests of plans prove all
+// topologies; here a run meets one rank, one node, one rank per node, even, uneven, prime and many.
 std::vector<Line> placements() {
   std::vector<Line> table;
   for (Collective collective : collectives()) {

@@ -1,6 +1,6 @@
-// What tests of GPU communicators do beside calling moeccl: memory, streams, graphs, and communicators of
-// their own of NCCL's. On a GPU that is CUDA and NCCL (tests/gpu/ranks/cuda_device.cc), elsewhere a double.
-// Everything throws what goes wrong.
+// What tests of GPU communicators do beside calling moeccl: memory, streams, graphs, and
+// communicators of their own of NCCL's. On a GPU that is CUDA and NCCL
+// (tests/gpu/ranks/cuda_device.cc), elsewhere a double. Everything throws what goes wrong.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Every wrong argument of every public function: its result code, and a text that names the argument
-// and what would be right. Nothing is sent, and the communicator works afterwards.
+// Every wrong argument of every public function: its result code, and a text that names the
+// argument and what would be right. Nothing is sent, and the communicator works afterwards.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -20,7 +20,8 @@ namespace {
 
 using Parts = std::vector<std::string>;
 
-// A rank that cannot go on ends the calls of its peers on a grid's groups, and the communicator is as it was.
+// A rank that cannot go on ends the calls of its peers on a grid's groups, and the communicator is
+// as it was.
 TEST(Grids, CanBeAborted) {
   runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
@@ -423,7 +424,8 @@ TEST_P(Disagreement, AnotherCountAndSoAnotherAlgorithm) {
   });
 }
 
-// Calls that do not go together: what all ranks but the last make, and what that makes; `texts` of both.
+// Calls that do not go together: what all ranks but the last make, and what that makes; `texts` of
+// both.
 struct Mismatched {
   std::string name;
   std::vector<std::string> texts;
@@ -508,7 +510,8 @@ std::vector<Mismatched> mismatchedCalls() {
   };
 }
 
-// All ranks learn it long before the timeout, with what both sides called, blocking and on a stream.
+// All ranks learn it long before the timeout, with what both sides called, blocking and on a
+// stream.
 TEST_P(Disagreement, AnotherCall) {
   for (const Mismatched& calls : mismatchedCalls())
     for (bool onStream : {false, true}) {
@@ -675,7 +678,8 @@ TEST_P(Disagreement, StreamWork) {
   });
 }
 
-// A call that is right, but for which no machine has the memory, fails on all ranks and sends nothing.
+// A call that is right, but for which no machine has the memory, fails on all ranks and sends
+// nothing.
 TEST_P(Disagreement, NoMemory) {
   if (kSanitized) GTEST_SKIP() << "sanitizers end the process instead";
   for (bool progressThread : {false, true})

@@ -258,8 +258,8 @@ class Check {
            what_.collective == Collective::reduceScatterv;
   }
 
-  // Elements of a payload. Of v-collectives: nothing, a hot rank's all, or anything; what is reduced is as large on all
-  // ranks.
+  // Elements of a payload. Of v-collectives: nothing, a hot rank's all, or anything; what is
+  // reduced is as large on all ranks.
   std::size_t sizeOfPayload(Payload payload) const {
     if (!isV()) return what_.count;
     if (what_.collective == Collective::reduceScatterv) payload.rank = 0;

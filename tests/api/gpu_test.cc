@@ -1,5 +1,5 @@
-// GPU communicators through the public API, with doubles for CUDA and NCCL: ranks are threads, each with a
-// device of its own, and the memory of devices is the host's.
+// GPU communicators through the public API, with doubles for CUDA and NCCL: ranks are threads, each
+// with a device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -278,7 +278,8 @@ TEST_F(Gpus, LeaveNoGroupOpenWhenACallFails) {
   });
 }
 
-// The kernels of one lane stand while another is freed, and so would the abort; those of the world while the grid is.
+// The kernels of one lane stand while another is freed, and so would the abort; those of the world
+// while the grid is.
 TEST_F(Gpus, AbortAllLanesAtOnce) {
   // What has been enqueued touches them until all is aborted.
   std::array<std::array<float, 64>, 4> ins{}, outs{};

@@ -1,5 +1,5 @@
-// The collectives of a grid through the public API, under every algorithm: tables of backends, grids, placements, types
-// and sizes.
+// The collectives of a grid through the public API, under every algorithm: tables of backends,
+// grids, placements, types and sizes.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -67,7 +67,8 @@ void PrintTo(const Line& line, std::ostream* out) {
 
 constexpr moecclGridOrder_t kEsp = moecclOrderEspEp, kEp = moecclOrderEpEsp;
 
-// Sizes and types know nothing of nodes: all of them on one placement, whose MP groups cross ESP groups and nodes.
+// Sizes and types know nothing of nodes: all of them on one placement, whose MP groups cross ESP
+// groups and nodes.
 std::vector<Line> typesAndSizes() {
   std::vector<Line> table;
   for (const Backend& backend : kBackends)
@@ -98,7 +99,8 @@ std::vector<Line> placements() {
   return table;
 }
 
-// One node; nodes that hold whole ESP groups, or EP groups, or the reverse; cut anywhere; one rank each.
+// One node; nodes that hold whole ESP groups, or EP groups, or the reverse; cut anywhere; one rank
+// each.
 std::vector<std::vector<int>> placementsOf(int ranks, int ep, int esp) {
   std::vector<std::vector<int>> all = {{ranks}};
   if (esp > 1 && ep > 1) {
@@ -110,7 +112,8 @@ std::vector<std::vector<int>> placementsOf(int ranks, int ep, int esp) {
   return all;
 }
 
-// Every grid of groups of 1, 2, 3, 4 and 8 ranks in every placement, and types and sizes on several.
+// Every grid of groups of 1, 2, 3, 4 and 8 ranks in every placement, and types and sizes on
+// several.
 std::vector<Line> product() {
   std::vector<Line> table;
   for (int ep : {1, 2, 3, 4, 8})

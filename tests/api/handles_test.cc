@@ -1,5 +1,5 @@
-// What becomes of handles: destroyed ones, those of other kinds, those of a parent process; and of what belonged
-// to a communicator that is gone: the text of its failure, the number of a split.
+// What becomes of handles: destroyed ones, those of other kinds, those of a parent process; and of
+// what belonged to a communicator that is gone: the text of its failure, the number of a split.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -165,7 +165,8 @@ TEST(Handles, StrangersAndOtherKindsAreInvalidArguments) {
   });
 }
 
-// A child can do nothing with what its parent made, not even free it, and its parent does not notice.
+// A child can do nothing with what its parent made, not even free it, and its parent does not
+// notice.
 class Forks : public testing::TestWithParam<bool> {};
 
 TEST_P(Forks, ChildrenAreToldThatTheyAre) {
@@ -255,7 +256,8 @@ TEST(Splits, CanComeAndGoForEver) {
   });
 }
 
-// A number is not used while any rank still has the communicator, and those that failed are never used again.
+// A number is not used while any rank still has the communicator, and those that failed are never
+// used again.
 TEST(Splits, NumbersInUseAreNotShared) {
   runJob({.ranks = 3, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
     std::vector<moecclComm_t> kept;

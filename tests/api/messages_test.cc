@@ -1,4 +1,5 @@
-// Sends and receives, groups, events, timeouts of calls, subsets and what becomes of a released communicator.
+// Sends and receives, groups, events, timeouts of calls, subsets and what becomes of a released
+// communicator.
 #include <gtest/gtest.h>
 
 #include <algorithm>

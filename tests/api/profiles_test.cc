@@ -62,7 +62,8 @@ TEST(Profile, IsWhatWasStored) {
   unsetenv("MOECCL_PROFILE");
 }
 
-// All ranks come to the same profile, though their clocks differ; that is what RanksMustHaveTheSame would find.
+// All ranks come to the same profile, though their clocks differ; that is what RanksMustHaveTheSame
+// would find.
 TEST(Profile, SaysWhenItWasMadeAndByWhat) {
   const Folder folder;
   const std::string path = folder.file("profile.json");

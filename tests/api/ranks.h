@@ -1,5 +1,5 @@
-// Starts the ranks of a job inside a test: as threads of this process (loopback, or UCX when asked for)
-// or as processes of their own.
+// Starts the ranks of a job inside a test: as threads of this process (loopback, or UCX when asked
+// for) or as processes of their own.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ struct Job {
   std::string text() const;
 };
 
-// What a rank does; anything thrown, and any gtest failure, fails the test. In processes only failures
-// come back, not values.
+// What a rank does; anything thrown, and any gtest failure, fails the test. In processes only
+// failures come back, not values.
 using RankFunction = std::function<void(moecclComm_t comm, int rank)>;
 
 // Thrown by a rank that wants its communicator aborted; no failure of the test.

@@ -1,4 +1,5 @@
-// What the collectives with a root, and the barrier, promise beside what every collective does (collectives_test.cc).
+// What the collectives with a root, and the barrier, promise beside what every collective does
+// (collectives_test.cc).
 #include <gtest/gtest.h>
 
 #include <atomic>

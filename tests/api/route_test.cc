@@ -1,4 +1,5 @@
-// Token routing against plain loops: every algorithm, payload, number of choices and placement, to the last bit.
+// Token routing against plain loops: every algorithm, payload, number of choices and placement, to
+// the last bit.
 #include "moeccl/route.h"
 
 #include <gtest/gtest.h>
@@ -163,7 +164,8 @@ unsigned mixed(unsigned a, unsigned b, unsigned c, unsigned d, unsigned e) {
   return hash ^ hash >> 15;
 }
 
-// What shard `shard` of an expert makes of a row: of very different sizes, so that every order of adding shows.
+// What shard `shard` of an expert makes of a row: of very different sizes, so that every order of
+// adding shows.
 float made(const World::Choice& at, int shard, int64_t element, moecclDataType_t type) {
   const unsigned hash = mixed(static_cast<unsigned>(at.source), static_cast<unsigned>(at.token),
                               static_cast<unsigned>(at.choice), static_cast<unsigned>(shard),
@@ -464,8 +466,8 @@ std::vector<Case> largeCases() {
 
 INSTANTIATE_TEST_SUITE_P(Large, TokenRoutes, testing::ValuesIn(largeCases()), caseName);
 
-// Calls that are queued behind each other: what comes back from experts that do nothing is the token times the sum of its
-// weights.
+// Calls that are queued behind each other: what comes back from experts that do nothing is the
+// token times the sum of its weights.
 TEST(TokenRouteStreams, CombineOfDispatchIsTheSumOfWeights) {
   Case c;
   c.nodes = {2, 3};

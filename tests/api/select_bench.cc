@@ -1,5 +1,6 @@
-// What asking for a schedule costs: a table to read. First: of a grid, cold: a layer that nobody has asked about
-// yet, repeated: the same layer again. With a profile that has everything measured, and without any.
+// What asking for a schedule costs: a table to read. First: of a grid, cold: a layer that nobody
+// has asked about yet, repeated: the same layer again. With a profile that has everything measured,
+// and without any.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -191,7 +191,8 @@ TEST(Select, AllRanksAnswerAlike) {
   });
 }
 
-// Of one rank MP groups S2 gathers nothing: its exchanges are S1's, and so are their plans. Of several they are not.
+// Of one rank MP groups S2 gathers nothing: its exchanges are S1's, and so are their plans. Of
+// several they are not.
 TEST(Select, EqualDigestsAreEqualPlans) {
   runJob(kJob, [](moecclComm_t comm, int) {
     for (const int mp : {1, 2}) {

@@ -1,5 +1,5 @@
-// The tokens of a real text on their way to experts and back: a dropless layer's exchange, whose counts
-// are as skewed as text is.
+// The tokens of a real text on their way to experts and back: a dropless layer's exchange, whose
+// counts are as skewed as text is.
 #include <gtest/gtest.h>
 
 #include <algorithm>

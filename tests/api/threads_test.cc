@@ -1,5 +1,5 @@
-// Several threads of one rank: relatives used by different threads, and an abort from outside a call
-// that waits.
+// Several threads of one rank: relatives used by different threads, and an abort from outside a
+// call that waits.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -30,7 +30,8 @@ Bytes take(Handshake& from) {
   return bytes;
 }
 
-// Gives `bytes` to `to`, at most `step` at a time, as far as it wants them; returns how many it took.
+// Gives `bytes` to `to`, at most `step` at a time, as far as it wants them; returns how many it
+// took.
 std::size_t give(Handshake& to, std::span<const std::byte> bytes, std::size_t step = SIZE_MAX) {
   std::size_t given = 0;
   while (given < bytes.size() && to.wanted() > 0) {

@@ -1,6 +1,7 @@
-// Stands in for all that layers ask of CUDA beside collectives: what kernels/*_cuda.* declare, on the double of the
-// rank that is this thread. Kernels are the CPU's, run when the double comes to them, with what they touch for it to
-// check. What is read on the host is read when they are launched.
+// Stands in for all that layers ask of CUDA beside collectives: what kernels/*_cuda.* declare, on
+// the double of the rank that is this thread. Kernels are the CPU's, run when the double comes to
+// them, with what they touch for it to check. What is read on the host is read when they are
+// launched.
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -25,6 +25,7 @@ namespace moeccl::cuda {
 
 // No test of these asks for a kernel.
 void copyBlocks(std::span<const BlockCopy>, void*) { std::abort(); }
+void divide(moecclDataType_t, std::byte*, std::size_t, std::int64_t, void*) { std::abort(); }
 void reduce(moecclRedOp_t, moecclDataType_t, std::byte*, const std::byte* const*, std::size_t,
             std::size_t, std::size_t, void*) {
   std::abort();

@@ -1,19 +1,21 @@
-// A test double of GPUs and NCCL: no evidence that GPUs work, but of what the library asks of them. Each
-// device's memory is the host's, its kernels are the CPU's, and its streams are queues, from which a
-// GpuWorld takes what can run in a random order that events and messages allow.
+// A test double of GPUs and NCCL: no evidence that GPUs work, but of what the library asks of them.
+// Each device's memory is the host's, its kernels are the CPU's, and its streams are queues, from
+// which a GpuWorld takes what can run in a random order that events and messages allow.
 //
 // It finds fault with
 //   - groups that have no partner, or one of another size, on the peer;
-//   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages order;
+//   - accesses to the same bytes, one of them a write, that neither streams nor events nor messages
+//     order;
 //   - what a device is asked for while another is current;
 //   - what must not be done during a capture, and captures that leave a stream unjoined;
 //   - communicators that are destroyed while they have work, or freed while graphs use them;
 //   - aborts that wait for kernels of other communicators, which nobody ends;
 //   - groups that a thread leaves open;
-//   - kernels, copies and messages that touch what is not memory of their device, where a test has its data there.
+//   - kernels, copies and messages that touch what is not memory of their device, where a test has
+//     its data there.
 //
-// gpu_double.cc has the calls, gpu_world.cc what the devices do, cuda_double.cc the kernels of layers, and
-// gpu_ranks.h gives a device to every rank.
+// gpu_double.cc has the calls, gpu_world.cc what the devices do, cuda_double.cc the kernels of
+// layers, and gpu_ranks.h gives a device to every rank.
 #pragma once
 
 #include <condition_variable>
@@ -183,8 +185,8 @@ class GpuDouble final : public Gpu {
   // nullptr where the capture has become invalid.
   std::shared_ptr<Graph> endCapture(Stream stream);
   void replay(const Graph& graph, Stream stream);
-  // What the executor does not ask for, but layers and tests do. `work` runs later; what it touches may be found
-  // out then.
+  // What the executor does not ask for, but layers and tests do. `work` runs later; what it touches
+  // may be found out then.
   void kernel(const std::string& what, std::function<std::vector<GpuWorld::Range>()> ranges,
               std::function<void()> work, Stream stream);
   // From now on launches of kernels and messages whose names begin so fail; "": none do.

@@ -1,4 +1,5 @@
-// Doubles of GPUs for ranks that are threads: what the library opens in place of a real GPU while this lives.
+// Doubles of GPUs for ranks that are threads: what the library opens in place of a real GPU while
+// this lives.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ class GpusOfRanks {
   GpusOfRanks& operator=(const GpusOfRanks&) = delete;
 };
 
-// The device of the rank that is this thread, made for the world of the day when it is first asked for.
+// The device of the rank that is this thread, made for the world of the day when it is first asked
+// for.
 GpuDouble& myGpu();
 // The same for tests that real GPUs run too.
 std::unique_ptr<Device> myDevice();

@@ -1,5 +1,5 @@
-// Plans on real memory: every algorithm with uniform and with random extents, reductions by hand-made
-// plans, and what travels between nodes, counted at the transport.
+// Plans on real memory: every algorithm with uniform and with random extents, reductions by
+// hand-made plans, and what travels between nodes, counted at the transport.
 #include "src/exec/host_run.h"
 
 #include <gtest/gtest.h>
@@ -80,8 +80,8 @@ void complete(Transport& transport, HostRun& run) {
     if (!transport.progress()) transport.wait(10);
 }
 
-// Sizes of payloads, the same on every rank: what alltoallv's counts would say. Contributions to one sum
-// are equally large.
+// Sizes of payloads, the same on every rank: what alltoallv's counts would say. Contributions to
+// one sum are equally large.
 class Sizes {
  public:
   Sizes(const Contract& contract, unsigned seed)

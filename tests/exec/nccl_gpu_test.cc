@@ -1,5 +1,5 @@
-// What the library asks of CUDA and NCCL in cases that no double of the whole can show: communicators that do not
-// block, captures, and the order of calls.
+// What the library asks of CUDA and NCCL in cases that no double of the whole can show:
+// communicators that do not block, captures, and the order of calls.
 #include "src/exec/nccl_gpu.h"
 
 #include <gtest/gtest.h>

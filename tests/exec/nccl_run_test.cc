@@ -1,5 +1,5 @@
-// Every algorithm on the NCCL executor, with doubles for the GPUs: what arrives, and what the executor
-// asks of them.
+// Every algorithm on the NCCL executor, with doubles for the GPUs: what arrives, and what the
+// executor asks of them.
 #include "src/exec/nccl_run.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ using ::moeccl::testing::plansOf;
 
 constexpr std::int32_t kPoison = -77777;
 
-// Small numbers, of which no two neighbours are alike; what has the same identity has the same ones.
+// Small numbers, of which no two neighbours are alike; what has the same identity has the same
+// ones.
 std::int32_t element(const Contract& contract, Payload payload, std::size_t index) {
   const Payload name = contract.identity(payload);
   return static_cast<std::int32_t>(name.rank * 1009 + name.block * 101 +
@@ -189,7 +190,8 @@ TEST(NcclRun, OneLaneIsTheCallersStreamAndAStepOneGroup) {
   Machine machine(*findAlgorithm(Collective::allToAll, "pairwise"), Topology::uneven({{3}}), {}, {},
                   4);
   machine.enqueue(0);
-  // The caller's own stream, made by the test; a copy of its own block; a group for each other rank.
+  // The caller's own stream, made by the test; a copy of its own block; a group for each other
+  // rank.
   const std::vector<std::string> calls = machine.world().calls();
   EXPECT_EQ(countOf(calls, "device 0: new stream"), 1u);
   EXPECT_EQ(countOf(calls, "device 0: new urgent stream"), 0u);
@@ -214,7 +216,8 @@ TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
       return call.starts_with("device 0: send") && call.ends_with(end);
     });
   };
-  // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP group.
+  // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP
+  // group.
   EXPECT_GT(sends(" on an urgent stream"), 3);
   EXPECT_EQ(sends(""), sends(" on an urgent stream") + 3);
   EXPECT_EQ(countOf(calls, "device 0: split"), 3u);

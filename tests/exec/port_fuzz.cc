@@ -1,5 +1,6 @@
-// For libFuzzer: what a rank's ports read from whoever dials them, and from peers that hold the job's secret. Whatever
-// comes, nothing is read or written where it should not be, nothing waits for ever, each transfer ends once.
+// For libFuzzer: what a rank's ports read from whoever dials them, and from peers that hold the
+// job's secret. Whatever comes, nothing is read or written where it should not be, nothing waits
+// for ever, each transfer ends once.
 //
 // The first byte of an input chooses the port, the rest is what is done to it.
 #include <sys/socket.h>
@@ -101,7 +102,8 @@ void greet(Script script) {
   require(handshake.state() != Handshake::State::done, "nobody passes who has no secret");
 }
 
-// --------------------------------------------------------------------------------- data connections
+// --------------------------------------------------------------------------------- data
+// connections
 
 struct Counted : Transfer {
   int times = 0;
@@ -242,7 +244,8 @@ void exchange(Script script) {
   port.end();
 }
 
-// ------------------------------------------------------------------------------ control connections
+// ------------------------------------------------------------------------------ control
+// connections
 
 void control(Script script) {
   Pair pair;
@@ -287,7 +290,8 @@ void control(Script script) {
   watch->leave();
 }
 
-// ----------------------------------------------------------------------------------- the rendezvous
+// ----------------------------------------------------------------------------------- the
+// rendezvous
 
 // A listening socket without a name of its own in any folder.
 Socket listenHere(sockaddr_un* address, socklen_t* size) {

@@ -1,5 +1,5 @@
-// What a rank's port does with frames that no honest peer sends, from one that holds the secret, and with
-// those who do not.
+// What a rank's port does with frames that no honest peer sends, from one that holds the secret,
+// and with those who do not.
 #include "src/exec/tcp_frames.h"
 
 #include <gtest/gtest.h>

@@ -68,8 +68,8 @@ TEST_P(TransportContract, NoAllocationPerMessage) {
       me.transport.progress();
       me.meet();
     };
-    // When everything has been there once is the kernel's business too: of the rounds, so many must follow one another
-    // without an allocation.
+    // When everything has been there once is the kernel's business too: of the rounds, so many must
+    // follow one another without an allocation.
     constexpr int kRounds = 200, kQuiet = 50;
     int quiet = 0, longest = 0;
     for (int i = 0; i < kRounds; ++i) {

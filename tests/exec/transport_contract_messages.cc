@@ -118,8 +118,8 @@ TEST_P(TransportContract, UnexpectedMessagesAreKept) {
   });
 }
 
-// A message without a receive can be asked for by a part of its tag, from any sender and of any size; what
-// has a receive, or has been received, cannot.
+// A message without a receive can be asked for by a part of its tag, from any sender and of any
+// size; what has a receive, or has been received, cannot.
 TEST_P(TransportContract, UnexpectedMessagesCanBeFound) {
   run(3, [](Member& me) {
     constexpr std::uint32_t kCalls = std::size(kSizes);

@@ -1,5 +1,5 @@
-// Over TCP sockets: ranks as processes and as threads, with one connection of each pair and with several, with memory
-// for what comes unasked and with next to none.
+// Over TCP sockets: ranks as processes and as threads, with one connection of each pair and with
+// several, with memory for what comes unasked and with next to none.
 #include "src/exec/tcp.h"
 #include "tests/exec/transport_contract.h"
 

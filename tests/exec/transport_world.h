@@ -49,7 +49,8 @@ class Member {
 };
 
 // Runs `body` as ranks 0 to ranks - 1 of a connected job, and closes in order afterwards. A rank
-// that hangs fails the test after a while. Returns what ranks (as processes) wrote to stdout and stderr.
+// that hangs fails the test after a while. Returns what ranks (as processes) wrote to stdout and
+// stderr.
 std::string runJob(const Kind& kind, int ranks, const std::function<void(Member&)>& body);
 
 // A transfer that counts its completions.

@@ -1,4 +1,5 @@
-/* Random collectives of which every rank knows the results. Needs POSIX; include it before any other header. */
+/* Random collectives of which every rank knows the results. Needs POSIX; include it before any
+ * other header. */
 #ifndef MOECCL_TESTS_FAULTS_COLLECTIVES_H_
 #define MOECCL_TESTS_FAULTS_COLLECTIVES_H_
 
@@ -106,7 +107,8 @@ static inline moecclResult_t call(struct World* w, uint32_t seed, enum Kind kind
   }
 }
 
-/* How many of `count` numbers at out + at are not what `from` sent to `to` (as in value()), from place `first` on. */
+/* How many of `count` numbers at out + at are not what `from` sent to `to` (as in value()), from
+ * place `first` on. */
 static inline size_t wrongFrom(const struct World* w, uint32_t seed, size_t at, size_t count,
                                int from, int to, size_t first) {
   size_t i, wrong = 0;
@@ -156,7 +158,8 @@ static inline size_t check(const struct World* w, uint32_t seed, enum Kind kind,
   return wrong;
 }
 
-/* One collective of the round, whose result is looked at when it is complete. Returns the wrong numbers, *result the error. */
+/* One collective of the round, whose result is looked at when it is complete. Returns the wrong
+ * numbers, *result the error. */
 static inline size_t step(struct World* w, uint32_t seed, moecclResult_t* result, int* queued) {
   /* All-reduces more often: their plans have the most steps. */
   const uint32_t drawn = mix(seed, 1, 0) % (kAllReduce + 4);

@@ -2,9 +2,10 @@
  *
  *   lives OUT SEED LIVES COLLECTIVES VICTIM
  *
- * In each of LIVES a communicator is made and COLLECTIVES run. VICTIM is killed in the middle of each life; it comes again
- * in the next, as another process. The others shrink, run some more, and free everything. -1: nobody is killed.
- * OUT/RANK.json tells what each holds (descriptors, threads, KiB of memory) after a tenth and at the end. */
+ * In each of LIVES a communicator is made and COLLECTIVES run. VICTIM is killed in the middle of
+ * each life; it comes again in the next, as another process. The others shrink, run some more, and
+ * free everything. -1: nobody is killed. OUT/RANK.json tells what each holds (descriptors, threads,
+ * KiB of memory) after a tenth and at the end. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* One rank of a job that something happens to: runs collectives, whose results it knows, until one fails or the time is
- * over, and writes what it saw to OUT/RANK.json.
+/* One rank of a job that something happens to: runs collectives, whose results it knows, until one
+ * fails or the time is over, and writes what it saw to OUT/RANK.json.
  *
  *   rank OUT SEED SECONDS SHRINKS [VICTIM MILLISECONDS]
  *

@@ -1,7 +1,7 @@
 // Times the kernels of a GPU:
 //
-//     bench_gpu layouts                                    beside copies by cudaMemcpy of as many bytes
-//     bench_gpu gate TOKENS EMBEDDING EXPERTS CHOICES      one line of milliseconds, for gate_bench.py
+//     bench_gpu layouts                                  beside copies by cudaMemcpy
+//     bench_gpu gate TOKENS EMBEDDING EXPERTS CHOICES    milliseconds, for gate_bench.py
 #include "tests/gpu/bench.h"
 
 #include <cstdio>
@@ -58,7 +58,8 @@ void layoutsOf(moecclDataType_t datatype, const char* type, std::size_t size, st
   // The copies in comparison move up to half of a token's row more than the rows there are.
   Device<std::byte> input(tokens * rowBytes), rows(tokens * (kMost + 1) * rowBytes);
   Device<std::byte> other(rows.size());
-  // [peers][experts][tokens] to [experts][peers][tokens]: what lies between two steps of an exchange.
+  // [peers][experts][tokens] to [experts][peers][tokens]: what lies between two steps of an
+  // exchange.
   constexpr std::int64_t kPeers = 8, kLocal = 8;
   const std::size_t block = tokens / (kPeers * kLocal) * rowBytes;
   std::vector<BlockCopy> copies;
@@ -118,7 +119,8 @@ void layoutsOf(moecclDataType_t datatype, const char* type, std::size_t size, st
 void layouts() {
   std::printf("GB/s of the bytes read and written\n%-22s%-10s%8s%8s%12s%12s%10s\n", "kernel",
               "type", "tokens", "M", "kernel", "cudaMemcpy", "ratio");
-  // What lies in a cache of level 2 would be measured instead of memory: each call moves some times as much.
+  // What lies in a cache of level 2 would be measured instead of memory: each call moves some times
+  // as much.
   constexpr std::int64_t kTokens = 32768;
   for (std::int64_t embedding : {4096, 7168, 8192}) {
     layoutsOf(moecclBfloat16, "bfloat16", 2, kTokens, embedding);

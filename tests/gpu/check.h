@@ -1,5 +1,5 @@
-// What tests on a GPU are made of, where there is no GoogleTest: tests that register themselves, expectations
-// that are counted, memory of the GPU with poison in and around it.
+// What tests on a GPU are made of, where there is no GoogleTest: tests that register themselves,
+// expectations that are counted, memory of the GPU with poison in and around it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,7 +37,8 @@ int run(int argc, char** argv);
 
 constexpr unsigned char kPoison = 0xa7;
 
-// `count` elements on the GPU; poison around them must stay. shift: bytes behind an aligned address.
+// `count` elements on the GPU; poison around them must stay. shift: bytes behind an aligned
+// address.
 template <typename T>
 class Device {
  public:

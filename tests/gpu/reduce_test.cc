@@ -77,7 +77,8 @@ GPU_TEST(reductionsOfEveryTypeAndOperator) {
           }
 }
 
-// Every number, plus numbers by which the sum lies on a border between two, beside it, beyond the largest, or is none.
+// Every number, plus numbers by which the sum lies on a border between two, beside it, beyond the
+// largest, or is none.
 template <typename Format>
 void roundSums(moecclDataType_t datatype) {
   using Bits = typename Format::Bits;

@@ -97,7 +97,8 @@ TEST(Activation, ReluOfAnyFloat) {
   }
 }
 
-// Rows of every width that vectors may leave a rest of; biases of one row for all; and gradients that count.
+// Rows of every width that vectors may leave a rest of; biases of one row for all; and gradients
+// that count.
 template <typename Real>
 void expectRowsAreAlike(Activation activation) {
   constexpr std::int64_t kRows = 3;

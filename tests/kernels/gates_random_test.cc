@@ -32,8 +32,8 @@ TEST(Random, IsAFunctionOfWhereItIsUsed) {
     }
 }
 
-// Also for neighbours that a sum of seed, step, batch and token would mistake for each other, and for
-// what differs in its upper half alone.
+// Also for neighbours that a sum of seed, step, batch and token would mistake for each other, and
+// for what differs in its upper half alone.
 TEST(Random, DiffersWhereAnythingDiffers) {
   const std::uint64_t high = std::uint64_t{1} << 32;
   const std::vector<Draw> draws = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0},    {0, 0, 1},    {1, 1, 0},

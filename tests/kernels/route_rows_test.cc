@@ -1,4 +1,5 @@
-// The kernels of token routing against plain loops: weighted sums, their gradients, and rows of float8.
+// The kernels of token routing against plain loops: weighted sums, their gradients, and rows of
+// float8.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -110,7 +111,8 @@ class Quantised : public testing::TestWithParam<std::tuple<moecclDataType_t, moe
 TEST_P(Quantised, ComesBackWithinHalfAPlaceOfTheLargest) {
   const auto [narrow, wide] = GetParam();
   const float most = narrow == moecclFloat8e4m3 ? 448.0f : 57344.0f;
-  // Half of the last place, relatively, and of the smallest number, of what is 1 when the largest is `most`.
+  // Half of the last place, relatively, and of the smallest number, of what is 1 when the largest
+  // is `most`.
   const float relative = narrow == moecclFloat8e4m3 ? 1.0f / 16 : 1.0f / 8;
   const float absolute = narrow == moecclFloat8e4m3 ? 0x1p-10f : 0x1p-17f;
   const float ofWide = wide == moecclFloat32   ? 0x1p-22f

@@ -2,7 +2,8 @@
  *
  *   moeccl-lab run -- leaves_early   (two nodes of one rank)
  *
- * The last bytes of what rank 0 has sent are still on their way when its data has been taken from it. */
+ * The last bytes of what rank 0 has sent are still on their way when its data has been taken from
+ * it. */
 #include "../../examples/common/launch.h"
 
 enum { kRanks = 2, kBytes = 1000000, kCalls = 3, kSeconds = 2 };

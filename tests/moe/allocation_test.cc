@@ -1,6 +1,6 @@
-// Once a layer has run, running it again, forward and backward, allocates nothing: operator new of this
-// program counts. Only the transport may, where a message comes earlier than any before and finds no
-// spare buffer.
+// Once a layer has run, running it again, forward and backward, allocates nothing: operator new of
+// this program counts. Only the transport may, where a message comes earlier than any before and
+// finds no spare buffer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -77,7 +77,8 @@ TEST(Allocation, NoneOnceTheLayerHasRun) {
   }
 }
 
-// A dropless layer's memory grows with what experts are given; where there is none, the text says how much it was.
+// A dropless layer's memory grows with what experts are given; where there is none, the text says
+// how much it was.
 TEST(Allocation, DroplessLayersKeepWhatTheyGet) {
   for (moecclSchedule_t schedule :
        {moecclScheduleBaseline, moecclScheduleS1, moecclSchedulePpMoe}) {
@@ -140,7 +141,8 @@ TEST(Allocation, OneRankHasNoMemoryForALayer) {
   });
 }
 
-// Whichever allocation fails, on the way of a call or of what tells its error: returns whether one did.
+// Whichever allocation fails, on the way of a call or of what tells its error: returns whether one
+// did.
 template <typename Call>
 bool failsFor(long allocation, moecclResult_t result, Call call) {
   left = allocation;

@@ -72,7 +72,8 @@ TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {
   }
 }
 
-// Grids of six ranks with MP groups of two and of all, and layers with and without a residual branch and capacity.
+// Grids of six ranks with MP groups of two and of all, and layers with and without a residual
+// branch and capacity.
 std::vector<Task> sixes() {
   std::vector<Task> tasks;
   for (int nMp : {2, 6})
@@ -199,9 +200,10 @@ TEST(Backward, WideIsTheSlopeOfForward) {
     }
 }
 
-// What ranks share they must agree on to the last bit, or their copies of the weights drift apart. In the baseline
-// each rank of an MP group computes its own, in other rows of the experts' matrices, which not all BLAS kernels
-// round alike (OpenBLAS's for SSE3 do not): there learn() compares them with what is expected, as everywhere.
+// What ranks share they must agree on to the last bit, or their copies of the weights drift apart.
+// In the baseline each rank of an MP group computes its own, in other rows of the experts'
+// matrices, which not all BLAS kernels round alike (OpenBLAS's for SSE3 do not): there learn()
+// compares them with what is expected, as everywhere.
 TEST(Backward, TheSameBitsWhereRanksShare) {
   for (const Task& task : sixes())
     for (moecclSchedule_t schedule : schedulesOf(task.problem)) {

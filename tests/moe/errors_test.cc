@@ -307,7 +307,8 @@ INSTANTIATE_TEST_SUITE_P(FieldsOfGates, MoeErrorsOf, testing::ValuesIn(wrongFiel
 INSTANTIATE_TEST_SUITE_P(ConfigsThatDiffer, MoeErrorsOf, testing::ValuesIn(configsThatDiffer()),
                          nameOfWrong);
 
-// Questions about schedules are remembered; not so far that a gate that does not fit goes unnoticed.
+// Questions about schedules are remembered; not so far that a gate that does not fit goes
+// unnoticed.
 TEST(MoeErrors, FieldsOfGatesInQuestions) {
   onGrid([](moecclGrid_t grid, int) {
     moecclMoeConfig_t config = rightConfig();
@@ -626,8 +627,8 @@ TEST(MoeErrors, ArgumentsOfGradients) {
   });
 }
 
-// A layer whose rank 1 goes, and the phases in which others may notice: one that does not await rank 1 itself comes to
-// the next.
+// A layer whose rank 1 goes, and the phases in which others may notice: one that does not await
+// rank 1 itself comes to the next.
 struct Gone {
   const char* name;
   moecclSchedule_t schedule;

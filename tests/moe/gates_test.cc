@@ -1,5 +1,5 @@
-// The gates in the layer, ranks as threads: every schedule decides as the single-process reference does,
-// with the same bits, and what is random does not depend on the number of ranks.
+// The gates in the layer, ranks as threads: every schedule decides as the single-process reference
+// does, with the same bits, and what is random does not depend on the number of ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

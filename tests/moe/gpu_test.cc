@@ -1,6 +1,7 @@
-// The layer on GPU communicators, with doubles for CUDA and NCCL: ranks are threads, each with a device of its own,
-// on whose memory and streams everything lies. The doubles run what is queued late and in random order, and find
-// fault with what nothing orders; results are held against the reference.
+// The layer on GPU communicators, with doubles for CUDA and NCCL: ranks are threads, each with a
+// device of its own, on whose memory and streams everything lies. The doubles run what is queued
+// late and in random order, and find fault with what nothing orders; results are held against the
+// reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +28,8 @@ struct World {
 
 using OnGrid = std::function<void(Device& device, moecclGrid_t grid, int rank)>;
 
-// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found fault with fails
-// the test.
+// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
+// fault with fails the test.
 void onGpus(const Problem& problem, const World& how, const OnGrid& function) {
   SCOPED_TRACE(problem.text());
   GpuWorld world({.seed = how.seed, .oneQueue = how.oneQueue, .threads = true, .ownMemory = true});
@@ -152,7 +153,8 @@ TEST(LayerOnGpus, ThroughEveryAlgorithm) {
       trainOnGpus(task, {.algorithms = algorithms}, {.schedule = schedule});
 }
 
-// What a pass computes is on its stream alone. Exchanges that have something to go beside are on others.
+// What a pass computes is on its stream alone. Exchanges that have something to go beside are on
+// others.
 TEST(LayerOnGpus, ExchangeBesideWhatTheyCompute) {
   const auto besideOf = [](std::int64_t chunks, std::int64_t residual) {
     Problem problem = six("beside");
@@ -167,11 +169,12 @@ TEST(LayerOnGpus, ExchangeBesideWhatTheyCompute) {
       return call.find("send of") != call.npos && call.find("urgent") != call.npos;
     });
   };
-  // Each rank has five others to send to in dispatch and combine, and one in the MP-AllGather; the layer passes
-  // forward and backward twice.
+  // Each rank has five others to send to in dispatch and combine, and one in the MP-AllGather; the
+  // layer passes forward and backward twice.
   EXPECT_EQ(besideOf(1, 0), 0);
   EXPECT_EQ(besideOf(2, 0), 6 * 4 * 2 * (5 + 5 + 1));
-  // Beside the residual branch only the dispatch, and in the backward passes the sum of its gradients.
+  // Beside the residual branch only the dispatch, and in the backward passes the sum of its
+  // gradients.
   EXPECT_GE(besideOf(1, 5), 6 * 4 * 5);
 }
 
@@ -248,7 +251,8 @@ TEST(LayerOnGpus, SayWhatTheyDoNotOffer) {
   });
 }
 
-// Whatever device is current behind the caller's back, the layer's is where it works, and stays what it was.
+// Whatever device is current behind the caller's back, the layer's is where it works, and stays
+// what it was.
 TEST(LayerOnGpus, WorkWhileAnotherDeviceIsCurrent) {
   Problem problem;
   problem.gate = moecclGateSigmoid;
@@ -302,8 +306,8 @@ TEST(LayerOnGpus, TellWhereALaunchFailed) {
   });
 }
 
-// A pass that fails leaves work on its stream and beside it. The next pass comes after all of that, and so does who
-// waits for the stream.
+// A pass that fails leaves work on its stream and beside it. The next pass comes after all of that,
+// and so does who waits for the stream.
 TEST(LayerOnGpus, ComeAfterWhatAFailedPassHasLeft) {
   Problem problem = six("failed pass");
   problem.capacityGroups = 4;

@@ -1,4 +1,5 @@
-// The gradients that kernels compute, against differences of loops in double, which are plainly right.
+// The gradients that kernels compute, against differences of loops in double, which are plainly
+// right.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -162,8 +163,8 @@ TYPED_TEST(ExpertBackward, ManyRowsAreTheSumOfFew) {
   expectClose("input", wholeInput, inDouble(partsInput));
 }
 
-// Two tokens of width 3 with two choices each among three experts of three places; the second choice of
-// the first token is dropped.
+// Two tokens of width 3 with two choices each among three experts of three places; the second
+// choice of the first token is dropped.
 template <typename Real>
 struct Permutation {
   std::vector<std::int32_t> experts{0, 2, 2, 1};

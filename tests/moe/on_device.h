@@ -1,5 +1,5 @@
-// A layer on a GPU, real or a double, with all that is the caller's in its memory, against the reference. Ranks call
-// all of this together. It throws what is wrong.
+// A layer on a GPU, real or a double, with all that is the caller's in its memory, against the
+// reference. Ranks call all of this together. It throws what is wrong.
 #pragma once
 
 #include <memory>
@@ -74,8 +74,8 @@ struct Turn {
   bool onDefaultStream = false;
 };
 
-// Two passes forward and backward, on streams that only the layer orders against each other, without a wait of the
-// caller's before the end.
+// Two passes forward and backward, on streams that only the layer orders against each other,
+// without a wait of the caller's before the end.
 void train(Device& device, moecclGrid_t grid, int rank, const Task& task, const Turn& turn);
 
 }  // namespace moeccl::test

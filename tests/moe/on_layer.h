@@ -19,8 +19,9 @@ struct LayerRank {
 };
 using LayerFunction = std::function<void(const LayerRank&)>;
 
-// Makes a layer of that config and the solved one's weights, runs `function` on each rank, and destroys the layer.
-// Throws on a rank where the layer has another schedule than the config asks for.
+// Makes a layer of that config and the solved one's weights, runs `function` on each rank, and
+// destroys the layer. Throws on a rank where the layer has another schedule than the config asks
+// for.
 void onLayer(const Job& job, const Problem& problem, const Solved& solved,
              const moecclMoeConfig_t& config, const LayerFunction& function);
 

@@ -54,11 +54,12 @@ struct Solved {
 };
 Solved solve(const Problem& problem);
 
-// Layers in which every grid of a named few, gate, number of tokens and of choices, capacity, kind of capacity groups,
-// residual branch, kind of data, activation, datatype and load meets every value of each of the others. Behind them each
-// gate on 16 ranks, most choices dropped.
+// Layers in which every grid of a named few, gate, number of tokens and of choices, capacity, kind
+// of capacity groups, residual branch, kind of data, activation, datatype and load meets every
+// value of each of the others. Behind them each gate on 16 ranks, most choices dropped.
 std::vector<Problem> layers();
-// The same on every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, and on larger ones.
+// The same on every grid with EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, and
+// on larger ones.
 std::vector<Problem> layersOnAllGrids();
 
 // How far from the reference a result may be, as moe_reference::largestError.
@@ -70,11 +71,11 @@ moe_reference::Chance chanceOf(const Problem& problem, int batch);
 // MP groups of two that cross the ESP groups of three.
 Problem six(const std::string& name);
 
-// Capacities, choices and batches at their limits, on that grid and on one whose MP group has all ranks,
-// and hardly any tokens on several grids.
+// Capacities, choices and batches at their limits, on that grid and on one whose MP group has all
+// ranks, and hardly any tokens on several grids.
 std::vector<Problem> hardProblems();
-// S1 in chunks through every gate, of one capacity group and of several, some of them nothing but padding; borders of
-// chunks cut sequences. Pairwise as layers().
+// S1 in chunks through every gate, of one capacity group and of several, some of them nothing but
+// padding; borders of chunks cut sequences. Pairwise as layers().
 std::vector<Problem> chunkedProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);

@@ -28,7 +28,8 @@ std::vector<NamedGrid> fewGrids() {
           {"many", {16, 4, 4, kEsp}}};
 }
 
-// EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders, and some larger ones.
+// EP and ESP groups of 1 to 4 ranks and MP groups of 1 to 4 or all, in both orders, and some larger
+// ones.
 std::vector<NamedGrid> allGrids() {
   std::vector<NamedGrid> grids;
   for (int nEp = 1; nEp <= 4; ++nEp)
@@ -67,7 +68,8 @@ constexpr std::int64_t kTokens[] = {1, 12, 17, 31};
 constexpr std::int64_t kChoices[] = {1, 2, 3};
 constexpr double kCapacities[] = {0.3, 1.0, 20, 0};  // 0: dropless
 constexpr std::size_t kDropless = 3;
-// Capacity groups per rank of an MP group, 0 for the default, and chunks; one more lets groups cross parts.
+// Capacity groups per rank of an MP group, 0 for the default, and chunks; one more lets groups
+// cross parts.
 struct Groups {
   std::int64_t perRank, more, chunks;
 };

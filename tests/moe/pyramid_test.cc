@@ -1,5 +1,5 @@
-// PR-MoE (DeepSpeed-MoE 4.1): layers with more and more experts, with a residual branch, one after another, on the
-// grids that suit their experts; against the same of the reference.
+// PR-MoE (DeepSpeed-MoE 4.1): layers with more and more experts, with a residual branch, one after
+// another, on the grids that suit their experts; against the same of the reference.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,8 @@ using moe_reference::Gradients;
 constexpr double kAuxiliaryLossScale = 0.3;
 constexpr int kLayers = 3;
 
-// Four ranks in MP groups of two: the last layer's experts are not sharded, but spread over all ranks.
+// Four ranks in MP groups of two: the last layer's experts are not sharded, but spread over all
+// ranks.
 constexpr moecclGridShape_t kWide = {2, 2, 2, moecclOrderEspEp},
                             kFlat = {2, 4, 1, moecclOrderEspEp};
 

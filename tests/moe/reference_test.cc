@@ -95,8 +95,8 @@ double product(const double* a, std::int64_t stride, const double* b, std::int64
   return sum;
 }
 
-// No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no number is
-// above 1. w1 [M][hidden]; b1 may be null.
+// No step moves a hidden unit past relu's corner: by more than 4 steps none can move, since no
+// number is above 1. w1 [M][hidden]; b1 may be null.
 bool awayFromCorners(const Case& it, std::int64_t hidden, const double* w1, const double* b1) {
   constexpr double kMargin = 8 * kStep;
   const moecclMoeConfig_t& config = it.layer.config;
@@ -158,7 +158,8 @@ void compare(const char* name, const Case& it, std::vector<double>& numbers,
   EXPECT_LE(largest, 1e-8 * scale) << name;
 }
 
-// Compares the gradients of the first of many cases where the loss is smooth; whether choices are dropped.
+// Compares the gradients of the first of many cases where the loss is smooth; whether choices are
+// dropped.
 bool compareSmoothCase(const moecclMoeConfig_t& config, bool biases) {
   unsigned seed = 1;
   Case it = caseOf(config, 2, biases, seed);

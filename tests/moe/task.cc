@@ -62,8 +62,8 @@ void checkLearned(const Problem& problem, const Learned& learned, const Gradient
   };
   compare("input", learned.input, expected.input);
   if (!onlyInput) {
-    // Where one expert has nearly all probability, these are small differences of large numbers, here as in
-    // the reference.
+    // Where one expert has nearly all probability, these are small differences of large numbers,
+    // here as in the reference.
     const double factor = tolerance < 1e-9 ? 10 : 1;
     compare("gate", learned.gate, expected.gate, factor);
     compare("noise", learned.noise, expected.noise, factor);

@@ -33,8 +33,8 @@ Learned roomFor(moecclDataType_t datatype, const moe_reference::Gradients& shard
 void checkLearned(const Problem& problem, const Learned& learned,
                   const moe_reference::Gradients& expected, double tolerance,
                   bool onlyInput = false);
-// Throws where a rank's gradients differ, by more than they may from the reference, from those that it got
-// otherwise.
+// Throws where a rank's gradients differ, by more than they may from the reference, from those that
+// it got otherwise.
 void checkAlike(const Problem& problem, const Learned& learned, const Learned& otherwise);
 
 }  // namespace moeccl::test

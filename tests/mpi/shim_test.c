@@ -1,5 +1,6 @@
-/* Every call that the shim may serve, beside MPI's own call of the same arguments (PMPI): all types and shapes of
- * arguments, communicators that come and go, and messages of MPI's that are outstanding. Run under moeccl-mpi. */
+/* Every call that the shim may serve, beside MPI's own call of the same arguments (PMPI): all types
+ * and shapes of arguments, communicators that come and go, and messages of MPI's that are
+ * outstanding. Run under moeccl-mpi. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +73,8 @@ static void moves(MPI_Comm comm, int rank, int ranks, int count) {
     PMPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, theirs, recvs, to, comm);
     EXPECT(memcmp(mine, theirs, bytes) == 0);
 
-    /* Rank i sends (i + j + variant) % 3 times the unit to j; parts come in reverse order, with gaps. */
+    /* Rank i sends (i + j + variant) % 3 times the unit to j; parts come in reverse order, with
+     * gaps. */
     step = "alltoallv";
     int* counts[4];
     for (int i = 0; i < 4; ++i) counts[i] = malloc(sizeof(int) * (size_t)ranks);
@@ -177,7 +179,8 @@ static void reduces(MPI_Comm comm, int rank, int ranks, int count) {
     }
 }
 
-/* A message of 1 MiB to the next rank is outstanding across each call: its receiver is in MPI_Recv until it has come. */
+/* A message of 1 MiB to the next rank is outstanding across each call: its receiver is in MPI_Recv
+ * until it has come. */
 static void outstanding(MPI_Comm comm, int rank, int ranks) {
   size_t bytes = 1 << 20;
   unsigned char *out = malloc(bytes), *got = malloc(bytes);

@@ -8,7 +8,8 @@
 namespace moeccl::perf {
 namespace {
 
-// Runs sizes with the seconds of each algorithm; returns who is left. Those that were dropped stay so.
+// Runs sizes with the seconds of each algorithm; returns who is left. Those that were dropped stay
+// so.
 std::vector<std::string> left(const std::vector<std::string>& names,
                               const std::vector<std::vector<double>>& sizes) {
   std::vector<TimedCandidate> candidates;

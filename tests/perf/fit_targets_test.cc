@@ -51,7 +51,8 @@ TEST(FitTargets, GroupsThatLookAlikeAreMeasuredOnce) {
   EXPECT_EQ(targets[8].grids, (std::vector<std::size_t>{1}));
 }
 
-// Without MP, SAA takes turns with combine, on the grid that has no MP groups, wherever that is in the list.
+// Without MP, SAA takes turns with combine, on the grid that has no MP groups, wherever that is in
+// the list.
 TEST(FitTargets, CombineTakesTurnsWithSaaThatGathersNothing) {
   const Ints nodes{0, 0, 0, 0, 1, 1, 1, 1};
   const auto combineOf = [&](std::span<const moecclGridShape_t> grids) {

@@ -111,7 +111,8 @@ TEST(LayerSpace, ScaleKeepsWholeShards) {
   }
 }
 
-// E = 8, k = 2, f = 1.2, 100 tokens: 30 places, made 32 by N_MP = 4; never more than there are tokens.
+// E = 8, k = 2, f = 1.2, 100 tokens: 30 places, made 32 by N_MP = 4; never more than there are
+// tokens.
 TEST(LayerSpace, Capacity) {
   Layer layer{{4, 4, 2, moecclOrderEspEp}, 4, 25, 64, 128, 8, 2, 1.2};
   EXPECT_EQ(layer.capacity(), 32);

@@ -47,8 +47,8 @@ TEST_P(Algorithms, OnRandomUnevenNodes) { checkRandom(16, 48); }
 TEST_P(Algorithms, WideOnRandomUnevenNodes) { checkRandom(64, 96); }
 TEST_P(Algorithms, SlowOnRandomUnevenNodes) { checkRandom(64, 256); }
 
-// Groups of 1, 2, 3, 4 and 8 ranks in all combinations and both orders; on one node, on nodes that hold
-// whole groups of either kind, on nodes that cut through all groups, and on uneven ones.
+// Groups of 1, 2, 3, 4 and 8 ranks in all combinations and both orders; on one node, on nodes that
+// hold whole groups of either kind, on nodes that cut through all groups, and on uneven ones.
 class AlgorithmsOfGrids : public Algorithms {
  protected:
   void inEveryPlacement(int fewest, int most);

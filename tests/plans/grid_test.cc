@@ -59,7 +59,8 @@ TEST(GridCollectives, DedupIsFlatWithoutShards) {
     }
 }
 
-// The payloads that a plan's op sends or copies, those of the input as if MP ranks kept theirs apart.
+// The payloads that a plan's op sends or copies, those of the input as if MP ranks kept theirs
+// apart.
 std::vector<std::pair<Buffer, int>> sourcesOf(const Plan& plan, const Op& op, int slots, int slot) {
   std::vector<std::pair<Buffer, int>> sources;
   for (const Blocks& blocks : plan.src(op))

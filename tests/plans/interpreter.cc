@@ -96,8 +96,8 @@ class Interpreter {
     return payloads;
   }
 
-  // Where blocks are; what they are at first, others than inputs but for their bits; and what outputs must be
-  // in the end.
+  // Where blocks are; what they are at first, others than inputs but for their bits; and what
+  // outputs must be in the end.
   void layOut(int rank) {
     for (Buffer buffer : {Buffer::input, Buffer::output, Buffer::scratch}) {
       const Region region{first_.size(), blocksIn(rank, buffer)};

@@ -98,8 +98,8 @@ struct Job {
   std::vector<std::unique_ptr<Here>> heres;
 };
 
-// Where each choice of each token must go, found in the plainest way: payloads (rank, token) by place, and the
-// other way round.
+// Where each choice of each token must go, found in the plainest way: payloads (rank, token) by
+// place, and the other way round.
 struct Truth {
   explicit Truth(const Routing& r) {
     const int ranks = r.topology.ranks();

@@ -74,8 +74,8 @@ TEST(PlanSize, HierarchicalIsForThousandsOfRanks) {
     EXPECT_NE(std::ranges::find(names, name), names.end()) << name;
 }
 
-// The design asks for O(P) ops and well under a millisecond. The bound is on processor time, and far above: what is
-// quadratic takes longer, also in slow builds.
+// The design asks for O(P) ops and well under a millisecond. The bound is on processor time, and
+// far above: what is quadratic takes longer, also in slow builds.
 TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
   const Topology topology = Topology::even(512, 8);
   for (const Algorithm& algorithm : algorithms()) {

@@ -1,4 +1,5 @@
-// Well-formed plans that read too early, move the wrong data or get stuck, and what the verifier says.
+// Well-formed plans that read too early, move the wrong data or get stuck, and what the verifier
+// says.
 #include "src/exec/tag.h"
 #include "tests/plans/wrong_plans.h"
 
@@ -196,8 +197,8 @@ TEST(VerifyDeadlock, LanesThatCrossEachOther) {
                   "rank 0 lane 0 step 0 waits for rank 0 lane 1 step 1"});
 }
 
-// Messages on two lanes, which the ranks launch in different orders: fine while both lanes run at once,
-// stuck on a machine that runs one step after another.
+// Messages on two lanes, which the ranks launch in different orders: fine while both lanes run at
+// once, stuck on a machine that runs one step after another.
 TEST(VerifyDeadlock, LaunchesInDifferentOrders) {
   const auto plans = [](int firstLaneOfRank1) {
     std::vector<Plan> plans;

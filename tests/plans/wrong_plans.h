@@ -21,7 +21,8 @@ inline ::testing::AssertionResult says(const Violation& violation, const std::st
   return ::testing::AssertionFailure() << "nothing said about \"" << words << "\"";
 }
 
-// The first violation must be about this rank and op (-1: the rank as a whole), and say all of this.
+// The first violation must be about this rank and op (-1: the rank as a whole), and say all of
+// this.
 inline void expectRejected(const std::vector<Violation>& violations, int rank, int op,
                            std::initializer_list<const char*> said) {
   ASSERT_FALSE(violations.empty());

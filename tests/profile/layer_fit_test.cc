@@ -15,8 +15,8 @@ const LayerKey kKey{"S1", "forward", "grid"};
 
 constexpr double kLatency = 1e-4;
 
-// Local work takes 1 ns for each of its products; "exchange" of "wide" kLatency and 1 ns per byte, by the slower
-// of two algorithms 2 ns, of "narrow" as long and 3 ns.
+// Local work takes 1 ns for each of its products; "exchange" of "wide" kLatency and 1 ns per byte,
+// by the slower of two algorithms 2 ns, of "narrow" as long and 3 ns.
 Profile parts() {
   Profile profile;
   profile.fingerprint = {{4}, "cpu", 2, "ucx 1.13.1", "0.1.0"};

@@ -1,5 +1,5 @@
-// For libFuzzer: any text is either refused as an InvalidArgument, or a profile that can be written and
-// read again without change, asked, and fitted anew.
+// For libFuzzer: any text is either refused as an InvalidArgument, or a profile that can be written
+// and read again without change, asked, and fitted anew.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -37,7 +37,8 @@ TEST(Profile, FindsCurves) {
   EXPECT_FALSE(profile.seconds("alltoall", "a", "5", 1e6));
 }
 
-// Samples that were disturbed, or too small to tell a slope, are no reason to expect a gigabyte at once.
+// Samples that were disturbed, or too small to tell a slope, are no reason to expect a gigabyte at
+// once.
 TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
   Profile profile;
   std::vector<Point> flat, sloped;

@@ -1,5 +1,6 @@
-// How much of what can go wrong does the verifier see? Every pass of every schedule is spoiled in every small way. A
-// mutant that the verifier accepts must be right whenever its phases run in any order that it allows.
+// How much of what can go wrong does the verifier see? Every pass of every schedule is spoiled in
+// every small way. A mutant that the verifier accepts must be right whenever its phases run in any
+// order that it allows.
 #include <gtest/gtest.h>
 
 #include <iomanip>

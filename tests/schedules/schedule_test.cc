@@ -1,4 +1,5 @@
-// What the schedules and their transformations are, as people read them. That they are right is the verifier's part.
+// What the schedules and their transformations are, as people read them. That they are right is the
+// verifier's part.
 #include "algorithms/schedules/schedule.h"
 
 #include <gtest/gtest.h>

@@ -64,8 +64,9 @@ TEST(Verify, LargerGridsAndPrimes) {
         }
 }
 
-// What a schedule's file states as its backward pass does the same as the mirror, which is right as well. (The
-// auxiliary loss is not the mirror's: in the baseline each rank gates the batches of others too.)
+// What a schedule's file states as its backward pass does the same as the mirror, which is right as
+// well. (The auxiliary loss is not the mirror's: in the baseline each rank gates the batches of
+// others too.)
 TEST(Verify, TheMirrorOfEverySchedule) {
   std::mt19937 random(3);
   for (const Entry& entry : registry())

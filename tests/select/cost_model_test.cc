@@ -1,5 +1,5 @@
-// What collectives cost, and what is chosen where nobody has: properties that any sensible price has, that
-// all ranks agree on, and what a profile makes of them.
+// What collectives cost, and what is chosen where nobody has: properties that any sensible price
+// has, that all ranks agree on, and what a profile makes of them.
 #include "src/select/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +31,9 @@ double price(const Topology& topology, int node, const std::vector<Plan>& plans,
   return NodePrice(topology, node, plans).seconds(blockBytes, links);
 }
 
-// By hand: 4 ranks on 2 nodes, linear. A rank sends one block in the node and two to the other node, all
-// in one step, whose latency is the longer of both, and copies its own; the uplink carries the two ranks' four blocks.
+// By hand: 4 ranks on 2 nodes, linear. A rank sends one block in the node and two to the other
+// node, all in one step, whose latency is the longer of both, and copies its own; the uplink
+// carries the two ranks' four blocks.
 TEST(Price, IsThatOfTheModel) {
   const Links links{.overheadInNode = 1,
                     .latencyInNode = 1000,

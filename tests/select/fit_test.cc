@@ -16,7 +16,8 @@
 namespace moeccl {
 namespace {
 
-// Sizes that ascend by `factor`, and what `seconds` says of them, off by relative errors of about `noise`.
+// Sizes that ascend by `factor`, and what `seconds` says of them, off by relative errors of about
+// `noise`.
 template <typename Seconds>
 std::vector<Point> samples(int count, double factor, double noise, unsigned seed, Seconds seconds) {
   std::mt19937 generator(seed);
@@ -58,8 +59,8 @@ TEST(FitLine, FindsAlphaAndBeta) {
     }
 }
 
-// The few large sizes would decide alone if absolute errors counted: an alpha of 10 us is nothing to 1 % of
-// 100 ms.
+// The few large sizes would decide alone if absolute errors counted: an alpha of 10 us is nothing
+// to 1 % of 100 ms.
 TEST(FitLine, SmallSizesCount) {
   std::vector<Point> points = samples(22, 2, 0, 1, [](double x) { return 1e-5 + 1e-9 * x; });
   for (std::size_t i = 0; i < points.size(); ++i) points[i].seconds *= i % 2 ? 1.01 : 0.99;
@@ -196,7 +197,8 @@ TEST(FitLine, ChanceMakesFewKnees) {
   EXPECT_LE(knees, lines / 100);
 }
 
-// Of five repetitions the first and third quartiles are some 2.4 times as far apart as their median errs.
+// Of five repetitions the first and third quartiles are some 2.4 times as far apart as their median
+// errs.
 TEST(FitLine, KnownSpreadsTellKneesFromChance) {
   int chance = 0, found = 0, lines = 0;
   for (int count : {6, 7, 9})
@@ -251,7 +253,8 @@ TEST(FitLine, PredictionsNeverFall) {
   EXPECT_GT(pairs, 500);
 }
 
-// The best of all sets of columns whose plain least squares are not negative: one of them is the solution.
+// The best of all sets of columns whose plain least squares are not negative: one of them is the
+// solution.
 std::vector<double> bruteForce(const std::vector<std::vector<double>>& columns,
                                const std::vector<double>& target, double& least) {
   const std::size_t count = columns.size(), rows = target.size();

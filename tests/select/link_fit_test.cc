@@ -86,7 +86,8 @@ TEST(NodePrice, SharesTheUplinkAndTheProcessors) {
   EXPECT_EQ(sharingOf(8, 8, 0).slowdown, 1);
 }
 
-// Where ranks outnumber processors, lanes still hide what is under way, but not the ranks' own work.
+// Where ranks outnumber processors, lanes still hide what is under way, but not the ranks' own
+// work.
 TEST(NodePrice, OverlapHidesNoWork) {
   const Topology topology = Topology::even(2, 4);
   Parameters problem;
@@ -231,8 +232,9 @@ TEST(GroupText, IsReadBack) {
     EXPECT_FALSE(groupOf(wrong, 64)) << wrong;
 }
 
-// 424 samples of 2 x 4 ranks of moeccl-lab, uplinks of 20 Mbit/s, on a machine whose two cores were busy with other
-// things too: half of them spread by more than 80 %. What is asked of the model is the noise's own size.
+// 424 samples of 2 x 4 ranks of moeccl-lab, uplinks of 20 Mbit/s, on a machine whose two cores were
+// busy with other things too: half of them spread by more than 80 %. What is asked of the model is
+// the noise's own size.
 TEST(LinkFit, ReproducesWhatALabMeasured) {
   const Profile profile = loadProfile(sourceFile("tests/profile/lab_profile.json"));
   const LinkSamples samples(profile), pairs(profile, 2);

@@ -15,6 +15,7 @@ import sys
 WARNINGS = ["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 LANGUAGES = [("c", "c99"), ("c", "c11"), ("c", "c17"),
              ("c++", "c++11"), ("c++", "c++14"), ("c++", "c++17"), ("c++", "c++20")]
+COLUMNS = 100
 LANGUAGES_OF_HPP = [("c++", "c++17"), ("c++", "c++20")]
 
 
@@ -57,8 +58,13 @@ def main():
             sys.exit(77)
         flags += package
     with open(options.header, encoding="utf-8") as file:
-        source = source_for(options.header.rpartition("/")[2], file.read())
+        text = file.read()
+    source = source_for(options.header.rpartition("/")[2], text)
     failed = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > COLUMNS:
+            print(f"{options.header}:{number}: {len(line)} columns")
+            failed += 1
     for language, standard in LANGUAGES if options.header.endswith(".h") else LANGUAGES_OF_HPP:
         compiler = shlex.split(options.cc if language == "c" else options.cxx)
         prototypes = ["-Wstrict-prototypes"] if language == "c" else []

@@ -84,8 +84,8 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
     SCOPED_TRACE(parameter.name);
     const Random random(4, parameter.name);
     const std::vector<Real> before(parameter.value, parameter.value + parameter.part.size());
-    // Small, so that no token's first choice changes, at which the auxiliary loss would jump; large enough
-    // for the precision.
+    // Small, so that no token's first choice changes, at which the auxiliary loss would jump; large
+    // enough for the precision.
     constexpr double kStep = kDouble ? 1e-5 : 1e-3, kTolerance = kDouble ? 1e-6 : 2e-3;
     double losses[2];
     for (const int side : {0, 1}) {
@@ -99,7 +99,8 @@ TEST_F(GradientTest, IsTheSlopeOfTheLossInEveryTensor) {
     EXPECT_NEAR(slopes[static_cast<std::size_t>(i)], expected,
                 kTolerance * (std::abs(expected) + 0.1));
   }
-  // Every kind of tensor was among them: embeddings, 3 norms, attention, experts, residual branch, output.
+  // Every kind of tensor was among them: embeddings, 3 norms, attention, experts, residual branch,
+  // output.
   EXPECT_EQ(parameters.count(), 2 + 2 * (2 + 4 + 2 + 5 + 4) + 2 + 1);
 }
 

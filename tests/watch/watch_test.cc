@@ -186,7 +186,8 @@ TEST_P(Watches, WhoLeavesIsNotDead) {
 INSTANTIATE_TEST_SUITE_P(All, Watches, testing::Values(Kind{"local", true}, Kind{"mesh", false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Runs `part` on forked processes; those that `die` kill themselves in it. All that live must succeed.
+// Runs `part` on forked processes; those that `die` kill themselves in it. All that live must
+// succeed.
 void runProcesses(const Topology& topology, const std::set<int>& dying,
                   const std::function<void(Watch&, int* told)>& part) {
 #if defined(__has_feature)

@@ -10,7 +10,8 @@
 
 namespace moeccl::mpi {
 
-// Bytes of an element's data. Equal on all ranks of a call, whatever datatypes they describe it with.
+// Bytes of an element's data. Equal on all ranks of a call, whatever datatypes they describe it
+// with.
 std::size_t sizeOf(MPI_Datatype type);
 // From one element to the next.
 std::ptrdiff_t extentOf(MPI_Datatype type);
@@ -34,7 +35,8 @@ struct Parts {
   static Parts unequal(MPI_Datatype type, const int* counts, const int* displs, int parts);
 };
 
-// The same parts in memory without gaps, in bytes: in the caller's buffer where that has none, else in a copy.
+// The same parts in memory without gaps, in bytes: in the caller's buffer where that has none, else
+// in a copy.
 class Flat {
  public:
   // Copies what is there, for a send buffer.

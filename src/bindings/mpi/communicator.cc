@@ -40,8 +40,8 @@ int keyval() {
   return once;
 }
 
-// What a peer waits for may be a message that this rank's MPI has not sent yet. (On MPI_COMM_SELF MPICH probes without
-// progressing others.)
+// What a peer waits for may be a message that this rank's MPI has not sent yet. (On MPI_COMM_SELF
+// MPICH probes without progressing others.)
 void progressMpi(void* comm) {
   int flag;
   PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, *static_cast<MPI_Comm*>(comm), &flag, MPI_STATUS_IGNORE);

@@ -1,4 +1,5 @@
-// What the shim keeps with each communicator of MPI's: moeccl's communicator of the same ranks, and who serves what.
+// What the shim keeps with each communicator of MPI's: moeccl's communicator of the same ranks, and
+// who serves what.
 #pragma once
 
 #include <moeccl/moeccl.h>
@@ -14,8 +15,9 @@
 
 namespace moeccl::mpi {
 
-// Which library serves calls of one collective and about one size. All ranks take the same turns, since they make the
-// same calls in the same order, and decide the same, since they add up their times.
+// Which library serves calls of one collective and about one size. All ranks take the same turns,
+// since they make the same calls in the same order, and decide the same, since they add up their
+// times.
 class Choice {
  public:
   bool byMoeccl() const { return decided_ ? moecclIsFaster_ : turn() == 0; }
@@ -33,7 +35,8 @@ class Choice {
 
 class Communicator {
  public:
-  // The one of comm, made when it is first asked for; nullptr: MPI serves it. Collective from the second call on.
+  // The one of comm, made when it is first asked for; nullptr: MPI serves it. Collective from the
+  // second call on.
   static Communicator* of(MPI_Comm comm);
   // The same if it has been made, without waiting for anybody.
   static Communicator* joined(MPI_Comm comm);
@@ -48,8 +51,8 @@ class Communicator {
   moecclComm_t threaded() const { return threaded_; }
   moecclStream_t stream() const { return stream_; }
 
-  // Has `ours` serve a call, a function that returns moecclResult_t, or `theirs`, which calls MPI. `bytes` is equal on
-  // all ranks.
+  // Has `ours` serve a call, a function that returns moecclResult_t, or `theirs`, which calls MPI.
+  // `bytes` is equal on all ranks.
   template <typename Ours, typename Theirs>
   int serve(Collective collective, std::size_t bytes, MPI_Comm comm, Ours ours, Theirs theirs);
 

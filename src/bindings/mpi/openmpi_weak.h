@@ -1,4 +1,5 @@
-// Open MPI's handles are addresses of its data. Weak, so that a child of the program that has no MPI still loads the shim.
+// Open MPI's handles are addresses of its data. Weak, so that a child of the program that has no
+// MPI still loads the shim.
 #pragma once
 
 #pragma weak OMPI_C_MPI_COMM_NULL_COPY_FN

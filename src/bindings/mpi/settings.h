@@ -22,9 +22,11 @@ inline constexpr std::array<const char*, static_cast<int>(Collective::count)> kN
 struct Settings {
   // By collective: whether moeccl may serve it. MOECCL_MPI=0, or a list such as alltoall,allgather.
   std::array<bool, static_cast<int>(Collective::count)> serves{};
-  // Calls of one size that each library has before the faster is chosen; 0: moeccl serves all. MOECCL_MPI_TRIALS.
+  // Calls of one size that each library has before the faster is chosen; 0: moeccl serves all.
+  // MOECCL_MPI_TRIALS.
   int trials = 5;
-  // Sums and products of floats too, whose last bits depend on who computes them. MOECCL_MPI_FLOAT_SUMS=1.
+  // Sums and products of floats too, whose last bits depend on who computes them.
+  // MOECCL_MPI_FLOAT_SUMS=1.
   bool floatSums = false;
   // Rank 0 says at the end what was served. MOECCL_MPI_REPORT=0 is silent.
   bool report = true;

@@ -1,6 +1,6 @@
-// The collectives of MPI that moeccl may serve, in front of MPI's own (PMPI). A call that it does not serve goes there
-// unchanged. Whether it does is decided only by what is equal on all ranks: the communicator, and the bytes that a block
-// has whatever datatypes describe them.
+// The collectives of MPI that moeccl may serve, in front of MPI's own (PMPI). A call that it does
+// not serve goes there unchanged. Whether it does is decided only by what is equal on all ranks:
+// the communicator, and the bytes that a block has whatever datatypes describe them.
 #include <moeccl/moeccl.h>
 #include <mpi.h>
 
@@ -296,8 +296,8 @@ void complete(moecclResult_t result, void* state) {
 
 }  // namespace
 
-// Served where MPI_THREAD_MULTIPLE lets a thread complete requests, once a blocking call on the communicator has been
-// served: nothing here may wait for other ranks.
+// Served where MPI_THREAD_MULTIPLE lets a thread complete requests, once a blocking call on the
+// communicator has been served: nothing here may wait for other ranks.
 MOECCL_SHIM int MPI_Ialltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype,
                               void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm,
                               MPI_Request* request) {

@@ -1,4 +1,5 @@
-// In place of cuBLAS's header: what blas_cuda.cc uses of it. cublas.cc is the library that it opens.
+// In place of cuBLAS's header: what blas_cuda.cc uses of it. cublas.cc is the library that it
+// opens.
 #pragma once
 
 #include <cuda_runtime.h>

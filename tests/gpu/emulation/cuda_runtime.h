@@ -1,5 +1,6 @@
-// In place of CUDA's header: what the kernels and their launchers use of it, on the host. Work is done when somebody
-// waits for it, or frees memory. Streams, which CUDA orders by events alone, keep the order of the calls.
+// In place of CUDA's header: what the kernels and their launchers use of it, on the host. Work is
+// done when somebody waits for it, or frees memory. Streams, which CUDA orders by events alone,
+// keep the order of the calls.
 #pragma once
 
 #include <math.h>  // as nvcc does

@@ -1,6 +1,7 @@
-// Runs the blocks of a CUDA kernel on the host, one after another. The threads of a block are fibres that are switched
-// at barriers, shuffles and votes alone, in an order that tests choose: what needs a barrier that is not there may give
-// other results in one of the orders. Not every race does.
+// Runs the blocks of a CUDA kernel on the host, one after another. The threads of a block are
+// fibres that are switched at barriers, shuffles and votes alone, in an order that tests choose:
+// what needs a barrier that is not there may give other results in one of the orders. Not every
+// race does.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,9 @@ struct Site {
   }
 };
 
-// Runs all threads; each block has so many bytes that are poisoned first. "" or what is wrong with the kernel: barriers, shuffles or votes that not all threads reach that
-// must. One at a time, whoever calls.
+// Runs all threads; each block has so many bytes that are poisoned first. "" or what is wrong with
+// the kernel: barriers, shuffles or votes that not all threads reach that must. One at a time,
+// whoever calls.
 std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
                 std::size_t sharedBytes = 0);
 
@@ -47,8 +49,8 @@ std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
 // Goes on when all threads of the block have come here.
 void waitForBlock(const char* what, Site site);
 
-// Goes on when all lanes of the mask have come here. What each of them has brought: a word for every lane of the warp,
-// valid for those of the mask until this thread waits again.
+// Goes on when all lanes of the mask have come here. What each of them has brought: a word for
+// every lane of the warp, valid for those of the mask until this thread waits again.
 const std::uint64_t* meet(const char* what, unsigned mask, std::uint64_t word, Site site);
 int laneOfThread();
 // Of the block.

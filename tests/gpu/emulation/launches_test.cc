@@ -18,7 +18,8 @@ std::vector<T> room(std::int64_t count) {
   return std::vector<T>(static_cast<std::size_t>(count));
 }
 
-// What a rank of 8 does in a dropless forward pass with 256 experts, 32 of them its own: all but the exchanges.
+// What a rank of 8 does in a dropless forward pass with 256 experts, 32 of them its own: all but
+// the exchanges.
 TEST(Launches, OfADroplessForward) {
   constexpr std::int64_t kRanks = 8, kLocal = 32, kTokens = 96, kEmbedding = 8, kHidden = 16;
   constexpr std::int32_t kExperts = kRanks * kLocal, kChoices = 2;
@@ -91,7 +92,8 @@ TEST(Launches, OfADroplessForward) {
   cuda::addListed(moecclFloat32, choices, {positions.data(), 0, begins.back()}, rows.data(),
                   kEmbedding, output.data(), nullptr);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  // The emulated cuBLAS launches a product for each run of experts with equally many rows, the real one a product.
+  // The emulated cuBLAS launches a product for each run of experts with equally many rows, the real
+  // one a product.
   std::int64_t runs = 0;
   for (std::int64_t e = 0, last = 0; e < kLocal; ++e) {
     const std::int64_t count = expertBegins[e + 1] - expertBegins[e];

@@ -1,5 +1,5 @@
-// kernels_emulated [--seed NUMBER] [TEXT]: the tests of kernels on a GPU, run on the host with blocks and warps
-// emulated, their threads in one order after another.
+// kernels_emulated [--seed NUMBER] [TEXT]: the tests of kernels on a GPU, run on the host with
+// blocks and warps emulated, their threads in one order after another.
 #include <cstdio>
 #include <iterator>
 #include <vector>

@@ -1,5 +1,5 @@
-// Starts the ranks of a job as processes, watches which test and which step of it each is in, and ends them
-// when one has died or has said nothing for too long.
+// Starts the ranks of a job as processes, watches which test and which step of it each is in, and
+// ends them when one has died or has said nothing for too long.
 //
 // What a rank says, a line each, on the file descriptor kReports:
 //
@@ -24,7 +24,8 @@ struct Launch {
   std::vector<std::string> tests;   // names, by number
   std::chrono::milliseconds limit;  // how long a rank may say nothing
   std::string context;              // printed behind the tests' names: "on 2+2 ranks"
-  // Of a rank: the program and its arguments, and NAME=VALUE, for what is not in the environment already.
+  // Of a rank: the program and its arguments, and NAME=VALUE, for what is not in the environment
+  // already.
   std::function<std::vector<std::string>(int rank)> command = {}, environment = {};
 };
 
@@ -34,8 +35,8 @@ struct Counts {
   std::size_t done = 0;
 };
 
-// Prints a line for each test, and what failed in it. Where the job had to be ended, some tests have not been
-// done. Throws std::runtime_error when a rank cannot be started.
+// Prints a line for each test, and what failed in it. Where the job had to be ended, some tests
+// have not been done. Throws std::runtime_error when a rank cannot be started.
 Counts launch(const Launch& launch);
 
 }  // namespace moeccl::gpu

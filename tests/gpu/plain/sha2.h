@@ -1,4 +1,5 @@
-/* A plain SHA-256 in the place of libmd's, for machines that do not have that: FIPS 180-4, by the letter. */
+/* A plain SHA-256 in the place of libmd's, for machines that do not have that: FIPS 180-4, by the
+ * letter. */
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ constexpr std::uint64_t root(Wide value, int power) {
   return x;
 }
 
-// The first 32 bits behind the point of the roots of the first primes: square roots (5.3.3), cube roots (4.2.2).
+// The first 32 bits behind the point of the roots of the first primes: square roots (5.3.3), cube
+// roots (4.2.2).
 template <int kPower, std::size_t kCount>
 constexpr std::array<std::uint32_t, kCount> rootsOfPrimes() {
   std::array<std::uint32_t, kCount> words{};

@@ -1,5 +1,5 @@
-// Every collective, by every algorithm: with all types, in and out of place, of sizes from nothing to what
-// NCCL cuts into many parts, on both kinds of stream, and in graphs.
+// Every collective, by every algorithm: with all types, in and out of place, of sizes from nothing
+// to what NCCL cuts into many parts, on both kinds of stream, and in graphs.
 #include "tests/api/exercise.h"
 #include "tests/gpu/ranks/rank.h"
 

@@ -101,9 +101,9 @@ RANKS_TEST(refusals) {
   });
 }
 
-// The communicator of a test that leaves it broken, after calls that have made NCCL's connections: until
-// then NCCL itself waits for the other ranks, on the host. All ranks are through with these calls, so
-// that no rank breaks what another is still in.
+// The communicator of a test that leaves it broken, after calls that have made NCCL's connections:
+// until then NCCL itself waits for the other ranks, on the host. All ranks are through with these
+// calls, so that no rank breaks what another is still in.
 moecclComm_t connected(const Rank& rank, std::int64_t timeoutMs) {
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   config.timeoutMs = timeoutMs;
@@ -150,7 +150,8 @@ RANKS_TEST(abortsWhatNobodyMeets) {
   });
 }
 
-// On GPUs counts are not compared. A rank whose count is 0 sends nothing, so the others wait for it.
+// On GPUs counts are not compared. A rank whose count is 0 sends nothing, so the others wait for
+// it.
 RANKS_TEST(givesUpOnRanksWithOtherCounts) {
   if (rank.ranks() == 1) return;
   rank.step("rank 0 comes with count 0", [&] {

@@ -1,4 +1,5 @@
-// What the executor costs beside ncclSend and ncclRecv that are grouped by hand: the same messages, in turns.
+// What the executor costs beside ncclSend and ncclRecv that are grouped by hand: the same messages,
+// in turns.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,8 +1,9 @@
 // ranks_gpu [--bench] [--nodes SIZES]... [--quick] [--limit SECONDS] [TEXT]
 //
-// Runs the tests of several ranks, or what measures, or those of either with TEXT in their name. A GPU for each
-// rank, or one for all: NCCL takes ranks for different hosts when NCCL_HOSTID says so, and then lets them share
-// it. moeccl sees the nodes of --nodes, as in 2+2, which may be given more than once.
+// Runs the tests of several ranks, or what measures, or those of either with TEXT in their name. A
+// GPU for each rank, or one for all: NCCL takes ranks for different hosts when NCCL_HOSTID says so,
+// and then lets them share it. moeccl sees the nodes of --nodes, as in 2+2, which may be given more
+// than once.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -171,8 +172,8 @@ int runRank(const Options& options) {
 
 // ---- All of them ----
 
-// Bootstrap and messages take the loopback interface, which every machine has. Ranks that are tested are as small
-// as NCCL can be: they need no bandwidth, and eight share the GPU.
+// Bootstrap and messages take the loopback interface, which every machine has. Ranks that are
+// tested are as small as NCCL can be: they need no bandwidth, and eight share the GPU.
 std::vector<std::string> environmentOf(int rank, bool shared, bool bench) {
   std::vector<std::string> variables{"NCCL_SOCKET_IFNAME=lo"};
   if (shared) variables.push_back("NCCL_HOSTID=moeccl-rank-" + std::to_string(rank));

@@ -1,9 +1,9 @@
-// Tests of several ranks on one GPU, written once for real GPUs, where each rank is a process (main.cc), and
-// for doubles of CUDA and NCCL, where it is a thread (tests/api/gpu_test.cc).
+// Tests of several ranks on one GPU, written once for real GPUs, where each rank is a process
+// (main.cc), and for doubles of CUDA and NCCL, where it is a thread (tests/api/gpu_test.cc).
 //
-// A test is a function of one rank, called on all ranks at about the same time. It is made of steps; whoever
-// watches is told which one a rank is in, and so in which it is stuck. A step that throws has failed, and the
-// test goes on.
+// A test is a function of one rank, called on all ranks at about the same time. It is made of
+// steps; whoever watches is told which one a rank is in, and so in which it is stuck. A step that
+// throws has failed, and the test goes on.
 #pragma once
 
 #include <functional>
@@ -52,7 +52,8 @@ class Rank {
 
   // Communicators and grids that tests share. The first ask is collective.
   //
-  // Algorithms take turns: in turn t each collective has the algorithm that is registered at place t.
+  // Algorithms take turns: in turn t each collective has the algorithm that is registered at place
+  // t.
   moecclComm_t inTurn(int turn);
   moecclGrid_t gridInTurn(int turn, const moecclGridShape_t& shape);
 

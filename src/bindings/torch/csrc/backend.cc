@@ -158,8 +158,9 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::newWork(c10d::OpType type, Needs n
                                          std::move(devices));
 }
 
-// Alone: collectives that the caller does not wait for run on one stream, others in the caller's own thread. On CUDA
-// all are on the current stream. In a coalesced group all are noted, and run at its end.
+// Alone: collectives that the caller does not wait for run on one stream, others in the caller's
+// own thread. On CUDA all are on the current stream. In a coalesced group all are noted, and run at
+// its end.
 c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
                                                   std::chrono::milliseconds timeout, bool async,
                                                   Needs needs, const Launch& launch) {

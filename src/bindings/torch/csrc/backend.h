@@ -10,7 +10,8 @@ namespace moeccl::torch {
 
 class MoecclBackend final : public c10d::Backend {
  public:
-  // Collective over the group. `globalRanks`: of a group's members in the default group; empty: it is the default group.
+  // Collective over the group. `globalRanks`: of a group's members in the default group; empty: it
+  // is the default group.
   MoecclBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                 std::chrono::milliseconds timeout, const std::vector<int64_t>& globalRanks,
                 std::string group);

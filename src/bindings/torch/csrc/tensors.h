@@ -27,7 +27,8 @@ Numbers numbersOf(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 // Contiguous memory with the tensor's data; it is kept.
 void* input(const at::Tensor& tensor, Needs* needs);
-// Contiguous memory for the tensor's data, which comes to it when the call is complete. `filled`: with its data now.
+// Contiguous memory for the tensor's data, which comes to it when the call is complete. `filled`:
+// with its data now.
 void* output(const at::Tensor& tensor, bool filled, Needs* needs);
 
 // Parts of one buffer that are tensors of their own: they lie behind the lowest of them.
