@@ -201,13 +201,12 @@ void HostCommunicator::end(const Call& call, const Active& active) {
       active.plan->giveBack(*active.slot);
     }
   }
-  const std::string name = nameOf(active);
-  const bool failed = run.failed();
+  // What had completed when another call failed is complete.
+  const bool fails = failure_ != moecclSuccess && (run.failed() || active.counting);
+  const std::string name = fails ? nameOf(active) : std::string();
   if (active.plan != nullptr && active.plan->own && active.plan->allIdle())
     plans_.drop(*active.plan);
-  // What had completed when another call failed is complete.
-  if (failure_ != moecclSuccess && (failed || active.counting))
-    throw Error(failure_, heard_ ? name + ": " + failureText_ : failureText_);
+  if (fails) throw Error(failure_, heard_ ? name + ": " + failureText_ : failureText_);
   if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
     divide(call.datatype, sums.data(), sums.size(), ranks());
 }

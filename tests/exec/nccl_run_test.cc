@@ -40,6 +40,11 @@ struct Rank {
   Call call;
 };
 
+// All ranks know the sizes, which differ.
+bool isUneven(Collective collective) {
+  return collective == Collective::allGatherv || collective == Collective::reduceScatterv;
+}
+
 class Machine {
  public:
   Machine(const Algorithm& algorithm, const Topology& topology, const Parameters& parameters,
@@ -59,6 +64,8 @@ class Machine {
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
       it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
+      if (isUneven(algorithm.collective))
+        for (int i = 0; i < topology.ranks(); ++i) it.call.rankBytes.push_back(sizeOf({i, i}) * 4);
       fill(rank);
     }
   }
@@ -94,8 +101,19 @@ class Machine {
 
  private:
   std::size_t sizeOf(Payload payload) const {
-    if (contract_.collective != Collective::allToAllv) return count_;
-    return static_cast<std::size_t>(payload.rank * 7 + payload.block * 3) % 4 * count_ / 3;
+    const auto some = [this](int number) {
+      return static_cast<std::size_t>(number) % 4 * count_ / 3;
+    };
+    switch (contract_.collective) {
+      case Collective::allToAllv:
+        return some(payload.rank * 7 + payload.block * 3);
+      case Collective::allGatherv:
+        return some(payload.rank);
+      case Collective::reduceScatterv:
+        return some(payload.block);
+      default:
+        return count_;
+    }
   }
   void fill(int rank) {
     Rank& it = ranks_[static_cast<std::size_t>(rank)];
