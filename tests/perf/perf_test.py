@@ -131,7 +131,7 @@ class Perf(unittest.TestCase):
     def test_every_data_type(self):
         report = self.measured(ranks("2x1", "alltoall", "-n", "1", "-w", "0", "-r", "1", "-b", "96", "-e", "96",
                                      "-d", "all", "--json", self.json))
-        self.assertEqual(len({result["type"] for result in report["results"]}), 12)
+        self.assertEqual(len({result["type"] for result in report["results"]}), 14)
         self.assertEqual({result["size"] for result in report["results"]}, {96})
 
     def test_unchecked(self):

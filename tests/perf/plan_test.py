@@ -40,7 +40,7 @@ class Plan(unittest.TestCase):
                 collective, grid = line.split(" ")[0], line.endswith("(of a grid)")
                 listed[collective, grid] = listed.setdefault((collective, grid), [])
                 collective = (collective, grid)
-        self.assertEqual(len(listed), 14)
+        self.assertEqual(len(listed), 16)
         for (collective, grid), algorithms in listed.items():
             self.assertTrue(algorithms, collective)
             for algorithm in algorithms:
