@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "src/bootstrap/signals.h"
 #include "src/comm/host_communicator.h"
@@ -22,14 +23,15 @@ struct Releasing {
   std::mutex mutex;
   std::condition_variable fewer;
   // Of host communicators, their domains: these outlive what is being destroyed.
-  std::map<CommState*, std::shared_ptr<Domain>> states;
+  using States = std::map<CommState*, std::shared_ptr<Domain>>;
+  States states;
+  std::vector<States> parents;  // of a process that was forked: never released
 
   Releasing() {
     pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
                    [] {
                      // The threads are the parent's, and so is what they destroy.
-                     new auto(std::move(all().states));
-                     all().states.clear();
+                     all().parents.push_back(std::exchange(all().states, {}));
                      all().mutex.unlock();
                    });
   }
