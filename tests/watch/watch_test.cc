@@ -196,18 +196,29 @@ void runProcesses(const Topology& topology, const std::set<int>& dying,
 #endif
 #endif
   const int ranks = topology.ranks();
-  const moecclUniqueId id = makeUniqueId();
+  struct Board {
+    int told;  // what `part` shares
+    std::atomic<bool> open;
+    moecclUniqueId id;
+  };
   void* const shared =
-      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
+  Board& board = *new (shared) Board{};
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
       const Outcome outcome = outcomeOf([&] {
-        const auto oob = join(id, ranks, rank, 20000);
+        // Not in the parent: the address sanitizer bears no forks of a process that has threads.
+        if (rank == 0) {
+          board.id = makeUniqueId();
+          board.open = true;
+        }
+        if (!eventually([&] { return board.open.load(); })) throw std::runtime_error("no id");
+        const auto oob = join(board.id, ranks, rank, 20000);
         const auto watch = makeMeshWatch(*oob, topology, optionsOf(topology));
-        part(*watch, static_cast<int*>(shared));
+        part(*watch, &board.told);
       });
       if (outcome.result != moecclSuccess)
         std::fprintf(stderr, "rank %d: %s\n", rank, outcome.text.c_str());
@@ -220,7 +231,7 @@ void runProcesses(const Topology& topology, const std::set<int>& dying,
     waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
     EXPECT_EQ(status, dying.contains(rank) ? SIGKILL : 0) << "rank " << rank;
   }
-  munmap(shared, 4096);
+  munmap(shared, sizeof(Board));
 }
 
 // All hear of all deaths, of which most have no connection with them, and all say the same of them.
