@@ -123,28 +123,33 @@ def run(options, lab, ranks, path, transport, sizes, calls, profile):
 
 
 def write_csv(options):
-    """One row per cluster, transport of Open MPI's, block and algorithm: microseconds of each repetition."""
-    rows = []
+    """Writes the runs that tables and plots are made from: those of the cluster and block that hold Open MPI's best."""
+    cells = collections.defaultdict(lambda: collections.defaultdict(list))
     for path in sorted(glob.glob(os.path.join(options.folder, "*.json"))):
         shape, uplink, *transport = os.path.basename(path)[:-len(".json")].split("-")
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
+        of_block = collections.defaultdict(dict)
         for result in report["results"]:
             if result["wrong"]:
                 sys.exit(f"{path}: {result['algorithm']} was wrong")
-            rows.append([shape, uplink, "-".join(transport[:-1]), result["block"], result["algorithm"],
-                         *(f"{time:.6g}" for time in result["timesUs"])])
-    for shape, uplink in {(row[0], row[1]) for row in rows}:
+            of_block[result["block"]][result["algorithm"]] = result["timesUs"]
+        for block, times in of_block.items():
+            cells[shape, uplink][block].append(("-".join(transport[:-1]), times))
+    for shape, uplink in cells:
         if missing := missing_of(options.folder, shape, uplink):
             names = ", ".join(os.path.basename(path_of(options.folder, shape, uplink, *one)) for one in missing)
             sys.exit(f"{options.folder} is not complete: there is no {names}; \"run\" goes on where it stopped")
-    if not rows:
+    if not cells:
         sys.exit(f"{options.folder} has no results; \"run\" makes them")
     with open(options.csv, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["cluster", "uplink", "mpi_transport", "block_bytes", "algorithm",
-                         *(f"us_{i + 1}" for i in range(len(rows[0]) - 5))])
-        writer.writerows(rows)
+        writer.writerow(["cluster", "uplink", "mpi_transport", "block_bytes", "algorithm", "us of each repetition"])
+        for (shape, uplink), runs in cells.items():
+            for block in sorted(runs):
+                transport, _, times = best_of_mpi(runs[block])
+                for name, values in times.items():
+                    writer.writerow([shape, uplink, transport, block, name, *(f"{value:.6g}" for value in values)])
 
 
 def load(path):
@@ -247,7 +252,7 @@ def plot(options):
     figure.supylabel("times faster than the best of Open MPI's")
     figure.supxlabel("bytes per block")
     figure.tight_layout()
-    figure.savefig(options.picture, dpi=80)
+    drawing.save(figure, options.picture)
 
 
 def main():

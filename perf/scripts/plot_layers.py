@@ -120,7 +120,7 @@ def plot(reports, output):
             axis.title.set_fontsize(9)
             axis.grid(alpha=0.3)
             axis.set_axisbelow(True)
-    figure.savefig(output, dpi=80)
+    drawing.save(figure, output)
 
 
 def main():

@@ -131,7 +131,7 @@ def plot(reports, against, output):
         right.set_yticks([], minor=True)
         left.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(output, dpi=80)
+    drawing.save(figure, output)
 
 
 def main():

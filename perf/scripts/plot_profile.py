@@ -314,7 +314,7 @@ def page(profile, parts):
 
 def png(figure):
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=80)
+    drawing.save(figure, picture)
     drawing.pyplot().close(figure)
     return picture.getvalue()
 
