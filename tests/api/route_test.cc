@@ -446,9 +446,9 @@ std::string caseName(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutes, testing::ValuesIn(cases()), caseName);
 
 // Large enough for several chunks, of tokens that few nodes want.
-std::vector<Case> largeCases() {
+std::vector<Case> largeCases(const std::vector<const char*>& algorithms) {
   std::vector<Case> all;
-  for (const char* algorithm : {"node", "rank", "flat"})
+  for (const char* algorithm : algorithms)
     for (const Backend& backend : {kBackends[0], kBackends[2]}) {
       Case c;
       c.backend = backend.processes ? &kBackends[2] : &kBackends[0];
@@ -464,7 +464,9 @@ std::vector<Case> largeCases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Large, TokenRoutes, testing::ValuesIn(largeCases()), caseName);
+INSTANTIATE_TEST_SUITE_P(Large, TokenRoutes, testing::ValuesIn(largeCases({"node"})), caseName);
+INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"rank", "flat"})),
+                         caseName);
 
 // Calls that are queued behind each other: what comes back from experts that do nothing is the
 // token times the sum of its weights.

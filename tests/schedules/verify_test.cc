@@ -21,7 +21,7 @@ std::string nameOf(const Grid& grid) {
          std::to_string(grid.esp) + (grid.espConsecutive ? "" : " EP consecutive");
 }
 
-TEST(Verify, AllSchedulesOnAllGrids) {
+TEST(Verify, WideAllSchedulesOnAllGrids) {
   std::mt19937 random(1);
   int layers = 0;
   for (const Entry& entry : registry())
