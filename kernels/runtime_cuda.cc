@@ -26,6 +26,13 @@ class WhileCaptured {
 
 }  // namespace
 
+int exchangeDevice(int device) {
+  int before = 0;
+  check(cudaGetDevice(&before), "cudaGetDevice");
+  if (before != device) check(cudaSetDevice(device), "cudaSetDevice");
+  return before;
+}
+
 std::byte* allocate(std::size_t bytes) {
   const WhileCaptured relaxed;
   void* memory = nullptr;

@@ -8,6 +8,9 @@
 
 namespace moeccl::cuda {
 
+// Makes a device the thread's current one; returns which was.
+int exchangeDevice(int device);
+
 // At least one byte, so that there is an address.
 std::byte* allocate(std::size_t bytes);
 void free(void* memory) noexcept;

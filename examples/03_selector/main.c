@@ -1,7 +1,7 @@
 /* Which schedule is the fastest for a layer, on clusters that are not there: one node of eight
  * ranks, and four of them. Nothing is sent. A profile of moeccl-fit as the argument: by its links
  * instead of typical ones. */
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* The reference Mixture-of-Experts layer: a gate, experts and the exchanges between them, on a grid
- * of MP, EP and ESP groups. Conventions as in moeccl.h; the text of an error is found with
- * moecclGetLastError(NULL).
+ * of MP, EP and ESP groups. Part of libmoeccl-moe, like select.h. Conventions as in moeccl.h; the
+ * text of an error is found with moecclGetLastError(NULL).
  *
  * The function, the same under every schedule up to rounding. Symbols as in Parm (table I):
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert

@@ -1,7 +1,7 @@
 // What the library answers about schedules and algorithms, owned.
 #pragma once
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // A layer with weights and tokens, to be timed.
 #pragma once
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "perf/layers/candidate.h"
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include "perf/common/choices.h"
 

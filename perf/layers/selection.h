@@ -1,7 +1,7 @@
 // What is said about a layer before it runs.
 #pragma once
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <array>
 #include <string>

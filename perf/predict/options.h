@@ -1,7 +1,7 @@
 // What moeccl-predict is asked to do.
 #pragma once
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <string>
 #include <vector>

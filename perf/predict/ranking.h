@@ -1,7 +1,7 @@
 // What is predicted for every placement and schedule of a layer, best first.
 #pragma once
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <memory>
 #include <string>

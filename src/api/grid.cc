@@ -85,9 +85,6 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
     made->comms[moecclGroupMp] = split(comm, rank / shape.nMp, rank);
     made->comms[moecclGroupEp] = split(comm, esp, ep);
     made->comms[moecclGroupEsp] = split(comm, ep, esp);
-    if (const auto& profile = state->model->profile())
-      made->questions.modelFor(world.topology(), moeccl::asGrid(shape), world.settings().algorithms,
-                               profile, state->model->ranksOnNode());
     moeccl::addHandle(moeccl::HandleKind::grid, made.get());
     *grid = made.release();
   });

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "moeccl/moeccl.h"
-#include "src/api/boundary.h"
-#include "src/api/live_handles.h"
-#include "src/api/questions.h"
+#include "src/boundary.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
+#include "src/live_handles.h"
+#include "src/select/cluster.h"
 #include "src/select/cost_model.h"
 
 namespace moeccl {
@@ -36,7 +36,7 @@ struct moecclComm {};
 struct moecclGrid {
   moecclGridShape_t shape;
   std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
-  moeccl::LayerQuestions questions;
+  std::shared_ptr<void> attached;                     // libmoeccl-moe's
 
   ~moecclGrid() { leaveGroups(moecclCommDestroy); }
   // Returns the first error.
@@ -84,10 +84,6 @@ inline HeldComm holdWorld(moecclGrid_t grid) {
   const bool lives =
       grid != nullptr && findHandle(HandleKind::grid, grid).state == HandleState::live;
   return lives ? hold(grid->comms[moecclGroupWorld]) : HeldComm{};
-}
-
-inline Grid asGrid(const moecclGridShape_t& shape) {
-  return {shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
 }
 
 inline Stream* streamOf(moecclStream_t stream) {

@@ -4,8 +4,6 @@
 
 #include "algorithms/choice.h"
 #include "src/api/arguments.h"
-#include "src/api/layer_sizes.h"
-#include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/hardware.h"
@@ -13,7 +11,6 @@
 #include "src/comm/agreement.h"
 #include "src/comm/settings.h"
 #include "src/profile/group_text.h"
-#include "src/select/layer_model.h"
 #include "src/select/link_fit.h"
 #include "src/structs.h"
 #include "src/text.h"
@@ -25,16 +22,6 @@ constexpr StructKind<moecclCollectiveSample_t> kCollectiveSample = {
     "sample", "MOECCL_COLLECTIVE_SAMPLE_INITIALIZER", MOECCL_COLLECTIVE_SAMPLE_MAGIC,
     MOECCL_END_OF(moecclCollectiveSample_t, spread),
     MOECCL_END_OF(moecclCollectiveSample_t, spread)};
-constexpr StructKind<moecclLayerSample_t> kLayerSample = {
-    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC,
-    MOECCL_END_OF(moecclLayerSample_t, spread), MOECCL_END_OF(moecclLayerSample_t, spread)};
-
-moecclProfile& profileOf(moecclProfile_t profile) {
-  require(profile != nullptr,
-          "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
-  requireLive(HandleKind::profile, profile);
-  return *profile;
-}
 
 moecclProfile_t handleOf(std::unique_ptr<moecclProfile> profile) {
   addHandle(HandleKind::profile, profile.get());
@@ -69,41 +56,6 @@ std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
   return handle;
 }
 
-void requireTimes(double seconds, double spread) {
-  if (!(seconds >= kMinSeconds && seconds <= kMaxSeconds))
-    throw Error(moecclInvalidArgument, stringf("sample.seconds is %g; it must be from %g to %g",
-                                               seconds, kMinSeconds, kMaxSeconds));
-  if (!(spread >= 0 && spread <= kMaxSpread))
-    throw Error(moecclInvalidArgument,
-                stringf("sample.spread is %g; it must be from 0 to %g", spread, kMaxSpread));
-}
-
-LocalSample localSampleOf(const LayerShape& shape) {
-  LocalSample sample;
-  sample.work.tokens = static_cast<double>(shape.tokens);
-  sample.work.embedding = static_cast<double>(shape.embedding);
-  sample.work.hidden = static_cast<double>(shape.localHidden);
-  sample.work.experts = static_cast<double>(gates::logitsPerToken(shape.gate));
-  sample.work.choices = static_cast<double>(shape.gate.choices);
-  sample.work.rows = static_cast<double>(shape.experts * shape.capacity());
-  sample.work.ownExperts = static_cast<double>(shape.localExperts);
-  return sample;
-}
-
-// A layer with exchanges, without its times.
-LayerCurve layerCurveOf(const MoeLayer& layer, Pass pass) {
-  const Groups& groups = layer.groups();
-  const auto world = holdWorld(groups.grid);
-  const Topology& topology = communicatorOf(world).topology();
-  const Grid grid = asGrid(groups.shape);
-  LayerModel model(topology, grid, world->communicator->settings().algorithms, nullptr,
-                   world->model->ranksOnNode());
-  const moecclSchedule_t schedule = layer.shape().schedule;
-  return {model.keyOf(schedule, layer.shape().chunks, pass),
-          {model.sampleOf(schedule, pass, sizesOf(layer.shape()))},
-          {}};
-}
-
 // What each rank says of its profile.
 struct Record {
   Digest digest;
@@ -129,6 +81,22 @@ Record recordOf(const Fingerprint& mine, const ProfileSource& source,
 }
 
 }  // namespace
+
+void requireTimes(double seconds, double spread) {
+  if (!(seconds >= kMinSeconds && seconds <= kMaxSeconds))
+    throw Error(moecclInvalidArgument, stringf("sample.seconds is %g; it must be from %g to %g",
+                                               seconds, kMinSeconds, kMaxSeconds));
+  if (!(spread >= 0 && spread <= kMaxSpread))
+    throw Error(moecclInvalidArgument,
+                stringf("sample.spread is %g; it must be from 0 to %g", spread, kMaxSpread));
+}
+
+moecclProfile& profileOf(moecclProfile_t profile) {
+  require(profile != nullptr,
+          "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
+  requireLive(HandleKind::profile, profile);
+  return *profile;
+}
 
 Fingerprint fingerprintOf(Communicator& communicator) {
   const Topology& topology = communicator.topology();
@@ -253,49 +221,6 @@ moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
         return;
       }
     it.curves.push_back({std::move(key), {point}, {}});
-  });
-}
-
-moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerSample_t* sample) {
-  return boundary("moecclProfileAddLayer", nullptr, [&] {
-    moecclProfile& it = profileOf(profile);
-    const auto theirs = moeccl::readStruct(moeccl::kLayerSample, sample);
-    require(theirs.layer != nullptr,
-            "sample.layer is NULL; it must be the layer that was measured");
-    require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
-            "sample.pass must be moecclPassForward or moecclPassBackward");
-    moeccl::requireTimes(theirs.seconds, theirs.spread);
-    moeccl::requireLive(moeccl::HandleKind::layer, theirs.layer);
-    const moeccl::MoeLayer& layer = theirs.layer->layer;
-    require(layer.shape().datatype == moecclFloat32,
-            "sample.layer computes with moecclFloat64; profiles hold what float32 takes");
-    if (layer.shape().dropless || layer.shape().residual > 0)
-      throw Error(moecclInvalidArgument,
-                  "sample.layer is dropless or has a residual branch; it must be one whose work "
-                  "follows from its capacity alone");
-    const moeccl::Pass pass =
-        theirs.pass == moecclPassForward ? moeccl::Pass::forward : moeccl::Pass::backward;
-    if (layer.groups().world.ranks == 1) {
-      moeccl::LocalSample local = moeccl::localSampleOf(layer.shape());
-      local.seconds = theirs.seconds;
-      local.spread = theirs.spread;
-      it.local[static_cast<std::size_t>(pass)].push_back(local);
-      return;
-    }
-    if (!std::ranges::count(moeccl::kChunks, layer.shape().chunks))
-      throw Error(
-          moecclInvalidArgument,
-          stringf("sample.layer is cut into %lld chunks; it must be 1, 2, 4 or 8, since none "
-                  "chooses among others",
-                  static_cast<long long>(layer.shape().chunks)));
-    moeccl::LayerCurve curve = moeccl::layerCurveOf(layer, pass);
-    curve.samples[0].seconds = theirs.seconds;
-    curve.samples[0].spread = theirs.spread;
-    const auto known = std::ranges::find(it.layers, curve.key, &moeccl::LayerCurve::key);
-    if (known == it.layers.end())
-      it.layers.push_back(std::move(curve));
-    else
-      known->samples.push_back(std::move(curve.samples[0]));
   });
 }
 

@@ -19,6 +19,10 @@ struct moecclProfile {
 
 namespace moeccl {
 
+// These throw Error: for none, for times that no sample has.
+moecclProfile& profileOf(moecclProfile_t profile);
+void requireTimes(double seconds, double spread);
+
 using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
 // The ranks of `state` take the profile that `source` gives on each of them, or all of them fail,
 // whatever went wrong on whichever. Collective. Throws Error.

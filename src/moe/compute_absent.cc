@@ -4,9 +4,16 @@
 
 namespace moeccl {
 
-std::unique_ptr<Compute> cudaCompute(const LayerShape&) {
+namespace {
+
+[[noreturn]] void refuse() {
   throw Error(moecclInvalidUsage,
               "layers on GPUs need CUDA, and this library was built without it (meson -Dcuda)");
 }
+
+}  // namespace
+
+std::unique_ptr<Compute> cudaCompute(const LayerShape&) { refuse(); }
+int exchangeCudaDevice(int) { refuse(); }
 
 }  // namespace moeccl

@@ -240,4 +240,6 @@ std::unique_ptr<Compute> cudaCompute(const LayerShape& shape) {
   return std::make_unique<CudaCompute>(shape);
 }
 
+int exchangeCudaDevice(int device) { return cuda::exchangeDevice(device); }
+
 }  // namespace moeccl

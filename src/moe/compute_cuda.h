@@ -12,4 +12,7 @@ namespace moeccl {
 // without CUDA.
 std::unique_ptr<Compute> cudaCompute(const LayerShape& shape);
 
+// Makes a device the thread's current one; returns which was. Throws Error.
+int exchangeCudaDevice(int device);
+
 }  // namespace moeccl

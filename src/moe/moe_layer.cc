@@ -5,17 +5,13 @@
 #include <vector>
 
 #include "algorithms/schedules/registry.h"
-#include "moeccl/model.h"
+#include "moeccl/select.h"
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
 
 namespace moeccl {
 namespace {
-
-std::unique_ptr<Compute> computeOf(moecclMemory_t memory, const LayerShape& shape) {
-  return memory == moecclMemoryCuda ? cudaCompute(shape) : cpuCompute(shape);
-}
 
 const schedules::Schedule& passOf(const LayerShape& shape, Pass pass) {
   const auto place = static_cast<std::size_t>(shape.schedule) - 1;
@@ -64,10 +60,10 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
 }  // namespace
 
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
-                   moecclMemory_t memory)
+                   bool onGpu)
     : groups_(groupsOf(grid)),
       shape_(chosenShape(groups_, config, requested)),
-      compute_(computeOf(memory, shape_)),
+      compute_(onGpu ? cudaCompute(shape_) : cpuCompute(shape_)),
       forward_(passOf(shape_, Pass::forward)),
       backward_(shape_.training ? &passOf(shape_, Pass::backward) : nullptr),
       sizes_(sizesOf(shape_, forward_)),

@@ -15,10 +15,10 @@ namespace moeccl {
 // On GPUs the communicator's device has to be current in every call, this and the destructor too.
 class MoeLayer {
  public:
-  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `memory`:
-  // that of the grid's communicator. Throws Error.
+  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `onGpu`:
+  // whether the grid's communicator is. Throws Error.
   MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
-           moecclMemory_t memory);
+           bool onGpu);
   // Waits for what is under way.
   ~MoeLayer();
   MoeLayer(const MoeLayer&) = delete;

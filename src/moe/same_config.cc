@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "src/error.h"
+#include "src/boundary.h"
+#include "src/schedule/groups.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -55,12 +56,14 @@ std::string textOf(const Field& field, std::int64_t value) {
 
 }  // namespace
 
-void requireSameConfig(int ranks, const AllGather& allGather, const moecclMoeConfig_t& config,
+void requireSameConfig(moecclGrid_t grid, const moecclMoeConfig_t& config,
                        moecclSchedule_t requested) {
+  const int ranks = groupsOf(grid).world.ranks;
   const std::vector<Field> fields = fieldsOf(config, requested);
   std::vector<std::int64_t> mine, all(static_cast<std::size_t>(ranks) * fields.size());
   for (const Field& field : fields) mine.push_back(field.value);
-  allGather(mine.data(), all.data(), mine.size() * sizeof(std::int64_t));
+  requireSuccess(
+      moecclInternalExchange(grid, mine.data(), all.data(), mine.size() * sizeof(std::int64_t)));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t field = i % fields.size();
     if (all[i] != all[field])

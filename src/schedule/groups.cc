@@ -1,19 +1,15 @@
 #include "src/schedule/groups.h"
 
-#include "src/error.h"
+#include "src/boundary.h"
 
 namespace moeccl {
 namespace {
 
-void check(moecclResult_t result) {
-  if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
-}
-
 Group groupOf(moecclGrid_t grid, moecclGroup_t which) {
   Group group{};
-  check(moecclGridGetComm(grid, which, &group.comm));
-  check(moecclCommCount(group.comm, &group.ranks));
-  check(moecclCommUserRank(group.comm, &group.rank));
+  requireSuccess(moecclGridGetComm(grid, which, &group.comm));
+  requireSuccess(moecclCommCount(group.comm, &group.ranks));
+  requireSuccess(moecclCommUserRank(group.comm, &group.rank));
   return group;
 }
 
@@ -22,7 +18,7 @@ Group groupOf(moecclGrid_t grid, moecclGroup_t which) {
 Groups groupsOf(moecclGrid_t grid) {
   Groups groups{};
   groups.grid = grid;
-  check(moecclGridGetShape(grid, &groups.shape));
+  requireSuccess(moecclGridGetShape(grid, &groups.shape));
   groups.world = groupOf(grid, moecclGroupWorld);
   groups.mp = groupOf(grid, moecclGroupMp);
   groups.ep = groupOf(grid, moecclGroupEp);

@@ -1,6 +1,7 @@
 #include "src/select/cost_model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -23,6 +24,8 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
   const int processors = profile_ == nullptr ? 0 : profile_->fingerprint.processorsPerNode;
   sharing_ = sharingOf(ranksOnNode_, ours, processors);
   if (profile_ != nullptr && profile_->links) links_ = profile_->links->links;
+  static std::atomic<unsigned long> models = 0;
+  number_ = ++models;
 }
 
 // Of another algorithm where that does the same: fits measure one of them, with the usual

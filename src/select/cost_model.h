@@ -73,6 +73,8 @@ class CostModel {
   // Of the whole cluster, on its largest node.
   int ranksOnNode() const { return ranksOnNode_; }
   const std::shared_ptr<const Profile>& profile() const { return profile_; }
+  // No other model has it, nor had.
+  unsigned long number() const { return number_; }
 
  private:
   // What is known of a candidate from its plans.
@@ -115,6 +117,7 @@ class CostModel {
   int ranksOnNode_;
   Links links_;
   Sharing sharing_;
+  unsigned long number_;
   std::deque<Candidates> known_;  // the one last asked for first
 };
 

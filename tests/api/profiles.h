@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "moeccl/model.h"
+#include "moeccl/select.h"
 #include "tests/api/ranks.h"
 
 namespace moeccl::test {

@@ -1,7 +1,7 @@
 // What src/select believes that a layer's schedules do, against the calls that layers make: the
 // functions below stand before the library's own, write down what they are asked for, and hand it
 // on.
-#include "src/select/schedule_terms.h"
+#include "src/moe/schedule_terms.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

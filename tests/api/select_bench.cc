@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moeccl/model.h"
+#include "moeccl/select.h"
 #include "tests/api/profiles.h"
 
 namespace moeccl::test {

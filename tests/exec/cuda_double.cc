@@ -97,6 +97,11 @@ void deleteStream(void* stream) noexcept { myGpu().deleteStream(stream); }
 void synchronize(void* stream) { myGpu().synchronize(stream); }
 bool isCaptured(void* stream) { return myGpu().capture(stream) != 0; }
 
+int exchangeDevice(int device) {
+  const int before = myGpu().device();
+  myGpu().setDevice(device);
+  return before;
+}
 void* newEvent() { return myGpu().newEvent(); }
 void deleteEvent(void* event) noexcept { myGpu().deleteEvent(event); }
 void record(void* event, void* stream) { myGpu().record(event, stream); }

@@ -92,7 +92,7 @@ say_found() {
 # something plain does.
 library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc"
   "$build/schedules_registry.cc")
-for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,select,watch}/*.cc; do
+for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,route,schedule,select,watch}/*.cc; do
   case $source in
     src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) library_sources+=("$source") ;;
     src/exec/ucx_*.cc | src/bootstrap/hardware.cc) ;;

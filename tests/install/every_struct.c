@@ -5,6 +5,12 @@
 #include <moeccl/model.h>
 #include <moeccl/moe.h>
 #include <moeccl/moeccl.h>
+/* Releases before have it in model.h. */
+#ifdef __has_include
+#if __has_include(<moeccl/select.h>)
+#include <moeccl/select.h>
+#endif
+#endif
 #include <stdio.h>
 #include <string.h>
 

@@ -59,12 +59,12 @@ def main():
         meson = shlex.split(options.meson)
         run([*meson, "setup", build, tree, "--buildtype", "debug"] +
             [f"-D{name}=disabled" for name in ("tests", "perf", "mpi", "cuda", "ucx")])
-        run([*meson, "compile", "-C", build, "moeccl"])
-        library = os.path.join(build, "src", "api")
+        run([*meson, "compile", "-C", build, "moeccl", "moeccl-moe"])
+        library, layers = os.path.join(build, "src", "api"), os.path.join(build, "src", "moe")
         program = os.path.join(scratch, "every_struct")
         run([*shlex.split(options.cc), "-std=c99", "-I", options.headers,
-             os.path.join(options.source, "tests", "install", "every_struct.c"), "-o", program, "-L", library,
-             "-lmoeccl", f"-Wl,-rpath,{library}"])
+             os.path.join(options.source, "tests", "install", "every_struct.c"), "-o", program, "-L", layers, "-lmoeccl-moe",
+             "-L", library, "-lmoeccl", f"-Wl,-rpath,{library}:{layers}"])
         run([program])
 
 

@@ -41,17 +41,17 @@ def main():
             raise SystemExit(f"installed are {sorted(os.listdir(headers))} instead of {sorted(expected)}: "
                              "see include/meson.build")
 
-        pc = find(stage, "moeccl.pc")
-        flags = subprocess.run([options.pkg_config, "--cflags", "--libs", "moeccl"], check=True,
-                               capture_output=True, text=True,
-                               env={**os.environ, "PKG_CONFIG_PATH": os.path.dirname(pc),
-                                    "PKG_CONFIG_SYSROOT_DIR": stage}).stdout
-        print(f"pkg-config: {flags.strip()}")
-        program = os.path.join(stage, "consumer")
-        source = os.path.join(options.source, "tests", "install", "consumer.c")
-        run([*shlex.split(options.cc), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", source,
-             "-o", program, *shlex.split(flags)])
-        run([program], LD_LIBRARY_PATH=os.path.dirname(find(stage, "libmoeccl.so")))
+        for package, source in (("moeccl", "consumer.c"), ("moeccl-moe", "every_struct.c")):
+            pc = find(stage, f"{package}.pc")
+            flags = subprocess.run([options.pkg_config, "--cflags", "--libs", package], check=True,
+                                   capture_output=True, text=True,
+                                   env={**os.environ, "PKG_CONFIG_PATH": os.path.dirname(pc),
+                                        "PKG_CONFIG_SYSROOT_DIR": stage}).stdout
+            print(f"pkg-config: {flags.strip()}")
+            program = os.path.join(stage, package)
+            run([*shlex.split(options.cc), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
+                 os.path.join(options.source, "tests", "install", source), "-o", program, *shlex.split(flags)])
+            run([program], LD_LIBRARY_PATH=os.path.dirname(find(stage, f"lib{package}.so")))
 
 
 if __name__ == "__main__":

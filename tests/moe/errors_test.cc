@@ -9,8 +9,8 @@
 #include <limits>
 #include <ostream>
 
-#include "moeccl/model.h"
 #include "moeccl/moe.h"
+#include "moeccl/select.h"
 #include "tests/api/ranks.h"
 
 namespace moeccl::test {

@@ -76,6 +76,20 @@ class Exports(unittest.TestCase):
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])
 
+    def test_internal(self):
+        one, two = ("moecclOne", "MOECCL_MOE_3"), ("moecclTwo", "MOECCL_INTERNAL_3.1.0")
+
+        def found(*symbols):
+            return exports.problems({"moecclOne"}, "3", set(symbols), "libmoeccl-moe.so.3", "libmoeccl-moe",
+                                    {"moecclTwo"})
+        self.assertEqual(found(one, two), [])
+        self.assertEqual(found(one), ["moecclTwo is declared but not exported"])
+        self.assertIn("one of the release's own", found(one, ("moecclTwo", "MOECCL_MOE_3"))[0])
+
+    def test_needed(self):
+        library = next(path for path in ("/proc/self/exe", sys.executable) if os.path.exists(path))
+        self.assertTrue(any(name.startswith("libc.so") for name in exports.dynamic(library, "NEEDED")))
+
 
 class Headers(unittest.TestCase):
     def check(self, text):

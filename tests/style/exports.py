@@ -1,34 +1,36 @@
 #!/usr/bin/env python3
-"""Holds what the shared library exports against what the public headers declare.
+"""Holds what a shared library exports against what headers declare, and what it needs.
 
-    exports.py LIBRARY HEADER...
+    exports.py LIBRARY HEADER... [--major HEADER] [--internal HEADER] [--needs-no NAME...]
 
-Exported must be exactly the functions declared MOECCL_API, all with the one version of the version
-script, and the SONAME must carry the major version that moeccl.h states.
+Exported must be exactly the functions declared MOECCL_API, all with the one version that the library's name makes
+(libmoeccl-moe: MOECCL_MOE_0), those of the internal header with another. The SONAME must carry the major version that
+moeccl.h states; --major names that where it is not among the headers. No library that this one needs may have a NAME
+in its own.
 """
+import argparse
+import os
 import re
 import subprocess
 import sys
 
 from source_files import CodeFile
 
-VERSION = "MOECCL_{major}"
 
-
-def declared(headers):
+def declared(headers, of_version=None):
     """(names of the functions declared MOECCL_API, major version)"""
     names, major = set(), None
-    for path in headers:
+    for path in [*headers, *([of_version] if of_version else [])]:
         with open(path, encoding="utf-8") as file:
             code = CodeFile(file.read())
         without_macros = re.sub(r"^[ \t]*#(?:.*\\\n)*.*$", "", code.code, flags=re.MULTILINE)
-        for statement in re.findall(r"\bMOECCL_API\b([^;{]*)", without_macros):
+        for statement in re.findall(r"\bMOECCL_API\b([^;{]*)", without_macros) if path in headers else ():
             name = re.match(r"[\w\s*]*?\b(\w+)\s*\(", statement)
             if not name:
                 raise SystemExit(f"{path}: no function in: MOECCL_API {statement}")
             names.add(name[1])
-        found = re.search(r"#define MOECCL_MAJOR (\d+)", code.code)
-        major = found[1] if found else major
+        stated = re.search(r"#define MOECCL_MAJOR (\d+)", code.code)
+        major = stated[1] if stated else major
     if not names or major is None:
         raise SystemExit("the headers declare no function or no MOECCL_MAJOR")
     return names, major
@@ -45,31 +47,43 @@ def exported(library):
             yield name, version
 
 
-def soname(library):
+def dynamic(library, tag):
+    """The values of a tag of the dynamic section: SONAME, NEEDED."""
     output = subprocess.run(["objdump", "-p", library], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"^\s*SONAME\s+(\S+)", output, re.MULTILINE)
-    return found[1] if found else None
+    return re.findall(rf"^\s*{tag}\s+(\S+)", output, re.MULTILINE)
 
 
-def problems(names, major, symbols, name_of_library):
-    version = VERSION.format(major=major)
-    found = [f"{name} is declared but not exported" for name in sorted(names - {n for n, _ in symbols})]
+def problems(names, major, symbols, name_of_library, library="libmoeccl", internal=()):
+    version = f"{library[3:].upper().replace('-', '_')}_{major}"
+    found = [f"{name} has version {its} instead of one of the release's own" for name, its in sorted(symbols)
+             if name in internal and not its.startswith("MOECCL_INTERNAL_")]
+    found += [f"{name} is declared but not exported" for name in sorted(set(internal) - {n for n, _ in symbols})]
+    symbols = {symbol for symbol in symbols if symbol[0] not in internal}
+    found += [f"{name} is declared but not exported" for name in sorted(names - {n for n, _ in symbols})]
     for name, its_version in sorted(symbols):
         if name not in names:
             found.append(f"{name} is exported but no header declares it MOECCL_API")
         elif its_version != version:
             found.append(f"{name} has version {its_version or 'none'} instead of {version}")
-    if name_of_library != f"libmoeccl.so.{major}":
-        found.append(f"SONAME is {name_of_library} instead of libmoeccl.so.{major}")
+    if name_of_library != f"{library}.so.{major}":
+        found.append(f"SONAME is {name_of_library} instead of {library}.so.{major}")
     return found
 
 
 def main():
-    if len(sys.argv) < 3:
-        raise SystemExit(__doc__)
-    library, headers = sys.argv[1], sys.argv[2:]
-    names, major = declared(headers)
-    found = problems(names, major, set(exported(library)), soname(library))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library")
+    parser.add_argument("headers", nargs="+")
+    parser.add_argument("--major")
+    parser.add_argument("--internal")
+    parser.add_argument("--needs-no", nargs="*", default=[])
+    options = parser.parse_args()
+    names, major = declared(options.headers, options.major)
+    internal = declared([options.internal], options.major or options.headers[0])[0] if options.internal else set()
+    found = problems(names, major, set(exported(options.library)), (dynamic(options.library, "SONAME") or [None])[0],
+                     os.path.basename(options.library).split(".")[0], internal)
+    found += [f"{options.library} needs {needed}" for needed in dynamic(options.library, "NEEDED")
+              if any(name in needed for name in options.needs_no)]
     print("\n".join(found) or f"{len(names)} functions, declared and exported")
     sys.exit(1 if found else 0)
 

@@ -14,7 +14,8 @@ import sys
 from source_files import CodeFile, all_files, repository_files
 
 # Which parts a part may include; itself and include/ always. A file belongs to the longest part that
-# begins its path. "src" alone stands for src/*.h: errors, texts and the log, which all of src may use.
+# begins its path. "src" alone stands for src/*.h, which all of src may use: errors, texts, handles, the log, and what
+# libmoeccl-moe may ask of libmoeccl beside the public API (src/internal.h).
 PARTS = {
     "include": [],
     "algorithms": [],
@@ -25,16 +26,15 @@ PARTS = {
     "src/verify": ["algorithms", "algorithms/schedules", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
     "src/profile": ["algorithms", "algorithms/schedules", "kernels", "src", "src/cost"],
-    "src/select": ["algorithms", "algorithms/schedules", "kernels", "src", "src/verify", "src/cost", "src/profile"],
+    "src/select": ["algorithms", "kernels", "src", "src/verify", "src/cost", "src/profile"],
     "src/bootstrap": ["algorithms", "src"],
     "src/watch": ["algorithms", "src", "src/bootstrap"],
     "src/exec": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch"],
     "src/comm": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch", "src/exec"],
     "src/route": ["algorithms", "algorithms/routes", "kernels", "src", "src/cost", "src/exec", "src/comm"],
     "src/schedule": ["algorithms/schedules", "src"],
-    "src/moe": ["algorithms/schedules", "kernels", "src", "src/schedule"],
-    "src/api": ["algorithms", "algorithms/routes", "algorithms/schedules", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select",
-                "src/route", "src/schedule", "src/moe"],
+    "src/moe": ["algorithms", "algorithms/schedules", "kernels", "src", "src/profile", "src/select", "src/schedule"],
+    "src/api": ["algorithms", "algorithms/routes", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select", "src/route"],
     "src/bindings": [],
     "perf": ["examples/common"],
     "perf/plan": ["algorithms", "algorithms/schedules", "perf", "src/verify"],
@@ -55,12 +55,15 @@ HEADERS = [
      "only src/exec/nccl* and include/moeccl/nccl.h know NCCL"),
     (r"algorithms/.*", CUDA, "algorithms know no CUDA"),
     (r"src/(?!exec/nccl).*", CUDA, "in src only src/exec/nccl* knows CUDA"),
+    (r"(algorithms|include|src)/.*|kernels/(?!blas).*", r"(.*/)?cblas\w*\.h", "only kernels/blas* knows a BLAS"),
     (r"algorithms/.*", CLOCKS, "algorithms know no clocks"),
     (r"include/(?!moeccl/nccl\.h).*", CUDA, "public headers show no CUDA type; nccl.h alone may"),
     (r"src/exec/.*", r"algorithms/(collective|registry)\.h",
      "executors do not know which collective or algorithm they run"),
-    (r"src/(moe|schedule)/.*", r"algorithms/(?!schedules/).*|src/(?!moe/|schedule/|[^/]*$).*",
-     "schedules run, and the MoE layer stands, on the public API"),
+    (r"src/schedule/.*", r"algorithms/(?!schedules/).*|src/(?!schedule/|[^/]*$).*", "schedules run on the public API"),
+    (r"src/moe/(?!layer_model|layer_sizes|schedule_terms|questions|select_api).*", r"algorithms/(?!schedules/).*|src/(profile|select)/.*",
+     "the MoE layer stands on the public API; what chooses its schedule has a copy of what prices plans"),
+    (r"(?!src/(api|moe)/|src/boundary\.h).*", r"src/internal\.h", "src/internal.h is between libmoeccl and libmoeccl-moe"),
 ]
 
 # (files, what their code must not say, why)

@@ -93,7 +93,7 @@ BAD = [
     ("src/exec/nccl_run.cc", "#include <ucs/type/status.h>\n", 2, "knows UCX"),
     ("src/exec/transport.h", "#include <cuda_runtime.h>\n", 1, "knows CUDA"),
     ("src/comm/comm.h", '#include "src/api/api.cc"\n', 3, "src/comm may include"),
-    ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "src/moe may include"),
+    ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "the MoE layer stands on the public API"),
     ("src/moe/layer.cc", '#include "src/comm/comm.h"\n', 4, "src/moe may include"),
     ("perf/bench.cc", '#include "src/error.h"\n', 3, "perf may include"),
     ("perf/bench.cc", '#include "include/moeccl/moeccl.h"\n', 3, "as <moeccl/...>"),

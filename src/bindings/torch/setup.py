@@ -1,6 +1,6 @@
 """Compiles the extension against the torch and the moeccl that are installed.
 
-libmoeccl is found by pkg-config, or in MOECCL_ROOT (a prefix it was installed to, or a build folder of meson's, where
+libmoeccl and libmoeccl-moe are found by pkg-config, or in MOECCL_ROOT (a prefix it was installed to, or a build folder of meson's, where
 MOECCL_INCLUDE names the folder that has moeccl/moeccl.h).
 """
 
@@ -13,9 +13,13 @@ from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 
+# Of layers, and of communication.
+LIBRARIES = ["moeccl-moe", "moeccl"]
+
+
 def pkg_config(option):
     try:
-        return subprocess.check_output(["pkg-config", option, "moeccl"], text=True).split()
+        return subprocess.check_output(["pkg-config", option, "moeccl-moe"], text=True).split()
     except (OSError, subprocess.CalledProcessError):
         sys.exit("setup.py: libmoeccl was not found; install it, or set MOECCL_ROOT to where it is")
 
@@ -25,12 +29,15 @@ def find_library():
     root = os.environ.get("MOECCL_ROOT")
     if root:
         includes = [os.environ.get("MOECCL_INCLUDE", os.path.join(root, "include"))]
-        found = glob.glob(os.path.join(root, "**", "libmoeccl.so"), recursive=True)
-        if not found:
-            sys.exit(f"setup.py: there is no libmoeccl.so in MOECCL_ROOT, {root}")
-        return includes, [os.path.dirname(os.path.abspath(found[0]))]
+        folders = []
+        for library in LIBRARIES:
+            found = glob.glob(os.path.join(root, "**", f"lib{library}.so"), recursive=True)
+            if not found:
+                sys.exit(f"setup.py: there is no lib{library}.so in MOECCL_ROOT, {root}")
+            folders.append(os.path.dirname(os.path.abspath(found[0])))
+        return includes, sorted(set(folders))
     includes = [flag[2:] for flag in pkg_config("--cflags-only-I")]
-    libraries = subprocess.check_output(["pkg-config", "--variable=libdir", "moeccl"], text=True).split()
+    libraries = subprocess.check_output(["pkg-config", "--variable=libdir", "moeccl-moe"], text=True).split()
     return includes, libraries
 
 
@@ -43,7 +50,7 @@ setup(
             include_dirs=includes,
             library_dirs=libraries,
             runtime_library_dirs=libraries,
-            libraries=["moeccl"],
+            libraries=LIBRARIES,
             # Debugging information doubles the time that this takes.
             extra_compile_args=["-std=c++20", "-O1", "-g0"],
         )

@@ -1,4 +1,4 @@
-#include "src/select/schedule_terms.h"
+#include "src/moe/schedule_terms.h"
 
 #include <algorithm>
 

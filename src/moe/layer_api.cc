@@ -1,16 +1,14 @@
-#include "moeccl/moe.h"
-
 #include <cmath>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "src/api/handles.h"
-#include "src/api/moe_handle.h"
-#include "src/comm/agreement.h"
-#include "src/exec/gpu.h"
+#include "moeccl/moe.h"
+#include "src/boundary.h"
+#include "src/live_handles.h"
+#include "src/moe/compute_cuda.h"
+#include "src/moe/moe_handle.h"
 #include "src/moe/same_config.h"
 #include "src/text.h"
 
@@ -19,6 +17,7 @@ namespace {
 using moeccl::boundary;
 using moeccl::Error;
 using moeccl::require;
+using moeccl::requireSuccess;
 using moeccl::stringf;
 
 using moeccl::kMoeConfig;
@@ -50,13 +49,36 @@ constexpr StructKind<moecclMoeStats_t> kStats = {
 // Makes the device of a layer current while it lives.
 class Here {
  public:
-  explicit Here(const std::optional<moeccl::Device>& device) {
-    if (device) onDevice_.emplace(*device->gpu, device->number);
+  explicit Here(int device) : before_(device < 0 ? -1 : moeccl::exchangeCudaDevice(device)) {}
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+  ~Here() {
+    try {
+      if (before_ >= 0) moeccl::exchangeCudaDevice(before_);
+    } catch (...) {  // it was current before
+    }
   }
 
  private:
-  std::optional<moeccl::OnDevice> onDevice_;
+  const int before_;
 };
+
+// Runs a step that may fail on one rank alone: all fail if one does.
+template <typename Step>
+void agreeAfter(moecclGrid_t grid, Step&& step) {
+  moecclResult_t mine = moecclSuccess;
+  std::string text;
+  try {
+    step();
+  } catch (const Error& error) {
+    mine = error.result();
+    text = error.what();
+  } catch (const std::exception& error) {
+    mine = moecclSystemError;
+    text = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+  }
+  requireSuccess(moecclInternalAgree(grid, mine, text.c_str()));
+}
 
 moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
   require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
@@ -114,31 +136,23 @@ const void* weight(const void* pointer, const char* text) {
 moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                     moecclMoeLayer_t* layer) {
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
-    moeccl::gridOf(grid);
-    const auto state = moeccl::holdWorld(grid);
-    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    moeccl::CommunicatorOob oob(communicator);
-    const std::optional<moeccl::Device> device = communicator.device();
-    const Here here(device);
+    moecclInternalGrid_t where;
+    requireSuccess(moecclInternalDescribe(grid, &where));
+    const Here here(where.device);
     // Where one rank fails all do: by its arguments, by a config unlike the others', for want of
     // memory.
     moecclMoeConfig_t wanted;
     moecclSchedule_t requested = moecclScheduleAuto;
-    moeccl::agreeAfter(oob, [&] {
+    agreeAfter(grid, [&] {
       require(layer != nullptr, "layer is NULL; pass where to store the layer");
       wanted = readStruct(kMoeConfig, config);
       requested = moeccl::requestedSchedule(wanted, std::getenv("MOECCL_SCHEDULE"));
     });
-    moeccl::requireSameConfig(
-        communicator.ranks(),
-        [&](const void* send, void* recv, size_t bytes) {
-          communicator.allgather(send, recv, bytes);
-        },
-        wanted, requested);
+    moeccl::requireSameConfig(grid, wanted, requested);
     std::unique_ptr<moecclMoeLayer> made;
-    moeccl::agreeAfter(oob, [&] {
-      made.reset(new moecclMoeLayer{
-          device, moeccl::MoeLayer(grid, wanted, requested, communicator.settings().memory)});
+    agreeAfter(grid, [&] {
+      made.reset(new moecclMoeLayer{where.device,
+                                    moeccl::MoeLayer(grid, wanted, requested, where.device >= 0)});
     });
     moeccl::addHandle(moeccl::HandleKind::layer, made.get());
     *layer = made.release();
@@ -150,8 +164,7 @@ moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
     if (layer == nullptr) return;
     moeccl::requireLive(moeccl::HandleKind::layer,
                         moeccl::removeHandle(moeccl::HandleKind::layer, layer).state);
-    const std::optional<moeccl::Device> device = layer->device;
-    const Here here(device);
+    const Here here(layer->device);
     delete layer;
   });
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/moe/layer_shape.h"
-#include "src/select/schedule_terms.h"
+#include "src/moe/schedule_terms.h"
 
 namespace moeccl {
 

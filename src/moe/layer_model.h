@@ -9,22 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "src/moe/schedule_terms.h"
+#include "src/select/cluster.h"
 #include "src/select/cost_model.h"
-#include "src/select/schedule_terms.h"
 
 namespace moeccl {
-
-using FixedAlgorithms = std::array<AlgorithmChoice, kCollectives>;  // no algorithm: free
 
 // Those among which the model chooses, with none first.
 inline constexpr std::array<std::int64_t, 4> kChunks = {1, 2, 4, 8};
 
 class LayerModel {
  public:
-  // `fixed` holds for the grid's communicator and its groups. `ranksOnNode`: of the whole cluster,
-  // on its largest node. The same on all ranks of the grid.
-  LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
-             std::shared_ptr<const Profile> profile, int ranksOnNode);
+  // What is fixed holds for the grid's communicator and its groups. The same on all ranks.
+  explicit LayerModel(const Cluster& cluster);
 
   // An exchange by its fastest algorithm.
   struct ExchangeEstimate {

@@ -1,4 +1,4 @@
-#include "src/api/live_handles.h"
+#include "src/live_handles.h"
 
 #include <pthread.h>
 

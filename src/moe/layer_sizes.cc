@@ -1,6 +1,6 @@
-#include "src/api/layer_sizes.h"
+#include "src/moe/layer_sizes.h"
 
-#include "src/api/arguments.h"
+#include "src/select/cluster.h"
 
 namespace moeccl {
 

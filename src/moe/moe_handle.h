@@ -1,14 +1,11 @@
 // What moecclMoeLayer_t points to, and the config that it was made from.
 #pragma once
 
-#include <optional>
-
-#include "src/comm/communicator.h"
 #include "src/moe/moe_layer.h"
 #include "src/structs.h"
 
 struct moecclMoeLayer {
-  const std::optional<moeccl::Device> device;
+  const int device;  // of a GPU; -1: host memory
   moeccl::MoeLayer layer;
 };
 

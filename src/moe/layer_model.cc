@@ -1,4 +1,4 @@
-#include "src/select/layer_model.h"
+#include "src/moe/layer_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,13 +62,13 @@ const char* nameOf(moecclSchedule_t schedule) {
   return place == 0 ? "auto" : schedules::registry()[place - 1].name.data();
 }
 
-LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgorithms& fixed,
-                       std::shared_ptr<const Profile> profile, int ranksOnNode)
-    : fixed_(fixed), profile_(std::move(profile)), where_(textOf(grid, world)) {
+LayerModel::LayerModel(const Cluster& it)
+    : fixed_(it.fixed), profile_(it.profile), where_(textOf(asGrid(it.shape), it.topology)) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
-    for (Topology& topology : differentGroups(world, grid, static_cast<GroupKind>(kind)))
+    for (Topology& topology :
+         differentGroups(it.topology, asGrid(it.shape), static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
-                                                           ranksOnNode);
+                                                           it.ranksOnNode);
   if (profile_ == nullptr) return;
   for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)
     for (std::size_t i = 0; i < kChunks.size(); ++i)
@@ -78,7 +78,7 @@ LayerModel::LayerModel(const Topology& world, const Grid& grid, const FixedAlgor
   if (profile_->fingerprint.ranksPerNode.empty()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
-  slowdownAlone_ = sharingOf(ranksOnNode, ranksOnNode, cluster.processorsPerNode).slowdown;
+  slowdownAlone_ = sharingOf(it.ranksOnNode, it.ranksOnNode, cluster.processorsPerNode).slowdown;
   slowdown_ = slowdownAlone_ / sharingOf(measured, measured, cluster.processorsPerNode).slowdown;
 }
 

@@ -1,0 +1,111 @@
+#include "src/moe/questions.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "algorithms/choice.h"
+#include "src/boundary.h"
+#include "src/schedule/groups.h"
+
+namespace moeccl {
+namespace {
+
+constexpr std::size_t kMost = 64;  // as many as a model has different layers, and more
+
+// All that may be wrong; what is random costs nothing.
+bool sameGate(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
+  return a.gate == b.gate && a.jitter == b.jitter && a.importanceWeight == b.importanceWeight &&
+         a.loadWeight == b.loadWeight && a.expertGroups == b.expertGroups &&
+         a.topGroups == b.topGroups && a.routingScale == b.routingScale &&
+         a.sequenceTokens == b.sequenceTokens;
+}
+
+bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
+  return a.tokens == b.tokens && a.embedding == b.embedding && a.hidden == b.hidden &&
+         a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
+         a.capacityGroups == b.capacityGroups && a.chunks == b.chunks &&
+         a.activation == b.activation && a.datatype == b.datatype && a.dropless == b.dropless &&
+         a.residual == b.residual && sameGate(a, b);
+}
+
+bool same(const LayerQuestion& a, const LayerQuestion& b) {
+  return a.pass == b.pass && a.requested == b.requested && same(a.layer, b.layer);
+}
+
+// What calls are chosen by, out of libmoeccl's texts.
+struct Known {
+  FixedAlgorithms fixed{};
+  std::shared_ptr<const Profile> profile;
+
+  static void take(void* known, const moecclInternalModel_t* model) {
+    Known& it = *static_cast<Known*>(known);
+    for (int i = 0; i < model->nAlgorithms; ++i)
+      if (const std::string_view text = model->algorithms[i]; text != textOf(AlgorithmChoice{}))
+        it.fixed[static_cast<std::size_t>(i)] = readChoice(static_cast<Collective>(i), text);
+    if (model->profile != nullptr)
+      it.profile = std::make_shared<const Profile>(parseProfile(model->profile));
+  }
+};
+
+Cluster clusterOf(moecclGrid_t grid, int ranksOnNode) {
+  const Groups groups = groupsOf(grid);
+  std::vector<int> nodes(static_cast<std::size_t>(groups.world.ranks));
+  for (int rank = 0; rank < groups.world.ranks; ++rank)
+    requireSuccess(
+        moecclCommNodeOfRank(groups.world.comm, rank, &nodes[static_cast<std::size_t>(rank)]));
+  Known known;
+  requireSuccess(moecclInternalModel(grid, nullptr, &Known::take, &known));
+  return {Topology(nodes), groups.shape, known.fixed, std::move(known.profile), ranksOnNode};
+}
+
+}  // namespace
+
+std::shared_ptr<const ScheduleAnswers> LayerQuestions::find(const LayerQuestion& question) const {
+  const auto known = std::ranges::find_if(
+      answers_, [&](const Answer& answer) { return same(answer.question, question); });
+  return known == answers_.end() ? nullptr : known->answers;
+}
+
+void LayerQuestions::remember(const LayerQuestion& question,
+                              std::shared_ptr<const ScheduleAnswers> answers) {
+  if (answers_.size() < kMost) {
+    answers_.push_back({question, std::move(answers)});
+    return;
+  }
+  answers_[next_] = {question, std::move(answers)};
+  next_ = (next_ + 1) % kMost;
+}
+
+void LayerQuestions::setModel(std::unique_ptr<LayerModel> model, unsigned long number) {
+  model_ = std::move(model);
+  number_ = number;
+  answers_.clear();
+  next_ = 0;
+}
+
+LayerQuestions& questionsOf(moecclGrid_t grid) {
+  moecclInternalGrid_t it;
+  requireSuccess(moecclInternalDescribe(grid, &it));
+  if (it.attached == nullptr) {
+    it.attached = new LayerQuestions;
+    requireSuccess(moecclInternalAttach(
+        grid, it.attached, [](void* object) { delete static_cast<LayerQuestions*>(object); }));
+  }
+  LayerQuestions& questions = *static_cast<LayerQuestions*>(it.attached);
+  if (questions.isFor(it.model)) return questions;
+  const Cluster cluster = clusterOf(grid, it.ranksOnNode);
+  auto model = std::make_unique<LayerModel>(cluster);
+  if (cluster.profile != nullptr) model->prepare(asGrid(cluster.shape));
+  questions.setModel(std::move(model), it.model);
+  return questions;
+}
+
+Cluster clusterOf(const moecclCluster_t& imagined) {
+  Known known;
+  if (imagined.profile != nullptr)
+    requireSuccess(moecclInternalModel(nullptr, imagined.profile, &Known::take, &known));
+  return imaginedCluster(imagined, std::move(known.profile));
+}
+
+}  // namespace moeccl

@@ -1,0 +1,240 @@
+// Questions of users: which schedule. And what profiles know of layers.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algorithms/choice.h"
+#include "src/boundary.h"
+#include "src/live_handles.h"
+#include "src/moe/layer_sizes.h"
+#include "src/moe/moe_handle.h"
+#include "src/moe/questions.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+constexpr StructKind<moecclScheduleQuery_t> kQuery = {
+    "query", "MOECCL_SCHEDULE_QUERY_INITIALIZER", MOECCL_SCHEDULE_QUERY_MAGIC,
+    MOECCL_END_OF(moecclScheduleQuery_t, layer), MOECCL_END_OF(moecclScheduleQuery_t, layer)};
+
+constexpr StructKind<moecclLayerSample_t> kLayerSample = {
+    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC,
+    MOECCL_END_OF(moecclLayerSample_t, spread), MOECCL_END_OF(moecclLayerSample_t, spread)};
+
+// A caller's question.
+struct Asked {
+  moecclCluster_t where;
+  LayerQuestion question;
+};
+
+Asked askedBy(const moecclScheduleQuery_t* query) {
+  const moecclScheduleQuery_t theirs = readStruct(kQuery, query);
+  const moecclCluster_t where = readStruct(kCluster, theirs.cluster);
+  require(where.comm == nullptr || where.grid != nullptr,
+          "cluster.comm has no grid, and a schedule needs one; set cluster.grid");
+  require(theirs.layer != nullptr, "query.layer is NULL; it must be the layer's config");
+  if (theirs.pass < moecclPassForward || theirs.pass > moecclPassBoth)
+    throw Error(moecclInvalidArgument,
+                stringf("query.pass is %d; it must be moecclPassForward, Backward or Both",
+                        static_cast<int>(theirs.pass)));
+  const moecclMoeConfig_t layer = readStruct(kMoeConfig, theirs.layer);
+  return {where, {layer, theirs.pass, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))}};
+}
+
+// What follows from a question on a grid.
+struct Subject {
+  LayerSizes sizes;
+  std::vector<moecclSchedule_t> offered;
+  std::vector<Pass> passes;
+};
+
+Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
+  const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
+  Subject subject{sizesOf(shape), {}, {}};
+  subject.sizes.chunks = question.layer.chunks;
+  if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
+  if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
+  for (const auto schedule :
+       {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
+    const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
+    if (!wanted || !offers(schedule, shape)) continue;
+    layerShape(question.layer, schedule, grid);  // what it cannot have is refused, chosen or not
+    subject.offered.push_back(schedule);
+  }
+  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
+  return subject;
+}
+
+constexpr moecclGroup_t asGroup(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::world:
+      return moecclGroupWorld;
+    case GroupKind::mp:
+      return moecclGroupMp;
+    case GroupKind::ep:
+      return moecclGroupEp;
+    case GroupKind::esp:
+      return moecclGroupEsp;
+  }
+  return moecclGroupWorld;
+}
+
+ScheduleAnswer::Exchange answerOf(const LayerModel::ExchangeEstimate& estimate) {
+  const Exchange& exchange = estimate.exchange;
+  moecclScheduleExchange_t it = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+  it.pass = estimate.pass == Pass::forward ? moecclPassForward : moecclPassBackward;
+  it.group = asGroup(exchange.group);
+  it.phase = exchange.name;
+  it.bytes = static_cast<std::size_t>(exchange.bytes);
+  it.seconds = estimate.seconds;
+  it.calls = exchange.times;
+  it.measured = estimate.measured;
+  it.digest = estimate.digest;
+  return {it, std::string(nameOf(exchange.collective)), textOf(estimate.choice)};
+}
+
+ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
+  ScheduleAnswers answers;
+  for (const LayerModel::Estimate& estimate :
+       model.estimates(subject.offered, subject.passes, subject.sizes)) {
+    ScheduleAnswer& one = answers.emplace_back();
+    one.choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    one.choice.schedule = estimate.schedule;
+    one.choice.seconds = estimate.seconds;
+    one.choice.communication = estimate.communication;
+    one.choice.bytesBetween = estimate.bytesBetween;
+    one.choice.measured = estimate.measured;
+    one.choice.chunks = estimate.chunks;
+    one.choice.nExchanges = static_cast<int>(estimate.exchanges.size());
+    for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
+      one.exchanges.push_back(answerOf(exchange));
+  }
+  return answers;
+}
+
+// Runs function(model, subject, the grid's questions or nullptr).
+template <typename Function>
+void ask(const Asked& asked, Function function) {
+  if (asked.where.grid != nullptr) {
+    LayerQuestions& questions = questionsOf(asked.where.grid);
+    return function(questions.model(), subjectOf(asked.question, groupsOf(asked.where.grid).shape),
+                    &questions);
+  }
+  const Cluster cluster = clusterOf(asked.where);
+  requireShape(cluster.shape, cluster.topology.ranks());
+  const Subject subject = subjectOf(asked.question, cluster.shape);
+  LayerModel model(cluster);
+  function(model, subject, static_cast<LayerQuestions*>(nullptr));
+}
+
+// A layer on one rank: its local work, in the order of LocalWork.
+std::array<double, 7> workOf(const LayerShape& shape) {
+  return {static_cast<double>(shape.tokens),
+          static_cast<double>(shape.embedding),
+          static_cast<double>(shape.localHidden),
+          static_cast<double>(gates::logitsPerToken(shape.gate)),
+          static_cast<double>(shape.gate.choices),
+          static_cast<double>(shape.experts * shape.capacity()),
+          static_cast<double>(shape.localExperts)};
+}
+
+// A layer with exchanges.
+void addWhole(moecclProfile_t profile, const MoeLayer& layer, Pass pass,
+              moecclInternalSample_t sample) {
+  LayerModel& model = questionsOf(layer.groups().grid).model();
+  const moecclSchedule_t schedule = layer.shape().schedule;
+  const LayerKey key = model.keyOf(schedule, layer.shape().chunks, pass);
+  const LayerSample whole = model.sampleOf(schedule, pass, sizesOf(layer.shape()));
+  std::vector<std::vector<const char*>> groups;
+  std::vector<moecclInternalSample_t::Exchange> exchanges;
+  for (const LayerExchange& exchange : whole.exchanges) {
+    std::vector<const char*>& names = groups.emplace_back();
+    for (const std::string& name : exchange.where) names.push_back(name.c_str());
+    exchanges.push_back({exchange.collective.c_str(), names.data(), static_cast<int>(names.size()),
+                         exchange.bytes});
+  }
+  sample.numbers = whole.local.data();
+  sample.schedule = key.schedule.c_str();
+  sample.grid = key.where.c_str();
+  sample.exchanges = exchanges.data();
+  sample.nExchanges = static_cast<int>(exchanges.size());
+  requireSuccess(moecclInternalAddSample(profile, &sample));
+}
+
+}  // namespace
+}  // namespace moeccl
+
+using moeccl::boundary;
+using moeccl::require;
+
+moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
+                                    moecclScheduleChoices_t* choices) {
+  return boundary("moecclSelectSchedule", nullptr, [&] {
+    require(choices != nullptr, "choices is NULL; pass where to store the choices");
+    const moeccl::Asked asked = moeccl::askedBy(query);
+    std::shared_ptr<const moeccl::ScheduleAnswers> answers;
+    if (asked.where.grid != nullptr)
+      answers = moeccl::questionsOf(asked.where.grid).find(asked.question);
+    if (answers == nullptr)
+      moeccl::ask(asked, [&](auto& model, const auto& subject, auto* questions) {
+        answers = std::make_shared<const moeccl::ScheduleAnswers>(moeccl::answer(model, subject));
+        if (questions != nullptr) questions->remember(asked.question, answers);
+      });
+    *choices = new moecclScheduleChoices{std::move(answers)};
+  });
+}
+
+moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* text,
+                                     size_t* bytes) {
+  return boundary("moecclExplainSchedule", nullptr, [&] {
+    require(bytes != nullptr, "bytes is NULL; pass how much room text has");
+    require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
+    std::string all;
+    moeccl::ask(moeccl::askedBy(query), [&](auto& model, const auto& subject, auto*) {
+      all = model.explain(subject.offered, subject.passes, subject.sizes);
+    });
+    if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
+    *bytes = all.size() + 1;
+  });
+}
+
+moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerSample_t* sample) {
+  return boundary("moecclProfileAddLayer", nullptr, [&] {
+    const auto theirs = moeccl::readStruct(moeccl::kLayerSample, sample);
+    require(theirs.layer != nullptr,
+            "sample.layer is NULL; it must be the layer that was measured");
+    require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
+            "sample.pass must be moecclPassForward or moecclPassBackward");
+    moeccl::requireLive(moeccl::HandleKind::layer, theirs.layer);
+    const moeccl::MoeLayer& layer = theirs.layer->layer;
+    const moeccl::LayerShape& shape = layer.shape();
+    require(shape.datatype == moecclFloat32,
+            "sample.layer does not compute with moecclFloat32; profiles hold what that takes");
+    require(!shape.dropless && shape.residual == 0,
+            "sample.layer is dropless or has a residual branch; it must be one whose work follows "
+            "from its capacity alone");
+    const bool backward = theirs.pass == moecclPassBackward;
+    moecclInternalSample_t ours{};
+    ours.seconds = theirs.seconds;
+    ours.spread = theirs.spread;
+    ours.backward = backward;
+    if (layer.groups().world.ranks == 1) {
+      const auto work = moeccl::workOf(shape);
+      ours.numbers = work.data();
+      return moeccl::requireSuccess(moecclInternalAddSample(profile, &ours));
+    }
+    if (!std::ranges::count(moeccl::kChunks, shape.chunks))
+      throw moeccl::Error(
+          moecclInvalidArgument,
+          moeccl::stringf("sample.layer is cut into %lld chunks; it must be 1, 2, 4 or 8, since "
+                          "none chooses among others",
+                          static_cast<long long>(shape.chunks)));
+    moeccl::addWhole(profile, layer, backward ? moeccl::Pass::backward : moeccl::Pass::forward,
+                     ours);
+  });
+}

@@ -1,0 +1,44 @@
+#include "src/select/cluster.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "src/error.h"
+#include "src/text.h"
+
+namespace moeccl {
+
+Cluster imaginedCluster(const moecclCluster_t& cluster, std::shared_ptr<const Profile> profile) {
+  if (cluster.nNodes < 1)
+    throw Error(moecclInvalidArgument,
+                "cluster has neither grid nor comm; then nNodes must be above 0");
+  if (cluster.ranksPerNode == nullptr)
+    throw Error(moecclInvalidArgument, "cluster.ranksPerNode is NULL; pass [nNodes] numbers");
+  constexpr long long kMostRanks = 1 << 16;
+  long long ranks = 0;
+  for (int node = 0; node < cluster.nNodes; ++node) {
+    const int here = cluster.ranksPerNode[node];
+    if (here < 1 || (ranks += here) > kMostRanks)
+      throw Error(moecclInvalidArgument,
+                  stringf("cluster.ranksPerNode[%d] is %d; each node has at least one rank, all "
+                          "together at most %lld",
+                          node, here, kMostRanks));
+  }
+  const std::span<const int> nodes(cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes));
+  return {Topology::uneven(nodes), cluster.shape, {}, std::move(profile), std::ranges::max(nodes)};
+}
+
+void requireShape(const moecclGridShape_t& shape, int ranks) {
+  if (shape.nMp >= 1 && shape.nEp >= 1 && shape.nEsp >= 1 &&
+      static_cast<long long>(shape.nEp) * shape.nEsp == ranks && ranks % shape.nMp == 0 &&
+      shape.order >= 0 && shape.order < moecclNumOrders)
+    return;
+  throw Error(
+      moecclInvalidArgument,
+      stringf("cluster.shape is {nMp %d, nEp %d, nEsp %d, order %d}; nEp * nEsp must be the "
+              "number of ranks, %d, and nMp divide it",
+              shape.nMp, shape.nEp, shape.nEsp, static_cast<int>(shape.order), ranks));
+}
+
+}  // namespace moeccl
