@@ -6,24 +6,17 @@ Every rank runs every check; the first difference ends the job with an error.
 """
 
 import datetime
-import os
-import sys
 import time
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from harness import check, main, raises
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
          torch.int64, torch.bool, torch.complex64, torch.complex128]
 LACKING = [torch.int16, torch.bfloat16, torch.complex64, torch.complex128]  # in Gloo
 SIZES = [0, 1, 7, 1000, 70000]
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
 
 
 def data(shape, dtype, salt=0):
@@ -58,17 +51,6 @@ def moved(call, tensor):
 
 def expect(call, what):
     same(*both(call), what)
-
-
-def raises(call, *parts):
-    """The text of the error that call() must raise, which has all parts."""
-    try:
-        call()
-    except (RuntimeError, ValueError) as error:
-        for part in parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return str(error)
-    raise AssertionError(f"no error with {parts}")
 
 
 def all_to_all_single(group, tensor, out_splits=None, in_splits=None, asynchronous=False):
@@ -416,24 +398,11 @@ def timeouts_and_aborts_name_ranks():
     dist.barrier()
 
 
-def main():
+def start():
     global WORLD, RANK, GLOO
-    dist.init_process_group("cpu:moeccl", timeout=datetime.timedelta(seconds=300))
     RANK, WORLD = dist.get_rank(), dist.get_world_size()
     GLOO = dist.new_group(backend="gloo")
-    wanted = sys.argv[1:] or [each.__name__ for each in CHECKS]
-    for each in CHECKS:
-        if each.__name__ not in wanted:
-            continue
-        started = time.monotonic()
-        each()
-        if RANK == 0:
-            print(f"ok {each.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
-    dist.destroy_process_group()
-    if RANK == 0:
-        print(f"{len(wanted)} checks passed on {WORLD} ranks", flush=True)
-    assert os.environ.get("TORCHELASTIC_RUN_ID"), "start it by torchrun"
 
 
 if __name__ == "__main__":
-    main()
+    main(start)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs torch and src/bindings/torch where they are missing, and compares the backend with Gloo.
+# Installs torch and src/bindings/torch where they are missing; compares the backend with Gloo, and layers with one process.
 set -euo pipefail
 
 usage() {
@@ -38,5 +38,8 @@ MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
 
 export OMP_NUM_THREADS=1
 for number in "${ranks[@]}"; do
-  "$venv/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$number" "$root/tests/torch/checks.py"
+  for script in checks.py layers.py; do
+    "$venv/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$number" "$root/tests/torch/$script"
+  done
 done
+"$venv/bin/python" "$root/tests/torch/killed_rank.py"

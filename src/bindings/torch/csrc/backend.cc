@@ -56,27 +56,6 @@ std::vector<size_t> countsOf(const at::Tensor& tensor, const std::vector<int64_t
   return counts;
 }
 
-// Calls of one operation on several tensors run at once.
-class InGroup {
- public:
-  explicit InGroup(size_t calls) : open_(calls != 1) {
-    if (open_) moecclGroupStart();
-  }
-  InGroup(const InGroup&) = delete;
-  InGroup& operator=(const InGroup&) = delete;
-  void add(moecclResult_t result) {
-    if (result_ == moecclSuccess) result_ = result;
-  }
-  moecclResult_t end() {
-    const moecclResult_t last = open_ ? moecclGroupEnd() : moecclSuccess;
-    return result_ == moecclSuccess ? last : result_;
-  }
-
- private:
-  const bool open_;
-  moecclResult_t result_ = moecclSuccess;
-};
-
 std::vector<size_t> behindOneAnother(const std::vector<size_t>& counts) {
   std::vector<size_t> displs(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), displs.begin(), size_t{0});
@@ -119,6 +98,11 @@ void MoecclBackend::abort() {
 void MoecclBackend::shutdown() {
   if (cuda_) cuda_->close();
   host_->close();
+}
+
+std::shared_ptr<Communicator> MoecclBackend::subset(const std::vector<int>& ranks) const {
+  TORCH_CHECK(!host_->aborted(), "[", where(), "] the process group was aborted");
+  return host_->subset(ranks, timeout_);
 }
 
 std::string MoecclBackend::where() const {

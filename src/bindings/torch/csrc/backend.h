@@ -29,6 +29,8 @@ class MoecclBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   void abort() override;
   void shutdown() override;
+  // Of some ranks of the group, for their own calls; collective over them.
+  std::shared_ptr<Communicator> subset(const std::vector<int>& ranks) const;
 
   void startCoalescing() override;
   WorkPointer endCoalescing() override;

@@ -40,4 +40,25 @@ Parts partsOf(const std::vector<void*>& addresses, const std::vector<size_t>& by
 Parts inputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs);
 Parts outputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs);
 
+// Calls of one operation on several tensors run at once.
+class InGroup {
+ public:
+  explicit InGroup(size_t calls) : open_(calls != 1) {
+    if (open_) moecclGroupStart();
+  }
+  InGroup(const InGroup&) = delete;
+  InGroup& operator=(const InGroup&) = delete;
+  void add(moecclResult_t result) {
+    if (result_ == moecclSuccess) result_ = result;
+  }
+  moecclResult_t end() {
+    const moecclResult_t last = open_ ? moecclGroupEnd() : moecclSuccess;
+    return result_ == moecclSuccess ? last : result_;
+  }
+
+ private:
+  const bool open_;
+  moecclResult_t result_ = moecclSuccess;
+};
+
 }  // namespace moeccl::torch

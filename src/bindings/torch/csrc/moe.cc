@@ -1,0 +1,374 @@
+#include "moe.h"
+
+#include <moeccl/model.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <unordered_map>
+
+#include "backend.h"
+#include "tensors.h"
+
+namespace moeccl::torch {
+namespace {
+
+constexpr std::array<const char*, moecclNumSchedules> kSchedules = {"auto", "baseline", "S1", "S2",
+                                                                    "PPMoE"};
+
+// Wrong arguments are ValueErrors, all else is DistBackendError.
+void checkCall(moecclResult_t result, const std::string& where) {
+  if (result == moecclInvalidArgument || result == moecclInvalidUsage)
+    C10_THROW_ERROR(ValueError, "[" + where + "] " + moecclGetLastError(nullptr));
+  check(result, nullptr, where);
+}
+
+// Open passes by number.
+std::mutex passesMutex;
+std::unordered_map<int64_t, std::weak_ptr<MoePass>> passes;
+std::atomic<int64_t> lastPass{0};
+
+std::shared_ptr<MoePass> passOf(const at::Tensor& ticket) {
+  std::shared_ptr<MoePass> pass;
+  if (ticket.numel() == 1) {
+    const std::lock_guard lock(passesMutex);
+    const auto found = passes.find(ticket.const_data_ptr<int64_t>()[0]);
+    if (found != passes.end()) pass = found->second.lock();
+  }
+  TORCH_CHECK(
+      pass != nullptr,
+      "what this pass of a layer saved for its gradients is gone; hooks on saved tensors may "
+      "drop and recompute them, but not move them (torch.autograd.graph.save_on_cpu)");
+  return pass;
+}
+
+moecclScheduleQuery_t queryOf(const moecclMoeConfig_t& config, const moecclCluster_t& cluster) {
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  query.pass = config.training ? moecclPassBoth : moecclPassForward;
+  return query;
+}
+
+std::vector<Choice> choicesOf(const moecclScheduleQuery_t& query, const std::string& where) {
+  struct Destroy {
+    void operator()(moecclScheduleChoices_t choices) const {
+      moecclScheduleChoicesDestroy(choices);
+    }
+  };
+  moecclScheduleChoices_t found = nullptr;
+  checkCall(moecclSelectSchedule(&query, &found), where);
+  const std::unique_ptr<std::remove_pointer_t<moecclScheduleChoices_t>, Destroy> owned(found);
+  int count = 0;
+  checkCall(moecclScheduleChoicesCount(found, &count), where);
+  std::vector<Choice> choices;
+  for (int i = 0; i < count; ++i) {
+    moecclScheduleChoice_t one = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    checkCall(moecclScheduleChoicesGet(found, i, &one), where);
+    choices.push_back({kSchedules.at(one.schedule), one.seconds, one.communication,
+                       one.bytesBetween, one.measured != 0});
+  }
+  return choices;
+}
+
+std::string explained(const moecclScheduleQuery_t& query, const std::string& where) {
+  size_t bytes = 0;
+  checkCall(moecclExplainSchedule(&query, nullptr, &bytes), where);
+  std::string text(bytes, '\0');
+  checkCall(moecclExplainSchedule(&query, text.data(), &bytes), where);
+  text.resize(text.find('\0'));
+  return text;
+}
+
+// Rows of own experts see each token N_MP times under the baseline: the layer refuses gradients.
+bool offered(const std::string& schedule, const moecclMoeConfig_t& config, int nMp) {
+  return schedule != "baseline" || config.training == 0 || nMp == 1;
+}
+
+std::string placeOf(const Backend& backend, const std::vector<int>& ranks) {
+  std::string text = "rank " + std::to_string(backend->getRank()) + " in a layer's grid of ranks";
+  for (const int rank : ranks) text += ' ' + std::to_string(rank);
+  return text;
+}
+
+std::shared_ptr<Communicator> subsetOf(const Backend& backend, const std::vector<int>& ranks) {
+  auto* const ours = dynamic_cast<MoecclBackend*>(backend.get());
+  TORCH_CHECK(ours != nullptr, "the process group's backend for CPUs is not moeccl");
+  return ours->subset(ranks);
+}
+
+}  // namespace
+
+RankSet::RankSet(const Backend& backend, const std::vector<int>& ranks)
+    : size_(ranks.size()),
+      where_(placeOf(backend, ranks)),
+      communicator_(subsetOf(backend, ranks)) {}
+
+std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& numbers) {
+  std::vector<int64_t> all(size_ * numbers.size());
+  checkCall(
+      moecclAllGather(numbers.data(), all.data(), numbers.size(), moecclInt64, comm(), nullptr),
+      where_);
+  std::vector<std::vector<int64_t>> result;
+  for (auto at = all.begin(); at != all.end(); at += static_cast<std::ptrdiff_t>(numbers.size()))
+    result.emplace_back(at, at + static_cast<std::ptrdiff_t>(numbers.size()));
+  return result;
+}
+
+void RankSet::average(const Tensors& tensors) {
+  const at::NoGradGuard guard;
+  Needs needs;
+  InGroup group(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    const Numbers numbers = numbersOf(tensor, c10d::ReduceOp::AVG);
+    void* const data = output(tensor, true, &needs);
+    group.add(moecclAllReduce(data, data, static_cast<size_t>(tensor.numel()) * numbers.perElement,
+                              numbers.type, numbers.op, comm(), nullptr));
+  }
+  checkCall(group.end(), where_);
+  for (const auto& step : needs.after) step();
+}
+
+void RankSet::broadcast(const Tensors& tensors) {
+  const at::NoGradGuard guard;
+  Needs needs;
+  InGroup group(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    void* const data = output(tensor, true, &needs);
+    group.add(moecclBroadcast(data, data, tensor.nbytes(), kBytes, 0, comm(), nullptr));
+  }
+  checkCall(group.end(), where_);
+  for (const auto& step : needs.after) step();
+}
+
+MoeGrid::MoeGrid(std::shared_ptr<RankSet> ranks, moecclGridShape_t shape)
+    : ranks_(std::move(ranks)), shape_(shape) {
+  checkCall(moecclGridCreate(ranks_->comm(), shape, &grid_), where());
+}
+
+MoeGrid::~MoeGrid() {
+  // Waits for nobody: the communicator that the grid's are split from is there still.
+  if (failed_ || moecclGridDestroy(grid_) != moecclSuccess) moecclGridAbort(grid_);
+}
+
+moecclMoeConfig_t configOf(const LayerOptions& options) {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = options.tokens;
+  config.embedding = options.embedding;
+  config.hidden = options.hidden;
+  config.experts = options.experts;
+  config.topK = options.topK;
+  config.capacityFactor = options.capacityFactor;
+  config.capacityGroups = options.capacityGroups;
+  config.dropless = options.capacityFactor == 0 ? 1 : 0;
+  config.training = options.training ? 1 : 0;
+  config.chunks = 1;
+  TORCH_CHECK_VALUE(options.type == at::kFloat || options.type == at::kDouble,
+                    "a layer is of float32 or float64, not ", options.type);
+  config.datatype = options.type == at::kDouble ? moecclFloat64 : moecclFloat32;
+  const auto* const name = std::ranges::find(kSchedules, options.schedule);
+  TORCH_CHECK_VALUE(name != kSchedules.end(), "schedule is ", options.schedule,
+                    "; it must be auto, baseline, S1, S2 or PPMoE");
+  config.schedule = static_cast<moecclSchedule_t>(name - kSchedules.begin());
+  return config;
+}
+
+MoePass::MoePass(std::shared_ptr<MoeLayer> itsLayer, int64_t itsTokens)
+    : layer(std::move(itsLayer)), tokens(itsTokens), number(++lastPass) {}
+
+MoePass::~MoePass() {
+  {
+    const std::lock_guard lock(passesMutex);
+    passes.erase(number);
+  }
+  if (handle == nullptr) return;
+  // A collector of garbage may do this in any thread, while the layer is at work.
+  const std::lock_guard lock(layer->mutex_);
+  layer->ended_.push_back(handle);
+}
+
+MoeLayer::MoeLayer(std::shared_ptr<MoeGrid> grid, const LayerOptions& options)
+    : grid_(std::move(grid)), options_(options) {
+  moecclMoeConfig_t config = configOf(options);
+  if (config.schedule == moecclScheduleAuto && !offered("baseline", config, grid_->shape().nMp)) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.grid = grid_->grid();
+    for (const Choice& choice : choicesOf(queryOf(config, cluster), grid_->where())) {
+      if (!offered(choice.schedule, config, grid_->shape().nMp)) continue;
+      const auto* const name = std::ranges::find(kSchedules, choice.schedule);
+      config.schedule = static_cast<moecclSchedule_t>(name - kSchedules.begin());
+      break;
+    }
+  }
+  check(moecclMoeLayerCreate(grid_->grid(), &config, &layer_));
+}
+
+MoeLayer::~MoeLayer() {
+  closeEnded();
+  moecclMoeLayerDestroy(layer_);
+}
+
+void MoeLayer::check(moecclResult_t result) {
+  if (result != moecclSuccess && result != moecclInvalidArgument && result != moecclInvalidUsage)
+    grid_->fail();
+  checkCall(result, grid_->where());
+}
+
+void MoeLayer::closeEnded() {
+  std::vector<moecclMoePass_t> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(ended_);
+  }
+  for (const moecclMoePass_t pass : ended) moecclMoePassDestroy(pass);
+}
+
+// [n][...] of the caller to [tokens][...] of the layer.
+at::Tensor MoeLayer::filled(const at::Tensor& tensor, double with, at::ScalarType type) const {
+  const int64_t count = tensor.size(0);
+  if (count == options_.tokens) return tensor.to(type).contiguous();
+  at::Tensor all = at::empty({options_.tokens, tensor.size(1)}, tensor.options().dtype(type));
+  all.narrow(0, 0, count).copy_(tensor);
+  all.narrow(0, count, options_.tokens - count).fill_(with);
+  return all;
+}
+
+at::Tensor MoeLayer::rowsAt(const MoePass& pass, const void* data) const {
+  const int64_t count = pass.rows.begins[options_.experts / grid_->shape().nEp];
+  const auto options = at::TensorOptions().dtype(options_.type);
+  if (count == 0) return at::empty({0, options_.embedding}, options);
+  return at::from_blob(const_cast<void*>(data), {count, options_.embedding}, options);
+}
+
+MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& experts,
+                                const at::Tensor& weights) {
+  TORCH_CHECK_VALUE(tokens.dim() == 2 && tokens.size(0) <= options_.tokens &&
+                        tokens.size(1) == options_.embedding,
+                    "tokens are ", tokens.sizes(), "; the layer is for up to ", options_.tokens,
+                    " of ", options_.embedding, " elements");
+  const std::array<int64_t, 2> wanted = {tokens.size(0), options_.topK};
+  TORCH_CHECK_VALUE(
+      experts.sizes() == at::IntArrayRef(wanted) && weights.sizes() == at::IntArrayRef(wanted),
+      "indices are ", experts.sizes(), " and weights ", weights.sizes(), "; both must be ",
+      at::IntArrayRef(wanted), ": [tokens][top_k]");
+  closeEnded();
+  const at::Tensor input = filled(tokens, 0, options_.type);
+  const at::Tensor indices = filled(experts, -1, at::kInt);
+  const at::Tensor factors = filled(weights, 0, options_.type);
+  moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
+  routing.experts = indices.const_data_ptr<int32_t>();
+  routing.weights = factors.const_data_ptr();
+  const auto pass = std::make_shared<MoePass>(shared_from_this(), tokens.size(0));
+  check(moecclMoeBegin(layer_, input.const_data_ptr(), &routing, nullptr, &pass->handle,
+                       &pass->rows));
+  {
+    const std::lock_guard lock(passesMutex);
+    passes.emplace(pass->number, pass);
+  }
+  // Whatever holds the rows or the ticket keeps the pass.
+  const auto keep = [pass](void*) {};
+  const int64_t localExperts = options_.experts / grid_->shape().nEp;
+  Begun begun;
+  begun.begins.assign(pass->rows.begins, pass->rows.begins + localExperts + 1);
+  begun.ticket = at::from_blob(const_cast<int64_t*>(&pass->number), {1}, keep, at::kLong);
+  const auto options = at::TensorOptions().dtype(options_.type);
+  begun.rows = begun.begins.back() == 0
+                   ? at::empty({0, options_.embedding}, options)
+                   : at::from_blob(const_cast<void*>(pass->rows.rows),
+                                   {begun.begins.back(), options_.embedding}, keep, options);
+  return begun;
+}
+
+at::Tensor MoeLayer::end(const at::Tensor& ticket, const Tensors& results) {
+  const auto pass = passOf(ticket);
+  MoeLayer& layer = *pass->layer;
+  const at::Tensor rows = layer.rowsAt(*pass, pass->rows.results);
+  int64_t count = 0;
+  for (const at::Tensor& result : results) {
+    TORCH_CHECK_VALUE(result.dim() == 2 && result.size(1) == layer.options_.embedding,
+                      "experts returned ", result.sizes(), "; it must be rows of ",
+                      layer.options_.embedding, " elements");
+    count += result.size(0);
+  }
+  TORCH_CHECK_VALUE(count == rows.size(0), "experts returned ", count, " rows for ", rows.size(0));
+  count = 0;
+  for (const at::Tensor& result : results) {
+    rows.narrow(0, count, result.size(0)).copy_(result);
+    count += result.size(0);
+  }
+  at::Tensor output = at::empty({layer.options_.tokens, layer.options_.embedding}, rows.options());
+  layer.check(moecclMoeEnd(pass->handle, output.data_ptr(), nullptr));
+  return output.narrow(0, 0, pass->tokens);
+}
+
+at::Tensor MoeLayer::endBackward(const at::Tensor& ticket, const at::Tensor& gradient,
+                                 double scale) {
+  const auto pass = passOf(ticket);
+  MoeLayer& layer = *pass->layer;
+  const at::Tensor all = layer.filled(gradient, 0, layer.options_.type);
+  layer.check(moecclMoeEndBackward(pass->handle, all.const_data_ptr(), nullptr, &pass->rows));
+  // A copy: somebody may hold gradients for longer than the pass leaves them alone.
+  return layer.rowsAt(*pass, pass->rows.results) * scale;
+}
+
+std::pair<at::Tensor, at::Tensor> MoeLayer::beginBackward(const at::Tensor& ticket,
+                                                          const at::Tensor& gradient,
+                                                          double scale) {
+  const auto pass = passOf(ticket);
+  MoeLayer& layer = *pass->layer;
+  const LayerOptions& options = layer.options_;
+  const at::Tensor rows = layer.rowsAt(*pass, pass->rows.results);
+  if (scale == 1)
+    rows.copy_(gradient);
+  else
+    at::mul_out(const_cast<at::Tensor&>(rows), gradient.to(options.type),
+                at::scalar_tensor(scale, at::kDouble));
+  at::Tensor tokens = at::empty({options.tokens, options.embedding}, rows.options());
+  at::Tensor weights = at::empty({options.tokens, options.topK}, rows.options());
+  layer.check(moecclMoeBeginBackward(pass->handle, tokens.data_ptr(), weights.data_ptr(), nullptr));
+  return {tokens.narrow(0, 0, pass->tokens), weights.narrow(0, 0, pass->tokens)};
+}
+
+std::string MoeLayer::schedule() const {
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  checkCall(moecclMoeLayerGetShapes(layer_, &shapes), grid_->where());
+  return kSchedules.at(shapes.schedule);
+}
+
+std::string MoeLayer::explain() const {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = grid_->grid();
+  const moecclMoeConfig_t config = configOf(options_);
+  return explained(queryOf(config, cluster), grid_->where()) + "The layer follows " + schedule() +
+         ".\n";
+}
+
+size_t MoeLayer::openPasses() {
+  const std::lock_guard lock(passesMutex);
+  return passes.size();
+}
+
+Prediction predict(const LayerOptions& options, moecclGridShape_t shape,
+                   const std::vector<int>& ranksPerNode, const std::string& profile) {
+  struct Destroy {
+    void operator()(moecclProfile_t it) const { moecclProfileDestroy(it); }
+  };
+  const std::string where = "select";
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = static_cast<int>(ranksPerNode.size());
+  cluster.ranksPerNode = ranksPerNode.data();
+  cluster.shape = shape;
+  std::unique_ptr<std::remove_pointer_t<moecclProfile_t>, Destroy> loaded;
+  if (!profile.empty()) {
+    checkCall(moecclProfileLoad(profile.c_str(), &cluster.profile), where);
+    loaded.reset(cluster.profile);
+  }
+  const moecclMoeConfig_t config = configOf(options);
+  const moecclScheduleQuery_t query = queryOf(config, cluster);
+  Prediction prediction{choicesOf(query, where), explained(query, where)};
+  std::erase_if(prediction.choices,
+                [&](const Choice& choice) { return !offered(choice.schedule, config, shape.nMp); });
+  return prediction;
+}
+
+}  // namespace moeccl::torch

@@ -1,0 +1,149 @@
+// The layer's halves on tensors: grids, layers and passes as Python has them.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <moeccl/moe.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "communicator.h"
+
+namespace moeccl::torch {
+
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+using Tensors = std::vector<at::Tensor>;
+
+// Some ranks of a process group, which must be moeccl's. Collective over them. Its calls are beside
+// the group's own, so that asynchronous work of the group does not order them.
+class RankSet {
+ public:
+  RankSet(const Backend& backend, const std::vector<int>& ranks);
+
+  // [ranks][numbers]: what every rank said, of as many numbers each.
+  std::vector<std::vector<int64_t>> gather(const std::vector<int64_t>& numbers);
+  // In place, tensor by tensor.
+  void average(const Tensors& tensors);
+  void broadcast(const Tensors& tensors);
+
+  moecclComm_t comm() const { return communicator_->comm(); }
+  const std::string& where() const { return where_; }
+  size_t size() const { return size_; }
+
+ private:
+  const size_t size_;
+  const std::string where_;
+  const std::shared_ptr<Communicator> communicator_;
+};
+
+class MoeGrid {
+ public:
+  // Collective over the ranks.
+  MoeGrid(std::shared_ptr<RankSet> ranks, moecclGridShape_t shape);
+  MoeGrid(const MoeGrid&) = delete;
+  MoeGrid& operator=(const MoeGrid&) = delete;
+  ~MoeGrid();
+
+  moecclGrid_t grid() const { return grid_; }
+  const moecclGridShape_t& shape() const { return shape_; }
+  const std::string& where() const { return ranks_->where(); }
+  // After this nothing is waited for when it is freed.
+  void fail() { failed_ = true; }
+
+ private:
+  const std::shared_ptr<RankSet> ranks_;
+  const moecclGridShape_t shape_;
+  moecclGrid_t grid_ = nullptr;
+  bool failed_ = false;
+};
+
+// A config as Python names it. capacityFactor 0: dropless.
+struct LayerOptions {
+  int64_t tokens, embedding, hidden, experts, topK;
+  double capacityFactor;
+  int64_t capacityGroups;
+  at::ScalarType type;
+  bool training;
+  std::string schedule;
+};
+moecclMoeConfig_t configOf(const LayerOptions& options);
+
+class MoeLayer;
+
+// One forward pass, until nothing needs it.
+struct MoePass {
+  MoePass(std::shared_ptr<MoeLayer> layer, int64_t tokens);
+  MoePass(const MoePass&) = delete;
+  MoePass& operator=(const MoePass&) = delete;
+  ~MoePass();
+
+  const std::shared_ptr<MoeLayer> layer;
+  const int64_t tokens;  // the caller's, without what fills up
+  const int64_t number;
+  moecclMoePass_t handle = nullptr;
+  moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
+};
+
+class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
+ public:
+  // Collective over the grid.
+  MoeLayer(std::shared_ptr<MoeGrid> grid, const LayerOptions& options);
+  MoeLayer(const MoeLayer&) = delete;
+  MoeLayer& operator=(const MoeLayer&) = delete;
+  ~MoeLayer();
+
+  // Of a pass that has begun. The ticket is a tensor of one number that keeps the pass: where it is
+  // saved for the backward pass, whatever drops saved tensors and makes them again (activation
+  // checkpointing) does so to the pass.
+  struct Begun {
+    at::Tensor ticket, rows;
+    std::vector<int64_t> begins;
+  };
+  // tokens [n][M], experts and weights [n][k], where n is at most the layer's.
+  Begun begin(const at::Tensor& tokens, const at::Tensor& experts, const at::Tensor& weights);
+  // results: rows of the experts one behind the other, in one or several tensors.
+  static at::Tensor end(const at::Tensor& ticket, const Tensors& results);
+  // The gradients of the results, times `scale`.
+  static at::Tensor endBackward(const at::Tensor& ticket, const at::Tensor& gradient, double scale);
+  // The gradients of tokens and weights; those of rows count times `scale`.
+  static std::pair<at::Tensor, at::Tensor> beginBackward(const at::Tensor& ticket,
+                                                         const at::Tensor& gradient, double scale);
+
+  std::string schedule() const;
+  std::string explain() const;
+  // Passes that something needs still.
+  static size_t openPasses();
+
+ private:
+  friend struct MoePass;
+
+  void check(moecclResult_t result);
+  void closeEnded();
+  at::Tensor filled(const at::Tensor& tensor, double with, at::ScalarType type) const;
+  at::Tensor rowsAt(const MoePass& pass, const void* data) const;
+
+  const std::shared_ptr<MoeGrid> grid_;
+  const LayerOptions options_;
+  moecclMoeLayer_t layer_ = nullptr;
+  std::mutex mutex_;
+  std::vector<moecclMoePass_t> ended_;  // to be destroyed by the next call
+};
+
+// The schedules of a layer on a cluster that need not be here, the fastest first.
+struct Choice {
+  std::string schedule;
+  double seconds, communication, bytesBetween;
+  bool measured;
+};
+struct Prediction {
+  std::vector<Choice> choices;
+  std::string text;
+};
+// ranksPerNode: of the nodes; profile: a path, or empty.
+Prediction predict(const LayerOptions& options, moecclGridShape_t shape,
+                   const std::vector<int>& ranksPerNode, const std::string& profile);
+
+}  // namespace moeccl::torch

@@ -1,0 +1,87 @@
+"""Which ranks of a process group share a layer's experts, and which hold replicas of them."""
+
+import torch
+import torch.distributed as dist
+
+from .. import _C
+
+ORDERS = ("esp", "ep")
+_own_backends = {}  # of process groups whose backend is another
+# By group and shape. They live as long as the group: when a collector of garbage came by differs between ranks.
+_grids = {}
+
+
+def _forget_destroyed_groups():
+    alive = dist.distributed_c10d._world.pg_map
+    for group in [each for each in _own_backends if each not in alive]:
+        del _own_backends[group]
+    for key in [each for each in _grids if each[0] not in alive]:
+        del _grids[key]
+
+
+def _backend_of(group):
+    """moeccl's backend for the group's tensors on CPUs; one of its own beside another backend."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+        if backend.name() == "moeccl":
+            return backend
+    except RuntimeError:  # the group has none for CPUs
+        pass
+    if group not in _own_backends:
+        store = dist.PrefixStore(f"moeccl/{group.group_name}", dist.distributed_c10d._get_default_store())
+        ranks = dist.get_process_group_ranks(group)
+        _own_backends[group] = _C.create(store, group.rank(), group.size(), dist.default_pg_timeout, ranks,
+                                         group.group_name)
+    return _own_backends[group]
+
+
+class Grid:
+    """Consecutive ranks of a group share the experts: ep_size * esp_size of them. The next as many hold replicas."""
+
+    def __init__(self, group, mp_size, ep_size, esp_size, order):
+        self.mp_size, self.ep_size, self.esp_size, self.order = mp_size, ep_size, esp_size, order
+        self.group_size = group.size()
+        self.size = ep_size * esp_size
+        self.replicas = group.size() // self.size
+        rank = group.rank()
+        self.rank = rank % self.size
+        if order == "esp":
+            self.ep_rank, self.esp_rank = self.rank // esp_size, self.rank % esp_size
+        else:
+            self.ep_rank, self.esp_rank = self.rank % ep_size, self.rank // ep_size
+        first = rank - self.rank
+        self.ranks = list(range(first, first + self.size))
+        self.replica_ranks = list(range(self.rank, group.size(), self.size))
+        backend = _backend_of(group)
+        self.set = _C.RankSet(backend, self.ranks)
+        self.replica_set = _C.RankSet(backend, self.replica_ranks) if self.replicas > 1 else None
+        self.handle = _C.Grid(self.set, mp_size, ep_size, esp_size, order == "ep")
+
+
+def _require(condition, text):
+    if not condition:
+        raise ValueError(text)
+
+
+def grid_of(group, mp_size, ep_size, esp_size, order):
+    """The grid, made once for all layers that ask for it. Collective over the group."""
+    group = group if group is not None else dist.group.WORLD
+    _require(group is not None, "there is no process group; call torch.distributed.init_process_group first")
+    _require(group.rank() >= 0, "this rank is not in the process group")
+    ranks = group.size()
+    for name, size in (("mp_size", mp_size), ("esp_size", esp_size)):
+        _require(isinstance(size, int) and size >= 1, f"{name} is {size}; it must be a whole number above 0")
+    if ep_size is None:
+        _require(ranks % esp_size == 0, f"esp_size is {esp_size}; it must divide the {ranks} ranks of the group")
+        ep_size = ranks // esp_size
+    _require(isinstance(ep_size, int) and ep_size >= 1, f"ep_size is {ep_size}; it must be a whole number above 0")
+    _require(ranks % (ep_size * esp_size) == 0,
+             f"ep_size * esp_size is {ep_size * esp_size}; it must divide the {ranks} ranks of the group")
+    _require((ep_size * esp_size) % mp_size == 0,
+             f"mp_size is {mp_size}; it must divide ep_size * esp_size, {ep_size * esp_size}")
+    _require(order in ORDERS, f"order is {order!r}; it must be 'esp' or 'ep': which groups are consecutive ranks")
+    _forget_destroyed_groups()
+    key = (group, mp_size, ep_size, esp_size, order)
+    if key not in _grids:
+        _grids[key] = Grid(*key)
+    return _grids[key]

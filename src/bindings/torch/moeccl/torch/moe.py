@@ -1,0 +1,292 @@
+"""The layer: two functions of autograd around the caller's own experts."""
+
+import contextlib
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from .. import _C
+from .grid import grid_of
+
+_LAYERS_KEPT = 8
+
+
+class _Begin(torch.autograd.Function):
+    """Tokens and their routing to the rows of this rank's experts."""
+
+    @staticmethod
+    def forward(ctx, tokens, weights, anchor, indices, layer, scale):
+        ticket, rows, begins = layer.begin(tokens, indices, weights)
+        ctx.save_for_backward(ticket)
+        ctx.scale = scale
+        ctx.mark_non_differentiable(ticket)
+        return rows, tokens.new_empty(0), ticket, begins
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, rows, *_):
+        (ticket,) = ctx.saved_tensors
+        tokens, weights = _C.begin_backward(ticket, rows, 1 / ctx.scale)
+        return tokens, weights, None, None, None, None
+
+
+class _End(torch.autograd.Function):
+    """What the experts made of the rows to the output."""
+
+    @staticmethod
+    def forward(ctx, anchor, ticket, module, scale, *results):
+        # Saved here too: a recomputation must not stop before this.
+        ctx.save_for_backward(ticket)
+        ctx.module, ctx.scale = module, scale
+        ctx.parts = [(len(each), each.dtype) for each in results]
+        return _C.end(ticket, list(results))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, output):
+        (ticket,) = ctx.saved_tensors
+        ctx.module._note_backward()
+        gradients = _C.end_backward(ticket, output, ctx.scale).split([rows for rows, _ in ctx.parts])
+        gradients = [each.to(dtype) for each, (_, dtype) in zip(gradients, ctx.parts)]
+        return (output.new_zeros(0), None, None, None, *gradients)
+
+
+def _top_k(logits, k):
+    """The k experts of the largest logits; weights: softmax, of several divided by their sum."""
+    weights, indices = torch.softmax(logits, -1).topk(k, -1)
+    return indices, weights if k == 1 else weights / weights.sum(-1, keepdim=True)
+
+
+class MoE(torch.nn.Module):
+    """A Mixture-of-Experts layer around a gate and experts of any kind, whose tokens moeccl exchanges.
+
+        layer = MoE(experts, gate)
+        output = layer(tokens)                       # [..., M] to [..., M]
+        output = MoE(experts)(tokens, indices, weights)
+
+    experts      A ModuleList of this rank's experts, each called with its rows [n, M] (n may be 0), of which it makes
+                 rows [n, M]. Or one module for all of this rank's experts, called with (rows, begins): rows
+                 begins[e] to begins[e + 1] - 1 of [n, M] are those of its e-th expert. Rank r of the EP group holds
+                 experts r * local to (r + 1) * local - 1. With esp_size > 1 they are shards, whose results add up.
+    gate         Called with tokens [n, M]. Returns logits [n, E], of which softmax and top_k make the routing; or
+                 (indices [n, k], weights [n, k]) in any order; or, as routers of transformers do, (logits, weights,
+                 indices). An index of -1 is a choice that is not made; no expert twice in a token. None: whoever
+                 calls the layer brings indices and weights.
+    top_k        With a gate of logits.
+    num_experts  Of all ranks. Needed where experts is no ModuleList and has no attribute num_experts, of its own.
+    group        A process group of any backend; None: the default one. All of its ranks make the layer, and call it.
+    mp_size      So many consecutive ranks have the same tokens.
+    ep_size, esp_size, order
+                 Each ep_size * esp_size consecutive ranks of the group hold all experts, one of ep_size parts of them
+                 each, cut into esp_size shards. order: whether ranks of an ESP group ("esp") or of an EP group
+                 ("ep") are consecutive. ep_size None: as large as can be. Where the group has more ranks, experts
+                 have replicas: their parameters are made those of the first, and gradients are averaged.
+    capacity_factor, capacity_groups
+                 None: dropless. Else each expert takes top_k * capacity_factor * n / E tokens of each MP group, first
+                 choices before second ones, in the order of tokens; further ones are dropped. Where ranks bring
+                 different numbers of tokens the largest counts as n.
+    schedule     "auto", "baseline", "S1", "S2" or "PPMoE".
+    tokens       The most that a rank brings in one call, the same on all ranks. With it ranks need not tell each
+                 other how many they bring (one small all-gather before each forward pass).
+    hidden       Hidden size of an expert, all shards together, for predictions. None: from its number of parameters.
+    gradients    Of the experts' parameters. "mean": those of the mean of the ranks' losses, as under
+                 DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
+                 and replicas are left to the caller, as DeepSpeed wants it.
+
+    Tokens are exchanged and summed in float64 if they are float64, else in float32: 16-bit tokens are converted on
+    the way in, rows for the experts and the output back. Gradients of experts without rows are zero, not None.
+    """
+
+    def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
+                 esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", tokens=None,
+                 hidden=None, gradients="mean"):
+        super().__init__()
+        self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
+        self.gate, self.experts = gate, experts
+        if num_experts is None:
+            local = len(experts) if isinstance(experts, torch.nn.ModuleList) else getattr(experts, "num_experts", None)
+            if local is None:
+                raise ValueError("num_experts must be given: experts is no ModuleList and has no num_experts")
+            num_experts = local * self.grid.ep_size
+        self.num_experts = num_experts
+        self.num_local_experts, rest = divmod(num_experts, self.grid.ep_size)
+        if rest or num_experts < 1:
+            raise ValueError(f"num_experts is {num_experts}; it must be a multiple of ep_size, {self.grid.ep_size}")
+        if isinstance(experts, torch.nn.ModuleList) and len(experts) != self.num_local_experts:
+            raise ValueError(f"there are {len(experts)} experts; with num_experts {num_experts} and ep_size "
+                             f"{self.grid.ep_size} each rank has {self.num_local_experts}")
+        if gradients not in ("mean", "sum", None):
+            raise ValueError(f"gradients is {gradients!r}; it must be 'mean', 'sum' or None")
+        if capacity_factor is not None and not capacity_factor > 0:
+            raise ValueError(f"capacity_factor is {capacity_factor}; it must be above 0, or None for a dropless layer")
+        self.top_k, self.hidden, self.tokens = top_k, hidden, tokens
+        self.capacity_factor = float(capacity_factor or 0)
+        self.capacity_groups = capacity_groups or 0
+        self.schedule, self.gradients = schedule, gradients
+        # Replicas' gradients are averaged, so a sum is theirs times as many.
+        batches = self.grid.size // self.grid.mp_size
+        self._scale = {"mean": 1 / batches, "sum": float(self.grid.replicas), None: 1.0}[gradients]
+        self._replicas = self.grid.replica_set if gradients is not None else None
+        self._layers = {}  # by what ranks agree on, the last used one last
+        self._averages = True
+        self._noted = None
+        self.share_replicas()
+
+    def extra_repr(self):
+        grid = self.grid
+        return (f"num_experts={self.num_experts}, mp_size={grid.mp_size}, ep_size={grid.ep_size}, "
+                f"esp_size={grid.esp_size}, replicas={grid.replicas}, "
+                f"capacity_factor={self.capacity_factor or None}, schedule={self.schedule}")
+
+    def forward(self, tokens, indices=None, weights=None):
+        flat = tokens.reshape(-1, tokens.shape[-1])
+        if indices is None:
+            indices, weights = self._route(flat)
+        elif weights is None:
+            raise ValueError("indices come with weights")
+        return self._exchange(flat, indices, weights).reshape(tokens.shape)
+
+    def explain(self):
+        """Why the layer of the last forward pass follows its schedule: text with each candidate's predicted time."""
+        if not self._layers:
+            raise RuntimeError("explain() is about the last forward pass, and there was none")
+        return list(self._layers.values())[-1].explain()
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Passes within do not average gradients of replicas; the next one outside does."""
+        self._averages = False
+        try:
+            yield
+        finally:
+            self._averages = True
+
+    def share_replicas(self):
+        """Makes the experts' parameters and buffers those of the first replica. Collective over the replicas."""
+        if self._replicas is not None:
+            tensors = [each.data for each in [*self.experts.parameters(), *self.experts.buffers()]]
+            if tensors:
+                self._replicas.broadcast(tensors)
+
+    def _route(self, tokens):
+        if self.gate is None:
+            raise ValueError("the layer has no gate; call it with tokens, indices and weights")
+        routing = self.gate(tokens)
+        if isinstance(routing, torch.Tensor):
+            if self.top_k is None:
+                raise ValueError("the gate returns logits; top_k must be given")
+            return _top_k(routing, self.top_k)
+        if len(routing) == 3:
+            _, weights, indices = routing
+        elif len(routing) == 2:
+            indices, weights = routing
+        else:
+            raise ValueError(f"the gate returned {len(routing)} things; see moeccl.torch.MoE")
+        if indices.is_floating_point():
+            indices, weights = weights, indices
+        return indices, weights
+
+    def _layer(self, tokens, choices, dtype):
+        """The layer for the tokens of all ranks, and how many each of them brings."""
+        training = torch.is_grad_enabled()
+        count, embedding = tokens.shape
+        if self.tokens is not None:
+            if count > self.tokens:
+                raise ValueError(f"there are {count} tokens; the layer was made for up to {self.tokens}")
+            count = self.tokens
+        else:
+            mine = [count, embedding, choices, int(dtype == torch.float64), int(training)]
+            said = self.grid.set.gather(mine)
+            self._compare(said)
+            counts = [each[0] for each in said]
+            count = max(counts)
+            if min(counts) < count and self.capacity_factor == 0:
+                # Few sizes, so that layers are found again; what fills up is not sent.
+                step = 1 << max(0, count.bit_length() - 4)
+                count = -(-count // step) * step
+        key = (count, embedding, choices, dtype, training)
+        layer = self._layers.pop(key, None)
+        if layer is None:
+            if len(self._layers) >= _LAYERS_KEPT:
+                del self._layers[next(iter(self._layers))]
+            layer = _C.Layer(self.grid.handle, self._options(*key))
+        self._layers[key] = layer
+        return layer
+
+    def _compare(self, said):
+        names = ("tokens", "elements per token", "experts per token", "a float64 layer (1: yes)", "gradients (1: yes)")
+        grid = self.grid
+        for rank, numbers in enumerate(said):
+            for place, name in enumerate(names):
+                other = rank // grid.mp_size * grid.mp_size if place == 0 else 0
+                if numbers[place] != said[other][place]:
+                    raise ValueError(f"rank {rank} of the layer's grid came with {name}: {numbers[place]}, rank {other} "
+                                     f"with {said[other][place]}; they must be the same"
+                                     + (" in an MP group" if place == 0 else ""))
+
+    def _options(self, tokens, embedding, choices, dtype, training):
+        return _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=self._hidden(embedding),
+                               experts=self.num_experts, top_k=choices, capacity_factor=self.capacity_factor,
+                               capacity_groups=self.capacity_groups, dtype=dtype, training=training,
+                               schedule=self.schedule)
+
+    def _hidden(self, embedding):
+        """The same on all ranks, a multiple of the shards."""
+        shards = self.grid.esp_size
+        if self.hidden is not None:
+            return self.hidden
+        elements = sum(each.numel() for each in self.experts.parameters())
+        return max(1, elements // (2 * embedding * self.num_local_experts)) * shards
+
+    @torch.compiler.disable
+    def _exchange(self, tokens, indices, weights):
+        if tokens.device.type != "cpu":
+            raise NotImplementedError(f"moeccl.torch.MoE serves tensors on CPUs; the tokens are on {tokens.device}")
+        if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
+            raise ValueError(f"indices are {tuple(indices.shape)} and weights {tuple(weights.shape)}; both must be "
+                             f"[tokens, k], of {len(tokens)} tokens")
+        dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
+        layer = self._layer(tokens, indices.shape[1], dtype)
+        # Whatever needs gradients on this rank, all ranks go through the backward pass.
+        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        rows, anchor, ticket, begins = _Begin.apply(tokens.to(dtype), weights.to(dtype), anchor, indices, layer,
+                                                    self._scale)
+        results = self._run_experts(rows.to(tokens.dtype), begins)
+        return _End.apply(anchor, ticket, self, self._scale, *results).to(tokens.dtype)
+
+    def _run_experts(self, rows, begins):
+        if not isinstance(self.experts, torch.nn.ModuleList):
+            return [self.experts(rows, begins)]
+        sizes = [end - begin for begin, end in zip(begins, begins[1:])]
+        return [expert(part) for expert, part in zip(self.experts, rows.split(sizes))]
+
+    def _note_backward(self):
+        """Called in each backward pass, maybe by several forward passes of it."""
+        task = torch._C._current_graph_task_id()
+        if task != self._noted:
+            self._noted = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+
+    def _after_backward(self):
+        self._noted = None
+        trained = [each for each in self.experts.parameters() if each.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._replicas is not None and self._averages and trained:
+            self._replicas.average([each.grad for each in trained])
+
+
+def exclude_experts(model):
+    """Tells DistributedDataParallel to leave out the experts of the model's MoE layers, which average their own.
+
+        model = DistributedDataParallel(moeccl.torch.exclude_experts(model))
+    """
+    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    for name, module in model.named_modules():
+        if isinstance(module, MoE):
+            prefix = f"{name}.experts" if name else "experts"
+            for tensors in (module.experts.named_parameters(prefix), module.experts.named_buffers(prefix)):
+                ignored.update(each for each, _ in tensors)
+    torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    return model

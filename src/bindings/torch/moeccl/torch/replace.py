@@ -1,0 +1,105 @@
+"""One line for models that are there: their MoE blocks keep gate, experts and all else, moeccl moves the tokens."""
+
+import torch
+
+from .moe import MoE, exclude_experts
+
+
+class _RoutedExperts(torch.nn.Module):
+    """Experts of transformers: one module with the parameters of all, called with tokens, indices and weights."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, rows, begins):
+        counts = torch.tensor([end - begin for begin, end in zip(begins, begins[1:])])
+        index = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        # Each row has one expert and counts once; the layer knows the weights.
+        return self.module(rows, index[:, None], rows.new_ones(len(rows), 1))
+
+
+def _is_routed_experts(module):
+    parameters = dict(module.named_parameters(recurse=False))
+    number = getattr(module, "num_experts", None)
+    return {"gate_up_proj", "down_proj"} <= set(parameters) and all(len(each) == number for each in parameters.values())
+
+
+def _keep(module, first, last):
+    """Leaves experts first to last - 1 in a module of transformers."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        part = torch.nn.Parameter(parameter.detach()[first:last].clone(), parameter.requires_grad)
+        setattr(module, name, part)
+    module.num_experts = last - first
+
+
+def _replace(model, what, make):
+    found = [(name, module) for name, module in model.named_modules() if what(module)]
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no such block")
+    for name, module in found:
+        parent, _, own = name.rpartition(".")
+        if not name:
+            raise ValueError("pass the model that has the block, not the block")
+        setattr(model.get_submodule(parent), own, make(module))
+    return exclude_experts(model)
+
+
+def replace_transformers(model, **options):
+    """Spreads the experts of a model of Hugging Face transformers (Mixtral, Qwen-MoE, OLMoE and all others whose
+    experts are called with tokens, indices and weights), version 5 and later, over ranks.
+
+        model = moeccl.torch.replace_transformers(model)
+
+    Every rank brings the same model. Each keeps the parameters of its own experts, unchanged, in its own modules;
+    gates, shared experts and all else stay as they are. Make optimisers and DistributedDataParallel afterwards: that
+    leaves out the experts. options: of MoE, but for experts, gate and num_experts; not esp_size.
+    """
+    if options.get("esp_size", 1) != 1:
+        raise ValueError("experts of transformers are not cut into shards; esp_size must be 1")
+
+    def make(module):
+        number = module.num_experts
+        layer = MoE(_RoutedExperts(module), num_experts=number, **options)
+        first = layer.grid.ep_rank * layer.num_local_experts
+        _keep(module, first, first + layer.num_local_experts)
+        return layer
+
+    return _replace(model, _is_routed_experts, make)
+
+
+class _DeepSpeedLayer(torch.nn.Module):
+    """In the place of DeepSpeed's MOELayer."""
+
+    def __init__(self, layer, options):
+        super().__init__()
+        self.gate, self.experts = layer.gate, layer.experts  # by their names there, for checkpoints and the engine
+        self.ep_group, self.ep_size, self.num_local_experts = layer.ep_group, layer.ep_size, layer.num_local_experts
+        moe = MoE(layer.experts.deepspeed_experts, group=layer.ep_group, gradients=None, **options)
+        object.__setattr__(self, "moe", moe)  # has no parameters but the experts'
+
+    def forward(self, tokens, used_token=None):
+        flat = tokens.reshape(-1, tokens.shape[-1])
+        self.l_aux, _, _, indices, _, weights, self.exp_counts = self.gate(flat, used_token, True)
+        return self.moe(flat, indices.t(), weights.t()).reshape(tokens.shape)
+
+
+def replace_deepspeed(model, **options):
+    """Puts a layer of moeccl's in the place of each MOELayer of DeepSpeed, around its own gate and experts.
+
+        model = moeccl.torch.replace_deepspeed(model)
+
+    Call it when DeepSpeed has made its expert groups: behind deepspeed.initialize (for engine.module), or behind
+    set_deepspeed_parallelism. Capacity, drops and the auxiliary loss are the gate's, and outputs DeepSpeed's. Rows
+    that DeepSpeed sends for padding are not sent. Averaging gradients stays DeepSpeed's. options: of MoE: mp_size,
+    esp_size, order, schedule, tokens.
+    """
+
+    def make(layer):
+        if layer.ep_group is None:
+            raise ValueError("DeepSpeed has made no expert groups yet; call replace_deepspeed behind "
+                             "deepspeed.initialize or set_deepspeed_parallelism")
+        return _DeepSpeedLayer(layer, options)
+
+    return _replace(model, lambda module: type(module).__name__ == "MOELayer"
+                    and hasattr(module, "ep_group") and hasattr(module.experts, "deepspeed_experts"), make)

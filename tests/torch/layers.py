@@ -1,0 +1,466 @@
+"""moeccl.torch.MoE on several ranks against the same layer in one process.
+
+    torchrun --nproc-per-node 4 tests/torch/layers.py [CHECK...]
+
+Every rank runs every check; the first difference ends the job with an error.
+"""
+
+import gc
+import math
+
+import torch
+import torch.distributed as dist
+from harness import check, main, raises
+from torch.utils.checkpoint import checkpoint
+
+import moeccl.torch
+from moeccl import _C
+
+EMBEDDING, HIDDEN = 12, 20
+
+
+class Expert(torch.nn.Module):
+    """One shard of an expert; shards add up to the whole."""
+
+    def __init__(self, number, shards=1, shard=0, dtype=torch.float64):
+        super().__init__()
+        generator = torch.Generator().manual_seed(number)
+        w1 = torch.randn(EMBEDDING, HIDDEN, generator=generator, dtype=torch.float64) / 3
+        w2 = torch.randn(HIDDEN, EMBEDDING, generator=generator, dtype=torch.float64) / 3
+        own = slice(shard * HIDDEN // shards, (shard + 1) * HIDDEN // shards)
+        self.w1 = torch.nn.Parameter(w1[:, own].to(dtype, copy=True))
+        self.w2 = torch.nn.Parameter(w2[own].to(dtype, copy=True))
+
+    def forward(self, rows):
+        return torch.nn.functional.gelu(rows @ self.w1) @ self.w2
+
+
+class Batched(torch.nn.Module):
+    """Several experts that take all rows at once; those without rows do nothing."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.each = torch.nn.ModuleList(experts)
+
+    def forward(self, rows, begins):
+        parts = [expert(rows[begin:end]) for expert, begin, end in zip(self.each, begins, begins[1:]) if end > begin]
+        return torch.cat(parts) if parts else torch.zeros_like(rows)
+
+
+def random(shape, *salt, dtype=torch.float64):
+    seed = 0
+    for each in salt:
+        seed = seed * 1009 + each + 1
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def places(indices, experts, factor, groups, unit):
+    """Which choices find a place: first choices before second ones, in the order of tokens of a capacity group."""
+    tokens, choices = indices.shape
+    padded = -(-tokens // unit) * unit
+    capacity = min(padded, -(-math.ceil(choices * factor * tokens / experts * (1 - 1e-12)) // unit) * unit)
+    kept = torch.zeros_like(indices, dtype=torch.bool)
+    for group in range(groups):
+        used = [0] * experts
+        for choice in range(choices):
+            for token in range(group * padded // groups, min(tokens, (group + 1) * padded // groups)):
+                expert = indices[token, choice]
+                if expert >= 0 and used[expert] < capacity // groups:
+                    used[expert] += 1
+                    kept[token, choice] = True
+    return kept
+
+
+def one_process(experts, tokens, indices, weights, kept=None):
+    """The layer on one batch, choice by choice."""
+    output = torch.zeros_like(tokens)
+    for number, expert in enumerate(experts):
+        for choice in range(indices.shape[1]):
+            chosen = indices[:, choice] == number
+            if kept is not None:
+                chosen = chosen & kept[:, choice]
+            at = chosen.nonzero().flatten()
+            output = output.index_add(0, at, weights[at, choice, None] * expert(tokens[at]))
+    return output
+
+
+class Case:
+    """A layer on this grid, and what must come of it."""
+
+    def __init__(self, experts=8, top_k=2, dtype=torch.float64, tokens=None, batched=False, gate="logits", **options):
+        self.dtype, self.top_k, self.number = dtype, top_k, experts
+        self.options = options
+        mp, esp = options.get("mp_size", 1), options.get("esp_size", 1)
+        ep = options.get("ep_size") or WORLD // esp
+        self.mp, self.batch, self.batches = mp, RANK // mp, WORLD // mp
+        self.counts = tokens or [30] * self.batches
+        at = RANK % (ep * esp)
+        ep_rank, shard = (at // esp, at % esp) if options.get("order", "esp") == "esp" else (at % ep, at // ep)
+        local = experts // ep
+        self.shard, self.first = (esp, shard), ep_rank * local
+        mine = [Expert(each, esp, shard, dtype) for each in range(self.first, self.first + local)]
+        self.whole = [Expert(each) for each in range(experts)]
+        self.gate = torch.nn.Linear(EMBEDDING, experts, bias=False, dtype=dtype)
+        self.gate.weight.data = random((experts, EMBEDDING), 5, dtype=dtype)
+        self.form = gate
+        self.layer = moeccl.torch.MoE(Batched(mine) if batched else torch.nn.ModuleList(mine), self.route, top_k=top_k,
+                                      num_experts=experts, **options)
+
+    def route(self, tokens):
+        logits = self.gate(tokens)
+        if self.form == "logits":
+            return logits
+        weights, indices = torch.softmax(logits, -1).topk(self.top_k, -1)
+        indices = indices.to(torch.int32)
+        if self.form == "dropped":
+            indices = indices.masked_fill((indices + torch.arange(len(tokens))[:, None]) % 3 == 0, -1)
+        return {"pair": (indices, weights), "dropped": (weights, indices), "router": (logits, weights, indices)}[
+            self.form]
+
+    def tokens(self, batch, salt):
+        return random((self.counts[batch], EMBEDDING), batch, salt, dtype=self.dtype).requires_grad_()
+
+    def target(self, batch, salt):
+        return random((self.counts[batch], EMBEDDING), batch, salt, 7, dtype=self.dtype)
+
+    def step(self, salt=0, call=None):
+        """Output, loss and tokens of this rank."""
+        tokens = self.tokens(self.batch, salt)
+        output = (call or self.layer)(tokens)
+        return output, (output * self.target(self.batch, salt)).sum() / 10, tokens
+
+    def expected(self, batch, salt=0):
+        """The same of one process, in float64."""
+        tokens = self.tokens(batch, salt).detach().double().requires_grad_()
+        gate, self.gate = self.gate, self.gate64
+        routing = self.route(tokens)
+        self.gate = gate
+        if self.form == "logits":
+            weights, indices = torch.softmax(routing, -1).topk(self.top_k, -1)
+            weights = weights / weights.sum(-1, keepdim=True) if self.top_k > 1 else weights
+        elif self.form == "dropped":
+            weights, indices = routing
+        else:
+            indices, weights = routing[:2] if self.form == "pair" else (routing[2], routing[1])
+        kept = None
+        factor = self.options.get("capacity_factor")
+        if factor is not None:
+            groups = self.options.get("capacity_groups") or self.mp
+            kept = places(indices, self.number, factor, groups, math.lcm(groups, self.mp))
+            self.dropped = int((~kept).sum())
+        output = one_process(self.whole, tokens, indices, weights, kept)
+        return output, (output * self.target(batch, salt).double()).sum() / 10, tokens
+
+    def compare(self, outputs, tokens, salts=(0,)):
+        """Outputs and all gradients, of one step of several passes."""
+        self.gate64 = torch.nn.Linear(EMBEDDING, self.number, bias=False, dtype=torch.float64)
+        self.gate64.weight.data = self.gate.weight.data.double()
+        gate = torch.zeros_like(self.gate64.weight)
+        for expert in self.whole:
+            expert.zero_grad()
+        for batch in range(self.batches):
+            for place, salt in enumerate(salts):
+                want, loss, theirs = self.expected(batch, salt)
+                if batch == self.batch:
+                    # Its own loss alone reaches a rank's tokens and gate.
+                    of_tokens, of_gate = torch.autograd.grad(loss, (theirs, self.gate64.weight), retain_graph=True)
+                    self.close(outputs[place], want, "output")
+                    self.close(tokens[place].grad, of_tokens, "gradient of tokens")
+                    gate += of_gate
+                (loss / self.batches).backward()
+        self.close(self.gate.weight.grad, gate, "gradient of the gate")
+        self.compare_experts()
+
+    def compare_experts(self):
+        shards, shard = self.shard
+        own = slice(shard * HIDDEN // shards, (shard + 1) * HIDDEN // shards)
+        modules = self.layer.experts.each if isinstance(self.layer.experts, Batched) else self.layer.experts
+        for place, expert in enumerate(modules):
+            whole = self.whole[self.first + place]
+            for name, cut in (("w1", (slice(None), own)), ("w2", (own,))):
+                want = getattr(whole, name).grad
+                want = torch.zeros_like(getattr(whole, name)) if want is None else want
+                self.close(getattr(expert, name).grad, want[cut], f"gradient of {name} of expert {self.first + place}")
+
+    def close(self, ours, theirs, what):
+        assert ours is not None and ours.dtype == self.dtype, f"rank {RANK}: {what}"
+        bound = {torch.float64: 1e-11, torch.float32: 2e-4, torch.bfloat16: 0.06}[self.dtype]
+        theirs = theirs.detach()
+        off = (ours.detach().double() - theirs).abs().max().item() if ours.numel() else 0
+        size = theirs.abs().max().item() if ours.numel() else 0
+        assert ours.shape == theirs.shape and off <= bound * (1 + size), f"rank {RANK}: {what} is off by {off} of {size}"
+
+
+def run(case, salts=(0,), call=None):
+    """All forward passes, then all backward passes, and the comparison."""
+    steps = [case.step(salt, call) for salt in salts]
+    for _, loss, _ in steps:
+        loss.backward()
+    case.compare([output for output, _, _ in steps], [tokens for _, _, tokens in steps], salts)
+    return case
+
+
+@check
+def every_grid_and_schedule():
+    names = set()
+    for dtype in (torch.float64, torch.float32):
+        for mp, esp in ((1, 1), (1, 2), (2, 1), (2, 2), (WORLD, 1)):
+            for factor in (None, 1.0):
+                for schedule in ("auto", "baseline", "S1", "S2", "PPMoE"):
+                    if (schedule == "baseline" and mp > 1) or (schedule == "S2" and factor is None) \
+                            or (schedule == "PPMoE" and mp != WORLD) or (dtype == torch.float32 and schedule != "auto"):
+                        continue
+                    case = run(Case(dtype=dtype, mp_size=mp, esp_size=esp, schedule=schedule, capacity_factor=factor))
+                    used = list(case.layer._layers.values())[-1].schedule()
+                    assert schedule in ("auto", used), used
+                    names.add(used)
+                    assert factor is None or case.dropped > 0
+    assert names == {"baseline", "S1", "S2", "PPMoE"}, names
+
+
+@check
+def gates_and_experts_of_all_kinds():
+    for gate in ("logits", "pair", "dropped", "router"):
+        for batched in (False, True):
+            run(Case(gate=gate, batched=batched, order="ep", esp_size=2))
+    run(Case(top_k=1))
+    run(Case(experts=WORLD * 3, top_k=5))
+    run(Case(gate="dropped", capacity_factor=0.8, mp_size=2, capacity_groups=4, schedule="S1"))
+    # A layer without gate.
+    tokens = random((5, EMBEDDING), RANK)
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([Expert(RANK)]))
+    indices, weights = torch.full((5, 1), (RANK + 1) % WORLD), torch.full((5, 1), 0.5, dtype=torch.float64)
+    assert torch.allclose(layer(tokens, indices, weights), 0.5 * Expert((RANK + 1) % WORLD)(tokens))
+
+
+@check
+def replicas_are_averaged():
+    case = Case(experts=4, ep_size=2)
+    assert case.layer.grid.replicas == WORLD // 2
+    run(case)
+    case = Case(experts=4, ep_size=1, esp_size=2, mp_size=2)
+    run(case)
+    # Two backward passes add up, averaged once each or once at the end.
+    for both in (True, False):
+        case = Case(experts=4, ep_size=2)
+        steps = [case.step(salt) for salt in (0, 1)]
+        if both:
+            steps[0][1].backward()
+        else:
+            with case.layer.no_sync():
+                steps[0][1].backward()
+        steps[1][1].backward()
+        case.compare([each[0] for each in steps], [each[2] for each in steps], (0, 1))
+    # Parameters that differed become those of the first replica.
+    experts = torch.nn.ModuleList([Expert(100 + RANK)])
+    layer = moeccl.torch.MoE(experts, ep_size=1, num_experts=1)
+    assert torch.equal(layer.experts[0].w1, Expert(100).w1)
+    # The sum of the losses.
+    case = Case(experts=4, ep_size=2, gradients="sum")
+    _, loss, tokens = case.step()
+    loss.backward()
+    case.gate64 = case.gate
+    for batch in range(case.batches):
+        case.expected(batch)[1].backward()
+    case.compare_experts()
+
+
+@check
+def empty_and_uneven_ranks():
+    for factor in (None, 8.0):
+        for counts in ([30] * (WORLD - 1) + [0], [7 * rank % 31 for rank in range(WORLD)], [0] * WORLD):
+            run(Case(tokens=counts, capacity_factor=factor))
+        run(Case(tokens=[(5 * rank) % 17 for rank in range(WORLD // 2)], mp_size=2, capacity_factor=factor))
+    # Where the most is known beforehand nothing is said before a pass.
+    experts = torch.nn.ModuleList([Expert(RANK)])
+    layer = moeccl.torch.MoE(experts, tokens=40)
+    for count in (RANK, 40, 0):
+        indices, weights = torch.full((count, 1), RANK), torch.ones(count, 1, dtype=torch.float64)
+        tokens = random((count, EMBEDDING), RANK)
+        assert torch.allclose(layer(tokens, indices, weights), experts[0](tokens))
+    assert len(layer._layers) == 1
+    raises(lambda: layer(random((41, EMBEDDING), 0), torch.zeros(41, 1, dtype=torch.int64), torch.ones(41, 1)), "41", "40")
+    # All tokens go to one expert, of the last rank, and it alone is trained. All take part all the same.
+    for experts in (torch.nn.ModuleList([Expert(RANK)]), Batched([Expert(RANK)])):
+        layer = moeccl.torch.MoE(experts.requires_grad_(RANK == WORLD - 1), num_experts=WORLD)
+        tokens = random((50, EMBEDDING), RANK)
+        layer(tokens, torch.full((50, 1), WORLD - 1), torch.ones(50, 1, dtype=torch.float64)).sum().backward()
+        for each in layer.experts.parameters():
+            assert (each.grad is not None and each.grad.abs().sum() > 0) == (RANK == WORLD - 1)
+        # Experts without rows have gradients, as in one process.
+        layer.experts.requires_grad_().zero_grad()
+        layer(tokens, torch.full((50, 1), 0), torch.ones(50, 1, dtype=torch.float64)).sum().backward()
+        for each in layer.experts.parameters():
+            assert (each.grad.abs().sum() > 0) == (RANK == 0)
+    # Layers for many numbers of tokens are few.
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
+    for count in range(1000, 1060):
+        count += RANK
+        layer(random((count, EMBEDDING), 0), torch.zeros(count, 1), torch.ones(count, 1))
+    assert len(layer._layers) <= 2, layer._layers.keys()
+
+
+@check
+def passes_in_flight():
+    case = Case(mp_size=2)
+    gc.collect()
+    before = _C.open_passes()
+    steps = [case.step(salt) for salt in range(3)]
+    assert _C.open_passes() == before + 3
+    for index in (1, 0, 2):
+        steps[index][1].backward(retain_graph=index == 1)
+    outputs, tokens = [each[0].detach() for each in steps], [each[2] for each in steps]
+    case.compare(outputs, tokens, range(3))
+    # Once more through the graph that was kept.
+    for each in (*case.layer.parameters(), case.gate.weight, tokens[1]):
+        each.grad = None
+    steps[1][1].backward()
+    case.compare(outputs[1:2], tokens[1:2], (1,))
+    del steps
+    gc.collect()
+    assert _C.open_passes() == before, _C.open_passes()
+    with torch.no_grad():
+        case.step()
+    assert _C.open_passes() == before
+
+
+@check
+def activation_checkpointing():
+    for reentrant in (False, True):
+        case = Case(gate="pair")
+        gc.collect()
+        before = _C.open_passes()
+
+        def call(tokens):
+            return checkpoint(case.layer, tokens, use_reentrant=reentrant)
+
+        steps = [case.step(salt, call) for salt in range(2)]
+        # What is saved of a pass is dropped with all else.
+        assert _C.open_passes() == before, _C.open_passes() - before
+        for _, loss, _ in steps:
+            loss.backward()
+        case.compare([each[0] for each in steps], [each[2] for each in steps], range(2))
+    # Tensors that were saved may be made again, not moved.
+    case = Case()
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+        _, loss, _ = case.step()
+    gc.collect()
+    raises(loss.backward, "gone")
+
+
+@check
+def distributed_data_parallel():
+    for ep_size in (WORLD, 2):
+        torch.manual_seed(3)
+        case = Case(experts=WORLD * 2, ep_size=ep_size, gate="pair")
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gate, self.layer = case.gate, case.layer
+                self.last = torch.nn.Linear(EMBEDDING, EMBEDDING, dtype=torch.float64)
+
+            def forward(self, tokens):
+                return self.last(tokens + self.layer(tokens))
+
+        # One process, whose layer sees all tokens.
+        model = Model()
+        gate = torch.nn.Linear(EMBEDDING, case.number, bias=False, dtype=torch.float64)
+        last = torch.nn.Linear(EMBEDDING, EMBEDDING, dtype=torch.float64)
+        last.load_state_dict(model.last.state_dict())
+        gate.load_state_dict(case.gate.state_dict())
+        theirs = [*gate.parameters(), *last.parameters(), *(each for expert in case.whole for each in expert.parameters())]
+        parallel = torch.nn.parallel.DistributedDataParallel(moeccl.torch.exclude_experts(model))
+        ours = torch.optim.Adam(parallel.parameters(), 1e-2)
+        other = torch.optim.Adam(theirs, 1e-2)
+        for step in range(5):
+            ours.zero_grad()
+            parallel(case.tokens(case.batch, step)).square().mean().backward()
+            ours.step()
+            other.zero_grad()
+            for batch in range(case.batches):
+                tokens = case.tokens(batch, step)
+                weights, indices = torch.softmax(gate(tokens), -1).topk(case.top_k, -1)
+                (last(tokens + one_process(case.whole, tokens, indices, weights)).square().mean() / case.batches).backward()
+            other.step()
+        case.close(model.last.weight, last.weight, "a parameter beside the layer")
+        case.close(case.gate.weight, gate.weight, "the gate")
+        for place, expert in enumerate(case.layer.experts):
+            case.close(expert.w1, case.whole[case.first + place].w1, "an expert")
+
+
+@check
+def other_types():
+    case = Case(dtype=torch.bfloat16)
+    output, loss, tokens = case.step()
+    loss.backward()
+    assert output.dtype == tokens.grad.dtype == case.layer.experts[0].w1.grad.dtype == torch.bfloat16
+    # What the experts get is what the tokens were, and their result is rounded once.
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
+    indices = torch.full((len(tokens), 1), (RANK + 1) % WORLD)
+    assert torch.equal(layer(tokens, indices, torch.ones(len(tokens), 1)), tokens)
+    wrong = Case(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, loss, _ = wrong.step()
+    loss.backward()
+    assert output.dtype == torch.float32 and wrong.layer.experts[0].w1.grad.dtype == torch.float32
+
+
+@check
+def compiled_models():
+    case = Case(gate="pair")
+    compiled = torch.compile(lambda tokens: case.layer(tokens * 1.0) + 0.0, backend="aot_eager")
+    run(case, (0, 1), compiled)
+
+
+@check
+def prediction_and_explanation():
+    case = run(Case())
+    text = case.layer.explain()
+    assert "baseline" in text and "The layer follows" in text, text
+    choices = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, mp_size=2,
+                                  capacity_factor=1.0)
+    assert [each.schedule for each in choices] and choices[0].seconds <= choices[-1].seconds
+    assert {each.schedule for each in choices} == {"S1", "S2"}, choices
+    text = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, explain=True)
+    assert "S1" in text
+    raises(lambda: moeccl.torch.select(nodes=[4, 3], experts=16, top_k=2, embedding=512, hidden=8, tokens=1), "7")
+
+
+@check
+def wrong_use_is_told():
+    experts = torch.nn.ModuleList([Expert(RANK)])
+    raises(lambda: moeccl.torch.MoE(experts, ep_size=3 if WORLD % 3 else 5), "ep_size", str(WORLD))
+    raises(lambda: moeccl.torch.MoE(experts, mp_size=WORLD * 2), "mp_size")
+    raises(lambda: moeccl.torch.MoE(experts, num_experts=WORLD + 1), "num_experts")
+    raises(lambda: moeccl.torch.MoE(experts, num_experts=2 * WORLD), "1 experts")
+    raises(lambda: moeccl.torch.MoE(Expert(0)), "num_experts")
+    raises(lambda: moeccl.torch.MoE(experts, capacity_factor=-1), "capacity_factor")
+    raises(lambda: moeccl.torch.MoE(experts, gradients="none"), "gradients")
+    raises(lambda: moeccl.torch.MoE(experts, order="mp"), "order")
+    layer = moeccl.torch.MoE(experts)
+    tokens, indices, weights = random((3, EMBEDDING), 1), torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1)
+    raises(lambda: layer(tokens), "no gate")
+    raises(lambda: layer(tokens, indices[:2], weights), "indices")
+    raises(lambda: layer(tokens, torch.full((3, 1), WORLD), weights), str(WORLD - 1))
+    raises(lambda: moeccl.torch.MoE(experts).explain(), "explain")
+    raises(lambda: moeccl.torch.MoE(experts, schedule="S9")(tokens, indices, weights), "S9", "PPMoE")
+    raises(lambda: moeccl.torch.MoE(experts, schedule="S2")(tokens, indices, weights), "S2")
+    # What ranks do not agree on is told on all of them, before anything is sent.
+    raises(lambda: layer(random((3, EMBEDDING + (RANK == 1)), 1), indices, weights), "rank 1", "elements")
+    mp = moeccl.torch.MoE(experts, mp_size=2)
+    count = 2 + (RANK == 1)
+    raises(lambda: mp(random((count, EMBEDDING), 1), torch.zeros(count, 1), torch.ones(count, 1)), "rank 1", "MP group")
+    wrong = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Linear(EMBEDDING, 3).double()]))
+    raises(lambda: wrong(tokens, indices, weights), "rows of 12")
+    # The layer works after all that.
+    assert torch.allclose(layer(tokens, indices + RANK, weights.double()), experts[0](tokens))
+
+
+def start():
+    global WORLD, RANK
+    RANK, WORLD = dist.get_rank(), dist.get_world_size()
+
+
+if __name__ == "__main__":
+    main(start)
