@@ -41,6 +41,9 @@ struct Algorithm {
   std::string_view name;         // "hierarchical"
   std::string_view description;  // one line
   AlgorithmFunction plan;
+  // An executor may have a function of its own for it, which it calls in place of the plan. On
+  // hosts none has.
+  bool native;
 };
 
 // How a collective is to be done. All ranks choose the same.

@@ -1,6 +1,7 @@
 // Copies of equally spaced blocks: packing, unpacking and transposing layouts are all this.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,9 +26,18 @@ struct BlockCopy {
 
 namespace cuda {
 
-// As copyBlocks, all of them at once on a stream of the GPU, whose addresses they are: in one
-// kernel for every 40. No target of one overlaps what another reads or writes. Throws Error.
+// As copyBlocks, all of them at once on a stream of the GPU, whose addresses they are. No target of
+// one overlaps what another reads or writes. Throws Error.
 void copyBlocks(std::span<const BlockCopy> copies, void* stream);
+
+// How many copies one kernel does: their arguments fill the 4 KiB that all drivers take, and a
+// single block has fewer.
+inline constexpr std::size_t kMostCopies = 40, kMostSingle = 126;
+inline std::size_t copiesPerLaunch(std::span<const BlockCopy> copies) {
+  const bool single =
+      std::ranges::all_of(copies, [](const BlockCopy& copy) { return copy.count <= 1; });
+  return single && copies.size() > kMostCopies ? kMostSingle : kMostCopies;
+}
 
 }  // namespace cuda
 }  // namespace moeccl

@@ -29,11 +29,11 @@ struct TiledCopy {
   std::uint32_t tileItems;  // items of a row in a tile
   std::uint32_t width;
 
-  std::uint64_t tiles() const { return (rows + tileRows - 1) / tileRows * rowTiles; }
+  MOECCL_DEVICE std::uint64_t tiles() const { return (rows + tileRows - 1) / tileRows * rowTiles; }
 };
 
 // Nothing to copy has no tile.
-inline TiledCopy tiled(const BlockCopy& copy) {
+MOECCL_DEVICE inline TiledCopy tiled(const BlockCopy& copy) {
   TiledCopy result{copy.dst, copy.dstStride, copy.src, copy.srcStride, 0, 0, 0, 1, 1, 1, 1};
   std::uint64_t bytes = copy.bytes, rows = copy.count < 0 ? 0 : copy.count;
   const bool itself = copy.dst == copy.src && (copy.dstStride == copy.srcStride || rows == 1);
@@ -90,21 +90,50 @@ MOECCL_DEVICE void copyPart(const TiledCopy& copy, std::uint64_t tile, std::uint
 
 template <int kCopies>
 struct CopyBatch {
+  static constexpr int kMost = kCopies;
   TiledCopy copies[kCopies];
   std::uint64_t ends[kCopies];  // where each copy's tiles end
   std::uint32_t count = 0;
 
-  void add(const TiledCopy& copy) {
-    copies[count] = copy;
-    ends[count] = (count == 0 ? 0 : ends[count - 1]) + copy.tiles();
+  void add(const BlockCopy& copy) {
+    const TiledCopy next = tiled(copy);
+    if (next.tiles() == 0) return;
+    copies[count] = next;
+    ends[count] = (count == 0 ? 0 : ends[count - 1]) + next.tiles();
     ++count;
   }
   std::uint64_t tiles() const { return count == 0 ? 0 : ends[count - 1]; }
+  MOECCL_DEVICE const TiledCopy& at(std::uint32_t copy) const { return copies[copy]; }
 };
 
+// Copies of one block each; threads find out themselves how such a one is spread.
 template <int kCopies>
-MOECCL_DEVICE void copyPart(const CopyBatch<kCopies>& batch, std::uint64_t tile,
-                            std::uint32_t thread) {
+struct SingleBatch {
+  static constexpr int kMost = kCopies;
+  struct Single {
+    std::byte* dst;
+    const std::byte* src;
+    std::uint64_t bytes;
+  };
+  Single copies[kCopies];
+  std::uint64_t ends[kCopies];
+  std::uint32_t count = 0;
+
+  void add(const BlockCopy& copy) {
+    const std::uint64_t tiles = tiled(copy).tiles();
+    if (tiles == 0) return;
+    copies[count] = {copy.dst, copy.src, copy.bytes};
+    ends[count] = (count == 0 ? 0 : ends[count - 1]) + tiles;
+    ++count;
+  }
+  std::uint64_t tiles() const { return count == 0 ? 0 : ends[count - 1]; }
+  MOECCL_DEVICE TiledCopy at(std::uint32_t copy) const {
+    return tiled({copies[copy].dst, 0, copies[copy].src, 0, copies[copy].bytes, 1});
+  }
+};
+
+template <typename Batch>
+MOECCL_DEVICE void copyPart(const Batch& batch, std::uint64_t tile, std::uint32_t thread) {
   std::uint32_t low = 0, high = batch.count - 1;  // the first copy that ends behind the tile
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
@@ -113,7 +142,7 @@ MOECCL_DEVICE void copyPart(const CopyBatch<kCopies>& batch, std::uint64_t tile,
     else
       low = middle + 1;
   }
-  const TiledCopy& copy = batch.copies[low];
+  const TiledCopy& copy = batch.at(low);
   const std::uint64_t first = low == 0 ? 0 : batch.ends[low - 1];
   withWidth(copy.width,
             [&]<typename Access>(Access) { copyPart<Access>(copy, tile - first, thread); });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/device.h"
 #include "moeccl/moeccl.h"
 
 namespace moeccl {
@@ -50,6 +51,17 @@ template <typename Real>
 void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
+
+// Where it is written how many choices each expert has, in blocks of `block` experts that begin
+// `distance` apart; nowhere where `counts` is null.
+struct ExpertCounts {
+  std::int64_t* counts = nullptr;
+  std::int64_t block = 1, distance = 1;
+
+  MOECCL_DEVICE void set(std::int64_t expert, std::int64_t count) const {
+    if (counts != nullptr) counts[expert / block * distance + expert % block] = count;
+  }
+};
 
 // Without places between: the choices that have one, expert by expert, each choice by its index in
 // [tokens][choices], in token order. begins [experts + 1]: where each expert's are in `listed`,
@@ -106,8 +118,8 @@ void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
 // many bytes, begins at a multiple of 8 and is free again when the stream is past the call.
 std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts);
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
-                  void* stream);
+                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
+                  std::span<std::byte> workspace, void* stream);
 
 // The choices that have positions from `begin` on, `count` of them: row i of a matrix belongs to
 // position begin + i.

@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     listKernel(Entries entries, const std::int64_t* sums, std::int64_t* counts,
-               std::int64_t* begins, std::int64_t* listed, std::int64_t* positions) {
+               std::int64_t* begins, std::int64_t* listed, std::int64_t* positions,
+               ExpertCounts experts) {
   for (std::int64_t chunk = warpInGrid(); chunk < entries.chunks(); chunk += gridDim.x * kWarps)
     rankChunk(Warp{}, entries, chunk, sums, counts,
               [&](std::int64_t at, std::int32_t, std::int64_t rank) {
@@ -58,8 +59,10 @@ __global__ void __launch_bounds__(kThreads)
                 if (rank >= 0) listed[rank] = at;
               });
   for (std::int64_t e = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; e <= entries.expertCount;
-       e += std::int64_t{gridDim.x} * kThreads)
+       e += std::int64_t{gridDim.x} * kThreads) {
     begins[e] = firstRank(entries, 0, e, sums);
+    if (e < entries.expertCount) experts.set(e, rankCount(entries, 0, e, sums));
+  }
 }
 
 unsigned warpGrid(std::int64_t warps) {
@@ -137,12 +140,12 @@ std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
 }
 
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
-                  void* stream) {
+                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
+                  std::span<std::byte> workspace, void* stream) {
   const Entries entries = entriesOf(choices, experts);
   const Ranks ranks(entries, workspace.data(), workspace.size(), streamOf(stream));
   launchKernel("listing choices by expert", listKernel, warpGrid(entries.chunks()), kThreads,
-               stream, entries, ranks.sums, ranks.counts, begins, listed, positions);
+               stream, entries, ranks.sums, ranks.counts, begins, listed, positions, counts);
 }
 
 }  // namespace moeccl::cuda

@@ -35,12 +35,14 @@ struct alignas(16) Vector<16> {
 // The largest power of two, 16 at most, that divides all of them. For strides: the sign does not
 // matter.
 template <typename... Rest>
-int widthOf(std::uint64_t first, Rest... rest) {
+MOECCL_DEVICE int widthOf(std::uint64_t first, Rest... rest) {
   const std::uint64_t all = (first | ... | static_cast<std::uint64_t>(rest)) | 16;
   return static_cast<int>(all & (~all + 1));
 }
 
-inline std::uint64_t addressOf(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
+MOECCL_DEVICE inline std::uint64_t addressOf(const void* at) {
+  return reinterpret_cast<std::uintptr_t>(at);
+}
 
 // Calls function(Vector<width>{}).
 template <typename Function>

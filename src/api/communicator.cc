@@ -37,7 +37,7 @@ std::shared_ptr<moeccl::CommState> stateOf(std::unique_ptr<moeccl::Communicator>
   state->communicator = std::move(communicator);
   state->model =
       std::make_unique<moeccl::CostModel>(state->communicator->topology(), std::move(profile),
-                                          ranksOnNode, typicalLinks(*state->communicator));
+                                          ranksOnNode, typicalOf(*state->communicator));
   return state;
 }
 

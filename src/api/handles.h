@@ -16,9 +16,8 @@
 namespace moeccl {
 
 // What a communicator's calls are priced by where no profile says more.
-inline const Links& typicalLinks(const Communicator& communicator) {
-  static constexpr Links kHostLinks;
-  return communicator.device() ? kGpuLinks : kHostLinks;
+inline Typical typicalOf(const Communicator& communicator) {
+  return communicator.device() ? kTypicalGpus : Typical{};
 }
 
 struct CommState {

@@ -129,7 +129,7 @@ void adoptProfile(CommState& state, const ProfileSource& source) {
           moecclInvalidUsage,
           stringf("ranks came with different profiles: rank %zu with another than rank 0", rank));
   state.model = std::make_unique<CostModel>(communicator.topology(), std::move(profile),
-                                            state.model->ranksOnNode(), typicalLinks(communicator));
+                                            state.model->ranksOnNode(), typicalOf(communicator));
 }
 
 }  // namespace moeccl

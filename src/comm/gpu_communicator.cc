@@ -38,6 +38,22 @@ Topology discover(Oob& oob, const Settings& settings, Gpu& gpu) {
   return topology;
 }
 
+Gpu::Native nativeOf(Collective collective) {
+  switch (collective) {
+    case Collective::allToAll:
+      return Gpu::Native::allToAll;
+    case Collective::allGather:
+      return Gpu::Native::allGather;
+    case Collective::reduceScatter:
+      return Gpu::Native::reduceScatter;
+    case Collective::allReduce:
+      return Gpu::Native::allReduce;
+    default:
+      throw Error(moecclInternalError,
+                  std::string(nameOf(collective)) + " has no function of NCCL's");
+  }
+}
+
 std::int64_t mostTerms(const Plan& plan) {
   std::int64_t most = 0;
   for (const Op& op : plan.ops)
@@ -148,6 +164,9 @@ void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& p
         nameOf(choice) +
             " is not offered on GPUs: its relays must know how much they will carry, and to "
             "ask would block the stream's caller; linear and pairwise are");
+  if (choice.algorithm->native && !lanes_->gpu().has(nativeOf(choice.algorithm->collective)))
+    throw Error(moecclInvalidUsage, nameOf(choice) + " needs NCCL 2.28, and this is " +
+                                        lanes_->gpu().name() + "; choose another algorithm");
   requireFewTerms(choice, topology_);
 }
 
@@ -201,6 +220,27 @@ void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
   }
 }
 
+// NCCL has not all of our types and operators, and lets a number win against a NaN.
+bool GpuCommunicator::isNative(const Call& call) {
+  if (!call.choice.algorithm->native) return false;
+  const bool reduces =
+      call.collective() == Collective::allReduce || call.collective() == Collective::reduceScatter;
+  const bool sums = call.op == moecclSum || call.op == moecclProd || call.op == moecclAvg;
+  return !reduces || (sums && call.datatype <= moecclBfloat16);
+}
+
+void GpuCommunicator::enqueueNative(const Call& call, void* stream) {
+  const Gpu::Native what = nativeOf(call.collective());
+  const bool moves = what == Gpu::Native::allToAll || what == Gpu::Native::allGather;
+  lanes_->begin(stream, {});
+  lanes_->gpu().run(what, static_cast<const std::byte*>(call.input),
+                    static_cast<std::byte*>(call.output),
+                    moves ? call.blockBytes : call.blockBytes / sizeOf(call.datatype),
+                    moves ? moecclUint8 : call.datatype, call.op == moecclAvg ? moecclSum : call.op,
+                    lanes_->comm(0), stream);
+  lanes_->end(stream);
+}
+
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
   if (!call.isCollective()) return enqueueMessages(call, stream);
@@ -211,7 +251,10 @@ void GpuCommunicator::launch(Call call, void* stream) {
         call.blockBytes, stream);
   const OnDevice here(lanes_->gpu(), lanes_->device());
   try {
-    run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
+    if (isNative(call))
+      enqueueNative(call, stream);
+    else
+      run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
     if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
       lanes_->gpu().divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
   } catch (const RefusedInCapture& e) {

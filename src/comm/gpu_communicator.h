@@ -50,6 +50,9 @@ class GpuCommunicator final : public Communicator {
   // needed for that.
   void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
   void enqueueMessages(const Call& call, void* stream);
+  // Whether NCCL's own function does the call, if its algorithm is that.
+  static bool isNative(const Call& call);
+  void enqueueNative(const Call& call, void* stream);
   NcclRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
   // Notes the first error.

@@ -36,6 +36,13 @@ inline constexpr Links kGpuLinks = {.overheadInNode = 1e-6,
                                     .betaUplink = 0.003e-9,
                                     .betaMemory = 0.0007e-9};
 
+// What is taken for granted of a cluster that nobody has measured.
+struct Typical {
+  Links links = {};
+  bool native = false;  // executors have functions of their own: see Algorithm::native
+};
+inline constexpr Typical kTypicalGpus = {kGpuLinks, true};
+
 inline constexpr std::size_t kLinkCosts = 10;
 inline constexpr std::array<std::pair<const char*, double Links::*>, kLinkCosts> kLinkNames = {{
     {"overheadInNode", &Links::overheadInNode},

@@ -9,6 +9,8 @@ namespace {
 
 // Messages that a rank sends to other nodes at once without their getting in each other's way.
 constexpr double kAlone = 4;
+// Of what it costs to begin a step: the part that is left inside of a kernel that runs already.
+constexpr double kUnderWay = 0.2;
 
 // Blocks that do not lie one after the other are copied before they are sent, or after they came.
 bool scattered(std::span<const Blocks> runs) {
@@ -191,19 +193,25 @@ struct NodePrice::Costs {
   }
   PriceLine work(const Step& step) const {
     const PriceLine once = {
-        step.messagesIn * links.overheadInNode + step.messagesBetween * links.overheadBetween,
+        step.begins *
+            (step.messagesIn * links.overheadInNode + step.messagesBetween * links.overheadBetween),
         step.blocksIn * links.betaInNode + step.blocksBetween * links.betaBetween +
             step.blocksMoved * links.betaMemory};
     return slowdown * once;
   }
   double latency(const Step& step) const {
-    return std::max(step.between ? links.latencyBetween : 0, step.inNode ? links.latencyInNode : 0);
+    return step.begins *
+           std::max(step.between ? links.latencyBetween : 0, step.inNode ? links.latencyInNode : 0);
   }
 };
 
-NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> plans) {
+NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native) {
   Reader reader(*this, topology, node);
   for (const Plan& plan : plans) reader.read(plan);
+  if (native)
+    for (Step& step : steps_)
+      if (std::ranges::any_of(step.after, [](int earlier) { return earlier >= 0; }))
+        step.begins = kUnderWay;
   if (!plans.empty()) blocksBetween_ /= static_cast<double>(plans.size());
 }
 

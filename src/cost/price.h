@@ -52,8 +52,9 @@ struct PriceLine {
 // are taken to be no slower.
 class NodePrice {
  public:
-  // plans[i] is that of the node's i-th rank.
-  NodePrice(const Topology& topology, int node, std::span<const Plan> plans);
+  // plans[i] is that of the node's i-th rank. native: a function of the executor's does the same in
+  // one launch, so that only a rank's first step has the whole cost of beginning.
+  NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native = false);
 
   // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs
   // grow.
@@ -81,6 +82,7 @@ class NodePrice {
     // The latest step of each lane that it waits for, counted from the rank's first; -1: none. In
     // its own lane that is the one before.
     std::array<int, kMaxLanes> after;
+    double begins = 1;  // what of overhead and latency it has
   };
   // What all ranks of the node send through the uplink in one step; the latter, times the messages
   // in each other's way.

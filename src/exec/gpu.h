@@ -104,6 +104,14 @@ class Gpu {
   virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,
                     Stream stream) = 0;
   virtual void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) = 0;
+
+  // NCCL's own collectives, of `count` elements in a block; buffers as moecclAllToAll and its
+  // relatives have them.
+  enum class Native { allToAll, allGather, reduceScatter, allReduce };
+  // Whether this NCCL has it.
+  virtual bool has(Native what) const = 0;
+  virtual void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
+                   moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) = 0;
 };
 
 // A group that is closed whatever happens in it: all that its thread asked of NCCL later would be

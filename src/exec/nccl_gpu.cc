@@ -208,6 +208,33 @@ class NcclGpu final : public Gpu {
           comm);
   }
 
+  bool has(Native what) const override {
+    return what != Native::allToAll || nccl_.ncclAlltoAll != nullptr;
+  }
+  void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
+           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) override {
+    // The values that both have are the same.
+    static_assert(static_cast<int>(ncclBfloat16) == moecclBfloat16 &&
+                  static_cast<int>(ncclUint8) == moecclUint8 &&
+                  static_cast<int>(ncclSum) == moecclSum);
+    const auto type = static_cast<ncclDataType_t>(datatype);
+    const auto sum = static_cast<ncclRedOp_t>(op);
+    const ncclComm_t on = commOf(comm);
+    const cudaStream_t in = streamOf(stream);
+    switch (what) {
+      case Native::allToAll:
+        return check(nccl_.ncclAlltoAll(from, to, count, type, on, in), "ncclAlltoAll", comm);
+      case Native::allGather:
+        return check(nccl_.ncclAllGather(from, to, count, type, on, in), "ncclAllGather", comm);
+      case Native::reduceScatter:
+        return check(nccl_.ncclReduceScatter(from, to, count, type, sum, on, in),
+                     "ncclReduceScatter", comm);
+      case Native::allReduce:
+        return check(nccl_.ncclAllReduce(from, to, count, type, sum, on, in), "ncclAllReduce",
+                     comm);
+    }
+  }
+
  private:
   // Codes up to ncclInProgress are ours too.
   static moecclResult_t resultOf(ncclResult_t result) {

@@ -37,6 +37,7 @@ NcclLibrary openNccl() {
   nccl.function = reinterpret_cast<decltype(nccl.function)>(find(#function));
   MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_FIND)
 #undef MOECCL_NCCL_FIND
+  nccl.ncclAlltoAll = reinterpret_cast<decltype(nccl.ncclAlltoAll)>(dlsym(library, "ncclAlltoAll"));
   if (nccl.ncclGetVersion != nullptr) nccl.ncclGetVersion(&nccl.version);
   if (nccl.version < kOldestNccl || missing != nullptr)
     throw Error(moecclSystemError,

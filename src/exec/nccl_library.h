@@ -25,12 +25,18 @@ inline constexpr int kOldestNccl = NCCL_VERSION(2, 18, 0);
   X(ncclGroupStart)              \
   X(ncclGroupEnd)                \
   X(ncclSend)                    \
-  X(ncclRecv)
+  X(ncclRecv)                    \
+  X(ncclAllGather)               \
+  X(ncclReduceScatter)           \
+  X(ncclAllReduce)
 
 struct NcclLibrary {
 #define MOECCL_NCCL_MEMBER(function) decltype(&::function) function = nullptr;
   MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_MEMBER)
 #undef MOECCL_NCCL_MEMBER
+  // From 2.28 on, else null; whichever header this is compiled with.
+  ncclResult_t (*ncclAlltoAll)(const void*, void*, size_t, ncclDataType_t, ncclComm_t,
+                               cudaStream_t) = nullptr;
   int version = 0;  // as NCCL_VERSION_CODE
 };
 

@@ -69,8 +69,9 @@ class CpuCompute final : public Compute {
   void clear(void* to, std::size_t bytes, moecclStream_t) override {
     std::fill_n(static_cast<std::byte*>(to), bytes, std::byte{0});
   }
-  void copy(void* to, const void* from, std::int64_t count, moecclStream_t) override {
-    std::copy_n(static_cast<const Real*>(from), count, static_cast<Real*>(to));
+  void copyRuns(std::span<const CopiedRun> runs, moecclStream_t) override {
+    for (const CopiedRun& run : runs)
+      std::copy_n(static_cast<const Real*>(run.from), run.count, static_cast<Real*>(run.to));
   }
   void add(void* to, const void* from, std::int64_t count, moecclStream_t) override {
     Real* const sum = static_cast<Real*>(to);

@@ -105,9 +105,11 @@ class CudaCompute final : public Compute {
   void clear(void* to, std::size_t bytes, moecclStream_t stream) override {
     if (bytes > 0) cuda::clear(to, bytes, stream);
   }
-  void copy(void* to, const void* from, std::int64_t count, moecclStream_t stream) override {
-    const BlockCopy block{bytes(to), 0, bytes(from), 0, bytesOf(count), 1};
-    cuda::copyBlocks({&block, 1}, stream);
+  void copyRuns(std::span<const CopiedRun> runs, moecclStream_t stream) override {
+    copies_.clear();
+    for (const CopiedRun& run : runs)
+      copies_.push_back({bytes(run.to), 0, bytes(run.from), 0, bytesOf(run.count), 1});
+    cuda::copyBlocks(copies_, stream);
   }
   void add(void* to, const void* from, std::int64_t count, moecclStream_t stream) override {
     const std::byte* const terms[] = {bytes(to), bytes(from)};
@@ -151,11 +153,7 @@ class CudaCompute final : public Compute {
                               : cuda::expertWorkspace(one, rows);
     };
     const std::size_t needed = size(std::max(shape().localHidden, shape().residual));
-    if (needed <= rowBytes_) return;
-    rowBytes_ = 0;
-    rowWorkspace_.reset();
-    rowWorkspace_ = allocate(needed);
-    rowBytes_ = needed;
+    if (needed > rowBytes_) grow(rowWorkspace_, rowBytes_, needed);
   }
   void expertForward(const LayerWeights& weights, const ExpertRows& rows, const void* tokens,
                      void* results, moecclStream_t stream) override {
@@ -226,7 +224,7 @@ class CudaCompute final : public Compute {
   GateMemory gateMemory_{*this, blas_};
   Memory rowWorkspace_;  // of experts
   std::size_t rowBytes_ = 0;
-  std::vector<BlockCopy> copies_;        // of the transposition at hand
+  std::vector<BlockCopy> copies_;        // of the launch at hand
   std::vector<const std::byte*> terms_;  // of the sum at hand
 };
 

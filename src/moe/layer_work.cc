@@ -79,18 +79,33 @@ void LayerWork::route(const Step& step) {
   }
 }
 
-void LayerWork::gate(const Step& step, std::span<std::int64_t> counts) {
+// Counts are [N_EP][E_local], or of all batches [N_EP][N_ESP][E_local].
+int LayerWork::batchesOf(const Table& table) const {
+  return has(table, Dim::esp) ? groups_.esp.ranks : 1;
+}
+
+void LayerWork::gate(const Step& step) {
   route(step);
   const bool lists = std::ranges::any_of(step.schedule.tables,
                                          [](const Table& it) { return has(it, Dim::keptRows); });
-  if (counts.empty() && !lists) return;
-  for (std::size_t i = 0; i < routers_.size(); ++i) begins_[i] = routers_[i]->list(step.stream);
-  lists ? setKept() : setCounts(step.written(2), counts);
+  const bool counts = step.writes.size() > 2;
+  if (!counts && !lists) return;
+  for (std::size_t i = 0; i < routers_.size(); ++i) {
+    ExpertCounts own;
+    if (counts) {
+      const std::int64_t local = shape_.localExperts;
+      own = {static_cast<std::int64_t*>(step.writes[2]) + static_cast<std::int64_t>(i) * local,
+             local, local * batchesOf(step.written(2))};
+    }
+    begins_[i] = routers_[i]->list(own, step.stream);
+  }
+  if (!lists) return;
+  compute_.await(step.stream);
+  setKept();
 }
 
-// [N_EP][E_local], or of all batches [N_EP][N_ESP][E_local].
-void LayerWork::setCounts(const Table& table, std::span<std::int64_t> counts) {
-  const int batches = has(table, Dim::esp) ? groups_.esp.ranks : 1;
+void LayerWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
+  const int batches = batchesOf(table);
   std::size_t at = 0;
   for (int ep = 0; ep < groups_.ep.ranks; ++ep)
     for (int batch = 0; batch < batches; ++batch)

@@ -35,7 +35,8 @@ class LayerWork : public schedules::Work {
   const LayerGradients& gradients() const { return gradients_; }
   const BatchSums& batchSums() const { return sums_; }
 
-  void gate(const schedules::Step& step, std::span<std::int64_t> counts) override;
+  void gate(const schedules::Step& step) override;
+  void readCounts(const schedules::Table& table, std::span<std::int64_t> counts) override;
   void permute(const schedules::Step& step) override;
   void combine(const schedules::Step& step) override;
   void residual(const schedules::Step& step) override;
@@ -60,7 +61,8 @@ class LayerWork : public schedules::Work {
   std::optional<gates::Draw> drawOf(int rank) const;
   // Of the table of routing of one chunk, or of the own batch.
   Router& routerOf(const schedules::Table& routing);
-  void setCounts(const schedules::Table& table, std::span<std::int64_t> counts);
+  // In a table of counts.
+  int batchesOf(const schedules::Table& table) const;
   void setKept();
   // The rank's own choices in the list of a router, or those of the expert that the step is about.
   Router::Listed listed(const schedules::Step& step, Router& router) const;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/gates/random.h"
+#include "kernels/permute.h"
 #include "src/moe/balance.h"
 #include "src/moe/weights.h"
 
@@ -51,9 +52,10 @@ class Router {
                             const double* sumGradients, const GateGradients& gradients,
                             void* inputGradient, moecclStream_t stream) = 0;
 
-  // Without places between: the choices that have one, expert by expert. list makes the list and
-  // returns where each expert's begin in it, [experts + 1] on the host, valid until the next route.
-  virtual const std::int64_t* list(moecclStream_t stream) = 0;
+  // Without places between: the choices that have one, expert by expert. list makes the list, sets
+  // `counts` and returns where each expert's begin in it: [experts + 1] on the host, valid from
+  // when the stream has come so far until the next route.
+  virtual const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) = 0;
   // A part of the list.
   struct Listed {
     std::int64_t begin, count;

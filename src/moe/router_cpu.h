@@ -33,7 +33,7 @@ class CpuRouter final : public Router {
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
-  const std::int64_t* list(moecclStream_t stream) override;
+  const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
   void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,

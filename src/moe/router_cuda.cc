@@ -17,11 +17,7 @@ gates::Parameters<float> parametersOf(const GateWeights& gate) {
 }  // namespace
 
 void GateMemory::reserve(std::size_t bytes) {
-  if (bytes <= bytes_) return;
-  bytes_ = 0;
-  memory_.reset();
-  memory_ = compute_.allocate(bytes);
-  bytes_ = bytes;
+  if (bytes > bytes_) compute_.grow(memory_, bytes_, bytes);
 }
 
 CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps)
@@ -29,8 +25,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
       memory_(memory),
       shape_(compute.shape()),
       keeps_(keeps),
-      gate_(shape_.gate, tokens, shape_.groups),
-      hostBegins_(static_cast<std::size_t>(shape_.experts) + 1) {
+      gate_(shape_.gate, tokens, shape_.groups) {
   memory.reserve(gate_.workspaceBytes());
   logits_ = room<double>(compute, {keeps ? tokens : std::min(tokens, shape_.partTokens),
                                    gates::logitsPerToken(shape_.gate)});
@@ -44,6 +39,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
     begins_ = room<std::int64_t>(compute, {shape_.experts + 1});
     listed_ = room<std::int64_t>(compute, {tokens, shape_.choices});
     positions_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+    hostBegins_ = compute.allocateForHost(beginsBytes());
   }
   if (!keeps) return;
   input_ = room<float>(compute, {tokens, shape_.embedding});
@@ -52,11 +48,10 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
 void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                             const void* input, BatchSums& sums, moecclStream_t stream) {
   begin(0, draw);
-  for (int part = 0; part < shape_.grid.nMp; ++part) {
-    clearSums(sums.row(part), sums, stream);
+  clearSums(sums.rows(), sums.rowCount(), sums, stream);
+  for (int part = 0; part < shape_.grid.nMp; ++part)
     gateMore(gate, compute_.at(input, tokens_ * shape_.embedding),
              std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part), stream);
-  }
   // Which part a kept choice is counted in does not matter: the counts are exact.
   place(shape_.groups, sums.row(0), stream);
 }
@@ -64,7 +59,7 @@ void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::
 void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                             const void* input, int part, std::int64_t chunk, BatchSums& sums,
                             moecclStream_t stream) {
-  if (chunk == 0) clearSums(sums.row(part), sums, stream);
+  if (chunk == 0) clearSums(sums.row(part), 1, sums, stream);
   begin(shape_.firstToken(part, chunk), draw);
   gateMore(gate, input, std::min(shape_.tokens - firstToken_, shape_.chunkTokens()), sums.row(part),
            stream);
@@ -82,8 +77,9 @@ void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, st
   place(groups, sums, stream);
 }
 
-void CudaRouter::clearSums(double* row, const BatchSums& sums, moecclStream_t stream) {
-  compute_.clear(row, static_cast<std::size_t>(sums.rowSize()) * sizeof(double), stream);
+void CudaRouter::clearSums(double* first, std::int64_t rows, const BatchSums& sums,
+                           moecclStream_t stream) {
+  compute_.clear(first, static_cast<std::size_t>(rows * sums.rowSize()) * sizeof(double), stream);
 }
 
 void CudaRouter::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
@@ -157,13 +153,12 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
                  memory_.blas(), memory_.workspace(), stream);
 }
 
-const std::int64_t* CudaRouter::list(moecclStream_t stream) {
+const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {
   cuda::listByExpert(choices(), shape_.experts, in<std::int64_t>(begins_),
-                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), memory_.workspace(),
-                     stream);
-  compute_.toHost(hostBegins_.data(), begins_.get(), hostBegins_.size() * sizeof(std::int64_t),
-                  stream);
-  return hostBegins_.data();
+                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), counts,
+                     memory_.workspace(), stream);
+  compute_.toHostLater(hostBegins_.get(), begins_.get(), beginsBytes(), stream);
+  return in<std::int64_t>(hostBegins_);
 }
 
 void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStream_t stream) {

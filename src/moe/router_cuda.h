@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
@@ -53,7 +52,7 @@ class CudaRouter final : public Router {
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
-  const std::int64_t* list(moecclStream_t stream) override;
+  const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
   void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,
@@ -71,7 +70,7 @@ class CudaRouter final : public Router {
   // `sums`.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
   void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
-  void clearSums(double* row, const BatchSums& sums, moecclStream_t stream);
+  void clearSums(double* first, std::int64_t rows, const BatchSums& sums, moecclStream_t stream);
   template <typename T>
   static T* in(const Memory& memory) {
     return static_cast<T*>(memory.get());
@@ -85,6 +84,9 @@ class CudaRouter final : public Router {
   }
   cuda::ListedRows rowsOf(Listed listed) const {
     return {in<std::int64_t>(positions_), listed.begin, listed.count};
+  }
+  std::size_t beginsBytes() const {
+    return (static_cast<std::size_t>(shape_.experts) + 1) * sizeof(std::int64_t);
   }
   std::size_t tokenBytes() const {
     return static_cast<std::size_t>(shape_.embedding * shape_.elementBytes);
@@ -103,7 +105,7 @@ class CudaRouter final : public Router {
   Memory used_;                         // [groups][experts]
   Memory begins_, listed_, positions_;  // as listByExpert makes them
   Memory input_;                        // [tokens][embedding]
-  std::vector<std::int64_t> hostBegins_;
+  Memory hostBegins_;                   // [experts + 1], on the host
 };
 
 }  // namespace moeccl

@@ -63,6 +63,7 @@ PassRun::PassRun(Executor& executor, Work& work)
       elementCount({groups_.esp.ranks, groups_.ep.ranks, sizes_.at(Dim::localExperts)}));
   hostCounts_.resize(runs);
   copies_.reserve(runs);
+  runs_.reserve(runs);
   const auto most = static_cast<std::size_t>(std::max(groups_.ep.ranks, groups_.esp.ranks));
   for (auto* list : {&sendCounts_, &sendBegins_, &recvCounts_, &recvBegins_}) list->resize(most);
 }
@@ -106,32 +107,27 @@ void PassRun::findGradients(Half& half) {
 Memory& PassRun::memoryOf(std::size_t buffer) {
   return executor_.buffers()[buffer].own ? memory_[buffer] : executor_.memory()[buffer];
 }
-std::int64_t& PassRun::roomOf(std::size_t buffer) {
+std::size_t& PassRun::roomOf(std::size_t buffer) {
   return executor_.buffers()[buffer].own ? room_[buffer] : executor_.room()[buffer];
 }
 
 void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
-  std::int64_t& room = roomOf(buffer);
-  if (bytes <= room) return;
-  // What is too small goes first, so that the old and the new are never there together.
-  room = 0;
-  memoryOf(buffer).reset();
-  if (!executor_.buffers()[buffer].late || executor_.keptRoom() > 0) {
-    memoryOf(buffer) = mover_.allocate(static_cast<std::size_t>(bytes));
-  } else {
+  std::size_t& room = roomOf(buffer);
+  const auto needed = static_cast<std::size_t>(bytes);
+  if (needed <= room) return;
+  const bool dropless = executor_.buffers()[buffer].late && executor_.keptRoom() == 0;
+  try {
+    mover_.grow(memoryOf(buffer), room, needed);
+  } catch (const std::bad_alloc&) {
+    if (!dropless) throw;
     const std::int64_t embedding = sizes_.at(Dim::embedding);
-    try {
-      memoryOf(buffer) = mover_.allocate(static_cast<std::size_t>(bytes));
-    } catch (const std::bad_alloc&) {
-      throw Error(moecclSystemError,
-                  "there is no memory for " +
-                      std::to_string(bytes / embedding / mover_.elementBytes()) + " rows of " +
-                      std::to_string(embedding) +
-                      " elements, which experts of this rank are given or their tokens need; the "
-                      "layer is dropless, so a hot expert is given all that choose it");
-    }
+    throw Error(moecclSystemError,
+                "there is no memory for " +
+                    std::to_string(bytes / embedding / mover_.elementBytes()) + " rows of " +
+                    std::to_string(embedding) +
+                    " elements, which experts of this rank are given or their tokens need; the "
+                    "layer is dropless, so a hot expert is given all that choose it");
   }
-  room = bytes;
 }
 
 // Where choices can be dropped there is room for all rows from the beginning.
@@ -247,9 +243,13 @@ void PassRun::bind(const Phase& phase) {
   if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late)) return;
   const int counts = phase.reads.back();
   if (table(counts).element == Element::count64 && table(counts).role == Role::made) {
+    // The one wait of the pass: what the gate has counted is there then, too.
     const std::span given(hostCounts_.data(), static_cast<std::size_t>(elements(counts)));
     mover_.toHost(hostCounts_.data(), at(counts), given.size_bytes(), stream_);
     counts_.setGiven(given, table(counts).shape);
+    const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts_)));
+    work_.readCounts(table(ownCounts_), own);
+    counts_.setOwn(own, table(ownCounts_).shape);
     for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
       if (half != nullptr)
         for (std::optional<Layout>& layout : half->layouts)
@@ -344,7 +344,9 @@ void PassRun::compute(const Phase& phase) {
                   stream_};
   switch (phase.kind) {
     case Kind::gate:
-      return phase.backward ? work_.gateBackward(step) : gate(step);
+      if (phase.backward) return work_.gateBackward(step);
+      if (phase.writes.size() > 2) ownCounts_ = phase.writes[2];
+      return work_.gate(step);
     case Kind::permute:
       return phase.backward ? work_.permuteBackward(step) : work_.permute(step);
     case Kind::combine:
@@ -352,15 +354,6 @@ void PassRun::compute(const Phase& phase) {
     default:
       return phase.backward ? work_.residualBackward(step) : work_.residual(step);
   }
-}
-
-void PassRun::gate(const Step& step) {
-  if (step.writes.size() < 3) return work_.gate(step, {});
-  const std::span counts(hostCounts_.data(),
-                         static_cast<std::size_t>(elements(step.phase.writes[2])));
-  work_.gate(step, counts);
-  counts_.setOwn(counts, step.written(2).shape);
-  mover_.fromHost(step.writes[2], counts.data(), counts.size_bytes(), stream_);
 }
 
 void PassRun::setExperts(const Phase& phase) {

@@ -64,7 +64,7 @@ class Executor {
   const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
   // Of which passes have what is not their own.
   std::vector<Memory>& memory() { return memory_; }
-  std::vector<std::int64_t>& room() { return room_; }
+  std::vector<std::size_t>& room() { return room_; }
   // Stream `number` of a schedule, from 1 on.
   SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
   const std::vector<Buffer>& buffers() const {
@@ -79,7 +79,7 @@ class Executor {
   Binding forward_;
   std::optional<Binding> backward_;
   std::vector<Memory> memory_;
-  std::vector<std::int64_t> room_;
+  std::vector<std::size_t> room_;
   std::vector<std::unique_ptr<SideStream>> sides_;
 };
 
@@ -123,7 +123,7 @@ class PassRun {
   void makeLayouts(Half& half, const Half* forward);
   static void findGradients(Half& half);
   Memory& memoryOf(std::size_t buffer);
-  std::int64_t& roomOf(std::size_t buffer);
+  std::size_t& roomOf(std::size_t buffer);
   void reserve(std::size_t buffer, std::int64_t bytes);
   void reserveKept();
 
@@ -140,7 +140,6 @@ class PassRun {
   void check(const std::string& phase, moecclResult_t result);
   void run(const Phase& phase);
   void compute(const Phase& phase);
-  void gate(const Step& step);
   void setExperts(const Phase& phase);
   void listCopies(int rows);
   void finish();
@@ -160,6 +159,7 @@ class PassRun {
   void regroupRuns(const Phase& phase);
   void regroupBlocks(const Phase& phase, const void* from, std::int64_t distance,
                      std::size_t depth);
+  void addRun(void* to, const void* from, std::int64_t count);
   void add(const Phase& phase);
   std::int64_t tokensOf(const Table& table) const;  // of the rank's part, or chunk of it
 
@@ -172,7 +172,8 @@ class PassRun {
   Half forward_;
   std::optional<Half> backward_;
   std::vector<Memory> memory_;  // the pass's own
-  std::vector<std::int64_t> room_, needed_;
+  std::vector<std::size_t> room_;
+  std::vector<std::int64_t> needed_;
 
   // Of the pass under way:
   Half* half_ = nullptr;
@@ -184,12 +185,14 @@ class PassRun {
   std::size_t firstOfExpert_ = 0;  // phase of these
   bool stopped_ = false;           // at the experts of phase next_
   bool bound_ = false;             // rows that are bound late
+  int ownCounts_ = -1;             // table
   std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it
   std::vector<int> queued_;        // by stream: its last phase
   const char* lastExchange_ = "";
   ExpertsStep step_{};
   std::vector<std::int64_t> begins_;
   std::vector<ExpertRun> copies_;
+  std::vector<CopiedRun> runs_;  // of the regroup at hand
   std::vector<void*> reads_, writes_;
   std::unique_ptr<bool[]> first_;
   std::vector<std::int64_t> hostCounts_;

@@ -6,9 +6,11 @@
 // operation has a stream, as collectives have: see onStreams. Any call may throw Error.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "src/schedule/stream.h"
 
@@ -19,6 +21,13 @@ struct FreeMemory {
   void (*free)(void*) = nullptr;
 };
 using Memory = std::unique_ptr<void, FreeMemory>;
+
+// Elements that lie together before and after.
+struct CopiedRun {
+  void* to;
+  const void* from;
+  std::int64_t count;
+};
 
 class Mover {
  public:
@@ -36,6 +45,23 @@ class Mover {
 
   // Uninitialised. Throws.
   virtual Memory allocate(std::size_t bytes) = 0;
+  // Memory in place of `memory`, whose `room` bytes do not suffice, for at least `bytes`, and sets
+  // `room`. A quarter is added where there is as much: not every new maximum should ask again, as
+  // freeing memory of a GPU waits for all of its work. The old goes first, so that both are never
+  // there together.
+  void grow(Memory& memory, std::size_t& room, std::size_t bytes) {
+    const std::size_t ample = std::max(bytes, room + room / 4);
+    room = 0;
+    memory.reset();
+    try {
+      memory = allocate(ample);
+      room = ample;
+    } catch (...) {
+      if (ample == bytes) throw;
+      memory = allocate(bytes);
+      room = bytes;
+    }
+  }
   Memory elements(std::int64_t count) {
     return allocate(static_cast<std::size_t>(count * elementBytes_));
   }
@@ -58,7 +84,12 @@ class Mover {
   void zero(void* to, std::int64_t count, moecclStream_t stream) {
     clear(to, static_cast<std::size_t>(count * elementBytes_), stream);
   }
-  virtual void copy(void* to, const void* from, std::int64_t count, moecclStream_t stream) = 0;
+  void copy(void* to, const void* from, std::int64_t count, moecclStream_t stream) {
+    const CopiedRun run{to, from, count};
+    copyRuns({&run, 1}, stream);
+  }
+  // All at once, so no run touches what another writes.
+  virtual void copyRuns(std::span<const CopiedRun> runs, moecclStream_t stream) = 0;
   // to += from.
   virtual void add(void* to, const void* from, std::int64_t count, moecclStream_t stream) = 0;
   // to [inner][outer][block] = from [outer][inner], whose blocks begin `distance` elements apart.

@@ -120,6 +120,7 @@ void PassRun::regroupBlocks(const Phase& phase, const void* from, std::int64_t d
     return;
   }
   // Any other order, block by block.
+  runs_.clear();
   const std::int64_t blocks = sizes_.elements(indices);
   for (std::int64_t target = 0; target < blocks; ++target) {
     std::int64_t rest = target, source = 0;
@@ -130,8 +131,9 @@ void PassRun::regroupBlocks(const Phase& phase, const void* from, std::int64_t d
       source += rest % size * sizes_.elements({place + 1, indices.end()});
       rest /= size;
     }
-    mover_.copy(mover_.at(to, target * block), mover_.at(from, source * distance), block, stream_);
+    addRun(mover_.at(to, target * block), mover_.at(from, source * distance), block);
   }
+  mover_.copyRuns(runs_, stream_);
 }
 
 void PassRun::regroupRuns(const Phase& phase) {
@@ -144,13 +146,26 @@ void PassRun::regroupRuns(const Phase& phase) {
   const std::int64_t embedding = sizes_.at(Dim::embedding);
   const Layout& old = layout(source);
   const Layout& target = layout(to);
+  runs_.clear();
   target.each([&](int ep, int esp, std::int64_t expert) {
     const std::int64_t count = target.count(ep, esp, expert);
-    if (count > 0)
-      mover_.copy(mover_.at(made, target.begin(ep, esp, expert) * embedding),
-                  mover_.at(rows, old.begin(ep, esp, expert) * embedding), count * embedding,
-                  stream_);
+    addRun(mover_.at(made, target.begin(ep, esp, expert) * embedding),
+           mover_.at(rows, old.begin(ep, esp, expert) * embedding), count * embedding);
   });
+  mover_.copyRuns(runs_, stream_);
+}
+
+// Runs that follow one another on both sides are one.
+void PassRun::addRun(void* to, const void* from, std::int64_t count) {
+  if (count == 0) return;
+  if (!runs_.empty()) {
+    CopiedRun& last = runs_.back();
+    if (mover_.at(last.to, last.count) == to && mover_.at(last.from, last.count) == from) {
+      last.count += count;
+      return;
+    }
+  }
+  runs_.push_back({to, from, count});
 }
 
 void PassRun::add(const Phase& phase) {

@@ -31,9 +31,10 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  // Forward, without capacity: sets how many rows each expert gets, in the shape of the table of
-  // the counts.
-  virtual void gate(const Step& step, std::span<std::int64_t> counts) = 0;
+  // Forward, without capacity: sets the third table to how many rows each expert gets.
+  virtual void gate(const Step& step) = 0;
+  // The same on the host, once the stream of the gate has come so far. `table`: that of the counts.
+  virtual void readCounts(const Table& table, std::span<std::int64_t> counts) = 0;
   virtual void permute(const Step& step) = 0;
   virtual void combine(const Step& step) = 0;
   virtual void residual(const Step& step) = 0;

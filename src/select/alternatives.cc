@@ -85,8 +85,9 @@ std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all
     bool known = false;
     // Whatever one algorithm is told shows in the plan of the first rank.
     for (std::size_t i = 0; i < digests.size() && !known; ++i)
-      known = digests[i] == digest && (different[i].algorithm == choice.algorithm ||
-                                       samePlans(different[i], choice, topology));
+      known =
+          digests[i] == digest && different[i].algorithm->native == choice.algorithm->native &&
+          (different[i].algorithm == choice.algorithm || samePlans(different[i], choice, topology));
     if (known) continue;
     different.push_back(choice);
     digests.push_back(digest);

@@ -24,7 +24,8 @@ std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Par
 std::optional<std::uint64_t> digestOf(const AlgorithmChoice& choice, const Topology& topology);
 // Both are offered and have the same plans, such as ring and linear of two ranks.
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology);
-// Of these, in their order, those whose plans are offered and are those of none before.
+// Of these, in their order, those whose plans are offered and are those of none before. What
+// executors do by functions of their own is not what their plans do.
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
                                          const Topology& topology);
 

@@ -12,11 +12,12 @@
 namespace moeccl {
 
 CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode,
-                     const Links& typical)
+                     const Typical& typical)
     : topology_(std::move(topology)),
       profile_(std::move(profile)),
       where_(textOf(topology_)),
-      links_(typical) {
+      links_(typical.links),
+      native_(typical.native) {
   const int ours = topology_.nodeSize(largestNode(topology_));
   if (ranksOnNode == 0 && profile_ != nullptr && !profile_->fingerprint.ranksPerNode.empty())
     ranksOnNode = std::ranges::max(profile_->fingerprint.ranksPerNode);
@@ -68,8 +69,9 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
   }
   found.priced = pricedCandidates(collective, given, topology_);
   for (const auto& [choice, price, digest] : *found.priced)
-    found.all.push_back({choice, nullptr, price->lines(links_, sharing_),
-                         PlanFacts{price->blocksBetween(), digest}});
+    if (native_ || !choice.algorithm->native || given.algorithm != nullptr)
+      found.all.push_back({choice, nullptr, price->lines(links_, sharing_),
+                           PlanFacts{price->blocksBetween(), digest}});
   found.latency = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : found.all)
     found.latency = std::min(found.latency, seconds(found, candidate, 0));

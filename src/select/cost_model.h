@@ -20,11 +20,11 @@ namespace moeccl {
 
 class CostModel {
  public:
-  // Without a profile, or one that has links: `typical` ones. `ranksOnNode`: of the whole cluster,
-  // on its largest node, all of which make such calls at once; 0: as the profile says, or the
-  // group's alone. The same on all ranks of the group.
+  // Without a profile, or one that has links: those of `typical`. `ranksOnNode`: of the whole
+  // cluster, on its largest node, all of which make such calls at once; 0: as the profile says, or
+  // the group's alone. The same on all ranks of the group.
   explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr,
-                     int ranksOnNode = 0, const Links& typical = {});
+                     int ranksOnNode = 0, const Typical& typical = {});
 
   struct Estimate {
     AlgorithmChoice choice;
@@ -116,6 +116,7 @@ class CostModel {
   std::string where_;
   int ranksOnNode_;
   Links links_;
+  bool native_;
   Sharing sharing_;
   unsigned long number_;
   std::deque<Candidates> known_;  // the one last asked for first

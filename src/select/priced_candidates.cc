@@ -74,8 +74,10 @@ std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
   const int node = largestNode(topology);
   const auto plans = plansOf(choice, topology, node);
   if (!plans) return std::nullopt;
-  return PricedCandidate{choice, std::make_shared<const NodePrice>(topology, node, *plans),
-                         digestOf(*plans)};
+  const bool native = choice.algorithm->native;
+  const std::uint64_t digest = digestOf(*plans);
+  return PricedCandidate{choice, std::make_shared<const NodePrice>(topology, node, *plans, native),
+                         native ? ~digest : digest};
 }
 
 }  // namespace moeccl

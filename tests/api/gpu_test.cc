@@ -2,6 +2,7 @@
 // with a device of its own, and the memory of devices is the host's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -113,6 +114,72 @@ using Nodes = std::vector<int>;
 INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::Values(Nodes{1}, Nodes{2, 1}), nodesOf);
 INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus,
                          ::testing::Values(Nodes{2, 2}, Nodes{1, 1, 3}, Nodes{4, 4}), nodesOf);
+
+// NCCL's own functions where nobody has chosen and the price says so, and where they are named; not
+// for what they do otherwise.
+TEST_F(Gpus, CallFunctionsOfNccl) {
+  const auto count = [&](const std::string& text) {
+    const std::vector<std::string> calls = world_.calls();
+    return std::ranges::count_if(
+        calls, [&](const std::string& call) { return call.find(text) != call.npos; });
+  };
+  constexpr int kCount = 5;
+  const auto sum = [](moecclComm_t comm, moecclRedOp_t op) {
+    std::vector<float> data(kCount, 2);
+    const Gpu::Stream stream = myGpu().newStream(false);
+    check(moecclAllReduce(data.data(), data.data(), kCount, moecclFloat32, op, comm, stream), comm);
+    synchronize(stream);
+    const float expected = op == moecclSum ? 6 : 2;
+    checkThat(data == std::vector<float>(kCount, expected), "another result");
+  };
+  run({.ranks = 3, .nodes = {2, 1}, .algorithms = ""}, [&](moecclComm_t comm, int) {
+    for (moecclRedOp_t op : {moecclSum, moecclAvg, moecclMax}) sum(comm, op);
+  });
+  EXPECT_EQ(count("NCCL's all-reduce of 20 bytes"), 3 * 2);
+  run({.ranks = 3, .nodes = {2, 1}, .algorithms = "allreduce=linear"},
+      [&](moecclComm_t comm, int) { sum(comm, moecclSum); });
+  EXPECT_EQ(count("NCCL's all-reduce"), 3 * 2);
+  run({.ranks = 3, .nodes = {2, 1}, .algorithms = "alltoall=native;allgather=native"},
+      [&](moecclComm_t comm, int rank) {
+        const std::vector<int> in = {rank, rank + 10, rank + 20};
+        std::vector<int> out(3), all(3);
+        check(moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr), comm);
+        // In place.
+        all[static_cast<std::size_t>(rank)] = rank + 7;
+        check(moecclAllGather(&all[static_cast<std::size_t>(rank)], all.data(), 1, moecclInt32,
+                              comm, nullptr),
+              comm);
+        synchronize(nullptr);
+        checkThat(out == std::vector<int>{10 * rank, 10 * rank + 1, 10 * rank + 2},
+                  "another all-to-all");
+        checkThat(all == std::vector<int>{7, 8, 9}, "another all-gather");
+      });
+  EXPECT_EQ(count("NCCL's all-to-all of 4 bytes"), 3);
+  EXPECT_EQ(count("NCCL's all-gather of 4 bytes"), 3);
+}
+
+TEST(OldGpus, HaveNoAllToAllOfNccl) {
+  GpuWorld world({.threads = true, .withoutAllToAll = true});
+  {
+    const GpusOfRanks gpus(world);
+    Job job{.ranks = 2, .algorithms = "alltoall=native"};
+    job.memory = moecclMemoryCuda;
+    runJob(job, [](moecclComm_t comm, int) {
+      int in[2] = {}, out[2] = {};
+      checkError(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), moecclInvalidUsage, comm,
+                 {"alltoall (native) needs NCCL 2.28", "NCCL double"});
+    });
+    job.algorithms = "";
+    runJob(job, [](moecclComm_t comm, int rank) {
+      const int in[2] = {rank, rank + 10};
+      int out[2] = {};
+      check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+      synchronize(nullptr);
+      checkThat(out[0] == 10 * rank && out[1] == 10 * rank + 1, "another all-to-all");
+    });
+  }
+  EXPECT_EQ(world.problems(), "");
+}
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},

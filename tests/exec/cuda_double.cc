@@ -367,21 +367,27 @@ std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
 }
 
 void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, std::span<std::byte> workspace,
-                  void* stream) {
+                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
+                  std::span<std::byte> workspace, void* stream) {
   const std::int64_t count = choices.tokens * choices.choices;
   requireRoom(workspace, listByExpertWorkspace(count, experts));
   myGpu().kernel(
       "listing choices by expert",
       [=] {
-        return readsOf(choices) + Ranges{writes(begins, experts + 1), writes(listed, count),
-                                         writes(positions, count),
-                                         writes(workspace.data(), std::ssize(workspace))};
+        Ranges ranges = readsOf(choices) + Ranges{writes(begins, experts + 1),
+                                                  writes(listed, count), writes(positions, count),
+                                                  writes(workspace.data(), std::ssize(workspace))};
+        if (counts.counts != nullptr)
+          for (std::int64_t e = 0; e < experts; e += counts.block)
+            ranges.push_back(writes(counts.counts + e / counts.block * counts.distance,
+                                    std::min<std::int64_t>(counts.block, experts - e)));
+        return ranges;
       },
       [=] {
         moeccl::listByExpert<float>(choices, experts, begins, listed);
         std::fill_n(positions, count, -1);
         for (std::int64_t i = 0; i < begins[experts]; ++i) positions[listed[i]] = i;
+        for (std::int32_t e = 0; e < experts; ++e) counts.set(e, begins[e + 1] - begins[e]);
         spoil(workspace);
       },
       stream);

@@ -216,6 +216,7 @@ void GpuDouble::await(Event event) {
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("waits during a capture");
+  say("the host waits");
   const std::shared_ptr<GpuWorld::Event> of = eventOf(event);
   if (of->issued == 0) refuse("waits for an event that nobody has recorded");
   const auto done = [&] { return of->done.contains(of->issued); };
@@ -295,7 +296,13 @@ void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
   const Lock lock(world_.mutex_);
   auto item = std::make_unique<GpuWorld::Item>();
   item->what = "a copy of " + std::to_string(copies.size()) + " runs of blocks";
-  say(item->what);
+  auto left = static_cast<std::size_t>(std::ranges::count_if(
+      copies, [](const BlockCopy& copy) { return copy.bytes > 0 && copy.count > 0; }));
+  for (const std::size_t most = cuda::copiesPerLaunch(copies); left > 0;) {
+    const std::size_t now = std::min(left, most);
+    say("a copy of " + std::to_string(now) + " runs of blocks");
+    left -= now;
+  }
   for (const BlockCopy& copy : copies)
     for (std::int64_t i = 0; i < copy.count; ++i) {
       item->ranges.push_back({copy.src + i * copy.srcStride, copy.bytes, false});
@@ -550,6 +557,61 @@ void GpuDouble::groupEnd() {
   if (--group.depth > 0) return;
   for (GpuWorld::Waiting& launch : group.launches) submit(*launch.stream, std::move(launch.item));
   group.launches.clear();
+}
+
+bool GpuDouble::has(Native what) const {
+  return what != Native::allToAll || !world_.options_.withoutAllToAll;
+}
+
+// One launch, in which ranks send each other what their outputs need. It writes when all is there,
+// as NCCL may do early, so the output is checked as written from the beginning.
+void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size_t count,
+                    moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) {
+  static constexpr const char* kNames[] = {"all-to-all", "all-gather", "reduce-scatter",
+                                           "all-reduce"};
+  const Lock lock(world_.mutex_);
+  requireCurrent();
+  const CommState& on = commOf(comm);
+  const std::size_t bytes = count * sizeOf(datatype);
+  const std::string name =
+      std::string("NCCL's ") + kNames[static_cast<int>(what)] + " of " + bytesText(bytes);
+  say(name);
+  requireWhole(name);
+  if (!has(what)) refuse(name + ", which this NCCL does not have");
+  if (world_.groups_[std::this_thread::get_id()].depth > 0) refuse(name + " in a group");
+  const bool gathers = what == Native::allToAll || what == Native::allGather;
+  const bool cuts = what == Native::allToAll || what == Native::reduceScatter;
+  const auto place = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
+  const auto blocks = static_cast<std::size_t>(on.ranks);
+  const auto arrived = std::make_shared<std::vector<std::byte>>(blocks * bytes);
+  auto item = std::make_unique<GpuWorld::Item>();
+  item->kind = GpuWorld::Kind::group;
+  item->what = name;
+  const std::byte* const own = from + (cuts ? place(on.rank) : 0);
+  item->ranges = {{own, bytes, false}, {to, gathers ? blocks * bytes : bytes, true}};
+  for (int peer = 0; peer < on.ranks; ++peer) {
+    if (peer == on.rank) continue;
+    for (const bool isSend : {true, false}) {
+      auto message = std::make_unique<GpuWorld::Message>();
+      message->isSend = isSend;
+      message->data = isSend ? const_cast<std::byte*>(from) + (cuts ? place(peer) : 0)
+                             : arrived->data() + place(peer);
+      message->bytes = bytes;
+      message->comm = on.name;
+      message->from = isSend ? on.rank : peer;
+      message->to = isSend ? peer : on.rank;
+      message->inside = true;
+      item->messages.push_back(std::move(message));
+    }
+  }
+  item->work = [=, rank = on.rank] {
+    copyBytes(arrived->data() + place(rank), own, bytes);
+    if (gathers) return copyBytes(to, arrived->data(), blocks * bytes);
+    std::vector<const std::byte*> terms;
+    for (std::size_t i = 0; i < blocks; ++i) terms.push_back(arrived->data() + i * bytes);
+    moeccl::reduce(op, datatype, to, terms.data(), 1, terms.size(), bytes);
+  };
+  submit(streamOf(stream), std::move(item));
 }
 
 // ---- Captures ----

@@ -47,6 +47,8 @@ class GpuWorld {
     bool threads = false;
     // Buffers are memory that the devices have allocated.
     bool ownMemory = false;
+    // As NCCL before 2.28.
+    bool withoutAllToAll = false;
   };
   // What is read or written; `host`: not on the device.
   struct Range {
@@ -87,6 +89,7 @@ class GpuWorld {
     Item* item = nullptr;
     Message* partner = nullptr;
     bool done = false;
+    bool inside = false;  // of a collective: what it arrives in is NCCL's own
   };
   struct Event {
     int issued = 0;             // the latest record
@@ -237,6 +240,9 @@ class GpuDouble final : public Gpu {
   void groupEnd() override;
   void send(const std::byte* from, std::size_t bytes, int peer, Comm comm, Stream stream) override;
   void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) override;
+  bool has(Native what) const override;
+  void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
+           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) override;
 
  private:
   friend class GpuWorld;

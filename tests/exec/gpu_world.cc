@@ -107,7 +107,7 @@ void GpuWorld::transfer(Message& a, Message& b) {
   const Message& to = a.isSend ? b : a;
   Stream& arriving = *to.item->stream;
   merge(arriving.clock, from.item->stream->clock);
-  check(arriving, {to.data, to.bytes, true}, to.item->what);
+  if (!to.inside) check(arriving, {to.data, to.bytes, true}, to.item->what);
   std::memcpy(to.data, from.data, std::min(from.bytes, to.bytes));
   a.done = b.done = true;
 }
@@ -130,6 +130,7 @@ void GpuWorld::advance(Stream& stream) {
         if (!message->done && message->partner != nullptr && message->partner->item->started)
           transfer(*message, *message->partner);
       if (!std::ranges::all_of(item.messages, [](const auto& m) { return m->done; })) return;
+      if (item.work) item.work();
       break;
   }
   stream.queue.pop_front();

@@ -62,6 +62,11 @@ ncclResult_t joinLater(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t* c
   return ncclInProgress;
 }
 
+void note(const char* what, std::size_t count, ncclDataType_t type, ncclRedOp_t op = ncclSum) {
+  nccl->calls.push_back(std::string(what) + " " + std::to_string(count) + " of type " +
+                        std::to_string(type) + " by " + std::to_string(op));
+}
+
 NcclLibrary library() {
   NcclLibrary made;
   made.version = NCCL_VERSION_CODE;
@@ -78,6 +83,16 @@ NcclLibrary library() {
   made.ncclGroupStart = [] { return nccl->calls.emplace_back("start"), ncclSuccess; };
   made.ncclGroupEnd = [] { return nccl->calls.emplace_back("end"), ncclSuccess; };
   made.ncclCommAbort = [](ncclComm_t) { return nccl->calls.emplace_back("abort"), ncclSuccess; };
+  made.ncclAllGather = [](const void*, void*, std::size_t count, ncclDataType_t type, ncclComm_t,
+                          cudaStream_t) { return note("all-gather", count, type), ncclSuccess; };
+  made.ncclReduceScatter = [](const void*, void*, std::size_t count, ncclDataType_t type,
+                              ncclRedOp_t op, ncclComm_t, cudaStream_t) {
+    return note("reduce-scatter", count, type, op), ncclSuccess;
+  };
+  made.ncclAllReduce = [](const void*, void*, std::size_t count, ncclDataType_t type,
+                          ncclRedOp_t op, ncclComm_t, cudaStream_t) {
+    return note("all-reduce", count, type, op), ncclSuccess;
+  };
   return made;
 }
 
@@ -154,6 +169,27 @@ TEST_F(NcclGpu, WaitsUntilAUsersCommunicatorIsReady) {
   EXPECT_EQ(double_.state, ncclSuccess);
   double_.state = ncclInProgress;
   EXPECT_THROW(gpu_->settle(kParent, 5), Error);
+}
+
+TEST_F(NcclGpu, CallsFunctionsOfNccl) {
+  const auto run = [&](Gpu& gpu, Gpu::Native what, std::size_t count, moecclDataType_t type,
+                       moecclRedOp_t op) {
+    gpu.run(what, nullptr, nullptr, count, type, op, kPart, nullptr);
+  };
+  EXPECT_TRUE(gpu_->has(Gpu::Native::allReduce));
+  run(*gpu_, Gpu::Native::allReduce, 1, moecclFloat32, moecclProd);
+  run(*gpu_, Gpu::Native::reduceScatter, 2, moecclBfloat16, moecclSum);
+  run(*gpu_, Gpu::Native::allGather, 3, moecclUint8, moecclSum);
+  EXPECT_FALSE(gpu_->has(Gpu::Native::allToAll));
+  NcclLibrary newer = library();
+  newer.ncclAlltoAll = [](const void*, void*, std::size_t count, ncclDataType_t type, ncclComm_t,
+                          cudaStream_t) { return note("all-to-all", count, type), ncclSuccess; };
+  const std::shared_ptr<Gpu> gpu = makeNcclGpu(newer);
+  EXPECT_TRUE(gpu->has(Gpu::Native::allToAll));
+  run(*gpu, Gpu::Native::allToAll, 4, moecclUint8, moecclSum);
+  EXPECT_EQ(double_.calls, (std::vector<std::string>{
+                               "all-reduce 1 of type 7 by 1", "reduce-scatter 2 of type 9 by 0",
+                               "all-gather 3 of type 1 by 0", "all-to-all 4 of type 1 by 0"}));
 }
 
 TEST_F(NcclGpu, AbortsCommunicatorsTogether) {

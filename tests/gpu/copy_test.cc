@@ -24,7 +24,7 @@ Side sideOf(Random& random, std::size_t bytes, std::int64_t count) {
   return side;
 }
 
-void copyMany(Random& random, std::size_t copies) {
+void copyMany(Random& random, std::size_t copies, bool single) {
   const std::size_t sizes[] = {0, 1, 3, 16, 100, 1024, 4096, 16384, 40003, 1 << 20};
   const std::size_t kinds = std::size(sizes) - (quick() ? 2 : 0);
   std::vector<BlockCopy> calls;
@@ -35,7 +35,8 @@ void copyMany(Random& random, std::size_t copies) {
   const auto align = [](std::vector<std::byte>& all) { all.resize((all.size() + 15) / 16 * 16); };
   for (std::size_t i = 0; i < copies; ++i) {
     bytes.push_back(sizes[random() % kinds]);
-    counts.push_back(random() % (bytes.back() > (quick() ? 2000 : 20000) ? 4 : 90));
+    const int most = single ? 2 : bytes.back() > (quick() ? 2000 : 20000) ? 4 : 90;
+    counts.push_back(random() % most);
     sides.emplace_back(sideOf(random, bytes.back(), counts.back()),
                        sideOf(random, bytes.back(), counts.back()));
     align(source);
@@ -60,7 +61,9 @@ void copyMany(Random& random, std::size_t copies) {
 
 GPU_TEST(copiesOfAllKinds) {
   for (int round = 0; round < (quick() ? 3 : 40); ++round)
-    for (std::size_t copies : {0, 1, 2, 8, 9, 40, 41, 130}) copyMany(random, copies);
+    for (const bool single : {false, true})
+      for (std::size_t copies : {0, 1, 2, 8, 9, 40, 41, 126, 127, 260})
+        copyMany(random, copies, single);
 }
 
 // Beyond what 32 bits count, in bytes and in items.

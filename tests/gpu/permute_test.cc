@@ -144,13 +144,20 @@ void lists(Random& random, const Batch& batch) {
   listByExpert(batch.host(), shape.experts, begins.data(), listed.data());
   Device<std::int64_t> deviceBegins(begins.size()),
       deviceListed(std::vector<std::int64_t>(listed.size(), -1)), positions(listed.size());
+  // Counts in blocks of experts, each behind one of somebody else's.
+  const std::int64_t block = random() % shape.experts + 1, blocks = (shape.experts - 1) / block + 1;
+  std::vector<std::int64_t> counts(2 * block * blocks, -7);
+  Device<std::int64_t> deviceCounts(counts);
+  for (std::int64_t e = 0; e < shape.experts; ++e)
+    counts[e / block * 2 * block + e % block] = begins[e + 1] - begins[e];
   const auto choices = static_cast<std::int64_t>(batch.chosen.size());
   Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, shape.experts));
-  moeccl::cuda::listByExpert(batch.device(), shape.experts, deviceBegins.data(),
-                             deviceListed.data(), positions.data(),
-                             {workspace.data(), workspace.size()}, nullptr);
+  moeccl::cuda::listByExpert(
+      batch.device(), shape.experts, deviceBegins.data(), deviceListed.data(), positions.data(),
+      {deviceCounts.data(), block, 2 * block}, {workspace.data(), workspace.size()}, nullptr);
   workspace.get("listByExpert");
   expectSame(deviceBegins.get("begins"), begins, what + "begins");
+  expectSame(deviceCounts.get("counts"), counts, what + "counts");
   expectSame(deviceListed.get("listed"), listed, what + "listByExpert");
 
   const std::vector<float> input = wholeNumbers(random, shape.tokens * width);

@@ -33,8 +33,9 @@ def generate(root):
     declarations = [f"namespace {origin.lower()} {{ Plan {name}(const Topology&, const Parameters&, int rank); }}"
                     for _, origin, name, _ in entries]
     entries += [(collective, origin, name, line)
-                for collective, origin in same.items() for name, line in registry[origin].items()]
-    lines = [f'    {{Collective::{collective}, "{name}", "{line}", &{origin.lower()}::{name}}},'
+                for collective, origin in same.items() for name, line in registry[origin].items() if name != "native"]
+    lines = [f'    {{Collective::{collective}, "{name}", "{line}", &{origin.lower()}::{name}, '
+             f'{str(name == "native").lower()}}},'
              for collective, origin, name, line in entries]
     template = (folder / "registry.cc.in").read_text()
     return template.replace("@DECLARATIONS@", "\n".join(declarations)).replace("@ENTRIES@", "\n".join(lines))

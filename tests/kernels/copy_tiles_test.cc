@@ -66,8 +66,8 @@ TEST(CopyTiles, BeyondFourGibibytes) {
     for (std::size_t i = 0; i < 64; ++i) from.data()[end - 64 + i] = static_cast<std::byte>(i + 1);
     const auto apart = static_cast<std::ptrdiff_t>(stride);
     CopyBatch<1> batch;
-    batch.add(tiled({to.data() + shape.gap % 16, apart, from.data() + shape.gap % 16, apart,
-                     shape.bytes, shape.count}));
+    batch.add({to.data() + shape.gap % 16, apart, from.data() + shape.gap % 16, apart, shape.bytes,
+               shape.count});
     const Sparse* const ends[] = {&from, &to};
     ASSERT_GT(batch.tiles(), 65536u);
     for (const Sparse* side : ends) side->data()[end + shape.gap % 16] = std::byte{99};

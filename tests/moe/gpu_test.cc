@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "kernels/gates/gate.h"
 #include "tests/exec/gpu_ranks.h"
+#include "tests/gpu/launch_counts.h"
 #include "tests/moe/on_device.h"
 
 namespace moeccl::test {
@@ -176,6 +178,76 @@ TEST(LayerOnGpus, ExchangeBesideWhatTheyCompute) {
   // Beside the residual branch only the dispatch, and in the backward passes the sum of its
   // gradients.
   EXPECT_GE(besideOf(1, 5), 6 * 4 * 5);
+}
+
+// Launches, and waits of the host for numbers, of the device that has most.
+struct Asked {
+  std::int64_t launches = 0, waits = 0;
+};
+
+Asked mostAsked(const std::vector<std::string>& calls, int devices) {
+  std::vector<Asked> of(static_cast<std::size_t>(devices));
+  for (const std::string& call : calls) {
+    const std::size_t colon = call.find(": ");
+    Asked& device = of[static_cast<std::size_t>(std::stoi(call.substr(std::size("device"))))];
+    const std::string what = call.substr(colon + 2);
+    const int known = launchesOf(what);
+    const bool one = what.starts_with("a copy of") || what == "group end" ||
+                     what.starts_with("a reduction") || what.starts_with("a division") ||
+                     what.starts_with("NCCL's ");
+    const auto isNone = [&](const char* begin) { return what.starts_with(begin); };
+    if (known == 0 && !one)
+      EXPECT_TRUE(std::ranges::any_of(
+          std::array{"new ", "split", "group start", "send", "receive", "the host"}, isNone))
+          << what << " is not in tests/gpu/launch_counts.h";
+    device.launches += known + one;
+    device.waits += what == "the host waits";
+  }
+  Asked most;
+  for (const Asked& device : of) {
+    most.launches = std::max(most.launches, device.launches);
+    most.waits = std::max(most.waits, device.waits);
+  }
+  return most;
+}
+
+// On eight ranks with 32 experts each. Host time per launch is a few microseconds.
+TEST(LayerOnGpus, AskLittleOfADroplessForward) {
+  for (const moecclGridShape_t& grid :
+       {moecclGridShape_t{1, 8, 1, moecclOrderEspEp}, {2, 4, 2, moecclOrderEspEp}}) {
+    Problem problem;
+    problem.grid = grid;
+    problem.tokens = 64;
+    problem.embedding = 4;
+    problem.hidden = 4;
+    problem.experts = 256;
+    problem.choices = 4;
+    problem.dropless = true;
+    const Solved solved = solve(problem);
+    for (moecclSchedule_t schedule : schedulesOf(problem)) {
+      SCOPED_TRACE(nameOf(schedule));
+      const auto askedOf = [&](int passes) {
+        std::vector<std::string> calls;
+        onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t made, int rank) {
+          const DeviceElements tokens(
+              device, encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]));
+          const DeviceElements output(device, tokens.read());
+          const DeviceStream stream(device);
+          const DeviceLayer layer(device, made, solved.layer, schedule);
+          for (int pass = 0; pass < passes; ++pass)
+            check(moecclMoeForward(layer.get(), tokens.get(), output.get(), stream.get()));
+          device.synchronize(stream.get());
+        });
+        return mostAsked(calls, problem.ranks());
+      };
+      const Asked once = askedOf(1), thrice = askedOf(3);
+      // The baseline gates the batches of its ESP group, and gathers the tokens of each for each EP
+      // rank.
+      const bool batches = schedule == moecclScheduleBaseline && grid.nEsp > 1;
+      EXPECT_LE((thrice.launches - once.launches) / 2, batches ? 70 : 60);
+      EXPECT_EQ((thrice.waits - once.waits) / 2, 1);
+    }
+  }
 }
 
 TEST(LayerOnGpus, BalancesTheBiasThatTheGateReads) {

@@ -120,7 +120,9 @@ TEST(CostModel, FewMessagesForSmallBlocksFewBytesForLarge) {
 TEST(CostModel, WithoutAProfileByTheLinksThatAreTypical) {
   const Topology topology = Topology::even(2, 8);
   const auto seconds = [&](const Links& links, double bytes) {
-    return CostModel(topology, nullptr, 0, links).fastest(Collective::allToAll, {}, bytes).seconds;
+    return CostModel(topology, nullptr, 0, {links})
+        .fastest(Collective::allToAll, {}, bytes)
+        .seconds;
   };
   // 15/16 of 256 MB leave each GPU, half of them by its port of 400 Gb/s.
   const double bytes = 256e6, port = bytes / 2 / 50e9;
@@ -132,8 +134,41 @@ TEST(CostModel, WithoutAProfileByTheLinksThatAreTypical) {
   profile.links = LinkFit{};
   const auto known = std::make_shared<const Profile>(profile);
   EXPECT_EQ(
-      CostModel(topology, known, 0, kGpuLinks).fastest(Collective::allToAll, {}, bytes).seconds,
+      CostModel(topology, known, 0, {kGpuLinks}).fastest(Collective::allToAll, {}, bytes).seconds,
       CostModel(topology, known).fastest(Collective::allToAll, {}, bytes).seconds);
+}
+
+// Functions of executors' own are candidates where there are such executors.
+TEST(CostModel, NativeAlgorithmsOfGpus) {
+  const Topology topology = Topology::even(2, 8);
+  const auto names = [&](const Typical& typical, Collective collective) {
+    std::vector<std::string> all;
+    for (const auto& estimate :
+         CostModel(topology, nullptr, 0, typical).estimates(collective, {}, 1 << 20))
+      all.push_back(std::string(estimate.choice.algorithm->name));
+    return all;
+  };
+  for (const Collective collective : {Collective::allReduce, Collective::allGather,
+                                      Collective::reduceScatter, Collective::allToAll}) {
+    EXPECT_EQ(std::ranges::count(names({}, collective), "native"), 0);
+    EXPECT_EQ(std::ranges::count(names(kTypicalGpus, collective), "native"), 1);
+  }
+  const Topology node = Topology::even(1, 8);
+  EXPECT_EQ(
+      textOf(CostModel(node, nullptr, 0, kTypicalGpus).choose(Collective::allReduce, {}, 1 << 20)),
+      "native");
+  EXPECT_EQ(std::ranges::count(names(kTypicalGpus, Collective::allGatherv), "native"), 0);
+  // One launch is cheaper than the ring's many, and moves no fewer bytes.
+  CostModel model(topology, nullptr, 0, kTypicalGpus);
+  const auto seconds = [&](const char* name, double bytes) {
+    const AlgorithmChoice choice{findAlgorithm(Collective::allReduce, name)};
+    return model.fastest(Collective::allReduce, choice, bytes).seconds;
+  };
+  EXPECT_LT(seconds("native", 1024), 0.5 * seconds("ring", 1024));
+  EXPECT_GT(seconds("native", 1e9), 0.9 * seconds("ring", 1e9));
+  EXPECT_NE(
+      model.digest(Collective::allReduce, {}, {findAlgorithm(Collective::allReduce, "ring")}),
+      model.digest(Collective::allReduce, {}, {findAlgorithm(Collective::allReduce, "native")}));
 }
 
 TEST(CostModel, NeverWorseThanAnyOther) {
@@ -296,12 +331,12 @@ TEST(Alternatives, ThatDoTheSameAreOne) {
     return all;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(Collective::allGather, Topology::even(1, 2)), Names{"linear"});
-  EXPECT_EQ(names(Collective::allGather, Topology::even(2, 1)), Names{"linear"});
+  EXPECT_EQ(names(Collective::allGather, Topology::even(1, 2)), (Names{"linear", "native"}));
+  EXPECT_EQ(names(Collective::allGather, Topology::even(2, 1)), (Names{"linear", "native"}));
   EXPECT_EQ(names(Collective::allGather, Topology::even(1, 4)),
-            (Names{"linear", "ring", "recursive_doubling"}));
+            (Names{"linear", "ring", "recursive_doubling", "native"}));
   EXPECT_EQ(names(Collective::allGather, Topology::even(2, 2)),
-            (Names{"linear", "ring", "recursive_doubling", "hierarchical"}));
+            (Names{"linear", "ring", "recursive_doubling", "hierarchical", "native"}));
   EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 2)), "pairwise"), 0);
   EXPECT_EQ(std::ranges::count(names(Collective::allToAll, Topology::even(1, 3)), "pairwise"), 1);
 }

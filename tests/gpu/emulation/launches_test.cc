@@ -9,6 +9,7 @@
 #include "kernels/expert.h"
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
+#include "tests/gpu/launch_counts.h"
 
 namespace moeccl::emulation {
 namespace {
@@ -43,23 +44,32 @@ TEST(Launches, OfADroplessForward) {
   auto choiceWeights = room<float>(kTokens * kChoices);
   auto used = room<std::int64_t>(kExperts), slots = room<std::int64_t>(kTokens * kChoices);
   auto begins = room<std::int64_t>(kExperts + 1), listed = room<std::int64_t>(kTokens * kChoices);
-  auto positions = room<std::int64_t>(kTokens * kChoices);
+  auto positions = room<std::int64_t>(kTokens * kChoices), counts = room<std::int64_t>(kExperts);
   auto rows = room<float>(kTokens * kChoices * kEmbedding), others = rows;
   const Choices<float> choices{chosen.data(), slots.data(), choiceWeights.data(), kTokens,
                                kChoices};
 
-  const std::int64_t before = launches();
+  std::int64_t before = launches(), sum = 0;
+  const auto expectLaunches = [&](const char* call) {
+    EXPECT_EQ(launches() - before, test::launchesOf(call)) << call;
+    sum += launches() - before;
+    before = launches();
+  };
   gate.forward({weights.data()}, {input.data(), kTokens, 0},
                {logits.data(), chosen.data(), choiceWeights.data()}, sums.data(),
                aligned(workspace), nullptr);
+  expectLaunches("choosing experts");
   gate.place(kTokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(),
              sums.data(), aligned(workspace), nullptr);
+  expectLaunches("giving places");
   cuda::listByExpert(choices, kExperts, begins.data(), listed.data(), positions.data(),
-                     aligned(workspace), nullptr);
+                     {counts.data(), kLocal, kLocal}, aligned(workspace), nullptr);
+  expectLaunches("listing choices by expert");
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   ASSERT_EQ(begins.back(), kTokens * kChoices);
   cuda::gatherListed(choices, listed, input.data(), kEmbedding * sizeof(float), rows.data(),
                      nullptr);
+  expectLaunches("gathering tokens");
 
   // A run per rank and expert, to the expert and back; as if each rank had chosen so.
   std::vector<BlockCopy> there, back;
@@ -79,6 +89,10 @@ TEST(Launches, OfADroplessForward) {
     expertBegins[expert + 1] = row;
   }
   cuda::copyBlocks(there, nullptr);
+  const std::int64_t copies = launches() - before;
+  EXPECT_LE(copies, std::ssize(there) / static_cast<std::int64_t>(cuda::kMostSingle) + 1);
+  sum += copies;
+  before = launches();
   std::vector<std::byte> blasMemory((1 << 20) + 256);
   cuda::Blas blas(aligned(blasMemory));
   const cuda::ExpertShape shape{moecclFloat32, Activation::gelu, kLocal, kEmbedding, kHidden};
@@ -87,11 +101,6 @@ TEST(Launches, OfADroplessForward) {
   std::vector<std::byte> hidden(cuda::expertWorkspace(shape, row) + 256);
   cuda::expertForward(shape, {w1.data(), b1.data(), w2.data(), b2.data()}, others.data(),
                       expertBegins, blas, aligned(hidden), others.data(), nullptr);
-  cuda::copyBlocks(back, nullptr);
-  auto output = room<float>(kTokens * kEmbedding);
-  cuda::addListed(moecclFloat32, choices, {positions.data(), 0, begins.back()}, rows.data(),
-                  kEmbedding, output.data(), nullptr);
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   // The emulated cuBLAS launches a product for each run of experts with equally many rows, the real
   // one a product.
   std::int64_t runs = 0;
@@ -101,9 +110,19 @@ TEST(Launches, OfADroplessForward) {
     last = count;
   }
   ASSERT_GT(runs, 1);
-  const std::int64_t count = launches() - before - 2 * (runs - 1);
-  RecordProperty("launches", std::to_string(count));
-  EXPECT_LE(count, 60);
+  before += 2 * (runs - 1);
+  expectLaunches("experts");
+  cuda::copyBlocks(back, nullptr);
+  EXPECT_EQ(launches() - before, copies);
+  sum += copies;
+  before = launches();
+  auto output = room<float>(kTokens * kEmbedding);
+  cuda::addListed(moecclFloat32, choices, {positions.data(), 0, begins.back()}, rows.data(),
+                  kEmbedding, output.data(), nullptr);
+  expectLaunches("adding to tokens");
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  RecordProperty("launches", std::to_string(sum));
+  EXPECT_LE(sum, 60);
 }
 
 }  // namespace
