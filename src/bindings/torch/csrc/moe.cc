@@ -1,6 +1,6 @@
 #include "moe.h"
 
-#include <moeccl/model.h>
+#include <moeccl/select.h>
 
 #include <algorithm>
 #include <array>
