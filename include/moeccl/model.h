@@ -11,7 +11,7 @@
  * they were measured, the profile knows by what factors their exchanges and local work take longer
  * than by themselves. What a profile has no samples for, and everything where there is no profile,
  * is priced from the plans and the costs of links: of those on which the profile's samples come out
- * best, or typical ones.
+ * best, those that a job measures at its start (MOECCL_PROBE), or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_

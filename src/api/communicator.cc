@@ -9,6 +9,7 @@
 #include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
 #include "src/log.h"
+#include "src/probe/probe.h"
 
 using moeccl::boundary;
 using moeccl::communicatorOf;
@@ -47,22 +48,24 @@ moecclComm_t handleOf(std::shared_ptr<moeccl::CommState> state) {
   return comm.release();
 }
 
-// A new communicator, with the profile that MOECCL_PROFILE names. Ranks agree on whether it does.
+// A new communicator, with the profile that MOECCL_PROFILE names, else with the links that are
+// measured. Ranks agree on whether there is one.
 moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
   const std::shared_ptr<moeccl::CommState> state = stateOf(std::move(communicator), nullptr);
   moeccl::Communicator& made = *state->communicator;
   const std::string& profile = made.settings().profile;
-  if (profile.empty()) {
-    if (made.rank() == 0)
+  try {
+    if (!profile.empty())
+      moeccl::adoptProfile(*state, [&] {
+        return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
+      });
+    else if (auto probed = moeccl::probeLinks(made))
+      state->model = std::make_unique<moeccl::CostModel>(made.topology(), std::move(probed), 0,
+                                                         typicalOf(made));
+    else if (made.rank() == 0)
       moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()},
                   "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
                   "links; moeccl-fit measures those of a cluster");
-    return handleOf(state);
-  }
-  try {
-    moeccl::adoptProfile(*state, [&] {
-      return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
-    });
   } catch (...) {
     made.destroy();
     throw;

@@ -139,6 +139,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
   if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
   if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
+  settings.probe = numberIn(environment, "MOECCL_PROBE", 0, 1, 0) == 1;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
   settings.socketsPerPeer =
@@ -195,6 +196,7 @@ std::string comparable(const Settings& settings, int ranks) {
           (settings.memory == moecclMemoryCuda ? "moecclMemoryCuda" : "moecclMemoryHost") + '\n';
   // Paths may differ from node to node; the profiles themselves are compared when they are read.
   text += std::string("MOECCL_PROFILE=") + (settings.profile.empty() ? "nothing" : "a path") + '\n';
+  text += std::string("MOECCL_PROBE=") + (settings.probe ? "1" : "0") + '\n';
   text += "timeoutMs=" +
           (settings.timeoutMs == kForever ? "for ever" : std::to_string(settings.timeoutMs)) + '\n';
   for (int i = 0; i < kCollectives; ++i) {

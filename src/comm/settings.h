@@ -11,6 +11,7 @@
 //   MOECCL_UNEXPECTED_BYTES  memory for messages over TCP that nobody has asked for yet
 //   MOECCL_TRACE      begin of the names of the files that traces are written to
 //   MOECCL_PROFILE    path of the cluster's profile
+//   MOECCL_PROBE      1: where there is no profile links are measured
 //
 // A variable that is empty counts as not set.
 #pragma once
@@ -47,6 +48,7 @@ struct Settings {
   moecclMemory_t memory = moecclMemoryHost;
   std::string trace;    // empty: none
   std::string profile;  // empty: none
+  bool probe = false;   // links, where there is no profile
   // Called while a call waits; nullptr: nothing is.
   void (*idle)(void* context) = nullptr;
   void* idleContext = nullptr;

@@ -1,0 +1,29 @@
+// Where probed links are kept: a file per cluster in the user's cache folder, a profile without
+// samples. It counts for a week.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "src/comm/settings.h"
+#include "src/profile/profile.h"
+
+namespace moeccl {
+
+inline constexpr std::chrono::hours kProbeExpires{7 * 24};
+
+// $XDG_CACHE_HOME/moeccl or $HOME/.cache/moeccl; "" where neither is set.
+std::string cacheFolder(const Environment& environment = processEnvironment());
+
+// `cluster`: what tells one cluster from another. Never throws: a file that is missing, old, of
+// another cluster or no profile is nothing.
+std::optional<Profile> loadProbed(const std::string& folder, std::string_view cluster,
+                                  const Fingerprint& mine);
+// Makes the folder if need be. Throws Error.
+void saveProbed(const std::string& folder, std::string_view cluster, const Profile& profile);
+// The file's path.
+std::string probedFile(const std::string& folder, std::string_view cluster);
+
+}  // namespace moeccl

@@ -1,0 +1,301 @@
+#include "src/probe/probe.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algorithms/choice.h"
+#include "src/bootstrap/clock.h"
+#include "src/bootstrap/hardware.h"
+#include "src/bootstrap/network.h"
+#include "src/bootstrap/origin.h"
+#include "src/comm/agreement.h"
+#include "src/log.h"
+#include "src/probe/cache.h"
+#include "src/profile/group_text.h"
+#include "src/select/alternatives.h"
+#include "src/select/link_fit.h"
+#include "src/text.h"
+
+namespace moeccl {
+namespace {
+
+// Of a rank's block. Small ones tell latencies, large ones bandwidths.
+constexpr std::array<std::size_t, 5> kBlocks = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10};
+// Buffers of a rank.
+constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+// Of one algorithm and size: repetitions, and the share of the budget that they may take.
+constexpr int kMostRepetitions = 15;
+constexpr double kShare = 0.05;
+// A call that is expected to take more of what is left is not made.
+constexpr double kMostOfRest = 0.4;
+
+struct Measured {
+  Collective collective;
+  const char* algorithm;
+};
+// Between them they use every kind of link in every pattern: each pair at once, rounds of pairs,
+// leaders of nodes, neighbours.
+constexpr Measured kMeasured[] = {
+    {Collective::allToAll, "linear"},   {Collective::allToAll, "bruck"},
+    {Collective::allToAll, "pairwise"}, {Collective::allToAll, "hierarchical"},
+    {Collective::allGather, "ring"},    {Collective::allGather, "hierarchical"},
+};
+
+// What rank 0 knows, and tells the others.
+struct Known {
+  int found = 0;
+  int processors = 0;
+  LinkFit fit;
+};
+
+// Of this process, by cluster.
+struct Memory {
+  std::mutex mutex;
+  std::map<std::string, Known> known;
+  static Memory& instance() {
+    static Memory& memory = *new Memory;
+    return memory;
+  }
+};
+
+double secondsSince(TimePoint begun) {
+  return std::chrono::duration<double>(Clock::now() - begun).count();
+}
+
+class Prober {
+ public:
+  explicit Prober(Communicator& communicator) : communicator_(communicator), oob_(communicator) {}
+
+  // Times calls until the budget is spent. The same curves on all ranks.
+  std::vector<Curve> run() {
+    const Topology& topology = communicator_.topology();
+    std::vector<AlgorithmChoice> all;
+    for (const auto& [collective, name] : kMeasured)
+      all.push_back({findAlgorithm(collective, name), {}});
+    std::vector<Candidate> candidates;
+    for (const AlgorithmChoice& choice : differentOf(all, topology))
+      candidates.push_back({choice, 0, 0, {}});
+    begun_ = Clock::now();
+    // Pages and connections are there from now on.
+    call(candidates[0].choice, kBlocks[0]);
+    spent_ = agreed(0).second;
+    // The first one up to large blocks, so that bandwidths are known; then all others.
+    for (std::size_t block : kBlocks) measure(candidates[0], block, kProbeSeconds / 2);
+    for (std::size_t block : kBlocks)
+      for (std::size_t i = 1; i < candidates.size(); ++i)
+        measure(candidates[i], block, kProbeSeconds);
+    std::vector<Curve> curves;
+    for (Candidate& candidate : candidates)
+      if (!candidate.samples.empty())
+        curves.push_back({{std::string(nameOf(candidate.choice.algorithm->collective)),
+                           textOf(candidate.choice), textOf(topology)},
+                          std::move(candidate.samples),
+                          {}});
+    return curves;
+  }
+  double spent() const { return spent_; }
+
+ private:
+  struct Candidate {
+    AlgorithmChoice choice;
+    double seconds;     // of the last size that was measured; 0: none was
+    std::size_t block;  // that size
+    std::vector<Point> samples;
+  };
+
+  void call(const AlgorithmChoice& choice, std::size_t block) {
+    const auto ranks = static_cast<std::size_t>(communicator_.ranks());
+    if (input_.size() < block * ranks) {
+      input_.resize(block * ranks);
+      output_.resize(block * ranks);
+    }
+    Call one;
+    one.choice = choice;
+    one.input = input_.data();
+    one.output = output_.data();
+    one.blockBytes = block;
+    one.timeoutMs = communicator_.callTimeoutMs();
+    communicator_.launch(std::move(one), nullptr);
+  }
+
+  // The longest of all ranks: of `seconds`, and since the beginning.
+  std::pair<double, double> agreed(double seconds) {
+    double longest = 0, spent = 0;
+    for (const auto& [theirs, since] :
+         exchangeValue(oob_, std::array<double, 2>{seconds, secondsSince(begun_)})) {
+      longest = std::max(longest, theirs);
+      spent = std::max(spent, since);
+    }
+    return {longest, spent};
+  }
+
+  double timed(const AlgorithmChoice& choice, std::size_t block) {
+    const TimePoint begun = Clock::now();
+    call(choice, block);
+    return secondsSince(begun);
+  }
+
+  // All decisions are made by what all ranks agree on.
+  void measure(Candidate& candidate, std::size_t block, double budget) {
+    const auto ranks = static_cast<std::size_t>(communicator_.ranks());
+    const double left = budget - spent_;
+    const double expected = candidate.block == 0 ? 0
+                                                 : candidate.seconds * static_cast<double>(block) /
+                                                       static_cast<double>(candidate.block);
+    if (block * ranks > kMostBytes || left <= 0 || expected > kMostOfRest * left) return;
+    // The first one makes the plan.
+    double seconds = 0;
+    std::tie(seconds, spent_) = agreed(timed(candidate.choice, block));
+    const double share = kShare * kProbeSeconds;
+    const int repetitions = static_cast<int>(
+        std::clamp(share / std::max(seconds, 1e-9), 0.0, static_cast<double>(kMostRepetitions)));
+    if (repetitions > 1) {
+      std::vector<double> times(static_cast<std::size_t>(repetitions));
+      for (double& time : times) time = timed(candidate.choice, block);
+      std::ranges::sort(times);
+      std::tie(seconds, spent_) = agreed(times[times.size() / 2]);
+    }
+    candidate.seconds = seconds;
+    candidate.block = block;
+    const Contract contract{candidate.choice.algorithm->collective, communicator_.ranks(), {}, 0};
+    candidate.samples.push_back(
+        {static_cast<double>(block) * static_cast<double>(contract.inputBlocks(0)), seconds, 0.1});
+  }
+
+  Communicator& communicator_;
+  CommunicatorOob oob_;
+  std::vector<std::byte> input_, output_;
+  TimePoint begun_;
+  double spent_ = 0;
+};
+
+std::shared_ptr<Profile> profileOf(const Fingerprint& mine, const Known& known) {
+  auto profile = std::make_shared<Profile>();
+  profile->fingerprint = mine;
+  profile->fingerprint.processorsPerNode = known.processors;
+  profile->links = known.fit;
+  return profile;
+}
+
+// Rank 0's part: what tells this cluster from others, what is known of it, and what becomes known.
+class Keeper {
+ public:
+  Keeper(const Communicator& communicator, Fingerprint& mine)
+      : mine_(mine), source_{communicator.rank(), communicator.ranks()}, folder_(cacheFolder()) {
+    const Hardware hardware = describeHardware();
+    mine_.processor = hardware.processor;
+    mine_.processorsPerNode = hardware.processors;
+    const std::string process = processName();  // "host:1234"
+    for (const std::string& part :
+         {process.substr(0, process.rfind(':')), textOf(communicator.topology()), mine_.transport,
+          mine_.processor, std::to_string(mine_.processorsPerNode), mine_.library,
+          describeNetwork(communicator.settings().interfaces)})
+      cluster_ += part + '\n';
+  }
+
+  Known known() {
+    Memory& memory = Memory::instance();
+    const std::lock_guard lock(memory.mutex);
+    if (const auto found = memory.known.find(cluster_); found != memory.known.end())
+      return found->second;
+    const auto kept = loadProbed(folder_, cluster_, mine_);
+    if (!kept) return {};
+    log(LogLevel::info, source_, "links as measured before: %s",
+        probedFile(folder_, cluster_).c_str());
+    return memory.known[cluster_] = {1, mine_.processorsPerNode, *kept->links};
+  }
+
+  Known fit(std::vector<Curve> curves, double spent) {
+    const TimePoint begun = Clock::now();
+    Profile measured;
+    measured.fingerprint = mine_;
+    std::size_t samples = 0;
+    for (Curve& curve : curves) {
+      samples += curve.samples.size();
+      measured.add(std::move(curve.key), std::move(curve.samples));
+    }
+    const auto fit = fitLinks(measured);
+    if (!fit) return {};
+    log(LogLevel::info, source_,
+        "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
+        "moeccl-fit measures a cluster well",
+        (spent + secondsSince(begun)) * 1e3, samples, fit->medianError * 100);
+    const Known known{1, mine_.processorsPerNode, *fit};
+    keep(known);
+    return known;
+  }
+
+ private:
+  void keep(const Known& known) {
+    {
+      Memory& memory = Memory::instance();
+      const std::lock_guard lock(memory.mutex);
+      memory.known[cluster_] = known;
+    }
+    if (folder_.empty()) return;
+    const std::shared_ptr<Profile> profile = profileOf(mine_, known);
+    const Origin now = origin();
+    profile->date = now.date;
+    profile->command = now.command;
+    try {
+      saveProbed(folder_, cluster_, *profile);
+    } catch (const Error& error) {
+      log(LogLevel::info, source_, "links are not kept: %s", error.what());
+    }
+  }
+
+  Fingerprint& mine_;
+  const LogSource source_;
+  const std::string folder_;
+  std::string cluster_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Profile> probeLinks(Communicator& communicator) {
+  const Topology& topology = communicator.topology();
+  const std::string transport = communicator.transportName();
+  if (!communicator.settings().probe || topology.ranks() == 1 || communicator.device() ||
+      transport == "loopback")
+    return nullptr;
+
+  Fingerprint mine;
+  for (int node = 0; node < topology.nodes(); ++node)
+    mine.ranksPerNode.push_back(topology.nodeSize(node));
+  mine.transport = transport;
+  mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
+
+  CommunicatorOob oob(communicator);
+  std::optional<Keeper> keeper;
+  Known known;
+  // Rank 0 may fail alone; links are then typical ones.
+  const auto asRank0 = [&](auto&& part) {
+    if (communicator.rank() != 0) return;
+    try {
+      known = part();
+    } catch (const std::exception& error) {
+      log(LogLevel::info, {communicator.rank(), communicator.ranks()}, "no links measured: %s",
+          error.what());
+      known.found = -1;
+    }
+  };
+  asRank0([&] { return keeper.emplace(communicator, mine).known(); });
+  known = exchangeValue(oob, known)[0];
+  if (known.found == 0) {
+    Prober prober(communicator);
+    std::vector<Curve> curves = prober.run();
+    asRank0([&] { return keeper->fit(std::move(curves), prober.spent()); });
+    known = exchangeValue(oob, known)[0];
+  }
+  return known.found == 1 ? profileOf(mine, known) : nullptr;
+}
+
+}  // namespace moeccl

@@ -1,0 +1,21 @@
+// The links of a job for which there is no profile: measured by its first communicator, and kept
+// in the user's cache.
+#pragma once
+
+#include <memory>
+
+#include "src/comm/communicator.h"
+#include "src/profile/profile.h"
+
+namespace moeccl {
+
+// How long the calls may take that links are measured by.
+inline constexpr double kProbeSeconds = 0.2;
+
+// Collective: a profile without samples whose links are the job's, as this process or the user's
+// cache has them (src/probe/cache.h) or as they are measured now. The same on all ranks. nullptr:
+// typical links hold. So it is of one rank, of threads of one process, of GPUs, and where
+// settings.probe is false. Throws what a call of the communicator throws.
+std::shared_ptr<const Profile> probeLinks(Communicator& communicator);
+
+}  // namespace moeccl

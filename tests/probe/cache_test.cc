@@ -1,0 +1,121 @@
+// What is kept of probed links, and what the cluster is called that they are kept for.
+#include "src/probe/cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "src/bootstrap/interfaces.h"
+#include "src/bootstrap/network.h"
+#include "src/error.h"
+
+namespace moeccl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ProbeCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = fs::temp_directory_path() / "moeccl-probe-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static Profile sample() {
+    Profile profile;
+    profile.fingerprint = {{4, 4}, "a processor", 2, "tcp", "0.1.0"};
+    profile.links = LinkFit{{}, 0.1, 0.2};
+    profile.links->links.betaUplink = 8e-9;
+    return profile;
+  }
+  std::string folder_;
+};
+
+TEST_F(ProbeCache, GivesBackWhatItWasGiven) {
+  const std::string deep = folder_ + "/not/there/yet";
+  saveProbed(deep, "one", sample());
+  const auto found = loadProbed(deep, "one", sample().fingerprint);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(*found->links, *sample().links);
+  EXPECT_FALSE(loadProbed(deep, "another", sample().fingerprint));
+}
+
+TEST_F(ProbeCache, OfAnotherClusterIsNothing) {
+  saveProbed(folder_, "one", sample());
+  Fingerprint other = sample().fingerprint;
+  other.ranksPerNode = {4, 4, 4};
+  EXPECT_FALSE(loadProbed(folder_, "one", other));
+}
+
+TEST_F(ProbeCache, ExpiresAfterAWeek) {
+  saveProbed(folder_, "one", sample());
+  const std::string file = probedFile(folder_, "one");
+  const auto now = fs::file_time_type::clock::now();
+  fs::last_write_time(file, now - kProbeExpires + std::chrono::minutes(5));
+  EXPECT_TRUE(loadProbed(folder_, "one", sample().fingerprint));
+  fs::last_write_time(file, now - kProbeExpires - std::chrono::minutes(5));
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
+}
+
+TEST_F(ProbeCache, WhatIsNoProfileIsNothing) {
+  std::ofstream(probedFile(folder_, "one")) << "{\"schema\": ";
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
+  fs::remove(probedFile(folder_, "one"));
+  fs::create_directory(probedFile(folder_, "one"));
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
+  EXPECT_FALSE(loadProbed("", "one", sample().fingerprint));
+  Profile without = sample();
+  without.links.reset();
+  saveProbed(folder_, "two", without);
+  EXPECT_FALSE(loadProbed(folder_, "two", sample().fingerprint));
+}
+
+TEST_F(ProbeCache, AFolderThatCannotBeMadeIsAnError) {
+  std::ofstream(folder_ + "/file") << "x";
+  EXPECT_THROW(saveProbed(folder_ + "/file/below", "one", sample()), Error);
+}
+
+TEST(CacheFolder, IsTheUsers) {
+  std::map<std::string, std::string> variables;
+  const Environment environment = [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  EXPECT_EQ(cacheFolder(environment), "");
+  variables["HOME"] = "/home/somebody";
+  EXPECT_EQ(cacheFolder(environment), "/home/somebody/.cache/moeccl");
+  variables["XDG_CACHE_HOME"] = "/var/cache/other";
+  EXPECT_EQ(cacheFolder(environment), "/var/cache/other/moeccl");
+  variables["XDG_CACHE_HOME"] = "relative";  // the specification: to be ignored
+  EXPECT_EQ(cacheFolder(environment), "/home/somebody/.cache/moeccl");
+}
+
+// A made-up sysfs, of this host's interfaces.
+TEST_F(ProbeCache, NetworksThatDifferInSpeedAreCalledOtherwise) {
+  std::string name;
+  for (const InterfaceAddress& each : interfaceAddresses())
+    if (!each.loopback) name = each.name;
+  if (name.empty()) GTEST_SKIP() << "there is no interface but the loopback";
+  const std::string at = folder_ + "/class/net/" + name;
+  fs::create_directories(at);
+  std::ofstream(at + "/speed") << "1000\n";
+  std::ofstream(at + "/mtu") << "1500\n";
+  const std::string slow = describeNetwork("=" + name, folder_);
+  EXPECT_EQ(slow, name + " 1000 Mb/s MTU 1500");
+  std::ofstream(at + "/speed") << "100\n";
+  EXPECT_NE(describeNetwork("=" + name, folder_), slow);
+  std::ofstream(at + "/speed") << "-1\n";
+  EXPECT_EQ(describeNetwork("=" + name, folder_), name + " MTU 1500");
+  EXPECT_EQ(describeNetwork("^=" + name, folder_).find("MTU"), std::string::npos);
+  fs::create_directories(folder_ + "/class/infiniband/mlx5_0/ports/1");
+  std::ofstream(folder_ + "/class/infiniband/mlx5_0/ports/1/rate") << "200 Gb/sec (4X HDR)\n";
+  EXPECT_EQ(describeNetwork("=" + name, folder_), name + " MTU 1500, mlx5_0 200 Gb/sec (4X HDR)");
+}
+
+}  // namespace
+}  // namespace moeccl
