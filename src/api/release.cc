@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "src/bootstrap/signals.h"
-#include "src/comm/host_communicator.h"
+#include "src/comm/communicator.h"
 #include "src/log.h"
 
 namespace moeccl {
@@ -22,8 +23,7 @@ namespace {
 struct Releasing {
   std::mutex mutex;
   std::condition_variable fewer;
-  // Of host communicators, their domains: these outlive what is being destroyed.
-  using States = std::map<CommState*, std::shared_ptr<Domain>>;
+  using States = std::map<CommState*, std::function<void()>>;  // how to leave
   States states;
   std::vector<States> parents;  // of a process that was forked: never released
 
@@ -49,8 +49,7 @@ void leaveAll() {
   if (releasing.fewer.wait_for(lock, kPatience, [&] { return releasing.states.empty(); })) return;
   const auto left = releasing.states;
   lock.unlock();
-  for (const auto& [state, domain] : left)
-    if (domain != nullptr) domain->watch().leave();
+  for (const auto& [state, leave] : left) leave();
 }
 
 void release(const std::shared_ptr<CommState>& state) {
@@ -73,8 +72,7 @@ void releaseLater(std::shared_ptr<CommState> state) {
   Releasing& releasing = Releasing::all();
   {
     const std::lock_guard lock(releasing.mutex);
-    auto* const host = dynamic_cast<HostCommunicator*>(state->communicator.get());
-    releasing.states[state.get()] = host != nullptr ? host->sharedDomain() : nullptr;
+    releasing.states[state.get()] = state->communicator->leaver();
   }
   const SignalsBlocked blocked;
   std::thread([state = std::move(state)] { release(state); }).detach();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ class Communicator {
   virtual std::vector<int> failedRanks() = 0;
   // Why it has failed; "" where it has not.
   virtual std::string failureText() = 0;
+  // Tells the others that this rank has left, also when the communicator is no more.
+  virtual std::function<void()> leaver() const = 0;
 
   // Throws InvalidUsage while something beside this library needs the communicator; destroy() would
   // wait for it.

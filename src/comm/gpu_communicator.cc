@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "kernels/reduce.h"
-#include "src/bootstrap/host.h"
-#include "src/comm/agreement.h"
 #include "src/comm/gpu_oob.h"
 #include "src/comm/operands.h"
 #include "src/comm/plan_cache.h"
@@ -24,19 +22,11 @@ std::string nameOf(const AlgorithmChoice& choice) {
          std::string(choice.algorithm->name) + ")";
 }
 
-Topology discover(Oob& oob, const Settings& settings, Gpu& gpu) {
-  const std::vector<HostIdentity> hosts = exchangeValue(oob, hostIdentity(settings.nodeId));
-  Topology topology = buildTopology(hosts);
-  const LogSource who{oob.rank(), oob.ranks()};
-  log(LogLevel::info, who,
-      "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s), on device %d",
-      gpu.name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
-      topology.nodeOf(oob.rank()), hosts[static_cast<std::size_t>(oob.rank())].name, gpu.device());
-  if (!settings.trace.empty())
-    log(LogLevel::warn, who,
-        "MOECCL_TRACE: calls on GPUs are not recorded; Nsight Systems shows their kernels");
-  return topology;
-}
+// How long a rank that NCCL reports an error to waits to hear which other rank is dead. Usually at
+// once: this is for busy machines.
+constexpr std::chrono::milliseconds kHearing{1000};
+// How long calls that are under way may take to return before they are interrupted.
+constexpr std::chrono::milliseconds kReturning{1000};
 
 Gpu::Native nativeOf(Collective collective) {
   switch (collective) {
@@ -62,17 +52,9 @@ std::int64_t mostTerms(const Plan& plan) {
   return most;
 }
 
-// The NCCL communicator of all ranks of `oob`.
-Gpu::Comm joinAll(Oob& oob, const Settings& settings, std::shared_ptr<Gpu>* gpu) {
-  Gpu::Id id{};
-  agreeAfter(oob, [&] {
-    *gpu = openGpu();
-    if (oob.rank() == 0) id = (*gpu)->newId();
-  });
-  id = exchangeValue(oob, id)[0];
-  Gpu::Comm comm = nullptr;
-  agreeAfter(oob, [&] { comm = (*gpu)->join(id, oob.ranks(), oob.rank(), settings.timeoutMs); });
-  return comm;
+bool mayBeADeath(moecclResult_t result) {
+  return result == moecclRemoteError || result == moecclSystemError ||
+         result == moecclInternalError;
 }
 
 }  // namespace
@@ -94,67 +76,18 @@ void requireFewTerms(const AlgorithmChoice& choice, const Topology& topology) {
 }
 
 GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology,
-                                 Settings settings)
-    : Communicator(rank, std::move(topology), std::move(settings)), lanes_(std::move(lanes)) {}
-
-std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& settings) {
-  requireAgreement(oob, settings);
-  std::shared_ptr<Gpu> gpu;
-  const Gpu::Comm comm = joinAll(oob, settings, &gpu);
-  auto lanes = std::make_unique<NcclLanes>(gpu, comm, settings.timeoutMs);
-  Topology topology = discover(oob, settings, *gpu);
-  return std::unique_ptr<Communicator>(
-      new GpuCommunicator(std::move(lanes), oob.rank(), std::move(topology), settings));
+                                 Settings settings, Place place)
+    : Communicator(rank, std::move(topology), std::move(settings)),
+      gpu_(lanes->sharedGpu()),
+      device_(lanes->device()),
+      job_(std::move(place.job)),
+      members_(std::move(place.members)),
+      number_(place.number),
+      lanes_(std::move(lanes)) {
+  job_->add(*this);
 }
 
-std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Settings& settings) {
-  const std::shared_ptr<Gpu> gpu = openGpu();
-  gpu->settle(theirs, settings.timeoutMs);
-  const int device = gpu->device(theirs), current = gpu->device();
-  const OnDevice here(*gpu, device);
-  auto lanes = std::make_unique<NcclLanes>(
-      gpu, gpu->split(theirs, 0, gpu->rank(theirs), Gpu::Purpose::parts, settings.timeoutMs),
-      settings.timeoutMs);
-  GpuOob oob(*lanes);
-  // The others have come to the split, so this is told only now.
-  agreeAfter(oob, [&] {
-    if (device != current)
-      throw Error(moecclInvalidUsage,
-                  stringf("ncclComm is of device %d, and the current device is %d; call "
-                          "cudaSetDevice(%d) first",
-                          device, current, device));
-  });
-  requireAgreement(oob, settings);
-  Topology topology = discover(oob, settings, *gpu);
-  return std::unique_ptr<Communicator>(
-      new GpuCommunicator(std::move(lanes), oob.rank(), std::move(topology), settings));
-}
-
-std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const Settings& settings) {
-  throwIfFailed();
-  CommunicatorOob oob(*this);
-  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
-  const OnDevice here(lanes_->gpu(), lanes_->device());
-  // By all: other colors are split off by the same call.
-  const bool take = !group.members.empty() && group.disagreement.empty();
-  const Gpu::Comm comm = lanes_->gpu().split(lanes_->root(), take ? color : -1, group.rank,
-                                             Gpu::Purpose::parts, settings_.timeoutMs);
-  if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
-  if (!take) return nullptr;
-  return std::unique_ptr<Communicator>(new GpuCommunicator(
-      std::make_unique<NcclLanes>(lanes_->sharedGpu(), comm, settings.timeoutMs), group.rank,
-      Topology(group.nodes), settings));
-}
-
-std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>&, const Settings&) {
-  throw Error(moecclInvalidUsage, "a GPU communicator cannot be shrunk yet");
-}
-
-std::unique_ptr<Communicator> GpuCommunicator::subset(const std::vector<int>&, const Settings&) {
-  throw Error(moecclInvalidUsage,
-              "a GPU communicator has no subsets that its members make alone; use moecclCommSplit, "
-              "or moecclCommInitOob among the members");
-}
+GpuCommunicator::~GpuCommunicator() { abort(); }
 
 void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& plan) const {
   // Relays would have to be told sizes first, and the host to wait for them.
@@ -164,9 +97,9 @@ void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& p
         nameOf(choice) +
             " is not offered on GPUs: its relays must know how much they will carry, and to "
             "ask would block the stream's caller; linear and pairwise are");
-  if (choice.algorithm->native && !lanes_->gpu().has(nativeOf(choice.algorithm->collective)))
+  if (choice.algorithm->native && !gpu_->has(nativeOf(choice.algorithm->collective)))
     throw Error(moecclInvalidUsage, nameOf(choice) + " needs NCCL 2.28, and this is " +
-                                        lanes_->gpu().name() + "; choose another algorithm");
+                                        gpu_->name() + "; choose another algorithm");
   requireFewTerms(choice, topology_);
 }
 
@@ -195,23 +128,25 @@ NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
 
 // On the first lane, in one group.
 void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
-  if (lanes_->lanes() == 0)
+  const Use use(*this);
+  NcclLanes& lanes = use.require();
+  if (lanes.lanes() == 0)
     throw Error(moecclInvalidUsage,
                 "the first call of a GPU communicator must be one that all ranks make, such as "
                 "moecclBarrier; sends and receives can follow");
-  const OnDevice here(lanes_->gpu(), lanes_->device());
+  const OnDevice here(*gpu_, device_);
   try {
-    lanes_->begin(stream, {});
-    GpuGroup group(lanes_->gpu());
+    lanes.begin(stream, {});
+    GpuGroup group(*gpu_);
     for (const Message& message : call.messages) {
       if (message.bytes == 0) continue;
       if (message.isSend)
-        lanes_->gpu().send(message.data, message.bytes, message.peer, lanes_->comm(0), stream);
+        gpu_->send(message.data, message.bytes, message.peer, lanes.comm(0), stream);
       else
-        lanes_->gpu().recv(message.data, message.bytes, message.peer, lanes_->comm(0), stream);
+        gpu_->recv(message.data, message.bytes, message.peer, lanes.comm(0), stream);
     }
     group.end();
-    lanes_->end(stream);
+    lanes.end(stream);
   } catch (const RefusedInCapture& e) {
     throw Error(e.result(), std::string("messages: ") + e.what());
   } catch (const Error& e) {
@@ -229,16 +164,15 @@ bool GpuCommunicator::isNative(const Call& call) {
   return !reduces || (sums && call.datatype <= moecclBfloat16);
 }
 
-void GpuCommunicator::enqueueNative(const Call& call, void* stream) {
+void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* stream) {
   const Gpu::Native what = nativeOf(call.collective());
   const bool moves = what == Gpu::Native::allToAll || what == Gpu::Native::allGather;
-  lanes_->begin(stream, {});
-  lanes_->gpu().run(what, static_cast<const std::byte*>(call.input),
-                    static_cast<std::byte*>(call.output),
-                    moves ? call.blockBytes : call.blockBytes / sizeOf(call.datatype),
-                    moves ? moecclUint8 : call.datatype, call.op == moecclAvg ? moecclSum : call.op,
-                    lanes_->comm(0), stream);
-  lanes_->end(stream);
+  lanes.begin(stream, {});
+  gpu_->run(what, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
+            moves ? call.blockBytes : call.blockBytes / sizeOf(call.datatype),
+            moves ? moecclUint8 : call.datatype, call.op == moecclAvg ? moecclSum : call.op,
+            lanes.comm(0), stream);
+  lanes.end(stream);
 }
 
 void GpuCommunicator::launch(Call call, void* stream) {
@@ -249,14 +183,16 @@ void GpuCommunicator::launch(Call call, void* stream) {
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name().c_str(),
         call.blockBytes, stream);
-  const OnDevice here(lanes_->gpu(), lanes_->device());
+  const Use use(*this);
+  NcclLanes& lanes = use.require();
+  const OnDevice here(*gpu_, device_);
   try {
     if (isNative(call))
-      enqueueNative(call, stream);
+      enqueueNative(lanes, call, stream);
     else
-      run.enqueue(*lanes_, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
+      run.enqueue(lanes, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
     if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
-      lanes_->gpu().divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
+      gpu_->divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
   } catch (const RefusedInCapture& e) {
     throw Error(e.result(), name() + ": " + e.what());
   } catch (const Error& e) {
@@ -266,9 +202,10 @@ void GpuCommunicator::launch(Call call, void* stream) {
 }
 
 void GpuCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
-  throwIfFailed();
+  const Use use(*this);
+  NcclLanes& lanes = use.require();
   try {
-    GpuOob(*lanes_).allgather(send, recv, bytes);
+    GpuOob(lanes).allgather(send, recv, bytes);
   } catch (const Error& e) {
     fail(e.result(), "rank " + std::to_string(rank_) + ": " + e.what());
     throwIfFailed();
@@ -276,52 +213,120 @@ void GpuCommunicator::allgather(const void* send, void* recv, std::size_t bytes)
 }
 
 void GpuCommunicator::throwIfFailed() const {
+  const std::lock_guard lock(mutex_);
   if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
 }
 
 void GpuCommunicator::fail(moecclResult_t result, const std::string& text) {
+  std::unique_lock lock(mutex_);
+  // NCCL may be the first to find out that a rank is gone, but does not say which.
+  if (mayBeADeath(result))
+    changed_.wait_for(lock, kHearing, [this] { return failure_ != moecclSuccess; });
+  note(result, text);
+}
+
+void GpuCommunicator::note(moecclResult_t result, const std::string& text) {
   if (failure_ != moecclSuccess) return;
   failure_ = result;
   failureText_ = text;
+  changed_.notify_all();
   log(LogLevel::warn, {rank_, ranks()}, "%s", text.c_str());
 }
 
+void GpuCommunicator::lost(const Loss& loss) {
+  const auto at = std::ranges::find(members_, loss.rank);
+  const auto rank = static_cast<int>(at - members_.begin());
+  const std::lock_guard lock(mutex_);
+  if (at == members_.end() || std::ranges::find(failed_, rank) != failed_.end()) return;
+  failed_.push_back(rank);
+  // One that has left may have done its part in all that is enqueued.
+  if (loss.left) return;
+  dead_ = true;
+  note(moecclRemoteError, job_->textOf(loss, rank));
+}
+
+void GpuCommunicator::endWhatTheDeadLeave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!dead_) return;
+  }
+  endLanes({});
+}
+
+void GpuCommunicator::endLanes(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, kReturning, [this] { return users_ == 0; })) {
+    if (lanes_ != nullptr) lanes_->interrupt();
+    return;
+  }
+  std::unique_ptr<NcclLanes> lanes = std::move(lanes_);
+  lock.unlock();
+  if (lanes != nullptr) NcclLanes::abort(std::move(lanes), limit);
+}
+
 moecclResult_t GpuCommunicator::asyncFailure() {
-  std::string text;
-  if (failure_ == moecclSuccess)
-    if (const moecclResult_t result = lanes_->asyncError(&text); result != moecclSuccess)
-      fail(result, "work on a stream of rank " + std::to_string(rank_) + " failed: " + text);
+  {
+    const Use use(*this);
+    std::string text;
+    if (use.lanes() != nullptr)
+      if (const moecclResult_t result = use.lanes()->asyncError(&text); result != moecclSuccess)
+        fail(result, "work on a stream of rank " + std::to_string(rank_) + " failed: " + text);
+  }
+  const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+std::vector<int> GpuCommunicator::failedRanks() {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+std::string GpuCommunicator::failureText() {
+  const std::lock_guard lock(mutex_);
+  return failureText_;
 }
 
 void GpuCommunicator::requireUnused() const {
   using Clock = std::chrono::steady_clock;
+  const auto graphs = [this] {
+    const std::lock_guard lock(mutex_);
+    return lanes_ == nullptr ? 0 : lanes_->graphs();
+  };
   // CUDA tells a while after the end of a graph.
-  for (const Clock::time_point begin = Clock::now(); lanes_->graphs() > 0;) {
+  for (const Clock::time_point begin = Clock::now(); graphs() > 0;) {
     if (Clock::now() - begin > std::chrono::seconds(1))
       throw Error(
           moecclInvalidUsage,
           stringf("%ld CUDA graphs that calls of this communicator were captured into still "
                   "exist on rank %d; destroy them first (cudaGraphExecDestroy, "
                   "cudaGraphDestroy), or call moecclCommAbort",
-                  lanes_->graphs(), rank_));
+                  graphs(), rank_));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 void GpuCommunicator::destroy() {
-  if (failure_ != moecclSuccess) return abort();
-  const OnDevice here(lanes_->gpu(), lanes_->device());
+  if (!failureText().empty()) return abort();
+  const OnDevice here(*gpu_, device_);
   try {
-    lanes_->await("rank " + std::to_string(rank_) + " destroys its communicator");
+    const Use use(*this);
+    use.require().await("rank " + std::to_string(rank_) + " destroys its communicator");
   } catch (...) {
     abort();
     throw;
   }
-  lanes_->destroy();
-  lanes_.reset();
+  std::unique_ptr<NcclLanes> lanes;
+  {
+    const std::lock_guard lock(mutex_);
+    lanes = std::move(lanes_);
+  }
+  if (lanes != nullptr) lanes->destroy();
+  job_->remove(*this);
 }
 
-void GpuCommunicator::abort() { NcclLanes::abort(std::move(lanes_)); }
+void GpuCommunicator::abort() {
+  endLanes(std::chrono::seconds(1));
+  job_->remove(*this);
+}
 
 }  // namespace moeccl

@@ -1,13 +1,22 @@
 // A communicator on GPUs: calls are enqueued on CUDA streams and run over NCCL. It has no
 // transport; what its ranks agree on goes through the all-gather that it is made with, and then
 // through NCCL too.
+//
+// A rank that is dead ends it: calls return, what is enqueued is aborted, and streams go on. A
+// thread sees to that (gpu_job.h), also while the caller's is inside NCCL.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "src/comm/communicator.h"
+#include "src/comm/gpu_job.h"
 #include "src/exec/nccl_run.h"
 
 namespace moeccl {
@@ -24,13 +33,17 @@ class GpuCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> adopt(Gpu::Comm theirs, const Settings& settings);
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
 
-  std::unique_ptr<Communicator> shrink(const std::vector<int>&, const Settings&) override;
+  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
+                                       const Settings& settings) override;
   std::unique_ptr<Communicator> subset(const std::vector<int>&, const Settings&) override;
 
-  std::optional<Device> device() const override {
-    return Device{lanes_->sharedGpu(), lanes_->device()};
+  ~GpuCommunicator() override;
+
+  std::optional<Device> device() const override { return Device{gpu_, device_}; }
+  std::string transportName() override { return gpu_->name(); }
+  std::function<void()> leaver() const override {
+    return [job = job_] { job->watch().leave(); };
   }
-  std::string transportName() override { return lanes_->gpu().name(); }
   bool serves(const AlgorithmChoice& choice) override;
   // `stream`: a cudaStream_t; nullptr: the legacy default stream. Returns when all is enqueued.
   void launch(Call call, void* stream) override;
@@ -38,13 +51,62 @@ class GpuCommunicator final : public Communicator {
   moecclResult_t asyncFailure() override;
   // CUDA graphs do.
   void requireUnused() const override;
-  std::vector<int> failedRanks() override { return {}; }
-  std::string failureText() override { return failureText_; }
+  std::vector<int> failedRanks() override;
+  std::string failureText() override;
   void destroy() override;
   void abort() override;
 
+  GpuJob& job() { return *job_; }
+  // For the job's thread. A rank of the job is lost; if it is one of this communicator's and dead,
+  // it has failed.
+  void lost(const Loss& loss);
+  void endWhatTheDeadLeave();
+
  private:
-  GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology, Settings settings);
+  // Which ranks of the job it has, by rank, and its number there.
+  struct Place {
+    std::shared_ptr<GpuJob> job;
+    std::vector<int> members;
+    std::uint32_t number;
+  };
+  // The lanes while a call needs them: they do not end meanwhile, unless it takes too long.
+  class Use {
+   public:
+    explicit Use(GpuCommunicator& of) : of_(of) {
+      const std::lock_guard lock(of_.mutex_);
+      lanes_ = of_.failure_ == moecclSuccess ? of_.lanes_.get() : nullptr;
+      ++of_.users_;
+    }
+    ~Use() {
+      const std::lock_guard lock(of_.mutex_);
+      --of_.users_;
+      of_.changed_.notify_all();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+    // nullptr where the communicator has failed.
+    NcclLanes* lanes() const { return lanes_; }
+    // Throws the error that it has failed with.
+    NcclLanes& require() const {
+      if (lanes_ == nullptr) of_.throwIfFailed();
+      return *lanes_;
+    }
+
+   private:
+    GpuCommunicator& of_;
+    NcclLanes* lanes_;
+  };
+
+  GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Topology topology, Settings settings,
+                  Place place);
+  // For lanes of a place.
+  static Patience patienceOf(const Place& place, std::int64_t timeoutMs);
+  // The second half of create() and adopt(), over the all-gather that the ranks have until then.
+  // `makeLanes` is given what to look at while it waits.
+  static std::unique_ptr<Communicator> make(
+      Oob& oob, const Settings& settings, Gpu& gpu,
+      const std::function<std::unique_ptr<NcclLanes>(const Patience&)>& makeLanes);
 
   // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be
   // needed for that.
@@ -52,23 +114,39 @@ class GpuCommunicator final : public Communicator {
   void enqueueMessages(const Call& call, void* stream);
   // Whether NCCL's own function does the call, if its algorithm is that.
   static bool isNative(const Call& call);
-  void enqueueNative(const Call& call, void* stream);
+  void enqueueNative(NcclLanes& lanes, const Call& call, void* stream);
   NcclRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
-  // Notes the first error.
+  // Notes the first error, unless it turns out that a rank is dead.
   void fail(moecclResult_t result, const std::string& text);
+  void note(moecclResult_t result, const std::string& text);
+  // `limit`: how long the caller waits for their end.
+  void endLanes(std::chrono::milliseconds limit);
 
   struct CachedRun {
     AlgorithmChoice choice;
     std::unique_ptr<NcclRun> run;
   };
 
-  std::unique_ptr<NcclLanes> lanes_;  // nullptr once destroyed or aborted
+  const std::shared_ptr<Gpu> gpu_;
+  const int device_;
+  const std::shared_ptr<GpuJob> job_;
+  const std::vector<int> members_;
+  const std::uint32_t number_;
+  std::uint32_t splits_ = 0, shrinks_ = 0;
   std::vector<CachedRun> runs_;
   std::vector<AlgorithmChoice> refused_;  // that have been asked about
   std::vector<Extent> scratch_;           // of the call at hand
+
+  // Of what the job's thread changes too:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<NcclLanes> lanes_;  // nullptr once they have ended
+  int users_ = 0;                     // of lanes_
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
+  std::vector<int> failed_;  // ranks, in the order in which this became known
+  bool dead_ = false;        // one of them
 };
 
 }  // namespace moeccl

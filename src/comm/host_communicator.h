@@ -44,6 +44,9 @@ class HostCommunicator final : public Communicator {
   void allgather(const void* send, void* recv, std::size_t bytes) override;
   Domain& domain() { return *domain_; }
   std::shared_ptr<Domain> sharedDomain() { return domain_; }
+  std::function<void()> leaver() const override {
+    return [domain = domain_] { domain->watch().leave(); };
+  }
 
   // Makes the call and waits for it. Throws Error.
   void run(const Call& call);

@@ -7,29 +7,19 @@
 #include <utility>
 
 #include "src/bootstrap/hardware.h"
-#include "src/bootstrap/host.h"
 #include "src/bootstrap/oob.h"
-#include "src/bootstrap/rendezvous_wire.h"
 #include "src/comm/agreement.h"
 #include "src/comm/carriers.h"
 #include "src/comm/host_communicator.h"
+#include "src/comm/introduction.h"
 #include "src/comm/shrink.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
 #include "src/log.h"
 #include "src/text.h"
-#include "src/watch/local_watch.h"
-#include "src/watch/mesh_watch.h"
 
 namespace moeccl {
 namespace {
-
-// What each rank hands out first. The job's secret is rank 0's; whoever carries these bytes is
-// trusted.
-struct Introduction {
-  HostIdentity host;
-  Secret secret{};
-};
 
 // NAME.RANK.json, or where this process has had that NAME.RANK.2.json and so on: the trace of a
 // communicator that failed is not lost to the one that follows it.
@@ -40,21 +30,6 @@ std::string traceFile(const std::string& name, int rank) {
   const std::lock_guard lock(mutex);
   const int time = ++times[begin];
   return time == 1 ? begin + ".json" : stringf("%s.%d.json", begin.c_str(), time);
-}
-
-std::unique_ptr<Watch> makeWatch(Oob& oob, bool local, const Secret& secret,
-                                 std::span<const HostIdentity> hosts, const Topology& topology,
-                                 const Settings& settings) {
-  std::vector<std::string> names;
-  for (const HostIdentity& host : hosts)
-    names.emplace_back(host.name, strnlen(host.name, sizeof host.name));
-  if (!local)
-    return makeMeshWatch(oob, topology,
-                         {secret, std::move(names), settings.failureDetectionMs, settings.timeoutMs,
-                          settings.interfaces});
-  std::unique_ptr<Watch> watch;
-  agreeAfter(oob, [&] { watch = makeLocalWatch(secret, oob.rank(), std::move(names)); });
-  return watch;
 }
 
 // Takes what has come for a communicator of that number: of an earlier one, in which a peer made
@@ -163,21 +138,16 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
 
 std::unique_ptr<Communicator> HostCommunicator::create(Oob& oob, const Settings& settings) {
   requireAgreement(oob, settings);
-  Introduction mine{hostIdentity(settings.nodeId)};
-  if (oob.rank() == 0) fillRandom(mine.secret);
-  const std::vector<Introduction> all = exchangeValue(oob, mine);
-  std::vector<HostIdentity> hosts;
-  for (const Introduction& each : all) hosts.push_back(each.host);
-  Topology topology = buildTopology(hosts);
-  std::unique_ptr<Watch> watch =
-      makeWatch(oob, shareProcess(hosts), all[0].secret, hosts, topology, settings);
-  std::unique_ptr<Transport> transport = connectTransport(oob, settings, hosts, all[0].secret);
+  Introduction all = introduce(oob, settings);
+  const Topology& topology = all.topology;
+  std::unique_ptr<Transport> transport = connectTransport(oob, settings, all.hosts, all.secret);
   if (logs(LogLevel::info))
     log(LogLevel::info, {oob.rank(), oob.ranks()},
         "joined over %s: %d ranks on %d nodes, this is local rank %d of node %d (%s: %s)",
         transport->name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
-        topology.nodeOf(oob.rank()), hosts[oob.rank()].name, describeHardware().summary.c_str());
-  return over(std::move(transport), std::move(watch), std::move(topology), settings);
+        topology.nodeOf(oob.rank()), all.hosts[oob.rank()].name,
+        describeHardware().summary.c_str());
+  return over(std::move(transport), std::move(all.watch), std::move(all.topology), settings);
 }
 
 std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> transport,

@@ -10,9 +10,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kernels/copy.h"
 #include "src/error.h"
@@ -22,6 +24,17 @@ namespace moeccl {
 // A stream cannot be used now because of a capture; nothing has been enqueued.
 struct RefusedInCapture : Error {
   using Error::Error;
+};
+
+// How long other ranks are waited for; negative: for ever. check() is called now and then
+// meanwhile, and may throw what ends the wait.
+struct Patience {
+  Patience(
+      std::int64_t milliseconds, std::function<void()> look = [] {})
+      : timeoutMs(milliseconds), check(std::move(look)) {}
+
+  std::int64_t timeoutMs;
+  std::function<void()> check;
 };
 
 class Gpu {
@@ -78,19 +91,19 @@ class Gpu {
                       std::int64_t divisor, Stream stream) = 0;
 
   virtual Id newId() = 0;
-  // Both are collective, and throw Timeout after `timeoutMs`; negative: never. The first makes one
-  // for parts.
-  virtual Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) = 0;
+  // Both are collective, and throw Timeout where patience ends. The first makes one for parts.
+  virtual Comm join(const Id& id, int ranks, int rank, const Patience& patience) = 0;
   // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr. Where
   // `comm` blocks, which only a user's does, there is no timeout.
-  virtual Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) = 0;
+  virtual Comm split(Comm comm, int color, int key, Purpose purpose, const Patience& patience) = 0;
   // Waits until `comm`, which need not block, is ready for more. Throws as split() does.
-  virtual void settle(Comm comm, std::int64_t timeoutMs) = 0;
+  virtual void settle(Comm comm, const Patience& patience) = 0;
   // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was
   // enqueued is complete.
   virtual void destroy(Comm comm) noexcept = 0;
-  // Ends what is enqueued too; then waits for the graphs. All of a device that may have work, at
-  // once: NCCL frees the memory of one only when the kernels of the others have ended.
+  // Ends what is enqueued too, and calls of other threads that block; then waits for the graphs.
+  // All of a device that may have work, at once: NCCL frees the memory of one only when the kernels
+  // of the others have ended.
   virtual void abort(std::span<const Comm> comms) noexcept = 0;
   virtual int ranks(Comm comm) = 0;
   virtual int rank(Comm comm) = 0;

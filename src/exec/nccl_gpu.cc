@@ -132,14 +132,14 @@ class NcclGpu final : public Gpu {
     std::memcpy(id.data(), &made, sizeof made);
     return id;
   }
-  Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) override {
+  Comm join(const Id& id, int ranks, int rank, const Patience& patience) override {
     ncclUniqueId theirs;
     std::memcpy(&theirs, id.data(), sizeof theirs);
     ncclConfig_t config = configFor(Purpose::parts);
     ncclComm_t comm = nullptr;
     const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, ranks, theirs, rank, &config);
     try {
-      await(result, "ncclCommInitRankConfig", comm, timeoutMs);
+      await(result, "ncclCommInitRankConfig", comm, patience);
     } catch (...) {
       // Its threads end, and no rank is waited for any more.
       if (comm != nullptr) nccl_.ncclCommAbort(comm);
@@ -147,7 +147,7 @@ class NcclGpu final : public Gpu {
     }
     return comm;
   }
-  Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override {
+  Comm split(Comm comm, int color, int key, Purpose purpose, const Patience& patience) override {
     ncclConfig_t config = configFor(purpose);
     // A thread of NCCL's stores through it once a parent that does not block is ready, be it after
     // the timeout.
@@ -156,16 +156,17 @@ class NcclGpu final : public Gpu {
     const ncclResult_t result =
         nccl_.ncclCommSplit(commOf(comm), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
                             reinterpret_cast<ncclComm_t*>(part.get()), &config);
+    bool over = false;
     try {
-      await(result, "ncclCommSplit", comm, timeoutMs);
-    } catch (const Error& e) {
-      if (e.result() == moecclTimeout) part.release();
+      await(result, "ncclCommSplit", comm, patience, &over);
+    } catch (...) {
+      if (!over) part.release();
       throw;
     }
     return *part;
   }
-  void settle(Comm comm, std::int64_t timeoutMs) override {
-    await(ncclInProgress, "ncclCommGetAsyncError", comm, timeoutMs);
+  void settle(Comm comm, const Patience& patience) override {
+    await(ncclInProgress, "ncclCommGetAsyncError", comm, patience);
   }
   void destroy(Comm comm) noexcept override { nccl_.ncclCommDestroy(commOf(comm)); }
   void abort(std::span<const Comm> comms) noexcept override {
@@ -256,19 +257,24 @@ class NcclGpu final : public Gpu {
     throw Error(resultOf(result), std::string(call) + ": " + describe(result, comm));
   }
   static void check(cudaError_t status, const char* call) { moeccl::check(status, call); }
-  // `result`: of `call` on a communicator that need not block.
-  void await(ncclResult_t result, const char* call, Comm comm, std::int64_t timeoutMs) const {
+  // `result`: of `call` on a communicator that need not block. *over: whether NCCL has done with
+  // it, also where this throws.
+  void await(ncclResult_t result, const char* call, Comm comm, const Patience& patience,
+             bool* over = nullptr) const {
     const Clock::time_point begin = Clock::now();
     for (std::chrono::microseconds pause{10}; result == ncclInProgress;
          pause = std::min(pause * 2, std::chrono::microseconds{1000})) {
       check(nccl_.ncclCommGetAsyncError(commOf(comm), &result), call, comm);
       if (result != ncclInProgress) break;
-      if (timeoutMs >= 0 && Clock::now() - begin > std::chrono::milliseconds(timeoutMs))
+      patience.check();
+      if (patience.timeoutMs >= 0 &&
+          Clock::now() - begin > std::chrono::milliseconds(patience.timeoutMs))
         throw Error(moecclTimeout,
                     stringf("%s is not complete after %lld ms; not all ranks have come to it", call,
-                            static_cast<long long>(timeoutMs)));
+                            static_cast<long long>(patience.timeoutMs)));
       std::this_thread::sleep_for(pause);
     }
+    if (over != nullptr) *over = true;
     check(result, call, comm);
   }
   // All lanes together leave half of the device to products of matrices, and all their kernels fit

@@ -10,8 +10,8 @@
 
 namespace moeccl {
 
-NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, std::int64_t timeoutMs)
-    : gpu_(std::move(gpu)), root_(root), timeoutMs_(timeoutMs) {
+NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience)
+    : gpu_(std::move(gpu)), root_(root), patience_(std::move(patience)) {
   try {
     device_ = gpu_->device(root);
     const OnDevice here(*gpu_, device_);
@@ -64,15 +64,15 @@ void NcclLanes::end(Gpu::Stream stream) {
 }
 
 void NcclLanes::requireForCapture(const Needs& needs) const {
-  if (needs.lanes <= static_cast<int>(comms_.size()) &&
-      needs.events <= static_cast<int>(events_.size()) && needs.arenaBytes <= arenaBytes_)
+  if (needs.lanes <= lanes() && needs.events <= static_cast<int>(events_.size()) &&
+      needs.arenaBytes <= arenaBytes_)
     return;
   throw RefusedInCapture(
       moecclInvalidUsage,
       stringf("the stream is being captured, and this call needs more than earlier ones have "
               "left (%d lanes of %zu, %zu bytes of memory of %zu): make the same call once "
               "before the capture",
-              needs.lanes, comms_.size(), needs.arenaBytes, arenaBytes_));
+              needs.lanes, static_cast<std::size_t>(lanes()), needs.arenaBytes, arenaBytes_));
 }
 
 void NcclLanes::grow(const Needs& needs) {
@@ -82,17 +82,34 @@ void NcclLanes::grow(const Needs& needs) {
     host_.push_back(gpu_->allocatePinned(needs.hostBytes));
     hostBytes_ = needs.hostBytes;
   }
-  if (needs.lanes <= static_cast<int>(comms_.size())) return;
+  if (needs.lanes <= lanes()) return;
   // All streams now: during a capture none should be made.
   for (int lane = 0; lane < needs.lanes; ++lane) stream(lane, true), stream(lane, false);
   // Memory is allocated, for which the device may have to come to rest.
   await("more lanes");
-  while (static_cast<int>(comms_.size()) < needs.lanes) addLane();
+  while (lanes() < needs.lanes) addLane();
 }
 
 void NcclLanes::addLane() {
-  comms_.reserve(comms_.size() + 1);
-  comms_.push_back(gpu_->split(root_, 0, gpu_->rank(root_), Gpu::Purpose::messages, timeoutMs_));
+  {
+    const std::lock_guard lock(commsMutex_);
+    comms_.reserve(comms_.size() + 1);
+  }
+  const Gpu::Comm comm =
+      gpu_->split(root_, 0, gpu_->rank(root_), Gpu::Purpose::messages, patience_);
+  const std::lock_guard lock(commsMutex_);
+  comms_.push_back(comm);
+}
+
+int NcclLanes::lanes() const {
+  const std::lock_guard lock(commsMutex_);
+  return static_cast<int>(comms_.size());
+}
+
+Gpu::Comm NcclLanes::comm(int lane) const {
+  const std::lock_guard lock(commsMutex_);
+  if (interrupted_) throw Error(moecclRemoteError, "NCCL's communicators have been aborted");
+  return comms_[static_cast<std::size_t>(lane)];
 }
 
 void NcclLanes::growArena(std::size_t bytes) {
@@ -121,17 +138,21 @@ void NcclLanes::await(const std::string& what) {
     std::string text;
     if (const moecclResult_t result = asyncError(&text); result != moecclSuccess)
       throw Error(result, what + ": " + text);
-    if (timeoutMs_ >= 0 && Clock::now() - begin > std::chrono::milliseconds(timeoutMs_))
+    patience_.check();
+    if (patience_.timeoutMs >= 0 &&
+        Clock::now() - begin > std::chrono::milliseconds(patience_.timeoutMs))
       throw Error(
           moecclTimeout,
           stringf("%s: earlier work is not complete after %lld ms; ranks are stuck, in another "
                   "collective, or not calling at all",
-                  what.c_str(), static_cast<long long>(timeoutMs_)));
+                  what.c_str(), static_cast<long long>(patience_.timeoutMs)));
     std::this_thread::sleep_for(pause);
   }
 }
 
 moecclResult_t NcclLanes::asyncError(std::string* text) {
+  const std::lock_guard lock(commsMutex_);
+  if (interrupted_) return moecclSuccess;
   for (Gpu::Comm comm : comms_)
     if (const moecclResult_t result = gpu_->asyncError(comm, text); result != moecclSuccess)
       return result;
@@ -147,14 +168,27 @@ void NcclLanes::destroy() noexcept {
 }
 
 void NcclLanes::abortAll() noexcept {
-  gpu_->abort(comms_);
+  if (!interrupted_) gpu_->abort(comms_);
   comms_.clear();
   // Not in their group, as they block; and none of them waits for it, as it has no work.
   if (const Gpu::Comm root = std::exchange(root_, nullptr); root != nullptr)
     gpu_->abort({&root, 1});
 }
 
-void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes) noexcept {
+void NcclLanes::interrupt() noexcept {
+  try {
+    std::vector<Gpu::Comm> comms;
+    {
+      const std::lock_guard lock(commsMutex_);
+      if (std::exchange(interrupted_, true)) return;
+      comms = comms_;
+    }
+    std::thread([gpu = gpu_, comms = std::move(comms)] { gpu->abort(comms); }).detach();
+  } catch (...) {  // no thread to be had
+  }
+}
+
+void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes, std::chrono::milliseconds limit) noexcept {
   const bool waits = lanes->graphs() > 0;
   NcclLanes* const left = lanes.release();
   try {
@@ -164,7 +198,7 @@ void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes) noexcept {
       { const std::unique_ptr<NcclLanes> ends(left); }
       ended.set_value();
     }).detach();
-    if (!waits) end.wait_for(std::chrono::seconds(1));
+    if (!waits) end.wait_for(limit);
   } catch (...) {  // no thread to be had: better lost than waited for
   }
 }

@@ -6,10 +6,13 @@
 // only ordered against what it was captured with; the memory that it uses stays until the end.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algorithms/plan.h"
@@ -28,8 +31,7 @@ class NcclLanes {
   };
 
   // Collective. Takes over `root`, which is made for parts, also where it throws Error.
-  // `timeoutMs`: how long others are waited for; negative: for ever.
-  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, std::int64_t timeoutMs);
+  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience);
   // Aborts what neither destroy() nor abort() has ended.
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
@@ -38,6 +40,9 @@ class NcclLanes {
   Gpu& gpu() const { return *gpu_; }
   const std::shared_ptr<Gpu>& sharedGpu() const { return gpu_; }
   int device() const { return device_; }
+  // For whatever waits from now on.
+  void setPatience(Patience patience) { patience_ = std::move(patience); }
+  const Patience& patience() const { return patience_; }
 
   // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing
   // are made by all ranks together. Throws Error; RefusedInCapture where something is missing and
@@ -48,8 +53,9 @@ class NcclLanes {
 
   // What communicators are split from; it never has work.
   Gpu::Comm root() const { return root_; }
-  int lanes() const { return static_cast<int>(comms_.size()); }
-  Gpu::Comm comm(int lane) const { return comms_[static_cast<std::size_t>(lane)]; }
+  int lanes() const;
+  // Throws Error once interrupted.
+  Gpu::Comm comm(int lane) const;
   Gpu::Stream stream(int lane, bool urgent);
   Gpu::Event event(int index) const { return events_[static_cast<std::size_t>(index)]; }
   std::byte* arena() const { return arena_; }
@@ -67,8 +73,11 @@ class NcclLanes {
   // The lanes are of no use afterwards.
   void destroy() noexcept;
   // Ends what is under way. NCCL frees memory only when graphs have ended, and kernels of other
-  // communicators that may be stuck too: a thread waits for that, and the caller a second at most.
-  static void abort(std::unique_ptr<NcclLanes> lanes) noexcept;
+  // communicators that may be stuck too: a thread waits for that, and the caller `limit` at most.
+  static void abort(std::unique_ptr<NcclLanes> lanes, std::chrono::milliseconds limit) noexcept;
+  // The same while another thread is in a call of NCCL that does not return, such as the first
+  // between two ranks of which one is dead: that call throws, as do others that follow.
+  void interrupt() noexcept;
 
  private:
   void requireForCapture(const Needs& needs) const;
@@ -78,9 +87,11 @@ class NcclLanes {
   void addLane();
 
   const std::shared_ptr<Gpu> gpu_;
-  Gpu::Comm root_;                // nullptr once destroyed or aborted
+  Gpu::Comm root_;  // nullptr once destroyed or aborted
+  mutable std::mutex commsMutex_;
   std::vector<Gpu::Comm> comms_;  // by lane
-  const std::int64_t timeoutMs_;
+  bool interrupted_ = false;
+  Patience patience_;
   int device_ = 0;
   struct LaneStreams {
     Gpu::Stream usual = nullptr, urgent = nullptr;

@@ -1,17 +1,16 @@
 // Ranks that end: the others' calls return soon, name them, and nobody else.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/api/processes.h"
 #include "tests/api/ranks.h"
 #include "tests/api/results.h"
 
@@ -21,72 +20,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kRanks = 8, kNodes = 2;
-
-// What the ranks of a job share.
-struct Board {
-  std::atomic<bool> idReady;
-  moecclUniqueId id;
-  std::atomic<int> ready, over;
-  std::atomic<std::int64_t> killed;  // when, by Clock
-};
-
-std::int64_t now() { return Clock::now().time_since_epoch() / milliseconds(1); }
-
-std::string nodeOf(int rank) { return "node" + std::to_string(rank / (kRanks / kNodes)); }
+constexpr int kRanks = 8;
 
 moecclComm_t join(Board& board, int rank, const char* algorithms, bool progressThread) {
-  if (rank == 0) {
-    check(moecclGetUniqueId(&board.id));
-    board.idReady = true;
-  }
-  while (!board.idReady) std::this_thread::yield();
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-  const std::string node = nodeOf(rank);
-  config.nodeId = node.c_str();
   config.algorithms = algorithms;
   config.progressThread = progressThread;
-  config.timeoutMs = 60000;
-  moecclComm_t comm = nullptr;
-  check(moecclCommInitRankConfig(&comm, kRanks, board.id, rank, &config));
-  return comm;
+  return test::join(board, rank, kRanks, config);
 }
 
 // Runs `part` on processes, of which `victim` kills itself in it.
 void runProcesses(int victim, const std::function<void(Board& board, int rank)>& part) {
-  void* const memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  Board& board = *new (memory) Board{};
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      try {
-        part(board, rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-      _exit(testing::Test::HasFailure());
-    }
-    children.push_back(child);
-  }
-  for (int rank = 0; rank < kRanks; ++rank) {
-    int status = 0;
-    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
-    EXPECT_EQ(status, rank == victim ? SIGKILL : 0) << "rank " << rank;
-  }
-  munmap(memory, sizeof(Board));
+  test::runProcesses(kRanks, {victim}, part);
 }
 
-void expectNamed(const std::string& text, int victim) {
-  const std::string name = "rank " + std::to_string(victim) + " on " + nodeOf(victim) + " is dead";
-  EXPECT_NE(text.find(name), std::string::npos) << text;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == victim) continue;
-    EXPECT_EQ(text.find("rank " + std::to_string(rank)), std::string::npos) << text;
-  }
-}
+void expectNamed(const std::string& text, int victim) { test::expectNamed(text, victim, kRanks); }
 
 // How calls are made.
 struct Way {
@@ -130,11 +78,11 @@ TEST_P(Death, IsToldByNameAndSoon) {
       moecclComm_t comm = join(board, rank, GetParam().algorithms, GetParam().progressThread);
       const std::string text = untilFailure(comm, GetParam().onStream, [&](int round) {
         if (rank != victim || round < 3 + victim) return;
-        board.killed = now();
+        board.killed = nowMs();
         raise(SIGKILL);
       });
       // Most of it is the machine's other work.
-      EXPECT_LT(now() - board.killed, 10000);
+      EXPECT_LT(nowMs() - board.killed, 10000);
       expectNamed(text, victim);
       int failed[kRanks] = {}, count = kRanks;
       check(moecclCommGetFailedRanks(comm, failed, &count), comm);
@@ -259,106 +207,67 @@ void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
 // One after the other ends, at any moment; those that are left go on, down to the last.
 TEST(Shrink, GoesOnWithThoseThatLive) {
   for (const bool exits : {false, true}) {
-    void* const memory =
-        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    Board& board = *new (memory) Board{};
     const std::vector<int> order = {2, 0, 7, 5, 4, 1, 3, 6};
-    std::vector<pid_t> children;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      const pid_t child = fork();
-      if (child == 0) {
-        try {
-          moecclComm_t comm = join(board, rank, "", false);
-          std::vector<int> left = {0, 1, 2, 3, 4, 5, 6, 7};
-          int met = 0;
-          for (int victim : order) {
-            expectWorks(comm, left, rank);
-            if (left.size() == 1) break;
-            ++board.ready;
-            met += static_cast<int>(left.size());
-            while (board.ready < met) std::this_thread::yield();
-            if (rank == victim && exits) _exit(0);
-            if (rank == victim) raise(SIGKILL);
-            std::erase(left, victim);
-            const std::string text = untilFailure(comm, false, [](int) {});
-            moecclComm_t smaller = nullptr;
-            check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
-            check(moecclCommAbort(comm));
-            comm = smaller;
-          }
-          check(moecclCommDestroy(comm));
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << rank << ": " << error.what();
-        }
-        _exit(testing::Test::HasFailure());
+    const std::set<int> dying(order.begin(), order.begin() + (exits ? 0 : kRanks - 1));
+    test::runProcesses(kRanks, dying, [&](Board& board, int rank) {
+      moecclComm_t comm = join(board, rank, "", false);
+      std::vector<int> left = {0, 1, 2, 3, 4, 5, 6, 7};
+      int met = 0;
+      for (int victim : order) {
+        expectWorks(comm, left, rank);
+        if (left.size() == 1) break;
+        ++board.ready;
+        met += static_cast<int>(left.size());
+        while (board.ready < met) std::this_thread::yield();
+        if (rank == victim && exits) _exit(0);
+        if (rank == victim) raise(SIGKILL);
+        std::erase(left, victim);
+        const std::string text = untilFailure(comm, false, [](int) {});
+        moecclComm_t smaller = nullptr;
+        check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+        check(moecclCommAbort(comm));
+        comm = smaller;
       }
-      children.push_back(child);
-    }
-    for (int rank = 0; rank < kRanks; ++rank) {
-      int status = 0;
-      waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
-      EXPECT_EQ(status, exits || rank == order.back() ? 0 : SIGKILL) << "rank " << rank;
-    }
-    munmap(memory, 4096);
+      check(moecclCommDestroy(comm));
+    });
   }
 }
 
 // Ranks end while the others shrink; a grid can be made of what is left.
 TEST(Shrink, OfRanksThatEndMeanwhile) {
-  void* const memory =
-      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
   for (int delay : {0, 300, 1000, 3000, 8000, 20000}) {
     SCOPED_TRACE(delay);
-    Board& board = *new (memory) Board{};
-    std::vector<pid_t> children;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      const pid_t child = fork();
-      if (child == 0) {
-        try {
-          moecclComm_t comm = join(board, rank, "", false), smaller = nullptr;
-          if (rank == 3) raise(SIGKILL);
+    test::runProcesses(kRanks, {1, 3, 6}, [&](Board& board, int rank) {
+      moecclComm_t comm = join(board, rank, "", false), smaller = nullptr;
+      if (rank == 3) raise(SIGKILL);
+      untilFailure(comm, false, [](int) {});
+      if (rank == 1 || rank == 6)
+        std::thread([rank, delay] {
+          std::this_thread::sleep_for(std::chrono::microseconds(delay * (1 + rank / 3)));
+          raise(SIGKILL);
+        }).detach();
+      std::vector<int> left;
+      for (;;) {
+        check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+        check(moecclCommAbort(comm));
+        comm = smaller;
+        int count = 0;
+        check(moecclCommCount(comm, &count), comm);
+        left.assign(static_cast<std::size_t>(count), -1);
+        const moecclResult_t result =
+            moecclAllGather(&rank, left.data(), 1, moecclInt32, comm, nullptr);
+        if (result == moecclSuccess && count == 5) break;
+        if (rank == 1 || rank == 6 || result == moecclSuccess)
           untilFailure(comm, false, [](int) {});
-          if (rank == 1 || rank == 6)
-            std::thread([rank, delay] {
-              std::this_thread::sleep_for(std::chrono::microseconds(delay * (1 + rank / 3)));
-              raise(SIGKILL);
-            }).detach();
-          std::vector<int> left;
-          for (;;) {
-            check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
-            check(moecclCommAbort(comm));
-            comm = smaller;
-            int count = 0;
-            check(moecclCommCount(comm, &count), comm);
-            left.assign(static_cast<std::size_t>(count), -1);
-            const moecclResult_t result =
-                moecclAllGather(&rank, left.data(), 1, moecclInt32, comm, nullptr);
-            if (result == moecclSuccess && count == 5) break;
-            if (rank == 1 || rank == 6 || result == moecclSuccess)
-              untilFailure(comm, false, [](int) {});
-          }
-          EXPECT_EQ(left, (std::vector<int>{0, 2, 4, 5, 7}));
-          expectWorks(comm, left, rank);
-          moecclGrid_t grid = nullptr;
-          check(moecclGridCreate(comm, {1, 5, 1, moecclOrderEspEp}, &grid), comm);
-          check(moecclGridDestroy(grid));
-          check(moecclCommDestroy(comm));
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << rank << ": " << error.what();
-        }
-        _exit(testing::Test::HasFailure());
       }
-      children.push_back(child);
-    }
-    for (int rank = 0; rank < kRanks; ++rank) {
-      int status = 0;
-      waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
-      EXPECT_EQ(status, rank == 1 || rank == 3 || rank == 6 ? SIGKILL : 0) << "rank " << rank;
-    }
+      EXPECT_EQ(left, (std::vector<int>{0, 2, 4, 5, 7}));
+      expectWorks(comm, left, rank);
+      moecclGrid_t grid = nullptr;
+      check(moecclGridCreate(comm, {1, 5, 1, moecclOrderEspEp}, &grid), comm);
+      check(moecclGridDestroy(grid));
+      check(moecclCommDestroy(comm));
+    });
   }
-  munmap(memory, 4096);
 }
 
 // Threads too, and without any failure. Whoever is excluded learns of it if he asks.

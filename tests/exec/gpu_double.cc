@@ -118,7 +118,10 @@ std::byte* GpuDouble::allocatePinned(std::size_t bytes) {
 
 void GpuDouble::freePinned(std::byte* memory) noexcept {
   const Lock lock(world_.mutex_);
-  if (pinned_.erase(memory) == 0) world_.problem("pinned memory is freed that is not there");
+  const auto known = pinned_.find(memory);
+  if (known == pinned_.end()) return world_.problem("pinned memory is freed that is not there");
+  kept_.push_back(std::move(known->second));
+  pinned_.erase(known);
 }
 
 bool GpuDouble::owns(const GpuWorld::Range& range) const {
@@ -365,7 +368,7 @@ Gpu::Id GpuDouble::newId() {
   return id;
 }
 
-Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank, std::int64_t) {
+Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank, const Patience&) {
   const Lock lock(world_.mutex_);
   requireCurrent();
   auto comm = std::make_unique<CommState>(CommState{id.data(), ranks, rank});
@@ -374,7 +377,8 @@ Gpu::Comm GpuDouble::join(const Id& id, int ranks, int rank, std::int64_t) {
   return handle;
 }
 
-Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) {
+Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
+                           const Patience& patience) {
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("splits a communicator during a capture");
@@ -387,9 +391,13 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose, std::
     choices[parent.rank] = {color, key};
     world_.changed_.notify_all();
     const auto all = [&] { return static_cast<int>(choices.size()) == parent.ranks; };
-    const auto patience = std::chrono::milliseconds(timeoutMs < 0 ? 30000 : timeoutMs);
-    if (!world_.changed_.wait_for(lock, patience, all)) {
-      if (timeoutMs < 0) refuse("not all ranks come to split a communicator");
+    const bool forEver = patience.timeoutMs < 0;
+    const auto end = std::chrono::steady_clock::now() +
+                     std::chrono::milliseconds(forEver ? 30000 : patience.timeoutMs);
+    while (!world_.changed_.wait_for(lock, std::chrono::milliseconds(10), all)) {
+      patience.check();
+      if (std::chrono::steady_clock::now() < end) continue;
+      if (forEver) refuse("not all ranks come to split a communicator");
       throw Error(moecclTimeout, "the double's split: not all ranks have come to it");
     }
     if (color < 0) return nullptr;
@@ -407,7 +415,7 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose, std::
   return handle;
 }
 
-void GpuDouble::settle(Comm comm, std::int64_t) {
+void GpuDouble::settle(Comm comm, const Patience&) {
   const Lock lock(world_.mutex_);
   commOf(comm);
 }
@@ -550,13 +558,24 @@ void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stre
 }
 
 void GpuDouble::groupEnd() {
-  const Lock lock(world_.mutex_);
+  std::unique_lock lock(world_.mutex_);
   say("group end");
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
   if (group.depth == 0) refuse("ends a group that has not begun");
   if (--group.depth > 0) return;
-  for (GpuWorld::Waiting& launch : group.launches) submit(*launch.stream, std::move(launch.item));
+  std::vector<const void*> comms;
+  for (GpuWorld::Waiting& launch : group.launches) {
+    comms.push_back(launch.comm);
+    submit(*launch.stream, std::move(launch.item));
+  }
   group.launches.clear();
+  if (!blocksGroups_ || comms.empty()) return;
+  const auto lives = [this](const void* comm) {
+    return std::ranges::any_of(comms_, [=](const auto& one) { return one.first == comm; });
+  };
+  if (!world_.runUntil(lock, [&] { return !std::ranges::all_of(comms, lives); }))
+    refuse("nobody aborts a group that blocks");
+  throw Error(moecclInternalError, "the double's group: its communicator has been aborted");
 }
 
 bool GpuDouble::has(Native what) const {

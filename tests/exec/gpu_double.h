@@ -18,6 +18,7 @@
 // layers, and gpu_ranks.h gives a device to every rank.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -194,6 +195,9 @@ class GpuDouble final : public Gpu {
               std::function<void()> work, Stream stream);
   // From now on launches of kernels and messages whose names begin so fail; "": none do.
   void breakKernels(const std::string& what);
+  // From now on the end of a group returns when one of its communicators is aborted, and fails: as
+  // where NCCL connects to a peer that is no more.
+  void blockGroups() { blocksGroups_ = true; }
   // What the work of a kernel finds fault with.
   void fault(const std::string& text) {
     world_.problem("device " + std::to_string(number_) + ": " + text);
@@ -227,9 +231,9 @@ class GpuDouble final : public Gpu {
   void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
               Stream stream) override;
   Id newId() override;
-  Comm join(const Id& id, int ranks, int rank, std::int64_t timeoutMs) override;
-  Comm split(Comm comm, int color, int key, Purpose purpose, std::int64_t timeoutMs) override;
-  void settle(Comm comm, std::int64_t timeoutMs) override;
+  Comm join(const Id& id, int ranks, int rank, const Patience& patience) override;
+  Comm split(Comm comm, int color, int key, Purpose purpose, const Patience& patience) override;
+  void settle(Comm comm, const Patience& patience) override;
   void destroy(Comm comm) noexcept override;
   void abort(std::span<const Comm> comms) noexcept override;
   int ranks(Comm comm) override;
@@ -303,6 +307,7 @@ class GpuDouble final : public Gpu {
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
   std::string brokenKernel_;
+  std::atomic<bool> blocksGroups_ = false;
   std::unique_ptr<Capture> capture_;
 };
 

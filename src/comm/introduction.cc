@@ -1,0 +1,47 @@
+#include "src/comm/introduction.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "src/bootstrap/rendezvous_wire.h"
+#include "src/watch/local_watch.h"
+#include "src/watch/mesh_watch.h"
+
+namespace moeccl {
+namespace {
+
+// What each rank hands out. The job's secret is rank 0's.
+struct Card {
+  HostIdentity host;
+  Secret secret{};
+};
+
+std::unique_ptr<Watch> makeWatch(Oob& oob, const Introduction& of, const Settings& settings) {
+  std::vector<std::string> names;
+  for (const HostIdentity& host : of.hosts)
+    names.emplace_back(host.name, strnlen(host.name, sizeof host.name));
+  if (!shareProcess(of.hosts))
+    return makeMeshWatch(oob, of.topology,
+                         {of.secret, std::move(names), settings.failureDetectionMs,
+                          settings.timeoutMs, settings.interfaces});
+  std::unique_ptr<Watch> watch;
+  agreeAfter(oob, [&] { watch = makeLocalWatch(of.secret, oob.rank(), std::move(names)); });
+  return watch;
+}
+
+}  // namespace
+
+Introduction introduce(Oob& oob, const Settings& settings) {
+  Card mine{hostIdentity(settings.nodeId)};
+  if (oob.rank() == 0) fillRandom(mine.secret);
+  const std::vector<Card> all = exchangeValue(oob, mine);
+  std::vector<HostIdentity> hosts;
+  for (const Card& each : all) hosts.push_back(each.host);
+  Topology topology = buildTopology(hosts);
+  Introduction made{std::move(hosts), std::move(topology), all[0].secret, nullptr};
+  made.watch = makeWatch(oob, made, settings);
+  return made;
+}
+
+}  // namespace moeccl

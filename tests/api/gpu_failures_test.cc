@@ -1,0 +1,311 @@
+// Ranks on GPUs that end: the others' calls return, name them, and nobody else; what has been
+// enqueued ends. Doubles stand for CUDA and NCCL. Ranks that are processes have a world each, in
+// which no message arrives, as where a peer is dead; those that are threads share one.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <barrier>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "moeccl/nccl.h"
+#include "src/api/handles.h"
+#include "src/comm/gpu_communicator.h"
+#include "tests/api/processes.h"
+#include "tests/api/ranks.h"
+#include "tests/exec/gpu_ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool eventually(const std::function<bool()>& holds) {
+  for (const auto end = Clock::now() + std::chrono::seconds(60); Clock::now() < end;) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+moecclResult_t awaitError(moecclComm_t comm) {
+  moecclResult_t result = moecclSuccess;
+  eventually([&] {
+    check(moecclCommGetAsyncError(comm, &result), comm);
+    return result != moecclSuccess;
+  });
+  return result;
+}
+
+std::vector<int> failedRanks(moecclComm_t comm) {
+  std::vector<int> ranks(8);
+  int count = 8;
+  check(moecclCommGetFailedRanks(comm, ranks.data(), &count), comm);
+  ranks.resize(static_cast<std::size_t>(count));
+  return ranks;
+}
+
+// How the survivors find out.
+struct Way {
+  const char* name;
+  bool onStream;
+};
+
+class GpuDeath : public testing::TestWithParam<Way> {};
+
+// One after the other ends; whoever is left goes on.
+TEST_P(GpuDeath, IsToldByNameAndEndsWhatIsEnqueued) {
+  constexpr int kRanks = 4;
+  runProcesses(kRanks, {1, 2}, [](Board& board, int rank) {
+    GpuWorld world({});
+    const GpusOfRanks gpus(world);
+    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+    config.memory = moecclMemoryCuda;
+    moecclComm_t comm = join(board, rank, kRanks, config);
+    std::vector<int> left = {0, 1, 2, 3};
+    int met = 0;
+    const auto meet = [&](std::atomic<int>& where) {
+      ++where;
+      while (where < met) std::this_thread::yield();
+    };
+    std::array<int, kRanks> in{}, out{};
+    for (const int victim : {2, 1}) {
+      const auto place = static_cast<int>(std::ranges::find(left, victim) - left.begin());
+      met += static_cast<int>(left.size());
+      check(moecclAllGather(in.data(), out.data(), 1, moecclInt32, comm, nullptr), comm);
+      meet(board.ready);
+      if (rank == victim) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        raise(SIGKILL);
+      }
+      moecclComm_t part = nullptr;
+      const moecclResult_t result =
+          GetParam().onStream ? awaitError(comm) : moecclCommSplit(comm, 0, 0, &part, nullptr);
+      EXPECT_EQ(result, moecclRemoteError);
+      const std::string text = moecclGetLastError(comm);
+      EXPECT_NE(text.find("rank " + std::to_string(place) + " on " + nodeOf(victim, kRanks) +
+                          " is dead: its process "),
+                std::string::npos)
+          << text;
+      for (int other = 0; other < static_cast<int>(left.size()); ++other)
+        EXPECT_EQ(other != place && text.find("rank " + std::to_string(other)) != text.npos, false)
+            << text;
+      EXPECT_EQ(failedRanks(comm), std::vector<int>{place});
+      // What the caller waits for on the stream.
+      EXPECT_TRUE(eventually([&] { return world.run(), world.stuck().empty(); })) << world.stuck();
+      checkError(moecclBarrier(comm, nullptr), moecclRemoteError, comm, {"is dead"});
+      moecclComm_t smaller = nullptr;
+      check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+      check(moecclCommAbort(comm));
+      comm = smaller;
+      std::erase(left, victim);
+      int count = 0, number = -1;
+      check(moecclCommCount(comm, &count), comm);
+      check(moecclCommUserRank(comm, &number), comm);
+      EXPECT_EQ(count, static_cast<int>(left.size()));
+      EXPECT_EQ(left[static_cast<std::size_t>(number)], rank);
+    }
+    check(moecclCommDestroy(comm));
+    EXPECT_EQ(world.problems(), "");
+    EXPECT_TRUE(eventually([&] { return world.leftovers().empty(); })) << world.leftovers();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuDeath,
+                         testing::Values(Way{"onStream", true}, Way{"blocking", false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+GpuCommunicator& gpuCommunicatorOf(moecclComm_t comm) {
+  return dynamic_cast<GpuCommunicator&>(communicatorOf(hold(comm)));
+}
+
+// The other threads take this rank for dead from now on.
+void die(moecclComm_t comm) {
+  struct Access : Watch {
+    static void tell(Watch& watch) {
+      (watch.*&Access::carry)(Kind::loss, bodyOf({watch.rank(), false, "its process 1 has ended"}));
+    }
+  };
+  Access::tell(gpuCommunicatorOf(comm).job().watch());
+}
+
+class GpuDeaths : public testing::Test {
+ protected:
+  ~GpuDeaths() override {
+    EXPECT_TRUE(eventually([&] { return world_.run(), world_.leftovers().empty(); }))
+        << world_.leftovers();
+    EXPECT_EQ(world_.problems(), "");
+    EXPECT_EQ(world_.stuck(), "");
+  }
+
+  void run(int ranks, const RankFunction& function) {
+    Job job{.ranks = ranks, .nodes = {1, ranks - 1}, .algorithms = "allgather=linear"};
+    job.memory = moecclMemoryCuda;
+    runJob(job, function);
+  }
+
+  GpuWorld world_{{.seed = 5, .threads = true}};
+  GpusOfRanks gpus_{world_};
+};
+
+// It blocks until NCCL is told to abort.
+TEST_F(GpuDeaths, EndACallInsideNccl) {
+  std::barrier<> over(3);
+  std::array<std::array<int, 3>, 3> in{}, out{};
+  run(3, [&](moecclComm_t comm, int rank) {
+    over.arrive_and_wait();
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      die(comm);
+    } else {
+      myGpu().blockGroups();
+      checkError(moecclAllGather(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr),
+                 moecclRemoteError, comm, {"rank 1 on node1 is dead: its process 1 has ended"});
+    }
+    over.arrive_and_wait();
+    throw Aborts();
+  });
+}
+
+// Lanes are made by all ranks together.
+TEST_F(GpuDeaths, EndTheWaitForMoreLanes) {
+  std::barrier<> over(3);
+  run(3, [&](moecclComm_t comm, int rank) {
+    const auto begin = Clock::now();
+    moecclComm_t part = nullptr;
+    if (rank == 1)
+      die(comm);
+    else
+      checkError(moecclCommSplit(comm, 0, 0, &part, nullptr), moecclRemoteError, comm,
+                 {"rank 1 on node1 is dead"});
+    checkThat(Clock::now() - begin < std::chrono::seconds(30), "it was waited for");
+    over.arrive_and_wait();
+    throw Aborts();
+  });
+}
+
+// NCCL sees a connection break before anybody knows why.
+TEST_F(GpuDeaths, AreNamedWhereNcclIsFirst) {
+  std::barrier<> over(2);
+  run(2, [&](moecclComm_t comm, int rank) {
+    over.arrive_and_wait();
+    if (rank == 1) {
+      world_.breakDown(moecclRemoteError, "the wire is cut");
+      over.arrive_and_wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      die(comm);
+    } else {
+      over.arrive_and_wait();
+      checkThat(awaitError(comm) == moecclRemoteError, "another error");
+      const std::string text = moecclGetLastError(comm);
+      checkThat(text.find("rank 1 on node1 is dead") != text.npos, text);
+    }
+    over.arrive_and_wait();
+    throw Aborts();
+  });
+}
+
+// The caller's own communicator is as it was.
+TEST_F(GpuDeaths, EndLanesOfAdoptedCommunicatorsAlone) {
+  std::barrier<> over(3);
+  std::array<std::array<int, 3>, 3> in{}, out{};
+  run(3, [&](moecclComm_t comm, int rank) {
+    const std::unique_ptr<Device> device = myDevice();
+    ncclComm* const theirs = device->join(comm);
+    moecclComm_t adopted = nullptr;
+    check(moecclCommInitNccl(&adopted, theirs, nullptr));
+    check(moecclAllGather(&rank, out[rank].data(), 1, moecclInt32, adopted, nullptr), adopted);
+    device->synchronize(nullptr);
+    checkThat(out[rank] == std::array{0, 1, 2}, "wrong data");
+    if (rank != 2)
+      check(moecclAllGather(in[rank].data(), out[rank].data(), 1, moecclInt32, adopted, nullptr),
+            adopted);
+    over.arrive_and_wait();
+    if (rank == 2) {
+      die(adopted);
+    } else {
+      checkThat(awaitError(adopted) == moecclRemoteError, "another error");
+      const std::string text = moecclGetLastError(adopted);
+      // Without a node id it is this host's name.
+      checkThat(text.find("rank 2 on ") != text.npos && text.find(" is dead") != text.npos, text);
+      device->synchronize(nullptr);
+    }
+    over.arrive_and_wait();
+    checkThat(myGpu().ranks(theirs) == 3, "the caller's communicator is gone");
+    check(moecclCommAbort(adopted));
+    device->leave(theirs);
+  });
+}
+
+// What `survivors` have in common.
+void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
+  int count = 0;
+  check(moecclCommCount(comm, &count), comm);
+  checkThat(count == static_cast<int>(survivors.size()), "another number of ranks");
+  std::vector<int> all(survivors.size(), -1);
+  check(moecclAllGather(&me, all.data(), 1, moecclInt32, comm, nullptr), comm);
+  myGpu().synchronize(nullptr);
+  checkThat(all == survivors, "wrong data");
+  // It can be what others are made of.
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, {1, count, 1, moecclOrderEspEp}, &grid), comm);
+  check(moecclGridDestroy(grid));
+}
+
+// Its own communicator too is as it was.
+TEST_F(GpuDeaths, AndExcludedRanksAreLeftOutByShrink) {
+  run(5, [](moecclComm_t comm, int rank) {
+    moecclComm_t smaller = nullptr, smallest = nullptr;
+    const std::vector<int> out = {1, 4};
+    if (rank != 1 && rank != 4) {
+      check(moecclCommShrink(comm, out.data(), 2, &smaller, nullptr), comm);
+      expectWorks(smaller, {0, 2, 3}, rank);
+      const int last = 2;
+      if (rank != 3) {
+        check(moecclCommShrink(smaller, &last, 1, &smallest, nullptr), smaller);
+        expectWorks(smallest, {0, 2}, rank);
+        check(moecclCommDestroy(smallest));
+      }
+      check(moecclCommDestroy(smaller));
+    }
+    expectWorks(comm, {0, 1, 2, 3, 4}, rank);
+  });
+}
+
+// Parts of a split have nothing to do with each other.
+TEST_F(GpuDeaths, MatterToTheirCommunicatorsAlone) {
+  std::barrier<> over(4);
+  run(4, [&](moecclComm_t comm, int rank) {
+    moecclComm_t half = nullptr, smaller = nullptr;
+    check(moecclCommSplit(comm, rank % 2, rank, &half, nullptr), comm);
+    over.arrive_and_wait();
+    if (rank == 3) die(comm);
+    if (rank != 3) {
+      checkThat(awaitError(comm) == moecclRemoteError, "another error");
+      checkThat(failedRanks(comm) == std::vector<int>{3}, "others are lost");
+    }
+    if (rank % 2 == 0) {
+      expectWorks(half, {0, 2}, rank);
+      checkThat(failedRanks(half).empty(), "others are lost");
+    } else if (rank == 1) {
+      checkThat(awaitError(half) == moecclRemoteError, "another error");
+      checkThat(failedRanks(half) == std::vector<int>{1}, "others are lost");
+      check(moecclCommShrink(half, nullptr, 0, &smaller, nullptr), half);
+      expectWorks(smaller, {1}, rank);
+      check(moecclCommDestroy(smaller));
+    }
+    if (rank != 3) {
+      check(moecclCommShrink(comm, nullptr, 0, &smaller, nullptr), comm);
+      expectWorks(smaller, {0, 1, 2}, rank);
+      check(moecclCommDestroy(smaller));
+    }
+    over.arrive_and_wait();
+    check(moecclCommAbort(half));
+    throw Aborts();
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test
