@@ -1,13 +1,17 @@
 #include "src/api/group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
+#include "src/bootstrap/clock.h"
+#include "src/log.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -174,11 +178,26 @@ moecclResult_t message(const MessageArguments& given, moecclComm_t comm, moecclS
   });
 }
 
+// Where the caller waits, and wants to be warned, the time is compared with the profile's.
+void launchAlone(CommState& state, Call call, moecclStream_t stream) {
+  Communicator& communicator = *state.communicator;
+  std::optional<double> predicted;
+  if (stream == nullptr && checksProfiles() && call.choice.algorithm != nullptr &&
+      call.inputTable.empty() && !communicator.device())
+    predicted = state.model->measured(call.choice, call.blockBytes);
+  if (!predicted) return communicator.launch(std::move(call), stream);
+  const TimePoint begun = Clock::now();
+  communicator.launch(std::move(call), stream);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+  if (const std::string warning = state.profileCheck.add(*predicted, seconds); !warning.empty())
+    log(LogLevel::warn, {communicator.rank(), communicator.ranks()}, "%s", warning.c_str());
+}
+
 }  // namespace
 
 void launch(const HeldComm& comm, Call call, moecclStream_t stream) {
   Group& open = group();
-  if (open.depth == 0) return comm->communicator->launch(std::move(call), stream);
+  if (open.depth == 0) return launchAlone(*comm, std::move(call), stream);
   if (call.isCollective() && std::ranges::count_if(open.calls, [&](const Noted& each) {
                                return each.state == comm.state && each.call.isCollective();
                              }) == kMostCalls)

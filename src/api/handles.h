@@ -6,6 +6,7 @@
 #include <string>
 
 #include "moeccl/moeccl.h"
+#include "src/api/profile_check.h"
 #include "src/boundary.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
@@ -24,6 +25,7 @@ struct CommState {
   std::unique_ptr<Communicator> communicator;
   std::string lastError;
   std::unique_ptr<CostModel> model;  // of the choices that nobody has fixed
+  ProfileCheck profileCheck;
 };
 
 }  // namespace moeccl

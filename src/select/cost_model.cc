@@ -151,6 +151,14 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
   return fastest;
 }
 
+std::optional<double> CostModel::measured(const AlgorithmChoice& choice, std::size_t blockBytes) {
+  if (profile_ == nullptr || topology_.ranks() == 1) return std::nullopt;
+  const Candidates& candidates = candidatesOf(choice.algorithm->collective, choice);
+  if (!candidates.measured) return std::nullopt;
+  return seconds(candidates, candidates.all[0],
+                 static_cast<double>(blockBytes) * candidates.blocks);
+}
+
 void CostModel::prepare(Collective collective, const AlgorithmChoice& given) {
   const Candidates& candidates = candidatesOf(collective, given);
   if (!candidates.measured) return;

@@ -46,6 +46,9 @@ class CostModel {
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
                          const std::function<bool(const AlgorithmChoice&)>& serves = {});
 
+  // What the profile says of blocks of `blockBytes` bytes; nothing where it has not measured them.
+  std::optional<double> measured(const AlgorithmChoice& choice, std::size_t blockBytes);
+
   // Finds out now what questions about measured candidates need, however many ranks there are to
   // plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);

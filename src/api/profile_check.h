@@ -1,0 +1,29 @@
+// Whether calls take the time that the communicator's profile says. A profile of another network
+// misleads for ever, and silently.
+#pragma once
+
+#include <string>
+
+#include "src/log.h"
+
+namespace moeccl {
+
+class ProfileCheck {
+ public:
+  // So many calls are looked at together, and so many of them must be off by the factor.
+  static constexpr int kCalls = 100, kOff = 90;
+  static constexpr double kFactor = 3;
+
+  // Of a call that the caller has waited for. The warning, once: "" but for the call that shows it.
+  std::string add(double predicted, double seconds);
+
+ private:
+  bool warned_ = false;
+  int calls_ = 0, slow_ = 0, fast_ = 0;
+  double predicted_ = 0, seconds_ = 0;  // of all together
+};
+
+// Adds calls to a check while warnings are asked for (MOECCL_DEBUG).
+inline bool checksProfiles() { return logs(LogLevel::warn); }
+
+}  // namespace moeccl
