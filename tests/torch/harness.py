@@ -26,10 +26,10 @@ def raises(call, *parts):
     raise AssertionError(f"no error with {parts}")
 
 
-def main(start, backend="cpu:moeccl"):
-    """Calls start() in a process group, and the checks that are named in the arguments, or all."""
+def main(start):
+    """Calls start() in a process group of BACKEND, and the checks that are named in the arguments, or all."""
     assert os.environ.get("TORCHELASTIC_RUN_ID"), "start it by torchrun"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=300))
+    dist.init_process_group(os.environ.get("BACKEND", "cpu:moeccl"), timeout=datetime.timedelta(seconds=300))
     start()
     wanted = sys.argv[1:] or [each.__name__ for each in CHECKS]
     for each in CHECKS:

@@ -414,6 +414,21 @@ def compiled_models():
 
 
 @check
+def groups_of_some_ranks():
+    """Of either backend; only their members call."""
+    for backend in ("gloo", "cpu:moeccl"):
+        groups = [dist.new_group(list(range(first, WORLD, 2)), backend=backend) for first in (0, 1)]
+        group = groups[RANK % 2]
+        layer = moeccl.torch.MoE(torch.nn.ModuleList([Expert(RANK)]), group=group)
+        tokens, target = random((5, EMBEDDING), RANK), (RANK // 2 + 1) % (WORLD // 2)
+        indices, weights = torch.full((5, 1), target), torch.ones(5, 1, dtype=torch.float64)
+        assert torch.allclose(layer(tokens, indices, weights), Expert(2 * target + RANK % 2)(tokens))
+        dist.barrier()
+        dist.destroy_process_group(group)
+    raises(lambda: moeccl.torch.MoE(torch.nn.ModuleList([Expert(0)]), group=groups[1 - RANK % 2]), "not in")
+
+
+@check
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()

@@ -32,14 +32,28 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     filelock
 fi
 
+# Clients, and what they import.
+if ! "$venv/bin/python" -c 'import transformers, deepspeed' >/dev/null 2>&1; then
+  "$venv/bin/pip" install -q transformers==5.23.0 py-cpuinfo hjson msgpack einops pydantic psutil tqdm
+  DS_BUILD_OPS=0 "$venv/bin/pip" install -q --no-deps --no-build-isolation deepspeed==0.19.8
+fi
+
 # The package, with the library that was just built.
 MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
   "$venv/bin/pip" install -q --no-build-isolation --no-deps --force-reinstall "$root/src/bindings/torch"
 
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# run NUMBER SCRIPT [CHECK...]
+run() {
+  local number=$1 script=$2
+  shift 2
+  "$venv/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$number" "$root/tests/torch/$script" "$@"
+}
 for number in "${ranks[@]}"; do
-  for script in checks.py layers.py; do
-    "$venv/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$number" "$root/tests/torch/$script"
-  done
+  run "$number" checks.py
+  run "$number" layers.py
 done
+BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged
+run 4 deepspeed_layer.py
+run 8 mixtral.py
 "$venv/bin/python" "$root/tests/torch/killed_rank.py"

@@ -67,7 +67,7 @@ def grid_of(group, mp_size, ep_size, esp_size, order):
     """The grid, made once for all layers that ask for it. Collective over the group."""
     group = group if group is not None else dist.group.WORLD
     _require(group is not None, "there is no process group; call torch.distributed.init_process_group first")
-    _require(group.rank() >= 0, "this rank is not in the process group")
+    _require(isinstance(group, dist.ProcessGroup), "this rank is not in the process group")
     ranks = group.size()
     for name, size in (("mp_size", mp_size), ("esp_size", esp_size)):
         _require(isinstance(size, int) and size >= 1, f"{name} is {size}; it must be a whole number above 0")

@@ -75,6 +75,8 @@ class _DeepSpeedLayer(torch.nn.Module):
         super().__init__()
         self.gate, self.experts = layer.gate, layer.experts  # by their names there, for checkpoints and the engine
         self.ep_group, self.ep_size, self.num_local_experts = layer.ep_group, layer.ep_size, layer.num_local_experts
+        if not self.gate.drop_tokens:
+            self.gate.ep_group = None  # by which ranks find the largest load, to pad all experts to it
         moe = MoE(layer.experts.deepspeed_experts, group=layer.ep_group, gradients=None, **options)
         object.__setattr__(self, "moe", moe)  # has no parameters but the experts'
 
