@@ -6,6 +6,7 @@
 
 #include "perf/fit/benchmark_run.h"
 #include "perf/fit/map.h"
+#include "perf/fit/table.h"
 
 namespace moeccl::perf {
 namespace {
@@ -14,6 +15,7 @@ constexpr int kInterrupted = 130;  // as shells have it
 
 void tell(const FitOptions& options, const BenchmarkRun& run, const ProfileBuilder& profile,
           double seconds) {
+  std::fputs(tableOf(options.outputFile).c_str(), stdout);
   std::printf("%zu samples in %s min, written to %s\n", profile.samples(),
               textOfSeconds(seconds).c_str(), options.outputFile.c_str());
   if (run.unsteady() > 0)
@@ -45,6 +47,7 @@ void refit(const FitOptions& options) {
   profile.fit();
   profile.save(options.outputFile);
   if (!options.mapFile.empty()) writeMap(options.mapFile, profile.get(), ranksPerNode, shapes);
+  std::fputs(tableOf(options.outputFile).c_str(), stdout);
   std::printf("%s, fitted again, written to %s\n", options.refitFile.c_str(),
               options.outputFile.c_str());
 }

@@ -48,6 +48,10 @@ class Fit(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         self.assertIn(f"written to {self.profile}", process.stdout)
         profile = self.read(self.profile)
+        rows = {tuple(line.split()[:2]) for line in process.stdout.splitlines()}
+        for curve in profile["curves"]:
+            if not curve["where"].endswith(", alone"):
+                self.assertIn((curve["collective"], curve["where"].split()[0]), rows, process.stdout)
         for curve in profile["curves"]:
             sizes = [sample["bytes"] for sample in curve["samples"]]
             self.assertEqual(sizes, sorted(set(sizes)), curve)

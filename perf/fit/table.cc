@@ -1,0 +1,89 @@
+#include "perf/fit/table.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+namespace moeccl::perf {
+namespace {
+
+using nlohmann::json;
+
+struct Row {
+  std::string algorithm;
+  double alpha, beta;  // seconds of no bytes, and of each one more when there are many
+  double error;
+};
+
+[[gnu::format(printf, 1, 2)]] std::string line(const char* format, ...) {
+  char text[256];
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+Row rowOf(const json& curve) {
+  const json& fit = curve.at("fit");
+  const json& segments = fit.at("segments");
+  return {curve.at("algorithm"), segments.front().at("alpha"), segments.back().at("beta"),
+          fit.at("medianError")};
+}
+
+std::string linksOf(const json& costs) {
+  const auto cost = [&](const char* name) { return costs.at(name).get<double>(); };
+  return line(
+      "Links: %.3g us and %.3g GB/s for a rank inside a node; %.3g us between nodes, whose uplink "
+      "carries %.3g MB/s\n",
+      (cost("overheadInNode") + cost("latencyInNode")) * 1e6, 1e-9 / cost("betaInNode"),
+      (cost("overheadBetween") + cost("latencyBetween")) * 1e6, 1e-6 / cost("betaUplink"));
+}
+
+}  // namespace
+
+std::string tableOf(const std::string& profileFile) {
+  std::ifstream file(profileFile);
+  const json profile = json::parse(file);
+  using Group = std::pair<std::string, std::string>;
+  std::vector<Group> order;
+  std::map<Group, std::vector<Row>> groups;
+  for (const json& curve : profile.at("curves")) {
+    const Group group{curve.at("collective"), curve.at("where")};
+    if (group.second.ends_with(", alone")) continue;
+    if (groups[group].empty()) order.push_back(group);
+    groups[group].push_back(rowOf(curve));
+  }
+  std::string text;
+  if (const auto links = profile.find("links"); links != profile.end())
+    text += linksOf(links->at("costs"));
+  if (order.empty()) return text;
+  text +=
+      "A call takes alpha + beta x bytes of a rank's send buffer; of each group the algorithms "
+      "with "
+      "the least of both:\n";
+  text += line("%-17s %-24s %-22s %10s %10s %7s\n", "collective", "group", "algorithm", "alpha us",
+               "beta ns/B", "error");
+  for (const Group& group : order) {
+    const std::vector<Row>& rows = groups[group];
+    const Row* small = &rows[0];
+    const Row* large = &rows[0];
+    for (const Row& row : rows) {
+      if (row.alpha < small->alpha) small = &row;
+      if (row.beta < large->beta) large = &row;
+    }
+    for (const Row* row : {small, large}) {
+      text += line("%-17s %-24s %-22s %10.1f %10.3g %5.0f %%\n", group.first.c_str(),
+                   group.second.c_str(), row->algorithm.c_str(), row->alpha * 1e6, row->beta * 1e9,
+                   row->error * 100);
+      if (small == large) break;
+    }
+  }
+  return text;
+}
+
+}  // namespace moeccl::perf

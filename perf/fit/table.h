@@ -1,0 +1,12 @@
+// The answer of a fit, for people: alpha and beta of every collective, and what links cost.
+#pragma once
+
+#include <string>
+
+namespace moeccl::perf {
+
+// Of the profile in that file: per collective and group the algorithm with the least alpha and the
+// one with the least beta.
+std::string tableOf(const std::string& profileFile);
+
+}  // namespace moeccl::perf
