@@ -31,6 +31,11 @@ std::vector<std::byte> bytesOf(const Proposal& proposal) {
   return {bytes.begin(), bytes.end()};
 }
 
+// What members have posted alone: other communicators may have the number too, of other ranks.
+bool isMember(const std::vector<int>& members, int rank) {
+  return std::ranges::find(members, rank) != members.end();
+}
+
 Proposal proposalIn(const std::vector<std::byte>& bytes) {
   std::vector<std::int32_t> words(std::max<std::size_t>(bytes.size() / sizeof(std::int32_t), 2));
   std::memcpy(words.data(), bytes.data(),
@@ -99,12 +104,12 @@ class SurvivorOob final : public Oob {
 
   void check() override {
     for (const Loss& loss : from_.watch.losses())
-      if (std::ranges::find(members_, loss.rank) != members_.end()) gone(loss.rank);
+      if (isMember(members_, loss.rank)) gone(loss.rank);
     // Whoever could not go on alone is here no more.
     from_.watch.await({from_.comm, attempt_, kWhetherMade}, TimePoint::min(),
                       [this](const Watch::Posts& posts, const std::vector<Loss>&) {
                         for (const auto& [member, post] : posts)
-                          if (!proposalIn(post).ok) failedElsewhere();
+                          if (isMember(members_, member) && !proposalIn(post).ok) failedElsewhere();
                         return true;
                       });
   }
@@ -168,14 +173,14 @@ class Agreement {
     const std::size_t before = without.size();
     // First of all: whoever has decided may have left since, to go on.
     for (const auto& [member, post] : posts) {
+      if (!isMember(from_.members, member) || without.contains(member)) continue;
       const Proposal theirs = proposalIn(post);
-      if (!theirs.decided || without.contains(member)) continue;
+      if (!theirs.decided) continue;
       *decision = theirs;
       return true;
     }
     for (const Loss& loss : losses)
-      if (std::ranges::find(from_.members, loss.rank) != from_.members.end())
-        without.insert(loss.rank);
+      if (isMember(from_.members, loss.rank)) without.insert(loss.rank);
     bool ok = mine->ok;
     missing_.clear();
     for (std::size_t rank = 0; rank < from_.members.size(); ++rank) {

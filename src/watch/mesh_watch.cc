@@ -298,6 +298,7 @@ void MeshWatch::hear(const Header& header, std::span<const std::byte> body,
 
 void MeshWatch::drop(Connection& connection) {
   copies_->forget(connection.socket.get());
+  epoll_ctl(events_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   connection.socket = Socket();
 }
 

@@ -92,7 +92,10 @@ int ProcessWatch::next() {
       if (read(ended_.get(), &count, sizeof count) < 0) return -1;
       continue;
     }
-    watched_[event.data.fd] = FileDescriptor();
+    FileDescriptor& ended = watched_[event.data.fd];
+    // Closing it is not enough: a child that this process has forked since holds it too.
+    epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended.get(), nullptr);
+    ended = FileDescriptor();
     return event.data.fd;
   }
   return -1;

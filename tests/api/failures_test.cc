@@ -295,6 +295,27 @@ TEST(Shrink, LeavesOutWhoIsExcluded) {
   }
 }
 
+// They have one number, as they come from one split, and nothing else in common.
+TEST(Shrink, PartsOfASplitShrinkByThemselves) {
+  for (const bool processes : {false, true}) {
+    Job job{.ranks = kRanks, .nodes = {4, 4}, .algorithms = {}};
+    job.processes = processes;
+    runJob(job, [](moecclComm_t comm, int rank) {
+      moecclComm_t half = nullptr, smaller = nullptr;
+      const int color = rank % 2, out = 1 + color;
+      check(moecclCommSplit(comm, color, rank, &half, nullptr), comm);
+      // The others have decided by then.
+      if (color == 1) std::this_thread::sleep_for(milliseconds(200));
+      if (rank / 2 != out) {
+        check(moecclCommShrink(half, &out, 1, &smaller, nullptr), half);
+        expectWorks(smaller, color == 0 ? std::vector{0, 4, 6} : std::vector{1, 3, 7}, rank);
+        check(moecclCommDestroy(smaller));
+      }
+      check(moecclCommDestroy(half));
+    });
+  }
+}
+
 TEST(Shrink, AfterAnAbort) {
   for (const bool processes : {false, true}) {
     Job job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}};

@@ -198,6 +198,24 @@ TEST_P(Messages, OfAnotherSizeAreAnError) {
   });
 }
 
+// What is left of a communicator is nothing to the next, which may have its number.
+TEST_P(Messages, ThatNobodyHasReceivedGoWithTheirCommunicator) {
+  runJob(job(3), [](moecclComm_t comm, int rank) {
+    for (const int sent : {111, 222, 333}) {
+      moecclComm_t part = nullptr;
+      check(moecclCommSplit(comm, 0, rank, &part, nullptr), comm);
+      int received = -1;
+      if (rank == 0) check(moecclSend(&sent, 1, moecclInt32, 1, 5, part, nullptr), part);
+      if (rank == 1 && sent == 333) {
+        check(moecclRecv(&received, 1, moecclInt32, 0, 5, part, nullptr), part);
+        checkThat(received == sent, "received " + std::to_string(received));
+      }
+      check(moecclBarrier(part, nullptr), part);
+      check(moecclCommDestroy(part));
+    }
+  });
+}
+
 TEST_P(Messages, TimeoutOfOneCall) {
   runJob(job(2), [](moecclComm_t comm, int rank) {
     int value = 0;

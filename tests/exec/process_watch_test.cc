@@ -54,6 +54,19 @@ TEST(ProcessWatch, TellsOfAnEndThatNobodyHasReaped) {
   EXPECT_EQ(watch.next(), 10);
 }
 
+// A child that is forked meanwhile holds all that the watch has open.
+TEST(ProcessWatch, TellsOfAnEndOnceWhateverIsForked) {
+  Child watched;
+  ProcessWatch watch;
+  watch.add(1, watched.identity);
+  Child holder;
+  kill(watched.pid, SIGKILL);
+  EXPECT_TRUE(readable(watch, 5000));
+  EXPECT_EQ(watch.next(), 1);
+  EXPECT_EQ(watch.next(), -1);
+  EXPECT_FALSE(readable(watch, 0));
+}
+
 TEST(ProcessWatch, TellsOfAnEndBeforeTheWatch) {
   ProcessIdentity gone;
   {
