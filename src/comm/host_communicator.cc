@@ -21,6 +21,11 @@ constexpr std::chrono::milliseconds kHearing{1000};
 
 std::string textOf(const CachedPlan& plan) { return plan.name(); }
 
+std::string sizesText(int sender, std::uint64_t sends, int receiver, std::uint64_t expects) {
+  return "rank " + std::to_string(sender) + " sends " + std::to_string(sends) +
+         " bytes where rank " + std::to_string(receiver) + " expects " + std::to_string(expects);
+}
+
 // What crosses where sizes are told: one number for each block, by the same plan.
 Operands operandsOfCounts(const Call& call, RunSlot* slot) {
   slot->sendBytes.clear();
@@ -156,10 +161,7 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
     if (sends == expects) continue;
     active.plan->giveBack(*active.slot);
     fail(moecclRemoteError, source,
-         textOf(*active.plan) + ": rank " + std::to_string(source) + " sends " +
-             std::to_string(sends) + " bytes where rank " + std::to_string(rank_) + " expects " +
-             std::to_string(expects),
-         true);
+         textOf(*active.plan) + ": " + sizesText(source, sends, rank_, expects), true);
     throwIfFailed();
   }
 }
@@ -312,19 +314,9 @@ void HostCommunicator::failFrom(const Run& run, const std::string& name) {
   const std::string what = name + ": ";
   switch (failure.status) {
     case TransferStatus::ok:
-      return fail(moecclRemoteError, failure.peer,
-                  what + peer + " sent " + std::to_string(failure.arrived) + " bytes where " +
-                      std::to_string(failure.expected) +
-                      " were expected; it called with another count or datatype than rank " +
-                      std::to_string(rank_),
-                  true);
     case TransferStatus::truncated:
       return fail(moecclRemoteError, failure.peer,
-                  what + peer + " sent more than the " + std::to_string(failure.expected) +
-                      " bytes that were expected; it called with another count or datatype than "
-                      "rank " +
-                      std::to_string(rank_),
-                  true);
+                  what + sizesText(failure.peer, failure.arrived, rank_, failure.expected), true);
     case TransferStatus::unreachable:
       if (std::ranges::find(left_, failure.peer) != left_.end())
         return fail(moecclRemoteError, failure.peer,

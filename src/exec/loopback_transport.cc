@@ -35,11 +35,12 @@ void refuse(Mailbox::Sender& sender, Mailbox& senders) {
     if (!message->flight.buffered) senders.complete(message, TransferStatus::unreachable);
 }
 
-// Copies a message into its receive, whose size becomes that of what arrived.
+// Copies a message into its receive, whose size becomes the message's.
 TransferStatus copyMessage(Transfer* receive, const std::byte* data, std::size_t bytes) {
-  const bool truncated = bytes > receive->flight.bytes;
-  receive->flight.bytes = std::min(bytes, receive->flight.bytes);
-  if (receive->flight.bytes > 0) std::memcpy(receive->flight.to, data, receive->flight.bytes);
+  const std::size_t room = receive->flight.bytes;
+  const bool truncated = bytes > room;
+  receive->flight.bytes = bytes;
+  if (std::min(bytes, room) > 0) std::memcpy(receive->flight.to, data, std::min(bytes, room));
   return truncated ? TransferStatus::truncated : TransferStatus::ok;
 }
 

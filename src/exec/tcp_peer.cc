@@ -72,9 +72,9 @@ void TcpPeer::sendHere(Transfer* transfer) {
   if (receive == nullptr) return waiting_.pushBack(transfer);
   const std::size_t room = receive->flight.bytes, bytes = std::min(flight.bytes, room);
   copyBytes(receive->flight.to, flight.from, bytes);
-  const bool fits = flight.bytes <= room;
+  const std::size_t sent = flight.bytes;
   finish(transfer, TransferStatus::ok, bytes);
-  finish(receive, fits ? TransferStatus::ok : TransferStatus::truncated, bytes);
+  finish(receive, sent <= room ? TransferStatus::ok : TransferStatus::truncated, sent);
 }
 
 void TcpPeer::recvHere(Transfer* transfer) {
@@ -360,10 +360,9 @@ void TcpPeer::arrived(Incoming* incoming, std::size_t bytes) {
 void TcpPeer::deliver(InboundMessages::iterator at) {
   InboundMessage& message = *at;
   Transfer* const transfer = message.transfer;
-  const std::size_t room = transfer->flight.bytes, bytes = std::min(message.bytes, room);
-  const TransferStatus status =
-      message.bytes <= room ? TransferStatus::ok : TransferStatus::truncated;
-  if (message.memory) copyBytes(transfer->flight.to, message.memory.get(), bytes);
+  const std::size_t room = transfer->flight.bytes, bytes = message.bytes;
+  const TransferStatus status = bytes <= room ? TransferStatus::ok : TransferStatus::truncated;
+  if (message.memory) copyBytes(transfer->flight.to, message.memory.get(), std::min(bytes, room));
   recycle(flowing_, at);
   finish(transfer, status, bytes);
 }

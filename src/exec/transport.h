@@ -36,7 +36,7 @@ class Transport;
 // One send or receive in flight. Owned by the caller, who keeps it until `done` has been called.
 class Transfer : public TransferLink {
  public:
-  // `bytes`: how many arrived (receives only; with `truncated`, the buffer's size). May be called
+  // `bytes`: of the message (receives only), of which `truncated` has left some out. May be called
   // from inside send, recv, progress, cancel and close. May start and cancel further transfers; a
   // transfer that starts here may be done before send or recv returns, so a chain of them nests.
   using Done = void (*)(Transfer* self, TransferStatus status, std::size_t bytes);

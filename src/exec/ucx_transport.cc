@@ -199,7 +199,8 @@ void UcxTransport::requestDone(void* request, ucs_status_t status, std::size_t b
     Transfer::Flight& flight = static_cast<Transfer*>(argument)->flight;
     flight.completed = true;
     flight.result = status;
-    if (status == UCS_OK && !flight.isSend) flight.bytes = bytes;
+    if ((status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED) && !flight.isSend)
+      flight.bytes = bytes;
     return;
   }
   UcxTransport& self = *space.transport;
@@ -225,7 +226,7 @@ void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t b
   if (status == UCS_OK && !(flight.isSend && flight.cancelled))
     return transfer->done(transfer, TransferStatus::ok, bytes);
   if (status == UCS_ERR_MESSAGE_TRUNCATED)
-    return transfer->done(transfer, TransferStatus::truncated, flight.bytes);
+    return transfer->done(transfer, TransferStatus::truncated, bytes);
   transfer->done(transfer, judge(transfer, status), 0);
 }
 

@@ -329,6 +329,7 @@ TEST(HostRun, NoticesAnotherSize) {
         EXPECT_TRUE(run.failed());
         EXPECT_EQ(run.failure().peer, 1);
         EXPECT_EQ(run.failure().expected, expected);
+        EXPECT_EQ(run.failure().arrived, sent);
         EXPECT_EQ(run.failure().status,
                   sent > expected ? TransferStatus::truncated : TransferStatus::ok);
       }
