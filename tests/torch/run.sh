@@ -57,3 +57,4 @@ BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged
 run 4 deepspeed_layer.py
 run 8 mixtral.py
 "$venv/bin/python" "$root/tests/torch/killed_rank.py"
+"$venv/bin/python" "$root/tests/torch/guide.py" "$root/src/bindings/torch/README.md"
