@@ -37,4 +37,13 @@ CombinePlan combinePlan(const Knowledge& known);
 // not kept are not written.
 Plan returnPlan(const Knowledge& known);
 
+// The exchanges of latency mode, which need no knowledge of a routing: all-to-alls by way of the
+// relays. Block r of the input is what this rank has for rank r, of the output what it gets from
+// there. How many rows a block has, and which of them are one and the same, only messages say.
+// Messages to and from relays are on lane kRelayLane, between a relay and the ranks of experts on
+// kHolderLane; the one copy is last.
+inline constexpr int kRelayLane = 0, kHolderLane = 1;
+Plan latencyDispatchPlan(const Topology& topology, const Way& way, int rank);
+Plan latencyCombinePlan(const Topology& topology, const Way& way, int rank);
+
 }  // namespace moeccl::routes

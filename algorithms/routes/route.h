@@ -88,34 +88,60 @@ struct RowList {
   std::int32_t entries() const { return static_cast<std::int32_t>(experts.size()); }
   int expert(std::int32_t entry) const { return experts[entry] & (kFirst - 1); }
 
-  // Where each row begins among the entries, and where the last ends.
-  std::vector<std::int32_t> rowBegins() const;
-  // The same of chunks, among rows.
-  std::vector<std::int32_t> chunkBegins() const;
+  // Of no entries.
+  void clear(int chunksNow, int sourcesNow);
 };
 // As bytes; a list without entries takes none.
 std::size_t packedBytes(int chunks, int sources, std::int64_t entries, bool weighted);
-void pack(const RowList& list, std::byte* to);
-// Throws std::invalid_argument where `from` is no list of rows of experts below `experts`.
-RowList unpack(std::span<const std::byte> from, int chunks, int sources, std::int64_t entries,
-               bool weighted, int experts);
+// With the weights, where it has any and they are wanted.
+void pack(const RowList& list, bool weighted, std::byte* to);
+// Sets a list, whose memory is used again. Throws std::invalid_argument where `from` is no list of
+// rows of experts below `experts`.
+void unpack(std::span<const std::byte> from, int chunks, int sources, std::int64_t entries,
+            bool weighted, int experts, RowList* list);
 
 // A RowList, and where its rows and chunks begin.
 struct IndexedRows {
   RowList list;
+  // Where each row begins among the entries, and where the last ends; the same of chunks, among
+  // rows.
   std::vector<std::int32_t> rowBegins, chunkBegins;
 
   IndexedRows() = default;
   explicit IndexedRows(RowList rows);
+  // Makes them as the list is now.
+  void index();
+  void reserve(std::size_t entries);
   std::int32_t rows() const { return static_cast<std::int32_t>(rowBegins.size()) - 1; }
 };
+
+// The ranks that hold shards of the experts at a position, by node, in the order of shards.
+class Holders {
+ public:
+  Holders(const Topology& topology, const Grid& grid);
+  const std::vector<int>& nodesOf(int position) const { return nodesOf_[position]; }
+  const std::vector<int>& ranks(int position, int node) const {
+    return byNode_[static_cast<std::size_t>(position) * nodes_ + node];
+  }
+
+ private:
+  int nodes_;
+  std::vector<std::vector<int>> byNode_;
+  std::vector<std::vector<int>> nodesOf_;
+};
+
+// Home, Relay and Here are what is known of one routing. Each can be filled again, and allocates
+// nothing then but what its memory must grow by.
 
 // The choices of a rank's own tokens, by node of the experts.
 class Home {
  public:
+  // Of no tokens, with room for `room`.
+  Home(const Topology& topology, const Experts& experts, int choices, std::int32_t room);
   // `experts` and `weights`: [tokens][choices]; expert -1: none. No weights: nullptr.
   Home(const Topology& topology, const Experts& experts, const std::int32_t* chosen,
        const float* weights, std::int32_t tokens, int choices);
+  void fill(const std::int32_t* chosen, const float* weights, std::int32_t tokens);
 
   struct Share {
     IndexedRows rows;
@@ -136,11 +162,15 @@ class Home {
   const std::vector<std::int32_t>& choicesFor(int rank) const { return choicesFor_[rank]; }
 
  private:
-  std::int32_t tokens_;
+  Experts experts_;
+  Holders holders_;
+  std::int32_t tokens_ = 0;
   int choices_;
   std::vector<Share> shares_;         // by node
   std::vector<std::uint16_t> nodes_;  // by token
   std::vector<std::vector<std::int32_t>> choicesFor_;
+  std::vector<std::int32_t> kept_;       // choices of a token, by expert
+  std::vector<std::int32_t> lastToken_;  // that each rank gets
 };
 
 // What a rank hands on as the relay of its own rows and of others'.
@@ -170,11 +200,28 @@ class Relay {
   // not looked at.
   Relay(const Topology& topology, const Experts& experts, const Way& way, const Paths& paths,
         int rank, const Home& home, std::vector<RowList> lists);
+  // Of no rows, with room for `room` tokens of `choices` each of every source.
+  Relay(const Topology& topology, const Experts& experts, const Way& way, const Paths& paths,
+        int rank, std::int32_t room, int choices);
+  // Whether the experts of a source's rows are on its node.
+  bool canHandOn(const Source& source) const;
+  // When the rows of other sources have been set.
+  void fill(const Home& home);
 
   std::vector<Source> sources;
   std::vector<Destination>
       destinations;  // ranks ascending; those of all nodes that it is a relay for
   const Destination* to(int rank) const;
+
+ private:
+  void add(Source& source, std::size_t index, std::int32_t row, std::size_t cell);
+
+  Experts experts_;
+  Holders holders_;
+  bool rowPerChoice_;
+  int rank_, nodes_;
+  std::vector<std::int32_t> destinationOf_;  // by rank; -1: none
+  std::vector<std::size_t> firstSource_;     // by node
 };
 
 // What comes to a rank's own experts. A place is a row of its own for each choice, by expert, then
@@ -188,6 +235,13 @@ class Here {
   };
   // lists[i] is of the i-th of Paths::relays.
   Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::vector<RowList> lists);
+  // Of no rows, with room for `room` tokens of `choices` each of every source.
+  Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::int32_t room,
+       int choices);
+  // Whether all of its experts are here.
+  bool holds(const RowList& list) const;
+  // When the rows of `from` have been set.
+  void fill();
 
   std::vector<From> from;
   std::vector<std::int64_t> expertBegins;  // [local experts + 1] places
@@ -196,6 +250,15 @@ class Here {
   std::vector<std::vector<std::int32_t>> ofSource;
 
   std::int64_t rows() const { return expertBegins.back(); }
+
+ private:
+  template <typename Visit>
+  void each(const Visit& visit);
+
+  int firstExpert_;
+  std::size_t localExperts_;
+  std::vector<std::vector<int>> sources_;  // of each of `from`
+  std::vector<std::int32_t> next_;         // places, by local expert and source
 };
 
 }  // namespace moeccl::routes

@@ -20,36 +20,44 @@ void write(std::byte*& to, const std::vector<T>& values, std::size_t bytes) {
 }
 
 template <typename T>
-std::vector<T> read(const std::byte*& from, std::size_t count, std::size_t bytes) {
-  std::vector<T> values(count);
-  if (count > 0) std::memcpy(values.data(), from, count * sizeof(T));
+void read(const std::byte*& from, std::size_t count, std::size_t bytes, std::vector<T>* values) {
+  values->resize(count);
+  if (count > 0) std::memcpy(values->data(), from, count * sizeof(T));
   from += bytes;
-  return values;
 }
 
 }  // namespace
 
-std::vector<std::int32_t> RowList::rowBegins() const {
-  std::vector<std::int32_t> begins;
-  for (std::int32_t entry = 0; entry < entries(); ++entry)
-    if ((experts[entry] & kFirst) != 0) begins.push_back(entry);
-  begins.push_back(entries());
-  return begins;
+void RowList::clear(int chunksNow, int sourcesNow) {
+  chunks = chunksNow;
+  sources = sourcesNow;
+  counts.assign(static_cast<std::size_t>(chunks) * static_cast<std::size_t>(sources), 0);
+  experts.clear();
+  weights.clear();
 }
 
-std::vector<std::int32_t> RowList::chunkBegins() const {
-  std::vector<std::int32_t> begins(static_cast<std::size_t>(chunks) + 1, 0);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    begins[chunk + 1] = begins[chunk];
-    if (counts.empty()) continue;
-    for (int source = 0; source < sources; ++source)
-      begins[chunk + 1] += counts[static_cast<std::size_t>(chunk) * sources + source];
+void IndexedRows::index() {
+  rowBegins.clear();
+  for (std::int32_t entry = 0; entry < list.entries(); ++entry)
+    if ((list.experts[entry] & RowList::kFirst) != 0) rowBegins.push_back(entry);
+  rowBegins.push_back(list.entries());
+  chunkBegins.assign(static_cast<std::size_t>(list.chunks) + 1, 0);
+  for (int chunk = 0; chunk < list.chunks; ++chunk) {
+    chunkBegins[chunk + 1] = chunkBegins[chunk];
+    if (list.counts.empty()) continue;
+    for (int source = 0; source < list.sources; ++source)
+      chunkBegins[chunk + 1] +=
+          list.counts[static_cast<std::size_t>(chunk) * list.sources + source];
   }
-  return begins;
 }
 
-IndexedRows::IndexedRows(RowList rows)
-    : list(std::move(rows)), rowBegins(list.rowBegins()), chunkBegins(list.chunkBegins()) {}
+void IndexedRows::reserve(std::size_t entries) {
+  list.experts.reserve(entries);
+  list.weights.reserve(entries);
+  rowBegins.reserve(entries + 1);
+}
+
+IndexedRows::IndexedRows(RowList rows) : list(std::move(rows)) { index(); }
 
 std::size_t packedBytes(int chunks, int sources, std::int64_t entries, bool weighted) {
   if (entries == 0) return 0;
@@ -58,29 +66,27 @@ std::size_t packedBytes(int chunks, int sources, std::int64_t entries, bool weig
          paddedBytes(entries) + (weighted ? static_cast<std::size_t>(entries) * sizeof(float) : 0);
 }
 
-void pack(const RowList& list, std::byte* to) {
+void pack(const RowList& list, bool weighted, std::byte* to) {
   if (list.entries() == 0) return;
   write(to, list.counts, list.counts.size() * sizeof(std::int32_t));
   if (list.entries() % 2 != 0)  // the padding
     std::memset(to + paddedBytes(list.entries()) - sizeof(std::uint16_t), 0, sizeof(std::uint16_t));
   write(to, list.experts, paddedBytes(list.entries()));
-  write(to, list.weights, list.weights.size() * sizeof(float));
+  if (weighted) write(to, list.weights, list.weights.size() * sizeof(float));
 }
 
-RowList unpack(std::span<const std::byte> from, int chunks, int sources, std::int64_t entries,
-               bool weighted, int experts) {
-  RowList list;
-  list.chunks = chunks;
-  list.sources = sources;
+void unpack(std::span<const std::byte> from, int chunks, int sources, std::int64_t entries,
+            bool weighted, int experts, RowList* to) {
+  RowList& list = *to;
+  list.clear(chunks, sources);
   if (from.size() != packedBytes(chunks, sources, entries, weighted))
     throw std::invalid_argument("a list of rows of another size than was told");
-  if (entries == 0) return list;
+  if (entries == 0) return;
   const auto count = static_cast<std::size_t>(entries);
-  const std::size_t cells = static_cast<std::size_t>(chunks) * static_cast<std::size_t>(sources);
   const std::byte* at = from.data();
-  list.counts = read<std::int32_t>(at, cells, cells * sizeof(std::int32_t));
-  list.experts = read<std::uint16_t>(at, count, paddedBytes(entries));
-  if (weighted) list.weights = read<float>(at, count, count * sizeof(float));
+  read(at, list.counts.size(), list.counts.size() * sizeof(std::int32_t), &list.counts);
+  read(at, count, paddedBytes(entries), &list.experts);
+  if (weighted) read(at, count, count * sizeof(float), &list.weights);
   std::int64_t told = 0;
   for (const std::int32_t rows : list.counts) {
     if (rows < 0) throw std::invalid_argument("a list with a negative number of rows");
@@ -93,7 +99,6 @@ RowList unpack(std::span<const std::byte> from, int chunks, int sources, std::in
   for (std::int32_t entry = 0; entry < list.entries(); ++entry)
     if (list.expert(entry) >= experts)
       throw std::invalid_argument("a list that names expert " + std::to_string(list.expert(entry)));
-  return list;
 }
 
 int relayOf(const Topology& topology, const Way& way, int source, int node) {

@@ -10,6 +10,12 @@
  *   moecclTokenRouteCombine           rows -> tokens
  *   moecclTokenRouteCombineBackward, moecclTokenRouteDispatchBackward
  *
+ * Latency mode (config.mode), for decoding: a few tokens per rank, again and again. All is prepared
+ * once, for config.maxTokens. Set is local then. Dispatch exchanges no counts: each message says
+ * which rows it has. So how many rows come is known only when a Dispatch is over, and buffers of
+ * rows have room for moecclTokenRouteGetMostRows of them. Calls allocate nothing. A rank sends one
+ * message to its peer on each other node (node), or to each rank (rank, flat).
+ *
  * Symbols:
  *   tokens  of this rank (ranks have as many as they like, also none)      k  config.topK
  *   hidden  elements of a token                                            E  config.experts
@@ -53,6 +59,12 @@ typedef enum {
   moecclRouteNumWeights = 2
 } moecclRouteWeights_t;
 
+typedef enum {
+  moecclRouteThroughput = 0, /* counts first, then exactly the rows that there are */
+  moecclRouteLatency = 1,
+  moecclRouteNumModes = 2
+} moecclRouteMode_t;
+
 /* Begin with MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER, then set fields. The same on all ranks, which
  * compare them. */
 typedef struct {
@@ -69,21 +81,21 @@ typedef struct {
   /* Of what Combine and the backward passes move: float32, float16 or bfloat16. 0: `datatype` or,
    * where that is a float8, bfloat16. */
   moecclDataType_t combineDatatype;
+  moecclRouteMode_t mode;
   int64_t hidden;
-  /* The most tokens that a rank brings to a Set; 0: any number. For decoding: where maxTokens *
-   * topK is at most 1024 and `algorithm` is fixed, ranks need not tell each other counts first. Set
-   * is then one exchange (flat, rank) or two. */
+  /* The most tokens that a rank brings to a Set; 0: any number. In latency mode 1 to 1024. */
   int64_t maxTokens;
   /* "node", "rank" or "flat"; NULL or "": the fastest as predicted, for each Set anew, from what
-   * all ranks bring to it. */
+   * all ranks bring to it; in latency mode once, for maxTokens that choose evenly. */
   const char* algorithm;
 } moecclTokenRouteConfig_t;
 
 #define MOECCL_TOKEN_ROUTE_CONFIG_MAGIC 0x6d6f6572u
-#define MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER                                                \
-  {                                                                                          \
-    sizeof(moecclTokenRouteConfig_t), MOECCL_TOKEN_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1, \
-        moecclRouteWeightsLibrary, moecclBfloat16, (moecclDataType_t)0, 1, 0, NULL           \
+#define MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER                                                     \
+  {                                                                                               \
+    sizeof(moecclTokenRouteConfig_t), MOECCL_TOKEN_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,      \
+        moecclRouteWeightsLibrary, moecclBfloat16, (moecclDataType_t)0, moecclRouteThroughput, 1, \
+        0, NULL                                                                                   \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the route's
@@ -103,9 +115,10 @@ MOECCL_API moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route);
  *   tokens       how many this rank has
  *   topkIndices  [tokens][k] experts; -1: none. May be NULL for no tokens
  *   topkWeights  [tokens][k]; NULL for no tokens, or with moecclRouteWeightsCaller
- * Both are read before it returns. Errors: InvalidArgument (an expert that is none, more than
- * maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or not wanted), and those of
- * moecclAllToAllv. */
+ * Both are read before it returns. In latency mode it is local, a token names an expert once at
+ * most, and it waits for calls of the routing before. Errors: InvalidArgument (an expert that is
+ * none, more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or not wanted),
+ * and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
                                               const int32_t* topkIndices, const float* topkWeights);
 
@@ -113,17 +126,22 @@ MOECCL_API moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t 
 MOECCL_API moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int* firstExpert,
                                                    int* localExperts, size_t* rowBytes);
 /* After Set: *rows, how many come to this rank; expertBegins [localExperts + 1], where each
- * expert's begin, and the number of rows. Either may be NULL. Errors: InvalidUsage (before Set). */
+ * expert's begin, and the number of rows. Either may be NULL. In latency mode after Dispatch, for
+ * whose end it waits. Errors: InvalidUsage (before that). */
 MOECCL_API moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows,
                                                     int64_t* expertBegins);
+/* Of a route in latency mode: how many rows buffers of Dispatch and Combine have room for, since so
+ * many can come. Errors: InvalidUsage (another mode, in which GetCounts says it). */
+MOECCL_API moecclResult_t moecclTokenRouteGetMostRows(moecclTokenRoute_t route, int64_t* rows);
 /* After Set: the algorithm that it has chosen; a constant text. */
 MOECCL_API moecclResult_t moecclTokenRouteGetAlgorithm(moecclTokenRoute_t route,
                                                        const char** algorithm);
 
 /* The four calls below are collective, and calls of the grid's communicator: all ranks make them in
- * the same order, after Set. `stream` is as there. Buffers do not overlap. Errors: InvalidArgument
- * (a buffer that is NULL, or overlaps another), InvalidUsage (before Set), and those of
- * moecclAllToAllv. */
+ * the same order, after Set. `stream` is as there. Buffers do not overlap. In latency mode Combine
+ * comes after Dispatch, a call on another stream than the one before waits for that, and there are
+ * no backward passes. Errors: InvalidArgument (a buffer that is NULL, or overlaps another),
+ * InvalidUsage (before Set, or what latency mode has not), and those of moecclAllToAllv. */
 
 /* tokens [tokens][row] -> rows [rows][row] of config.datatype. */
 MOECCL_API moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* tokens,

@@ -80,10 +80,17 @@ class Measured {
     config.datatype = options.dataType.value;
     config.hidden = options.hidden;
     config.maxTokens = options.tokens;
-    config.algorithm = algorithm == "auto" ? nullptr : algorithm.c_str();
+    latency_ = algorithm == "latency";
+    if (latency_) config.mode = moecclRouteLatency;
+    config.algorithm = algorithm == "auto" || latency_ ? nullptr : algorithm.c_str();
     moecclTokenRoute_t route = nullptr;
     ok(moecclTokenRouteCreate(grid, &config, &route), "make a route");
     route_.reset(route);
+    if (latency_) {
+      std::int64_t most = 0;
+      ok(moecclTokenRouteGetMostRows(route, &most), "ask for the most rows");
+      rows_.resize(rowBytes() * static_cast<std::size_t>(most));
+    }
     // Small numbers and halves of them: no sum has to be rounded.
     weights_.assign(chosen.size(), 0.5f);
     tokens_.resize(rowBytes() * static_cast<std::size_t>(options.tokens));
@@ -94,15 +101,23 @@ class Measured {
       store(i, static_cast<float>((i * 7 + static_cast<std::size_t>(job.rank())) % 5) - 2);
   }
 
-  // The mean of some calls, each begun by all ranks at once; the slowest rank's.
+  // The mean of some calls, each begun by all ranks at once; the slowest rank's. And of each step
+  // what its three calls take, by the slowest rank of each.
   void turn() {
     for (int i = 0; i < options_.warmupIterations; ++i) step(nullptr);
-    double seconds[kParts] = {};
-    for (int i = 0; i < options_.iterations; ++i) step(seconds);
-    for (int part = 0; part < kParts; ++part) {
-      const std::vector<double> all = job_.gather(std::vector<double>{seconds[part]});
-      times_[part].push_back(*std::ranges::max_element(all) / options_.iterations);
+    const auto count = static_cast<std::size_t>(options_.iterations);
+    std::vector<double> mine(kParts * count), steps(count, 0);
+    for (std::size_t i = 0; i < count; ++i) step(&mine[i * kParts]);
+    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
+    for (std::size_t part = 0; part < kParts; ++part) {
+      double sum = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        sum += slowest[i * kParts + part];
+        steps[i] += slowest[i * kParts + part];
+      }
+      times_[part].push_back(sum / options_.iterations);
     }
+    steps_.insert(steps_.end(), steps.begin(), steps.end());
   }
 
   std::int64_t wrong() const {
@@ -116,14 +131,17 @@ class Measured {
   void print(const Measured& first) const {
     const char* algorithm = nullptr;
     ok(moecclTokenRouteGetAlgorithm(route_.get(), &algorithm), "ask for the algorithm");
-    const std::string name = name_ == "auto" ? "auto: " + std::string(algorithm) : name_;
-    std::printf("%-12s", name.c_str());
+    const bool chosen = name_ == "auto" || latency_;
+    const std::string name = chosen ? name_ + ": " + std::string(algorithm) : name_;
+    std::printf("%-13s", name.c_str());
     for (int part = 0; part < kParts; ++part) {
       const Spread spread = spreadOf(times_[part]);
       const Spread ratio = ratioOf(first.times_[part], times_[part]);
       std::printf("  %9.3f (%8.3f) %6.2f", 1e3 * spread.median, 1e3 * spread.min, ratio.median);
     }
-    std::printf("\n");
+    std::printf("  %9.3f %9.3f %6.2f\n", 1e3 * quantileOf(steps_, 0.5),
+                1e3 * quantileOf(steps_, 0.99),
+                quantileOf(first.steps_, 0.5) / quantileOf(steps_, 0.5));
   }
 
  private:
@@ -175,10 +193,12 @@ class Measured {
       ok(moecclTokenRouteSet(route_.get(), options_.tokens, chosen_.data(), weights_.data()),
          "set a routing");
     });
-    std::int64_t rows = 0;
-    ok(moecclTokenRouteGetCounts(route_.get(), &rows, nullptr), "count rows");
-    if (rows_.size() < rowBytes() * static_cast<std::size_t>(rows))
-      rows_.resize(rowBytes() * static_cast<std::size_t>(rows));
+    if (!latency_) {
+      std::int64_t rows = 0;
+      ok(moecclTokenRouteGetCounts(route_.get(), &rows, nullptr), "count rows");
+      if (rows_.size() < rowBytes() * static_cast<std::size_t>(rows))
+        rows_.resize(rowBytes() * static_cast<std::size_t>(rows));
+    }
     timed(kDispatch, [&] {
       ok(moecclTokenRouteDispatch(route_.get(), tokens_.data(), rows_.data(), nullptr), "dispatch");
     });
@@ -191,10 +211,11 @@ class Measured {
   const Job& job_;
   const std::vector<std::int32_t>& chosen_;
   const std::string name_;
+  bool latency_ = false;
   std::unique_ptr<moecclTokenRoute, RouteDeleter> route_;
   std::vector<float> weights_;
   std::vector<char> tokens_, rows_, output_;
-  std::vector<double> times_[kParts];
+  std::vector<double> times_[kParts], steps_;
 };
 
 // Rows that leave a node for each token: by node, by rank, by choice.
@@ -267,7 +288,8 @@ std::int64_t measureRoutes(const RouteOptions& options, const Job& job) {
   if (job.rank() == 0) {
     std::printf("# ms: median (least) of %d turns; times faster than %s\n", options.repetitions,
                 options.algorithms[0].c_str());
-    std::printf("%-12s  %27s  %27s  %27s\n", "#", "set", "dispatch", "combine");
+    std::printf("%-13s  %27s  %27s  %27s  %27s\n", "#", "set", "dispatch", "combine",
+                "a step: P50, P99");
     for (const auto& each : all) each->print(*all[0]);
     std::printf("# %lld elements wrong\n", static_cast<long long>(wrong));
   }

@@ -24,8 +24,8 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       "come as in moeccl-perf.",
       "moeccl-perf route");
   app.add_option("--algorithms", options.algorithms,
-                 "comma-separated: node, rank, flat, or auto for the library's choice (default: "
-                 "all of them)")
+                 "comma-separated: node, rank, flat, auto for the library's choice, or latency for "
+                 "its latency mode (default: all of them; latency for up to 128 tokens)")
       ->delimiter(',');
   app.add_option("--routing", options.routing,
                  "even: random experts. zipf: expert i as often as 1 / (i + 1). hot: each token "
@@ -65,7 +65,10 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     options.dataType = kTypes.at(dataType);
-    if (options.algorithms.empty()) options.algorithms = {"flat", "rank", "node", "auto"};
+    if (options.algorithms.empty()) {
+      options.algorithms = {"flat", "rank", "node", "auto"};
+      if (options.tokens >= 1 && options.tokens <= 128) options.algorithms.push_back("latency");
+    }
     if (options.choices > options.experts)
       throw CLI::ValidationError("--topk", "a token cannot have " +
                                                std::to_string(options.choices) + " of " +

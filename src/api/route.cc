@@ -28,6 +28,8 @@ constexpr StructKind<moecclTokenRouteConfig_t> kRouteConfig = {
     MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm)};
 
 constexpr int kMostChoices = 128;
+// Of a rank, in latency mode: memory is there for all of them.
+constexpr std::int64_t kMostLatencyTokens = 1024;
 
 [[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
 
@@ -51,7 +53,10 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
   requireBetween("weights", config.weights, 0, moecclRouteNumWeights - 1);
   // So that a row has an address whatever its elements are.
   requireBetween("hidden", config.hidden, 1, std::numeric_limits<std::int32_t>::max());
-  requireBetween("maxTokens", config.maxTokens, 0, std::numeric_limits<std::int64_t>::max());
+  requireBetween("mode", config.mode, 0, moecclRouteNumModes - 1);
+  const bool latency = config.mode == moecclRouteLatency;
+  requireBetween("maxTokens", config.maxTokens, latency ? 1 : 0,
+                 latency ? kMostLatencyTokens : std::numeric_limits<std::int64_t>::max());
   if (!isWide(config.datatype) && !isNarrow(config.datatype))
     invalid("config.datatype is " + std::to_string(static_cast<int>(config.datatype)) +
             "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2");
@@ -82,7 +87,8 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
           config.datatype,
           combined,
           config.weights == moecclRouteWeightsLibrary,
-          algorithm};
+          algorithm,
+          latency};
 }
 
 void requireSame(Communicator& communicator, const RouteShape& shape) {
@@ -97,6 +103,7 @@ void requireSame(Communicator& communicator, const RouteShape& shape) {
       Field{"datatype", shape.datatype},
       Field{"combineDatatype", shape.combineDatatype},
       Field{"hidden", shape.hidden},
+      Field{"mode", shape.latency ? 1 : 0},
       Field{"maxTokens", shape.maxTokens},
       Field{
           "algorithm (by its place among them, from 1; 0: automatic)",
@@ -135,6 +142,22 @@ struct HeldRoute {
                   "the route has no routing yet; call moecclTokenRouteSet first");
     return it;
   }
+  // For what latency mode has only when rows have come.
+  TokenRoute& getCounted() const {
+    TokenRoute& it = getSet();
+    if (!it.isCounted())
+      throw Error(moecclInvalidUsage,
+                  "in latency mode the rows are known after moecclTokenRouteDispatch; call that "
+                  "first");
+    return it;
+  }
+  TokenRoute& getForGradients() const {
+    if (get().shape().latency)
+      throw Error(moecclInvalidUsage,
+                  "a route in latency mode has no backward passes; make one with "
+                  "moecclRouteThroughput");
+    return getSet();
+  }
   Communicator& communicator() const { return communicatorOf(comm); }
 
   moecclTokenRoute_t route;
@@ -166,6 +189,17 @@ void requireRoom(std::initializer_list<NamedBuffer> buffers) {
   }
 }
 
+void requireDistinct(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen) {
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const std::int32_t* const its = chosen + token * shape.choices;
+    for (int i = 1; i < shape.choices; ++i)
+      if (its[i] >= 0 && std::find(its, its + i, its[i]) != its + i)
+        invalid("topkIndices[" + std::to_string(token) + "][" + std::to_string(i) + "] is " +
+                std::to_string(its[i]) +
+                " again; in latency mode a token may have each expert once");
+  }
+}
+
 // Arguments of a Set that are wrong by themselves.
 void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen,
                   const float* weights) {
@@ -188,6 +222,7 @@ void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32
               std::to_string(i % shape.choices) + "] is " + std::to_string(chosen[i]) +
               "; it must be an expert, 0 to " + std::to_string(shape.experts.count - 1) +
               ", or -1 for none");
+  if (shape.latency) requireDistinct(shape, tokens, chosen);
 }
 
 std::size_t routeBytes(std::int64_t rows, std::size_t rowBytes) {
@@ -291,8 +326,11 @@ moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
     moeccl::TokenRoute& it = held.get();
     moeccl::Communicator& communicator = held.communicator();
     moeccl::checkChoices(it.shape(), tokens, topkIndices, topkWeights);
-    it.set(communicator, moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes()),
-           tokens, topkIndices, topkWeights);
+    const auto counts =
+        it.shape().latency
+            ? moeccl::AlgorithmChoice{}
+            : moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes());
+    it.set(communicator, counts, tokens, topkIndices, topkWeights);
   });
 }
 
@@ -309,9 +347,21 @@ moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int* firstExpe
 moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows,
                                          int64_t* expertBegins) {
   return onRoute("moecclTokenRouteGetCounts", route, [&](const HeldRoute& held) {
-    const moeccl::TokenRoute& it = held.getSet();
-    if (rows != nullptr) *rows = it.rows();
-    if (expertBegins != nullptr) std::ranges::copy(it.expertBegins(), expertBegins);
+    const std::vector<std::int64_t>& begins = held.getCounted().expertBegins(held.communicator());
+    if (rows != nullptr) *rows = begins.back();
+    if (expertBegins != nullptr) std::ranges::copy(begins, expertBegins);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetMostRows(moecclTokenRoute_t route, int64_t* rows) {
+  return onRoute("moecclTokenRouteGetMostRows", route, [&](const HeldRoute& held) {
+    const moeccl::TokenRoute& it = held.get();
+    moeccl::require(rows != nullptr, "rows is NULL; pass where to store the number");
+    if (!it.shape().latency)
+      throw moeccl::Error(moecclInvalidUsage,
+                          "the route is not in latency mode; moecclTokenRouteGetCounts says how "
+                          "many rows come");
+    *rows = it.roomForRows();
   });
 }
 
@@ -329,7 +379,7 @@ moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* to
     moeccl::TokenRoute& it = held.getSet();
     const size_t row = it.shape().rowBytes();
     moeccl::requireRoom({{"tokens", tokens, moeccl::routeBytes(it.tokens(), row)},
-                         {"rows", rows, moeccl::routeBytes(it.rows(), row)}});
+                         {"rows", rows, moeccl::routeBytes(it.roomForRows(), row)}});
     moeccl::requireStream(held.communicator(), stream);
     it.dispatch(held.communicator(), tokens, rows, stream);
   });
@@ -338,15 +388,15 @@ moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* to
 namespace {
 
 moecclResult_t combine(const char* function, moecclTokenRoute_t route, const char* inputName,
-                       const void* input, const char* outputName, void* output, bool weighted,
+                       const void* input, const char* outputName, void* output, bool forward,
                        moecclStream_t stream) {
   return onRoute(function, route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.getSet();
+    moeccl::TokenRoute& it = forward ? held.getCounted() : held.getForGradients();
     const size_t row = it.shape().combineRowBytes();
-    moeccl::requireRoom({{inputName, input, moeccl::routeBytes(it.rows(), row)},
+    moeccl::requireRoom({{inputName, input, moeccl::routeBytes(it.roomForRows(), row)},
                          {outputName, output, moeccl::routeBytes(it.tokens(), row)}});
     moeccl::requireStream(held.communicator(), stream);
-    it.combine(held.communicator(), input, output, weighted && it.shape().weighted, stream);
+    it.combine(held.communicator(), input, output, forward && it.shape().weighted, stream);
   });
 }
 
@@ -368,7 +418,7 @@ moecclResult_t moecclTokenRouteCombineBackward(moecclTokenRoute_t route,
                                                void* rowGradients, float* weightGradients,
                                                moecclStream_t stream) {
   return onRoute("moecclTokenRouteCombineBackward", route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.getSet();
+    moeccl::TokenRoute& it = held.getForGradients();
     const size_t row = it.shape().combineRowBytes();
     const bool weighted = it.shape().weighted;
     if (!weighted)
@@ -377,8 +427,8 @@ moecclResult_t moecclTokenRouteCombineBackward(moecclTokenRoute_t route,
                       "library has no weights");
     moeccl::requireRoom(
         {{"outputGradients", outputGradients, moeccl::routeBytes(it.tokens(), row)},
-         {"rows", rows, weighted ? moeccl::routeBytes(it.rows(), row) : 0},
-         {"rowGradients", rowGradients, moeccl::routeBytes(it.rows(), row)},
+         {"rows", rows, weighted ? moeccl::routeBytes(it.roomForRows(), row) : 0},
+         {"rowGradients", rowGradients, moeccl::routeBytes(it.roomForRows(), row)},
          {"weightGradients", weightGradients,
           weighted ? moeccl::routeBytes(it.tokens() * it.shape().choices, sizeof(float)) : 0}});
     moeccl::requireStream(held.communicator(), stream);
@@ -392,10 +442,10 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
   return onRoute("moecclTokenRouteGetLoads", route, [&](const HeldRoute& held) {
     moeccl::TokenRoute& it = held.get();
     moeccl::Communicator& communicator = held.communicator();
-    const std::size_t experts = it.choicesOfExperts.size();
-    std::vector<std::int64_t> own = it.choicesOfExperts;
+    std::vector<std::int64_t> own = it.choicesOfExperts();
+    const std::size_t experts = own.size();
     own.resize(experts + static_cast<std::size_t>(communicator.ranks()), 0);
-    own[experts + static_cast<std::size_t>(communicator.rank())] = it.rowsSoFar;
+    own[experts + static_cast<std::size_t>(communicator.rank())] = it.rowsSoFar(communicator);
     std::vector<std::int64_t> all(own.size());
     const std::size_t bytes = own.size() * sizeof(std::int64_t);
     communicator.launch({moeccl::choose(*held.comm, moeccl::Collective::allReduce, bytes),
@@ -404,9 +454,6 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
     if (choices != nullptr) std::copy_n(all.begin(), experts, choices);
     if (rows != nullptr)
       std::copy(all.begin() + static_cast<std::ptrdiff_t>(experts), all.end(), rows);
-    if (reset != 0) {
-      std::ranges::fill(it.choicesOfExperts, 0);
-      it.rowsSoFar = 0;
-    }
+    if (reset != 0) it.forgetLoads();
   });
 }

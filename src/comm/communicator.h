@@ -57,6 +57,9 @@ class Communicator {
   virtual bool serves(const AlgorithmChoice&) { return true; }
   // Starts a call on a stream, which is the C API's argument.
   virtual void launch(Call call, void* stream) = 0;
+  // Makes progress until done() holds, which is asked often and must be cheap; where the
+  // communicator has failed before, throws why. On GPUs nothing waits here.
+  virtual void waitUntil(const std::function<bool()>& done) { static_cast<void>(done); }
   // Throws InvalidUsage while calls of it are under way.
   virtual void requireIdle() {}
   // Collective: what each rank has, `bytes` bytes of host memory. Waits for it.

@@ -254,6 +254,12 @@ bool HostCommunicator::isIdle() const {
   return idle;
 }
 
+void HostCommunicator::waitUntil(const std::function<bool()>& done) {
+  Domain::Lock lock(*domain_);
+  domain_->wait(lock, [&] { return done() || failure_ != moecclSuccess; });
+  if (!done()) throwIfFailed();
+}
+
 void HostCommunicator::requireIdle() {
   Domain::Lock lock(*domain_);
   domain_->poll();

@@ -50,6 +50,7 @@ class HostCommunicator final : public Communicator {
 
   // Makes the call and waits for it. Throws Error.
   void run(const Call& call);
+  void waitUntil(const std::function<bool()>& done) override;
   void requireIdle() override;
   // For a call that a stream is then given, with others. Throws Error.
   std::uint32_t takeNumber(const Call& call);

@@ -29,6 +29,10 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
   };
   operands.inputWeights = call.inputWeights;
   operands.scratchWeights = call.scratchWeights;
+  if (call.content != nullptr) {
+    operands.content = call.content;
+    return operands;
+  }
   if (call.sized()) {
     operands.inputExtents = Extents::table(call.inputTable);
     operands.outputExtents = Extents::table(call.outputTable);

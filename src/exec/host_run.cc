@@ -57,23 +57,45 @@ void HostRun::reduce(const Op& op) {
     }
 }
 
+void HostRun::reserve(std::size_t bytes) {
+  if (bytes <= arenaBytes_) return;
+  arena_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  arenaBytes_ = bytes;
+}
+
+void HostRun::layOut() {
+  const Plan& plan = plan_->plan();
+  const Content* const content = placement_.operands.content;
+  std::size_t arena = placement_.scratchBytes();
+  for (OpTransfer& transfer : transfers_) {
+    const Op& op = plan.ops[transfer.op];
+    if (op.kind != OpKind::send && op.kind != OpKind::recv) continue;
+    transfer.place =
+        content != nullptr
+            ? placement_.layOut(content->mostBytes(op), &arena)
+            : placement_.layOut(op.kind == OpKind::send ? plan.src(op) : plan.dst(op), &arena);
+  }
+  reserve(arena);
+  placement_.arena = arena_.get();
+}
+
+void HostRun::work(const Op& op) {
+  if (placement_.operands.content != nullptr)
+    placement_.operands.content->work();
+  else if (op.kind == OpKind::copy)
+    placement_.move(plan_->plan().src(op), plan_->plan().dst(op), copyNow);
+  else
+    reduce(op);
+}
+
 void HostRun::start(const Route& route, const Operands& operands) {
   route_ = route;
   placement_.operands = operands;
   begin(plan_->ops());
   const Plan& plan = plan_->plan();
 
-  std::size_t arena = placement_.scratchBytes();
-  for (OpTransfer& transfer : transfers_) {
-    const Op& op = plan.ops[transfer.op];
-    if (op.kind == OpKind::send) transfer.place = placement_.layOut(plan.src(op), &arena);
-    if (op.kind == OpKind::recv) transfer.place = placement_.layOut(plan.dst(op), &arena);
-  }
-  if (arena > arenaBytes_) {
-    arena_ = std::make_unique_for_overwrite<std::byte[]>(arena);
-    arenaBytes_ = arena;
-  }
-  placement_.arena = arena_.get();
+  if (operands.content != nullptr) operands.content->begin(operands.input, operands.output);
+  layOut();
 
   if (route.trace != nullptr) began_.resize(plan.ops.size());
   std::copy(plan_->waitsFor().begin(), plan_->waitsFor().end(), waitsFor_.begin());
@@ -95,11 +117,8 @@ void HostRun::execute(int op) {
   if (route_.trace != nullptr) began_[op] = Trace::Clock::now();
   switch (what.kind) {
     case OpKind::copy:
-      placement_.move(plan_->plan().src(what), plan_->plan().dst(what), copyNow);
-      completed(op);
-      return;
     case OpKind::reduce:
-      reduce(what);
+      work(what);
       completed(op);
       return;
     case OpKind::send:
@@ -114,7 +133,10 @@ void HostRun::execute(int op) {
   transfer.active = true;
   ++inFlight_;
   if (what.kind == OpKind::send) {
-    if (transfer.place.staged) placement_.pack(data, plan_->plan().src(what), copyNow);
+    if (Content* const content = placement_.operands.content; content != nullptr)
+      transfer.place.bytes = content->write(what, data);
+    else if (transfer.place.staged)
+      placement_.pack(data, plan_->plan().src(what), copyNow);
     route_.transport->send(peer, makeTag(tag), data, transfer.place.bytes, &transfer);
   } else {
     tag.source = static_cast<std::uint32_t>(peer);
@@ -130,21 +152,35 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   if (run.failed_) return;
   const Op& op = run.plan_->plan().ops[transfer->op];
   const bool isRecv = op.kind == OpKind::recv;
-  if (status != TransferStatus::ok || (isRecv && bytes != transfer->place.bytes))
+  if (status != TransferStatus::ok || (isRecv && !run.arrived(*transfer, bytes)))
     return run.fail(failureOf(*run.route_.transport, status, transfer->op, op.peer,
                               transfer->place.bytes, bytes));
-  if (isRecv && transfer->place.staged)
-    run.placement_.unpack(run.placement_.data(transfer->place), run.plan_->plan().dst(op), copyNow);
   run.completed(transfer->op);
   run.drain();
+}
+
+// Whether a message is as it should be.
+bool HostRun::arrived(OpTransfer& transfer, std::size_t bytes) {
+  const Op& op = plan_->plan().ops[transfer.op];
+  const std::byte* const from = placement_.data(transfer.place);
+  if (placement_.operands.content != nullptr) {
+    if (!placement_.operands.content->read(op, from, bytes)) return false;
+    transfer.place.bytes = bytes;
+    return true;
+  }
+  if (bytes != transfer.place.bytes) return false;
+  if (transfer.place.staged) placement_.unpack(from, plan_->plan().dst(op), copyNow);
+  return true;
 }
 
 void HostRun::record(int op) const {
   const Plan& plan = plan_->plan();
   const Op& what = plan.ops[op];
   const std::span<const Blocks> blocks = plan.src(what).empty() ? plan.dst(what) : plan.src(what);
-  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op,
-                    placement_.bytesIn(blocks), began_[op], Trace::Clock::now());
+  const std::size_t bytes = placement_.operands.content != nullptr ? transfers_[op].place.bytes
+                                                                   : placement_.bytesIn(blocks);
+  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op, bytes,
+                    began_[op], Trace::Clock::now());
 }
 
 void HostRun::completed(int op) {

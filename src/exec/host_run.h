@@ -43,6 +43,8 @@ class HostRun final : public Run {
     arena_ = std::move(from.arena_);
     arenaBytes_ = std::exchange(from.arenaBytes_, 0);
   }
+  // Has so much memory from now on.
+  void reserve(std::size_t bytes);
   // What the plan's scratch blocks hold, when the run is over.
   const std::byte* scratch() const { return arena_.get(); }
   std::vector<int> awaitedPeers() const override;
@@ -65,6 +67,9 @@ class HostRun final : public Run {
   static void transferDone(Transfer* self, TransferStatus status, std::size_t bytes);
 
   void reduce(const Op& op);
+  void layOut();
+  bool arrived(OpTransfer& transfer, std::size_t bytes);
+  void work(const Op& op);
 
   void execute(int op);
   void record(int op) const;

@@ -49,6 +49,12 @@ bool Placement::contiguous(std::span<const Blocks> runs) const {
   return true;
 }
 
+MessagePlace Placement::layOut(std::size_t bytes, std::size_t* arenaBytes) const {
+  const MessagePlace message{true, Buffer::scratch, *arenaBytes, bytes};
+  *arenaBytes += aligned(bytes);
+  return message;
+}
+
 MessagePlace Placement::layOut(std::span<const Blocks> runs, std::size_t* arenaBytes) const {
   MessagePlace message;
   message.bytes = bytesIn(runs);

@@ -11,6 +11,7 @@
 #include "algorithms/plan.h"
 #include "kernels/copy.h"
 #include "moeccl/moeccl.h"
+#include "src/exec/content.h"
 
 namespace moeccl {
 
@@ -27,6 +28,9 @@ struct Operands {
   // Sums are of blocks times their weights, by block of the input and of the scratch; 1 beyond the
   // lists. None: no sum is weighted.
   std::span<const float> inputWeights = {}, scratchWeights = {};
+
+  // Of messages, instead of blocks; nullptr: blocks.
+  Content* content = nullptr;
 
   bool weighted() const { return !inputWeights.empty() || !scratchWeights.empty(); }
   float weightOf(Buffer buffer, std::int32_t block) const {
@@ -74,6 +78,8 @@ class Placement {
   // of the arena begins at *arenaBytes, which grows.
   std::size_t scratchBytes() const { return aligned(operands.scratchBytes); }
   MessagePlace layOut(std::span<const Blocks> runs, std::size_t* arenaBytes) const;
+  // The same of a message of so many bytes at most.
+  MessagePlace layOut(std::size_t bytes, std::size_t* arenaBytes) const;
 
   // Each calls copy(const BlockCopy&) for what has to be copied: blocks to a staged message, a
   // staged message to its blocks, blocks to blocks.

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <optional>
+#include <random>
 #include <utility>
 
-#include "kernels/quantise.h"
-#include "kernels/reduce.h"
 #include "kernels/weigh.h"
 #include "src/error.h"
 #include "src/log.h"
-#include "src/route/exchange.h"
-#include "src/route/telling.h"
 
 namespace moeccl {
 namespace {
@@ -24,9 +20,6 @@ using routes::Knowledge;
 using routes::Relay;
 using routes::RouteAlgorithm;
 using routes::RowList;
-
-// Entries that one rank can have for another in a list that is told at once: a few KiB.
-constexpr std::int64_t kToldAtOnce = 1024;
 
 // What a rank tells each other rank at first: what its tokens make, and how many entries of rows it
 // will send to that rank, by candidate.
@@ -56,16 +49,6 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
 
 }  // namespace
 
-std::size_t RouteShape::rowBytes() const {
-  const auto elements = static_cast<std::size_t>(hidden);
-  const std::size_t bytes = elements * sizeOf(datatype);
-  return sizeOf(datatype) > 1 ? bytes : quantisedBytes(elements);
-}
-
-std::size_t RouteShape::combineRowBytes() const {
-  return static_cast<std::size_t>(hidden) * sizeOf(combineDatatype);
-}
-
 struct TokenRoute::State {
   State(const Candidate& candidate, Home tokens) : chosen(candidate), home(std::move(tokens)) {}
 
@@ -90,11 +73,11 @@ struct TokenRoute::Plans {
 
 TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape,
                        RoutePrices prices)
-    : choicesOfExperts(static_cast<std::size_t>(shape.experts.count), 0),
-      shape_(shape),
+    : shape_(shape),
       rank_(communicator.rank()),
       topology_(communicator.topology()),
       prices_(prices),
+      choicesOfExperts_(static_cast<std::size_t>(shape.experts.count), 0),
       plans_(std::make_shared<Plans>()) {
   for (const RouteAlgorithm& algorithm : routes::routeAlgorithms()) {
     if (shape.algorithm != nullptr && shape.algorithm != &algorithm) continue;
@@ -104,6 +87,32 @@ TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape
       relays = relays || relayOf(topology_, way, 0, node) != 0;
     candidates_.push_back({&algorithm, way, pathsOf(topology_, way, rank_), relays});
   }
+  if (shape.latency)
+    latency_ = std::make_shared<LatencyRoute>(shape, topology_, rank_, algorithmOfLatency());
+}
+
+// For tokens that choose evenly, since what they choose is known to nobody in time.
+const RouteAlgorithm& TokenRoute::algorithmOfLatency() const {
+  if (candidates_.size() == 1) return *candidates_[0].algorithm;
+  const auto tokens = static_cast<std::int32_t>(shape_.maxTokens);
+  std::vector<RouteCounts> all;
+  std::mt19937 random(1);
+  std::vector<std::int32_t> chosen(static_cast<std::size_t>(tokens) *
+                                   static_cast<std::size_t>(shape_.choices));
+  for (int rank = 0; rank < topology_.ranks(); ++rank) {
+    for (std::int32_t& expert : chosen)
+      expert = static_cast<std::int32_t>(random() % static_cast<unsigned>(shape_.experts.count));
+    const Home home(topology_, shape_.experts, chosen.data(), nullptr, tokens, shape_.choices);
+    all.push_back(countsOf(home, topology_.nodes(), topology_.nodeOf(rank)));
+  }
+  return *cheapest(all).algorithm;
+}
+
+const TokenRoute::Candidate& TokenRoute::cheapest(std::span<const RouteCounts> counts) const {
+  return *std::ranges::min_element(candidates_, {}, [&](const Candidate& candidate) {
+    return routeSeconds(prices_, topology_, {candidate.relays, candidate.way.rowPerChoice}, counts,
+                        shape_.rowBytes(), shape_.combineRowBytes());
+  });
 }
 
 int TokenRoute::firstExpert() const {
@@ -144,32 +153,41 @@ const TokenRoute::Candidate& TokenRoute::choose(Communicator& communicator,
   std::vector<RouteCounts> all(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
     std::memcpy(&all[rank], &told[rank * numbers], sizeof(RouteCounts));
-  std::size_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    const RouteTraits traits{candidates_[i].relays, candidates_[i].way.rowPerChoice};
-    const double seconds =
-        routeSeconds(prices_, topology_, traits, all, shape_.rowBytes(), shape_.combineRowBytes());
-    if (seconds < least) {
-      least = seconds;
-      best = i;
-      *chunks = routeChunks(topology_, traits, all, shape_.rowBytes());
-    }
-  }
+  const Candidate& best = cheapest(all);
+  *chunks = routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.rowBytes());
+  const auto index = static_cast<std::size_t>(&best - candidates_.data());
   entriesFrom.resize(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
-    entriesFrom[rank] = told[rank * numbers + kCounts + best];
-  return candidates_[best];
+    entriesFrom[rank] = told[rank * numbers + kCounts + index];
+  return best;
 }
 
-bool TokenRoute::tellsAtOnce() const {
-  return shape_.algorithm != nullptr && shape_.maxTokens > 0 &&
-         shape_.maxTokens <= kToldAtOnce / shape_.choices;
+std::vector<std::byte> TokenRoute::packed(const RowList& list) const {
+  std::vector<std::byte> bytes(
+      routes::packedBytes(list.chunks, list.sources, list.entries(), shape_.weighted));
+  routes::pack(list, shape_.weighted, bytes.data());
+  return bytes;
+}
+
+// Of a list of so many sources that comes from a rank; none from this one.
+std::vector<std::byte> TokenRoute::roomFor(int from, int chunks, int sources,
+                                           const std::vector<std::int32_t>& entriesFrom) const {
+  if (from == rank_) return {};
+  return std::vector<std::byte>(routes::packedBytes(
+      chunks, sources, entriesFrom[static_cast<std::size_t>(from)], shape_.weighted));
+}
+
+RowList TokenRoute::read(const RankBytes& part, int chunks, int sources,
+                         const std::vector<std::int32_t>& entriesFrom) const {
+  RowList list;
+  routes::unpack(part.bytes, chunks, sources, entriesFrom[static_cast<std::size_t>(part.rank)],
+                 shape_.weighted, shape_.experts.count, &list);
+  return list;
 }
 
 // The lists of the rank's own rows go to the relays.
 std::vector<RowList> TokenRoute::tellRelays(Communicator& communicator, const State& state,
-                                            const Telling& telling,
+                                            int chunks,
                                             const std::vector<std::int32_t>& entriesFrom) const {
   const Candidate& candidate = state.chosen;
   const std::vector<int>& sources =
@@ -178,16 +196,14 @@ std::vector<RowList> TokenRoute::tellRelays(Communicator& communicator, const St
   std::vector<RankBytes> sends, receives;
   for (int node = 0; node < topology_.nodes(); ++node)
     if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
-      sends.push_back({relay, telling.packed(state.home.of(node).rows.list)});
+      sends.push_back({relay, packed(state.home.of(node).rows.list)});
   for (const int source : sources)
-    receives.push_back({source, std::vector<std::byte>(
-                                    source == rank_ ? 0 : telling.bytes(1, entriesFrom[source]))});
+    receives.push_back({source, roomFor(source, chunks, 1, entriesFrom)});
   exchangeRankBytes(communicator, nameOf("token route: rows to relays", *candidate.algorithm),
                     sends, receives);
   std::vector<RowList> lists;
   for (const RankBytes& part : receives)
-    lists.push_back(part.rank == rank_ ? RowList{}
-                                       : telling.read(part.bytes, 1, entriesFrom[part.rank]));
+    lists.push_back(part.rank == rank_ ? RowList{} : read(part, chunks, 1, entriesFrom));
   return lists;
 }
 
@@ -213,53 +229,49 @@ void TokenRoute::countFromRelays(Communicator& communicator, const State& state,
 
 // The lists of what the rank's own experts get come from the relays.
 std::vector<RowList> TokenRoute::hearRelays(Communicator& communicator, const State& state,
-                                            const Telling& telling,
+                                            int chunks,
                                             const std::vector<std::int32_t>& entriesFrom) const {
   const routes::Paths& paths = state.chosen.paths;
   std::vector<RankBytes> sends, receives;
   for (const Relay::Destination& to : state.relay->destinations)
-    if (to.rank != rank_) sends.push_back({to.rank, telling.packed(to.rows.list)});
+    if (to.rank != rank_) sends.push_back({to.rank, packed(to.rows.list)});
   for (const auto& [relay, sources] : paths.relays)
-    receives.push_back({relay, std::vector<std::byte>(
-                                   relay == rank_ ? 0
-                                                  : telling.bytes(static_cast<int>(sources.size()),
-                                                                  entriesFrom[relay]))});
+    receives.push_back(
+        {relay, roomFor(relay, chunks, static_cast<int>(sources.size()), entriesFrom)});
   exchangeRankBytes(communicator, nameOf("token route: rows", *state.chosen.algorithm), sends,
                     receives);
   std::vector<RowList> lists;
   for (std::size_t i = 0; i < receives.size(); ++i)
     lists.push_back(receives[i].rank == rank_
                         ? state.relay->to(rank_)->rows.list
-                        : telling.read(receives[i].bytes,
-                                       static_cast<int>(paths.relays[i].second.size()),
-                                       entriesFrom[receives[i].rank]));
+                        : read(receives[i], chunks, static_cast<int>(paths.relays[i].second.size()),
+                               entriesFrom));
   return lists;
 }
 
 void TokenRoute::set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
                      const std::int32_t* chosen, const float* weights) {
+  if (latency_) {
+    latency_->set(communicator, tokens, chosen, weights);
+    return countChoices(tokens, chosen);
+  }
   Home home(topology_, shape_.experts, chosen, weights, static_cast<std::int32_t>(tokens),
             shape_.choices);
-  const bool atOnce = tellsAtOnce();
   std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
   int chunks = 1;
-  const Candidate& candidate =
-      atOnce ? candidates_[0] : choose(communicator, counts, home, entriesFrom, &chunks);
+  const Candidate& candidate = choose(communicator, counts, home, entriesFrom, &chunks);
   home.cut(chunks);
-  const Telling telling(chunks, shape_.weighted, shape_.experts.count,
-                        atOnce ? static_cast<std::int32_t>(shape_.maxTokens * shape_.choices) : 0);
   const auto state = std::make_shared<State>(candidate, std::move(home));
   for (std::int32_t token = 0; token < tokens; ++token)
     if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
   state->relay.emplace(topology_, shape_.experts, candidate.way, candidate.paths, rank_,
-                       state->home, tellRelays(communicator, *state, telling, entriesFrom));
-  if (candidate.relays && !atOnce) countFromRelays(communicator, *state, entriesFrom);
+                       state->home, tellRelays(communicator, *state, chunks, entriesFrom));
+  if (candidate.relays) countFromRelays(communicator, *state, entriesFrom);
   state->here.emplace(shape_.experts, candidate.paths, rank_, topology_.ranks(),
-                      hearRelays(communicator, *state, telling, entriesFrom));
+                      hearRelays(communicator, *state, chunks, entriesFrom));
 
-  for (std::int64_t i = 0; i < tokens * shape_.choices; ++i)
-    if (chosen[i] >= 0) ++choicesOfExperts[static_cast<std::size_t>(chosen[i])];
-  rowsSoFar += state->here->rows();
+  countChoices(tokens, chosen);
+  rowsSoFar_ += state->here->rows();
   auto plans = std::make_shared<Plans>();
   const auto newest = [](auto& made, auto& old) { return made ? std::move(made) : std::move(old); };
   plans->oldDispatch = newest(plans_->dispatch, plans_->oldDispatch);
@@ -273,15 +285,34 @@ void TokenRoute::set(Communicator& communicator, const AlgorithmChoice& counts, 
       std::string(candidate.algorithm->name).c_str(), chunks);
 }
 
-std::int64_t TokenRoute::rows() const { return state_->here->rows(); }
-
-const std::vector<std::int64_t>& TokenRoute::expertBegins() const {
-  return state_->here->expertBegins;
+void TokenRoute::countChoices(std::int64_t tokens, const std::int32_t* chosen) {
+  for (std::int64_t i = 0; i < tokens * shape_.choices; ++i)
+    if (chosen[i] >= 0) ++choicesOfExperts_[static_cast<std::size_t>(chosen[i])];
 }
 
-std::int64_t TokenRoute::tokens() const { return state_->home.tokens(); }
+std::int64_t TokenRoute::rows() const { return state_->here->rows(); }
 
-const RouteAlgorithm& TokenRoute::algorithm() const { return *state_->chosen.algorithm; }
+const std::vector<std::int64_t>& TokenRoute::expertBegins(Communicator& communicator) const {
+  return latency_ ? latency_->here(communicator).expertBegins : state_->here->expertBegins;
+}
+
+std::int64_t TokenRoute::tokens() const {
+  return latency_ ? latency_->tokens() : state_->home.tokens();
+}
+
+const RouteAlgorithm& TokenRoute::algorithm() const {
+  return latency_ ? latency_->algorithm() : *state_->chosen.algorithm;
+}
+
+std::int64_t TokenRoute::rowsSoFar(Communicator& communicator) const {
+  return latency_ ? latency_->rowsSoFar(communicator) : rowsSoFar_;
+}
+
+void TokenRoute::forgetLoads() {
+  std::ranges::fill(choicesOfExperts_, 0);
+  rowsSoFar_ = 0;
+  if (latency_) latency_->forgetRows();
+}
 
 void TokenRoute::moveRows(Communicator& communicator, const void* tokens, void* rows,
                           std::size_t rowBytes, const char* what, void* stream) {
@@ -296,11 +327,13 @@ void TokenRoute::moveRows(Communicator& communicator, const void* tokens, void* 
 
 void TokenRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
                           void* stream) {
+  if (latency_) return latency_->dispatch(communicator, tokens, rows, stream);
   moveRows(communicator, tokens, rows, shape_.rowBytes(), "token dispatch", stream);
 }
 
 void TokenRoute::combine(Communicator& communicator, const void* rows, void* output, bool weighted,
                          void* stream) {
+  if (latency_) return latency_->combine(communicator, rows, output, stream);
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
     plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),

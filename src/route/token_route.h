@@ -4,29 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "algorithms/routes/plans.h"
 #include "moeccl/route.h"
 #include "src/comm/communicator.h"
+#include "src/route/exchange.h"
+#include "src/route/latency_route.h"
 #include "src/route/price.h"
+#include "src/route/route_shape.h"
 
 namespace moeccl {
-
-class Telling;
-
-// All of it the same on all ranks.
-struct RouteShape {
-  routes::Experts experts;
-  int choices;  // of a token
-  std::int64_t hidden, maxTokens;
-  moecclDataType_t datatype, combineDatatype;
-  bool weighted;                            // by the library
-  const routes::RouteAlgorithm* algorithm;  // nullptr: by price
-  std::size_t rowBytes() const;             // of a dispatch
-  std::size_t combineRowBytes() const;
-};
 
 // The communicator that functions are given is always the same. They throw Error.
 class TokenRoute {
@@ -41,10 +30,15 @@ class TokenRoute {
   std::size_t countBytes() const;
   void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
            const std::int32_t* chosen, const float* weights);
-  // After set().
-  bool isSet() const { return state_ != nullptr; }
-  std::int64_t rows() const;
-  const std::vector<std::int64_t>& expertBegins() const;
+  bool isSet() const { return latency_ ? latency_->isSet() : state_ != nullptr; }
+  // Whether it is known, or will be when calls are over, how many rows come.
+  bool isCounted() const { return latency_ ? latency_->isDispatched() : isSet(); }
+  // The functions below: after set().
+  // Rows that buffers must have room for.
+  std::int64_t roomForRows() const { return latency_ ? latency_->mostRows() : rows(); }
+  // How many rows come for each of the rank's experts, from where each begins. Waits, in latency
+  // mode, for what is under way.
+  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) const;
   std::int64_t tokens() const;
   const routes::RouteAlgorithm& algorithm() const;
 
@@ -54,9 +48,10 @@ class TokenRoute {
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
                        void* rowGradients, float* weightGradients, void* stream);
 
-  // Of this rank: its choices of each expert, and the rows that came to it.
-  std::vector<std::int64_t> choicesOfExperts;
-  std::int64_t rowsSoFar = 0;
+  // Of this rank: its choices of each expert, and the rows that came to it; since forgetLoads().
+  const std::vector<std::int64_t>& choicesOfExperts() const { return choicesOfExperts_; }
+  std::int64_t rowsSoFar(Communicator& communicator) const;
+  void forgetLoads();
 
  private:
   struct Candidate {
@@ -71,15 +66,22 @@ class TokenRoute {
   const Candidate& choose(Communicator& communicator, const AlgorithmChoice& counts,
                           const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                           int* chunks);
-  // Whether lists of rows are so short at most that nobody needs to know their length before.
-  bool tellsAtOnce() const;
+  const routes::RouteAlgorithm& algorithmOfLatency() const;
+  const Candidate& cheapest(std::span<const RouteCounts> counts) const;
+  void countChoices(std::int64_t tokens, const std::int32_t* chosen);
+  std::vector<std::byte> packed(const routes::RowList& list) const;
+  std::vector<std::byte> roomFor(int from, int chunks, int sources,
+                                 const std::vector<std::int32_t>& entriesFrom) const;
+  routes::RowList read(const RankBytes& part, int chunks, int sources,
+                       const std::vector<std::int32_t>& entriesFrom) const;
+  std::int64_t rows() const;
   std::vector<routes::RowList> tellRelays(Communicator& communicator, const State& state,
-                                          const Telling& telling,
+                                          int chunks,
                                           const std::vector<std::int32_t>& entriesFrom) const;
   void countFromRelays(Communicator& communicator, const State& state,
                        std::vector<std::int32_t>& entriesFrom) const;
   std::vector<routes::RowList> hearRelays(Communicator& communicator, const State& state,
-                                          const Telling& telling,
+                                          int chunks,
                                           const std::vector<std::int32_t>& entriesFrom) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const char* what, void* stream);
@@ -89,6 +91,9 @@ class TokenRoute {
   const Topology topology_;
   const RoutePrices prices_;
   std::vector<Candidate> candidates_;
+  std::vector<std::int64_t> choicesOfExperts_;
+  std::int64_t rowsSoFar_ = 0;
+  std::shared_ptr<LatencyRoute> latency_;  // instead of what is below
   std::shared_ptr<State> state_;
   std::shared_ptr<Plans> plans_;
 };

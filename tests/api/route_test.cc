@@ -30,6 +30,8 @@ struct Backend {
   const char* name;
   bool processes, ucx;
 };
+// Over what the library chooses, or MOECCL_TEST_PROCESSES says.
+constexpr Backend kProcesses = {"processes", true, false};
 constexpr Backend kBackends[] = {
     {"loopback", false, false}, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
 
@@ -45,6 +47,7 @@ struct Case {
   Style style = Style::random;
   bool stream = false;
   int64_t maxTokens = 0;
+  bool latency = false;
   int tokens = 6;
   int64_t hidden = 5;
 
@@ -65,7 +68,9 @@ std::string textOf(const Case& c) {
       << c.choices << ", type " << c.datatype << "/" << c.combined
       << (c.weighted ? "" : ", caller weighs") << ", " << (*c.algorithm ? c.algorithm : "auto")
       << ", " << kStyles[static_cast<int>(c.style)] << (c.stream ? ", on a stream" : "")
-      << (c.maxTokens > 0 ? ", few tokens" : "");
+      << (c.latency         ? ", latency"
+          : c.maxTokens > 0 ? ", bounded"
+                            : "");
   return out.str();
 }
 void PrintTo(const Case& c, std::ostream* out) { *out << textOf(c); }
@@ -105,6 +110,9 @@ struct World {
         int expert = below(c.experts + 1) - 1;
         if (c.style == Style::hot) expert = c.experts - 1;
         if (c.style == Style::repeated) expert = below(2) % c.experts;
+        // In latency mode a token has an expert once.
+        const auto its = chosen.end() - i % c.choices;
+        if (c.latency && std::find(its, chosen.end(), expert) != chosen.end()) expert = -1;
         chosen.push_back(expert);
       }
       experts.push_back(std::move(chosen));
@@ -241,6 +249,7 @@ struct Route {
     config.combineDatatype = c.combined;
     config.hidden = c.hidden;
     config.maxTokens = c.maxTokens;
+    config.mode = c.latency ? moecclRouteLatency : moecclRouteThroughput;
     config.algorithm = c.algorithm;
     check(moecclTokenRouteCreate(grid, &config, &it));
   }
@@ -286,19 +295,33 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
   checkThat(firstExpert == world.firstExpert(world.positionOf(rank)), "another first expert");
   checkThat(localExperts == static_cast<int>(byExpert.size()), "another number of experts");
   checkThat(rowBytes == c.rowBytes(), "rows of another size");
-  int64_t count = -1;
-  std::vector<int64_t> begins(byExpert.size() + 1, -1);
-  ok(moecclTokenRouteGetCounts(route, &count, begins.data()));
-  for (size_t expert = 0; expert < byExpert.size(); ++expert) {
-    checkThat(begins[expert] == static_cast<int64_t>(choices.size()), "an expert begins elsewhere");
-    choices.insert(choices.end(), byExpert[expert].begin(), byExpert[expert].end());
+  for (const std::vector<World::Choice>& ofExpert : byExpert)
+    choices.insert(choices.end(), ofExpert.begin(), ofExpert.end());
+  const auto requireCounts = [&] {
+    int64_t count = -1, begin = 0;
+    std::vector<int64_t> begins(byExpert.size() + 1, -1);
+    ok(moecclTokenRouteGetCounts(route, &count, begins.data()));
+    for (size_t expert = 0; expert < byExpert.size(); ++expert) {
+      checkThat(begins[expert] == begin, "an expert begins elsewhere");
+      begin += static_cast<int64_t>(byExpert[expert].size());
+    }
+    checkThat(count == begin && begins.back() == count,
+              std::to_string(count) + " rows come instead of " + std::to_string(begin));
+  };
+  int64_t room = static_cast<int64_t>(choices.size());
+  if (c.latency) {
+    ok(moecclTokenRouteGetMostRows(route, &room));
+    checkThat(room == c.ranks() * c.maxTokens * std::min(c.choices, localExperts),
+              "another bound of rows");
+  } else {
+    requireCounts();
   }
-  checkThat(count == static_cast<int64_t>(choices.size()) && begins.back() == count,
-            std::to_string(count) + " rows come instead of " + std::to_string(choices.size()));
 
   const Bytes tokens = tokensOf(world, rank);
-  Bytes rows(choices.size() * c.rowBytes(), 0xee), expectedRows;
+  const auto most = static_cast<size_t>(room);
+  Bytes rows(most * c.rowBytes(), 0xee), expectedRows;
   ok(moecclTokenRouteDispatch(route, tokens.data(), rows.data(), stream));
+  if (c.latency) requireCounts();
   finish();
   std::vector<Bytes> all;
   for (int source = 0; source < c.ranks(); ++source) all.push_back(tokensOf(world, source));
@@ -307,19 +330,25 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
                       static_cast<std::ptrdiff_t>(static_cast<size_t>(at.token) * c.rowBytes());
     expectedRows.insert(expectedRows.end(), from, from + static_cast<std::ptrdiff_t>(c.rowBytes()));
   }
+  expectedRows.resize(rows.size(), 0xee);  // nothing behind them
   requireEqual(rows, expectedRows, c.rowBytes(), "dispatch");
 
   const size_t outputBytes = static_cast<size_t>(world.tokens(rank)) * c.combinedBytes();
-  Bytes results(choices.size() * c.combinedBytes());
+  Bytes results(most * c.combinedBytes());
   for (size_t row = 0; row < choices.size(); ++row)
     for (int64_t i = 0; i < c.hidden; ++i)
       put(results, row * static_cast<size_t>(c.hidden) + static_cast<size_t>(i),
           made(choices[row], world.shardOf(rank), i, c.combined), c.combined);
   Bytes output(outputBytes, 0xee), unweighted(outputBytes, 0xee);
   ok(moecclTokenRouteCombine(route, results.data(), output.data(), stream));
-  ok(moecclTokenRouteDispatchBackward(route, results.data(), unweighted.data(), stream));
+  if (!c.latency)
+    ok(moecclTokenRouteDispatchBackward(route, results.data(), unweighted.data(), stream));
   finish();
   requireEqual(output, expectedOutput(world, rank, c.weighted), c.combinedBytes(), "combine");
+  if (c.latency) {
+    ok(moecclStreamDestroy(stream));
+    return;
+  }
   requireEqual(unweighted, expectedOutput(world, rank, false), c.combinedBytes(),
                "dispatch backward");
 
@@ -415,7 +444,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Row& row :
        pairwise({std::size(kBackends), nodes.size(), 3, 4, std::size(choices), std::size(types),
-                 std::size(combined), 2, std::size(algorithms), std::size(kStyles), 2, 2},
+                 std::size(combined), 2, std::size(algorithms), std::size(kStyles), 2, 3},
                 fits)) {
     Case c;
     c.backend = &kBackends[row[kBackend]];
@@ -432,7 +461,8 @@ std::vector<Case> cases() {
     c.algorithm = algorithms[row[kWay]];
     c.style = static_cast<Style>(row[kStyle]);
     c.stream = row[kStream] == 1;
-    if (row[kBound] == 1) c.maxTokens = c.tokens;
+    if (row[kBound] > 0) c.maxTokens = c.tokens;
+    c.latency = row[kBound] == 2;
     if (c.narrow()) c.hidden = 128;
     all.push_back(c);
   }
@@ -520,6 +550,170 @@ TEST(TokenRouteStreams, CombineOfDispatchIsTheSumOfWeights) {
       }
       check(moecclStreamDestroy(stream), comm);
     }
+  });
+}
+
+// More than the pairs above: every number of choices, on uneven nodes, for every payload.
+std::vector<Case> latencyCases() {
+  std::vector<Case> all;
+  for (const Backend* backend : {&kBackends[0], &kBackends[1], &kBackends[2], &kProcesses})
+    for (int choices = 1; choices <= 8; ++choices) {
+      Case c;
+      c.backend = backend;
+      c.nodes = choices % 2 == 0 ? std::vector<int>{3, 1, 2} : std::vector<int>{2, 3};
+      c.experts = choices % 3 == 0 ? 5 : 19;
+      c.choices = choices;
+      c.datatype = std::vector{moecclFloat8e4m3, moecclFloat32, moecclBfloat16, moecclFloat16,
+                               moecclFloat8e5m2}[static_cast<size_t>(choices) % 5];
+      c.combined = std::vector{moecclFloat32, moecclBfloat16,
+                               moecclFloat16}[static_cast<size_t>(choices) % 3];
+      c.hidden = 128;
+      c.algorithm = std::vector{"node", "", "rank", "flat"}[static_cast<size_t>(choices) % 4];
+      c.style = static_cast<Style>(choices % 4);
+      c.stream = choices > 4;
+      c.weighted = choices != 5;
+      c.tokens = 9;
+      c.maxTokens = 11;
+      c.latency = true;
+      all.push_back(c);
+    }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Latency, TokenRoutes, testing::ValuesIn(latencyCases()), caseName);
+
+// Loads are counted, calls on two streams wait for each other, and the next Set for both.
+TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
+  Case c;
+  c.nodes = {2, 3};
+  c.experts = 7;
+  c.choices = 3;
+  c.latency = true;
+  c.maxTokens = c.tokens;
+  const World world(c);
+  runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    const Route route(grid.it, c);
+    moecclStream_t streams[2] = {};
+    for (moecclStream_t& stream : streams) check(moecclStreamCreate(comm, &stream), comm);
+    const int tokens = world.tokens(rank);
+    const std::vector<float> weights(world.experts[rank].size(), 0.5f);
+    std::vector<float> input(static_cast<size_t>(tokens * c.hidden)), output(input.size());
+    int64_t room = 0;
+    check(moecclTokenRouteGetMostRows(route.it, &room), comm);
+    std::vector<float> rows(static_cast<size_t>(room * c.hidden));
+    for (int step = 0; step < 20; ++step) {
+      for (size_t i = 0; i < input.size(); ++i)
+        input[i] = static_cast<float>((static_cast<int>(i) * 7 + step + rank) % 11);
+      // Every other time nobody has tokens.
+      const bool some = step % 2 == 0;
+      check(moecclTokenRouteSet(route.it, some ? tokens : 0, world.experts[rank].data(),
+                                weights.data()),
+            comm);
+      check(moecclTokenRouteDispatch(route.it, input.data(), rows.data(), streams[step % 3 == 0]),
+            comm);
+      check(moecclTokenRouteCombine(route.it, rows.data(), output.data(), streams[step % 2]), comm);
+      int64_t count = -1;
+      check(moecclTokenRouteGetCounts(route.it, &count, nullptr), comm);
+      checkThat((count > 0) <= some, "rows came of no token");
+      check(moecclStreamSynchronize(streams[step % 2]), comm);
+      for (int token = 0; some && token < tokens; ++token) {
+        float sum = 0;
+        for (int i = token * c.choices; i < (token + 1) * c.choices; ++i)
+          if (world.experts[rank][i] >= 0) sum += 0.5f;
+        for (int64_t i = token * c.hidden; i < (token + 1) * c.hidden; ++i)
+          checkThat(output[i] == sum * input[i], "another sum");
+      }
+    }
+    std::vector<int64_t> choices(7, -1), theirs(5, -1);
+    check(moecclTokenRouteGetLoads(route.it, choices.data(), theirs.data(), 1), comm);
+    int64_t rowsOfAll = 0;
+    for (int each = 0; each < c.ranks(); ++each) {
+      int64_t expected = 0;
+      for (const auto& expert : world.rowsOf(each))
+        expected += 10 * static_cast<int64_t>(expert.size());
+      checkThat(theirs[each] == expected, "another number of rows");
+      rowsOfAll += expected;
+    }
+    checkThat(std::accumulate(choices.begin(), choices.end(), int64_t{0}) == rowsOfAll,
+              "another number of choices");
+    for (moecclStream_t stream : streams) check(moecclStreamDestroy(stream), comm);
+  });
+}
+
+TEST(TokenRouteLatency, SaysWhatItHasNot) {
+  Case c;
+  c.nodes = {1};
+  const World world(c);
+  runJob(jobOf(c), [&](moecclComm_t comm, int) {
+    const Grid grid(comm, world);
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.experts = 3;
+    config.topK = 2;
+    moecclTokenRoute_t route = nullptr;
+    checkError(moecclTokenRouteCreate(grid.it, &config, &route), moecclInvalidArgument, comm,
+               {"config.maxTokens is 0", "1 to 1024"});
+    config.maxTokens = 4;
+    config.mode = static_cast<moecclRouteMode_t>(2);
+    checkError(moecclTokenRouteCreate(grid.it, &config, &route), moecclInvalidArgument, comm,
+               {"config.mode is 2"});
+    config.mode = moecclRouteLatency;
+    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    const int32_t chosen[4] = {0, 1, 2, 2};
+    const float weights[4] = {1, 1, 1, 1};
+    std::uint16_t buffer[16] = {};
+    checkError(moecclTokenRouteSet(route, 2, chosen, weights), moecclInvalidArgument, comm,
+               {"topkIndices[1][1] is 2 again"});
+    checkError(moecclTokenRouteDispatch(route, buffer, buffer + 2, nullptr), moecclInvalidUsage,
+               comm, {"moecclTokenRouteSet first"});
+    check(moecclTokenRouteSet(route, 1, chosen, weights), comm);
+    checkError(moecclTokenRouteGetCounts(route, nullptr, nullptr), moecclInvalidUsage, comm,
+               {"moecclTokenRouteDispatch"});
+    checkError(moecclTokenRouteCombine(route, buffer + 2, buffer, nullptr), moecclInvalidUsage,
+               comm, {"moecclTokenRouteDispatch"});
+    // Room for 8 rows.
+    checkError(moecclTokenRouteDispatch(route, buffer + 7, buffer, nullptr), moecclInvalidArgument,
+               comm, {"overlap"});
+    check(moecclTokenRouteDispatch(route, buffer + 8, buffer, nullptr), comm);
+    checkError(moecclTokenRouteDispatchBackward(route, buffer, buffer + 8, nullptr),
+               moecclInvalidUsage, comm, {"no backward passes"});
+    checkError(
+        moecclTokenRouteCombineBackward(route, buffer + 8, buffer, buffer + 9, nullptr, nullptr),
+        moecclInvalidUsage, comm, {"no backward passes"});
+    check(moecclTokenRouteDestroy(route));
+    config.mode = moecclRouteThroughput;
+    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    int64_t most = 0;
+    checkError(moecclTokenRouteGetMostRows(route, &most), moecclInvalidUsage, comm,
+               {"not in latency mode"});
+    check(moecclTokenRouteDestroy(route));
+  });
+}
+
+// Ranks whose routes differ only in what messages would tell find out.
+TEST(TokenRouteLatency, OtherCallsThanTheOthers) {
+  Case c;
+  c.nodes = {2};
+  const World world(c);
+  runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.experts = 2;
+    moecclTokenRoute_t routes[2] = {};
+    for (moecclTokenRoute_t& route : routes) {
+      ++config.maxTokens;
+      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    }
+    const int32_t chosen[1] = {1 - rank};
+    const float weights[1] = {1};
+    check(moecclTokenRouteSet(routes[rank], 1, chosen, weights), comm);
+    std::uint16_t from[1] = {}, to[4] = {};
+    checkError(moecclTokenRouteDispatch(routes[rank], from, to, nullptr), moecclRemoteError, comm,
+               {"token dispatch", "at most 1 tokens", "at most 2 tokens"});
+    for (const moecclTokenRoute_t route : routes) check(moecclTokenRouteDestroy(route));
+    throw Aborts{};
   });
 }
 

@@ -76,7 +76,7 @@ class Perf(unittest.TestCase):
                                 "--topk", "3", "--routing", *routing)
                 self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
                 self.assertIn("# 0 elements wrong", process.stdout)
-                for name in ("flat", "rank", "node", "auto: "):
+                for name in ("flat", "rank", "node", "auto: ", "latency: "):
                     self.assertRegex(process.stdout, rf"(?m)^{name}")
                 by = [float(rows) for rows in re.findall(r"(\d\.\d\d) by", process.stdout)]
                 self.assertEqual(by, sorted(by))

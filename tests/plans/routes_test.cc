@@ -74,9 +74,11 @@ struct Job {
   RowList sent(const RowList& list) const {
     std::vector<std::byte> bytes(
         routes::packedBytes(list.chunks, list.sources, list.entries(), routing.weighted));
-    routes::pack(list, bytes.data());
-    return routes::unpack(bytes, list.chunks, list.sources, list.entries(), routing.weighted,
-                          routing.experts.count);
+    routes::pack(list, routing.weighted, bytes.data());
+    RowList read;
+    routes::unpack(bytes, list.chunks, list.sources, list.entries(), routing.weighted,
+                   routing.experts.count, &read);
+    return read;
   }
 
   routes::Knowledge known(int rank) const {
@@ -310,8 +312,9 @@ TEST(Routes, ListsThatAreNoneAreRefused) {
   const Job job(r, routes::findRouteAlgorithm("node")->way());
   const RowList& list = job.homes[0]->of(1).rows.list;
   std::vector<std::byte> bytes(routes::packedBytes(1, 1, list.entries(), false));
-  routes::pack(list, bytes.data());
-  const auto read = [&] { return routes::unpack(bytes, 1, 1, list.entries(), false, 8); };
+  routes::pack(list, false, bytes.data());
+  RowList got;
+  const auto read = [&] { routes::unpack(bytes, 1, 1, list.entries(), false, 8, &got); };
   EXPECT_NO_THROW(read());
   bytes[0] ^= std::byte{1};
   EXPECT_THROW(read(), std::invalid_argument);
@@ -320,6 +323,39 @@ TEST(Routes, ListsThatAreNoneAreRefused) {
   EXPECT_THROW(read(), std::invalid_argument);
   bytes.pop_back();
   EXPECT_THROW(read(), std::invalid_argument);
+}
+
+// What latency mode exchanges is an all-to-all, whoever are the relays.
+TEST(Routes, LatencyPlansAreAllToAlls) {
+  std::mt19937 random(99);
+  for (int i = 0; i < 200 && !::testing::Test::HasFailure(); ++i) {
+    const Topology topology = randomTopology(random, 14);
+    const auto ranks = [&topology](int) { return topology.ranks(); };
+    const Promise all{.ranks = topology.ranks(),
+                      .inputBlocks = ranks,
+                      .outputBlocks = ranks,
+                      .expected = [](int rank, int block, std::vector<Payload>& payloads) {
+                        payloads.push_back({block, rank});
+                      }};
+    for (const RouteAlgorithm& algorithm : routes::routeAlgorithms()) {
+      SCOPED_TRACE(std::string(algorithm.name) + ", nodes " + nameOf(topology));
+      std::vector<Plan> dispatch, combine;
+      for (int rank = 0; rank < topology.ranks(); ++rank) {
+        dispatch.push_back(routes::latencyDispatchPlan(topology, algorithm.way(), rank));
+        combine.push_back(routes::latencyCombinePlan(topology, algorithm.way(), rank));
+        const auto across = [&](const Plan& plan) {
+          return std::ranges::count_if(plan.ops, [&](const Op& op) {
+            return op.kind == OpKind::send && topology.nodeOf(op.peer) != topology.nodeOf(rank);
+          });
+        };
+        if (algorithm.name == "node") {
+          EXPECT_EQ(across(dispatch.back()), topology.nodes() - 1);
+        }
+      }
+      EXPECT_EQ(text(verify(all, dispatch)), "");
+      EXPECT_EQ(text(verify(all, combine)), "");
+    }
+  }
 }
 
 // Plans that are almost right are found out.

@@ -1,0 +1,139 @@
+// Latency mode of a token route: all that a call needs is made once. A message says itself how many
+// rows it has, and of which experts they are, so nobody is told anything before.
+//
+//   dispatch: source --its rows for a node, with experts and weights--> relay
+//             relay  --those for a rank, with experts--> rank
+//   combine:  the same way back. Sizes are known then, since each rank knows what it has sent.
+//
+// One routing at a time: what sets the next one waits for the calls of this one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "algorithms/routes/plans.h"
+#include "src/comm/communicator.h"
+#include "src/exec/content.h"
+#include "src/route/route_shape.h"
+
+namespace moeccl {
+
+class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
+ public:
+  LatencyRoute(const RouteShape& shape, const Topology& topology, int rank,
+               const routes::RouteAlgorithm& algorithm);
+  LatencyRoute(const LatencyRoute&) = delete;
+  LatencyRoute& operator=(const LatencyRoute&) = delete;
+
+  const routes::RouteAlgorithm& algorithm() const { return algorithm_; }
+  // The most that a dispatch can bring.
+  std::int64_t mostRows() const;
+  bool isSet() const { return set_; }
+  bool isDispatched() const { return dispatched_; }
+  std::int64_t tokens() const { return home_.tokens(); }
+
+  // Each waits first until the calls before, which may be on any stream, are over. They throw
+  // Error.
+  void set(Communicator& communicator, std::int64_t tokens, const std::int32_t* chosen,
+           const float* weights);
+  // What has come.
+  const routes::Here& here(Communicator& communicator) const;
+  // Rows that have come in all dispatches.
+  std::int64_t rowsSoFar(Communicator& communicator) const;
+  void forgetRows() { rowsSoFar_ = 0; }
+
+  // Those of one routing are on one stream, or wait for each other.
+  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream);
+  void combine(Communicator& communicator, const void* rows, void* output, void* stream);
+
+ private:
+  class Dispatch final : public Content {
+   public:
+    explicit Dispatch(LatencyRoute& route) : route_(route) {}
+    void reserve();
+    void begin(const std::byte* input, std::byte* output) override;
+    std::size_t mostBytes(const Op& op) const override;
+    std::size_t write(const Op& op, std::byte* to) override;
+    bool read(const Op& op, const std::byte* from, std::size_t bytes) override;
+    void work() override;
+
+   private:
+    const std::byte* rowOf(const routes::Relay::Destination::Origin& origin) const;
+    void fillRelay();
+
+    LatencyRoute& route_;
+    const std::byte* input_ = nullptr;
+    std::byte* output_ = nullptr;
+    std::vector<const std::byte*> atRelay_;  // by source of the relay: its rows
+    std::vector<const std::byte*> arrived_;  // by relay of what is here
+    bool relayFilled_ = false;
+  };
+  class Combine final : public Content {
+   public:
+    explicit Combine(LatencyRoute& route) : route_(route) {}
+    void reserve();
+    void begin(const std::byte* input, std::byte* output) override;
+    std::size_t mostBytes(const Op& op) const override;
+    std::size_t write(const Op& op, std::byte* to) override;
+    bool read(const Op& op, const std::byte* from, std::size_t bytes) override;
+    void work() override;
+
+   private:
+    // What a node's experts have made of a row.
+    void sum(const routes::Relay::Source& source, std::int32_t row, std::byte* to);
+    void sumOwn();
+    void finish(std::int32_t token);
+
+    LatencyRoute& route_;
+    const std::byte* input_ = nullptr;
+    std::byte* output_ = nullptr;
+    std::vector<const std::byte*> terms_;    // by destination of the relay: what it has sent
+    std::vector<const std::byte*> back_;     // by node: its sums, row by row
+    std::vector<std::size_t> next_;          // by node: the next of them
+    std::vector<std::byte> sums_;            // of nodes for which this rank is the relay itself
+    std::vector<const std::byte*> sources_;  // of the sum at hand
+    std::vector<float> weights_;             // of those
+  };
+
+  // Reads a letter of a list from `sources` sources; nullptr where it is none.
+  const std::byte* read(const std::byte* from, std::size_t bytes, int sources, bool weighted,
+                        routes::IndexedRows* rows) const;
+  std::size_t letterBytes(int sources, std::int64_t entries, std::int64_t rows,
+                          bool weighted) const;
+  // Where the rows begin in a letter whose list this writes.
+  std::byte* writeList(const routes::RowList& list, bool weighted, std::byte* to) const;
+  std::size_t dispatchArena() const;
+  std::size_t combineArena() const;
+  // Of the tokens of one source.
+  std::int64_t mostEntriesOf(int holder) const;
+  std::int64_t mostEntriesOn(int node) const;
+  std::size_t mostFromRelay(std::size_t sources, int holder) const;
+  std::size_t mostToRelay(int node) const;
+  void waitForCalls(Communicator& communicator) const;
+  void launch(Communicator& communicator, const std::shared_ptr<CachedPlan>& plan, Content& content,
+              const void* input, void* output, std::size_t rowBytes, void* stream);
+
+  const RouteShape shape_;
+  const Topology topology_;
+  const int rank_;
+  const routes::RouteAlgorithm& algorithm_;
+  const routes::Way way_;
+  const routes::Paths paths_;
+  std::vector<int> expertsOn_;             // by node
+  std::vector<std::size_t> sourceOfRank_;  // of relay_.sources, for the rank's own node
+  std::vector<std::size_t> fromOfRank_;    // of here_.from
+  std::vector<std::size_t> destinationOfRank_;
+  routes::Home home_;
+  routes::Relay relay_;
+  routes::Here here_;
+  Dispatch dispatch_;
+  Combine combine_;
+  std::shared_ptr<CachedPlan> dispatchPlan_, combinePlan_;
+  std::int64_t rowsSoFar_ = 0;
+  bool set_ = false, dispatched_ = false;
+  void* stream_ = nullptr;  // of the last call
+};
+
+}  // namespace moeccl

@@ -1,0 +1,108 @@
+// A token route in latency mode allocates nothing in its calls, at whatever sizes: operator new of
+// this program counts. Only the transport may, where a message comes earlier than any before and
+// finds no spare buffer.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "moeccl/route.h"
+#include "tests/api/ranks.h"
+#include "tests/sanitized.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+
+#ifndef MOECCL_SANITIZED
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (counting) ++allocations;
+  void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+#endif
+}  // namespace
+
+#ifndef MOECCL_SANITIZED
+void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace moeccl::test {
+namespace {
+
+constexpr int kChoices = 4, kExperts = 11, kTokens = 16, kHidden = 96, kPasses = 400;
+
+// Allocations of kPasses steps of each rank, all sizes among them, after some of `before` tokens.
+long allocationsOf(const std::vector<int>& nodes, const char* algorithm, int before) {
+  int ranks = 0;
+  for (const int node : nodes) ranks += node;
+  std::barrier meet(ranks);
+  allocations = 0;
+  runJob({.ranks = ranks, .nodes = nodes, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {1, ranks, 1, moecclOrderEspEp}, &grid), comm);
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.experts = kExperts;
+    config.topK = kChoices;
+    config.hidden = kHidden;
+    config.maxTokens = kTokens;
+    config.algorithm = algorithm;
+    moecclTokenRoute_t route = nullptr;
+    check(moecclTokenRouteCreate(grid, &config, &route), comm);
+    std::vector<std::uint16_t> tokens(std::size_t{kTokens} * kHidden), output(tokens.size());
+    int64_t most = 0;
+    check(moecclTokenRouteGetMostRows(route, &most), comm);
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(most) * kHidden);
+    const std::vector<float> weights(std::size_t{kTokens} * kChoices, 1);
+    std::vector<int32_t> chosen(weights.size());
+    const auto pass = [&](int count, int shift) {
+      for (std::size_t i = 0; i < chosen.size(); ++i)
+        chosen[i] = static_cast<int32_t>((static_cast<int>(i) + rank * 3 + shift) % kExperts);
+      check(moecclTokenRouteSet(route, count, chosen.data(), weights.data()), comm);
+      check(moecclTokenRouteDispatch(route, tokens.data(), rows.data(), nullptr), comm);
+      check(moecclTokenRouteCombine(route, rows.data(), output.data(), nullptr), comm);
+      check(moecclTokenRouteGetCounts(route, nullptr, nullptr), comm);
+    };
+    for (int i = 0; i < 50; ++i) pass(before, i);
+    meet.arrive_and_wait();
+    counting = true;
+    meet.arrive_and_wait();
+    for (int i = 0; i < kPasses; ++i) pass(i % (kTokens + 1), i);
+    meet.arrive_and_wait();
+    counting = false;
+    meet.arrive_and_wait();
+    check(moecclTokenRouteDestroy(route));
+    check(moecclGridDestroy(grid), comm);
+  });
+  return allocations;
+}
+
+TEST(RouteAllocation, NoneInLatencyMode) {
+#ifdef MOECCL_SANITIZED
+  GTEST_SKIP() << "sanitizers replace operator new";
+#endif
+  for (const char* algorithm : {"node", "rank", "flat"}) {
+    EXPECT_EQ(allocationsOf({1}, algorithm, 1), 0) << algorithm;
+    // One allocation per step, by one of the ranks, would be kPasses.
+    EXPECT_LT(allocationsOf({3, 2}, algorithm, kTokens), kPasses / 4) << algorithm;
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::test
