@@ -34,5 +34,7 @@ struct Options {
 Schedule scheduleOf(const Entry& entry, Pass pass, const Options& options = {});
 // The same, made once for the whole process.
 const Schedule& known(const Entry& entry, Pass pass, const Options& options);
+// Whether it does not throw that.
+bool offers(const Entry& entry, const Options& options);
 
 }  // namespace moeccl::schedules

@@ -7,8 +7,6 @@
 
 enum { kRanksPerNode = 8, kMaxNodes = 4 };
 
-static const char* const kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-
 static int fail(const char* what) {
   fprintf(stderr, "%s: %s\n", what, moecclGetLastError(NULL));
   return 1;
@@ -39,8 +37,8 @@ static int printChoices(const moecclScheduleQuery_t* query) {
       result = fail("getting");
       break;
     }
-    printf("  %-8s %8.3f ms, of these %.3f ms in", kNames[choice.schedule], 1e3 * choice.seconds,
-           1e3 * choice.communication);
+    printf("  %-8s %8.3f ms, of these %.3f ms in", moecclScheduleName(choice.schedule),
+           1e3 * choice.seconds, 1e3 * choice.communication);
     result = printExchanges(choices, i, choice.nExchanges);
   }
   moecclScheduleChoicesDestroy(choices);

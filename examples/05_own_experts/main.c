@@ -136,7 +136,6 @@ static int train(moecclMoeLayer_t layer, const moecclMoeShapes_t* shapes, moeccl
 }
 
 static int tryAll(moecclComm_t comm, moecclGridShape_t shape, int dropless) {
-  static const char* const kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
   moecclGrid_t grid;
   int rank, ranks, schedule, wrong = 0;
   double first = NAN;
@@ -165,7 +164,8 @@ static int tryAll(moecclComm_t comm, moecclGridShape_t shape, int dropless) {
       config.capacityFactor = (double)config.experts; /* room for all */
     if (moecclMoeLayerCreate(grid, &config, &layer) != moecclSuccess) return fail("layer");
     moecclMoeLayerGetShapes(layer, &shapes);
-    wrong += train(layer, &shapes, shape, rank, config.experts, kNames[schedule], &gradients);
+    wrong += train(layer, &shapes, shape, rank, config.experts,
+                   moecclScheduleName((moecclSchedule_t)schedule), &gradients);
     if (moecclAllReduce(&gradients, &gradients, 1, moecclFloat64, moecclSum, comm, NULL) !=
         moecclSuccess)
       return fail("summing gradients");
@@ -173,7 +173,8 @@ static int tryAll(moecclComm_t comm, moecclGridShape_t shape, int dropless) {
     wrong += differs("the sum of the experts' gradients", gradients, first);
     if (rank == 0)
       printf("%s%s on %d ranks, nMp %d: gradients of the experts add up to %.3f\n",
-             kNames[schedule], dropless ? ", dropless" : "", ranks, shape.nMp, gradients);
+             moecclScheduleName((moecclSchedule_t)schedule), dropless ? ", dropless" : "", ranks,
+             shape.nMp, gradients);
     if (moecclMoeLayerDestroy(layer) != moecclSuccess) return fail("destroying the layer");
   }
   if (moecclGridDestroy(grid) != moecclSuccess) return fail("destroying the grid");

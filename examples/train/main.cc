@@ -65,9 +65,9 @@ std::string identityOf(const Text& text) {
 // "S1", or of blocks that have different ones "S1,S2,S1".
 std::string namesOf(const std::vector<moecclSchedule_t>& schedules) {
   const bool alike = std::ranges::count(schedules, schedules[0]) == std::ssize(schedules);
-  std::string names = nameOf(schedules[0]);
+  std::string names = moecclScheduleName(schedules[0]);
   for (std::size_t i = 1; i < schedules.size() && !alike; ++i)
-    names += std::string(",") + nameOf(schedules[i]);
+    names += std::string(",") + moecclScheduleName(schedules[i]);
   return names;
 }
 

@@ -17,8 +17,9 @@ using command_line::real;
 using command_line::whole;
 
 moecclSchedule_t scheduleOf(const std::string& text) {
-  for (int i = 0; i < moecclNumSchedules; ++i)
-    if (text == nameOf(static_cast<moecclSchedule_t>(i))) return static_cast<moecclSchedule_t>(i);
+  for (int i = 0; moecclScheduleName(static_cast<moecclSchedule_t>(i)) != nullptr; ++i)
+    if (text == moecclScheduleName(static_cast<moecclSchedule_t>(i)))
+      return static_cast<moecclSchedule_t>(i);
   command_line::wrong("schedule", text, "auto, baseline, S1, S2 or PPMoE");
 }
 
@@ -177,11 +178,6 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
     text += std::to_string(number);
   }
   return text;
-}
-
-const char* nameOf(moecclSchedule_t schedule) {
-  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-  return kNames[schedule];
 }
 
 }  // namespace train

@@ -41,8 +41,6 @@ Options parseOptions(int count, char** arguments);
 
 std::string usage();
 
-const char* nameOf(moecclSchedule_t schedule);
-
 // Numbers as --experts takes them: "4,8". Throws std::invalid_argument.
 std::vector<std::int64_t> numbersOf(const char* option, const std::string& text);
 std::string joined(const std::vector<std::int64_t>& numbers);

@@ -84,6 +84,9 @@ typedef enum {
   moecclNumSchedules = 5
 } moecclSchedule_t;
 
+/* "auto", "baseline", "S1", ..., as MOECCL_SCHEDULE takes them; NULL behind the last one. */
+MOECCL_API const char* moecclScheduleName(moecclSchedule_t schedule);
+
 /* How tokens and experts find each other; any kind under any schedule. With p = softmax(logits),
  * and CV the standard deviation over all experts divided by the mean:
  *

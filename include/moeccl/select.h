@@ -132,9 +132,10 @@ MOECCL_API moecclResult_t moecclScheduleChoicesGetExchange(moecclScheduleChoices
 /* NULL is allowed. */
 MOECCL_API moecclResult_t moecclScheduleChoicesDestroy(moecclScheduleChoices_t choices);
 
-/* Why: a table of every schedule's terms and of every algorithm's time for them, in lines of text.
- * `text` has room for *bytes, which becomes what the whole text takes with its final zero; what
- * does not fit is cut. Local. Errors as moecclSelectSchedule. */
+/* Why: the phases of every schedule, each with its predicted time, and below each exchange the
+ * times of its algorithms, in lines of text. `text` has room for *bytes, which becomes what the
+ * whole text takes with its final zero; what does not fit is cut. Local. Errors as
+ * moecclSelectSchedule. */
 MOECCL_API moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* text,
                                                 size_t* bytes);
 

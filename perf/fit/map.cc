@@ -15,7 +15,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
-constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
 
 // What all layers of a map have in common but where an axis says otherwise.
 constexpr std::int64_t kEmbedding = 1024, kHiddenPerEmbedding = 2, kTopK = 2, kLeastExperts = 8;
@@ -66,10 +65,10 @@ ordered_json predict(const moecclCluster_t& cluster, moecclMoeConfig_t layer) {
   ordered_json cell = ordered_json::object();
   for (int i = 0; i < choices.count(); ++i) {
     const moecclScheduleChoice_t choice = choices.choice(i);
-    cell[kSchedules[choice.schedule]] = {{"seconds", choice.seconds},
-                                         {"communication", choice.communication},
-                                         {"measured", choice.measured != 0},
-                                         {"exchanges", choices.text(i)}};
+    cell[moecclScheduleName(choice.schedule)] = {{"seconds", choice.seconds},
+                                                 {"communication", choice.communication},
+                                                 {"measured", choice.measured != 0},
+                                                 {"exchanges", choices.text(i)}};
   }
   return cell;
 }

@@ -110,8 +110,7 @@ ordered_json rulesToJson(const Run& run) {
 
 ordered_json errorsToJson(const Run& run) {
   ordered_json json = ordered_json::object();
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i) {
-    const auto schedule = static_cast<moecclSchedule_t>(i);
+  for (const moecclSchedule_t schedule : everySchedule()) {
     const std::vector<double> errors = predictionErrors(schedule, run.outcomes);
     if (!errors.empty())
       json[scheduleName(schedule)] = {{"layers", errors.size()},

@@ -15,6 +15,7 @@
 #include "perf/common/job.h"
 #include "perf/common/number_checks.h"
 #include "perf/layers/candidate.h"
+#include "perf/layers/settings.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -41,11 +42,10 @@ Parsed<OneLayer> parse(int argc, const char* const* argv) {
   app.add_option("--experts", layer.experts)->capture_default_str();
   app.add_option("--top-k", layer.topK)->capture_default_str();
   app.add_option("--capacity-factor", layer.capacityFactor)->capture_default_str();
-  const std::map<std::string, moecclSchedule_t> schedules{{"baseline", moecclScheduleBaseline},
-                                                          {"S1", moecclScheduleS1},
-                                                          {"S2", moecclScheduleS2},
-                                                          {"PPMoE", moecclSchedulePpMoe}};
-  app.add_option("--schedule", options.schedule, "baseline, S1, S2 or PPMoE (default: S1)")
+  std::map<std::string, moecclSchedule_t> schedules;
+  for (const moecclSchedule_t schedule : everySchedule())
+    schedules[scheduleName(schedule)] = schedule;
+  app.add_option("--schedule", options.schedule, "as MOECCL_SCHEDULE takes it (default: S1)")
       ->transform(CLI::CheckedTransformer(schedules));
   const std::map<std::string, moecclPass_t> passes{{"forward", moecclPassForward},
                                                    {"both", moecclPassBoth}};

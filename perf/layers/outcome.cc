@@ -79,10 +79,8 @@ std::vector<Rule> rules() {
   std::vector<Rule> all = {{"model", byModel, moecclScheduleAuto},
                            {"Algorithm 1, published", byParm, moecclScheduleAuto},
                            {"Algorithm 1, corrected", byCorrected, moecclScheduleAuto}};
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i) {
-    const auto schedule = static_cast<moecclSchedule_t>(i);
+  for (const moecclSchedule_t schedule : everySchedule())
     all.push_back({"always " + scheduleName(schedule), always, schedule});
-  }
   return all;
 }
 

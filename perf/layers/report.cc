@@ -31,8 +31,8 @@ void printHead(const Run& run) {
       "# is fixed, and what it chose. regret: of auto, over the best\n#\n");
   std::printf("# %4s %2s %3s %2s %5s %5s %5s %3s %2s %4s", "N_MP", "EP", "ESP", "B", "L", "M", "H",
               "E", "k", "f");
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)
-    std::printf(" %9s", scheduleName(static_cast<moecclSchedule_t>(i)).c_str());
+  for (const moecclSchedule_t schedule : everySchedule())
+    std::printf(" %9s", scheduleName(schedule).c_str());
   std::printf(" %9s  %-8s %9s %7s  %s\n", "auto", "chosen", "best", "regret", "who is best");
 }
 
@@ -92,8 +92,7 @@ void Report::begin(int scale) {
 void Report::add(Outcome outcome) {
   const std::vector<Timed>& timed = outcome.measured.timed;
   printShape(outcome.layer);
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i)
-    printMedian(timed, static_cast<moecclSchedule_t>(i));
+  for (const moecclSchedule_t schedule : everySchedule()) printMedian(timed, schedule);
   printMedian(timed, moecclScheduleAuto);
   const std::size_t automatic = *candidateOf(timed, moecclScheduleAuto);
   const Verdict verdict = judge(timed, outcome.best, automatic);

@@ -1,11 +1,7 @@
 #include "perf/layers/settings.h"
 
-#include <array>
-
 namespace moeccl::perf::layers {
 namespace {
-
-constexpr std::array kScheduleNames = {"auto", "baseline", "S1", "S2", "PPMoE"};
 
 // By schedule: the algorithms of its exchanges, one collective after the other, each time with the
 // others left to the library. Those that the library chooses itself are not timed again.
@@ -29,18 +25,23 @@ std::string Setting::name() const {
 }
 
 std::string scheduleName(moecclSchedule_t schedule) {
-  const auto index = static_cast<std::size_t>(schedule);
-  return index < kScheduleNames.size() ? kScheduleNames[index] : "schedule" + std::to_string(index);
+  const char* const name = moecclScheduleName(schedule);
+  return name != nullptr ? name : "schedule" + std::to_string(schedule);
+}
+
+std::vector<moecclSchedule_t> everySchedule() {
+  std::vector<moecclSchedule_t> all;
+  for (int i = moecclScheduleBaseline; moecclScheduleName(static_cast<moecclSchedule_t>(i)); ++i)
+    all.push_back(static_cast<moecclSchedule_t>(i));
+  return all;
 }
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i) {
-    const auto schedule = static_cast<moecclSchedule_t>(i);
+  for (const moecclSchedule_t schedule : everySchedule()) {
     all.push_back({schedule, ""});
-    if (static_cast<std::size_t>(i) < kAlgorithms.size())
-      for (const std::string& algorithms : kAlgorithms[static_cast<std::size_t>(i)])
-        all.push_back({schedule, algorithms});
+    if (const auto i = static_cast<std::size_t>(schedule); i < kAlgorithms.size())
+      for (const std::string& algorithms : kAlgorithms[i]) all.push_back({schedule, algorithms});
   }
   all.push_back({moecclScheduleAuto, ""});
   return all;

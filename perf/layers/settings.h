@@ -20,6 +20,7 @@ struct Setting {
 
 // As in MOECCL_SCHEDULE.
 std::string scheduleName(moecclSchedule_t schedule);
+std::vector<moecclSchedule_t> everySchedule();
 
 // Every schedule that the library has, with automatic algorithms and then with those that matter
 // for it; the last is auto.

@@ -31,8 +31,7 @@ void printPredictions(const Run& run) {
   std::printf(
       "#\n# Predictions of the model: |predicted - measured| / measured, automatic algorithms\n");
   std::printf("# %-24s %7s %12s %13s\n", "schedule", "layers", "median", "90 % below");
-  for (int i = moecclScheduleBaseline; i < moecclNumSchedules; ++i) {
-    const auto schedule = static_cast<moecclSchedule_t>(i);
+  for (const moecclSchedule_t schedule : everySchedule()) {
     const std::vector<double> errors = predictionErrors(schedule, run.outcomes);
     if (!errors.empty())
       std::printf("  %-24s %7zu %10.1f %% %11.1f %%\n", scheduleName(schedule).c_str(),

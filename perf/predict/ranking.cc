@@ -10,16 +10,12 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr const char* kSchedules[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-
 [[noreturn]] void fail(const char* what, moecclResult_t result) {
   throw std::runtime_error(std::string("cannot ") + what + ": " + moecclGetErrorString(result) +
                            ": " + moecclGetLastError(nullptr));
 }
 
 }  // namespace
-
-const char* nameOf(moecclSchedule_t schedule) { return kSchedules[schedule]; }
 
 Predictor::Predictor(const PredictOptions& options) : options_(options) {
   if (options.profileFile.empty()) return;

@@ -40,6 +40,4 @@ class Predictor {
   std::unique_ptr<moecclProfile, Destroy> profile_;
 };
 
-const char* nameOf(moecclSchedule_t schedule);
-
 }  // namespace moeccl::perf

@@ -45,7 +45,7 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
             {"nEsp", one.shape.nEsp},
             {"order", one.shape.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}}},
           {"groupsInNodes", groupsInNodes(one.shape, ranksPerNode)},
-          {"schedule", nameOf(choice.schedule)},
+          {"schedule", moecclScheduleName(choice.schedule)},
           {"seconds", choice.seconds},
           {"communication", choice.communication},
           {"bytesBetween", choice.bytesBetween},
@@ -68,11 +68,11 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
               "MB between", "grid", "in a node", "schedule", "algorithms");
   for (const Predicted& one : std::span(all).first(shown)) {
     const moecclScheduleChoice_t& choice = one.choice;
-    std::printf("%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
-                choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
-                textOfShape(one.shape).c_str(),
-                groupsInNodes(one.shape, options.ranksPerNode).c_str(), nameOf(choice.schedule),
-                choice.measured ? '*' : ' ', one.exchanges.c_str());
+    std::printf(
+        "%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
+        choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
+        textOfShape(one.shape).c_str(), groupsInNodes(one.shape, options.ranksPerNode).c_str(),
+        moecclScheduleName(choice.schedule), choice.measured ? '*' : ' ', one.exchanges.c_str());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "src/moe/compute_cuda.h"
 #include "src/moe/moe_handle.h"
 #include "src/moe/same_config.h"
+#include "src/moe/schedule_list.h"
 #include "src/text.h"
 
 namespace {
@@ -132,6 +133,10 @@ const void* weight(const void* pointer, const char* text) {
 }
 
 }  // namespace
+
+const char* moecclScheduleName(moecclSchedule_t schedule) {
+  return moeccl::isSchedule(schedule) ? moeccl::nameOf(schedule) : nullptr;
+}
 
 moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                     moecclMoeLayer_t* layer) {

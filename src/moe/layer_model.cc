@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "algorithms/choice.h"
-#include "algorithms/schedules/registry.h"
 #include "src/select/alternatives.h"
 #include "src/text.h"
 
@@ -19,9 +18,6 @@ namespace {
 constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
 
 constexpr double kForEver = std::numeric_limits<double>::infinity();
-
-// Of the elements, float32, of the layers whose local work is measured.
-constexpr int kMeasuredBytes = 4;
 
 // The group of a kind that each rank belongs to.
 int groupOf(const Grid& grid, GroupKind kind, int rank) {
@@ -55,21 +51,17 @@ std::vector<Topology> differentGroups(const Topology& world, const Grid& grid, G
 
 }  // namespace
 
-const char* nameOf(moecclSchedule_t schedule) {
-  static_assert(moecclScheduleBaseline == 1,
-                "schedules are registered in the order of their numbers");
-  const auto place = static_cast<std::size_t>(schedule);
-  return place == 0 ? "auto" : schedules::registry()[place - 1].name.data();
-}
-
 LayerModel::LayerModel(const Cluster& it)
-    : fixed_(it.fixed), profile_(it.profile), where_(textOf(asGrid(it.shape), it.topology)) {
+    : fixed_(it.fixed),
+      profile_(it.profile),
+      grid_(asGrid(it.shape)),
+      where_(textOf(grid_, it.topology)) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
-    for (Topology& topology :
-         differentGroups(it.topology, asGrid(it.shape), static_cast<GroupKind>(kind)))
+    for (Topology& topology : differentGroups(it.topology, grid_, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
                                                            it.ranksOnNode);
   if (profile_ == nullptr) return;
+  layers_.resize(static_cast<std::size_t>(scheduleNumbers()));
   for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)
     for (std::size_t i = 0; i < kChunks.size(); ++i)
       for (const Pass pass : {Pass::forward, Pass::backward})
@@ -82,36 +74,33 @@ LayerModel::LayerModel(const Cluster& it)
   slowdown_ = slowdownAlone_ / sharingOf(measured, measured, cluster.processorsPerNode).slowdown;
 }
 
-void LayerModel::prepare(const Grid& grid) {
-  constexpr std::array<moecclSchedule_t, 4> kAll = {moecclScheduleBaseline, moecclScheduleS1,
-                                                    moecclScheduleS2, moecclSchedulePpMoe};
-  constexpr std::array<Pass, 2> kBoth = {Pass::forward, Pass::backward};
-  LayerSizes sizes{};
-  sizes.grid = grid;
-  sizes.elementBytes = kMeasuredBytes;
-  sizes.embedding = 1;
-  sizes.experts = grid.ep;
-  for (const bool dropless : {false, true})
-    for (const moecclSchedule_t schedule : kAll)
-      for (const Pass pass : kBoth) {
-        sizes.dropless = dropless;
-        for (const Exchange& exchange : termsOf(schedule, pass, sizes).exchanges)
-          for (CostModel& group : groups(exchange.group))
-            group.prepare(exchange.collective, given(exchange, sizes));
+void LayerModel::prepare() {
+  for (int number = 1; number < scheduleNumbers(); ++number)
+    for (const bool dropless : {false, true})
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        const auto schedule = static_cast<moecclSchedule_t>(number);
+        if (!offers(schedule, schedules::Options{.dropless = dropless})) continue;
+        const auto& value = schedules::known(entryOf(schedule), pass, {.dropless = dropless});
+        for (const schedules::Phase& phase : value.phases) {
+          if (phase.kind != schedules::Kind::exchange) continue;
+          const Collective collective = carrier(value, phase);
+          for (CostModel& group : groups(phase.group))
+            if (group.topology().ranks() > 1) group.prepare(collective, given(collective));
+        }
       }
 }
 
-AlgorithmChoice LayerModel::given(const Exchange& exchange, const LayerSizes& sizes) const {
-  AlgorithmChoice choice = fixed_[static_cast<std::size_t>(exchange.collective)];
-  if (needsGrid(exchange.collective)) {
-    choice.parameters.grid = sizes.grid;
+AlgorithmChoice LayerModel::given(Collective collective) const {
+  AlgorithmChoice choice = fixed_[static_cast<std::size_t>(collective)];
+  if (needsGrid(collective)) {
+    choice.parameters.grid = grid_;
     // Costs go by bytes; into how many experts' blocks they are cut is no matter, and profiles know
     // one.
     choice.parameters.experts = 1;
   }
   // As calls are made: none knows all sizes.
-  if (exchange.collective == Collective::allToAllv && choice.algorithm == nullptr)
-    choice.algorithm = &firstAlgorithm(exchange.collective);
+  if (collective == Collective::allToAllv && choice.algorithm == nullptr)
+    choice.algorithm = &firstAlgorithm(collective);
   return choice;
 }
 
@@ -121,28 +110,28 @@ LayerKey LayerModel::keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass 
           nameOf(pass), where_};
 }
 
-LayerSample LayerModel::sampleOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes) {
-  const ScheduleTerms terms = termsOf(schedule, pass, sizes);
+LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
+  const ScheduleTerms terms = termsOf(shape, pass);
   LayerSample sample{{terms.local.begin(), terms.local.end()}, {}};
   for (const Exchange& exchange : terms.exchanges) {
     LayerExchange stored{std::string(nameOf(exchange.collective)), {}, exchange.bytes};
     for (const CostModel& group : groups(exchange.group))
-      stored.where.push_back(group.where(exchange.collective, given(exchange, sizes)));
+      stored.where.push_back(group.where(exchange.collective, given(exchange.collective)));
     sample.exchanges.insert(sample.exchanges.end(), static_cast<std::size_t>(exchange.times),
                             stored);
   }
   return sample;
 }
 
-double LayerModel::localSeconds(Pass pass, const ScheduleTerms& terms,
-                                const LayerSizes& sizes) const {
-  // Memory and vector registers hold so many fewer elements of another size.
-  const double width = static_cast<double>(sizes.elementBytes) / kMeasuredBytes;
+double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
+                                const LayerShape& shape) const {
+  // Memory and vector registers hold half as many; what is smaller is computed as float32.
+  const double width = shape.datatype == moecclFloat64 ? 2 : 1;
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
-    return width * slowdown_ * local->fit.at(terms.local);
+    return width * slowdown_ * local->fit.at(work);
   double seconds = 0;
   for (std::size_t i = 0; i < kLocalFeatures; ++i)
-    seconds += width * slowdownAlone_ * kTypicalLocal[i] * terms.local[i];
+    seconds += width * slowdownAlone_ * kTypicalLocal[i] * work[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
@@ -151,6 +140,7 @@ const LayerFactors* LayerModel::measured(moecclSchedule_t schedule, std::int64_t
                                          Pass pass) const {
   const auto known = std::ranges::find(kChunks, chunks);
   if (known == kChunks.end()) return nullptr;
+  if (layers_.empty()) return nullptr;
   const LayerCurve* const layers =
       layers_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(known - kChunks.begin())]
              [static_cast<std::size_t>(pass)];
@@ -164,25 +154,22 @@ LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, std::int64_t chunk
   return {};
 }
 
-std::vector<std::int64_t> LayerModel::chunksOf(moecclSchedule_t schedule,
-                                               std::span<const Pass> passes,
-                                               const LayerSizes& sizes) const {
-  if (schedule != moecclScheduleS1) return {1};
-  if (sizes.chunks > 0) return {sizes.chunks};
-  std::vector<std::int64_t> all;
-  for (const std::int64_t chunks : kChunks) {
-    const bool known = std::ranges::all_of(
-        passes, [&](Pass pass) { return measured(schedule, chunks, pass) != nullptr; });
-    const bool divides = sizes.partGroups > 0 && sizes.partGroups % chunks == 0;
-    if (chunks == 1 || (known && divides)) all.push_back(chunks);
-  }
+std::vector<LayerShape> LayerModel::cut(const LayerShape& shape,
+                                        std::span<const Pass> passes) const {
+  std::vector<LayerShape> all{shape};
+  if (shape.dropless || !cutsChunks(shape.schedule)) return all;
+  const std::int64_t groupsOfPart = shape.groups / shape.grid.nMp;
+  for (const std::int64_t chunks : kChunks)
+    if (chunks > 1 && groupsOfPart % chunks == 0 && std::ranges::all_of(passes, [&](Pass pass) {
+          return measured(shape.schedule, chunks, pass) != nullptr;
+        }))
+      all.emplace_back(shape).chunks = chunks;
   return all;
 }
 
 LayerModel::ExchangeEstimate LayerModel::estimate(Pass pass, const Exchange& exchange,
-                                                  const LayerSizes& sizes, double* latency,
-                                                  double* bytesBetween) {
-  const AlgorithmChoice how = given(exchange, sizes);
+                                                  double* latency, double* bytesBetween) {
+  const AlgorithmChoice how = given(exchange.collective);
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;  // so that the order of groups counts
   ExchangeEstimate slowest{pass, exchange, {}, 0, true, 0};
   *bytesBetween = 0;
@@ -200,26 +187,24 @@ LayerModel::ExchangeEstimate LayerModel::estimate(Pass pass, const Exchange& exc
   return slowest;
 }
 
-// sizes.chunks: set.
-LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<const Pass> passes,
-                                          const LayerSizes& sizes) {
-  Estimate estimate{schedule, 0, 0, 0, profile_ != nullptr, {}, sizes.chunks};
+LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<const Pass> passes) {
+  Estimate estimate{shape, 0, 0, 0, profile_ != nullptr, {}};
   for (const Pass pass : passes) {
-    const ScheduleTerms terms = termsOf(schedule, pass, sizes);
-    const LayerFactors factors = factorsOf(schedule, sizes.chunks, pass);
+    const ScheduleTerms terms = termsOf(shape, pass);
+    const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
     ExchangesInLayer all(factors);
     for (const Exchange& exchange : terms.exchanges) {
       double latency = 0, bytesBetween = 0;
-      estimate.exchanges.push_back(this->estimate(pass, exchange, sizes, &latency, &bytesBetween));
+      estimate.exchanges.push_back(this->estimate(pass, exchange, &latency, &bytesBetween));
       const ExchangeEstimate& slowest = estimate.exchanges.back();
       estimate.measured &= slowest.measured;
       estimate.bytesBetween += exchange.times * bytesBetween;
       all.add(exchange.times, latency, slowest.seconds - latency);
     }
-    estimate.measured &= profile_ != nullptr && profile_->local(pass) != nullptr &&
-                         sizes.elementBytes == kMeasuredBytes;
+    estimate.measured &=
+        profile_ != nullptr && profile_->local(pass) != nullptr && shape.datatype == moecclFloat32;
     estimate.communication += all.seconds();
-    estimate.seconds += factors.local * localSeconds(pass, terms, sizes);
+    estimate.seconds += factors.local * localSeconds(pass, terms.local, shape);
   }
   estimate.seconds += estimate.communication;
   // Not even that, where factors leave nothing of an exchange.
@@ -227,16 +212,14 @@ LayerModel::Estimate LayerModel::estimate(moecclSchedule_t schedule, std::span<c
   return estimate;
 }
 
-std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSchedule_t> offered,
+std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerShape> offered,
                                                         std::span<const Pass> passes,
-                                                        const LayerSizes& sizes) {
+                                                        bool freeChunks) {
   std::vector<Estimate> all;
-  for (const moecclSchedule_t schedule : offered) {
+  for (const LayerShape& shape : offered) {
     std::optional<Estimate> best;
-    for (const std::int64_t chunks : chunksOf(schedule, passes, sizes)) {
-      LayerSizes cut = sizes;
-      cut.chunks = chunks;
-      Estimate one = estimate(schedule, passes, cut);
+    for (const LayerShape& it : freeChunks ? cut(shape, passes) : std::vector{shape}) {
+      Estimate one = estimate(it, passes);
       if (!best || one.seconds < best->seconds) best = std::move(one);
     }
     all.push_back(std::move(*best));
@@ -248,20 +231,50 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const moecclSc
   return all;
 }
 
-std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
-                                std::span<const Pass> passes, const LayerSizes& sizes) {
+std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
+                                      const ScheduleTerms& terms) {
+  const auto line = [](double seconds, const std::string& what) {
+    return stringf("      %10.3f ms  %s\n", seconds * 1e3, what.c_str());
+  };
+  std::string text = line(localSeconds(pass, terms.local, shape), "local work");
+  for (std::size_t i = 0; i < terms.phases.size(); ++i) {
+    const ScheduleTerms::Phase& phase = terms.phases[i];
+    const std::string what = describe(valueOf(shape, pass), static_cast<int>(i));
+    if (phase.exchange < 0) {
+      text += line(localSeconds(pass, phase.local, shape), what);
+      continue;
+    }
+    const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(phase.exchange)];
+    double longest = 0;
+    std::string algorithms;
+    for (CostModel& group : groups(exchange.group)) {
+      const auto all =
+          group.estimates(exchange.collective, given(exchange.collective), exchange.bytes);
+      if (!all.empty()) longest = std::max(longest, all[0].seconds);
+      algorithms += stringf("                     %.0f B:", exchange.bytes);
+      for (const CostModel::Estimate& one : all)
+        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",", one.seconds * 1e3,
+                              textOf(one.choice).c_str());
+      algorithms += !all.empty() && all[0].measured ? "\n" : " (priced)\n";
+    }
+    text += line(longest, what) + algorithms;
+  }
+  return text;
+}
+
+std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<const Pass> passes,
+                                bool freeChunks) {
   std::string text;
-  for (const Estimate& estimate : estimates(offered, passes, sizes)) {
-    LayerSizes cut = sizes;
-    cut.chunks = estimate.chunks;
-    text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(estimate.schedule),
+  for (const Estimate& estimate : estimates(offered, passes, freeChunks)) {
+    const LayerShape& shape = estimate.shape;
+    text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(shape.schedule),
                     estimate.seconds * 1e3, estimate.communication * 1e3,
                     estimate.measured ? "" : " (not all of it measured)");
-    if (estimate.chunks > 1)
-      text += stringf("    in %lld chunks\n", static_cast<long long>(estimate.chunks));
+    if (shape.chunks > 1)
+      text += stringf("    in %lld chunks\n", static_cast<long long>(shape.chunks));
     for (const Pass pass : passes) {
-      const ScheduleTerms terms = termsOf(estimate.schedule, pass, cut);
-      const LayerFactors factors = factorsOf(estimate.schedule, estimate.chunks, pass);
+      const ScheduleTerms terms = termsOf(shape, pass);
+      const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
       text += stringf("    %s", nameOf(pass));
       if (factors != LayerFactors{})
         text += stringf(
@@ -272,20 +285,7 @@ std::string LayerModel::explain(std::span<const moecclSchedule_t> offered,
                 ? " (but no less than the longest with half of its own)"
                 : "",
             factors.bytes);
-      text += "\n";
-      text += stringf("      %-32s %10s  %10.3f ms\n", "local work", "",
-                      localSeconds(pass, terms, sizes) * 1e3);
-      for (const Exchange& exchange : terms.exchanges)
-        for (CostModel& group : groups(exchange.group)) {
-          const auto candidates =
-              group.estimates(exchange.collective, given(exchange, sizes), exchange.bytes);
-          text += stringf("      %-32s %10.0f B", exchange.name, exchange.bytes);
-          if (exchange.times > 1) text += stringf(", %d times,", exchange.times);
-          for (const CostModel::Estimate& candidate : candidates)
-            text += stringf("%s %.3f ms %s", &candidate == candidates.data() ? "" : ",",
-                            candidate.seconds * 1e3, textOf(candidate.choice).c_str());
-          text += !candidates.empty() && candidates[0].measured ? "\n" : " (priced)\n";
-        }
+      text += "\n" + explainPhases(shape, pass, terms);
     }
   }
   return text;

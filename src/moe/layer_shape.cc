@@ -1,8 +1,5 @@
 #include "src/moe/layer_shape.h"
 
-#include <strings.h>
-
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,16 +7,13 @@
 
 #include "src/error.h"
 #include "src/moe/gate_config.h"
+#include "src/moe/schedule_list.h"
 #include "src/text.h"
 
 namespace moeccl {
 namespace {
 
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
-
-// By moecclSchedule_t.
-constexpr std::array<const char*, moecclNumSchedules> kScheduleNames = {"auto", "baseline", "S1",
-                                                                        "S2", "PPMoE"};
 
 template <typename Value>
 [[noreturn]] void refuse(const char* field, Value value, const std::string& right) {
@@ -100,31 +94,31 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
 [[noreturn]] void refuseSchedule(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                                  const std::string& right) {
   if (schedule == config.schedule) refuse("schedule", static_cast<int>(schedule), right);
-  throw Error(moecclInvalidArgument, std::string("MOECCL_SCHEDULE is \"") +
-                                         kScheduleNames[static_cast<std::size_t>(schedule)] +
-                                         "\"; " + right);
+  throw Error(moecclInvalidArgument,
+              std::string("MOECCL_SCHEDULE is \"") + nameOf(schedule) + "\"; " + right);
 }
 
 void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
-  if (offers(shape.schedule, shape)) return;
+  if (shape.schedule == moecclScheduleAuto || offers(shape.schedule, shape)) return;
   const moecclGridShape_t& grid = shape.grid;
-  if (shape.schedule == moecclScheduleS2)
-    refuseSchedule(config, shape.schedule,
-                   "S2 splits the capacity, of which a dropless layer has none; baseline, S1 and "
-                   "PPMoE are offered");
-  if (shape.schedule == moecclScheduleS1)
-    refuse("capacityGroups", shape.groups,
-           "schedule S1 needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
+  const std::string name = nameOf(shape.schedule);
   const std::int64_t ranks = std::int64_t{grid.nEp} * grid.nEsp;
+  if (needsOf(shape.schedule).expertsInMp && grid.nMp != ranks)
+    refuseSchedule(config, shape.schedule,
+                   name + " needs an MP group that holds all experts: the grid's nMp is " +
+                       std::to_string(grid.nMp) + ", and must be nEp * nEsp, " +
+                       std::to_string(ranks));
+  if (!shape.dropless)
+    refuse("capacityGroups", shape.groups,
+           "schedule " + name + " needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
   refuseSchedule(config, shape.schedule,
-                 "PPMoE needs an MP group that holds all experts: the grid's nMp is " +
-                     std::to_string(grid.nMp) + ", and must be nEp * nEsp, " +
-                     std::to_string(ranks));
+                 name + " splits the capacity, of which a dropless layer has none");
 }
 
 // What each rank cuts its tokens into.
 std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) {
-  if (shape.schedule != moecclScheduleS1 || config.chunks == 0) return 1;
+  if (config.chunks == 0 || shape.schedule == moecclScheduleAuto || !cutsChunks(shape.schedule))
+    return 1;
   const std::int64_t perPart = shape.groups / shape.grid.nMp;
   if (perPart % config.chunks != 0)
     refuse("chunks", config.chunks,
@@ -137,23 +131,22 @@ std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) 
 
 bool offers(moecclSchedule_t schedule, const LayerShape& shape) {
   const moecclGridShape_t& grid = shape.grid;
-  if (schedule == moecclScheduleS1) return shape.dropless || shape.groups % grid.nMp == 0;
-  if (schedule == moecclScheduleS2) return !shape.dropless;
-  if (schedule == moecclSchedulePpMoe) return grid.nMp == std::int64_t{grid.nEp} * grid.nEsp;
-  return true;
+  const schedules::Needs needs = needsOf(schedule);
+  if (needs.expertsInMp && grid.nMp != std::int64_t{grid.nEp} * grid.nEsp) return false;
+  if (shape.dropless) return offers(schedule, schedules::Options{.dropless = true});
+  return !needs.wholeGroups || shape.groups % grid.nMp == 0;
 }
 
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment) {
   if (environment != nullptr && *environment != '\0') {
-    for (std::size_t schedule = 0; schedule < kScheduleNames.size(); ++schedule)
-      if (strcasecmp(environment, kScheduleNames[schedule]) == 0)
-        return static_cast<moecclSchedule_t>(schedule);
+    if (const auto schedule = scheduleNamed(environment)) return *schedule;
     throw Error(moecclInvalidArgument, std::string("MOECCL_SCHEDULE is \"") + environment +
-                                           "\"; it must be auto, baseline, S1, S2 or PPMoE");
+                                           "\"; it must be " + scheduleNames());
   }
-  if (config.schedule < 0 || config.schedule >= moecclNumSchedules)
+  if (!isSchedule(config.schedule))
     refuse("schedule", static_cast<int>(config.schedule),
-           "it must be moecclScheduleAuto, Baseline, S1, S2 or PpMoe");
+           "it must be from 0 to " + std::to_string(scheduleNumbers() - 1) + ", the number of " +
+               scheduleNames());
   return config.schedule;
 }
 
@@ -178,7 +171,8 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.groups = config.capacityGroups == 0 ? grid.nMp : config.capacityGroups;
   shape.dropless = config.dropless == 1;
   // One group, in which every choice has a place; or as many as are gated by themselves.
-  if (shape.dropless && schedule != moecclScheduleS1) shape.groups = 1;
+  if (shape.dropless && (schedule == moecclScheduleAuto || !needsOf(schedule).wholeGroups))
+    shape.groups = 1;
   shape.schedule = schedule;
   requireOffered(config, shape);
 

@@ -61,8 +61,7 @@ struct LayerShape {
 // Throws Error (InvalidArgument).
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment);
 
-// Whether a layer of that shape, whatever its schedule, can follow this one. Auto is always
-// offered.
+// Whether a layer of that shape, whatever its schedule, can follow this one, which is not auto.
 bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 
 // `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the

@@ -4,22 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "algorithms/schedules/registry.h"
 #include "moeccl/select.h"
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
+#include "src/moe/schedule_list.h"
+#include "src/moe/schedule_terms.h"
 
 namespace moeccl {
 namespace {
-
-const schedules::Schedule& passOf(const LayerShape& shape, Pass pass) {
-  const auto place = static_cast<std::size_t>(shape.schedule) - 1;
-  return schedules::known(schedules::registry()[place], pass,
-                          {.dropless = shape.dropless,
-                           .residual = shape.residual > 0,
-                           .chunks = static_cast<int>(shape.chunks)});
-}
 
 // Rows of the experts at a time.
 std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Sizes& sizes) {
@@ -38,8 +31,8 @@ std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Si
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
-  const bool cuts = requested == moecclScheduleS1 && config.chunks == 0 &&
-                    shape.groups > groups.shape.nMp && !shape.dropless;
+  const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
+                    shape.groups > groups.shape.nMp && !shape.dropless && cutsChunks(requested);
   if (requested != moecclScheduleAuto && !cuts) return shape;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = groups.grid;
@@ -64,8 +57,8 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
     : groups_(groupsOf(grid)),
       shape_(chosenShape(groups_, config, requested)),
       compute_(onGpu ? cudaCompute(shape_) : cpuCompute(shape_)),
-      forward_(passOf(shape_, Pass::forward)),
-      backward_(shape_.training ? &passOf(shape_, Pass::backward) : nullptr),
+      forward_(valueOf(shape_, Pass::forward)),
+      backward_(shape_.training ? &valueOf(shape_, Pass::backward) : nullptr),
       sizes_(sizesOf(shape_, forward_)),
       executor_(forward_, backward_, sizes_, groups_, *compute_),
       work_(groups_, *compute_, forward_, shape_.training),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "src/moe/schedule_list.h"
+
 namespace moeccl {
 namespace {
 
@@ -19,6 +21,16 @@ schedules::Sizes withoutGate(schedules::Sizes sizes) {
 
 }  // namespace
 
+namespace {
+
+// Whether experts see each token once from each rank of its MP group.
+bool seesCopies(const LayerShape& shape) {
+  const auto& phases = schedules::known(entryOf(shape.schedule), Pass::forward, {}).phases;
+  return std::ranges::any_of(phases, &schedules::Phase::copies);
+}
+
+}  // namespace
+
 void requireOwnPasses(const LayerShape& shape) {
   const char* wrong = nullptr;
   if (shape.chunks != 1)
@@ -28,9 +40,10 @@ void requireOwnPasses(const LayerShape& shape) {
         "the layer has a residual branch; config.residual must be 0 for passes around own experts";
   else if (shape.gate.kind != gates::Kind::softmax)
     wrong = "config.gate must be moecclGateSoftmax for passes around an own gate";
-  else if (shape.training && shape.schedule == moecclScheduleBaseline && shape.grid.nMp > 1)
+  else if (shape.training && shape.grid.nMp > 1 && seesCopies(shape))
     wrong =
-        "under the baseline own experts see each token N_MP times, and add its gradients as often; "
+        "under this schedule own experts see each token N_MP times, and add its gradients as "
+        "often; "
         "config.schedule must be another, or the grid's nMp 1";
   if (wrong != nullptr) throw Error(moecclInvalidUsage, wrong);
 }

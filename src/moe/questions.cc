@@ -96,7 +96,7 @@ LayerQuestions& questionsOf(moecclGrid_t grid) {
   if (questions.isFor(it.model)) return questions;
   const Cluster cluster = clusterOf(grid, it.ranksOnNode);
   auto model = std::make_unique<LayerModel>(cluster);
-  if (cluster.profile != nullptr) model->prepare(asGrid(cluster.shape));
+  if (cluster.profile != nullptr) model->prepare();
   questions.setModel(std::move(model), it.model);
   return questions;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/moe/schedule_list.h"
+
 namespace moeccl {
 namespace {
 
@@ -34,7 +36,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
   slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
   used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
   // What goes by lists; others have places instead.
-  if (shape_.dropless || shape_.schedule == moecclSchedulePpMoe) {
+  if (shape_.dropless || needsOf(shape_.schedule).expertsInMp) {
     memory.reserve(cuda::listByExpertWorkspace(tokens * shape_.choices, shape_.experts));
     begins_ = room<std::int64_t>(compute, {shape_.experts + 1});
     listed_ = room<std::int64_t>(compute, {tokens, shape_.choices});

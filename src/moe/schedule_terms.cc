@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "algorithms/schedules/registry.h"
+#include "src/moe/schedule_list.h"
 
 namespace moeccl {
 namespace {
@@ -13,22 +13,22 @@ constexpr double kSumBytes = 8;  // of one of a part's gate sums, and of a count
 
 class Terms {
  public:
-  Terms(const Schedule& schedule, const LayerSizes& sizes)
+  Terms(const Schedule& schedule, const LayerShape& shape)
       : schedule_(schedule),
-        sizes_(sizes),
-        embedding_(static_cast<double>(sizes.embedding)),
-        choices_(static_cast<double>(sizes.choices)),
-        tokens_(static_cast<double>(sizes.tokens)) {
-    for (const Phase& phase : schedule.phases)
-      phase.kind == Kind::exchange ? exchange(phase) : compute(phase);
-    work_.embedding = embedding_;
-    work_.hidden = static_cast<double>(sizes.localHidden);
-    work_.experts = static_cast<double>(sizes.logits);
-    work_.ownExperts = size(Dim::localExperts);
-    terms_.local = featuresOf(work_);
-    terms_.local[kMoves] = moved_;
-    terms_.local[kProducts] += branch_ * embedding_;
-    terms_.local[kActivations] += branch_;
+        shape_(shape),
+        sizes_(sizesOf(shape, schedule)),
+        embedding_(static_cast<double>(shape.embedding)),
+        choices_(static_cast<double>(shape.gate.choices)),
+        tokens_(static_cast<double>(shape.tokens)) {
+    terms_.local[kLayer] = 1;
+    for (const Phase& phase : schedule.phases) {
+      ScheduleTerms::Phase& it = terms_.phases.emplace_back();
+      if (phase.kind == Kind::exchange)
+        it.exchange = exchange(phase);
+      else
+        compute(phase, it.local);
+      for (std::size_t i = 0; i < kLocalFeatures; ++i) terms_.local[i] += it.local[i];
+    }
   }
 
   ScheduleTerms take() { return std::move(terms_); }
@@ -38,150 +38,115 @@ class Terms {
 
   // Of what only counts tell, the mean: experts get equally many.
   double size(Dim dim) const {
-    const Grid& grid = sizes_.grid;
-    const auto experts = static_cast<double>(sizes_.experts);
+    const double chosen = choices_ * tokens_ / static_cast<double>(shape_.experts);
     switch (dim) {
-      case Dim::mp:
-        return grid.mp;
-      case Dim::ep:
-        return grid.ep;
-      case Dim::esp:
-        return grid.esp;
-      case Dim::ranks:
-        return grid.ranks();
-      case Dim::localExperts:
-        return experts / grid.ep;
-      case Dim::tokens:
-        return tokens_;
-      case Dim::partTokens:
-        return static_cast<double>(sizes_.partTokens);
-      case Dim::chunkTokens:
-        return static_cast<double>(sizes_.partTokens) / schedule_.chunks;
-      case Dim::capacity:
-        return static_cast<double>(sizes_.capacity);
-      case Dim::slots:
-        return static_cast<double>(sizes_.capacity) / grid.mp;
-      case Dim::chunkSlots:
-        return static_cast<double>(sizes_.capacity) / grid.mp / schedule_.chunks;
       case Dim::batchRows:
-        return choices_ * tokens_ / experts;
+        return chosen;
       case Dim::partRows:
-        return choices_ * tokens_ / experts / grid.mp;
-      case Dim::keptRows: {
-        const double chosen = choices_ * tokens_ / experts;
-        return sizes_.dropless ? chosen : std::min(chosen, static_cast<double>(sizes_.capacity));
-      }
-      case Dim::embedding:
-        return embedding_;
-      case Dim::choices:
-        return static_cast<double>(sizes_.width);
-      case Dim::sums:
-        return static_cast<double>(sizes_.sums);
-      case Dim::gateWeights:
-        return static_cast<double>(sizes_.logits) * embedding_;
-      case Dim::residualWeights: {
-        const auto hidden = static_cast<double>(sizes_.residual);
-        return 2 * embedding_ * hidden + hidden + embedding_;
-      }
+        return chosen / shape_.grid.nMp;
+      case Dim::keptRows:
+        return shape_.dropless ? chosen : std::min(chosen, static_cast<double>(shape_.capacity()));
+      default:
+        return static_cast<double>(sizes_.at(dim));
     }
-    return 0;
   }
   double count(int index) const {
     return elements(table(index).shape, [this](Dim dim) { return size(dim); });
   }
 
-  int ranksOf(GroupKind group) const {
-    const Grid& grid = sizes_.grid;
-    return group == GroupKind::world ? grid.ranks()
-           : group == GroupKind::mp  ? grid.mp
-           : group == GroupKind::ep  ? grid.ep
-                                     : grid.esp;
+  std::int64_t ranksOf(GroupKind group) const {
+    return sizes_.at(group == GroupKind::world ? Dim::ranks
+                     : group == GroupKind::mp  ? Dim::mp
+                     : group == GroupKind::ep  ? Dim::ep
+                                               : Dim::esp);
   }
 
-  // Calls of one name are one term: they are of different chunks.
-  void exchange(const Phase& phase) {
-    if (ranksOf(phase.group) == 1) return;
-    for (Exchange& known : terms_.exchanges)
-      if (std::string_view(known.name) == phase.name) {
-        ++known.times;
-        return;
+  // Calls of one name are one term: they are of different chunks. The term's place, or -1: none.
+  int exchange(const Phase& phase) {
+    if (ranksOf(phase.group) == 1) return -1;
+    std::vector<Exchange>& all = terms_.exchanges;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (std::string_view(all[i].name) == phase.name) {
+        ++all[i].times;
+        return static_cast<int>(i);
       }
     double bytes = 0;
     for (std::size_t i = 0; i < phase.writes.size(); ++i)
       bytes += count(phase.reads[i]) * (table(phase.reads[i]).element == Element::layer
-                                            ? static_cast<double>(sizes_.elementBytes)
+                                            ? static_cast<double>(shape_.elementBytes)
                                             : kSumBytes);
     const Collective collective = carrier(schedule_, phase);
     // What all of a group get is sent to each of them.
     if (collective != phase.collective && phase.collective == Collective::allGather)
-      bytes *= ranksOf(phase.group);
-    terms_.exchanges.push_back({phase.name.c_str(), collective, phase.group, bytes});
+      bytes *= static_cast<double>(ranksOf(phase.group));
+    all.push_back({phase.name.c_str(), collective, phase.group, bytes});
+    return static_cast<int>(all.size()) - 1;
   }
 
   // Tokens of a table of tokens, without padding.
   double tokensOf(const Table& table) const {
     return elements(table.shape, [this](Dim dim) -> double {
-      if (dim == Dim::partTokens) return tokens_ / sizes_.grid.mp;
-      if (dim == Dim::chunkTokens) return tokens_ / sizes_.grid.mp / schedule_.chunks;
+      if (dim == Dim::partTokens) return tokens_ / shape_.grid.nMp;
+      if (dim == Dim::chunkTokens) return tokens_ / shape_.grid.nMp / schedule_.chunks;
       return dim == Dim::embedding || dim == Dim::choices ? 1.0 : size(dim);
     });
   }
 
-  void compute(const Phase& phase) {
+  void compute(const Phase& phase, LocalFeatures& local) const {
     const int read = phase.reads[0], written = phase.writes[0];
+    const auto hidden = static_cast<double>(shape_.localHidden);
     switch (phase.kind) {
       case Kind::gate:
-        work_.tokens += tokensOf(table(read));
+        local[kGate] = tokensOf(table(read)) * embedding_ *
+                       static_cast<double>(gates::logitsPerToken(shape_.gate));
         break;
       case Kind::experts:
-        work_.rows += count(read) / embedding_;
+        local[kProducts] = count(read) * hidden;
+        local[kWeights] = size(Dim::localExperts) * embedding_ * hidden / schedule_.chunks;
+        local[kActivations] = count(read) / embedding_ * hidden;
         break;
       case Kind::regroup:
-        moved_ += count(written);
+        local[kMoves] = count(written);
         break;
       case Kind::permute:
-        phase.backward ? gather(read, written) : scatter(written);
+        local[kMoves] = phase.backward ? gathered(read, written) : count(written);
         break;
       case Kind::combine:
-        phase.backward ? scatter(written) : gather(read, written);
+        local[kMoves] = phase.backward ? count(written) : gathered(read, written);
         break;
       case Kind::residual:
-        moved_ += count(read);
-        branch_ += count(read) / embedding_ * static_cast<double>(sizes_.residual);
+        local[kMoves] = count(read);
+        local[kProducts] = count(read) * static_cast<double>(shape_.residual);
+        local[kActivations] = count(read) / embedding_ * static_cast<double>(shape_.residual);
         break;
       default:
         break;
     }
   }
-  void scatter(int rows) { moved_ += count(rows); }
   // Each token reads its choices; or each row is added to tokens that were cleared.
-  void gather(int rows, int tokens) {
+  double gathered(int rows, int tokens) const {
     const bool listed = std::ranges::count(table(rows).shape, Dim::keptRows) > 0;
-    moved_ += listed ? count(rows) + count(tokens) : choices_ * count(tokens);
+    return listed ? count(rows) + count(tokens) : choices_ * count(tokens);
   }
 
   const Schedule& schedule_;
-  const LayerSizes& sizes_;
+  const LayerShape& shape_;
+  const Sizes sizes_;
   const double embedding_, choices_, tokens_;
   ScheduleTerms terms_;
-  LocalWork work_{};
-  double moved_ = 0, branch_ = 0;
 };
 
 }  // namespace
 
-ScheduleTerms termsOf(moecclSchedule_t schedule, Pass pass, const LayerSizes& sizes) {
-  const auto place = static_cast<std::size_t>(schedule);
-  if (place == 0 || place > registry().size()) return {};
-  Options options{.dropless = sizes.dropless, .residual = sizes.residual > 0};
-  // Others than S1 are not cut.
-  if (schedule == moecclScheduleS1)
-    options.chunks = static_cast<int>(std::max<std::int64_t>(sizes.chunks, 1));
-  try {
-    return Terms(known(registry()[place - 1], pass, options), sizes).take();
-  } catch (const NotOffered&) {
-    return {};
-  }
+const Schedule& valueOf(const LayerShape& shape, Pass pass) {
+  return known(entryOf(shape.schedule), pass,
+               {.dropless = shape.dropless,
+                .residual = shape.residual > 0,
+                .chunks = static_cast<int>(shape.chunks)});
+}
+
+ScheduleTerms termsOf(const LayerShape& shape, Pass pass) {
+  return Terms(valueOf(shape, pass), shape).take();
 }
 
 }  // namespace moeccl

@@ -10,9 +10,9 @@
 #include "algorithms/choice.h"
 #include "src/boundary.h"
 #include "src/live_handles.h"
-#include "src/moe/layer_sizes.h"
 #include "src/moe/moe_handle.h"
 #include "src/moe/questions.h"
+#include "src/moe/schedule_list.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -46,25 +46,24 @@ Asked askedBy(const moecclScheduleQuery_t* query) {
   return {where, {layer, theirs.pass, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))}};
 }
 
-// What follows from a question on a grid.
+// What follows from a question on a grid: the layer under each schedule that it offers.
 struct Subject {
-  LayerSizes sizes;
-  std::vector<moecclSchedule_t> offered;
+  std::vector<LayerShape> offered;
   std::vector<Pass> passes;
+  bool freeChunks;
 };
 
 Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
   const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
-  Subject subject{sizesOf(shape), {}, {}};
-  subject.sizes.chunks = question.layer.chunks;
+  Subject subject{{}, {}, question.layer.chunks == 0};
   if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
   if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
-  for (const auto schedule :
-       {moecclScheduleBaseline, moecclScheduleS1, moecclScheduleS2, moecclSchedulePpMoe}) {
+  for (int number = 1; number < scheduleNumbers(); ++number) {
+    const auto schedule = static_cast<moecclSchedule_t>(number);
     const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    if (!wanted || !offers(schedule, shape)) continue;
-    layerShape(question.layer, schedule, grid);  // what it cannot have is refused, chosen or not
-    subject.offered.push_back(schedule);
+    // What it cannot have is refused, chosen or not.
+    if (wanted && offers(schedule, shape))
+      subject.offered.push_back(layerShape(question.layer, schedule, grid));
   }
   if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
   return subject;
@@ -101,15 +100,15 @@ ScheduleAnswer::Exchange answerOf(const LayerModel::ExchangeEstimate& estimate) 
 ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
   ScheduleAnswers answers;
   for (const LayerModel::Estimate& estimate :
-       model.estimates(subject.offered, subject.passes, subject.sizes)) {
+       model.estimates(subject.offered, subject.passes, subject.freeChunks)) {
     ScheduleAnswer& one = answers.emplace_back();
     one.choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-    one.choice.schedule = estimate.schedule;
+    one.choice.schedule = estimate.shape.schedule;
     one.choice.seconds = estimate.seconds;
     one.choice.communication = estimate.communication;
     one.choice.bytesBetween = estimate.bytesBetween;
     one.choice.measured = estimate.measured;
-    one.choice.chunks = estimate.chunks;
+    one.choice.chunks = estimate.shape.chunks;
     one.choice.nExchanges = static_cast<int>(estimate.exchanges.size());
     for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
       one.exchanges.push_back(answerOf(exchange));
@@ -147,9 +146,8 @@ std::array<double, 7> workOf(const LayerShape& shape) {
 void addWhole(moecclProfile_t profile, const MoeLayer& layer, Pass pass,
               moecclInternalSample_t sample) {
   LayerModel& model = questionsOf(layer.groups().grid).model();
-  const moecclSchedule_t schedule = layer.shape().schedule;
-  const LayerKey key = model.keyOf(schedule, layer.shape().chunks, pass);
-  const LayerSample whole = model.sampleOf(schedule, pass, sizesOf(layer.shape()));
+  const LayerKey key = model.keyOf(layer.shape().schedule, layer.shape().chunks, pass);
+  const LayerSample whole = model.sampleOf(layer.shape(), pass);
   std::vector<std::vector<const char*>> groups;
   std::vector<moecclInternalSample_t::Exchange> exchanges;
   for (const LayerExchange& exchange : whole.exchanges) {
@@ -196,7 +194,7 @@ moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* t
     require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
     std::string all;
     moeccl::ask(moeccl::askedBy(query), [&](auto& model, const auto& subject, auto*) {
-      all = model.explain(subject.offered, subject.passes, subject.sizes);
+      all = model.explain(subject.offered, subject.passes, subject.freeChunks);
     });
     if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
     *bytes = all.size() + 1;

@@ -229,10 +229,7 @@ Job jobOf(const Problem& problem) {
   return job;
 }
 
-const char* nameOf(moecclSchedule_t schedule) {
-  constexpr const char* kNames[] = {"auto", "baseline", "S1", "S2", "PPMoE"};
-  return kNames[schedule];
-}
+const char* nameOf(moecclSchedule_t schedule) { return moecclScheduleName(schedule); }
 
 std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {
   std::vector<moecclSchedule_t> schedules{moecclScheduleBaseline};

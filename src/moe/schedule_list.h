@@ -1,0 +1,34 @@
+// The schedules that there are, by their public numbers: 0 is auto, and from 1 on they are those of
+// the registry, in its order.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "algorithms/schedules/registry.h"
+#include "moeccl/moe.h"
+
+namespace moeccl {
+
+// The number behind the last one.
+int scheduleNumbers();
+bool isSchedule(int number);
+// "auto", or as the registry has it.
+const char* nameOf(moecclSchedule_t schedule);
+// Capitals or not.
+std::optional<moecclSchedule_t> scheduleNamed(std::string_view name);
+// "auto, baseline, S1, S2 or PPMoE"
+std::string scheduleNames();
+
+// What is asked of one that is not auto:
+const schedules::Entry& entryOf(moecclSchedule_t schedule);
+schedules::Needs needsOf(moecclSchedule_t schedule);
+// Whether it can be had so.
+bool offers(moecclSchedule_t schedule, const schedules::Options& options);
+// Whether it can cut its tokens in chunks.
+inline bool cutsChunks(moecclSchedule_t schedule) {
+  return offers(schedule, schedules::Options{.chunks = 2});
+}
+
+}  // namespace moeccl
