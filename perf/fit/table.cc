@@ -77,7 +77,7 @@ std::string tableOf(const std::string& profileFile) {
       if (row.beta < large->beta) large = &row;
     }
     for (const Row* row : {small, large}) {
-      text += line("%-17s %-24s %-22s %10.1f %10.3g %5.0f %%\n", group.first.c_str(),
+      text += line("%-17s %-24s %-22s %10.1f %10.4g %5.0f %%\n", group.first.c_str(),
                    group.second.c_str(), row->algorithm.c_str(), row->alpha * 1e6, row->beta * 1e9,
                    row->error * 100);
       if (small == large) break;
