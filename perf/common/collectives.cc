@@ -16,6 +16,11 @@ int onlyBlock(int) { return 0; }
 
 BlockData toEach(const World&, int rank, int block) { return {rank, block}; }
 BlockData fromRoot(const World&, int, int) { return {0, 0}; }
+BlockData ofRoot(const World&, int, int block) { return {0, block}; }
+BlockData ownSum(const World&, int rank, int) { return {0, rank}; }
+BlockData ownAlone(const World&, int rank, int) { return {rank, 0}; }
+BlockData aloneOfEach(const World&, int, int block) { return {block, 0}; }
+BlockData term(const World& world, int rank, int block) { return {0, block, rank, world.ranks}; }
 double whole(const World&) { return 1; }
 BlockData fromEach(const World&, int rank, int block) { return {block, rank}; }
 
@@ -77,13 +82,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "alltoall",
         .description = "block j of rank i becomes block i of rank j",
-        .usesGrid = false,
         .sendBlocks = perRank,
         .recvBlocks = perRank,
         .sent = toEach,
         .received = fromEach,
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor = othersShare,
         .call =
             [](const CollectiveCall& c) {
@@ -93,13 +95,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "alltoallv",
         .description = "alltoall by the function for unequal blocks",
-        .usesGrid = false,
         .sendBlocks = perRank,
         .recvBlocks = perRank,
         .sent = toEach,
         .received = fromEach,
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor = othersShare,
         .call =
             [](const CollectiveCall& c) {
@@ -111,18 +110,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "allgather",
         .description = "the block of rank i becomes block i of every rank",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = perRank,
-        .sent =
-            [](const World&, int rank, int) {
-              return BlockData{rank, 0};
-            },
-        .received =
-            [](const World&, int, int block) {
-              return BlockData{block, 0};
-            },
-        .sums = false,
+        .sent = ownAlone,
+        .received = aloneOfEach,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
         .call =
@@ -133,18 +124,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "allgatherv",
         .description = "allgather by the function for unequal blocks",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = perRank,
-        .sent =
-            [](const World&, int rank, int) {
-              return BlockData{rank, 0};
-            },
-        .received =
-            [](const World&, int, int block) {
-              return BlockData{block, 0};
-            },
-        .sums = false,
+        .sent = ownAlone,
+        .received = aloneOfEach,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
         .call =
@@ -157,17 +140,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "reducescatter",
         .description = "the sum of all blocks i becomes the block of rank i",
-        .usesGrid = false,
         .sendBlocks = perRank,
         .recvBlocks = single,
-        .sent =
-            [](const World& world, int rank, int block) {
-              return BlockData{0, block, rank, world.ranks};
-            },
-        .received =
-            [](const World&, int rank, int) {
-              return BlockData{0, rank};
-            },
+        .sent = term,
+        .received = ownSum,
         .sums = true,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
@@ -180,17 +156,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "reducescatterv",
         .description = "reducescatter by the function for unequal blocks",
-        .usesGrid = false,
         .sendBlocks = perRank,
         .recvBlocks = single,
-        .sent =
-            [](const World& world, int rank, int block) {
-              return BlockData{0, block, rank, world.ranks};
-            },
-        .received =
-            [](const World&, int rank, int) {
-              return BlockData{0, rank};
-            },
+        .sent = term,
+        .received = ownSum,
         .sums = true,
         .inPlaceBlock = ownBlock,
         .busFactor = othersShare,
@@ -204,17 +173,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "allreduce",
         .description = "the sum of all blocks becomes the block of every rank",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = single,
-        .sent =
-            [](const World& world, int rank, int) {
-              return BlockData{0, 0, rank, world.ranks};
-            },
-        .received =
-            [](const World&, int, int) {
-              return BlockData{0, 0};
-            },
+        .sent = term,
+        .received = fromRoot,
         .sums = true,
         .inPlaceBlock = onlyBlock,
         .busFactor = [](const World& world) { return 2 * othersShare(world); },
@@ -226,13 +188,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "broadcast",
         .description = "the block of rank 0 becomes the block of every rank",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = single,
         .sent = fromRoot,
         .received = fromRoot,
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor = whole,
         .call =
             [](const CollectiveCall& c) {
@@ -242,17 +201,12 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "reduce",
         .description = "the sum of all blocks becomes the block of rank 0",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = single,
-        .sent =
-            [](const World& world, int rank, int) {
-              return BlockData{0, 0, rank, world.ranks};
-            },
+        .sent = term,
         .received = fromRoot,
         .sums = true,
         .toRoot = true,
-        .inPlaceBlock = nullptr,
         .busFactor = whole,
         .call =
             [](const CollectiveCall& c) {
@@ -262,20 +216,11 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "gather",
         .description = "the block of rank i becomes block i of rank 0",
-        .usesGrid = false,
         .sendBlocks = single,
         .recvBlocks = perRank,
-        .sent =
-            [](const World&, int rank, int) {
-              return BlockData{rank, 0};
-            },
-        .received =
-            [](const World&, int, int block) {
-              return BlockData{block, 0};
-            },
-        .sums = false,
+        .sent = ownAlone,
+        .received = aloneOfEach,
         .toRoot = true,
-        .inPlaceBlock = nullptr,
         .busFactor = othersShare,
         .call =
             [](const CollectiveCall& c) {
@@ -285,19 +230,10 @@ constexpr std::array kCollectives = {
     MeasuredCollective{
         .name = "scatter",
         .description = "block i of rank 0 becomes the block of rank i",
-        .usesGrid = false,
         .sendBlocks = perRank,
         .recvBlocks = single,
-        .sent =
-            [](const World&, int, int block) {
-              return BlockData{0, block};
-            },
-        .received =
-            [](const World&, int rank, int) {
-              return BlockData{0, rank};
-            },
-        .sums = false,
-        .inPlaceBlock = nullptr,
+        .sent = ofRoot,
+        .received = ownSum,
         .busFactor = othersShare,
         .call =
             [](const CollectiveCall& c) {
@@ -318,8 +254,6 @@ constexpr std::array kCollectives = {
             [](const World& world, int rank, int block) {
               return BlockData{block, rank / world.grid.nMp};
             },
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor =
             [](const World& world) {
               return static_cast<double>(groups(world) - 1) / groups(world);
@@ -337,8 +271,6 @@ constexpr std::array kCollectives = {
         .recvBlocks = expertBlocks,
         .sent = toEach,
         .received = atExpert,
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor = shardsShare,
         .call =
             [](const CollectiveCall& c) {
@@ -355,7 +287,6 @@ constexpr std::array kCollectives = {
         .sent = partialSum,
         .received = toEach,
         .sums = true,
-        .inPlaceBlock = nullptr,
         .busFactor = shardsShare,
         .call =
             [](const CollectiveCall& c) {
@@ -372,7 +303,6 @@ constexpr std::array kCollectives = {
         .sent = partialSum,
         .received = sharedTokens,
         .sums = true,
-        .inPlaceBlock = nullptr,
         .busFactor = shardsAndGroupsShare,
         .call =
             [](const CollectiveCall& c) {
@@ -388,8 +318,6 @@ constexpr std::array kCollectives = {
         .recvBlocks = expertBlocks,
         .sent = sharedTokens,
         .received = atExpert,
-        .sums = false,
-        .inPlaceBlock = nullptr,
         .busFactor = splitShardsShare,
         .call =
             [](const CollectiveCall& c) {

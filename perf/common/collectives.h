@@ -45,18 +45,18 @@ struct CollectiveCall {
 struct MeasuredCollective {
   std::string_view name;  // as in the config's `algorithms`
   std::string_view description;
-  bool usesGrid;
+  bool usesGrid = false;
   // Numbers of blocks of `count` elements in the buffers.
   int (*sendBlocks)(const World& world);
   int (*recvBlocks)(const World& world);
   BlockData (*sent)(const World& world, int rank, int block);
   // Of a sum: all of it.
   BlockData (*received)(const World& world, int rank, int block);
-  bool sums;
+  bool sums = false;
   // Only rank 0 receives: it is the root.
   bool toRoot = false;
   // In place, the smaller buffer begins at this block of the larger one; nullptr: not in place.
-  int (*inPlaceBlock)(int rank);
+  int (*inPlaceBlock)(int rank) = nullptr;
   // nccl-tests' formula: bus bandwidth over algorithm bandwidth; where nccl-tests has none, what
   // leaves a rank over what is in its larger buffer.
   double (*busFactor)(const World& world);

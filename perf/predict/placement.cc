@@ -46,7 +46,9 @@ std::string groupsInNodes(const moecclGridShape_t& shape, const std::vector<int>
   };
   std::string text;
   const auto add = [&](const char* name, int size, bool fits) {
-    if (size > 1 && fits) text += (text.empty() ? "" : " ") + std::string(name);
+    if (size <= 1 || !fits) return;
+    if (!text.empty()) text += ' ';
+    text += name;
   };
   add("MP", shape.nMp, inNodes([&](int rank) { return rank / shape.nMp; }));
   add("EP", shape.nEp, inNodes([&](int rank) { return world.shardOf(rank); }));
