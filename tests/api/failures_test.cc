@@ -3,13 +3,18 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "moeccl/moe.h"
+#include "moeccl/route.h"
 #include "tests/api/processes.h"
 #include "tests/api/ranks.h"
 #include "tests/api/results.h"
@@ -167,6 +172,34 @@ TEST(Deaths, OfOthersDoNotMatter) {
   });
 }
 
+// However long: connections with data have no deadline of their own.
+TEST(Deaths, AreNotOfRanksThatCompute) {
+  setenv("MOECCL_TRANSPORT", "tcp", 1);
+  test::runProcesses(2, {}, [](Board& board, int rank) {
+    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+    config.failureDetectionMs = 1000;
+    moecclComm_t comm = test::join(board, rank, 2, config);
+    // Messages that the receiver has memory for: their senders fill its connection.
+    constexpr int kMessages = 16;
+    std::vector<char> data(std::size_t{4} << 20);
+    for (const int sender : {0, 1}) {
+      if (rank != sender)
+        for (const auto end = Clock::now() + std::chrono::seconds(4); Clock::now() < end;) {
+        }
+      for (int message = 0; message < kMessages; ++message) {
+        std::ranges::fill(data, rank == sender ? 'x' : 'y');
+        if (rank == sender)
+          check(moecclSend(data.data(), data.size(), moecclInt8, 1 - rank, 0, comm, nullptr), comm);
+        else
+          check(moecclRecv(data.data(), data.size(), moecclInt8, sender, 0, comm, nullptr), comm);
+        EXPECT_EQ(std::ranges::count(data, 'x'), static_cast<std::ptrdiff_t>(data.size()));
+      }
+    }
+    check(moecclCommDestroy(comm));
+  });
+  unsetenv("MOECCL_TRANSPORT");
+}
+
 // Who destroys does not wait for who has ended meanwhile.
 TEST(Deaths, EndADestroy) {
   constexpr int kVictim = 3;
@@ -204,6 +237,32 @@ void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
   EXPECT_EQ(sum, std::vector<int>(in.size(), expected));
 }
 
+void expectRoutesAndLayers(moecclGrid_t grid) {
+  moecclTokenRouteConfig_t routing = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  routing.experts = 7;
+  routing.topK = 1;
+  routing.hidden = 4;
+  moecclTokenRoute_t route = nullptr;
+  check(moecclTokenRouteCreate(grid, &routing, &route));
+  const std::int32_t chosen = 6;
+  const float weight = 1;
+  check(moecclTokenRouteSet(route, 1, &chosen, &weight));
+  std::int64_t rows = 0;
+  check(moecclTokenRouteGetCounts(route, &rows, nullptr));
+  int first = 0, local = 0;
+  check(moecclTokenRouteGetShape(route, &first, &local, nullptr));
+  EXPECT_EQ(rows, first + local == 7 ? 5 : 0);
+  check(moecclTokenRouteDestroy(route));
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = config.embedding = config.hidden = 4;
+  config.experts = 5;
+  config.topK = 1;
+  config.capacityFactor = 1;
+  moecclMoeLayer_t layer = nullptr;
+  check(moecclMoeLayerCreate(grid, &config, &layer));
+  check(moecclMoeLayerDestroy(layer));
+}
+
 // One after the other ends, at any moment; those that are left go on, down to the last.
 TEST(Shrink, GoesOnWithThoseThatLive) {
   for (const bool exits : {false, true}) {
@@ -233,7 +292,7 @@ TEST(Shrink, GoesOnWithThoseThatLive) {
   }
 }
 
-// Ranks end while the others shrink; a grid can be made of what is left.
+// Ranks end while the others shrink; grids, routes and layers can be made of what is left.
 TEST(Shrink, OfRanksThatEndMeanwhile) {
   for (int delay : {0, 300, 1000, 3000, 8000, 20000}) {
     SCOPED_TRACE(delay);
@@ -264,6 +323,7 @@ TEST(Shrink, OfRanksThatEndMeanwhile) {
       expectWorks(comm, left, rank);
       moecclGrid_t grid = nullptr;
       check(moecclGridCreate(comm, {1, 5, 1, moecclOrderEspEp}, &grid), comm);
+      expectRoutesAndLayers(grid);
       check(moecclGridDestroy(grid));
       check(moecclCommDestroy(comm));
     });

@@ -64,7 +64,7 @@ void runProcesses(int ranks, const std::set<int>& dying,
 
 void expectNamed(const std::string& text, int dead, int ranks) {
   const std::string name =
-      "rank " + std::to_string(dead) + " on " + nodeOf(dead, ranks) + " is dead";
+      "rank " + std::to_string(dead) + " on " + nodeOf(dead, ranks) + " is dead: its process ";
   EXPECT_NE(text.find(name), std::string::npos) << text;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == dead) continue;

@@ -10,7 +10,9 @@
 #include <numeric>
 #include <span>
 
+#include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_id.h"
+#include "src/log.h"
 #include "tests/bootstrap/support.h"
 
 namespace moeccl {
@@ -50,6 +52,20 @@ TEST_F(Rendezvous, GathersAnySizeAmongAnyNumberOfRanks) {
       for (int other = 0; other < ranks; ++other)
         EXPECT_EQ(texts[other], std::string(other * 3, 'x'));
     }));
+  }
+}
+
+TEST_F(Rendezvous, TellsWhereItIsOpen) {
+  setLogLevel(LogLevel::info);
+  testing::internal::CaptureStderr();
+  const moecclUniqueId id = makeUniqueId();
+  const std::string text = testing::internal::GetCapturedStderr();
+  setLogLevel(LogLevel::none);
+  expectSuccess(runThreads(1, [&](int rank) { join(id, 1, rank, kLong); }));
+  EXPECT_NE(text.find("a rendezvous is open at "), std::string::npos) << text;
+  for (const IpAddress& address : hostAddresses()) {
+    const std::string endpoint = endpointText(address, 0);  // "10.0.0.1:0"
+    EXPECT_NE(text.find(' ' + endpoint.substr(0, endpoint.size() - 1)), std::string::npos) << text;
   }
 }
 

@@ -8,7 +8,7 @@ the results; then
 
   --kills    a rank is killed (SIGKILL) at a random moment, and the survivors shrink and go on
   --stops    a rank is stopped for longer than config.failureDetectionMs, and goes on: nothing may happen
-  --cuts     a node's uplink goes down
+  --cuts     a node's uplink goes down, and each side shrinks and goes on
   --cuts-at-start  the same, while ranks join
   --strangers      all ports get what strangers.py does, before and during collectives: nothing may happen
 
@@ -166,7 +166,7 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
             continue
         if report.get("wrong"):
             tally.fault("wrong numbers", case, rank, report["wrong"])
-        gone = [other for other in range(lab.ranks) if other not in lost] if rank in cut_off else lost
+        gone = [other for other in range(lab.ranks) if other not in cut_off] if rank in cut_off else lost
         text = report["text"]
         if report["result"] == "success":
             tally.fault("saw nothing", case, rank, report)
@@ -192,8 +192,10 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
         # Survivors that do not shrink abort, and then count as lost too.
         if not set(report["failed"]) & set(gone) or (shrinks and not set(report["failed"]) <= set(gone)):
             tally.fault("GetFailedRanks is wrong", case, rank, report["failed"])
-        if shrinks and rank not in cut_off:
-            if report["after"] != "success" or report["remaining"] != lab.ranks - len(lost):
+        if cut_off and "has not answered for 3000 ms" not in text:
+            tally.fault("did not say that the host is silent", case, rank, text)
+        if shrinks:
+            if report["after"] != "success" or report["remaining"] != lab.ranks - len(gone):
                 tally.fault("did not go on", case, rank, report["after"] + " " + report["afterText"])
             else:
                 tally.shrinks.append((report["shrunk"] - report["returned"]) / 1e9)
@@ -216,7 +218,8 @@ def cut(lab, program, seed, tally, at_start=False):
     # Cut off at the start, the node that all meet at is missed by all the others.
     node = chance.randrange(lab.nodes)
     lost = [rank for rank in range(lab.ranks) if lab.node_of(rank) == node]
-    case = Case(lab, program, seed, 60)
+    # Each side goes on by itself.
+    case = Case(lab, program, seed, 60, shrinks=True)
     try:
         if case.stamp("joined") is None:
             tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
@@ -227,7 +230,7 @@ def cut(lab, program, seed, tally, at_start=False):
         reports, ended = case.finish()
     finally:
         lab.uplink(node, "up")
-    judge(tally, case, lost, since, False, reports, ended, cut_off=lost)
+    judge(tally, case, lost, since, True, reports, ended, cut_off=lost)
 
 
 def cut_at_start(lab, program, seed, tally):
