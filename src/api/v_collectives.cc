@@ -1,14 +1,17 @@
 // The collectives of a communicator whose blocks differ in size.
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "moeccl/moeccl.h"
+#include "moeccl/route.h"
 #include "src/api/arguments.h"
 #include "src/api/group.h"
+#include "src/comm/bounded_blocks.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -101,8 +104,91 @@ AlgorithmChoice chooseForSizes(const HeldComm& state, Collective collective, Cal
   return choose(*state, collective, call->blockBytes / parts.size());
 }
 
+// The arguments of an all-to-all-v.
+struct Parts {
+  const void* sendbuff;
+  const std::size_t *sendCounts, *sendDispls;
+  void* recvbuff;
+  const std::size_t *recvCounts, *recvDispls;
+  moecclDataType_t datatype;
+};
+
+Call allToAllv(const Communicator& communicator, const AlgorithmChoice& choice, const Parts& it) {
+  const std::size_t element = elementBytes(it.datatype);
+  Call call{choice, it.sendbuff, it.recvbuff, 0, it.datatype};
+  call.inputTable = partsOf(it.sendbuff, "sendbuff", it.sendCounts, "sendCounts", it.sendDispls,
+                            "sendDispls", element, communicator.ranks());
+  call.outputTable = partsOf(it.recvbuff, "recvbuff", it.recvCounts, "recvCounts", it.recvDispls,
+                             "recvDispls", element, communicator.ranks());
+  requireApart(it.sendbuff, call.inputTable, it.recvbuff, call.outputTable);
+  const int rank = communicator.rank();
+  if (it.sendCounts[rank] != it.recvCounts[rank])
+    throw Error(moecclInvalidArgument, "sendCounts[" + std::to_string(rank) + "] is " +
+                                           std::to_string(it.sendCounts[rank]) + ", recvCounts[" +
+                                           std::to_string(rank) + "] is " +
+                                           std::to_string(it.recvCounts[rank]) +
+                                           "; what a rank has for itself is both");
+  return call;
+}
+
+// Of one side's counts.
+void requireBounded(const std::size_t* counts, const char* name, int ranks, std::size_t mostCount,
+                    std::size_t mostTotal) {
+  std::size_t total = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (counts[rank] > mostCount)
+      throw Error(moecclInvalidArgument, std::string(name) + stringf("[%d]", rank) + " is " +
+                                             std::to_string(counts[rank]) +
+                                             "; mostCount says that it is at most " +
+                                             std::to_string(mostCount));
+    total += counts[rank];
+  }
+  if (mostTotal > 0 && total > mostTotal)
+    throw Error(moecclInvalidArgument, std::string(name) + " add up to " + std::to_string(total) +
+                                           "; mostTotal says that it is at most " +
+                                           std::to_string(mostTotal));
+}
+
+// Memory of a relay for what may pass by it from one rank; beyond it none relays.
+constexpr std::size_t kMostRelayed = std::size_t{64} << 20;
+
 }  // namespace
 }  // namespace moeccl
+
+moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCounts,
+                                      const size_t* sendDispls, void* recvbuff,
+                                      const size_t* recvCounts, const size_t* recvDispls,
+                                      size_t mostCount, size_t mostTotal, moecclDataType_t datatype,
+                                      moecclComm_t comm, moecclStream_t stream) {
+  const auto state = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllToAllvBounded", moeccl::lastErrorOf(state), [&] {
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+    const auto ranks = static_cast<std::size_t>(communicator.ranks());
+    const std::size_t element = moeccl::elementBytes(datatype);
+    const bool relayed = mostCount <= moeccl::kMostRelayed / ranks / element;
+    // Priced by what the busiest rank has at most.
+    std::size_t priced = mostCount;
+    if (mostTotal > 0) priced = std::min(priced, mostTotal / ranks + (mostTotal % ranks > 0));
+    const moeccl::Collective collective = moeccl::Collective::allToAllv;
+    const moeccl::AlgorithmChoice choice =
+        relayed ? moeccl::choose(*state, collective, priced * element)
+                : moeccl::chooseForAnySize(*state, collective);
+    moeccl::Call call = moeccl::allToAllv(
+        communicator, choice,
+        {sendbuff, sendCounts, sendDispls, recvbuff, recvCounts, recvDispls, datatype});
+    moeccl::requireBounded(sendCounts, "sendCounts", communicator.ranks(), mostCount, mostTotal);
+    moeccl::requireBounded(recvCounts, "recvCounts", communicator.ranks(), mostCount, mostTotal);
+    moeccl::requireStream(communicator, stream);
+    if (relayed) {
+      call.blockBytes = mostCount * element;
+      const auto blocks = std::make_shared<moeccl::BoundedBlocks>(call.blockBytes, call.inputTable,
+                                                                  call.outputTable);
+      call.content = blocks.get();
+      call.keep = blocks;
+    }
+    moeccl::launch(state, std::move(call), stream);
+  });
+}
 
 moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
                                const size_t* sendDispls, void* recvbuff, const size_t* recvCounts,
@@ -111,21 +197,9 @@ moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
   const auto state = moeccl::hold(comm);
   return moeccl::boundary("moecclAllToAllv", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    const std::size_t element = moeccl::elementBytes(datatype);
-    moeccl::Call call{moeccl::chooseForAnySize(*state, moeccl::Collective::allToAllv), sendbuff,
-                      recvbuff, 0, datatype};
-    call.inputTable = moeccl::partsOf(sendbuff, "sendbuff", sendCounts, "sendCounts", sendDispls,
-                                      "sendDispls", element, communicator.ranks());
-    call.outputTable = moeccl::partsOf(recvbuff, "recvbuff", recvCounts, "recvCounts", recvDispls,
-                                       "recvDispls", element, communicator.ranks());
-    moeccl::requireApart(sendbuff, call.inputTable, recvbuff, call.outputTable);
-    const int rank = communicator.rank();
-    if (sendCounts[rank] != recvCounts[rank])
-      throw moeccl::Error(moecclInvalidArgument, "sendCounts[" + std::to_string(rank) + "] is " +
-                                                     std::to_string(sendCounts[rank]) +
-                                                     ", recvCounts[" + std::to_string(rank) +
-                                                     "] is " + std::to_string(recvCounts[rank]) +
-                                                     "; what a rank has for itself is both");
+    moeccl::Call call = moeccl::allToAllv(
+        communicator, moeccl::chooseForAnySize(*state, moeccl::Collective::allToAllv),
+        {sendbuff, sendCounts, sendDispls, recvbuff, recvCounts, recvDispls, datatype});
     moeccl::requireStream(communicator, stream);
     moeccl::launch(state, std::move(call), stream);
   });

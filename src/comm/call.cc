@@ -77,7 +77,8 @@ std::string CallSignature::text() const {
   std::string text = std::string(nameOf(collective)) + " (" + textOf(choice) + ") of ";
   if (collective == Collective::allGatherv || collective == Collective::reduceScatterv)
     text += "all in all ";
-  if (collective != Collective::allToAllv)
+  if (collective == Collective::allToAllv && blockBytes > 0) text += "at most ";
+  if (collective != Collective::allToAllv || blockBytes > 0)
     text += std::to_string(blockBytes / sizeOf(datatype)) + " x ";
   text += kTypes[datatype];
   if (isReduction(collective)) text += ", " + std::string(nameOf(op));

@@ -32,7 +32,8 @@ struct Call {
   // Sums are weighted by these (placement.h), which, like what `before` needs, `keep` owns.
   std::span<const float> inputWeights = {}, scratchWeights = {};
   std::shared_ptr<const void> keep = {};
-  // Of a plan whose messages only this knows, which `keep` owns.
+  // Where others' blocks pass by relays: what the messages hold, which only this knows; `keep` owns
+  // it.
   Content* content = nullptr;
   // What this rank does when the call begins, in the order of its stream. It takes the domain's
   // time, and cannot fail.

@@ -85,7 +85,7 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   if (call.own) plans_.add(call.own);
   CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   Active active{&plan.take(), &plan, number};
-  active.counting = call.sized() && plan.plan->plan().relays;
+  active.counting = call.sized() && call.content == nullptr && plan.plan->plan().relays;
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
         number_, number, textOf(plan).c_str(), call.blockBytes);

@@ -29,7 +29,7 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
   };
   operands.inputWeights = call.inputWeights;
   operands.scratchWeights = call.scratchWeights;
-  if (call.content != nullptr) {
+  if (call.content != nullptr && plan.relays) {
     operands.content = call.content;
     return operands;
   }

@@ -79,13 +79,21 @@ void HostRun::layOut() {
   placement_.arena = arena_.get();
 }
 
-void HostRun::work(const Op& op) {
-  if (placement_.operands.content != nullptr)
-    placement_.operands.content->work();
-  else if (op.kind == OpKind::copy)
+// Returns whether the run goes on.
+bool HostRun::work(int index) {
+  const Op& op = plan_->plan().ops[index];
+  Content::Misfit misfit{-1, 0, 0};
+  if (Content* const content = placement_.operands.content; content != nullptr) {
+    if (content->work(op, &misfit)) return true;
+    fail(failureOf(*route_.transport, TransferStatus::ok, index, misfit.peer, misfit.expected,
+                   misfit.arrived));
+    return false;
+  }
+  if (op.kind == OpKind::copy)
     placement_.move(plan_->plan().src(op), plan_->plan().dst(op), copyNow);
   else
     reduce(op);
+  return true;
 }
 
 void HostRun::start(const Route& route, const Operands& operands) {
@@ -94,7 +102,7 @@ void HostRun::start(const Route& route, const Operands& operands) {
   begin(plan_->ops());
   const Plan& plan = plan_->plan();
 
-  if (operands.content != nullptr) operands.content->begin(operands.input, operands.output);
+  if (operands.content != nullptr) operands.content->begin(plan, operands.input, operands.output);
   layOut();
 
   if (route.trace != nullptr) began_.resize(plan.ops.size());
@@ -118,8 +126,7 @@ void HostRun::execute(int op) {
   switch (what.kind) {
     case OpKind::copy:
     case OpKind::reduce:
-      work(what);
-      completed(op);
+      if (work(op)) completed(op);
       return;
     case OpKind::send:
     case OpKind::recv:
@@ -152,19 +159,21 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   if (run.failed_) return;
   const Op& op = run.plan_->plan().ops[transfer->op];
   const bool isRecv = op.kind == OpKind::recv;
-  if (status != TransferStatus::ok || (isRecv && !run.arrived(*transfer, bytes)))
-    return run.fail(failureOf(*run.route_.transport, status, transfer->op, op.peer,
-                              transfer->place.bytes, bytes));
+  Content::Misfit misfit{op.peer, transfer->place.bytes, bytes};
+  if (status != TransferStatus::ok || (isRecv && !run.arrived(*transfer, &misfit)))
+    return run.fail(failureOf(*run.route_.transport, status, transfer->op, misfit.peer,
+                              misfit.expected, misfit.arrived));
   run.completed(transfer->op);
   run.drain();
 }
 
 // Whether a message is as it should be.
-bool HostRun::arrived(OpTransfer& transfer, std::size_t bytes) {
+bool HostRun::arrived(OpTransfer& transfer, Content::Misfit* misfit) {
   const Op& op = plan_->plan().ops[transfer.op];
   const std::byte* const from = placement_.data(transfer.place);
+  const std::size_t bytes = misfit->arrived;
   if (placement_.operands.content != nullptr) {
-    if (!placement_.operands.content->read(op, from, bytes)) return false;
+    if (!placement_.operands.content->read(op, from, bytes, misfit)) return false;
     transfer.place.bytes = bytes;
     return true;
   }

@@ -68,8 +68,8 @@ class HostRun final : public Run {
 
   void reduce(const Op& op);
   void layOut();
-  bool arrived(OpTransfer& transfer, std::size_t bytes);
-  void work(const Op& op);
+  bool arrived(OpTransfer& transfer, Content::Misfit* misfit);
+  bool work(int op);
 
   void execute(int op);
   void record(int op) const;

@@ -258,7 +258,7 @@ void LatencyRoute::Dispatch::reserve() {
   arrived_.resize(route_.here_.from.size());
 }
 
-void LatencyRoute::Dispatch::begin(const std::byte* input, std::byte* output) {
+void LatencyRoute::Dispatch::begin(const Plan&, const std::byte* input, std::byte* output) {
   input_ = input;
   output_ = output;
   relayFilled_ = false;
@@ -298,7 +298,7 @@ std::size_t LatencyRoute::Dispatch::write(const Op& op, std::byte* to) {
   return static_cast<std::size_t>(to - begin);
 }
 
-bool LatencyRoute::Dispatch::read(const Op& op, const std::byte* from, std::size_t bytes) {
+bool LatencyRoute::Dispatch::read(const Op& op, const std::byte* from, std::size_t bytes, Misfit*) {
   const auto peer = static_cast<std::size_t>(op.peer);
   if (op.lane == routes::kRelayLane) {
     const std::size_t i = route_.sourceOfRank_[peer];
@@ -329,7 +329,7 @@ const std::byte* LatencyRoute::Dispatch::rowOf(const Relay::Destination::Origin&
   return input_ + roomFor(token, bytes);
 }
 
-void LatencyRoute::Dispatch::work() {
+bool LatencyRoute::Dispatch::work(const Op&, Misfit*) {
   fillRelay();
   const Relay::Destination* const own = route_.relay_.to(route_.rank_);
   for (Here::From& from : route_.here_.from)
@@ -351,6 +351,7 @@ void LatencyRoute::Dispatch::work() {
         std::memcpy(output_ + roomFor(from.places[entry], bytes), at, bytes);
     }
   }
+  return true;
 }
 
 void LatencyRoute::Combine::reserve() {
@@ -368,7 +369,7 @@ void LatencyRoute::Combine::reserve() {
   weights_.reserve(most);
 }
 
-void LatencyRoute::Combine::begin(const std::byte* input, std::byte* output) {
+void LatencyRoute::Combine::begin(const Plan&, const std::byte* input, std::byte* output) {
   input_ = input;
   output_ = output;
 }
@@ -400,7 +401,7 @@ std::size_t LatencyRoute::Combine::write(const Op& op, std::byte* to) {
   return static_cast<std::size_t>(to - begin);
 }
 
-bool LatencyRoute::Combine::read(const Op& op, const std::byte* from, std::size_t bytes) {
+bool LatencyRoute::Combine::read(const Op& op, const std::byte* from, std::size_t bytes, Misfit*) {
   if (bytes != mostBytes(op)) return false;
   if (op.lane == routes::kHolderLane)
     terms_[route_.destinationOfRank_[static_cast<std::size_t>(op.peer)]] = from;
@@ -469,10 +470,11 @@ void LatencyRoute::Combine::finish(std::int32_t token) {
     std::memcpy(to, sources_[0], bytes);
 }
 
-void LatencyRoute::Combine::work() {
+bool LatencyRoute::Combine::work(const Op&, Misfit*) {
   sumOwn();
   std::ranges::fill(next_, 0);
   for (std::int32_t token = 0; token < route_.home_.tokens(); ++token) finish(token);
+  return true;
 }
 
 }  // namespace moeccl

@@ -53,11 +53,11 @@ class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
    public:
     explicit Dispatch(LatencyRoute& route) : route_(route) {}
     void reserve();
-    void begin(const std::byte* input, std::byte* output) override;
+    void begin(const Plan& plan, const std::byte* input, std::byte* output) override;
     std::size_t mostBytes(const Op& op) const override;
     std::size_t write(const Op& op, std::byte* to) override;
-    bool read(const Op& op, const std::byte* from, std::size_t bytes) override;
-    void work() override;
+    bool read(const Op& op, const std::byte* from, std::size_t bytes, Misfit* misfit) override;
+    bool work(const Op& op, Misfit* misfit) override;
 
    private:
     const std::byte* rowOf(const routes::Relay::Destination::Origin& origin) const;
@@ -74,11 +74,11 @@ class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
    public:
     explicit Combine(LatencyRoute& route) : route_(route) {}
     void reserve();
-    void begin(const std::byte* input, std::byte* output) override;
+    void begin(const Plan& plan, const std::byte* input, std::byte* output) override;
     std::size_t mostBytes(const Op& op) const override;
     std::size_t write(const Op& op, std::byte* to) override;
-    bool read(const Op& op, const std::byte* from, std::size_t bytes) override;
-    void work() override;
+    bool read(const Op& op, const std::byte* from, std::size_t bytes, Misfit* misfit) override;
+    bool work(const Op& op, Misfit* misfit) override;
 
    private:
     // What a node's experts have made of a row.
