@@ -28,7 +28,7 @@ double jitterOf(const Layer& layer, std::int64_t token, std::int64_t m, const Ch
 
 // As the layer stores numbers.
 double rounded(const Layer& layer, double number) {
-  return layer.config.datatype == moecclFloat32 ? static_cast<float>(number) : number;
+  return layer.config.datatype == moecclFloat64 ? number : static_cast<float>(number);
 }
 
 // What the gate sees of a token.
@@ -408,6 +408,34 @@ Gradients cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Wh
   return part;
 }
 
+// A float of 16 bits: so many bits of mantissa, and the least exponent of a normal number.
+template <int kMantissa, int kLeast>
+class Short {
+ public:
+  explicit Short(double number) {
+    constexpr int kInfinity = (1 << 15) - (1 << kMantissa);
+    int magnitude = kInfinity + 1;  // NaN
+    if (!std::isnan(number)) {
+      const int exponent = std::max(number == 0 ? kLeast : std::ilogb(number), kLeast);
+      const double places = std::nearbyint(std::ldexp(std::abs(number), kMantissa - exponent));
+      magnitude =
+          std::min(static_cast<int>(places) + ((exponent - kLeast) << kMantissa), kInfinity);
+    }
+    bits_ = static_cast<std::uint16_t>(magnitude | (std::signbit(number) ? 1 << 15 : 0));
+  }
+  operator double() const {
+    const int magnitude = bits_ & 0x7fff, field = magnitude >> kMantissa;
+    const int places = magnitude - (std::max(field, 1) - 1) * (1 << kMantissa);
+    if (field == (1 << (15 - kMantissa)) - 1)
+      return magnitude & ((1 << kMantissa) - 1) ? NAN : INFINITY;
+    const double size = std::ldexp(places, kLeast - kMantissa + std::max(field, 1) - 1);
+    return bits_ >> 15 ? -size : size;
+  }
+
+ private:
+  std::uint16_t bits_;
+};
+
 template <typename Real>
 Elements encodeAs(const std::vector<double>& numbers) {
   const std::vector<Real> values(numbers.begin(), numbers.end());
@@ -424,10 +452,14 @@ std::vector<double> decodeFrom(const Elements& elements) {
 }  // namespace
 
 Elements encode(moecclDataType_t datatype, const std::vector<double>& numbers) {
+  if (datatype == moecclFloat16) return encodeAs<Short<10, -14>>(numbers);
+  if (datatype == moecclBfloat16) return encodeAs<Short<7, -126>>(numbers);
   return datatype == moecclFloat64 ? encodeAs<double>(numbers) : encodeAs<float>(numbers);
 }
 
 std::vector<double> decode(moecclDataType_t datatype, const Elements& elements) {
+  if (datatype == moecclFloat16) return decodeFrom<Short<10, -14>>(elements);
+  if (datatype == moecclBfloat16) return decodeFrom<Short<7, -126>>(elements);
   return datatype == moecclFloat64 ? decodeFrom<double>(elements) : decodeFrom<float>(elements);
 }
 

@@ -56,7 +56,7 @@ struct Gradients {
 Gradients backward(const Layer& layer, const double* input, const double* outputGradient,
                    double auxiliaryLossScale, const Chance& chance = {});
 
-// Numbers as the library takes and gives them: float32 or float64.
+// Numbers as the library takes and gives them: float16, bfloat16, float32 or float64.
 using Elements = std::vector<std::byte>;
 Elements encode(moecclDataType_t datatype, const std::vector<double>& numbers);
 std::vector<double> decode(moecclDataType_t datatype, const Elements& elements);

@@ -1,5 +1,6 @@
 // One expert, or one shard of it: two matrix products with an activation between them, by BLAS.
-// Real: float or double.
+// Real: float, double, or one of
+// narrow.h, which is converted in blocks.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 
 #include "kernels/activation.h"
+#include "kernels/narrow.h"
 #include "moeccl/moeccl.h"
 
 namespace moeccl {
@@ -20,8 +22,10 @@ struct ExpertWeights {
   const Real* b2;  // [embedding]
 };
 
-// Numbers of workspace that expertForward needs, whatever the number of rows.
+// Numbers of workspace that expertForward needs, whatever the number of rows; and that it and
+// expertBackward need for narrow elements.
 std::int64_t expertWorkspace(std::int64_t hidden);
+std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden);
 
 // output = activation(input w1 + b1) w2 + b2, for `rows` rows of width `embedding`. output may be
 // input, but not overlap it otherwise. embedding and hidden from 1 to 2^31 - 1. BLAS uses as many
@@ -29,7 +33,7 @@ std::int64_t expertWorkspace(std::int64_t hidden);
 template <typename Real>
 void expertForward(Activation activation, const ExpertWeights<Real>& weights,
                    std::int64_t embedding, std::int64_t hidden, const Real* input,
-                   std::int64_t rows, std::span<Real> workspace, Real* output);
+                   std::int64_t rows, std::span<Wide<Real>> workspace, Real* output);
 
 // As ExpertWeights; null: not wanted.
 template <typename Real>
@@ -49,7 +53,7 @@ std::int64_t expertBackwardWorkspace(std::int64_t hidden);
 template <typename Real>
 void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
                     std::int64_t embedding, std::int64_t hidden, const Real* input,
-                    const Real* outputGradient, std::int64_t rows, std::span<Real> workspace,
+                    const Real* outputGradient, std::int64_t rows, std::span<Wide<Real>> workspace,
                     const ExpertGradients<Real>& gradients, Real* inputGradient);
 
 namespace cuda {

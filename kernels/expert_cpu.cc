@@ -46,14 +46,10 @@ void addToRows(std::int64_t rows, std::int64_t columns, const Real* terms, Real*
     for (std::int64_t i = 0; i < columns; ++i) values[i] += terms[i];
 }
 
-}  // namespace
-
-std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
-
 template <typename Real>
-void expertForward(Activation activation, const ExpertWeights<Real>& weights,
-                   std::int64_t embedding, std::int64_t hidden, const Real* input,
-                   std::int64_t rows, std::span<Real> workspace, Real* output) {
+void wideForward(Activation activation, const ExpertWeights<Real>& weights, std::int64_t embedding,
+                 std::int64_t hidden, const Real* input, std::int64_t rows,
+                 std::span<Real> workspace, Real* output) {
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - begin);
     Real* const result = output + begin * embedding;
@@ -64,13 +60,11 @@ void expertForward(Activation activation, const ExpertWeights<Real>& weights,
   }
 }
 
-std::int64_t expertBackwardWorkspace(std::int64_t hidden) { return 2 * kBlockRows * hidden; }
-
 template <typename Real>
-void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
-                    std::int64_t embedding, std::int64_t hidden, const Real* input,
-                    const Real* outputGradient, std::int64_t rows, std::span<Real> workspace,
-                    const ExpertGradients<Real>& gradients, Real* inputGradient) {
+void wideBackward(Activation activation, const ExpertWeights<Real>& weights, std::int64_t embedding,
+                  std::int64_t hidden, const Real* input, const Real* outputGradient,
+                  std::int64_t rows, std::span<Real> workspace,
+                  const ExpertGradients<Real>& gradients, Real* inputGradient) {
   Real* const inner = workspace.data();
   Real* const innerGradient = inner + kBlockRows * hidden;
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
@@ -89,15 +83,126 @@ void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
   }
 }
 
-template void expertForward(Activation, const ExpertWeights<float>&, std::int64_t, std::int64_t,
-                            const float*, std::int64_t, std::span<float>, float*);
-template void expertBackward(Activation, const ExpertWeights<float>&, std::int64_t, std::int64_t,
-                             const float*, const float*, std::int64_t, std::span<float>,
-                             const ExpertGradients<float>&, float*);
-template void expertForward(Activation, const ExpertWeights<double>&, std::int64_t, std::int64_t,
-                            const double*, std::int64_t, std::span<double>, double*);
-template void expertBackward(Activation, const ExpertWeights<double>&, std::int64_t, std::int64_t,
-                             const double*, const double*, std::int64_t, std::span<double>,
-                             const ExpertGradients<double>&, double*);
+// An expert of narrow elements in the workspace: its weights in float32, and their gradients.
+template <typename Real>
+class NarrowExpert {
+ public:
+  NarrowExpert(const ExpertWeights<Real>& weights, std::int64_t embedding, std::int64_t hidden,
+               std::span<float> workspace)
+      : embedding_(embedding), hidden_(hidden), left_(workspace.data()) {
+    const auto widened = [&](const Real* from, std::int64_t count) -> const float* {
+      if (from == nullptr) return nullptr;
+      float* const to = take(count);
+      widen(from, count, to);
+      return to;
+    };
+    weights_ = {widened(weights.w1, embedding * hidden), widened(weights.b1, hidden),
+                widened(weights.w2, hidden * embedding), widened(weights.b2, embedding)};
+    in_ = take(kBlockRows * embedding);
+    out_ = take(kBlockRows * embedding);
+    inner_ = {take(2 * kBlockRows * hidden), static_cast<std::size_t>(2 * kBlockRows * hidden)};
+  }
+
+  void forward(Activation activation, const Real* input, std::int64_t rows, Real* output) {
+    eachBlock(rows, [&](std::int64_t begin, std::int64_t count) {
+      widen(input + begin, count * embedding_, in_);
+      wideForward(activation, weights_, embedding_, hidden_, in_, count, inner_, in_);
+      narrow(in_, count * embedding_, output + begin);
+    });
+  }
+
+  void backward(Activation activation, const Real* input, const Real* outputGradient,
+                std::int64_t rows, const ExpertGradients<Real>& gradients, Real* inputGradient) {
+    const auto zeros = [&](Real* wanted, std::int64_t count) -> float* {
+      if (wanted == nullptr) return nullptr;
+      float* const sums = take(count);
+      std::fill_n(sums, count, 0.0f);
+      return sums;
+    };
+    const std::int64_t matrix = embedding_ * hidden_;
+    const ExpertGradients<float> sums = {zeros(gradients.w1, matrix), zeros(gradients.b1, hidden_),
+                                         zeros(gradients.w2, matrix),
+                                         zeros(gradients.b2, embedding_)};
+    eachBlock(rows, [&](std::int64_t begin, std::int64_t count) {
+      widen(input + begin, count * embedding_, in_);
+      widen(outputGradient + begin, count * embedding_, out_);
+      wideBackward(activation, weights_, embedding_, hidden_, in_, out_, count, inner_, sums, out_);
+      narrow(out_, count * embedding_, inputGradient + begin);
+    });
+    const auto add = [](const float* from, std::int64_t count, Real* to) {
+      if (to != nullptr) addNarrowed(from, count, to);
+    };
+    add(sums.w1, matrix, gradients.w1);
+    add(sums.b1, hidden_, gradients.b1);
+    add(sums.w2, matrix, gradients.w2);
+    add(sums.b2, embedding_, gradients.b2);
+  }
+
+ private:
+  float* take(std::int64_t count) {
+    left_ += count;
+    return left_ - count;
+  }
+  template <typename Function>
+  void eachBlock(std::int64_t rows, Function function) const {
+    for (std::int64_t begin = 0; begin < rows; begin += kBlockRows)
+      function(begin * embedding_, std::min(kBlockRows, rows - begin));
+  }
+
+  const std::int64_t embedding_, hidden_;
+  float* left_;
+  ExpertWeights<float> weights_{};
+  float *in_, *out_;
+  std::span<float> inner_;
+};
+
+}  // namespace
+
+std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
+
+std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden) {
+  const std::int64_t weights = 2 * embedding * hidden + hidden + embedding;
+  return 2 * (weights + kBlockRows * (embedding + hidden));
+}
+
+template <typename Real>
+void expertForward(Activation activation, const ExpertWeights<Real>& weights,
+                   std::int64_t embedding, std::int64_t hidden, const Real* input,
+                   std::int64_t rows, std::span<Wide<Real>> workspace, Real* output) {
+  if (rows == 0) return;
+  if constexpr (kIsNarrow<Real>)
+    NarrowExpert<Real>(weights, embedding, hidden, workspace)
+        .forward(activation, input, rows, output);
+  else
+    wideForward(activation, weights, embedding, hidden, input, rows, workspace, output);
+}
+
+std::int64_t expertBackwardWorkspace(std::int64_t hidden) { return 2 * kBlockRows * hidden; }
+
+template <typename Real>
+void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
+                    std::int64_t embedding, std::int64_t hidden, const Real* input,
+                    const Real* outputGradient, std::int64_t rows, std::span<Wide<Real>> workspace,
+                    const ExpertGradients<Real>& gradients, Real* inputGradient) {
+  if (rows == 0) return;
+  if constexpr (kIsNarrow<Real>)
+    NarrowExpert<Real>(weights, embedding, hidden, workspace)
+        .backward(activation, input, outputGradient, rows, gradients, inputGradient);
+  else
+    wideBackward(activation, weights, embedding, hidden, input, outputGradient, rows, workspace,
+                 gradients, inputGradient);
+}
+
+#define MOECCL_EXPERT(Real)                                                                        \
+  template void expertForward(Activation, const ExpertWeights<Real>&, std::int64_t, std::int64_t,  \
+                              const Real*, std::int64_t, std::span<Wide<Real>>, Real*);            \
+  template void expertBackward(Activation, const ExpertWeights<Real>&, std::int64_t, std::int64_t, \
+                               const Real*, const Real*, std::int64_t, std::span<Wide<Real>>,      \
+                               const ExpertGradients<Real>&, Real*);
+MOECCL_EXPERT(float)
+MOECCL_EXPERT(double)
+MOECCL_EXPERT(NarrowFloat16)
+MOECCL_EXPERT(NarrowBfloat16)
+#undef MOECCL_EXPERT
 
 }  // namespace moeccl

@@ -1,5 +1,6 @@
 // Moves tokens to the places of their experts and back. `rows` is a matrix of places: expert e has
-// its place s in row e * expertStride + s, each row one token wide. Real: float or double.
+// its place s in row e * expertStride + s, each row one token wide. Real: float, double, or one of
+// narrow.h. Sums are made in Wide<Real>.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 
 #include "kernels/device.h"
+#include "kernels/narrow.h"
 #include "moeccl/moeccl.h"
 
 namespace moeccl {
@@ -23,7 +25,7 @@ struct Choices {
 
 // Copies each token of input [tokens][embedding] to the places of its choices.
 template <typename Real>
-void scatterTokens(const Choices<Real>& choices, const Real* input, std::int64_t embedding,
+void scatterTokens(const Choices<Wide<Real>>& choices, const Real* input, std::int64_t embedding,
                    std::int64_t expertStride, Real* rows);
 
 // Zeroes the places that no token has: per capacity group and expert those from used
@@ -36,19 +38,19 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
 // output [tokens][embedding] = sum over a token's choices, in their order, of weight * row; a
 // dropped choice adds nothing.
 template <typename Real>
-void combineTokens(const Choices<Real>& choices, const Real* rows, std::int64_t embedding,
+void combineTokens(const Choices<Wide<Real>>& choices, const Real* rows, std::int64_t embedding,
                    std::int64_t expertStride, Real* output);
 
 // The gradient of scatterTokens: inputGradient [tokens][embedding] = the sum of rowGradients over
 // the places of a token's choices.
 template <typename Real>
-void scatterTokensBackward(const Choices<Real>& choices, const Real* rowGradients,
+void scatterTokensBackward(const Choices<Wide<Real>>& choices, const Real* rowGradients,
                            std::int64_t embedding, std::int64_t expertStride, Real* inputGradient);
 
 // The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in
 // places that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
 template <typename Real>
-void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
+void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
 
@@ -72,24 +74,30 @@ void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64
 
 // rows [listed][embedding]: each choice's token of input [tokens][embedding].
 template <typename Real>
-void gatherListed(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+void gatherListed(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                   const Real* input, std::int64_t embedding, Real* rows);
 
-// Adds weight * row to each choice's token of output [tokens][embedding].
+// Adds weight * row to each choice's token of output [tokens][embedding]; float or double.
 template <typename Real>
 void addListed(const Choices<Real>& choices, std::span<const std::int64_t> listed, const Real* rows,
                std::int64_t embedding, Real* output);
 
 // The gradient of gatherListed: adds each row to its choice's token of inputGradient
-// [tokens][embedding].
+// [tokens][embedding]; float or double.
 template <typename Real>
 void gatherListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
                           const Real* rowGradients, std::int64_t embedding, Real* inputGradient);
 
+// Both in one, a token's choices in their order, so that a sum is rounded once: adds weight * row,
+// or row itself, of those that have a position, row positions[at], and of no others (-1).
+template <typename Real>
+void addByToken(const Choices<Wide<Real>>& choices, const std::int64_t* positions, bool weighted,
+                const Real* rows, std::int64_t embedding, Real* output);
+
 // The gradients of addListed, of the same rows: sets rowGradients [listed][embedding], and
 // weightGradients [tokens][choices] of the choices listed.
 template <typename Real>
-void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+void addListedBackward(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
                        Real* rowGradients, Real* weightGradients);
 

@@ -7,18 +7,51 @@
 namespace moeccl {
 namespace {
 
+// output = the sum of what forEachTerm(add) adds, by add(weight, row), to what was there before if
+// `more`.
+template <typename Real, typename Terms>
+void sumRows(std::int64_t embedding, bool more, Terms forEachTerm, Real* output) {
+  constexpr std::int64_t kBlock = 64;
+  for (std::int64_t begin = 0; begin < embedding; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, embedding - begin);
+    Wide<Real> sums[kBlock] = {};
+    if (more) widen(output + begin, count, sums);
+    forEachTerm([&](Wide<Real> weight, const Real* row) {
+      for (std::int64_t m = 0; m < count; ++m) sums[m] += weight * widen(row[begin + m]);
+    });
+    narrow(sums, count, output + begin);
+  }
+}
+
+template <typename Real>
+Wide<Real> dot(std::int64_t embedding, const Real* a, const Real* b) {
+  if constexpr (!kIsNarrow<Real>) {
+    return blas::dot(embedding, a, b);
+  } else {
+    constexpr std::int64_t kLanes = 16;
+    float sums[kLanes] = {}, sum = 0;
+    std::int64_t m = 0;
+    for (; m + kLanes <= embedding; m += kLanes)
+      for (std::int64_t i = 0; i < kLanes; ++i) sums[i] += widen(a[m + i]) * widen(b[m + i]);
+    for (; m < embedding; ++m) sum += widen(a[m]) * widen(b[m]);
+    for (const float lane : sums) sum += lane;
+    return sum;
+  }
+}
+
 // The gradients of weight * row; returns the weight's.
 template <typename Real>
-Real backwardOfWeighted(Real weight, const Real* row, const Real* outputGradient,
+Real backwardOfWeighted(Wide<Real> weight, const Real* row, const Real* outputGradient,
                         std::int64_t embedding, Real* rowGradient) {
-  for (std::int64_t m = 0; m < embedding; ++m) rowGradient[m] = weight * outputGradient[m];
-  return blas::dot(embedding, row, outputGradient);
+  for (std::int64_t m = 0; m < embedding; ++m)
+    rowGradient[m] = narrowed<Real>(weight * widen(outputGradient[m]));
+  return narrowed<Real>(dot(embedding, row, outputGradient));
 }
 
 }  // namespace
 
 template <typename Real>
-void scatterTokens(const Choices<Real>& choices, const Real* input, std::int64_t embedding,
+void scatterTokens(const Choices<Wide<Real>>& choices, const Real* input, std::int64_t embedding,
                    std::int64_t expertStride, Real* rows) {
   for (std::int64_t token = 0; token < choices.tokens; ++token)
     for (std::int32_t c = 0; c < choices.choices; ++c) {
@@ -37,51 +70,50 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t count = used[group * experts + expert];
       const std::int64_t row = expert * expertStride + group * groupSlots + count;
-      std::fill_n(rows + row * embedding, (groupSlots - count) * embedding, Real{0});
+      std::fill_n(rows + row * embedding, (groupSlots - count) * embedding, Real{});
     }
 }
 
 template <typename Real>
-void combineTokens(const Choices<Real>& choices, const Real* rows, std::int64_t embedding,
+void combineTokens(const Choices<Wide<Real>>& choices, const Real* rows, std::int64_t embedding,
                    std::int64_t expertStride, Real* output) {
   for (std::int64_t token = 0; token < choices.tokens; ++token) {
-    Real* const sum = output + token * embedding;
-    std::fill_n(sum, embedding, Real{0});
-    for (std::int32_t c = 0; c < choices.choices; ++c) {
-      const std::int64_t at = token * choices.choices + c;
-      if (choices.slots[at] < 0) continue;
-      const Real weight = choices.weights[at];
-      const Real* const row =
-          rows + (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
-      for (std::int64_t m = 0; m < embedding; ++m) sum[m] += weight * row[m];
-    }
+    const auto terms = [&](auto add) {
+      for (std::int32_t c = 0; c < choices.choices; ++c) {
+        const std::int64_t at = token * choices.choices + c;
+        if (choices.slots[at] < 0) continue;
+        const std::int64_t row = choices.experts[at] * expertStride + choices.slots[at];
+        add(choices.weights[at], rows + row * embedding);
+      }
+    };
+    sumRows(embedding, false, terms, output + token * embedding);
   }
 }
 
 template <typename Real>
-void scatterTokensBackward(const Choices<Real>& choices, const Real* rowGradients,
+void scatterTokensBackward(const Choices<Wide<Real>>& choices, const Real* rowGradients,
                            std::int64_t embedding, std::int64_t expertStride, Real* inputGradient) {
   for (std::int64_t token = 0; token < choices.tokens; ++token) {
-    Real* const sum = inputGradient + token * embedding;
-    std::fill_n(sum, embedding, Real{0});
-    for (std::int32_t c = 0; c < choices.choices; ++c) {
-      const std::int64_t at = token * choices.choices + c;
-      if (choices.slots[at] < 0) continue;
-      const Real* const row =
-          rowGradients + (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
-      for (std::int64_t m = 0; m < embedding; ++m) sum[m] += row[m];
-    }
+    const auto terms = [&](auto add) {
+      for (std::int32_t c = 0; c < choices.choices; ++c) {
+        const std::int64_t at = token * choices.choices + c;
+        if (choices.slots[at] < 0) continue;
+        const std::int64_t row = choices.experts[at] * expertStride + choices.slots[at];
+        add(1, rowGradients + row * embedding);
+      }
+    };
+    sumRows(embedding, false, terms, inputGradient + token * embedding);
   }
 }
 
 template <typename Real>
-void combineTokensBackward(const Choices<Real>& choices, const Real* rows,
+void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients) {
   for (std::int64_t token = 0; token < choices.tokens; ++token)
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
-      weightGradients[at] = 0;
+      weightGradients[at] = Real{};
       if (choices.slots[at] < 0) continue;
       const std::int64_t element =
           (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
@@ -107,7 +139,7 @@ void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64
 }
 
 template <typename Real>
-void gatherListed(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+void gatherListed(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                   const Real* input, std::int64_t embedding, Real* rows) {
   for (std::int64_t at : listed) {
     std::copy_n(input + at / choices.choices * embedding, embedding, rows);
@@ -137,7 +169,7 @@ void gatherListedBackward(const Choices<Real>& choices, std::span<const std::int
 }
 
 template <typename Real>
-void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_t> listed,
+void addListedBackward(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
                        Real* rowGradients, Real* weightGradients) {
   for (std::int64_t at : listed) {
@@ -149,43 +181,53 @@ void addListedBackward(const Choices<Real>& choices, std::span<const std::int64_
   }
 }
 
-template void scatterTokens(const Choices<float>&, const float*, std::int64_t, std::int64_t,
-                            float*);
-template void clearUnused(const std::int64_t*, std::int64_t, std::int32_t, std::int64_t,
-                          std::int64_t, std::int64_t, float*);
-template void combineTokens(const Choices<float>&, const float*, std::int64_t, std::int64_t,
-                            float*);
-template void scatterTokensBackward(const Choices<float>&, const float*, std::int64_t, std::int64_t,
-                                    float*);
-template void combineTokensBackward(const Choices<float>&, const float*, const float*, std::int64_t,
-                                    std::int64_t, float*, float*);
-template void listByExpert(const Choices<float>&, std::int32_t, std::int64_t*, std::int64_t*);
-template void gatherListed(const Choices<float>&, std::span<const std::int64_t>, const float*,
-                           std::int64_t, float*);
-template void addListed(const Choices<float>&, std::span<const std::int64_t>, const float*,
-                        std::int64_t, float*);
-template void gatherListedBackward(const Choices<float>&, std::span<const std::int64_t>,
-                                   const float*, std::int64_t, float*);
-template void addListedBackward(const Choices<float>&, std::span<const std::int64_t>, const float*,
-                                const float*, std::int64_t, float*, float*);
-template void scatterTokens(const Choices<double>&, const double*, std::int64_t, std::int64_t,
-                            double*);
-template void clearUnused(const std::int64_t*, std::int64_t, std::int32_t, std::int64_t,
-                          std::int64_t, std::int64_t, double*);
-template void combineTokens(const Choices<double>&, const double*, std::int64_t, std::int64_t,
-                            double*);
-template void scatterTokensBackward(const Choices<double>&, const double*, std::int64_t,
-                                    std::int64_t, double*);
-template void combineTokensBackward(const Choices<double>&, const double*, const double*,
-                                    std::int64_t, std::int64_t, double*, double*);
-template void listByExpert(const Choices<double>&, std::int32_t, std::int64_t*, std::int64_t*);
-template void gatherListed(const Choices<double>&, std::span<const std::int64_t>, const double*,
-                           std::int64_t, double*);
-template void addListed(const Choices<double>&, std::span<const std::int64_t>, const double*,
-                        std::int64_t, double*);
-template void gatherListedBackward(const Choices<double>&, std::span<const std::int64_t>,
-                                   const double*, std::int64_t, double*);
-template void addListedBackward(const Choices<double>&, std::span<const std::int64_t>,
-                                const double*, const double*, std::int64_t, double*, double*);
+template <typename Real>
+void addByToken(const Choices<Wide<Real>>& choices, const std::int64_t* positions, bool weighted,
+                const Real* rows, std::int64_t embedding, Real* output) {
+  for (std::int64_t token = 0; token < choices.tokens; ++token) {
+    const std::int64_t* const own = positions + token * choices.choices;
+    if (std::all_of(own, own + choices.choices, [](std::int64_t at) { return at < 0; })) continue;
+    const auto terms = [&](auto add) {
+      for (std::int32_t c = 0; c < choices.choices; ++c)
+        if (own[c] >= 0)
+          add(weighted ? choices.weights[token * choices.choices + c] : 1,
+              rows + own[c] * embedding);
+    };
+    sumRows(embedding, true, terms, output + token * embedding);
+  }
+}
+
+#define MOECCL_PERMUTE(Real)                                                                       \
+  template void scatterTokens(const Choices<Wide<Real>>&, const Real*, std::int64_t, std::int64_t, \
+                              Real*);                                                              \
+  template void clearUnused(const std::int64_t*, std::int64_t, std::int32_t, std::int64_t,         \
+                            std::int64_t, std::int64_t, Real*);                                    \
+  template void combineTokens(const Choices<Wide<Real>>&, const Real*, std::int64_t, std::int64_t, \
+                              Real*);                                                              \
+  template void scatterTokensBackward(const Choices<Wide<Real>>&, const Real*, std::int64_t,       \
+                                      std::int64_t, Real*);                                        \
+  template void combineTokensBackward(const Choices<Wide<Real>>&, const Real*, const Real*,        \
+                                      std::int64_t, std::int64_t, Real*, Real*);                   \
+  template void gatherListed(const Choices<Wide<Real>>&, std::span<const std::int64_t>,            \
+                             const Real*, std::int64_t, Real*);                                    \
+  template void addListedBackward(const Choices<Wide<Real>>&, std::span<const std::int64_t>,       \
+                                  const Real*, const Real*, std::int64_t, Real*, Real*);           \
+  template void addByToken(const Choices<Wide<Real>>&, const std::int64_t*, bool, const Real*,     \
+                           std::int64_t, Real*);
+MOECCL_PERMUTE(float)
+MOECCL_PERMUTE(double)
+MOECCL_PERMUTE(NarrowFloat16)
+MOECCL_PERMUTE(NarrowBfloat16)
+#undef MOECCL_PERMUTE
+
+#define MOECCL_LISTS(Real)                                                                      \
+  template void listByExpert(const Choices<Real>&, std::int32_t, std::int64_t*, std::int64_t*); \
+  template void addListed(const Choices<Real>&, std::span<const std::int64_t>, const Real*,     \
+                          std::int64_t, Real*);                                                 \
+  template void gatherListedBackward(const Choices<Real>&, std::span<const std::int64_t>,       \
+                                     const Real*, std::int64_t, Real*);
+MOECCL_LISTS(float)
+MOECCL_LISTS(double)
+#undef MOECCL_LISTS
 
 }  // namespace moeccl

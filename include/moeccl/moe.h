@@ -140,10 +140,12 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64; on GPUs
-                                       Float32 */
-  moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
-                                       PPMoE) overrides it */
+  /* Of tokens and weights: moecclFloat32, Float64, Float16 or Bfloat16; on GPUs Float32. Those of
+   * 16 bits are computed with in float32, and rounded where they are stored: rows, results of
+   * experts, each token's sum (under PPMoE after each expert), and what is added to a gradient. */
+  moecclDataType_t datatype;
+  moecclSchedule_t schedule; /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
+                                PPMoE) overrides it */
   /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in elements of
    * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it),
    * what its experts were given, and what came back:

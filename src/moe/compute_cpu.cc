@@ -40,9 +40,7 @@ class CpuCompute final : public Compute {
  public:
   explicit CpuCompute(const LayerShape& shape)
       : Compute(shape),
-        workspace_(static_cast<std::size_t>(
-            shape.training ? expertBackwardWorkspace(std::max(shape.localHidden, shape.residual))
-                           : expertWorkspace(std::max(shape.localHidden, shape.residual)))),
+        workspace_(static_cast<std::size_t>(workspaceOf(shape))),
         gate_(shape.gate) {}
 
   bool onStreams() const override { return false; }
@@ -76,7 +74,8 @@ class CpuCompute final : public Compute {
   void add(void* to, const void* from, std::int64_t count, moecclStream_t) override {
     Real* const sum = static_cast<Real*>(to);
     const Real* const summand = static_cast<const Real*>(from);
-    for (std::int64_t i = 0; i < count; ++i) sum[i] += summand[i];
+    for (std::int64_t i = 0; i < count; ++i)
+      sum[i] = narrowed<Real>(widen(sum[i]) + widen(summand[i]));
   }
   void transpose(void* to, const void* from, std::int64_t outer, std::int64_t inner,
                  std::int64_t block, std::int64_t distance, moecclStream_t) override {
@@ -143,6 +142,11 @@ class CpuCompute final : public Compute {
   }
 
  private:
+  static std::int64_t workspaceOf(const LayerShape& shape) {
+    const std::int64_t hidden = std::max(shape.localHidden, shape.residual);
+    if (kIsNarrow<Real>) return narrowExpertWorkspace(shape.embedding, hidden);
+    return shape.training ? expertBackwardWorkspace(hidden) : expertWorkspace(hidden);
+  }
   std::int64_t matrix() const { return shape().embedding * shape().localHidden; }
 
   // Calls function(expert, first element, rows).
@@ -171,15 +175,23 @@ class CpuCompute final : public Compute {
             of(expert, all.w2, matrix()), of(expert, all.b2, shape().embedding)};
   }
 
-  std::vector<Real> workspace_;     // of experts
+  std::vector<Wide<Real>> workspace_;  // of experts
   const gates::Gate<double> gate_;  // knows the loss, which does not depend on the layer's datatype
 };
 
 }  // namespace
 
 std::unique_ptr<Compute> cpuCompute(const LayerShape& shape) {
-  if (shape.datatype == moecclFloat64) return std::make_unique<CpuCompute<double>>(shape);
-  return std::make_unique<CpuCompute<float>>(shape);
+  switch (shape.datatype) {
+    case moecclFloat64:
+      return std::make_unique<CpuCompute<double>>(shape);
+    case moecclFloat16:
+      return std::make_unique<CpuCompute<NarrowFloat16>>(shape);
+    case moecclBfloat16:
+      return std::make_unique<CpuCompute<NarrowBfloat16>>(shape);
+    default:
+      return std::make_unique<CpuCompute<float>>(shape);
+  }
 }
 
 }  // namespace moeccl

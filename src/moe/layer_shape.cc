@@ -46,6 +46,21 @@ void checkDropless(const moecclMoeConfig_t& config) {
         "places");
 }
 
+// 0: layers do not have it.
+std::int64_t elementBytesOf(moecclDataType_t datatype) {
+  switch (datatype) {
+    case moecclFloat64:
+      return 8;
+    case moecclFloat32:
+      return 4;
+    case moecclFloat16:
+    case moecclBfloat16:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
 void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
   requireRange("tokens", config.tokens, 0, std::numeric_limits<std::int64_t>::max());
   requireRange("embedding", config.embedding, 1, kLargestInt);
@@ -72,9 +87,11 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
            "it must be moecclMoeGelu or moecclMoeRelu");
   if (config.training != 0 && config.training != 1)
     refuse("training", config.training, "it must be 0 or 1");
-  if (config.datatype != moecclFloat32 && config.datatype != moecclFloat64)
+  if (elementBytesOf(config.datatype) == 0)
     refuse("datatype", static_cast<int>(config.datatype),
-           "it must be moecclFloat32 (7) or moecclFloat64 (8)");
+           "it must be moecclFloat32 (7), moecclFloat64 (8), moecclFloat16 (" +
+               std::to_string(moecclFloat16) + ") or moecclBfloat16 (" +
+               std::to_string(moecclBfloat16) + ")");
 }
 
 // ceil(k f B L / E), where what is within rounding error of a whole number counts as that number.
@@ -162,7 +179,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.seed = config.seed;
   shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
   shape.datatype = config.datatype;
-  shape.elementBytes = config.datatype == moecclFloat64 ? 8 : 4;
+  shape.elementBytes = elementBytesOf(config.datatype);
   shape.grid = grid;
   shape.training = config.training != 0;
   shape.localExperts = config.experts / grid.nEp;

@@ -18,9 +18,19 @@ Real* written(void* elements) {
   return static_cast<Real*>(elements);
 }
 
+// Tokens that are converted together.
+constexpr std::int64_t kBlockTokens = 256;
+
 template <typename Real>
-gates::Parameters<Real> parametersOf(const GateWeights& gate) {
-  return {read<Real>(gate.gate), read<Real>(gate.noise), gate.bias};
+const Wide<Real>* widened(const void* from, std::int64_t count, std::vector<Wide<Real>>& to) {
+  if constexpr (!kIsNarrow<Real>) {
+    return read<Real>(from);
+  } else {
+    if (from == nullptr) return nullptr;
+    to.resize(static_cast<std::size_t>(count));
+    widen(read<Real>(from), count, to.data());
+    return to.data();
+  }
 }
 
 }  // namespace
@@ -71,7 +81,7 @@ void CpuRouter<Real>::routeGiven(const std::int32_t* experts, const void* weight
                                  moecclStream_t) {
   begin(0, std::nullopt);
   std::copy_n(experts, count * shape_.choices, chosen_.data());
-  std::copy_n(read<Real>(weights), count * shape_.choices, weights_.data());
+  widen(read<Real>(weights), count * shape_.choices, weights_.data());
   tokens_ = count;
   place(groups, sums);
 }
@@ -87,11 +97,18 @@ template <typename Real>
 void CpuRouter<Real>::gateMore(const GateWeights& gate, const Real* input, std::int64_t count,
                                double* sums) {
   const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
-  gate_.forward(
-      parametersOf<Real>(gate), {input, count, firstToken_ + tokens_, draw_},
-      {logits_.data() + (keeps_ ? tokens_ * perToken : 0),
-       chosen_.data() + tokens_ * shape_.choices, weights_.data() + tokens_ * shape_.choices},
-      sums);
+  const auto parameters = this->parameters(gate);
+  const std::int64_t most = kIsNarrow<Real> ? kBlockTokens : std::max<std::int64_t>(count, 1);
+  for (std::int64_t begin = 0; begin < count; begin += most) {
+    const std::int64_t tokens = std::min(most, count - begin), at = tokens_ + begin;
+    gate_.forward(
+        parameters,
+        {widened<Real>(input + begin * shape_.embedding, tokens * shape_.embedding, block_), tokens,
+         firstToken_ + at, draw_},
+        {logits_.data() + (keeps_ ? at : begin) * perToken, chosen_.data() + at * shape_.choices,
+         weights_.data() + at * shape_.choices},
+        sums);
+  }
   if (keeps_)
     std::copy_n(input, count * shape_.embedding, input_.data() + tokens_ * shape_.embedding);
   tokens_ += count;
@@ -139,13 +156,59 @@ void CpuRouter<Real>::scatterBackward(const void* rowGradients, std::int64_t exp
 }
 
 template <typename Real>
+gates::Parameters<Wide<Real>> CpuRouter<Real>::parameters(const GateWeights& gate) {
+  const std::int64_t size = shape_.embedding * shape_.experts;
+  return {widened<Real>(gate.gate, size, wideGate_), widened<Real>(gate.noise, size, wideNoise_),
+          gate.bias};
+}
+
+template <typename Real>
 void CpuRouter<Real>::gateBackward(const GateWeights& gate, const void* weightGradients,
                                    const double* sumGradients, const GateGradients& gradients,
                                    void* inputGradient, moecclStream_t) {
-  gate_.backward(parametersOf<Real>(gate), {input_.data(), tokens_, firstToken_, draw_},
-                 logits_.data(), chosen_.data(), read<Real>(weightGradients), sumGradients,
-                 {written<Real>(gradients.gate), written<Real>(gradients.noise),
-                  written<Real>(inputGradient)});
+  const auto parameters = this->parameters(gate);
+  if constexpr (!kIsNarrow<Real>) {
+    gate_.backward(parameters, {input_.data(), tokens_, firstToken_, draw_}, logits_.data(),
+                   chosen_.data(), read<Real>(weightGradients), sumGradients,
+                   {written<Real>(gradients.gate), written<Real>(gradients.noise),
+                    written<Real>(inputGradient)});
+  } else {
+    const std::int64_t embedding = shape_.embedding, size = embedding * shape_.experts;
+    const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
+    const float* const ofWeights =
+        widened<Real>(weightGradients, tokens_ * shape_.choices, weightGradients_);
+    const auto sums = [&](void* wanted, std::vector<float>& all) {
+      if (wanted == nullptr) return static_cast<float*>(nullptr);
+      all.assign(static_cast<std::size_t>(size), 0);
+      return all.data();
+    };
+    float* const ofGate = sums(gradients.gate, gateSums_);
+    float* const ofNoise = sums(gradients.noise, noiseSums_);
+    for (std::int64_t begin = 0; begin < tokens_; begin += kBlockTokens) {
+      const std::int64_t count = std::min(kBlockTokens, tokens_ - begin);
+      Real* const gradient = written<Real>(inputGradient) + begin * embedding;
+      widened<Real>(gradient, count * embedding, gradientBlock_);
+      gate_.backward(parameters,
+                     {widened<Real>(input_.data() + begin * embedding, count * embedding, block_),
+                      count, firstToken_ + begin, draw_},
+                     logits_.data() + begin * perToken, chosen_.data() + begin * shape_.choices,
+                     ofWeights + begin * shape_.choices, sumGradients,
+                     {ofGate, ofNoise, gradientBlock_.data()});
+      narrow(gradientBlock_.data(), count * embedding, gradient);
+    }
+    if (ofGate != nullptr) addNarrowed(ofGate, size, written<Real>(gradients.gate));
+    if (ofNoise != nullptr) addNarrowed(ofNoise, size, written<Real>(gradients.noise));
+  }
+}
+
+template <typename Real>
+void CpuRouter<Real>::addListedByToken(Listed listed, bool weighted, const void* rows,
+                                       void* output) {
+  positions_.assign(listed_.size(), -1);
+  for (std::int64_t i = 0; i < listed.count; ++i)
+    positions_[static_cast<std::size_t>(listed_[static_cast<std::size_t>(listed.begin + i)])] = i;
+  addByToken(choices(), positions_.data(), weighted, read<Real>(rows), shape_.embedding,
+             written<Real>(output));
 }
 
 template <typename Real>
@@ -164,7 +227,11 @@ void CpuRouter<Real>::gather(Listed listed, const void* input, void* rows, moecc
 
 template <typename Real>
 void CpuRouter<Real>::add(Listed listed, const void* rows, void* output, moecclStream_t) {
-  addListed(choices(), indices(listed), read<Real>(rows), shape_.embedding, written<Real>(output));
+  if constexpr (kIsNarrow<Real>)
+    addListedByToken(listed, true, rows, output);
+  else
+    addListed(choices(), indices(listed), read<Real>(rows), shape_.embedding,
+              written<Real>(output));
 }
 
 template <typename Real>
@@ -177,11 +244,16 @@ void CpuRouter<Real>::addBackward(Listed listed, const void* rows, const void* o
 template <typename Real>
 void CpuRouter<Real>::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                                      moecclStream_t) {
-  gatherListedBackward(choices(), indices(listed), read<Real>(rowGradients), shape_.embedding,
-                       written<Real>(inputGradient));
+  if constexpr (kIsNarrow<Real>)
+    addListedByToken(listed, false, rowGradients, inputGradient);
+  else
+    gatherListedBackward(choices(), indices(listed), read<Real>(rowGradients), shape_.embedding,
+                         written<Real>(inputGradient));
 }
 
 template class CpuRouter<float>;
 template class CpuRouter<double>;
+template class CpuRouter<NarrowFloat16>;
+template class CpuRouter<NarrowBfloat16>;
 
 }  // namespace moeccl

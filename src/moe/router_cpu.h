@@ -1,9 +1,11 @@
-// The router on host memory. Real: float or double.
+// The router on host memory. Real: float, double, or an element of kernels/narrow.h; gates compute
+// in Wide<Real>.
 #pragma once
 
 #include <vector>
 
 #include "kernels/gates/gate.h"
+#include "kernels/narrow.h"
 #include "kernels/permute.h"
 #include "src/moe/router.h"
 
@@ -49,9 +51,11 @@ class CpuRouter final : public Router {
   // Gives places in `groups` capacity groups to what has been gated, and adds those given to
   // `sums`.
   void place(std::int64_t groups, double* sums);
+  gates::Parameters<Wide<Real>> parameters(const GateWeights& gate);
+  void addListedByToken(Listed listed, bool weighted, const void* rows, void* output);
   void clearUnusedPlaces(std::int64_t expertStride, Real* rows) const;
 
-  Choices<Real> choices() const {
+  Choices<Wide<Real>> choices() const {
     return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
   }
   std::span<const std::int64_t> indices(Listed listed) const {
@@ -60,16 +64,21 @@ class CpuRouter final : public Router {
 
   const LayerShape shape_;
   const bool keeps_;
-  gates::Gate<Real> gate_;
+  gates::Gate<Wide<Real>> gate_;
   std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
   std::optional<gates::Draw> draw_;
   std::vector<double> logits_;        // [tokens][logitsPerToken], or of one part if not kept
   std::vector<std::int32_t> chosen_;  // [tokens][choices], as are weights and slots
-  std::vector<Real> weights_;
+  std::vector<Wide<Real>> weights_;
   std::vector<std::int64_t> slots_;
   std::vector<std::int64_t> used_;             // [groups][experts]
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them, once that is asked for
   std::vector<Real> input_;                    // [tokens][embedding]
+  // Of narrow elements alone: the gate's matrices and their gradients, a block of tokens and of
+  // their gradients, the gradients of weights, and where in a list each choice is.
+  std::vector<Wide<Real>> wideGate_, wideNoise_, gateSums_, noiseSums_;
+  std::vector<Wide<Real>> block_, gradientBlock_, weightGradients_;
+  std::vector<std::int64_t> positions_;
 };
 
 }  // namespace moeccl

@@ -12,6 +12,7 @@ TEST_P(Layers, ComputeTheReferenceUnderEverySchedule) { expectAllSchedules(GetPa
 
 const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
 INSTANTIATE_TEST_SUITE_P(Table, Layers, testing::ValuesIn(layers()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Narrow, Layers, testing::ValuesIn(narrowProblems()), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Hard, Layers, testing::ValuesIn(hardProblems()), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Slow, Layers, testing::ValuesIn(layersOnAllGrids()), nameOfLayer);
 

@@ -15,6 +15,11 @@ namespace {
 using moe_reference::Layer;
 using moe_reference::Result;
 
+// The same as the datatype has them.
+std::vector<double> storable(moecclDataType_t datatype, const std::vector<double>& numbers) {
+  return moe_reference::decode(datatype, moe_reference::encode(datatype, numbers));
+}
+
 class Source {
  public:
   Source(unsigned seed, moecclDataType_t datatype) : random_(seed), datatype_(datatype) {}
@@ -38,7 +43,7 @@ class Source {
   std::vector<double> filled(std::int64_t count, Draw draw) {
     std::vector<double> values(count);
     for (double& value : values) value = draw();
-    return values;
+    return storable(datatype_, values);
   }
   std::mt19937 random_;
   moecclDataType_t datatype_;
@@ -104,8 +109,7 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.gate = problem.data == Tokens::tied ? source.whole(gate) : source.uniform(gate);
   for (std::int64_t m = 0; m < problem.embedding && problem.hotGate != 0; ++m)
     layer.gate[m * problem.experts + 1] += problem.hotGate;
-  if (problem.datatype == moecclFloat32)
-    for (double& number : layer.gate) number = static_cast<float>(number);
+  layer.gate = storable(problem.datatype, layer.gate);
   setGate(problem, layer, source);
   const std::int64_t weights = problem.experts * problem.embedding * problem.hidden;
   if (problem.probe) {
@@ -186,12 +190,23 @@ std::string Problem::text() const {
           : data == Tokens::repeated ? ", repeated tokens"
                                      : ", tied tokens")
       << (activation == moecclMoeGelu ? ", gelu" : ", relu") << (biases ? "" : ", no biases")
-      << (hotGate != 0 ? ", a hot expert" : "") << (training ? ", training" : "")
-      << (datatype == moecclFloat64 ? ", float64" : "") << ", seed " << seed;
+      << (hotGate != 0 ? ", a hot expert" : "") << (training ? ", training" : "") << ", datatype "
+      << datatype << ", seed " << seed;
   return out.str();
 }
 
-double toleranceOf(moecclDataType_t datatype) { return datatype == moecclFloat64 ? 1e-12 : 1e-5; }
+double toleranceOf(moecclDataType_t datatype) {
+  switch (datatype) {
+    case moecclFloat64:
+      return 1e-12;
+    case moecclFloat16:
+      return 0x1p-8;
+    case moecclBfloat16:
+      return 0x1p-5;
+    default:
+      return 1e-5;
+  }
+}
 
 moe_reference::Chance chanceOf(const Problem& problem, int batch) {
   moe_reference::Chance chance;

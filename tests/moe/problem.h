@@ -62,7 +62,8 @@ std::vector<Problem> layers();
 // on larger ones.
 std::vector<Problem> layersOnAllGrids();
 
-// How far from the reference a result may be, as moe_reference::largestError.
+// How far from the reference, which computes in float64, a result may be, as
+// moe_reference::largestError.
 double toleranceOf(moecclDataType_t datatype);
 
 // What is random about a batch in training.
@@ -71,6 +72,8 @@ moe_reference::Chance chanceOf(const Problem& problem, int batch);
 // MP groups of two that cross the ESP groups of three.
 Problem six(const std::string& name);
 
+// Elements of 16 bits through every gate, with and without capacity and residual branch.
+std::vector<Problem> narrowProblems();
 // Capacities, choices and batches at their limits, on that grid and on one whose MP group has all
 // ranks, and hardly any tokens on several grids.
 std::vector<Problem> hardProblems();

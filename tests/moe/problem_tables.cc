@@ -238,6 +238,28 @@ std::vector<Problem> hardProblems() {
   return problems;
 }
 
+std::vector<Problem> narrowProblems() {
+  std::vector<Problem> all;
+  for (const moecclDataType_t datatype : {moecclFloat16, moecclBfloat16})
+    for (const moecclGridShape_t& grid : {moecclGridShape_t{2, 2, 3, moecclOrderEspEp},
+                                          {6, 3, 2, moecclOrderEpEsp},
+                                          {1, 1, 1, moecclOrderEspEp}})
+      for (int gate = 0; gate < moecclNumGates; ++gate) {
+        Problem& problem = all.emplace_back(six("16 bits"));
+        problem.seed = static_cast<unsigned>(all.size());
+        problem.datatype = datatype;
+        problem.grid = grid;
+        problem.gate = static_cast<moecclMoeGate_t>(gate);
+        if (problem.gate == moecclGateSwitch) problem.choices = 1;
+        problem.tokens = 300 / (1 + grid.nMp);  // more than are converted at a time, and few
+        problem.training = true;
+        problem.residual = gate % 2 == 0 ? 5 : 0;
+        problem.capacityGroups = grid.nMp;
+        problem.dropless = gate % 3 == 0 && problem.gate != moecclGateExpertChoice;
+      }
+  return all;
+}
+
 std::vector<Problem> chunkedProblems() {
   const moecclGridShape_t grids[] = {
       {1, 1, 1, kEsp}, {1, 2, 2, kEsp}, {2, 2, 3, kEp}, {4, 2, 2, kEsp}};
