@@ -109,6 +109,7 @@ if [[ $preflight ]]; then
   exit 77
 fi
 [[ $nvcc ]] || { say_found && skip "there is no nvcc"; }
+[[ $gpu || $build_only ]] || { say_found && skip "there is no GPU; --build-only builds all the same"; }
 # shellcheck source=tests/gpu/parts.sh
 source tests/gpu/parts.sh
 # wants WHAT: whether --only leaves it in.

@@ -32,9 +32,10 @@ on_path=$(command -v nvcc)
 find_in toolkit "compiler" bin/nvcc "${on_path:+$(dirname "$(dirname "$(readlink -f "$on_path")")")}" \
   /usr/local/cuda /usr/local/cuda-* "${wheels[@]}"
 nvcc=${toolkit:+$toolkit/bin/nvcc}
-if [[ -z $arch ]]; then
-  if nvidia-smi -L >/dev/null 2>&1; then arch=native; else arch=sm_90; fi
-fi
+# Containers may have GPUs and no nvidia-smi.
+if gpu=$(nvidia-smi -L 2>/dev/null); then gpu=$(head -1 <<<"$gpu"); else gpu=$(compgen -G '/dev/nvidia[0-9]*' | head -1); fi
+[[ $arch ]] || arch=${gpu:+native}
+: "${arch:=sm_90}"
 find_in cudart_place "CUDA runtime" include/cuda_runtime.h "$toolkit" "${wheels[@]}"
 find_in cublas_place "cuBLAS" include/cublas_v2.h "$toolkit" /usr "${wheels[@]}"
 if [[ $nccl ]]; then
@@ -66,10 +67,10 @@ has nlohmann-json nlohmann/json.hpp && json=1 || json=
 # moeccl-perf and moeccl-fit need no more than headers beside the library.
 tools=()
 has CLI11 CLI/CLI.hpp && [[ $json && $nccl ]] && tools=(moeccl-perf moeccl-fit)
-if nvidia-smi -L >/dev/null 2>&1; then
-  found+=("GPU: $(nvidia-smi -L | head -1)")
+if [[ $gpu ]]; then
+  found+=("GPU: $gpu")
 else
-  missing+=("GPU: nvidia-smi lists none")
+  missing+=("GPU: nvidia-smi lists none, and there is no /dev/nvidia0")
 fi
 if python3 -c "import torch" 2>/dev/null; then
   found+=("PyTorch: Python has it")

@@ -71,6 +71,20 @@ class RunGpu(unittest.TestCase):
         self.assertRegex(text, f"missing  cuBLAS: no include/cublas_v2.h in {self.fake.resolve()}, /usr, .*{wheel}")
         self.assertRegex(text, "missing  CLI11: no CLI/CLI.hpp in where the compiler looks")
 
+    @unittest.skipIf(list(pathlib.Path("/dev").glob("nvidia[0-9]*")), "there is a GPU")
+    def test_without_a_gpu_nothing_is_built_and_nothing_fails(self):
+        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+        for options in ([], ["--budget", "500"], ["--bench"]):
+            code, text = self.run_gpu(*options)
+            self.assertEqual(code, 77, text)
+            self.assertIn("missing  GPU: nvidia-smi lists none", text)
+            self.assertIn("there is no GPU", text)
+            self.assertTrue(text.endswith("\n0 passed, 0 failed, 1 skipped\n"), text)
+        self.assertFalse((self.build / "kernels_gpu").exists())
+        code, text = self.run_gpu("--build-only")
+        self.assertEqual(code, 0, text)
+        self.assertTrue((self.build / "kernels_gpu").exists())
+
     def test_counts_are_added_up(self):
         code, text = self.run_gpu("--no-sanitizer", "--nodes", "1", "--nodes", "1+2")
         self.assertEqual(code, 0, text)
