@@ -117,13 +117,13 @@ bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
   }
 }
 
-NcclRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
-  for (const CachedRun& cached : runs_)
-    if (cached.choice == choice) return *cached.run;
+GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
+  for (CachedRun& cached : runs_)
+    if (cached.choice == choice) return cached;
   std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
   requireServed(choice, plan->plan());
   runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
-  return *runs_.back().run;
+  return runs_.back();
 }
 
 // On the first lane, in one group.
@@ -178,7 +178,8 @@ void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* st
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
   if (!call.isCollective()) return enqueueMessages(call, stream);
-  NcclRun& run = runFor(call.choice);
+  CachedRun& cached = runFor(call.choice);
+  NcclRun& run = *cached.run;
   const auto name = [&call] { return nameOf(call.choice); };
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name().c_str(),
@@ -187,6 +188,10 @@ void GpuCommunicator::launch(Call call, void* stream) {
   NcclLanes& lanes = use.require();
   const OnDevice here(*gpu_, device_);
   try {
+    if (!cached.met && gpu_->capture(stream) == 0) {
+      lanes.meet();
+      cached.met = true;
+    }
     if (isNative(call))
       enqueueNative(lanes, call, stream);
     else

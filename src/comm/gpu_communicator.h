@@ -115,18 +115,18 @@ class GpuCommunicator final : public Communicator {
   // Whether NCCL's own function does the call, if its algorithm is that.
   static bool isNative(const Call& call);
   void enqueueNative(NcclLanes& lanes, const Call& call, void* stream);
-  NcclRun& runFor(const AlgorithmChoice& choice);
+  struct CachedRun {
+    AlgorithmChoice choice;
+    std::unique_ptr<NcclRun> run;
+    bool met = false;  // all ranks have come to a call of it
+  };
+  CachedRun& runFor(const AlgorithmChoice& choice);
   void throwIfFailed() const;
   // Notes the first error, unless it turns out that a rank is dead.
   void fail(moecclResult_t result, const std::string& text);
   void note(moecclResult_t result, const std::string& text);
   // `limit`: how long the caller waits for their end.
   void endLanes(std::chrono::milliseconds limit);
-
-  struct CachedRun {
-    AlgorithmChoice choice;
-    std::unique_ptr<NcclRun> run;
-  };
 
   const std::shared_ptr<Gpu> gpu_;
   const int device_;

@@ -90,6 +90,10 @@ void NcclLanes::grow(const Needs& needs) {
   while (lanes() < needs.lanes) addLane();
 }
 
+void NcclLanes::meet() {
+  if (gpu_->ranks(root_) > 1) gpu_->split(root_, -1, 0, Gpu::Purpose::parts, patience_);
+}
+
 void NcclLanes::addLane() {
   {
     const std::lock_guard lock(commsMutex_);
@@ -112,8 +116,18 @@ Gpu::Comm NcclLanes::comm(int lane) const {
   return comms_[static_cast<std::size_t>(lane)];
 }
 
+// A quarter more than before, where there is as much: not every new maximum should free memory,
+// which waits for all work of the device.
 void NcclLanes::growArena(std::size_t bytes) {
-  std::byte* const memory = gpu_->allocate(bytes);
+  const std::size_t ample = std::max(bytes, arenaBytes_ + arenaBytes_ / 4);
+  std::byte* memory = nullptr;
+  try {
+    memory = gpu_->allocate(ample);
+    bytes = ample;
+  } catch (const Error&) {
+    if (ample == bytes) throw;
+    memory = gpu_->allocate(bytes);
+  }
   if (inGraphs_)
     outgrown_.push_back(arena_);
   else

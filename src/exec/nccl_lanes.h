@@ -51,6 +51,10 @@ class NcclLanes {
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
 
+  // Collective: waits, without the GPU, until all ranks have come to it. NCCL connects ranks at
+  // their first messages, and waits there for ever for one that never comes. Throws Timeout.
+  void meet();
+
   // What communicators are split from; it never has work.
   Gpu::Comm root() const { return root_; }
   int lanes() const;

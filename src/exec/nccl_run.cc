@@ -7,6 +7,9 @@
 namespace moeccl {
 namespace {
 
+// From this size on a message costs less than to copy its block.
+constexpr std::size_t kLargeBlock = std::size_t{256} << 10;
+
 bool isMessage(const Op& op) { return op.kind == OpKind::send || op.kind == OpKind::recv; }
 
 }  // namespace
@@ -64,12 +67,18 @@ std::size_t NcclRun::layOut(const Operands& operands) {
   placement_.operands = operands;
   const Plan& plan = plan_->plan();
   std::size_t arena = placement_.scratchBytes();
-  for (std::size_t i = 0; i < plan.ops.size(); ++i) {
-    const Op& what = plan.ops[i];
-    if (what.kind == OpKind::send) places_[i] = placement_.layOut(plan.src(what), &arena);
-    if (what.kind == OpKind::recv) places_[i] = placement_.layOut(plan.dst(what), &arena);
-  }
+  for (std::size_t i = 0; i < plan.ops.size(); ++i)
+    if (isMessage(plan.ops[i])) places_[i] = placeOf(blocksOf(plan.ops[i]), &arena);
   return arena;
+}
+
+// Sender and receiver know the same number of blocks, and of bytes.
+MessagePlace NcclRun::placeOf(std::span<const Blocks> runs, std::size_t* arena) const {
+  const auto blocks = static_cast<std::size_t>(blockCount(runs));
+  if (blocks > 1)
+    if (const std::size_t bytes = placement_.bytesIn(runs); bytes / blocks >= kLargeBlock)
+      return {.apart = true, .bytes = bytes};
+  return placement_.layOut(runs, arena);
 }
 
 void NcclRun::fork(NcclLanes& lanes, Gpu::Stream stream) {
@@ -147,11 +156,20 @@ void NcclRun::exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream strea
   GpuGroup group(lanes.gpu());
   for (std::int32_t i : ops) {
     if (!hasBytes(i)) continue;
-    std::byte* const data = placement_.data(places_[i]);
-    if (op(i).kind == OpKind::send)
-      lanes.gpu().send(data, places_[i].bytes, op(i).peer, comm, stream);
-    else
-      lanes.gpu().recv(data, places_[i].bytes, op(i).peer, comm, stream);
+    const auto move = [&](std::byte* data, std::size_t bytes) {
+      if (op(i).kind == OpKind::send)
+        lanes.gpu().send(data, bytes, op(i).peer, comm, stream);
+      else
+        lanes.gpu().recv(data, bytes, op(i).peer, comm, stream);
+    };
+    if (!places_[i].apart) {
+      move(placement_.data(places_[i]), places_[i].bytes);
+      continue;
+    }
+    for (const Blocks& run : blocksOf(op(i)))
+      for (int block = 0; block < run.count; ++block)
+        if (const std::size_t bytes = placement_.extents(run.buffer)[run[block]].bytes; bytes > 0)
+          move(placement_.at(run, block), bytes);
   }
   group.end();
 }

@@ -4,6 +4,7 @@
 //   a step      one launch each, where there is something to do: copies and the packing of messages
 //               whose blocks do not follow one another; one group of sends and receives; unpacking;
 //               then a launch for each reduction of neighbouring blocks
+//   a message   one send and receive; of several large blocks one for each, where they lie
 //   a lane      a stream, and an NCCL communicator. One lane is the caller's stream, the others
 //               fork from it by an event and join it again at the end
 //   a dep       between lanes: an event behind the step that holds what is waited for
@@ -60,11 +61,15 @@ class NcclRun {
   void findLanes();
   // Places all messages; returns the bytes of arena that it takes.
   std::size_t layOut(const Operands& operands);
+  MessagePlace placeOf(std::span<const Blocks> runs, std::size_t* arena) const;
   void fork(NcclLanes& lanes, Gpu::Stream stream);
   void join(NcclLanes& lanes, Gpu::Stream stream);
   void launch(NcclLanes& lanes, std::size_t index);
   void copyAndPack(Gpu& gpu, const Launch& launch, Gpu::Stream stream);
   void exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream stream);
+  std::span<const Blocks> blocksOf(const Op& message) const {
+    return message.kind == OpKind::send ? plan_->plan().src(message) : plan_->plan().dst(message);
+  }
   void unpack(Gpu& gpu, const Launch& launch, Gpu::Stream stream);
   void reduce(Gpu& gpu, const Op& op, Gpu::Stream stream);
   void launchCopies(Gpu& gpu, Gpu::Stream stream);

@@ -45,6 +45,7 @@ struct Operands {
 // Where a message lies: in place when its blocks follow one another, else packed in the arena.
 struct MessagePlace {
   bool staged = false;
+  bool apart = false;  // its blocks are messages of their own, where they lie
   Buffer buffer = Buffer::scratch;
   std::size_t offset = 0, bytes = 0;
 };

@@ -158,6 +158,26 @@ TEST_F(Gpus, CallFunctionsOfNccl) {
   EXPECT_EQ(count("NCCL's all-gather of 4 bytes"), 3);
 }
 
+// NCCL would wait for ever where it connects the ranks.
+TEST_F(Gpus, GiveUpARankThatDoesNotCall) {
+  run({.ranks = 2, .algorithms = "", .timeoutMs = 300}, [](moecclComm_t comm, int rank) {
+    int data = rank;
+    check(moecclAllReduce(&data, &data, 1, moecclInt32, moecclSum, comm, nullptr), comm);
+    synchronize(nullptr);
+    // Ranks that have met in a call of the kind do not meet again.
+    check(moecclAllReduce(&data, &data, 1, moecclInt32, moecclSum, comm, nullptr), comm);
+    synchronize(nullptr);
+    if (rank == 0) {
+      int all[2];
+      checkError(moecclAllGather(&data, all, 1, moecclInt32, comm, nullptr), moecclTimeout, comm,
+                 {"allgather", "not all ranks have come"});
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    }
+    throw Aborts();
+  });
+}
+
 TEST(OldGpus, HaveNoAllToAllOfNccl) {
   GpuWorld world({.threads = true, .withoutAllToAll = true});
   {
@@ -441,10 +461,14 @@ TEST_F(Gpus, ReportWhatNcclReports) {
 
 // One rank calls, its peer does not: the work is there until the communicator is aborted.
 TEST_F(Gpus, AbortWorkThatNobodyMeets) {
-  std::array<int, 2> in{}, out{};
+  std::array<std::array<int, 2>, 2> in{}, out{};  // by rank
   run({.ranks = 2, .nodes = {}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
-    if (rank == 0)
-      check(moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr), comm);
+    const auto call = [&] {
+      check(moecclAllToAll(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr), comm);
+    };
+    call();
+    synchronize(nullptr);
+    if (rank == 0) call();
     throw Aborts();
   });
 }
@@ -472,6 +496,8 @@ TEST_F(Gpus, DestroyGivesUpAfterTheTimeout) {
   run({.ranks = 2, .nodes = {}, .algorithms = {}, .timeoutMs = 300},
       [](moecclComm_t comm, int rank) {
         int in[2] = {}, out[2] = {};
+        check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+        synchronize(nullptr);
         if (rank == 1) throw Aborts();
         check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
         checkError(moecclCommDestroy(comm), moecclTimeout, nullptr, {"rank 0", "300 ms"});

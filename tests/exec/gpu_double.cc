@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <set>
@@ -22,6 +23,12 @@ void copyBytes(void* to, const void* from, std::size_t bytes) {
 }
 
 std::string bytesText(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+std::string textOf(const void* event, int record) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%p %d", event, record);
+  return text;
+}
 
 }  // namespace
 
@@ -174,6 +181,8 @@ void GpuDouble::record(Event event, Stream stream) {
   item->what = "the record of an event";
   item->event = eventOf(event);
   item->version = ++item->event->issued;
+  say("stream " + std::to_string(on.number) + " records " +
+      textOf(item->event.get(), item->version));
   item->event->capture = on.capture;
   GpuWorld::Event* const which = item->event.get();
   submit(on, std::move(item));
@@ -189,6 +198,8 @@ void GpuDouble::wait(Stream stream, Event event) {
   item->event = eventOf(event);
   item->version = item->event->issued;
   if (item->version == 0) refuse("waits for an event that nobody has recorded");
+  say("stream " + std::to_string(on.number) + " waits for " +
+      textOf(item->event.get(), item->version));
   if (item->event->capture != 0) {
     if (!capture_ || item->event->capture != capture_->id)
       refuse("waits for an event of a capture that is over");
@@ -566,6 +577,10 @@ void GpuDouble::groupEnd() {
   std::vector<const void*> comms;
   for (GpuWorld::Waiting& launch : group.launches) {
     comms.push_back(launch.comm);
+    std::string peers;
+    for (const auto& message : launch.item->messages)
+      if (message->isSend) peers += " " + std::to_string(message->to);
+    say("stream " + std::to_string(launch.stream->number) + " sends to" + peers);
     submit(*launch.stream, std::move(launch.item));
   }
   group.launches.clear();

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <set>
+#include <sstream>
 
 #include "src/comm/operands.h"
 #include "src/error.h"
@@ -242,6 +245,112 @@ TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
   EXPECT_EQ(machine.verdict(), "");
 }
 
+// Groups of sends on the streams of a device, in the order in which it was asked for them, and
+// which of them the streams and events order.
+class Order {
+ public:
+  struct Group {
+    std::string stream;
+    std::vector<int> peers;
+    std::set<std::size_t> after;  // groups
+  };
+
+  Order(const std::vector<std::string>& calls, const std::string& device) {
+    std::map<std::string, std::set<std::size_t>> streams, events;
+    for (const std::string& call : calls) {
+      std::istringstream words(call);
+      std::string first, second, stream, number, verb, preposition;
+      words >> first >> second >> stream >> number >> verb;
+      if (first + " " + second != device + ":" || stream != "stream") continue;
+      std::set<std::size_t>& known = streams[number];
+      std::string event, record;
+      if (verb == "records") {
+        words >> event >> record;
+        events[event + record] = known;
+      } else if (verb == "waits") {
+        words >> preposition >> event >> record;
+        known.merge(std::set(events[event + record]));
+      } else if (verb == "sends") {
+        words >> preposition;
+        Group group{number, {}, known};
+        for (int peer; words >> peer;) group.peers.push_back(peer);
+        known.insert(groups.size());
+        groups.push_back(std::move(group));
+      }
+    }
+  }
+  bool ordered(std::size_t one, std::size_t other) const {
+    return groups[one].after.contains(other) || groups[other].after.contains(one);
+  }
+
+  std::vector<Group> groups;
+};
+
+// SAA: while one slice is gathered the next is combined, so nothing may order the two.
+TEST(NcclRun, GathersASliceBesideTheCombineOfTheNext) {
+  constexpr int kChunks = 4;
+  Parameters parameters;
+  parameters.grid = {2, 2, 2, true};
+  parameters.chunks = kChunks;
+  const auto orderOf = [&](const char* algorithm) {
+    Machine machine(*findAlgorithm(Collective::combineAllGather, algorithm),
+                    Topology::uneven({{2, 2}}), parameters, {}, 24);
+    machine.enqueueAll();
+    EXPECT_EQ(machine.verdict(), "");
+    return Order(machine.world().calls(), "device 0");
+  };
+  // Gathers are what is on the stream that ends with one.
+  const auto gathersOf = [](const Order& order) {
+    std::vector<std::size_t> gathers;
+    for (std::size_t i = 0; i < order.groups.size(); ++i)
+      if (order.groups[i].stream == order.groups.back().stream) gathers.push_back(i);
+    return gathers;
+  };
+  const Order order = orderOf("pipelined");
+  const std::vector<std::size_t> gathers = gathersOf(order);
+  ASSERT_EQ(gathers.size(), kChunks);
+  for (int chunk = 0; chunk + 1 < kChunks; ++chunk) {
+    const std::set<std::size_t>& before = order.groups[gathers[chunk]].after;
+    int combines = 0;
+    for (const std::size_t combine : order.groups[gathers[chunk + 1]].after) {
+      if (before.contains(combine) || order.groups[combine].stream == order.groups.back().stream)
+        continue;
+      ++combines;
+      EXPECT_FALSE(order.ordered(combine, gathers[chunk])) << "chunk " << chunk;
+    }
+    EXPECT_GT(combines, 0) << "chunk " << chunk;
+  }
+  // One after the other there is nothing beside.
+  const Order sequential = orderOf("sequential");
+  for (std::size_t i = 0; i + 1 < sequential.groups.size(); ++i)
+    EXPECT_TRUE(sequential.ordered(i, sequential.groups.size() - 1));
+}
+
+// The receiver's blocks do not follow one another. Small ones travel together, and are unpacked.
+TEST(NcclRun, LargeBlocksOfAMessageTravelAlone) {
+  Parameters parameters;
+  parameters.grid = {1, 4, 1, true};
+  parameters.experts = 2;
+  const auto callsOf = [&](std::size_t count) {
+    Machine machine(*findAlgorithm(Collective::dispatch, "flat"), Topology::uneven({{4}}),
+                    parameters, {}, count);
+    machine.enqueueAll();
+    EXPECT_EQ(machine.verdict(), "");
+    return machine.world().calls();
+  };
+  const auto ofDevice = [](const std::vector<std::string>& calls, const std::string& what) {
+    return std::ranges::count_if(
+        calls, [&](const std::string& call) { return call.starts_with("device 0: " + what); });
+  };
+  const std::size_t large = (std::size_t{256} << 10) / 4;
+  const std::vector<std::string> apart = callsOf(large), together = callsOf(large - 1);
+  EXPECT_EQ(ofDevice(apart, "send of 262144 bytes"), 3 * 2);
+  EXPECT_EQ(ofDevice(apart, "receive of 262144 bytes"), 3 * 2);
+  EXPECT_EQ(ofDevice(apart, "a copy of"), 1);  // the rank's own blocks
+  EXPECT_EQ(ofDevice(together, "send of 524280 bytes"), 3);
+  EXPECT_EQ(ofDevice(together, "a copy of"), 2);
+}
+
 TEST(NcclRun, CallsOnSeveralStreamsShareTheArena) {
   for (unsigned seed = 1; seed < 20; ++seed) {
     Machine machine(*findAlgorithm(Collective::allToAll, "hierarchical"),
@@ -306,6 +415,15 @@ TEST(GpuDouble, SeesOrdersThatDeadlock) {
     pair.world.run();
     EXPECT_EQ(pair.world.stuck().empty(), !oneQueue);
   }
+}
+
+// NCCL would launch nothing before the outer one ends, and what is enqueued behind the inner one
+// would come too early.
+TEST(GpuDouble, SeesAGroupWithinAnother) {
+  Pair pair;
+  pair.a->groupStart();
+  EXPECT_THROW(pair.send(8, pair.commA, nullptr), std::logic_error);
+  EXPECT_NE(pair.world.problems().find("a send of 8 bytes to 1 in two"), std::string::npos);
 }
 
 TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
