@@ -81,6 +81,14 @@ MOECCL_API moecclResult_t moecclProfileFit(moecclProfile_t profile);
 
 /* ------------------------------------------------------------------------------------- clusters */
 
+/* Links that are typical where nobody has measured any. */
+typedef enum {
+  moecclLinksHost = 0,   /* shared memory in a node, 10 Gb/s between nodes */
+  moecclLinksNvlink = 1, /* GPUs: NVLink in a node, a port of 400 Gb/s for each between nodes */
+  moecclLinksPcie = 2,   /* GPUs: PCIe in a node, one port of 100 Gb/s for all between nodes */
+  moecclNumLinks = 3
+} moecclLinks_t;
+
 /* What a question is about: the ranks and links of a communicator or grid that exists, or those of
  * a cluster that does not. Begin with MOECCL_CLUSTER_INITIALIZER and set either `grid`, or `comm`,
  * or the rest. */
@@ -96,13 +104,17 @@ typedef struct {
   /* Of this cluster, or of another one with such nodes and links; NULL: typical links. Its
    * processors per node count: where a node's ranks outnumber them, their work takes longer. */
   moecclProfile_t profile;
+  /* Without a profile that has links. With those of GPUs NCCL's own functions count too. */
+  moecclLinks_t links;
+  /* What a node's ranks together can send to other nodes, in Gb/s; 0: what is typical. */
+  int networkGbits;
 } moecclCluster_t;
 
 #define MOECCL_CLUSTER_MAGIC 0x6d6f636cu
 #define MOECCL_CLUSTER_INITIALIZER                                                      \
   {                                                                                     \
     sizeof(moecclCluster_t), MOECCL_CLUSTER_MAGIC, MOECCL_VERSION, NULL, NULL, 0, NULL, \
-        {1, 1, 1, moecclOrderEspEp}, NULL                                               \
+        {1, 1, 1, moecclOrderEspEp}, NULL, moecclLinksHost, 0                           \
   }
 
 /* ----------------------------------------------------------------------------------- algorithms */

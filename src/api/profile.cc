@@ -7,9 +7,11 @@
 #include "src/api/profile_handle.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/hardware.h"
+#include "src/bootstrap/network.h"
 #include "src/bootstrap/origin.h"
 #include "src/comm/agreement.h"
 #include "src/comm/settings.h"
+#include "src/exec/gpu.h"
 #include "src/profile/group_text.h"
 #include "src/select/link_fit.h"
 #include "src/structs.h"
@@ -106,9 +108,16 @@ Fingerprint fingerprintOf(Communicator& communicator) {
   // Rank 0's, so that all ranks say the same where nodes differ.
   CommunicatorOob oob(communicator);
   const Hardware hardware = describeHardware();
-  mine.processor = exchangeText(oob, hardware.processor)[0];
+  std::string processor = hardware.processor, transport = communicator.transportName();
+  if (const auto device = communicator.device()) {
+    processor += (processor.empty() ? "" : ", ") + device->gpu->model(device->number);
+    if (const std::string network = describeNetwork(communicator.settings().interfaces);
+        !network.empty())
+      transport += " over " + network;
+  }
+  mine.processor = exchangeText(oob, processor)[0];
   mine.processorsPerNode = exchangeValue(oob, hardware.processors)[0];
-  mine.transport = communicator.transportName();
+  mine.transport = exchangeText(oob, transport)[0];
   mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
   return mine;
 }

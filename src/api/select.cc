@@ -31,7 +31,10 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
   return {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
-      communicator.settings().algorithms, state->model->profile(), state->model->ranksOnNode()};
+      communicator.settings().algorithms,
+      state->model->profile(),
+      state->model->ranksOnNode(),
+      typicalOf(communicator)};
 }
 
 }  // namespace
@@ -64,7 +67,8 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
     // A communicator's own model remembers the candidates and their prices.
     const auto state = moeccl::heldOf(theirs);
     std::optional<moeccl::CostModel> imagined;
-    if (state.isNull) imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode);
+    if (state.isNull)
+      imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode, ranks.typical);
     moeccl::CostModel& model = state.isNull ? *imagined : *state->model;
     auto found = std::make_unique<moecclAlgorithmChoices>();
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {

@@ -36,6 +36,17 @@ inline constexpr Links kGpuLinks = {.overheadInNode = 1e-6,
                                     .betaUplink = 0.003e-9,
                                     .betaMemory = 0.0007e-9};
 
+// The same of those without NVLink: PCIe in a node, and one port of 100 Gb/s for all of its GPUs.
+inline constexpr Links kPcieLinks = {.overheadInNode = 1e-6,
+                                     .latencyInNode = 8e-6,
+                                     .betaInNode = 0.05e-9,
+                                     .overheadBetween = 2e-6,
+                                     .latencyBetween = 20e-6,
+                                     .betaBetween = 0.088e-9,
+                                     .gapUplink = 0.2e-6,
+                                     .betaUplink = 0.08e-9,
+                                     .betaMemory = 0.003e-9};
+
 // What is taken for granted of a cluster that nobody has measured.
 struct Typical {
   Links links = {};

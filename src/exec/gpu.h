@@ -51,6 +51,8 @@ class Gpu {
 
   // "NCCL 2.28.9".
   virtual std::string name() const = 0;
+  // "NVIDIA H100 80GB HBM3".
+  virtual std::string model(int device) = 0;
 
   virtual int device() = 0;
   virtual void setDevice(int device) = 0;

@@ -51,6 +51,12 @@ class NcclGpu final : public Gpu {
                    nccl_.version % 100);
   }
 
+  std::string model(int device) override {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return properties.name;
+  }
+
   int device() override {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");

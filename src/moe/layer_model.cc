@@ -59,7 +59,7 @@ LayerModel::LayerModel(const Cluster& it)
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(it.topology, grid_, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
-                                                           it.ranksOnNode);
+                                                           it.ranksOnNode, it.typical);
   if (profile_ == nullptr) return;
   layers_.resize(static_cast<std::size_t>(scheduleNumbers()));
   for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)

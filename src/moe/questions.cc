@@ -48,7 +48,7 @@ struct Known {
   }
 };
 
-Cluster clusterOf(moecclGrid_t grid, int ranksOnNode) {
+Cluster clusterOf(moecclGrid_t grid, const moecclInternalGrid_t& it) {
   const Groups groups = groupsOf(grid);
   std::vector<int> nodes(static_cast<std::size_t>(groups.world.ranks));
   for (int rank = 0; rank < groups.world.ranks; ++rank)
@@ -56,7 +56,8 @@ Cluster clusterOf(moecclGrid_t grid, int ranksOnNode) {
         moecclCommNodeOfRank(groups.world.comm, rank, &nodes[static_cast<std::size_t>(rank)]));
   Known known;
   requireSuccess(moecclInternalModel(grid, nullptr, &Known::take, &known));
-  return {Topology(nodes), groups.shape, known.fixed, std::move(known.profile), ranksOnNode};
+  return {Topology(nodes),          groups.shape,   known.fixed,
+          std::move(known.profile), it.ranksOnNode, it.device < 0 ? Typical{} : kTypicalGpus};
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ LayerQuestions& questionsOf(moecclGrid_t grid) {
   }
   LayerQuestions& questions = *static_cast<LayerQuestions*>(it.attached);
   if (questions.isFor(it.model)) return questions;
-  const Cluster cluster = clusterOf(grid, it.ranksOnNode);
+  const Cluster cluster = clusterOf(grid, it);
   auto model = std::make_unique<LayerModel>(cluster);
   if (cluster.profile != nullptr) model->prepare();
   questions.setModel(std::move(model), it.model);

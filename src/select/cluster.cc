@@ -9,6 +9,32 @@
 
 namespace moeccl {
 
+namespace {
+
+Typical typicalOf(const moecclCluster_t& cluster) {
+  if (cluster.links < moecclLinksHost || cluster.links >= moecclNumLinks)
+    throw Error(
+        moecclInvalidArgument,
+        stringf("cluster.links is %d; it must be moecclLinksHost (0), Nvlink (1) or Pcie (2)",
+                static_cast<int>(cluster.links)));
+  if (cluster.networkGbits < 0)
+    throw Error(moecclInvalidArgument,
+                stringf("cluster.networkGbits is %d; it must be 0, for what is typical, or more",
+                        cluster.networkGbits));
+  Typical typical = cluster.links == moecclLinksNvlink ? kTypicalGpus
+                    : cluster.links == moecclLinksPcie ? Typical{kPcieLinks, true}
+                                                       : Typical{};
+  if (cluster.networkGbits > 0) {
+    Links& links = typical.links;
+    const double factor = 8e-9 / cluster.networkGbits / links.betaUplink;
+    links.betaUplink *= factor;
+    links.betaBetween *= factor;
+  }
+  return typical;
+}
+
+}  // namespace
+
 Cluster imaginedCluster(const moecclCluster_t& cluster, std::shared_ptr<const Profile> profile) {
   if (cluster.nNodes < 1)
     throw Error(moecclInvalidArgument,
@@ -26,7 +52,8 @@ Cluster imaginedCluster(const moecclCluster_t& cluster, std::shared_ptr<const Pr
                           node, here, kMostRanks));
   }
   const std::span<const int> nodes(cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes));
-  return {Topology::uneven(nodes), cluster.shape, {}, std::move(profile), std::ranges::max(nodes)};
+  return {Topology::uneven(nodes), cluster.shape,           {},
+          std::move(profile),      std::ranges::max(nodes), typicalOf(cluster)};
 }
 
 void requireShape(const moecclGridShape_t& shape, int ranks) {

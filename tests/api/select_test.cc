@@ -1,6 +1,7 @@
 // What is chosen by profiles, and without, through the public API.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -278,6 +279,63 @@ TEST(Select, ChoicesAreHandedOutOneByOne) {
   refused(moecclAlgorithmChoicesCount(algorithms, nullptr), "nChoices is NULL");
   check(moecclAlgorithmChoicesDestroy(algorithms));
   check(moecclAlgorithmChoicesDestroy(nullptr));
+}
+
+// Of clusters that nobody has measured.
+TEST(Select, AsksAboutClustersOfGpus) {
+  const int nodes[] = {8, 8};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = 2;
+  cluster.ranksPerNode = nodes;
+  const auto secondsOn = [&](moecclLinks_t links, int gbits, double bytes) {
+    cluster.links = links;
+    cluster.networkGbits = gbits;
+    return algorithmsFor(cluster, "alltoall", bytes)[0].seconds;
+  };
+  constexpr double kBytes = 64e6;
+  const double nvlink = secondsOn(moecclLinksNvlink, 0, kBytes);
+  const double pcie = secondsOn(moecclLinksPcie, 0, kBytes);
+  EXPECT_LT(nvlink, pcie);
+  EXPECT_LT(pcie, secondsOn(moecclLinksHost, 0, kBytes));
+  // A network of half the speed takes twice as long where there is nothing else.
+  const double half = secondsOn(moecclLinksPcie, 50, kBytes);
+  EXPECT_GT(half, 1.8 * secondsOn(moecclLinksPcie, 100, kBytes));
+  EXPECT_GT(secondsOn(moecclLinksHost, 1, kBytes), 5 * secondsOn(moecclLinksHost, 10, kBytes));
+  const auto hasNative = [&](moecclLinks_t links) {
+    cluster.links = links;
+    cluster.networkGbits = 0;
+    const auto all = algorithmsFor(cluster, "allreduce", 4096);
+    return std::ranges::count(all, "native", &Algorithm::algorithm);
+  };
+  EXPECT_EQ(hasNative(moecclLinksHost), 0);
+  EXPECT_EQ(hasNative(moecclLinksNvlink), 1);
+  EXPECT_EQ(hasNative(moecclLinksPcie), 1);
+  // Schedules too.
+  cluster.shape = {2, 4, 4, moecclOrderEspEp};
+  const moecclMoeConfig_t layer = layerConfig();
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  const auto exchangesOn = [&](moecclLinks_t links) {
+    cluster.links = links;
+    moecclScheduleChoices_t choices = nullptr;
+    check(moecclSelectSchedule(&query, &choices));
+    moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    check(moecclScheduleChoicesGet(choices, 0, &first));
+    check(moecclScheduleChoicesDestroy(choices));
+    return first.communication;
+  };
+  EXPECT_LT(exchangesOn(moecclLinksNvlink), exchangesOn(moecclLinksHost));
+  const auto refused = [&](int links, int gbits, const char* text) {
+    cluster.links = static_cast<moecclLinks_t>(links);
+    cluster.networkGbits = gbits;
+    moecclAlgorithmChoices_t none = nullptr;
+    checkError(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, &none), moecclInvalidArgument,
+               nullptr, {text});
+  };
+  refused(3, 0, "cluster.links is 3; it must be moecclLinksHost (0)");
+  refused(-1, 0, "cluster.links is -1");
+  refused(1, -7, "cluster.networkGbits is -7");
 }
 
 // What is measured on a line is told as that line.

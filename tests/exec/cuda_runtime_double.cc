@@ -1,6 +1,7 @@
 #include "tests/exec/cuda_runtime_double.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -73,6 +74,11 @@ cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return *value = 108, cudaSuccess;  // processors of an A100
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "NVIDIA A100");
+  return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "the double's error"; }

@@ -411,7 +411,6 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
       if (forEver) refuse("not all ranks come to split a communicator");
       throw Error(moecclTimeout, "the double's split: not all ranks have come to it");
     }
-    if (color < 0) return nullptr;
     part->name += "." + std::to_string(color);
     part->ranks = part->rank = 0;
     for (const auto& [rank, choice] : choices) {
@@ -420,6 +419,7 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
       if (std::pair(choice.second, rank) < std::pair(key, parent.rank)) ++part->rank;
     }
   }
+  if (color < 0) return nullptr;
   CommState* const handle = part.get();
   comms_[handle] = std::move(part);
   say("split");

@@ -207,6 +207,7 @@ class GpuDouble final : public Gpu {
   void synchronize(Stream stream);
 
   std::string name() const override { return "NCCL double"; }
+  std::string model(int) override { return "GPU double"; }
   int device() override { return current_; }
   void setDevice(int device) override { current_ = device; }
   std::byte* allocate(std::size_t bytes) override;

@@ -171,6 +171,8 @@ TEST_F(NcclGpu, WaitsUntilAUsersCommunicatorIsReady) {
   EXPECT_THROW(gpu_->settle(kParent, 5), Error);
 }
 
+TEST_F(NcclGpu, KnowsTheModelOfADevice) { EXPECT_EQ(gpu_->model(0), "NVIDIA A100"); }
+
 TEST_F(NcclGpu, CallsFunctionsOfNccl) {
   const auto run = [&](Gpu& gpu, Gpu::Native what, std::size_t count, moecclDataType_t type,
                        moecclRedOp_t op) {
