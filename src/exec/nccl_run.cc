@@ -77,7 +77,7 @@ MessagePlace NcclRun::placeOf(std::span<const Blocks> runs, std::size_t* arena) 
   const auto blocks = static_cast<std::size_t>(blockCount(runs));
   if (blocks > 1)
     if (const std::size_t bytes = placement_.bytesIn(runs); bytes / blocks >= kLargeBlock)
-      return {.apart = true, .bytes = bytes};
+      return {.bytes = bytes, .apart = true};
   return placement_.layOut(runs, arena);
 }
 

@@ -45,9 +45,9 @@ struct Operands {
 // Where a message lies: in place when its blocks follow one another, else packed in the arena.
 struct MessagePlace {
   bool staged = false;
-  bool apart = false;  // its blocks are messages of their own, where they lie
   Buffer buffer = Buffer::scratch;
   std::size_t offset = 0, bytes = 0;
+  bool apart = false;  // its blocks are messages of their own, where they lie
 };
 
 // Operands, and an arena that holds the scratch and then what layOut() has taken of it.
