@@ -39,8 +39,8 @@ GpuJob::~GpuJob() {
 
 void GpuJob::live() {
   pthread_setname_np(pthread_self(), "moeccl-gpus");
-  for (unsigned seen = 0; !stop_; woken_.wait(seen)) {
-    seen = woken_;
+  // `seen` is read before stop_: a stop that comes in between changes woken_, and so ends the wait.
+  for (unsigned seen = woken_; !stop_; woken_.wait(seen), seen = woken_) {
     const std::lock_guard lock(mutex_);
     bool dead = false;
     for (Watch::News news; watch_->next(&news);)

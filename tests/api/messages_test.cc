@@ -189,10 +189,11 @@ TEST_P(Messages, OfAnotherSizeAreAnError) {
     int values[2] = {};
     if (rank == 0) {
       moecclSend(values, 2, moecclInt32, 1, 0, comm, nullptr);
-      checkError(moecclBarrier(comm, nullptr), moecclRemoteError, comm, {"rank 1", "4 bytes"});
+      checkError(moecclBarrier(comm, nullptr), moecclRemoteError, comm,
+                 {"rank 0 sends 8 bytes where rank 1 expects 4"});
     } else {
       checkError(moecclRecv(values, 1, moecclInt32, 0, 0, comm, nullptr), moecclRemoteError, comm,
-                 {"moecclRecv", "rank 0", "4 bytes"});
+                 {"moecclRecv", "rank 0 sends 8 bytes where rank 1 expects 4"});
     }
     throw Aborts{};
   });
