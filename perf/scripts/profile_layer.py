@@ -26,7 +26,7 @@ PHASES = [
     ("gate: logits and their gradients", r"Gate<float>::(computeLogits|multiplyBlock)|LogitsKernel"),
     ("gate: choices, places, loss", r"Gate<float>::|assignSlots|listByExpert"),
     ("permute", r"scatterTokens\b|combineTokensBackward|clearUnused|gatherListed\b|addListedBackward"),
-    ("un-permute", r"combineTokens\b|scatterTokensBackward|addListed\b|gatherListedBackward"),
+    ("un-permute", r"combineTokens\b|scatterTokensBackward|addListed\b|addByToken|gatherListedBackward"),
     ("activation", r"(Forward|Backward)<.*(Gelu|Relu)>|^activate"),
     ("matrix products of experts", r"^cblas_sgemm$|^sgemm_"),
     ("biases of experts", r"expertForward|expertBackward"),
