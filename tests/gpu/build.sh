@@ -50,9 +50,6 @@ for place in "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; 
 done
 export LD_LIBRARY_PATH
 
-# The CPU's kernels are what the GPU's are held against. Where they need a BLAS, plain loops do (tests/gpu/plain).
-kernel_sources=(kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/text.cc)
-
 # has WHAT HEADER: whether the compiler finds it.
 has() {
   [[ $nvcc ]] || return
@@ -89,47 +86,8 @@ say_found() {
   ((${#missing[@]})) && printf 'missing  %s\n' "${missing[@]}"
 }
 
-# The library on a machine without UCX, hwloc, libmd, OpenBLAS and perhaps nlohmann-json: it can do without, or
-# something plain does.
-library_sources=("${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "$build/registry.cc"
-  "$build/schedules_registry.cc")
-for source in src/*.cc src/{api,bootstrap,comm,cost,exec,moe,profile,route,schedule,select,watch}/*.cc; do
-  case $source in
-    src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) library_sources+=("$source") ;;
-    src/exec/ucx_*.cc | src/bootstrap/hardware.cc) ;;
-    src/profile/profile_json.cc | src/profile/json_*.cc) [[ $json ]] && library_sources+=("$source") ;;
-    src/profile/profile_json_absent.cc) [[ $json ]] || library_sources+=("$source") ;;
-    *_absent.cc) ;; # CUDA and NCCL are here
-    src/text.cc) ;; # with the kernels
-    *) library_sources+=("$source") ;;
-  esac
-done
-
-# sources_of PROGRAM: one a line.
-sources_of() {
-  case $1 in
-    kernels_gpu)
-      printf '%s\n' "${kernel_sources[@]}" tests/kernels/{gates_plain,plain}.cc tests/gpu/{check,main}.cc \
-        tests/gpu/*_test.cc
-      ;;
-    bench_gpu)
-      printf '%s\n' "${kernel_sources[@]}" tests/kernels/gates_plain.cc tests/gpu/{check,bench}.cc
-      ;;
-    ranks_gpu)
-      printf '%s\n' "${library_sources[@]}" tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc \
-        tests/api/{exercise,results}.cc tests/moe/{on_device,problem,problem_tables,task}.cc examples/moe_reference*.cc
-      ;;
-    moeccl-perf | moeccl-fit)
-      printf '%s\n' "${library_sources[@]}" perf/common/{choices,collectives,competitor,cuda_memory,job,memory}.cc \
-        perf/common/{mpi_competitor_absent,pattern,statistics,tool}.cc perf/perf/options.cc
-      if [[ $1 == moeccl-fit ]]; then
-        printf '%s\n' perf/fit/*.cc
-      else
-        printf '%s\n' perf/perf/{measure,moeccl_perf,report}.cc
-      fi
-      ;;
-  esac
-}
+# shellcheck source=tests/gpu/sources.sh
+source tests/gpu/sources.sh
 
 # makefile_for FLAGS PROGRAM...
 makefile_for() {
@@ -153,16 +111,16 @@ makefile_for() {
 # build_programs PROGRAM...: makes what is out of date.
 build_programs() {
   local flags="-std=c++20 -O2 --expt-relaxed-constexpr -arch=$arch -I. -Iinclude -Itests/gpu/plain -Xcompiler=-Wall"
-  local place
+  local place made
   for place in "$cudart_place" "$cublas_place" "$nccl"; do
     [[ $place && $place != /usr && $place != "$toolkit" ]] && flags+=" -I$place/include"
   done
   [[ $include ]] && flags+=" -I$include"
-  mkdir -p "$build" && python3 tests/gpu/registry.py . >"$build/registry.new" &&
-    python3 tests/gpu/registry.py --schedules . >"$build/schedules_registry.new" || return 1
+  mkdir -p "$build" || return 1
   # Only what has changed is made again; other flags make all of it.
-  for made in registry schedules_registry; do
-    cmp -s "$build/$made.new" "$build/$made.cc" || mv "$build/$made.new" "$build/$made.cc"
+  for made in "${made_sources[@]}"; do
+    python3 tests/gpu/registry.py "${made%.cc}" . >"$build/$made.new" || return 1
+    cmp -s "$build/$made.new" "$build/$made" || mv "$build/$made.new" "$build/$made"
   done
   echo "$flags" | cmp -s - "$build/flags" || echo "$flags" >"$build/flags"
   makefile_for "$flags" "$@" >"$build/Makefile"

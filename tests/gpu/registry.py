@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Prints algorithms/registry.cc, or with --schedules that of schedules, as meson makes it of algorithms/meson.build, for
-machines without meson.
+"""Prints a registry as meson makes it of algorithms/meson.build, for machines without meson.
 
-    registry.py [--schedules] ROOT [--compare FILE]
+    registry.py registry|routes_registry|schedules_registry ROOT [--compare FILE]
 
 With --compare, prints nothing and exits with 1 unless FILE is the same: meson's own, in a test.
 """
@@ -25,6 +24,11 @@ def tables(text, names=("registry", "same")):
     return [found[name] for name in names]
 
 
+def filled(folder, declarations, entries):
+    template = (folder / "registry.cc.in").read_text()
+    return template.replace("@DECLARATIONS@", "\n".join(declarations)).replace("@ENTRIES@", "\n".join(entries))
+
+
 def generate(root):
     folder = pathlib.Path(root, "algorithms")
     registry, same = tables((folder / "meson.build").read_text())
@@ -37,8 +41,7 @@ def generate(root):
     lines = [f'    {{Collective::{collective}, "{name}", "{line}", &{origin.lower()}::{name}, '
              f'{str(name == "native").lower()}}},'
              for collective, origin, name, line in entries]
-    template = (folder / "registry.cc.in").read_text()
-    return template.replace("@DECLARATIONS@", "\n".join(declarations)).replace("@ENTRIES@", "\n".join(lines))
+    return filled(folder, declarations, lines)
 
 
 def generate_schedules(root):
@@ -50,23 +53,29 @@ def generate_schedules(root):
         if backward != "mirrored":
             declarations.append(f"Schedule {backward}(const Schedule& forward);")
         entries.append(f'    {{"{name}", "{line}", &{name.lower()}, &{backward}}},')
-    template = (folder / "schedules" / "registry.cc.in").read_text()
-    return template.replace("@DECLARATIONS@", "\n".join(declarations)).replace("@ENTRIES@", "\n".join(entries))
+    return filled(folder / "schedules", declarations, entries)
+
+
+def generate_routes(root):
+    folder = pathlib.Path(root, "algorithms")
+    (routes,) = tables((folder / "meson.build").read_text(), ("routes",))
+    declarations = [f"Way {name}();" for name in routes]
+    entries = [f'    {{"{name}", "{line}", &{name}}},' for name, line in routes.items()]
+    return filled(folder / "routes", declarations, entries)
+
+
+MAKERS = {"registry": generate, "routes_registry": generate_routes, "schedules_registry": generate_schedules}
 
 
 def main():
     arguments = sys.argv[1:]
-    make = generate
-    if arguments and arguments[0] == "--schedules":
-        make = generate_schedules
-        del arguments[0]
-    if not arguments:
+    if len(arguments) not in (2, 4) or arguments[0] not in MAKERS:
         raise SystemExit(__doc__)
-    text = make(arguments[0])
-    if len(arguments) == 3 and arguments[1] == "--compare":
-        if pathlib.Path(arguments[2]).read_text() != text:
-            raise SystemExit(f"registry.py: it would make something else than {arguments[2]}")
-    elif len(arguments) == 1:
+    text = MAKERS[arguments[0]](arguments[1])
+    if arguments[2:3] == ["--compare"]:
+        if pathlib.Path(arguments[3]).read_text() != text:
+            raise SystemExit(f"registry.py: it would make something else than {arguments[3]}")
+    elif len(arguments) == 2:
         sys.stdout.write(text)
     else:
         raise SystemExit(__doc__)
