@@ -15,6 +15,8 @@ namespace {
 
 // Steps of an attempt. The all-gathers of make() follow.
 constexpr std::uint32_t kWho = 0, kWhetherMade = 1, kFirstGather = 2;
+// How much later than an excluded rank the others may call where all mean to shrink once more.
+constexpr std::int64_t kAgainMs = 1000;
 
 using Ranks = std::set<int>;  // of the job
 
@@ -54,6 +56,18 @@ bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
     meanwhile();
   }
   return true;
+}
+
+// A member has given up the attempt that this rank still takes part in, and has begun another.
+struct Superseded : Error {
+  Superseded() : Error(moecclRemoteError, "another rank has called moecclCommShrink again") {}
+};
+
+// The newest attempt that a member has begun, of those that are not left out.
+std::uint32_t newestAttempt(const Shrinking& from, const Ranks& without) {
+  std::vector<int> members = from.members;
+  std::erase_if(members, [&](int member) { return without.contains(member); });
+  return from.watch.newestAttempt(from.comm, members);
 }
 
 [[noreturn]] void failedElsewhere() {
@@ -109,9 +123,11 @@ class SurvivorOob final : public Oob {
     from_.watch.await({from_.comm, attempt_, kWhetherMade}, TimePoint::min(),
                       [this](const Watch::Posts& posts, const std::vector<Loss>&) {
                         for (const auto& [member, post] : posts)
-                          if (isMember(members_, member) && !proposalIn(post).ok) failedElsewhere();
+                          if (isMember(members_, member) && !post.empty() && !proposalIn(post).ok)
+                            failedElsewhere();
                         return true;
                       });
+    if (from_.watch.newestAttempt(from_.comm, members_) > attempt_) throw Superseded();
   }
 
  private:
@@ -139,34 +155,63 @@ class Agreement {
  public:
   Agreement(const Shrinking& from, const Topic& topic) : from_(from), topic_(topic) {}
 
-  // Returns what all that live have decided on. Throws Error.
+  // Returns what all that live have decided on, this rank among them. Throws Error.
   Proposal operator()(Proposal mine) {
-    const TimePoint deadline = afterMs(from_.timeoutMs);
+    deadline_ = afterMs(from_.timeoutMs);
     std::optional<Proposal> decision;
+    bool superseded = false;
     while (!decision) {
-      if (mine.without.contains(from_.watch.rank()))
-        throw Error(
-            moecclInvalidUsage,
-            stringf("rank %d cannot shrink the communicator: the others have excluded it, or "
-                    "cannot reach it",
-                    from_.rank));
+      if (isLeftOut(mine)) leaveOut();
       from_.watch.post(topic_, bytesOf(mine));
+      bool heard = false;
+      // Who has begun again may have decided before: that counts, and comes first.
       const bool moved = awaitWith(
-          from_, topic_, deadline,
+          from_, topic_, deadline_,
           [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
-            return hear(posts, losses, &mine, &decision);
+            heard = hear(posts, losses, &mine, &decision);
+            return heard || superseded;
           },
-          from_.progress);
-      if (!moved)
-        throw Error(moecclTimeout, "moecclCommShrink has waited in vain for " + rankList(missing_) +
-                                       ": every rank that lives and is not excluded must call it");
+          [&] {
+            from_.progress();
+            superseded = newestAttempt(from_, mine.without) > topic_.attempt;
+          });
+      if (heard) continue;
+      // Nobody shall count on it.
+      from_.watch.post(topic_, {});
+      if (moved) throw Superseded();
+      throw Error(moecclTimeout, "moecclCommShrink has waited in vain for " +
+                                     rankList(missing_.empty() ? gaveUp_ : missing_) +
+                                     ": every rank that lives and is not excluded must call it");
     }
+    if (isLeftOut(*decision)) leaveOut();
     decision->decided = true;
     from_.watch.post(topic_, bytesOf(*decision));
     return *decision;
   }
 
  private:
+  bool isLeftOut(const Proposal& proposal) const {
+    return proposal.without.contains(from_.watch.rank());
+  }
+
+  // A rank that was excluded does not call, so this may be a call that comes before those of the
+  // others: to shrink once more, with this rank.
+  [[noreturn]] void leaveOut() {
+    bool again = false;
+    awaitWith(
+        from_, topic_, std::min(deadline_, afterMs(kAgainMs)),
+        [&](const Watch::Posts&, const std::vector<Loss>&) { return again; },
+        [&] {
+          from_.progress();
+          again = newestAttempt(from_, {from_.watch.rank()}) > topic_.attempt;
+        });
+    if (again) throw Superseded();
+    throw Error(moecclInvalidUsage,
+                stringf("rank %d cannot shrink the communicator: the others have excluded it, or "
+                        "cannot reach it",
+                        from_.rank));
+  }
+
   bool hear(const Watch::Posts& posts, const std::vector<Loss>& losses, Proposal* mine,
             std::optional<Proposal>* decision) {
     Ranks& without = mine->without;
@@ -183,10 +228,15 @@ class Agreement {
       if (isMember(from_.members, loss.rank)) without.insert(loss.rank);
     bool ok = mine->ok;
     missing_.clear();
+    gaveUp_.clear();
     for (std::size_t rank = 0; rank < from_.members.size(); ++rank) {
       const int member = from_.members[rank];
       if (without.contains(member)) continue;
       const auto post = posts.find(member);
+      if (post != posts.end() && post->second.empty()) {
+        gaveUp_.push_back(static_cast<int>(rank));
+        continue;
+      }
       const Proposal theirs = post == posts.end() ? Proposal{} : proposalIn(post->second);
       without.insert(theirs.without.begin(), theirs.without.end());
       ok = ok && theirs.ok;
@@ -194,14 +244,16 @@ class Agreement {
         missing_.push_back(static_cast<int>(rank));
     }
     if (without.size() > before) return true;
-    if (!missing_.empty()) return false;
+    if (!missing_.empty() || !gaveUp_.empty()) return false;
     *decision = Proposal{true, ok, without};
     return true;
   }
 
   const Shrinking& from_;
   const Topic topic_;
-  std::vector<int> missing_;  // ranks that have not proposed the same
+  TimePoint deadline_ = kNever;
+  std::vector<int> missing_;  // ranks that have not proposed the same,
+  std::vector<int> gaveUp_;   // or have waited in vain themselves
 };
 
 }  // namespace
@@ -209,40 +261,47 @@ class Agreement {
 std::unique_ptr<Communicator> shrinkTo(
     const Shrinking& from, const std::vector<int>& excluded,
     const std::function<std::unique_ptr<Communicator>(Oob&)>& make) {
-  Ranks without;
-  for (int rank : excluded) without.insert(from.members[static_cast<std::size_t>(rank)]);
+  Ranks own;
+  for (int rank : excluded) own.insert(from.members[static_cast<std::size_t>(rank)]);
+  Ranks without = own;
   for (;;) {
-    const std::uint32_t attempt = ++*from.attempts;
+    // Not all members need have taken part in all attempts so far.
+    const std::uint32_t attempt = std::max(*from.attempts + 1, newestAttempt(from, without));
+    *from.attempts = attempt;
     from.watch.forget(from.comm, attempt);
-    without = Agreement(from, {from.comm, attempt, kWho})({false, true, without}).without;
-    std::vector<int> members;
-    for (int member : from.members)
-      if (!without.contains(member)) members.push_back(member);
     std::unique_ptr<Communicator> made;
-    std::optional<Error> error;
     try {
-      SurvivorOob oob(from, attempt, members);
-      made = make(oob);
-    } catch (const Error& e) {
-      error = e;
-    } catch (const std::exception& e) {
-      error.emplace(moecclSystemError, e.what());
-    }
-    // A rank may have ended after others were done.
-    Proposal outcome;
-    try {
-      outcome = Agreement(from, {from.comm, attempt, kWhetherMade})({false, !error, without});
+      without = Agreement(from, {from.comm, attempt, kWho})({false, true, without}).without;
+      std::vector<int> members;
+      for (int member : from.members)
+        if (!without.contains(member)) members.push_back(member);
+      std::optional<Error> error;
+      try {
+        SurvivorOob oob(from, attempt, members);
+        made = make(oob);
+      } catch (const Superseded&) {
+        throw;
+      } catch (const Error& e) {
+        error = e;
+      } catch (const std::exception& e) {
+        error.emplace(moecclSystemError, e.what());
+      }
+      // A rank may have ended after others were done.
+      const Proposal outcome =
+          Agreement(from, {from.comm, attempt, kWhetherMade})({false, !error, without});
+      if (outcome.without == without) {
+        if (error) throw Error(*error);
+        if (!outcome.ok) failedElsewhere();
+        return made;
+      }
+      without = outcome.without;
+    } catch (const Superseded&) {
+      without = own;
     } catch (...) {
       if (made) made->abort();
       throw;
     }
-    if (outcome.ok && outcome.without == without) return made;
     if (made) made->abort();
-    if (outcome.without == without) {
-      if (error) throw Error(*error);
-      failedElsewhere();
-    }
-    without = outcome.without;
   }
 }
 

@@ -7,6 +7,11 @@
 // proposes nothing any more. Whoever hears of a decision, of a rank that it does not leave out
 // itself, takes it over. So nobody who lives decides otherwise: that would take another proposal of
 // a rank that has decided.
+//
+// Attempts. Ranks shrink a communicator more than once: when one ends meanwhile, or as callers ask
+// for it, and not all take part each time. Whoever has been left out, or has given up, has counted
+// fewer attempts than others. So each looks for the newest that any other has begun, takes part in
+// that, and leaves the one it is in where that one has no decision.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +43,7 @@ struct Shrinking {
 // of their ranks; again, for fewer, where one of them ended meanwhile. Throws Error, on all
 // survivors: what make() has thrown, or
 //   moecclTimeout       a survivor did not come
-//   moecclInvalidUsage  the others have excluded this rank
+//   moecclInvalidUsage  the others have excluded this rank, and have not begun again with it
 std::unique_ptr<Communicator> shrinkTo(
     const Shrinking& from, const std::vector<int>& excluded,
     const std::function<std::unique_ptr<Communicator>(Oob&)>& make);

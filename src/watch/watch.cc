@@ -140,6 +140,16 @@ bool Watch::await(const Topic& topic, TimePoint deadline, const Done& done) {
   return true;
 }
 
+std::uint32_t Watch::newestAttempt(std::uint32_t comm, std::span<const int> ranks) const {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t newest = 0;
+  for (auto place = board_.lower_bound({comm, 0, 0});
+       place != board_.end() && place->first.comm == comm; ++place)
+    if (std::ranges::any_of(ranks, [&](int rank) { return place->second.contains(rank); }))
+      newest = place->first.attempt;
+  return newest;
+}
+
 void Watch::forget(std::uint32_t comm, std::uint32_t attempt) {
   const std::lock_guard lock(mutex_);
   std::erase_if(board_, [&](const auto& place) {

@@ -88,6 +88,8 @@ class Watch {
   // changed, until it returns true. Returns false when it has not until `deadline`.
   using Done = std::function<bool(const Posts& posts, const std::vector<Loss>& losses)>;
   bool await(const Topic& topic, TimePoint deadline, const Done& done);
+  // The newest attempt of `comm` that one of `ranks` has posted about; 0: none.
+  std::uint32_t newestAttempt(std::uint32_t comm, std::span<const int> ranks) const;
   // Forgets what is posted about attempts of `comm` before `attempt`.
   void forget(std::uint32_t comm, std::uint32_t attempt);
 
