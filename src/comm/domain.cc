@@ -216,7 +216,10 @@ void Domain::deliver(const Loss& loss) {
   // What the rank has sent before may complete what is under way.
   for (int i = 0; i < kLastRounds && transport_->progress(); ++i) {
   }
-  transport_->lose(loss.rank, loss.why);
+  if (loss.left)
+    transport_->leave(loss.rank, loss.why);
+  else
+    transport_->lose(loss.rank, loss.why);
   losses_.push_back(loss);
   for (HostCommunicator* communicator : communicators_) communicator->lost(loss);
 }

@@ -122,6 +122,11 @@ void JointTransport::lose(int peer, const std::string& why) {
   far_->lose(peer, why);
 }
 
+void JointTransport::leave(int peer, const std::string& why) {
+  if (const int near = nearOf(peer); near != kFar) near_->leave(near, why);
+  far_->leave(peer, why);
+}
+
 bool JointTransport::unexpected(Tag value, Tag mask, Tag* found) {
   return (near_ && near_->unexpected(value, mask, found)) || far_->unexpected(value, mask, found);
 }

@@ -28,6 +28,7 @@ class JointTransport final : public Transport {
   void wait(int milliseconds) override;
   void wake() override { far_->wake(); }
   void lose(int peer, const std::string& why) override;
+  void leave(int peer, const std::string& why) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override;
 

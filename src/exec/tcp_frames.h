@@ -48,6 +48,11 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
+// What a message that nobody has asked for takes of the receiver's memory, and so of its sender's
+// credit. A message without a byte takes none.
+inline constexpr std::size_t kMessageCost = 512;
+constexpr std::size_t chargeOf(std::size_t bytes) { return bytes > 0 ? bytes + kMessageCost : 0; }
+
 // Of a message, in one frame: so long may a frame without data wait, and so much is copied for a
 // sender that cancels.
 inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;

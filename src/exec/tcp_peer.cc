@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "src/text.h"
 
@@ -163,12 +164,12 @@ bool TcpPeer::pull(bool main, Outgoing* out) {
   out->header.value = part ? flight.begun : flight.tag;
   out->header.bytes = flight.bytes;
   TransferList::remove(transfer);
-  if (!part && flight.bytes > credit_) {
+  if (!part && chargeOf(flight.bytes) > credit_) {
     announced_.pushBack(transfer);
     out->transfer = nullptr;
     return true;
   }
-  if (!part) credit_ -= flight.bytes;
+  if (!part) credit_ -= chargeOf(flight.bytes);
   const std::size_t share = flight.bytes / static_cast<std::size_t>(connections_) + 1;
   const std::size_t most =
       connections_ == 1 ? kPartBytes : std::clamp(share, kLeastPartBytes, kPartBytes);
@@ -260,8 +261,8 @@ TcpPeer::Verdict TcpPeer::begin(const FrameHeader& header, Incoming* incoming) {
   if (header.payload > header.bytes || header.payload > kPartBytes || header.id == 0 ||
       sourceOf(header.value) != rank_ || header.bytes > std::numeric_limits<std::size_t>::max() / 4)
     return Verdict::bad;
-  if (announced && unexpected_.size() + flowing_.size() > kMostAnnounced) return Verdict::bad;
-  if (!announced && header.bytes > share_ - held_) return Verdict::bad;
+  if (announced && announcedToUs_ == kMostAnnounced) return Verdict::bad;
+  if (!announced && chargeOf(header.bytes) > share_ - held_) return Verdict::bad;
 
   if (common_.spare.empty()) common_.spare.emplace_back();
   Transfer* const transfer = takePosted(header.value);
@@ -280,11 +281,12 @@ TcpPeer::Verdict TcpPeer::begin(const FrameHeader& header, Incoming* incoming) {
               .bytes = header.bytes,
               .promised = header.payload,
               .end = header.bytes,
-              .charge = announced ? 0 : header.bytes,
+              .charge = announced ? 0 : chargeOf(header.bytes),
               .announced = announced,
               .memory = std::move(memory),
               .transfer = transfer};
   held_ += message->charge;
+  announcedToUs_ += announced ? 1 : 0;
   if (transfer != nullptr) transfer->flight.request = &*message;
   incoming->message = message;
   incoming->offset = 0;
@@ -324,7 +326,7 @@ TcpPeer::Verdict TcpPeer::withdraw(const FrameHeader& header) {
     return Verdict::bad;
   // As if it had never come.
   message->end = header.value;
-  message->announced = false;
+  settle(*message);
   release(*message);
   if (Transfer* const transfer = message->transfer) {
     message->transfer = nullptr;
@@ -368,8 +370,13 @@ void TcpPeer::deliver(InboundMessages::iterator at) {
 }
 
 void TcpPeer::grant(InboundMessage& message) {
-  message.announced = false;
+  settle(message);
   tell({.kind = FrameKind::grant, .id = message.id});
+}
+
+// It waits for nobody's answer any more.
+void TcpPeer::settle(InboundMessage& message) {
+  if (std::exchange(message.announced, false)) --announcedToUs_;
 }
 
 // It needs no memory any more, and what it was charged is free.
@@ -381,6 +388,7 @@ void TcpPeer::release(InboundMessage& message) {
 
 void TcpPeer::recycle(InboundMessages& list, InboundMessages::iterator message) {
   release(*message);
+  settle(*message);
   message->transfer = nullptr;
   common_.spare.splice(common_.spare.end(), list, message);
 }

@@ -131,6 +131,7 @@ class TcpPeer {
   Transfer* takePosted(Tag tag);
   InboundMessages::iterator find(InboundMessages& list, std::uint32_t id);
   void grant(InboundMessage& message);
+  void settle(InboundMessage& message);
   void release(InboundMessage& message);
   void recycle(InboundMessages& list, InboundMessages::iterator message);
   void deliver(InboundMessages::iterator message);
@@ -159,10 +160,11 @@ class TcpPeer {
 
   // Receives, and messages.
   TransferList posted_;
-  InboundMessages unexpected_;  // without a receive, in the order in which they began
-  InboundMessages flowing_;     // with a receive, or for nobody, and not complete
-  std::size_t held_ = 0;        // of the share, by what the peer knows
-  std::size_t owed_ = 0;        // free again, which it does not know
+  InboundMessages unexpected_;     // without a receive, in the order in which they began
+  InboundMessages flowing_;        // with a receive, or for nobody, and not complete
+  std::size_t announcedToUs_ = 0;  // and not answered
+  std::size_t held_ = 0;           // of the share, by what the peer knows
+  std::size_t owed_ = 0;           // free again, which it does not know
 };
 
 }  // namespace moeccl

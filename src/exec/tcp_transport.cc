@@ -188,7 +188,7 @@ void TcpTransport::settle() {
       continue;
     }
     readLast(*owner);
-    lose(*owner, connection->why());
+    lose(*owner, owner->left.empty() ? connection->why() : owner->left);
   }
 }
 
@@ -221,6 +221,17 @@ void TcpTransport::lose(int rank, const std::string& why) {
   collect(0);
   readLast(peer(rank));
   lose(peer(rank), why);
+}
+
+void TcpTransport::leave(int rank, const std::string& why) {
+  if (closed_ || peers_.empty() || rank == rank_) return;
+  Peer& leaving = peer(rank);
+  leaving.left = why;
+  // The kernel of its host closes an open connection once all has been sent.
+  const bool ends = std::ranges::any_of(leaving.connections, [](const auto& connection) {
+    return connection && connection->stage() == TcpConnection::Stage::open;
+  });
+  if (!ends) lose(rank, why);
 }
 
 // ------------------------------------------------------------------------------------- waiting

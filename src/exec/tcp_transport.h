@@ -45,6 +45,7 @@ class TcpTransport final : public PollableTransport {
   void wait(int milliseconds) override;
   void wake() override;
   void lose(int peer, const std::string& why) override;
+  void leave(int peer, const std::string& why) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return common_.lastError; }
   bool unexpected(Tag value, Tag mask, Tag* found) override;
@@ -69,6 +70,7 @@ class TcpTransport final : public PollableTransport {
     TcpPeer core;
     Endpoint endpoint;
     bool reached = false;  // it has been turned to, or has turned to this rank
+    std::string left;      // why its connections will end; empty: they are to stay
     // By index; null: none yet. Sized when the peer is known.
     std::vector<std::unique_ptr<TcpConnection>> connections;
   };

@@ -110,6 +110,9 @@ class Transport {
   // The peer is known to be dead, for which a transport need not wait to find out: what is in
   // flight with it ends as `unreachable`, after what of it has arrived. Opens nothing.
   virtual void lose(int peer, const std::string& why) = 0;
+  // The peer has ended its part in order. What it has sent may still be on its way, and arrives:
+  // where a connection ends by itself after that, the peer is lost then, else at once.
+  virtual void leave(int peer, const std::string& why) { lose(peer, why); }
 
   // Ends the connection; collective unless `abrupt`. Transfers still in flight at the end are
   // `cancelled`; nothing may be started afterwards. Destruction without it closes abruptly.

@@ -50,7 +50,12 @@ void Watch::changed() {
 }
 
 void Watch::add(News news) {
-  if (unheard_.size() == kMostUnheard) unheard_.pop_front();
+  // Losses stay: there are no more than ranks.
+  if (unheard_.size() >= kMostUnheard) {
+    const auto oldest = std::ranges::find_if(
+        unheard_, [](const News& each) { return std::holds_alternative<Notice>(each); });
+    if (oldest != unheard_.end()) unheard_.erase(oldest);
+  }
   unheard_.push_back(std::move(news));
   news_.fetch_add(1, std::memory_order_release);
 }

@@ -606,7 +606,6 @@ TEST_P(Disagreement, BuffersAreTheCallersAgain) {
 class WrongPart : public Disagreement {};
 
 TEST_P(WrongPart, IsToldToBothEndsWithBothSizes) {
-  if (std::string(GetParam().name) == "tcp") setenv("MOECCL_TEST_PROCESSES", "tcp", 1);
   for (const char* algorithm : {"alltoallv=linear", "alltoallv=pairwise", "alltoallv=bruck",
                                 "alltoallv=hierarchical", "alltoallv=hierarchical:leaders=1"})
     for (size_t odd : {0, 1, 3, 5000}) {
@@ -627,7 +626,6 @@ TEST_P(WrongPart, IsToldToBothEndsWithBothSizes) {
                     "rank 1 sends " + std::to_string(4 * odd) + " bytes where rank 2 expects 8"});
       });
     }
-  if (std::string(GetParam().name) == "tcp") unsetenv("MOECCL_TEST_PROCESSES");
 }
 
 // One rank does not call at all: the documented timeout, which names it.
@@ -721,8 +719,7 @@ TEST_P(Disagreement, NoMemory) {
 INSTANTIATE_TEST_SUITE_P(Backends, WrongPart,
                          testing::Values(Backend{"loopback", false, false},
                                          Backend{"ucxThreads", false, true},
-                                         Backend{"processes", true, false},
-                                         Backend{"tcp", true, false}),
+                                         Backend{"processes", true, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Backends, Disagreement,
                          testing::Values(Backend{"loopback", false, false},

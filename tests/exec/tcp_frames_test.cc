@@ -165,6 +165,72 @@ TEST(TcpFrames, APeerCannotSpeakForAnother) {
       << victim.transport.lastError();
 }
 
+// Its goodbye goes another way, and may come before what it has sent.
+TEST(TcpFrames, WhatAPeerHasSentArrivesAfterItHasLeft) {
+  Victim victim(30000);
+  Socket socket = enter(victim);
+  std::vector<std::uint32_t> values(2000);
+  const std::size_t bytes = values.size() * sizeof values[0];
+  Probe recv, later;
+  victim.transport.recv(1, tagOf(1, 1), values.data(), bytes, &recv);
+  victim.transport.recv(1, tagOf(1, 2), values.data(), bytes, &later);
+  std::vector<std::uint8_t> stream;
+  put(stream,
+      {.kind = FrameKind::message,
+       .payload = static_cast<std::uint32_t>(bytes),
+       .id = 1,
+       .value = tagOf(1, 1),
+       .bytes = bytes},
+      bytes);
+  const std::size_t half = stream.size() / 2;
+  ASSERT_EQ(::send(socket.get(), stream.data(), half, 0), static_cast<ssize_t>(half));
+  victim.transport.leave(1, "it has left");
+  for (int i = 0; i < 100; ++i) victim.transport.progress();
+  ASSERT_EQ(::send(socket.get(), stream.data() + half, stream.size() - half, MSG_NOSIGNAL),
+            static_cast<ssize_t>(stream.size() - half));
+  socket = Socket();
+  ASSERT_TRUE(finish(victim.transport, {&recv, &later}));
+  EXPECT_EQ(recv.status, TransferStatus::ok);
+  EXPECT_EQ(values, std::vector<std::uint32_t>(values.size(), 0x11111111u));
+  EXPECT_EQ(later.status, TransferStatus::unreachable);
+  EXPECT_NE(victim.transport.lastError().find("it has left"), std::string::npos)
+      << victim.transport.lastError();
+}
+
+// Small messages that nobody has asked for take more memory than they have bytes.
+TEST(TcpFrames, ThePeersShareBoundsSmallMessagesToo) {
+  constexpr std::size_t kShare = std::size_t{1} << 20;
+  TcpCommon common(kShare);
+  TcpPeer peer(common, 1, kShare);
+  peer.know("a peer", kShare, 1);
+  FrameHeader header = {
+      .kind = FrameKind::message, .payload = 8, .id = 1, .value = tagOf(1, 1), .bytes = 8};
+  TcpPeer::Incoming incoming;
+  std::size_t taken = 0;
+  while (peer.take(header, true, &incoming) == TcpPeer::Verdict::taken) {
+    peer.arrived(&incoming, header.payload);
+    ++header.id;
+    ++taken;
+  }
+  EXPECT_EQ(taken, kShare / chargeOf(8));
+  EXPECT_LE(taken * (256 + sizeof(InboundMessage)), kShare);
+  peer.lose("the end");
+}
+
+// A living peer may have sent any number of messages before one that it has no credit for.
+TEST(TcpFrames, OnlyAnnouncedMessagesCountAsAnnounced) {
+  TcpCommon common(0);
+  TcpPeer peer(common, 1, 0);
+  peer.know("a peer", 0, 1);
+  FrameHeader header = {.kind = FrameKind::message, .id = 1, .value = tagOf(1, 1)};
+  TcpPeer::Incoming incoming;
+  for (; header.id <= (1u << 20) + 2; ++header.id)
+    ASSERT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
+  header.bytes = 8;
+  EXPECT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
+  peer.lose("the end");
+}
+
 TEST(TcpFrames, StrangersDisturbNobody) {
   std::mt19937_64 random(9);
   Victim victim(30000);
