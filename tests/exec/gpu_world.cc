@@ -108,7 +108,8 @@ void GpuWorld::transfer(Message& a, Message& b) {
   Stream& arriving = *to.item->stream;
   merge(arriving.clock, from.item->stream->clock);
   if (!to.inside) check(arriving, {to.data, to.bytes, true}, to.item->what);
-  std::memcpy(to.data, from.data, std::min(from.bytes, to.bytes));
+  if (const std::size_t bytes = std::min(from.bytes, to.bytes); bytes > 0)
+    std::memcpy(to.data, from.data, bytes);
   a.done = b.done = true;
 }
 
