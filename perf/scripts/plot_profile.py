@@ -5,7 +5,8 @@
     plot_profile.py --map MAP.json --output report.html PROFILE.json      with maps, from moeccl-fit --map
     plot_profile.py --png FOLDER [--map MAP.json] PROFILE.json            the pictures alone, as files
 
-For each group of ranks: samples and fitted lines of every collective, a colour for each algorithm; below them
+The page begins with what links cost, and which algorithm and schedule is the fastest where, and how sure that is.
+Then, for each group of ranks: samples and fitted lines of every collective, a colour for each algorithm; below them
 the errors of the lines at the samples; and a table of alpha, beta, R2 and the worst error, in which curves that say
 little are marked. Errors are predicted / measured - 1. Bars are as long as the middle half of the repetitions is wide.
 """
@@ -265,6 +266,84 @@ def layers_table(layers):
     return table(rows, ("ranks", "schedule", "local work", "latencies", "bytes", "median error", "worst error", "samples"))
 
 
+def rate_text(beta):
+    return f"{1e-9 / beta:.3g} GB/s" if beta > 0 else "-"
+
+
+def links_table(links):
+    cost = links["costs"]
+    rows = [("in a node", time_text(cost["overheadInNode"] + cost["latencyInNode"]), rate_text(cost["betaInNode"])),
+            ("between nodes, one rank", time_text(cost["overheadBetween"] + cost["latencyBetween"]),
+             rate_text(cost["betaBetween"])),
+            ("a node's uplink, shared by its ranks", f"{time_text(cost['gapUplink'])} of each message",
+             rate_text(cost["betaUplink"]))]
+    return table(rows, ("link", "latency", "bandwidth")) \
+        + f"<p>Plans priced by these links are {100 * links['medianError']:.0f} % off what was measured in the " \
+          f"median, {100 * links['worstError']:.0f} % at the most.</p>\n"
+
+
+def fastest(curves):
+    """Of each size at which several algorithms were measured: (bytes, fastest curve, times faster than the next,
+    whether by more than the middle halves of both are wide)."""
+    at = {}
+    for curve in curves:
+        for sample in curve["samples"]:
+            at.setdefault(sample["bytes"], []).append((sample["seconds"], sample["spread"], curve["algorithm"]))
+    for size, measured in sorted(at.items()):
+        if len(measured) > 1:
+            (first, spread, name), (second, other, _) = sorted(measured)[:2]
+            yield size, name, second / first, second - first > (first * spread + second * other) / 2
+
+
+def fastest_table(profile):
+    rows = []
+    for where, collectives in by_group(profile).items():
+        for collective, curves in collectives.items():
+            runs = []  # of neighbouring sizes with the same fastest algorithm
+            for size, name, lead, clear in fastest(curves):
+                if not runs or runs[-1][0] != name:
+                    runs.append((name, []))
+                runs[-1][1].append((size, lead, clear))
+            for name, sizes in runs:
+                leads = sorted(lead for _, lead, _ in sizes)
+                rows.append((f"{collective} of {where}", name, f"{size_text(sizes[0][0])} to {size_text(sizes[-1][0])}",
+                             f"{leads[len(leads) // 2]:.2f}",
+                             f"{sum(clear for _, _, clear in sizes)} of {len(sizes)}"))
+    return table(rows, ("collective", "the fastest", "bytes of a rank", "times faster than the next",
+                        "sizes where that is clear"))
+
+
+def schedules_table(maps):
+    """The share of the map's layers in which each schedule is the fastest."""
+    rows, cells = [], {}
+    for one in maps:
+        cells.setdefault(grid_text(one["grid"]), []).extend(cell for row in one["cells"] for cell in row)
+    for grid, mine in cells.items():
+        won = {}
+        for cell in mine:
+            ranking = sorted((choice["seconds"], name) for name, choice in cell.items())
+            lead = ranking[1][0] / ranking[0][0] if len(ranking) > 1 else 1
+            won.setdefault(ranking[0][1], []).append((lead, cell[ranking[0][1]]["measured"]))
+        for name, leads in sorted(won.items(), key=lambda each: -len(each[1])):
+            rows.append((grid, name, f"{len(leads)} of {len(mine)}",
+                         f"{sorted(lead for lead, _ in leads)[len(leads) // 2]:.2f}",
+                         f"{sum(measured for _, measured in leads)} of {len(leads)}"))
+    return table(rows, ("grid", "schedule", "fastest in", "times faster than the next",
+                        "all exchanges of it measured"))
+
+
+def answer(profile, maps):
+    text = ""
+    if profile.get("links"):
+        text += "<h2>What links cost</h2>\n" + links_table(profile["links"])
+    if profile["curves"]:
+        text += "<h2>The fastest algorithms</h2>\n<p>A lead is clear where it is more than the middle halves of the " \
+            "repetitions of both are wide.</p>\n" + fastest_table(profile)
+    if maps:
+        text += "<h2>The fastest schedules</h2>\n" + schedules_table(maps)
+    return text
+
+
 def sections(pyplot, profile, maps):
     """Heading, pictures by name, HTML of tables."""
     colours = colours_of(profile["curves"])
@@ -296,14 +375,14 @@ td, th { padding: 0.15em 0.8em; text-align: right; border-bottom: 1px solid #ddd
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }"""
 
 
-def page(profile, parts):
+def page(profile, maps, parts):
     about = profile["fingerprint"]
     nodes = "+".join(map(str, about["ranksPerNode"]))
     text = f"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>moeccl profile</title>\n<style>{STYLE}</style>" \
            f"</head><body>\n<h1>moeccl profile: {nodes} ranks</h1>\n<p>" \
            + html.escape(f"{about['processor']}, {about['processorsPerNode']} processors per node; "
                          f"{about['transport']}; moeccl {about['library']}") + "</p>\n" \
-           + noisy_text(profile["curves"])
+           + answer(profile, maps) + noisy_text(profile["curves"])
     for heading, pictures, tables in parts:
         text += f"<h2>{html.escape(heading)}</h2>\n"
         for figure in pictures.values():
@@ -334,7 +413,7 @@ def main():
     parts = sections(pyplot, profile, maps)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
-            file.write(page(profile, parts))
+            file.write(page(profile, maps, parts))
         return
     os.makedirs(options.png, exist_ok=True)
     for _, pictures, _ in parts:
