@@ -80,18 +80,24 @@ TEST(PlanSize, IsLinearAndQuickToBuildAt4096Ranks) {
   const Topology topology = Topology::even(512, 8);
   for (const Algorithm& algorithm : algorithms()) {
     if (!isOffered(algorithm, topology)) continue;
-    double best = std::numeric_limits<double>::infinity();
+    double best = std::numeric_limits<double>::infinity(), slowest = 0;
     size_t ops = 0, blocks = 0, deps = 0;
     for (int rank : {0, 1, 2047, 4095}) {
-      const std::clock_t start = std::clock();
-      const Plan plan = algorithm.plan(topology, gridOf8(topology.ranks()), rank);
-      best = std::min(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-      ops = std::max(ops, plan.ops.size());
-      blocks = std::max(blocks, plan.blockPool.size());
-      deps = std::max(deps, plan.depPool.size());
+      // The first one finds memory cold.
+      double mine = std::numeric_limits<double>::infinity();
+      for (int again = 0; again < 3; ++again) {
+        const std::clock_t start = std::clock();
+        const Plan plan = algorithm.plan(topology, gridOf8(topology.ranks()), rank);
+        mine = std::min(mine, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+        ops = std::max(ops, plan.ops.size());
+        blocks = std::max(blocks, plan.blockPool.size());
+        deps = std::max(deps, plan.depPool.size());
+      }
+      best = std::min(best, mine);
+      slowest = std::max(slowest, mine);
     }
     std::cout << nameOf(algorithm) << ": " << ops << " ops, " << blocks << " runs of blocks, "
-              << deps << " dependencies, built in " << best << " ms\n";
+              << deps << " dependencies, built in " << slowest << " ms by the slowest rank\n";
     const size_t parts = algorithm.name == "pipelined" ? Parameters{}.chunks : 1;
     EXPECT_LE(ops, parts * 4 * 4096) << nameOf(algorithm);
     EXPECT_LE(blocks, parts * 9 * 4096) << nameOf(algorithm);
