@@ -71,6 +71,8 @@ int main(int argc, char** argv) {
   const Parsed<FitOptions> parsed = parseFitOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-fit", parsed)) return *code;
   const FitOptions& options = parsed.options;
+  // What it measures first must not depend on what a probe found.
+  setenv("MOECCL_PROBE", "0", 1);
   if (!options.refitFile.empty()) return runAlone("moeccl-fit", [&] { refit(options); });
   Options common;
   common.memory = options.memory;

@@ -272,6 +272,9 @@ def run(options, argv, command):
     if lab["bus"] != "none":
         extra = {"UCX_TLS": "tcp,self", **extra}  # memory would pass the bus by
     folder = state.folder(options.name)
+    # An uplink has the speed that tc gives it, of which its interface knows nothing: what programs
+    # keep of it is for this lab.
+    extra = {"XDG_CACHE_HOME": f"{folder}/shared/cache", **extra}
     token = f"run-{uuid.uuid4().hex[:12]}"
     environment = client.rank_environment(ranks, f"{folder}/shared/{token}/id")
     job = client.Job(options.grace, options.prefix,
@@ -332,12 +335,13 @@ def mpirun(options, argv, _):
         # Every node believes it has all cores; bound, the first ranks of all nodes would share one.
         "OMPI_MCA_hwloc_base_binding_policy": "none",
     }
+    cache = {"XDG_CACHE_HOME": f"{folder}/shared/cache"}
     if sum(lab["ranks"]) > len(os.sched_getaffinity(0)):
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if os.getuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment = {key: value for key, value in environment.items() if key not in os.environ}
-    return client.run_once(folder, network.hostname(0), ["mpirun", *argv], environment,
+    return client.run_once(folder, network.hostname(0), ["mpirun", *argv], {**environment, **cache},
                            run_folder=token)
 
 

@@ -78,8 +78,8 @@ bool takesInterface(std::string_view choice, std::string_view name) {
   return listed != excludes;
 }
 
-std::vector<IpAddress> addressesToListenOn(std::string_view choice,
-                                           std::span<const InterfaceAddress> interfaces) {
+const InterfaceAddress* interfaceToListenOn(std::string_view choice,
+                                            std::span<const InterfaceAddress> interfaces) {
   const InterfaceAddress* best = nullptr;
   // A list of names means what it says; otherwise the loopback is for hosts that have nothing else.
   const bool named = !choice.empty() && !choice.starts_with('^');
@@ -87,6 +87,12 @@ std::vector<IpAddress> addressesToListenOn(std::string_view choice,
     if (takesInterface(choice, each.name) &&
         (best == nullptr || (!named && distanceOf(each) < distanceOf(*best))))
       best = &each;
+  return best;
+}
+
+std::vector<IpAddress> addressesToListenOn(std::string_view choice,
+                                           std::span<const InterfaceAddress> interfaces) {
+  const InterfaceAddress* const best = interfaceToListenOn(choice, interfaces);
   if (interfaces.empty())
     throw Error(moecclSystemError, "this host has no network interface that is up");
   if (best == nullptr)

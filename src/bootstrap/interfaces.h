@@ -32,10 +32,14 @@ std::vector<IpAddress> hostAddresses();
 //   ""            any
 bool takesInterface(std::string_view choice, std::string_view name);
 
-// The addresses that a rank listens on: those of one interface, at most one of each family, IPv4
-// first. Of the interfaces that `choice` takes the first; where it is empty one with a link goes
-// before one without, and interfaces for containers and virtual machines come last, before the
-// loopback. Throws Error (moecclInvalidArgument) when it takes none.
+// An address of the interface that a rank listens on. Of the interfaces that `choice` takes the
+// first; where it is empty one with a link goes before one without, and interfaces for containers
+// and virtual machines come last, before the loopback. nullptr where it takes none.
+const InterfaceAddress* interfaceToListenOn(std::string_view choice,
+                                            std::span<const InterfaceAddress> interfaces);
+
+// The addresses that a rank listens on: those of that interface, at most one of each family, IPv4
+// first. Throws Error (moecclInvalidArgument) where there is none.
 std::vector<IpAddress> addressesToListenOn(std::string_view choice,
                                            std::span<const InterfaceAddress> interfaces);
 

@@ -3,11 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <system_error>
-#include <vector>
-
-#include "src/bootstrap/interfaces.h"
 
 namespace moeccl {
 namespace {
@@ -33,14 +29,13 @@ std::vector<std::string> entriesOf(const std::string& folder) {
 
 }  // namespace
 
-std::string describeNetwork(std::string_view interfaces, const std::string& sysfs) {
-  std::set<std::string> up;
-  for (const InterfaceAddress& each : interfaceAddresses())
-    if (!each.loopback && takesInterface(interfaces, each.name)) up.insert(each.name);
+std::string describeNetwork(std::string_view choice, const std::string& sysfs,
+                            const std::vector<InterfaceAddress>& interfaces) {
   std::string text;
-  for (const std::string& name : up) {
-    text += (text.empty() ? "" : ", ") + name;
-    const std::string folder = sysfs + "/class/net/" + name + '/';
+  if (const InterfaceAddress* const used = interfaceToListenOn(choice, interfaces);
+      used != nullptr && !used->loopback) {
+    text = used->name;
+    const std::string folder = sysfs + "/class/net/" + used->name + '/';
     // Negative where the interface has no speed of its own.
     if (const std::string speed = lineOf(folder + "speed"); !speed.empty() && speed[0] != '-')
       text += ' ' + speed + " Mb/s";

@@ -3,12 +3,17 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "src/bootstrap/interfaces.h"
 
 namespace moeccl {
 
-// Interfaces that MOECCL_SOCKET_IFNAME takes, but the loopback, and devices with RDMA:
-// "eth0 1000 Mb/s MTU 1500, mlx5_0 200 Gb/sec (4X HDR)". What cannot be read is left out. `sysfs`:
-// where that file system is.
-std::string describeNetwork(std::string_view interfaces, const std::string& sysfs = "/sys");
+// The interface that a rank listens on (of `interfaces`; `choice` is MOECCL_SOCKET_IFNAME), and
+// devices with RDMA: "eth0 1000 Mb/s MTU 1500, mlx5_0 200 Gb/sec (4X HDR)". Others come and go, as
+// containers do. The loopback is not named, and what cannot be read is left out. `sysfs`: where
+// that file system is.
+std::string describeNetwork(std::string_view choice, const std::string& sysfs = "/sys",
+                            const std::vector<InterfaceAddress>& interfaces = interfaceAddresses());
 
 }  // namespace moeccl

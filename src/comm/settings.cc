@@ -139,7 +139,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
   if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
   if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
-  settings.probe = numberIn(environment, "MOECCL_PROBE", 0, 1, 0) == 1;
+  settings.probe = numberIn(environment, "MOECCL_PROBE", 0, 1, 1) == 1;
   if (const char* value = valueOf(environment, "MOECCL_TRANSPORT"))
     settings.transport = transportNamed(value);
   settings.socketsPerPeer =

@@ -11,7 +11,7 @@
 //   MOECCL_UNEXPECTED_BYTES  memory for messages over TCP that nobody has asked for yet
 //   MOECCL_TRACE      begin of the names of the files that traces are written to
 //   MOECCL_PROFILE    path of the cluster's profile
-//   MOECCL_PROBE      1: where there is no profile links are measured
+//   MOECCL_PROBE      0: where there is no profile links are not measured
 //
 // A variable that is empty counts as not set.
 #pragma once

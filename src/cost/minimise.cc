@@ -42,10 +42,11 @@ Vector solve(Matrix a, Vector b) {
   return b;
 }
 
-// The slopes of all residuals, parameter by parameter.
-Matrix slopesAt(const Vector& x, const Vector& here, const Residuals& residuals) {
+// The slopes of all residuals, parameter by parameter; fewer where it was enough before.
+Matrix slopesAt(const Vector& x, const Vector& here, const Residuals& residuals,
+                const std::function<bool()>& enough) {
   Matrix slopes;
-  for (std::size_t p = 0; p < x.size(); ++p) {
+  for (std::size_t p = 0; p < x.size() && !enough(); ++p) {
     Vector beside = x;
     beside[p] += kDifference;
     Vector slope = residuals(beside);
@@ -57,11 +58,12 @@ Matrix slopesAt(const Vector& x, const Vector& here, const Residuals& residuals)
 
 }  // namespace
 
-Vector minimise(Vector x, const Residuals& residuals) {
+Vector minimise(Vector x, const Residuals& residuals, const std::function<bool()>& enough) {
   Vector here = residuals(x);
   double sum = dot(here, here), damping = kFirstDamping;
   for (int round = 0; round < kMostRounds; ++round) {
-    const Matrix slopes = slopesAt(x, here, residuals);
+    const Matrix slopes = slopesAt(x, here, residuals, enough);
+    if (slopes.size() < x.size()) break;
     Matrix normal(x.size(), Vector(x.size()));
     Vector downhill(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -69,7 +71,7 @@ Vector minimise(Vector x, const Residuals& residuals) {
       for (std::size_t j = 0; j < x.size(); ++j) normal[i][j] = dot(slopes[i], slopes[j]);
     }
     const double before = sum;
-    for (; sum == before && damping < kMostDamping; damping *= 8) {
+    for (; sum == before && damping < kMostDamping && !enough(); damping *= 8) {
       Matrix damped = normal;
       for (std::size_t i = 0; i < x.size(); ++i) damped[i][i] += damping * (normal[i][i] + 1e-6);
       const Vector step = solve(std::move(damped), downhill);

@@ -83,15 +83,14 @@ class Prober {
     std::vector<Candidate> candidates;
     for (const AlgorithmChoice& choice : differentOf(all, topology))
       candidates.push_back({choice, 0, 0, {}});
-    begun_ = Clock::now();
     // Pages and connections are there from now on.
     call(candidates[0].choice, kBlocks[0]);
     spent_ = agreed(0).second;
     // The first one up to large blocks, so that bandwidths are known; then all others.
-    for (std::size_t block : kBlocks) measure(candidates[0], block, kProbeSeconds / 2);
+    for (std::size_t block : kBlocks) measure(candidates[0], block, kProbeCallSeconds / 2);
     for (std::size_t block : kBlocks)
       for (std::size_t i = 1; i < candidates.size(); ++i)
-        measure(candidates[i], block, kProbeSeconds);
+        measure(candidates[i], block, kProbeCallSeconds);
     std::vector<Curve> curves;
     for (Candidate& candidate : candidates)
       if (!candidate.samples.empty())
@@ -101,7 +100,7 @@ class Prober {
                           {}});
     return curves;
   }
-  double spent() const { return spent_; }
+  TimePoint begun() const { return begun_; }
 
  private:
   struct Candidate {
@@ -154,7 +153,7 @@ class Prober {
     // The first one makes the plan.
     double seconds = 0;
     std::tie(seconds, spent_) = agreed(timed(candidate.choice, block));
-    const double share = kShare * kProbeSeconds;
+    const double share = kShare * kProbeCallSeconds;
     const int repetitions = static_cast<int>(
         std::clamp(share / std::max(seconds, 1e-9), 0.0, static_cast<double>(kMostRepetitions)));
     if (repetitions > 1) {
@@ -173,7 +172,7 @@ class Prober {
   Communicator& communicator_;
   CommunicatorOob oob_;
   std::vector<std::byte> input_, output_;
-  TimePoint begun_;
+  const TimePoint begun_ = Clock::now();
   double spent_ = 0;
 };
 
@@ -213,8 +212,8 @@ class Keeper {
     return memory.known[cluster_] = {1, mine_.processorsPerNode, *kept->links};
   }
 
-  Known fit(std::vector<Curve> curves, double spent) {
-    const TimePoint begun = Clock::now();
+  // `begun`: when the probe did.
+  Known fit(std::vector<Curve> curves, TimePoint begun) {
     Profile measured;
     measured.fingerprint = mine_;
     std::size_t samples = 0;
@@ -222,12 +221,12 @@ class Keeper {
       samples += curve.samples.size();
       measured.add(std::move(curve.key), std::move(curve.samples));
     }
-    const auto fit = fitLinks(measured);
+    const auto fit = fitLinks(measured, [begun] { return secondsSince(begun) >= kProbeSeconds; });
     if (!fit) return {};
     log(LogLevel::info, source_,
         "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
         "moeccl-fit measures a cluster well",
-        (spent + secondsSince(begun)) * 1e3, samples, fit->medianError * 100);
+        secondsSince(begun) * 1e3, samples, fit->medianError * 100);
     const Known known{1, mine_.processorsPerNode, *fit};
     keep(known);
     return known;
@@ -292,7 +291,7 @@ std::shared_ptr<const Profile> probeLinks(Communicator& communicator) {
   if (known.found == 0) {
     Prober prober(communicator);
     std::vector<Curve> curves = prober.run();
-    asRank0([&] { return keeper->fit(std::move(curves), prober.spent()); });
+    asRank0([&] { return keeper->fit(std::move(curves), prober.begun()); });
     known = exchangeValue(oob, known)[0];
   }
   return known.found == 1 ? profileOf(mine, known) : nullptr;

@@ -9,8 +9,9 @@
 
 namespace moeccl {
 
-// How long the calls may take that links are measured by.
-inline constexpr double kProbeSeconds = 0.2;
+// How long it may take in all, and the calls that links are measured by; what remains is for the
+// fit.
+inline constexpr double kProbeSeconds = 0.3, kProbeCallSeconds = 0.2;
 
 // Collective: a profile without samples whose links are the job's, as this process or the user's
 // cache has them (src/probe/cache.h) or as they are measured now. The same on all ranks. nullptr:

@@ -115,16 +115,16 @@ LinkFit LinkSamples::judge(const Links& links) const {
   return {links, errors[errors.size() / 2], errors.back()};
 }
 
-LinkFit LinkSamples::fit() const {
-  return judge(linksOf(minimise(logarithmsOf({}), [this](const std::vector<double>& logarithms) {
-    return residualsOf(logarithms);
-  })));
+LinkFit LinkSamples::fit(const std::function<bool()>& enough) const {
+  return judge(linksOf(minimise(
+      logarithmsOf({}),
+      [this](const std::vector<double>& logarithms) { return residualsOf(logarithms); }, enough)));
 }
 
-std::optional<LinkFit> fitLinks(const Profile& profile) {
+std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool()>& enough) {
   const LinkSamples samples(profile);
   if (samples.size() == 0) return std::nullopt;
-  return samples.fit();
+  return samples.fit(enough);
 }
 
 }  // namespace moeccl

@@ -3,6 +3,7 @@
 // by links like those of one that somebody has.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -24,7 +25,8 @@ class LinkSamples {
   LinkFit judge(const Links& links) const;
   // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those
   // of samples that spread less. Costs that the samples do not tell stay typical.
-  LinkFit fit() const;
+  // Ends when `enough` says so.
+  LinkFit fit(const std::function<bool()>& enough = [] { return false; }) const;
 
  private:
   struct Priced {
@@ -40,6 +42,7 @@ class LinkSamples {
 };
 
 // Nothing where no sample can be priced.
-std::optional<LinkFit> fitLinks(const Profile& profile);
+std::optional<LinkFit> fitLinks(
+    const Profile& profile, const std::function<bool()>& enough = [] { return false; });
 
 }  // namespace moeccl

@@ -88,6 +88,13 @@ TEST(Settings, TheEnvironmentOverrides) {
   EXPECT_EQ(readSettings(nullptr, with({{"MOECCL_TIMEOUT", "-1"}})).timeoutMs, kForever);
 }
 
+TEST(Settings, LinksAreMeasuredUnlessTheEnvironmentSaysNo) {
+  EXPECT_TRUE(readSettings(nullptr, kNothing).probe);
+  EXPECT_TRUE(readSettings(nullptr, with({{"MOECCL_PROBE", ""}})).probe);
+  EXPECT_TRUE(readSettings(nullptr, with({{"MOECCL_PROBE", "1"}})).probe);
+  EXPECT_FALSE(readSettings(nullptr, with({{"MOECCL_PROBE", "0"}})).probe);
+}
+
 TEST(Settings, Sockets) {
   const Settings plain = readSettings(nullptr, kNothing);
   EXPECT_EQ(plain.interfaces, "");

@@ -155,6 +155,11 @@ class RoundTrip(LabTest):
                                     "$MOECCL_LOCAL_NRANKS $MOECCL_NODE $(hostname)"),
                          ["[0] 0/4 0/2 0 node0", "[1] 1/4 1/2 0 node0", "[2] 2/4 0/2 1 node1",
                           "[3] 3/4 1/2 1 node1"])
+        # What a job keeps of the links is for this lab, and of the user only where the user says so.
+        keep = ("--", "sh", "-c", "mkdir -p $XDG_CACHE_HOME; echo kept >> $XDG_CACHE_HOME/links; cat $XDG_CACHE_HOME/links")
+        self.assertEqual(self.lines("run", "--no-prefix", "--per-node", "1", *keep)[-1], "kept")
+        self.assertEqual(self.lines("run", "--no-prefix", "--env", "XDG_CACHE_HOME=/mine", "--", "sh", "-c",
+                                    "echo $XDG_CACHE_HOME"), ["/mine"] * 4)
         self.assertIn("is down", self.succeed("down"))
         self.assertIn("is not up", self.succeed("down"))
         self.assertEqual(lab("status").returncode, 1)

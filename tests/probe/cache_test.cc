@@ -95,26 +95,33 @@ TEST(CacheFolder, IsTheUsers) {
   EXPECT_EQ(cacheFolder(environment), "/home/somebody/.cache/moeccl");
 }
 
-// A made-up sysfs, of this host's interfaces.
+// A made-up sysfs, of made-up interfaces.
 TEST_F(ProbeCache, NetworksThatDifferInSpeedAreCalledOtherwise) {
-  std::string name;
-  for (const InterfaceAddress& each : interfaceAddresses())
-    if (!each.loopback) name = each.name;
-  if (name.empty()) GTEST_SKIP() << "there is no interface but the loopback";
-  const std::string at = folder_ + "/class/net/" + name;
+  const IpAddress address{};
+  std::vector<InterfaceAddress> host = {
+      {"lo", address, true}, {"docker0", address}, {"eth0", address}, {"eth1", address}};
+  const std::string at = folder_ + "/class/net/eth0";
   fs::create_directories(at);
   std::ofstream(at + "/speed") << "1000\n";
   std::ofstream(at + "/mtu") << "1500\n";
-  const std::string slow = describeNetwork("=" + name, folder_);
-  EXPECT_EQ(slow, name + " 1000 Mb/s MTU 1500");
+  const std::string slow = describeNetwork("", folder_, host);
+  EXPECT_EQ(slow, "eth0 1000 Mb/s MTU 1500");
+  // Those that data do not take come and go.
+  host.push_back({"veth1a2b", address});
+  EXPECT_EQ(describeNetwork("", folder_, host), slow);
+  host.pop_back();
+  std::erase_if(host, [](const InterfaceAddress& each) { return each.name == "docker0"; });
+  EXPECT_EQ(describeNetwork("", folder_, host), slow);
+  EXPECT_EQ(describeNetwork("=eth1", folder_, host), "eth1");
+  EXPECT_EQ(describeNetwork("lo", folder_, host), "");
+  EXPECT_EQ(describeNetwork("=none", folder_, host), "");
   std::ofstream(at + "/speed") << "100\n";
-  EXPECT_NE(describeNetwork("=" + name, folder_), slow);
+  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 100 Mb/s MTU 1500");
   std::ofstream(at + "/speed") << "-1\n";
-  EXPECT_EQ(describeNetwork("=" + name, folder_), name + " MTU 1500");
-  EXPECT_EQ(describeNetwork("^=" + name, folder_).find("MTU"), std::string::npos);
+  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 MTU 1500");
   fs::create_directories(folder_ + "/class/infiniband/mlx5_0/ports/1");
   std::ofstream(folder_ + "/class/infiniband/mlx5_0/ports/1/rate") << "200 Gb/sec (4X HDR)\n";
-  EXPECT_EQ(describeNetwork("=" + name, folder_), name + " MTU 1500, mlx5_0 200 Gb/sec (4X HDR)");
+  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 MTU 1500, mlx5_0 200 Gb/sec (4X HDR)");
 }
 
 }  // namespace

@@ -22,10 +22,10 @@ class Probe : public testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
     setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
-    setenv("MOECCL_PROBE", "1", 1);
+    unsetenv("MOECCL_PROBE");
   }
   void TearDown() override {
-    unsetenv("MOECCL_PROBE");
+    setenv("MOECCL_PROBE", "0", 1);
     unsetenv("XDG_CACHE_HOME");
     fs::remove_all(folder_);
   }
@@ -74,6 +74,12 @@ TEST_F(Probe, AllRanksChooseByTheSameLinksWhichAreKept) {
     if (rank == 0) typical = predicted(comm);
   });
   EXPECT_TRUE(files().empty());
+  // Nor do those that are told not to.
+  setenv("MOECCL_PROBE", "0", 1);
+  runJob(job,
+         [&](moecclComm_t comm, int) { checkThat(predicted(comm) == typical, "measured links"); });
+  EXPECT_TRUE(files().empty());
+  unsetenv("MOECCL_PROBE");
 
   runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
   ASSERT_EQ(files().size(), 1u);

@@ -161,6 +161,21 @@ TEST(LinkFit, FindsTheLinksBehindTheSamples) {
   EXPECT_EQ(fitLinks(profile), fit);
 }
 
+// A probe has no more time than its own.
+TEST(LinkFit, EndsWhenItIsEnough) {
+  const Profile profile = synthetic({.latencyBetween = 150e-6, .betaUplink = 80e-9});
+  const auto fittedIn = [&](int looks) {
+    return fitLinks(profile, [&] { return looks-- <= 0; }).value();
+  };
+  // Typical ones, to rounding: also when there was time for slopes and no step.
+  for (int looks : {0, static_cast<int>(kLinkCosts)})
+    for (const auto& [name, cost] : kLinkNames)
+      EXPECT_NEAR(fittedIn(looks).links.*cost / Links{}.*cost, 1, 1e-9) << name;
+  const LinkFit once = fittedIn(2 * static_cast<int>(kLinkCosts));
+  EXPECT_LT(once.medianError, fittedIn(0).medianError);
+  EXPECT_LT(fitLinks(profile)->medianError, once.medianError);
+}
+
 // One node tells nothing of links between nodes.
 TEST(LinkFit, WhatSamplesDoNotTellStaysTypical) {
   Profile profile;
