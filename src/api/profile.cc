@@ -108,16 +108,15 @@ Fingerprint fingerprintOf(Communicator& communicator) {
   // Rank 0's, so that all ranks say the same where nodes differ.
   CommunicatorOob oob(communicator);
   const Hardware hardware = describeHardware();
-  std::string processor = hardware.processor, transport = communicator.transportName();
-  if (const auto device = communicator.device()) {
+  std::string processor = hardware.processor;
+  if (const auto device = communicator.device())
     processor += (processor.empty() ? "" : ", ") + device->gpu->model(device->number);
-    if (const std::string network = describeNetwork(communicator.settings().interfaces);
-        !network.empty())
-      transport += " over " + network;
-  }
+  const std::string network =
+      topology.nodes() > 1 ? describeNetwork(communicator.settings().interfaces) : std::string();
   mine.processor = exchangeText(oob, processor)[0];
   mine.processorsPerNode = exchangeValue(oob, hardware.processors)[0];
-  mine.transport = exchangeText(oob, transport)[0];
+  mine.transport = exchangeText(oob, communicator.transportName())[0];
+  mine.network = exchangeText(oob, network)[0];
   mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
   return mine;
 }

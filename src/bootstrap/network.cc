@@ -34,12 +34,12 @@ std::string describeNetwork(std::string_view choice, const std::string& sysfs,
   std::string text;
   if (const InterfaceAddress* const used = interfaceToListenOn(choice, interfaces);
       used != nullptr && !used->loopback) {
-    text = used->name;
     const std::string folder = sysfs + "/class/net/" + used->name + '/';
     // Negative where the interface has no speed of its own.
     if (const std::string speed = lineOf(folder + "speed"); !speed.empty() && speed[0] != '-')
-      text += ' ' + speed + " Mb/s";
-    if (const std::string mtu = lineOf(folder + "mtu"); !mtu.empty()) text += " MTU " + mtu;
+      text = speed + " Mb/s";
+    if (const std::string mtu = lineOf(folder + "mtu"); !mtu.empty())
+      text += (text.empty() ? "MTU " : " MTU ") + mtu;
   }
   for (const std::string& device : entriesOf(sysfs + "/class/infiniband"))
     for (const std::string& port : entriesOf(sysfs + "/class/infiniband/" + device + "/ports"))

@@ -29,9 +29,11 @@ std::string describe(const std::vector<int>& ranksPerNode) {
   return text + (shown == 1 && ranksPerNode[0] == 1 ? " rank" : " ranks");
 }
 
-// "0.1" of "0.1.3".
+// "0.1" of "0.1.3", "ucx 1.13" of "ucx 1.13.1".
 std::string_view release(std::string_view version) {
-  return version.substr(0, std::min(version.rfind('.'), version.size()));
+  const std::size_t minor = version.find('.');
+  if (minor == version.npos) return version;
+  return version.substr(0, std::min(version.find('.', minor + 1), version.size()));
 }
 
 using Order = std::tuple<std::string_view, std::string_view, std::string_view>;
@@ -88,10 +90,12 @@ std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
   if (mine.processorsPerNode != theirs.processorsPerNode)
     differ(stringf("%d processors per node", theirs.processorsPerNode), "are",
            std::to_string(mine.processorsPerNode));
-  if (mine.transport != theirs.transport)
+  if (release(mine.transport) != release(theirs.transport))
     differ("transport \"" + theirs.transport + '"', "is", '"' + mine.transport + '"');
   if (release(mine.library) != release(theirs.library))
     differ("moeccl " + theirs.library, "is", mine.library);
+  if (!mine.network.empty() && !theirs.network.empty() && mine.network != theirs.network)
+    differ("network \"" + theirs.network + '"', "is", '"' + mine.network + '"');
   return text;
 }
 

@@ -23,15 +23,17 @@ struct Fingerprint {
   std::vector<int> ranksPerNode;
   std::string processor;  // as hwloc calls it
   int processorsPerNode = 0;
-  std::string transport;  // "ucx 1.13.1", "loopback"
-  std::string library;    // moeccl's version, "0.1.0"
+  std::string transport;     // "ucx 1.13.1", "loopback"
+  std::string library;       // moeccl's version, "0.1.0"
+  std::string network = {};  // between nodes, "1000 Mb/s MTU 1500"; empty: not known, or one node
 
   bool operator==(const Fingerprint&) const = default;
 };
 
 // What keeps a profile made by `theirs` from being used by `mine`: "it was made for 2 nodes of 4
-// ranks, here are 4 nodes of 4 ranks; ...". Empty where nothing does. Versions of the library that
-// differ in their last number only have the same algorithms.
+// ranks, here are 4 nodes of 4 ranks; ...". Empty where nothing does. Versions of the library and
+// of the transport may differ in their third number: they have the same algorithms. Networks are
+// compared where both know theirs.
 std::string differences(const Fingerprint& mine, const Fingerprint& theirs);
 
 // What was measured. To the profile these are texts; whoever measures and whoever asks must agree

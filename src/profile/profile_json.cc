@@ -3,7 +3,8 @@
 //
 //   {"schema": "moeccl-profile", "schemaVersion": 1,
 //    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
-//                    "transport": "ucx 1.13.1", "library": "0.1.0"},
+//                    "transport": "ucx 1.13.1", "library": "0.1.0",
+//                    "network": "1000 Mb/s MTU 1500"},
 //    "date": "...", "command": "...",
 //    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
 //                "fit": {"segments": [{"from": 0, "alpha": 1e-05, "beta": 8e-10}],
@@ -27,7 +28,7 @@
 // A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte
 // (beta) and per product or element (local). Fits are taken as they are; those who change samples
 // by hand call for new ones (Profile::refit). "local", its passes, "layers"
-// (src/profile/layer_fit.h) and "links" (src/cost/links.h) may be missing.
+// (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -189,6 +190,7 @@ Fingerprint readFingerprint(const JsonReader& from) {
   fingerprint.processorsPerNode = from["processorsPerNode"].integer(1, kMaxCount);
   fingerprint.transport = from["transport"].text();
   fingerprint.library = from["library"].text();
+  if (from.has("network")) fingerprint.network = from["network"].text();
   return fingerprint;
 }
 
@@ -302,7 +304,9 @@ std::string printFingerprint(const Fingerprint& fingerprint) {
          ",\n  \"processor\": " + shown(fingerprint.processor) +
          ",\n  \"processorsPerNode\": " + std::to_string(fingerprint.processorsPerNode) +
          ",\n  \"transport\": " + shown(fingerprint.transport) +
-         ",\n  \"library\": " + shown(fingerprint.library) + "}";
+         ",\n  \"library\": " + shown(fingerprint.library) +
+         (fingerprint.network.empty() ? "" : ",\n  \"network\": " + shown(fingerprint.network)) +
+         "}";
 }
 
 std::string print(const Profile& profile) {

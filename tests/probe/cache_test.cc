@@ -104,24 +104,32 @@ TEST_F(ProbeCache, NetworksThatDifferInSpeedAreCalledOtherwise) {
   fs::create_directories(at);
   std::ofstream(at + "/speed") << "1000\n";
   std::ofstream(at + "/mtu") << "1500\n";
-  const std::string slow = describeNetwork("", folder_, host);
-  EXPECT_EQ(slow, "eth0 1000 Mb/s MTU 1500");
+  const std::string fast = describeNetwork("", folder_, host);
+  EXPECT_EQ(fast, "1000 Mb/s MTU 1500");
   // Those that data do not take come and go.
   host.push_back({"veth1a2b", address});
-  EXPECT_EQ(describeNetwork("", folder_, host), slow);
+  EXPECT_EQ(describeNetwork("", folder_, host), fast);
   host.pop_back();
   std::erase_if(host, [](const InterfaceAddress& each) { return each.name == "docker0"; });
-  EXPECT_EQ(describeNetwork("", folder_, host), slow);
-  EXPECT_EQ(describeNetwork("=eth1", folder_, host), "eth1");
+  EXPECT_EQ(describeNetwork("", folder_, host), fast);
+  EXPECT_EQ(describeNetwork("=eth1", folder_, host), "");
   EXPECT_EQ(describeNetwork("lo", folder_, host), "");
   EXPECT_EQ(describeNetwork("=none", folder_, host), "");
   std::ofstream(at + "/speed") << "100\n";
-  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 100 Mb/s MTU 1500");
+  EXPECT_EQ(describeNetwork("", folder_, host), "100 Mb/s MTU 1500");
+  // A profile of one is refused on the other, either way.
+  Fingerprint slower = sample().fingerprint, faster = slower;
+  slower.network = describeNetwork("", folder_, host);
+  faster.network = fast;
+  EXPECT_EQ(differences(slower, faster),
+            "it was made for network \"1000 Mb/s MTU 1500\", here is \"100 Mb/s MTU 1500\"");
+  EXPECT_EQ(differences(faster, slower),
+            "it was made for network \"100 Mb/s MTU 1500\", here is \"1000 Mb/s MTU 1500\"");
   std::ofstream(at + "/speed") << "-1\n";
-  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 MTU 1500");
+  EXPECT_EQ(describeNetwork("", folder_, host), "MTU 1500");
   fs::create_directories(folder_ + "/class/infiniband/mlx5_0/ports/1");
   std::ofstream(folder_ + "/class/infiniband/mlx5_0/ports/1/rate") << "200 Gb/sec (4X HDR)\n";
-  EXPECT_EQ(describeNetwork("", folder_, host), "eth0 MTU 1500, mlx5_0 200 Gb/sec (4X HDR)");
+  EXPECT_EQ(describeNetwork("", folder_, host), "MTU 1500, mlx5_0 200 Gb/sec (4X HDR)");
 }
 
 }  // namespace

@@ -117,7 +117,14 @@ TEST(Fingerprint, SaysWhatDiffers) {
   EXPECT_EQ(differences(here, here), "");
   Fingerprint there = here;
   there.library = "0.1.0";
+  there.transport = "ucx 1.13.0";
+  there.network = "100 Mb/s";  // here it is not known
   EXPECT_EQ(differences(here, there), "");
+  EXPECT_EQ(differences(there, here), "");
+  there.transport = "ucx 1.14.1";
+  EXPECT_EQ(differences(here, there),
+            "it was made for transport \"ucx 1.14.1\", here is \"ucx 1.13.1\"");
+  there.transport = "ucx 1.13.0";
   there.ranksPerNode = {4, 4};
   EXPECT_EQ(differences(here, there),
             "it was made for 2 nodes of 4 ranks, here are 4 nodes of 4 ranks");
@@ -147,6 +154,9 @@ TEST(ProfileText, RoundTripsBitForBit) {
   EXPECT_EQ(again, profile);
   EXPECT_EQ(printProfile(again), text);
   EXPECT_EQ(again.fingerprint.processor, "Some \"CPU\" @ 2 GHz");
+  Profile wired = profile;
+  wired.fingerprint.network = "1000 Mb/s MTU 1500";
+  EXPECT_EQ(parseProfile(printProfile(wired)), wired);
   // Without any measurement.
   Profile empty;
   empty.fingerprint = profile.fingerprint;
