@@ -153,9 +153,21 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
       ->required();
   app.add_option("--mp", options.nMp, "ranks of an MP group (default: all that divide the ranks)")
       ->check(some);
-  app.add_option("--profile", options.profileFile,
-                 "from moeccl-fit on a cluster of such nodes and links (default: typical links)")
-      ->check(CLI::ExistingFile);
+  auto* profileOption =
+      app.add_option(
+             "--profile", options.profileFile,
+             "from moeccl-fit on a cluster of such nodes and links (default: typical links)")
+          ->check(CLI::ExistingFile);
+  app.add_option("--links", options.links,
+                 "typical ones without a profile: host, nvlink or pcie (default: host)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, moecclLinks_t>{
+          {"host", moecclLinksHost}, {"nvlink", moecclLinksNvlink}, {"pcie", moecclLinksPcie}}))
+      ->excludes(profileOption);
+  app.add_option("--network-gbits", options.networkGbits,
+                 "what a node's ranks together can send to other nodes, in Gb/s (default: as is "
+                 "typical of\nthe links)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->excludes(profileOption);
   app.add_option("--pass", pass, "forward, backward or both")->capture_default_str();
   app.add_option("--top", options.top, "print so many of the best; 0: all")
       ->check(kNotNegative)

@@ -15,8 +15,10 @@ struct PredictOptions {
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
   int nMp = 0;  // 0: all that divide the ranks
   moecclPass_t pass = moecclPassForward;
-  std::string profileFile;  // empty: typical links
-  int top = 20;             // lines; 0: all
+  std::string profileFile;                // empty: typical links
+  moecclLinks_t links = moecclLinksHost;  // without a profile, as in moecclCluster_t
+  int networkGbits = 0;                   // the same
+  int top = 20;                           // lines; 0: all
   bool explain = false;
   std::string jsonFile;  // empty: none
 };

@@ -31,6 +31,8 @@ moecclCluster_t Predictor::clusterOf(const moecclGridShape_t& shape) const {
   cluster.ranksPerNode = options_.ranksPerNode.data();
   cluster.shape = shape;
   cluster.profile = profile_.get();
+  cluster.links = options_.links;
+  cluster.networkGbits = options_.networkGbits;
   return cluster;
 }
 

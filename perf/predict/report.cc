@@ -32,6 +32,17 @@ std::string textOfNodes(const std::vector<int>& ranksPerNode) {
          (even ? " nodes of " + std::to_string(ranksPerNode[0]) : " uneven nodes");
 }
 
+// "typical links", "typical links (nvlink, 100 Gb/s)", or the profile's file.
+std::string linksOf(const PredictOptions& options) {
+  if (!options.profileFile.empty()) return options.profileFile;
+  std::string which = options.links == moecclLinksNvlink ? "nvlink"
+                      : options.links == moecclLinksPcie ? "pcie"
+                                                         : "";
+  if (options.networkGbits > 0)
+    which += (which.empty() ? "" : ", ") + std::to_string(options.networkGbits) + " Gb/s";
+  return which.empty() ? "typical links" : "typical links (" + which + ")";
+}
+
 std::string textOfShape(const moecclGridShape_t& shape) {
   return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
          std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
@@ -60,8 +71,7 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
   const auto shown =
       options.top == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(options.top));
   std::printf("# %s, pass: %s, %s\n", textOfNodes(options.ranksPerNode).c_str(),
-              textOfPass(options.pass),
-              options.profileFile.empty() ? "typical links" : options.profileFile.c_str());
+              textOfPass(options.pass), linksOf(options).c_str());
   std::printf("# %zu of %zu, best first; grids are MP,EP,ESP; * is measured, all else is priced\n",
               shown, all.size());
   std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",

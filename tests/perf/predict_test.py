@@ -55,6 +55,23 @@ class Plan(unittest.TestCase):
         # ESP groups in nodes: a block crosses once instead of once per shard.
         self.assertLess(2 * sent["EspEp"], sent["EpEsp"])
 
+    def test_asked_for_links(self):
+        cluster = ("--nodes", "4", "--ranks-per-node", "4", "--mp", "1")
+        def fastest(*arguments):
+            return self.ranked(*cluster, *arguments)[1]["choices"][0]["communication"]
+        slow, host = fastest("--network-gbits", "1"), fastest()
+        self.assertEqual(host, fastest("--links", "host"))
+        self.assertGreater(slow, 2 * host)
+        self.assertLess(fastest("--links", "nvlink"), host)
+        self.assertLess(fastest("--links", "nvlink"), fastest("--links", "pcie"))
+        self.assertLess(fastest("--links", "pcie"), fastest("--links", "pcie", "--network-gbits", "10"))
+        text, _ = self.ranked(*cluster, "--links", "pcie", "--network-gbits", "10")
+        self.assertIn("typical links (pcie, 10 Gb/s)", text)
+        for wrong in (("--links", "ib"), ("--network-gbits", "0"), ("--network-gbits", "5", "--profile", OPTIONS.profile)):
+            process = plan(*cluster, *wrong)
+            self.assertEqual(process.returncode, 2, process.stderr)
+            self.assertIn(wrong[0], process.stderr)
+
     def test_one_mp_and_both_passes(self):
         _, forward = self.ranked("--uneven", "3,1", "--mp", "2")
         _, both = self.ranked("--uneven", "3,1", "--mp", "2", "--pass", "both")
