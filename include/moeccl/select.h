@@ -58,8 +58,8 @@ typedef struct {
         NULL, NULL                                                                                 \
   }
 
-/* The schedules that a layer can run under, the fastest predicted first. Made by
- * moecclSelectSchedule. */
+/* The schedules that a layer can run under, the fastest predicted first; behind them those that are
+ * taken only if asked for. Made by moecclSelectSchedule. */
 typedef struct moecclScheduleChoices* moecclScheduleChoices_t;
 
 /* One of them. Begin with MOECCL_SCHEDULE_CHOICE_INITIALIZER. */
@@ -77,13 +77,18 @@ typedef struct {
   int measured;   /* 1: all by fits; 0: some priced from links, or local work of float64 taken as
                      twice that of float32 */
   int nExchanges; /* of the pass or passes */
+  /* 1: automatic choice may take it; 0: it runs if asked for. So is the baseline in training where
+   * nMp is above 1: it computes a token on all ranks of an MP group, and what these learn may
+   * differ in its last bits. */
+  int automatic;
+  int reserved; /* 0 */
 } moecclScheduleChoice_t;
 
 #define MOECCL_SCHEDULE_CHOICE_MAGIC 0x6d6f7363u
 #define MOECCL_SCHEDULE_CHOICE_INITIALIZER                                        \
   {                                                                               \
     sizeof(moecclScheduleChoice_t), MOECCL_SCHEDULE_CHOICE_MAGIC, MOECCL_VERSION, \
-        moecclScheduleAuto, 0.0, 0.0, 0.0, 0, 0, 0                                \
+        moecclScheduleAuto, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0                          \
   }
 
 /* One exchange of a schedule: a collective that every rank of every group of a kind calls. Begin

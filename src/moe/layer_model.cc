@@ -188,7 +188,9 @@ LayerModel::ExchangeEstimate LayerModel::estimate(Pass pass, const Exchange& exc
 }
 
 LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<const Pass> passes) {
-  Estimate estimate{shape, 0, 0, 0, profile_ != nullptr, {}};
+  const bool learns = std::ranges::find(passes, Pass::backward) != passes.end();
+  const bool automatic = !(learns && shape.grid.nMp > 1 && seesCopies(shape.schedule));
+  Estimate estimate{shape, 0, 0, 0, profile_ != nullptr, automatic, {}};
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
     const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
@@ -228,6 +230,7 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerSha
   // What cannot run is no choice, unless nothing else is: then calls say why.
   if (!all.empty() && all[0].seconds < kForEver)
     std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
+  std::ranges::stable_partition(all, &Estimate::automatic);
   return all;
 }
 
@@ -270,6 +273,11 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
     text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(shape.schedule),
                     estimate.seconds * 1e3, estimate.communication * 1e3,
                     estimate.measured ? "" : " (not all of it measured)");
+    if (!estimate.automatic)
+      text +=
+          "    only if asked for: ranks of an MP group compute the same tokens apart, and what "
+          "they "
+          "learn may differ in its last bits\n";
     if (shape.chunks > 1)
       text += stringf("    in %lld chunks\n", static_cast<long long>(shape.chunks));
     for (const Pass pass : passes) {

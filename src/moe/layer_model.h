@@ -39,11 +39,15 @@ class LayerModel {
     double communication;
     double bytesBetween;  // that a rank sends to other nodes: the mean of the largest node's
     bool measured;        // all of it
+    // Whether automatic choice may take it: copies of a token's rows, each computed among others,
+    // can differ in their last bits, and so can what the ranks of an MP group learn from them.
+    bool automatic;
     std::vector<ExchangeEstimate> exchanges;
   };
   // Finds out what has been measured, so that no question has to.
   void prepare();
-  // Of a layer under each of these schedules, the fastest first. freeChunks: in as many chunks as
+  // Of a layer under each of these schedules, the fastest first, and behind them those that are not
+  // automatic. freeChunks: in as many chunks as
   // are the fastest, where the schedule cuts any; else as the shapes say.
   std::vector<Estimate> estimates(std::span<const LayerShape> offered, std::span<const Pass> passes,
                                   bool freeChunks);

@@ -21,16 +21,6 @@ schedules::Sizes withoutGate(schedules::Sizes sizes) {
 
 }  // namespace
 
-namespace {
-
-// Whether experts see each token once from each rank of its MP group.
-bool seesCopies(const LayerShape& shape) {
-  const auto& phases = schedules::known(entryOf(shape.schedule), Pass::forward, {}).phases;
-  return std::ranges::any_of(phases, &schedules::Phase::copies);
-}
-
-}  // namespace
-
 void requireOwnPasses(const LayerShape& shape) {
   const char* wrong = nullptr;
   if (shape.chunks != 1)
@@ -40,7 +30,7 @@ void requireOwnPasses(const LayerShape& shape) {
         "the layer has a residual branch; config.residual must be 0 for passes around own experts";
   else if (shape.gate.kind != gates::Kind::softmax)
     wrong = "config.gate must be moecclGateSoftmax for passes around an own gate";
-  else if (shape.training && shape.grid.nMp > 1 && seesCopies(shape))
+  else if (shape.training && shape.grid.nMp > 1 && seesCopies(shape.schedule))
     wrong =
         "under this schedule own experts see each token N_MP times, and add its gradients as "
         "often; "

@@ -2,6 +2,8 @@
 
 #include <strings.h>
 
+#include <algorithm>
+
 namespace moeccl {
 
 using schedules::registry;
@@ -41,6 +43,11 @@ schedules::Needs needsOf(moecclSchedule_t schedule) {
 
 bool offers(moecclSchedule_t schedule, const schedules::Options& options) {
   return schedules::offers(entryOf(schedule), options);
+}
+
+bool seesCopies(moecclSchedule_t schedule) {
+  const auto& phases = schedules::known(entryOf(schedule), Pass::forward, {}).phases;
+  return std::ranges::any_of(phases, &schedules::Phase::copies);
 }
 
 }  // namespace moeccl

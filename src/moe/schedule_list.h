@@ -26,6 +26,8 @@ const schedules::Entry& entryOf(moecclSchedule_t schedule);
 schedules::Needs needsOf(moecclSchedule_t schedule);
 // Whether it can be had so.
 bool offers(moecclSchedule_t schedule, const schedules::Options& options);
+// Whether experts see each token once from each rank of its MP group.
+bool seesCopies(moecclSchedule_t schedule);
 // Whether it can cut its tokens in chunks.
 inline bool cutsChunks(moecclSchedule_t schedule) {
   return offers(schedule, schedules::Options{.chunks = 2});

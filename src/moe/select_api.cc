@@ -109,6 +109,7 @@ ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
     one.choice.bytesBetween = estimate.bytesBetween;
     one.choice.measured = estimate.measured;
     one.choice.chunks = estimate.shape.chunks;
+    one.choice.automatic = estimate.automatic;
     one.choice.nExchanges = static_cast<int>(estimate.exchanges.size());
     for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
       one.exchanges.push_back(answerOf(exchange));

@@ -484,6 +484,44 @@ TEST(Select, ASchedulesClusterHasAGrid) {
   });
 }
 
+// Replicas would drift apart in a training that changes them by other last bits.
+TEST(Select, TrainingTakesTheBaselineOnlyIfAskedFor) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    // Slow is what S1 and S2 need, and the baseline does not.
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"dispatch", "flat", 1.0, 0}, nullptr, grid);
+    addLine(profile, {"combine", "dedup", 1.0, 0}, nullptr, grid);
+    addLine(profile, {"splitdispatch", "flat", 1.0, 0}, nullptr, grid);
+    addLine(profile, {"combineallgather", "sequential", 1.0, 0}, nullptr, grid);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.grid = grid;
+    moecclMoeConfig_t layer = layerConfig();
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &layer;
+    const auto forward = schedules(query);
+    checkThat(forward[0].schedule == moecclScheduleBaseline && forward[0].automatic, "forward");
+    query.pass = moecclPassBoth;
+    const auto both = schedules(query);
+    checkThat(both.size() == 3 && both[0].automatic && both[1].automatic, "S1 and S2");
+    checkThat(both[2].schedule == moecclScheduleBaseline && !both[2].automatic, "both passes");
+    checkThat(both[2].seconds < both[0].seconds, "the baseline is not the fastest");
+    std::string text(10000, '\0');
+    std::size_t bytes = text.size();
+    check(moecclExplainSchedule(&query, text.data(), &bytes));
+    checkThat(text.find("only if asked for") != text.npos, text);
+    layer.schedule = moecclScheduleBaseline;
+    const auto asked = schedules(query);
+    checkThat(asked.size() == 1 && asked[0].schedule == moecclScheduleBaseline, "asked for");
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid), comm);
+  });
+}
+
 TEST(Select, ClustersThatDoNotExist) {
   const int nodes[] = {8, 8, 8, 4};
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
