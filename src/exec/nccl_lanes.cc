@@ -119,6 +119,7 @@ Gpu::Comm NcclLanes::comm(int lane) const {
 // A quarter more than before, where there is as much: not every new maximum should free memory,
 // which waits for all work of the device.
 void NcclLanes::growArena(std::size_t bytes) {
+  if (arena_ != nullptr && !inGraphs_) await("more memory");
   const std::size_t ample = std::max(bytes, arenaBytes_ + arenaBytes_ / 4);
   std::byte* memory = nullptr;
   try {

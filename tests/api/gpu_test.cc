@@ -492,6 +492,28 @@ TEST_F(Gpus, GiveUpMakingLanesAfterTheTimeout) {
       });
 }
 
+// Memory that is outgrown can be freed when the work that uses it is over, and that needs the
+// other rank.
+TEST_F(Gpus, GiveUpWaitingForMemoryAfterTheTimeout) {
+  run({.ranks = 2, .nodes = {}, .algorithms = "reducescatter=linear", .timeoutMs = 300},
+      [](moecclComm_t comm, int rank) {
+        std::vector<int> in(20000), out(10000);
+        const auto call = [&](std::size_t count) {
+          return moecclReduceScatter(in.data(), out.data(), count, moecclInt32, moecclSum, comm,
+                                     nullptr);
+        };
+        check(call(100), comm);
+        synchronize(nullptr);
+        if (rank == 0) {
+          check(call(100), comm);
+          checkError(call(10000), moecclTimeout, comm, {"more memory", "300 ms"});
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        }
+        throw Aborts();
+      });
+}
+
 TEST_F(Gpus, DestroyGivesUpAfterTheTimeout) {
   run({.ranks = 2, .nodes = {}, .algorithms = {}, .timeoutMs = 300},
       [](moecclComm_t comm, int rank) {
