@@ -212,7 +212,8 @@ TEST(Backward, TheSameBitsWhereRanksShare) {
       const moecclGridShape_t& grid = task.problem.grid;
       for (int rank = 0; rank < task.problem.ranks(); ++rank) {
         const Learned& firstOfMp = all[rank / grid.nMp * grid.nMp];
-        // Automatic choice takes none that does not (Select.TrainingTakesTheBaselineOnlyIfAskedFor).
+        // Automatic choice takes none that does not
+        // (Select.TrainingTakesTheBaselineOnlyIfAskedFor).
         if (schedule != moecclScheduleBaseline) {
           EXPECT_EQ(all[rank].input, firstOfMp.input) << nameOf(schedule) << ", rank " << rank;
           EXPECT_EQ(all[rank].gate, firstOfMp.gate) << nameOf(schedule) << ", rank " << rank;
