@@ -66,7 +66,7 @@ def check_code(root, files):
 
 def check_sentences(root, path):
     text = re.sub(r"```.*?```|^ {4}[^\n]*$|^#[^\n]*$", "", read(root, path), flags=re.MULTILINE | re.DOTALL)
-    for sentence in re.split(r"(?<=[.!?:;])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
+    for sentence in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
         words = sentence.split()
         if len(words) > LONGEST_SENTENCE:
             yield f"{path}: a sentence has {len(words)} words: {' '.join(words[:8])} ..."
