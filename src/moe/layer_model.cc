@@ -230,7 +230,7 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerSha
   // What cannot run is no choice, unless nothing else is: then calls say why.
   if (!all.empty() && all[0].seconds < kForEver)
     std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
-  std::ranges::stable_partition(all, &Estimate::automatic);
+  std::stable_partition(all.begin(), all.end(), [](const Estimate& it) { return it.automatic; });
   return all;
 }
 
