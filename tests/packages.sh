@@ -19,6 +19,8 @@ test_packages=(
 mpi_packages=(
   hpcc libfftw3-dev libfftw3-mpi-dev libmpich-dev mpich python3-mpi4py-fft python3-pip scalapack-mpi-test scalapack-test-common
 )
+# To install PyTorch and compile against it, for the suite torch.
+torch_packages=(python3-dev python3-venv)
 # To build with the sanitizers.
 clang_packages=(clang libclang-rt-dev)
 

@@ -80,6 +80,7 @@ fi
 
 wants() { [[ " ${suites[*]} " == *" $1 "* ]]; }
 if wants mpi; then packages+=("${mpi_packages[@]}"); fi
+if wants torch; then packages+=("${torch_packages[@]}"); fi
 
 ensure_packages "${packages[@]}"
 use_compiler_cache "$root"

@@ -184,7 +184,7 @@ class Case:
 
     def close(self, ours, theirs, what):
         assert ours is not None and ours.dtype == self.dtype, f"rank {RANK}: {what}"
-        bound = {torch.float64: 1e-11, torch.float32: 2e-4, torch.bfloat16: 0.06}[self.dtype]
+        bound = {torch.float64: 1e-11, torch.float32: 2e-4, torch.float16: 0.01, torch.bfloat16: 0.06}[self.dtype]
         theirs = theirs.detach()
         off = (ours.detach().double() - theirs).abs().max().item() if ours.numel() else 0
         size = theirs.abs().max().item() if ours.numel() else 0
@@ -391,10 +391,16 @@ def distributed_data_parallel():
 
 @check
 def other_types():
-    case = Case(dtype=torch.bfloat16)
-    output, loss, tokens = case.step()
-    loss.backward()
-    assert output.dtype == tokens.grad.dtype == case.layer.experts[0].w1.grad.dtype == torch.bfloat16
+    for dtype in (torch.float16, torch.bfloat16):
+        case = Case(dtype=dtype)
+        output, loss, tokens = case.step()
+        loss.backward()
+        assert output.dtype == tokens.grad.dtype == case.layer.experts[0].w1.grad.dtype == dtype
+        indices = (3 * torch.arange(len(tokens))[:, None] + torch.arange(2) + RANK) % case.number
+        weights = torch.tensor([[0.25, 0.5]], dtype=dtype).expand(len(tokens), 2)
+        layer = moeccl.torch.MoE(case.layer.experts, num_experts=case.number)
+        case.close(layer(tokens, indices, weights),
+                   one_process(case.whole, tokens.detach().double(), indices, weights.double()), f"output of {dtype}")
     # What the experts get is what the tokens were, and their result is rounded once.
     layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
     indices = torch.full((len(tokens), 1), (RANK + 1) % WORLD)

@@ -38,9 +38,9 @@ if ! "$venv/bin/python" -c 'import transformers, deepspeed' >/dev/null 2>&1; the
   DS_BUILD_OPS=0 "$venv/bin/pip" install -q --no-deps --no-build-isolation deepspeed==0.19.8
 fi
 
-# The package, with the library that was just built.
+# The package, with the library that was just built, by the guide's command.
 MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
-  "$venv/bin/pip" install -q --no-build-isolation --no-deps --force-reinstall "$root/src/bindings/torch"
+  "$venv/bin/pip" install -q --no-deps --force-reinstall "$root/src/bindings/torch"
 
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # run NUMBER SCRIPT [CHECK...]

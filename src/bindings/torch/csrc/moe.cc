@@ -97,6 +97,21 @@ std::shared_ptr<Communicator> subsetOf(const Backend& backend, const std::vector
   return ours->subset(ranks);
 }
 
+moecclDataType_t datatypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return moecclFloat32;
+    case at::kDouble:
+      return moecclFloat64;
+    case at::kHalf:
+      return moecclFloat16;
+    case at::kBFloat16:
+      return moecclBfloat16;
+    default:
+      TORCH_CHECK_VALUE(false, "a layer is of float32, float64, float16 or bfloat16, not ", type);
+  }
+}
+
 }  // namespace
 
 RankSet::RankSet(const Backend& backend, const std::vector<int>& ranks)
@@ -163,9 +178,7 @@ moecclMoeConfig_t configOf(const LayerOptions& options) {
   config.dropless = options.capacityFactor == 0 ? 1 : 0;
   config.training = options.training ? 1 : 0;
   config.chunks = 1;
-  TORCH_CHECK_VALUE(options.type == at::kFloat || options.type == at::kDouble,
-                    "a layer is of float32 or float64, not ", options.type);
-  config.datatype = options.type == at::kDouble ? moecclFloat64 : moecclFloat32;
+  config.datatype = datatypeOf(options.type);
   const auto* const name = std::ranges::find(kSchedules, options.schedule);
   TORCH_CHECK_VALUE(name != kSchedules.end(), "schedule is ", options.schedule,
                     "; it must be auto, baseline, S1, S2 or PPMoE");
@@ -189,17 +202,7 @@ MoePass::~MoePass() {
 
 MoeLayer::MoeLayer(std::shared_ptr<MoeGrid> grid, const LayerOptions& options)
     : grid_(std::move(grid)), options_(options) {
-  moecclMoeConfig_t config = configOf(options);
-  if (config.schedule == moecclScheduleAuto && !offered("baseline", config, grid_->shape().nMp)) {
-    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-    cluster.grid = grid_->grid();
-    for (const Choice& choice : choicesOf(queryOf(config, cluster), grid_->where())) {
-      if (!offered(choice.schedule, config, grid_->shape().nMp)) continue;
-      const auto* const name = std::ranges::find(kSchedules, choice.schedule);
-      config.schedule = static_cast<moecclSchedule_t>(name - kSchedules.begin());
-      break;
-    }
-  }
+  const moecclMoeConfig_t config = configOf(options);
   check(moecclMoeLayerCreate(grid_->grid(), &config, &layer_));
 }
 

@@ -9,6 +9,12 @@ from .. import _C
 from .grid import grid_of
 
 _LAYERS_KEPT = 8
+# What layers exchange and add; other types are converted to float32.
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def type_of(dtype):
+    return dtype if dtype in TYPES else torch.float32
 
 
 class _Begin(torch.autograd.Function):
@@ -93,8 +99,8 @@ class MoE(torch.nn.Module):
                  DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
                  and replicas are left to the caller, as DeepSpeed wants it.
 
-    Tokens are exchanged and summed in float64 if they are float64, else in float32: 16-bit tokens are converted on
-    the way in, rows for the experts and the output back. Gradients of experts without rows are zero, not None.
+    Tokens are exchanged in their own type: float32, float64, float16 or bfloat16, of which 16-bit ones are added in
+    float32. Weights are rounded to that type. Gradients of experts without rows are zero, not None.
     """
 
     def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
@@ -195,7 +201,7 @@ class MoE(torch.nn.Module):
                 raise ValueError(f"there are {count} tokens; the layer was made for up to {self.tokens}")
             count = self.tokens
         else:
-            mine = [count, embedding, choices, int(dtype == torch.float64), int(training)]
+            mine = [count, embedding, choices, TYPES.index(dtype), int(training)]
             said = self.grid.set.gather(mine)
             self._compare(said)
             counts = [each[0] for each in said]
@@ -214,7 +220,7 @@ class MoE(torch.nn.Module):
         return layer
 
     def _compare(self, said):
-        names = ("tokens", "elements per token", "experts per token", "a float64 layer (1: yes)", "gradients (1: yes)")
+        names = ("tokens", "elements per token", "experts per token", f"a datatype (of {TYPES})", "gradients (1: yes)")
         grid = self.grid
         for rank, numbers in enumerate(said):
             for place, name in enumerate(names):
@@ -245,7 +251,7 @@ class MoE(torch.nn.Module):
         if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
             raise ValueError(f"indices are {tuple(indices.shape)} and weights {tuple(weights.shape)}; both must be "
                              f"[tokens, k], of {len(tokens)} tokens")
-        dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
+        dtype = type_of(tokens.dtype)
         layer = self._layer(tokens, indices.shape[1], dtype)
         # Whatever needs gradients on this rank, all ranks go through the backward pass.
         anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())

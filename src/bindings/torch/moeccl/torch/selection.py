@@ -3,6 +3,7 @@
 import torch
 
 from .. import _C
+from .moe import type_of
 
 
 def select(*, nodes, experts, top_k, embedding, hidden, tokens, mp_size=1, ep_size=None, esp_size=1, order="esp",
@@ -20,7 +21,7 @@ def select(*, nodes, experts, top_k, embedding, hidden, tokens, mp_size=1, ep_si
     ranks = sum(nodes)
     options = _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=hidden, experts=experts, top_k=top_k,
                               capacity_factor=float(capacity_factor or 0), capacity_groups=capacity_groups or 0,
-                              dtype=torch.float64 if dtype == torch.float64 else torch.float32, training=training,
+                              dtype=type_of(dtype), training=training,
                               schedule="auto")
     choices, text = _C.predict(options, mp_size, ep_size or ranks // esp_size, esp_size, order == "ep", list(nodes),
                                profile or "")
