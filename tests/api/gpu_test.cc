@@ -495,12 +495,15 @@ TEST_F(Gpus, GiveUpMakingLanesAfterTheTimeout) {
 // Memory that is outgrown can be freed when the work that uses it is over, and that needs the
 // other rank.
 TEST_F(Gpus, GiveUpWaitingForMemoryAfterTheTimeout) {
+  // What is aborted may use them longer than a rank, and the test, lives.
+  static std::array<std::vector<int>, 2> in, out;
+  for (std::size_t rank = 0; rank < 2; ++rank) in[rank].resize(20000), out[rank].resize(10000);
   run({.ranks = 2, .nodes = {}, .algorithms = "reducescatter=linear", .timeoutMs = 300},
-      [](moecclComm_t comm, int rank) {
-        std::vector<int> in(20000), out(10000);
+      [&](moecclComm_t comm, int rank) {
         const auto call = [&](std::size_t count) {
-          return moecclReduceScatter(in.data(), out.data(), count, moecclInt32, moecclSum, comm,
-                                     nullptr);
+          const auto at = static_cast<std::size_t>(rank);
+          return moecclReduceScatter(in[at].data(), out[at].data(), count, moecclInt32, moecclSum,
+                                     comm, nullptr);
         };
         check(call(100), comm);
         synchronize(nullptr);
