@@ -49,6 +49,12 @@ Experts::Experts(const Team& team, Parameters& parameters, const std::string& na
   residualB2_ = add(".residual.b2", Holders::kAll, wholeOf(1, 1, embedding));
 }
 
+moecclSchedule_t Experts::schedule() const {
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  require(moecclMoeLayerGetShapes(layer_.get(), &shapes), "asking for the layer's schedule");
+  return shapes.schedule;
+}
+
 void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const {
   const double byEmbedding = 1 / std::sqrt(static_cast<double>(config_.embedding));
   const double byHidden = 1 / std::sqrt(static_cast<double>(config_.hidden));

@@ -25,7 +25,8 @@ class Experts {
   void backward(const Real* outputGradient, double auxiliaryLossScale, Real* inputGradient);
 
   moecclMoeStats_t stats() const;
-  moecclSchedule_t schedule() const { return shapes_.schedule; }
+  // Of the last forward pass; before the first, what that begins with.
+  moecclSchedule_t schedule() const;
 
  private:
   struct Destroy {

@@ -145,10 +145,12 @@ class Trainer {
     Log log;
     agree(team_, team_.rank() == 0 ? log.open(options_.log, done_) : "");
     describe(checkpoint.weights());
+    std::string schedules = namesOf(models_.front()->schedules());
     Progress progress(done_, options_.steps, options_.batch * config_.context);
     for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
       const Point point = train(step);
       const bool last = step == options_.steps;
+      tellSchedules(step, schedules);
       if (team_.rank() == 0) {
         const std::string wrong = log.add(point);
         if (!wrong.empty()) fail(wrong);
@@ -190,6 +192,15 @@ class Trainer {
                   done_ < options_.steps ? "Going on after" : "Nothing is left to do after",
                   static_cast<long long>(done_), options_.checkpoint.c_str());
     std::fflush(stdout);
+  }
+
+  // Of layers that learn: where they have changed.
+  void tellSchedules(std::int64_t step, std::string& before) const {
+    const std::string now = namesOf(models_.front()->schedules());
+    if (team_.rank() == 0 && now != before)
+      std::printf("step %lld: schedule %s instead of %s\n", static_cast<long long>(step),
+                  now.c_str(), before.c_str());
+    before = now;
   }
 
   // The samples of one of the MP group's passes: consecutive ones of all that training draws.

@@ -25,6 +25,7 @@ moecclMoeConfig_t layerOf(const ModelConfig& config, std::int64_t block,
   layer.schedule = schedule;
   layer.training = 1;
   layer.datatype = kReal;
+  layer.learn = config.learn ? 1 : 0;
   return layer;
 }
 

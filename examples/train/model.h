@@ -30,6 +30,7 @@ struct ModelConfig {
   // Of the samples taken at once. A multiple of every N_MP that is to compute the same function.
   std::int64_t capacityGroups = 8;
   std::uint64_t seed = 1;
+  bool learn = false;  // MoE layers change their schedule as they learn of the cluster
 
   std::int64_t tokens() const { return samples * context; }
   std::int64_t expertsOf(std::int64_t block) const {

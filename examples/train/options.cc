@@ -62,6 +62,8 @@ std::vector<Option> optionsOf(Options& options) {
        whole("esp", options.nEsp, 1)},
       {"schedule", "NAME", "auto, baseline, S1, S2 or PPMoE (auto)",
        [&](const std::string& text) { options.schedule = scheduleOf(text); }},
+      {"learn", nullptr, "change the schedule of layers as they learn what it takes, if it is auto",
+       [&](const std::string&) { model.learn = true; }},
       {"text", "FILE", "English to learn, may be given more than once (Debian's licences)",
        [&](const std::string& text) { options.texts.push_back(text); }},
       {"batch", "N", "samples of a step, a multiple of --samples times the MP groups (16)",

@@ -184,6 +184,9 @@ typedef struct {
   /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an
    * expert, and topK 1. */
   int64_t residual;
+  /* 1: the layer learns, where its schedule is automatic: see moecclMoeLayerExplainChoice. 0: it
+   * stays under the schedule that it was made with. GPUs: 0. */
+  int64_t learn;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
@@ -191,7 +194,7 @@ typedef struct {
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
         moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, 0.0, 0.0, \
-        0.0, 0, 0, 0.0, 0, 0, 0                                                                 \
+        0.0, 0, 0, 0.0, 0, 0, 0, 0                                                              \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -207,7 +210,7 @@ typedef struct {
   int64_t localHidden;
   int64_t capacity;          /* T: places per expert for the tokens of one MP group; dropless: 0 */
   int64_t capacityGroups;    /* g; dropless: 0 */
-  moecclSchedule_t schedule; /* the one that Forward follows; never auto */
+  moecclSchedule_t schedule; /* of the next Forward; with config.learn of the last; never auto */
   int64_t chunks;            /* into which S1 cuts each rank's tokens; 1 under others */
 } moecclMoeShapes_t;
 
@@ -393,6 +396,42 @@ MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bi
  * Local. Errors: InvalidArgument, InvalidUsage (no Forward has completed, or the last one failed;
  * on GPUs: been enqueued), UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
+
+/* What a layer learns (config.learn). It times its phases by a clock, and corrects predictions: one
+ * factor for each kind of link and of local work, so that one schedule's times reprice all others.
+ * The caller's experts are timed from one call of the layer to the next. A schedule that has run is
+ * known by its own time. Another one is tried in 3 steps, and in at most 2 % of the time, where no
+ * profile has it measured.
+ * A step is a Forward or a Begin, with what follows it; a layer for training learns from steps that
+ * have their Backward. Every 16 steps ranks add up what they measured, by a moecclAllReduce that
+ * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the
+ * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
+ * Begin. Memory is that of the schedules in use, three at most.
+ * Only schedules that automatic choice may take are taken (moecclScheduleChoice_t), so ranks of an
+ * MP group go on having the same bits. Passes around own experts forbid chunks from the first Begin
+ * on. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
+
+/* For people: the schedule, the corrections, what each schedule took or should take, and the phases
+ * of the one in use beside their predictions, in lines of text. `text` has room for *bytes, which
+ * becomes what the whole text takes with its final zero; what does not fit is cut. Local. Errors:
+ * InvalidArgument. */
+MOECCL_API moecclResult_t moecclMoeLayerExplainChoice(moecclMoeLayer_t layer, char* text,
+                                                      size_t* bytes);
+/* The schedule and all that was learned, as text to be kept with a checkpoint: that of any rank
+ * will do. `text` and *bytes as above. A layer that does not learn gives its schedule. Local.
+ * Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclMoeLayerSaveChoice(moecclMoeLayer_t layer, char* text,
+                                                   size_t* bytes);
+/* Goes on with what was saved of a layer of the same config on a grid of the same shape, from the
+ * next Forward or Begin on; a Backward of an earlier Forward is not possible any more, passes that
+ * are open go on. With config.learn the layer goes on learning; without it it stays under the
+ * schedule that was saved, so that a run can be repeated. Collective over the grid. Where it fails
+ * on one rank it fails on all, and nothing is changed.
+ * Errors: InvalidArgument (NULL; the text was not made by SaveChoice, or of another layer; the
+ * message names what differs), InvalidUsage (ranks came with different texts; config.schedule or
+ * MOECCL_SCHEDULE asks for another schedule), SystemError (no memory for the schedule), and those
+ * of moecclAllGather; RemoteError (one of these on another rank, which the message names). */
+MOECCL_API moecclResult_t moecclMoeLayerRestoreChoice(moecclMoeLayer_t layer, const char* text);
 
 /* A layer around the caller's own gate and experts, in halves:
  *

@@ -30,10 +30,11 @@ const GridOfSetting& Grids::get(const moecclGridShape_t& shape, const std::strin
 }
 
 LayerCandidate::LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass,
-                               Grids& grids)
+                               Grids& grids, bool learns)
     : setting_(setting),
       config_(layer.config(setting.schedule, pass)),
       backward_((pass & moecclPassBackward) != 0) {
+  config_.learn = learns ? 1 : 0;
   const GridOfSetting& place = grids.get(layer.grid, setting.algorithms);
   comm_ = place.comm.get();
   grid_ = place.grid.get();
@@ -52,6 +53,17 @@ moecclMoeShapes_t LayerCandidate::shapes() const {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   require(moecclMoeLayerGetShapes(handle_.get(), &shapes), "ask for the shapes", nullptr);
   return shapes;
+}
+
+std::string LayerCandidate::learned() const {
+  std::size_t bytes = 0;
+  require(moecclMoeLayerExplainChoice(handle_.get(), nullptr, &bytes), "ask how long it is",
+          nullptr);
+  std::string text(bytes, '\0');
+  require(moecclMoeLayerExplainChoice(handle_.get(), text.data(), &bytes), "ask what it learned",
+          nullptr);
+  text.pop_back();
+  return text;
 }
 
 LayerCandidate::Work LayerCandidate::work() const {

@@ -38,12 +38,16 @@ class LayerCandidate {
  public:
   // Collective. Where the layer and its grid do not offer the schedule, offered() is false and
   // reason() the library's. Throws std::runtime_error.
-  LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids);
+  // `learns`: as of the config.
+  LayerCandidate(const Layer& layer, const Setting& setting, moecclPass_t pass, Grids& grids,
+                 bool learns = false);
 
   const Setting& setting() const { return setting_; }
   bool offered() const { return handle_ != nullptr; }
   const std::string& reason() const { return reason_; }
   moecclMoeShapes_t shapes() const;
+  // What a layer that learns has learned.
+  std::string learned() const;
   // The schedule that is followed, and the plans of its exchanges: candidates of a layer with equal
   // work do the same.
   struct Work {

@@ -5,9 +5,6 @@
 #include <utility>
 
 #include "moeccl/moe.h"
-#include "src/boundary.h"
-#include "src/live_handles.h"
-#include "src/moe/compute_cuda.h"
 #include "src/moe/moe_handle.h"
 #include "src/moe/same_config.h"
 #include "src/moe/schedule_list.h"
@@ -15,8 +12,11 @@
 
 namespace {
 
+using moeccl::agreeAfter;
 using moeccl::boundary;
 using moeccl::Error;
+using moeccl::Here;
+using moeccl::layerOf;
 using moeccl::require;
 using moeccl::requireSuccess;
 using moeccl::stringf;
@@ -46,46 +46,6 @@ constexpr StructKind<moecclMoeRows_t> kRows = {
 constexpr StructKind<moecclMoeStats_t> kStats = {
     "stats", "MOECCL_MOE_STATS_INITIALIZER", MOECCL_MOE_STATS_MAGIC,
     MOECCL_END_OF(moecclMoeStats_t, imbalance), MOECCL_END_OF(moecclMoeStats_t, imbalance)};
-
-// Makes the device of a layer current while it lives.
-class Here {
- public:
-  explicit Here(int device) : before_(device < 0 ? -1 : moeccl::exchangeCudaDevice(device)) {}
-  Here(const Here&) = delete;
-  Here& operator=(const Here&) = delete;
-  ~Here() {
-    try {
-      if (before_ >= 0) moeccl::exchangeCudaDevice(before_);
-    } catch (...) {  // it was current before
-    }
-  }
-
- private:
-  const int before_;
-};
-
-// Runs a step that may fail on one rank alone: all fail if one does.
-template <typename Step>
-void agreeAfter(moecclGrid_t grid, Step&& step) {
-  moecclResult_t mine = moecclSuccess;
-  std::string text;
-  try {
-    step();
-  } catch (const Error& error) {
-    mine = error.result();
-    text = error.what();
-  } catch (const std::exception& error) {
-    mine = moecclSystemError;
-    text = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
-  }
-  requireSuccess(moecclInternalAgree(grid, mine, text.c_str()));
-}
-
-moeccl::MoeLayer& layerOf(moecclMoeLayer_t layer) {
-  require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
-  moeccl::requireLive(moeccl::HandleKind::layer, layer);
-  return layer->layer;
-}
 
 moecclMoePass& passOf(moecclMoePass_t pass) {
   require(pass != nullptr, "pass is NULL; pass one made by moecclMoeBegin");

@@ -105,9 +105,7 @@ AlgorithmChoice LayerModel::given(Collective collective) const {
 }
 
 LayerKey LayerModel::keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const {
-  return {chunks > 1 ? stringf("%s:chunks=%lld", nameOf(schedule), static_cast<long long>(chunks))
-                     : nameOf(schedule),
-          nameOf(pass), where_};
+  return {nameInChunks(schedule, chunks), nameOf(pass), where_};
 }
 
 LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
@@ -231,6 +229,88 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerSha
   if (!all.empty() && all[0].seconds < kForEver)
     std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
   std::stable_partition(all.begin(), all.end(), [](const Estimate& it) { return it.automatic; });
+  return all;
+}
+
+// Kinds of links share an exchange's time as they share the price of its plan.
+Costs LayerModel::costsOf(const Exchange& exchange, double latencies, double bytes) {
+  const AlgorithmChoice how = given(exchange.collective);
+  CostModel* slowest = nullptr;
+  CostModel::Estimate most{};
+  for (CostModel& group : groups(exchange.group)) {
+    const auto one = group.fastest(exchange.collective, how, exchange.bytes);
+    if (slowest != nullptr && one.seconds <= most.seconds) continue;
+    slowest = &group;
+    most = one;
+  }
+  const CostModel::Shares inside =
+      slowest->inNode(exchange.collective, how, most.choice, exchange.bytes);
+  const double latency = latencies * most.latency, beyond = bytes * (most.seconds - most.latency);
+  Costs costs;
+  costs[Cost::latencyInNode] = inside.latency * latency;
+  costs[Cost::latencyBetween] = (1 - inside.latency) * latency;
+  costs[Cost::bytesInNode] = inside.bytes * beyond;
+  costs[Cost::bytesBetween] = (1 - inside.bytes) * beyond;
+  return costs;
+}
+
+Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> passes) {
+  using schedules::Kind;
+  const Estimate estimate = this->estimate(shape, passes);
+  Alternative all{nameInChunks(shape.schedule, shape.chunks), {}, 0, estimate.measured};
+  double exchanges = 0;
+  for (const Pass pass : passes) {
+    const ScheduleTerms terms = termsOf(shape, pass);
+    const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
+    const schedules::Schedule& value = valueOf(shape, pass);
+    const bool forward = pass == Pass::forward;
+    LocalFeatures layer{};
+    layer[kLayer] = 1;
+    all.besidePhases += factors.local * localSeconds(pass, layer, shape);
+    for (std::size_t i = 0; i < value.phases.size(); ++i) {
+      const schedules::Phase& phase = value.phases[i];
+      const ScheduleTerms::Phase& term = terms.phases[i];
+      Alternative::Phase& it = all.phases[static_cast<std::size_t>(pass)].emplace_back();
+      it.name = phase.name;
+      it.beside = phase.stream != 0;
+      if (term.exchange >= 0) {
+        it.predicted = costsOf(terms.exchanges[static_cast<std::size_t>(term.exchange)],
+                               factors.latency, factors.bytes);
+        exchanges += it.predicted.seconds();
+        continue;
+      }
+      const Cost kind = phase.kind == Kind::gate ? forward ? Cost::gateForward : Cost::gateBackward
+                        : phase.kind == Kind::experts || phase.kind == Kind::residual
+                            ? forward ? Cost::expertsForward : Cost::expertsBackward
+                        : forward ? Cost::movesForward
+                                  : Cost::movesBackward;
+      it.predicted[kind] = factors.local * localSeconds(pass, term.local, shape);
+    }
+  }
+  // What hides behind the longest exchange is in none alone.
+  for (std::vector<Alternative::Phase>& pass : all.phases)
+    for (Alternative::Phase& phase : pass)
+      for (const Cost kind :
+           {Cost::latencyInNode, Cost::latencyBetween, Cost::bytesInNode, Cost::bytesBetween})
+        if (exchanges > 0) phase.predicted[kind] *= estimate.communication / exchanges;
+  return all;
+}
+
+std::vector<LayerModel::Candidate> LayerModel::candidates(std::span<const LayerShape> offered,
+                                                          std::span<const Pass> passes,
+                                                          bool freeChunks) {
+  std::vector<Candidate> all;
+  for (const LayerShape& shape : offered)
+    for (const std::int64_t chunks : kChunks) {
+      LayerShape it = shape;
+      if (freeChunks) it.chunks = chunks;
+      const bool cuts = !shape.dropless && cutsChunks(shape.schedule) &&
+                        shape.groups / shape.grid.nMp % it.chunks == 0;
+      if (chunks > 1 && (!freeChunks || !cuts)) continue;
+      const Estimate estimate = this->estimate(it, passes);
+      if (estimate.automatic && estimate.seconds < kForEver)
+        all.push_back({it, costsOf(it, passes)});
+    }
   return all;
 }
 

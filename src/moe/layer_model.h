@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "src/moe/learner.h"
 #include "src/moe/schedule_list.h"
 #include "src/moe/schedule_terms.h"
 #include "src/select/cluster.h"
@@ -55,6 +56,15 @@ class LayerModel {
   std::string explain(std::span<const LayerShape> offered, std::span<const Pass> passes,
                       bool freeChunks);
 
+  // The same layers that automatic choice may take, each by phases and kinds of cost; of what may
+  // be cut in chunks all numbers of them, whether that was measured or not. Takes milliseconds.
+  struct Candidate {
+    LayerShape shape;
+    Alternative costs;
+  };
+  std::vector<Candidate> candidates(std::span<const LayerShape> offered,
+                                    std::span<const Pass> passes, bool freeChunks);
+
   // What a profile stores of a layer that was measured.
   LayerKey keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
   LayerSample sampleOf(const LayerShape& shape, Pass pass);
@@ -72,11 +82,15 @@ class LayerModel {
   const LayerFactors* measured(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
   // In chunks that were not measured as without: what is hidden behind what is never assumed.
   LayerFactors factorsOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
-  // The layer in every number of chunks that it may be cut into.
+  // The layer in every number of chunks that it may be cut into; of several, those that were
+  // measured.
   std::vector<LayerShape> cut(const LayerShape& shape, std::span<const Pass> passes) const;
   ExchangeEstimate estimate(Pass pass, const Exchange& exchange, double* latency,
                             double* bytesBetween);
   Estimate estimate(const LayerShape& shape, std::span<const Pass> passes);
+  Alternative costsOf(const LayerShape& shape, std::span<const Pass> passes);
+  // Of one call, and of all of a pass `latencies` and `bytes` times as much.
+  Costs costsOf(const Exchange& exchange, double latencies, double bytes);
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;

@@ -87,6 +87,7 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
            "it must be moecclMoeGelu or moecclMoeRelu");
   if (config.training != 0 && config.training != 1)
     refuse("training", config.training, "it must be 0 or 1");
+  if (config.learn != 0 && config.learn != 1) refuse("learn", config.learn, "it must be 0 or 1");
   if (elementBytesOf(config.datatype) == 0)
     refuse("datatype", static_cast<int>(config.datatype),
            "it must be moecclFloat32 (7), moecclFloat64 (8), moecclFloat16 (" +

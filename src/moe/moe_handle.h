@@ -1,6 +1,11 @@
 // What moecclMoeLayer_t points to, and the config that it was made from.
 #pragma once
 
+#include <string>
+
+#include "src/boundary.h"
+#include "src/live_handles.h"
+#include "src/moe/compute_cuda.h"
 #include "src/moe/moe_layer.h"
 #include "src/structs.h"
 
@@ -18,6 +23,40 @@ namespace moeccl {
 
 inline constexpr StructKind<moecclMoeConfig_t> kMoeConfig = {
     "config", "MOECCL_MOE_CONFIG_INITIALIZER", MOECCL_MOE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclMoeConfig_t, residual), MOECCL_END_OF(moecclMoeConfig_t, residual)};
+    MOECCL_END_OF(moecclMoeConfig_t, residual), MOECCL_END_OF(moecclMoeConfig_t, learn)};
+
+// Throws Error unless it is one that lives.
+inline MoeLayer& layerOf(moecclMoeLayer_t layer) {
+  require(layer != nullptr, "layer is NULL; pass a layer made by moecclMoeLayerCreate");
+  requireLive(HandleKind::layer, layer);
+  return layer->layer;
+}
+
+// Makes the device of a layer current while it lives.
+class Here {
+ public:
+  explicit Here(int device) : before_(device < 0 ? -1 : exchangeCudaDevice(device)) {}
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+  ~Here() {
+    try {
+      if (before_ >= 0) exchangeCudaDevice(before_);
+    } catch (...) {  // it was current before
+    }
+  }
+
+ private:
+  const int before_;
+};
+
+// Hands out a text as explanations are: *bytes is the room, and becomes what the whole takes.
+inline void requireRoom(const char* text, const std::size_t* bytes) {
+  require(bytes != nullptr, "bytes is NULL; pass how much room text has");
+  require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
+}
+inline void handOut(const std::string& all, char* text, std::size_t* bytes) {
+  if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
+  *bytes = all.size() + 1;
+}
 
 }  // namespace moeccl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moeccl/select.h"
@@ -13,20 +14,6 @@
 
 namespace moeccl {
 namespace {
-
-// Rows of the experts at a time.
-std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Sizes& sizes) {
-  std::int64_t rows = 0;
-  for (const schedules::Phase& phase : schedule.phases) {
-    if (phase.kind != schedules::Kind::experts) continue;
-    const schedules::Shape& shape = schedule.tables[static_cast<std::size_t>(phase.reads[0])].shape;
-    if (std::ranges::any_of(shape, schedules::boundLate)) continue;
-    rows = std::max(rows, std::ranges::count(shape, schedules::Dim::keptRows) > 0
-                              ? sizes.at(schedules::Dim::tokens)
-                              : sizes.elements(std::span(shape).first(shape.size() - 1)));
-  }
-  return rows;
-}
 
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested) {
@@ -54,20 +41,29 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
 
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
                    bool onGpu)
-    : groups_(groupsOf(grid)),
-      shape_(chosenShape(groups_, config, requested)),
-      compute_(onGpu ? cudaCompute(shape_) : cpuCompute(shape_)),
-      forward_(valueOf(shape_, Pass::forward)),
-      backward_(shape_.training ? &valueOf(shape_, Pass::backward) : nullptr),
-      sizes_(sizesOf(shape_, forward_)),
-      executor_(forward_, backward_, sizes_, groups_, *compute_),
-      work_(groups_, *compute_, forward_, shape_.training),
-      pass_(executor_, work_),
+    : config_(config),
+      requested_(requested),
+      onGpu_(onGpu),
+      groups_(groupsOf(grid)),
+      compute_(computeFor(chosenShape(groups_, config, requested))),
       stats_(*compute_),
       choices_(*compute_),
       passed_(compute_->mark()) {
-  compute_->reserveRows(rowsAtOnce(forward_, sizes_));
-  compute_->await(nullptr);  // what has been cleared
+  const LayerShape& first = compute_->shape();
+  if (config.learn == 1 && onGpu)
+    throw Error(moecclInvalidArgument,
+                "config.learn is 1; layers on GPUs do not time their phases, so it must be 0");
+  if (config.learn == 1 && requested == moecclScheduleAuto)
+    learning_ = learningOf(groups_, *compute_, config, first);
+  if (learning_ != nullptr) now_ = learning_->learner().current();
+  running_.resize(now_ + 1);
+  if (learning_ != nullptr) running_.resize(learning_->learner().alternatives().size());
+  running_[now_] = std::make_shared<Running>(groups_, first, compute_, learning_ != nullptr);
+  last_ = prepared_ = now_;
+}
+
+std::shared_ptr<Compute> MoeLayer::computeFor(const LayerShape& shape) const {
+  return onGpu_ ? cudaCompute(shape) : cpuCompute(shape);
 }
 
 MoeLayer::~MoeLayer() {
@@ -81,7 +77,40 @@ void MoeLayer::setWeights(const LayerWeights& weights) {
   LayerWeights ours = weights;
   // One of the summands of an expert's shards brings the second bias.
   if (groups_.esp.rank != 0) ours.b2 = nullptr;
-  work_.setWeights(ours);
+  weights_ = ours;
+}
+
+bool MoeLayer::prepare(std::size_t alternative) {
+  prepared_ = alternative;
+  if (running_[alternative] != nullptr) return true;
+  try {
+    const LayerShape& shape = learning_->shape(alternative);
+    running_[alternative] = std::make_shared<Running>(groups_, shape, computeFor(shape), true);
+    return true;
+  } catch (const std::exception&) {  // there is no memory for it, so there is no change
+    return false;
+  }
+}
+
+Running& MoeLayer::beginStep() {
+  if (learning_ != nullptr) {
+    learning_->begin([this](std::size_t alternative) { return prepare(alternative); });
+    now_ = learning_->learner().running();
+    dropUnused();
+  }
+  return *running_[now_];
+}
+
+void MoeLayer::dropUnused() {
+  const std::size_t current = learning_->learner().current();
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    if (running_[i] != nullptr && i != now_ && i != current && i != last_ && i != prepared_ &&
+        !running_[i]->hasOpenPass())
+      running_[i].reset();
+}
+
+void MoeLayer::record(std::size_t alternative, Pass pass, const schedules::PassRun& run) {
+  if (learning_ != nullptr) learning_->learner().record(alternative, pass, run.times());
 }
 
 moecclStream_t MoeLayer::begin(moecclStream_t stream) {
@@ -115,24 +144,26 @@ void MoeLayer::guard(schedules::PassRun& pass, moecclStream_t stream, Start star
 }
 
 template <typename Start, typename End>
-void MoeLayer::run(moecclStream_t stream, Start start, End end) {
-  guard(pass_, begin(stream), [&](moecclStream_t on) {
+void MoeLayer::run(Running& running, moecclStream_t stream, Start start, End end) {
+  guard(running.pass, stream, [&](moecclStream_t on) {
+    running.work.setWeights(weights_);
+    running.work.setGradients(gradients_);
     start(on);
-    while (pass_.advance()) runExperts(on);
+    while (running.pass.advance()) runExperts(running, on);
     end(on);
   });
 }
 
-void MoeLayer::runExperts(moecclStream_t stream) {
-  const schedules::ExpertsStep& step = pass_.experts();
-  const std::int64_t most = compute_->expertsAtOnce(), experts = std::ssize(step.begins) - 1;
-  const LayerWeights& weights = work_.weights();
+void MoeLayer::runExperts(Running& running, moecclStream_t stream) {
+  const schedules::ExpertsStep& step = running.pass.experts();
+  Compute* const compute = &running.compute();
+  const std::int64_t most = compute->expertsAtOnce(), experts = std::ssize(step.begins) - 1;
   for (const schedules::ExpertRun& run : step.copies) {
-    const std::int64_t begins[] = {0, run.count}, at = run.begin * shape_.embedding;
-    compute_->expertBackward(weights, run.counts ? work_.gradients() : LayerGradients{},
-                             {run.expert, begins}, compute_->at(step.given, at),
-                             compute_->at(step.gradients, at), stream);
-    pass_.progress();
+    const std::int64_t begins[] = {0, run.count}, at = run.begin * running.shape.embedding;
+    compute->expertBackward(weights_, run.counts ? gradients_ : LayerGradients{},
+                            {run.expert, begins}, compute->at(step.given, at),
+                            compute->at(step.gradients, at), stream);
+    running.pass.progress();
   }
   for (std::int64_t first = 0; first < experts && step.copies.empty(); first += most) {
     const std::int64_t count = std::min(most, experts - first);
@@ -140,11 +171,10 @@ void MoeLayer::runExperts(moecclStream_t stream) {
         step.first + first,
         step.begins.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count) + 1)};
     if (step.backward)
-      compute_->expertBackward(weights, work_.gradients(), rows, step.given, step.gradients,
-                               stream);
+      compute->expertBackward(weights_, gradients_, rows, step.given, step.gradients, stream);
     else
-      compute_->expertForward(weights, rows, step.given, step.made, stream);
-    pass_.progress();
+      compute->expertForward(weights_, rows, step.given, step.made, stream);
+    running.pass.progress();
   }
 }
 
@@ -158,26 +188,33 @@ void MoeLayer::abandon(schedules::PassRun& pass, moecclStream_t stream) {
 }
 
 void MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
+  const moecclStream_t ready = begin(stream);
+  Running& running = beginStep();
+  last_ = now_;
   const auto start = [&](moecclStream_t on) {
     hasStats_ = false;
-    work_.setStep(step_);
-    pass_.start(Pass::forward, input, output, on);
+    running.work.setFirstBatch(firstBatch_);
+    running.work.setStep(step_);
+    running.pass.start(Pass::forward, input, output, on);
   };
-  run(stream, start, [&](moecclStream_t on) {
-    stats_.summarise(work_.batchSums(), on);
-    choices_.add(work_.batchSums(), on);
+  run(running, ready, start, [&](moecclStream_t on) {
+    stats_.summarise(running.work.batchSums(), on);
+    choices_.add(running.work.batchSums(), on);
   });
+  record(last_, Pass::forward, running.pass);
   hasStats_ = true;
   ++step_;
 }
 
 void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
                         moecclStream_t stream) {
+  Running& running = *running_[last_];
   const auto start = [&](moecclStream_t on) {
-    pass_.start(Pass::backward, outputGradient, inputGradient, on);
-    work_.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
+    running.pass.start(Pass::backward, outputGradient, inputGradient, on);
+    running.work.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
   };
-  run(stream, start, [](moecclStream_t) {});
+  run(running, begin(stream), start, [](moecclStream_t) {});
+  record(last_, Pass::backward, running.pass);
 }
 
 template <typename Start>
@@ -190,23 +227,28 @@ void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecc
         "EndBackward, BeginBackward");
   pass.stage = OwnPass::Stage::failed;
   guard(pass.run, begin(stream), [&](moecclStream_t on) {
+    // The caller's experts came since the last call, whichever pass that was of.
+    pass.run.skipTo(returned_);
     start(on);
     pass.run.advance();
   });
   pass.stage = to;
+  if (learning_ != nullptr) returned_ = schedules::Clock::now();
+}
+
+// What has no passes around own experts is not changed to any more.
+void MoeLayer::expectOwnPasses() {
+  if (const char* const why = whyNoOwnPasses(shape())) throw Error(moecclInvalidUsage, why);
+  if (learning_ == nullptr || std::exchange(hasOwnPasses_, true)) return;
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    if (whyNoOwnPasses(learning_->shape(i)) != nullptr) learning_->learner().forbid(i);
 }
 
 OwnPass& MoeLayer::beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream) {
-  requireOwnPasses(shape_);
-  if (!compute_->onStreams()) requireExperts(shape_, routing);
-  if (!own_) own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
-  auto free = std::ranges::find(passes_, OwnPass::Stage::free,
-                                [](const std::unique_ptr<OwnPass>& pass) { return pass->stage; });
-  if (free == passes_.end()) {
-    passes_.push_back(std::make_unique<OwnPass>(*own_, *compute_));
-    free = passes_.end() - 1;
-  }
-  OwnPass& pass = **free;
+  expectOwnPasses();
+  if (!compute_->onStreams()) requireExperts(shape(), routing);
+  OwnPass& pass = beginStep().freePass();
+  pass.alternative = now_;
   try {
     half(pass, OwnPass::Stage::free, OwnPass::Stage::begun, stream, [&](moecclStream_t on) {
       pass.work.setRouting(routing);
@@ -224,6 +266,7 @@ void MoeLayer::end(OwnPass& pass, void* output, moecclStream_t stream) {
     pass.run.setStream(on);
     pass.run.setOutput(output);
   });
+  record(pass.alternative, Pass::forward, pass.run);
 }
 
 void MoeLayer::endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream) {
@@ -238,6 +281,7 @@ void MoeLayer::beginBackward(OwnPass& pass, void* inputGradient, void* weightGra
     pass.run.setOutput(inputGradient);
     pass.work.setWeightGradients(weightGradients);
   });
+  record(pass.alternative, Pass::backward, pass.run);
 }
 
 const BatchStats& MoeLayer::stats() {
@@ -249,7 +293,7 @@ void MoeLayer::updateBias(double* bias, double speed) {
   passed_->await();
   // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have
   // the same experts above their mean.
-  const auto experts = static_cast<std::size_t>(shape_.experts);
+  const auto experts = static_cast<std::size_t>(shape().experts);
   const moecclResult_t result =
       moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,
                       groups_.world.comm, nullptr);
@@ -260,10 +304,60 @@ void MoeLayer::updateBias(double* bias, double speed) {
   const std::size_t bytes = experts * sizeof(double);
   compute_->toHost(counts.data(), choices_.spare(), bytes, nullptr);
   compute_->toHost(updated.data(), bias, bytes, nullptr);
-  gates::updateBias(counts.data(), shape_.experts, speed, updated.data());
+  gates::updateBias(counts.data(), shape().experts, speed, updated.data());
   compute_->fromHost(bias, updated.data(), bytes, nullptr);
   choices_.clear(nullptr);
   compute_->await(nullptr);
+}
+
+std::string MoeLayer::explainChoice() const {
+  if (learning_ != nullptr) return learning_->learner().explain();
+  return "runs under " + nameInChunks(shape().schedule, shape().chunks) +
+         (config_.learn == 0 ? ", and does not learn: config.learn is 0\n"
+                             : ", and has no other to choose\n");
+}
+
+std::string MoeLayer::saveChoice() const {
+  if (learning_ != nullptr) return learning_->learner().save();
+  Alternative alone;
+  alone.name = nameInChunks(shape().schedule, shape().chunks);
+  return Learner(wordOf(config_, groups_.shape), {alone}, 0, 1).save();
+}
+
+LayerShape MoeLayer::shapeNamed(const std::string& name) const {
+  const auto named = inChunksNamed(name);
+  if (!named)
+    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
+  if (requested_ != moecclScheduleAuto && requested_ != named->schedule)
+    throw Error(moecclInvalidUsage, "text is of schedule " + name +
+                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
+                                        nameOf(requested_));
+  moecclMoeConfig_t config = config_;
+  if (cutsChunks(named->schedule)) config.chunks = named->chunks;
+  return layerShape(config, named->schedule, groups_.shape);
+}
+
+std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
+  if (learning_ != nullptr) {
+    Learner restored = learning_->learner();
+    restored.restore(text);
+    if (!prepare(restored.current()))
+      throw Error(moecclSystemError, "there is no memory for the schedule that was saved");
+    return [this, restored = std::move(restored)] {
+      learning_->learner() = restored;
+      now_ = restored.current();
+      hasOwnPasses_ = hasStats_ = false;
+    };
+  }
+  const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
+  auto made = std::make_shared<Running>(groups_, saved, computeFor(saved), false);
+  return [this, made] {
+    // Passes that are open go on as they began.
+    std::erase_if(running_, [](const std::shared_ptr<Running>& it) { return !it->hasOpenPass(); });
+    running_.push_back(made);
+    now_ = last_ = running_.size() - 1;
+    hasStats_ = false;
+  };
 }
 
 }  // namespace moeccl

@@ -1,14 +1,15 @@
 // The layer behind moecclMoeLayer_t.
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "moeccl/moe.h"
-#include "src/moe/layer_work.h"
-#include "src/moe/own_pass.h"
-#include "src/schedule/executor.h"
+#include "src/moe/learning.h"
+#include "src/moe/running.h"
 
 namespace moeccl {
 
@@ -24,21 +25,22 @@ class MoeLayer {
   MoeLayer(const MoeLayer&) = delete;
   MoeLayer& operator=(const MoeLayer&) = delete;
 
-  const LayerShape& shape() const { return shape_; }
+  // Of the next Forward, but where that is the one that changes.
+  const LayerShape& shape() const { return running_[now_]->shape; }
   const Groups& groups() const { return groups_; }
 
   void setWeights(const LayerWeights& weights);
-  bool hasWeights() const { return work_.weights().gate.gate != nullptr; }
+  bool hasWeights() const { return weights_.gate.gate != nullptr; }
 
   // As moecclMoeForward. Throws Error, as do the others.
   void forward(const void* input, void* output, moecclStream_t stream);
-  void setGradients(const LayerGradients& gradients) { work_.setGradients(gradients); }
+  void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
   // As moecclMoeBackward, after a forward of a layer for training.
   void backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
                 moecclStream_t stream);
   // As moecclMoeLayerSetStep, SetFirstBatch and moecclMoeUpdateBias.
   void setStep(std::int64_t step) { step_ = step; }
-  void setFirstBatch(std::int64_t first) { work_.setFirstBatch(first); }
+  void setFirstBatch(std::int64_t first) { firstBatch_ = first; }
   void updateBias(double* bias, double speed);
 
   // As moecclMoeBegin and what follows it. The pass is the layer's, and the caller's until close.
@@ -54,13 +56,19 @@ class MoeLayer {
   // Of that; waits for it.
   const BatchStats& stats();
 
+  // As moecclMoeLayerExplainChoice and SaveChoice.
+  std::string explainChoice() const;
+  std::string saveChoice() const;
+  // Local: all of RestoreChoice that can fail. What it returns does the rest, on all ranks or none.
+  std::function<void()> restoreChoice(std::string_view text);
+
  private:
   // Before a pass: what its work goes on.
   moecclStream_t begin(moecclStream_t stream);
   // A pass: start(stream) starts it, end(stream) is what follows it.
   template <typename Start, typename End>
-  void run(moecclStream_t stream, Start start, End end);
-  void runExperts(moecclStream_t stream);
+  void run(Running& running, moecclStream_t stream, Start start, End end);
+  void runExperts(Running& running, moecclStream_t stream);
   // After a pass that failed or threw.
   void abandon(schedules::PassRun& pass, moecclStream_t stream);
   // start(stream), then pass on to its experts, or to its end; whatever it throws says how far it
@@ -72,22 +80,34 @@ class MoeLayer {
   void half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
             Start start);
 
+  std::shared_ptr<Compute> computeFor(const LayerShape& shape) const;
+  // Whether the layer could make what it takes to run under an alternative.
+  bool prepare(std::size_t alternative);
+  // A forward pass begins: with learning the layer may change here.
+  Running& beginStep();
+  void dropUnused();
+  void expectOwnPasses();
+  // Of a choice that was saved.
+  LayerShape shapeNamed(const std::string& name) const;
+  void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
+
+  const moecclMoeConfig_t config_;
+  const moecclSchedule_t requested_;
+  const bool onGpu_;
   Groups groups_;
-  LayerShape shape_;
-  std::unique_ptr<Compute> compute_;
-  const schedules::Schedule& forward_;
-  const schedules::Schedule* backward_;  // of a layer for training
-  schedules::Sizes sizes_;
-  schedules::Executor executor_;
-  LayerWork work_;
-  schedules::PassRun pass_;
-  std::optional<OwnSchedules> own_;  // once a pass needs them
-  std::vector<std::unique_ptr<OwnPass>> passes_;
+  std::shared_ptr<Compute> compute_;  // of what outlives changes
   BatchStats stats_;
   ChoiceCounts choices_;          // since the last updateBias
   std::unique_ptr<Mark> passed_;  // behind the last pass
+  std::unique_ptr<Learning> learning_;
+  std::vector<std::shared_ptr<Running>> running_;  // by alternative; one without learning
+  std::size_t now_ = 0, last_ = 0, prepared_ = 0;  // the second: of the last forward
+  bool hasOwnPasses_ = false;
+  schedules::Clock::time_point returned_{};  // from the last half of a pass
+  LayerWeights weights_;
+  LayerGradients gradients_;
   bool hasStats_ = false;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, firstBatch_ = 0;
 };
 
 }  // namespace moeccl

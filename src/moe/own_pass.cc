@@ -21,21 +21,18 @@ schedules::Sizes withoutGate(schedules::Sizes sizes) {
 
 }  // namespace
 
-void requireOwnPasses(const LayerShape& shape) {
-  const char* wrong = nullptr;
+const char* whyNoOwnPasses(const LayerShape& shape) {
   if (shape.chunks != 1)
-    wrong = "the layer cuts chunks; config.chunks must be 1 for passes around own experts";
-  else if (shape.residual > 0)
-    wrong =
-        "the layer has a residual branch; config.residual must be 0 for passes around own experts";
-  else if (shape.gate.kind != gates::Kind::softmax)
-    wrong = "config.gate must be moecclGateSoftmax for passes around an own gate";
-  else if (shape.training && shape.grid.nMp > 1 && seesCopies(shape.schedule))
-    wrong =
-        "under this schedule own experts see each token N_MP times, and add its gradients as "
-        "often; "
-        "config.schedule must be another, or the grid's nMp 1";
-  if (wrong != nullptr) throw Error(moecclInvalidUsage, wrong);
+    return "the layer cuts chunks; config.chunks must be 1 for passes around own experts";
+  if (shape.residual > 0)
+    return "the layer has a residual branch; config.residual must be 0 for passes around own "
+           "experts";
+  if (shape.gate.kind != gates::Kind::softmax)
+    return "config.gate must be moecclGateSoftmax for passes around an own gate";
+  if (shape.training && shape.grid.nMp > 1 && seesCopies(shape.schedule))
+    return "under this schedule own experts see each token N_MP times, and add its gradients as "
+           "often; config.schedule must be another, or the grid's nMp 1";
+  return nullptr;
 }
 
 void requireExperts(const LayerShape& shape, const OwnRouting& routing) {

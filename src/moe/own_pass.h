@@ -16,8 +16,8 @@ struct OwnRouting {
   const void* weights = nullptr;
 };
 
-// Throws Error (InvalidUsage) where such passes are not offered.
-void requireOwnPasses(const LayerShape& shape);
+// Why such passes are not offered; null: they are.
+const char* whyNoOwnPasses(const LayerShape& shape);
 // Throws Error (InvalidArgument) unless all experts exist; for routing in the host's memory.
 void requireExperts(const LayerShape& shape, const OwnRouting& routing);
 
@@ -64,7 +64,10 @@ struct OwnPass {
       : work(schedules.executor.groups(), compute, schedules.forward),
         run(schedules.executor, work) {}
 
+  static Stage stageOf(const std::unique_ptr<OwnPass>& pass) { return pass->stage; }
+
   Stage stage = Stage::free;
+  std::size_t alternative = 0;  // of the layer's schedules
   OwnWork work;
   schedules::PassRun run;
 };

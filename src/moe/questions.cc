@@ -6,6 +6,7 @@
 
 #include "algorithms/choice.h"
 #include "src/boundary.h"
+#include "src/moe/schedule_list.h"
 #include "src/schedule/groups.h"
 
 namespace moeccl {
@@ -62,6 +63,22 @@ Cluster clusterOf(moecclGrid_t grid, const moecclInternalGrid_t& it) {
 
 }  // namespace
 
+Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
+  const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
+  Subject subject{{}, {}, question.layer.chunks == 0};
+  if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
+  if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
+  for (int number = 1; number < scheduleNumbers(); ++number) {
+    const auto schedule = static_cast<moecclSchedule_t>(number);
+    const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
+    // What it cannot have is refused, chosen or not.
+    if (wanted && offers(schedule, shape))
+      subject.offered.push_back(layerShape(question.layer, schedule, grid));
+  }
+  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
+  return subject;
+}
+
 std::shared_ptr<const ScheduleAnswers> LayerQuestions::find(const LayerQuestion& question) const {
   const auto known = std::ranges::find_if(
       answers_, [&](const Answer& answer) { return same(answer.question, question); });
@@ -100,6 +117,14 @@ LayerQuestions& questionsOf(moecclGrid_t grid) {
   if (cluster.profile != nullptr) model->prepare();
   questions.setModel(std::move(model), it.model);
   return questions;
+}
+
+std::vector<LayerModel::Candidate> candidatesOf(moecclGrid_t grid,
+                                                const moecclMoeConfig_t& config) {
+  const Subject subject = subjectOf(
+      {config, config.training != 0 ? moecclPassBoth : moecclPassForward, moecclScheduleAuto},
+      groupsOf(grid).shape);
+  return questionsOf(grid).model().candidates(subject.offered, subject.passes, subject.freeChunks);
 }
 
 Cluster clusterOf(const moecclCluster_t& imagined) {

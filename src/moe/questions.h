@@ -15,6 +15,15 @@ struct LayerQuestion {
   moecclSchedule_t requested;  // by the config or the environment
 };
 
+// What follows from a question on a grid: the layer under each schedule that it offers.
+struct Subject {
+  std::vector<LayerShape> offered;
+  std::vector<Pass> passes;
+  bool freeChunks;
+};
+// Throws Error for a config that is wrong.
+Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid);
+
 class LayerQuestions {
  public:
   // nullptr where it has not been asked lately.
@@ -40,6 +49,8 @@ class LayerQuestions {
 
 // Those of a grid, with a model of what its calls are chosen by now. Throws Error.
 LayerQuestions& questionsOf(moecclGrid_t grid);
+// What a layer on the grid may run under by itself. Throws Error.
+std::vector<LayerModel::Candidate> candidatesOf(moecclGrid_t grid, const moecclMoeConfig_t& config);
 // Of a cluster that does not exist. Throws Error.
 Cluster clusterOf(const moecclCluster_t& imagined);
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           real("routingScale", config.routingScale),
           whole("sequenceTokens", config.sequenceTokens),
           whole("dropless", config.dropless),
-          whole("residual", config.residual)};
+          whole("residual", config.residual),
+          whole("learn", config.learn)};
 }
 
 std::string textOf(const Field& field, std::int64_t value) {
@@ -73,6 +75,16 @@ void requireSameConfig(moecclGrid_t grid, const moecclMoeConfig_t& config,
                                           textOf(fields[field], all[i]) + " on rank " +
                                           std::to_string(i / fields.size()));
   }
+}
+
+void requireSameText(moecclGrid_t grid, std::string_view text) {
+  const std::size_t mine = std::hash<std::string_view>{}(text);
+  std::vector<std::size_t> all(static_cast<std::size_t>(groupsOf(grid).world.ranks));
+  requireSuccess(moecclInternalExchange(grid, &mine, all.data(), sizeof mine));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(moecclInvalidUsage, "ranks came with different texts: that of rank " +
+                                          std::to_string(rank) + " is not that of rank 0");
 }
 
 }  // namespace moeccl

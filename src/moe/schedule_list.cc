@@ -3,8 +3,15 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 
 namespace moeccl {
+namespace {
+
+constexpr const char* kInChunks = ":chunks=";
+
+}  // namespace
 
 using schedules::registry;
 
@@ -48,6 +55,24 @@ bool offers(moecclSchedule_t schedule, const schedules::Options& options) {
 bool seesCopies(moecclSchedule_t schedule) {
   const auto& phases = schedules::known(entryOf(schedule), Pass::forward, {}).phases;
   return std::ranges::any_of(phases, &schedules::Phase::copies);
+}
+
+std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks) {
+  return chunks > 1 ? nameOf(schedule) + std::string(kInChunks) + std::to_string(chunks)
+                    : nameOf(schedule);
+}
+
+std::optional<InChunks> inChunksNamed(std::string_view name) {
+  const std::size_t end = std::min(name.find(kInChunks), name.size());
+  const auto schedule = scheduleNamed(name.substr(0, end));
+  if (!schedule || *schedule == moecclScheduleAuto) return std::nullopt;
+  InChunks found{*schedule, 1};
+  if (end == name.size()) return found;
+  const std::string_view number = name.substr(end + std::strlen(kInChunks));
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), found.chunks);
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || found.chunks < 1)
+    return std::nullopt;
+  return found;
 }
 
 }  // namespace moeccl

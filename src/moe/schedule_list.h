@@ -2,6 +2,7 @@
 // the registry, in its order.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,13 @@ bool isSchedule(int number);
 const char* nameOf(moecclSchedule_t schedule);
 // Capitals or not.
 std::optional<moecclSchedule_t> scheduleNamed(std::string_view name);
+// "S1", "S1:chunks=2", and back.
+std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks);
+struct InChunks {
+  moecclSchedule_t schedule;
+  std::int64_t chunks;
+};
+std::optional<InChunks> inChunksNamed(std::string_view name);
 // "auto, baseline, S1, S2 or PPMoE"
 std::string scheduleNames();
 

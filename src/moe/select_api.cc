@@ -46,29 +46,6 @@ Asked askedBy(const moecclScheduleQuery_t* query) {
   return {where, {layer, theirs.pass, requestedSchedule(layer, std::getenv("MOECCL_SCHEDULE"))}};
 }
 
-// What follows from a question on a grid: the layer under each schedule that it offers.
-struct Subject {
-  std::vector<LayerShape> offered;
-  std::vector<Pass> passes;
-  bool freeChunks;
-};
-
-Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
-  const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
-  Subject subject{{}, {}, question.layer.chunks == 0};
-  if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
-  if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
-  for (int number = 1; number < scheduleNumbers(); ++number) {
-    const auto schedule = static_cast<moecclSchedule_t>(number);
-    const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    // What it cannot have is refused, chosen or not.
-    if (wanted && offers(schedule, shape))
-      subject.offered.push_back(layerShape(question.layer, schedule, grid));
-  }
-  if (subject.offered.empty()) layerShape(question.layer, question.requested, grid);  // says why
-  return subject;
-}
-
 constexpr moecclGroup_t asGroup(GroupKind kind) {
   switch (kind) {
     case GroupKind::world:
@@ -191,14 +168,12 @@ moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
 moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* text,
                                      size_t* bytes) {
   return boundary("moecclExplainSchedule", nullptr, [&] {
-    require(bytes != nullptr, "bytes is NULL; pass how much room text has");
-    require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
+    moeccl::requireRoom(text, bytes);
     std::string all;
     moeccl::ask(moeccl::askedBy(query), [&](auto& model, const auto& subject, auto*) {
       all = model.explain(subject.offered, subject.passes, subject.freeChunks);
     });
-    if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
-    *bytes = all.size() + 1;
+    moeccl::handOut(all, text, bytes);
   });
 }
 

@@ -49,6 +49,7 @@ PassRun::PassRun(Executor& executor, Work& work)
   std::size_t widest = 0;
   for (const Half* half : {&forward_, backward_ ? &*backward_ : nullptr}) {
     if (half == nullptr) continue;
+    times_.resize(std::max(times_.size(), half->schedule().phases.size() + 1));
     for (const Phase& phase : half->schedule().phases)
       widest = std::max({widest, phase.reads.size(), phase.writes.size()});
     const auto streams = static_cast<std::size_t>(half->schedule().streams);
@@ -199,11 +200,24 @@ void PassRun::start(Pass pass, const void* input, void* output, moecclStream_t s
   std::ranges::fill(joined_, -1);
   std::ranges::fill(queued_, -1);
   std::ranges::fill(half_->written, 0);
+  if (!timed_) return;
+  std::ranges::fill(times_, 0);
+  last_ = Clock::now();
+}
+
+void PassRun::lap(std::size_t phase) {
+  if (!timed_) return;
+  const Clock::time_point now = Clock::now();
+  times_[phase] += std::chrono::nanoseconds(now - last_).count();
+  last_ = now;
 }
 
 bool PassRun::advance() {
   const std::vector<Phase>& phases = schedule().phases;
-  if (stopped_) step();
+  if (stopped_) {
+    lap(next_);
+    step();
+  }
   while (next_ < phases.size()) {
     const Phase& phase = phases[next_];
     if (phase.oneByOne && expert_ < 0) {
@@ -214,9 +228,11 @@ bool PassRun::advance() {
     bind(phase);
     if (phase.kind == Kind::experts) {
       setExperts(phase);
+      lap(next_);
       return stopped_ = true;
     }
     run(phase);
+    lap(next_);
     step();
   }
   finish();
@@ -293,6 +309,7 @@ void PassRun::wait(std::size_t index) {
 void PassRun::join(int stream, const std::string& phase) {
   joined_[static_cast<std::size_t>(stream)] = queued_[static_cast<std::size_t>(stream)];
   check(phase, executor_.side(stream).join(stream_));
+  lap(static_cast<std::size_t>(queued_[static_cast<std::size_t>(stream)]));
 }
 
 void PassRun::check(const std::string& phase, moecclResult_t result) {
@@ -430,6 +447,7 @@ void PassRun::finish() {
     mover_.copy(output_, at(schedule().output), elements(schedule().output), stream_);
   for (const int gradient : half_->gradients)
     work_.addGradients(table(gradient).shape[0], at(gradient), stream_);
+  lap(schedule().phases.size());
 }
 
 }  // namespace moeccl::schedules

@@ -12,6 +12,8 @@
 // the phase.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +28,8 @@
 #include "src/schedule/work.h"
 
 namespace moeccl::schedules {
+
+using Clock = std::chrono::steady_clock;
 
 class ExchangeError : public Error {
  public:
@@ -106,6 +110,17 @@ class PassRun {
   // The last exchange of the pass that did not fail; "": none.
   const char* lastExchange() const { return lastExchange_; }
 
+  // From the next start on, takes the time of phases, where the caller's thread computes.
+  void takeTimes() { timed_ = true; }
+  // Nanoseconds of the pass that has ended: by phase, and behind them what belongs to none. What
+  // the thread waited for an exchange beside its own stream is that exchange's; experts are what
+  // came between two calls of advance.
+  std::span<const std::int64_t> times() const {
+    return {times_.data(), half_->schedule().phases.size() + 1};
+  }
+  // What has passed until then is no time of the pass: its caller did something else.
+  void skipTo(Clock::time_point time) { last_ = std::max(last_, time); }
+
  private:
   // One of the two passes.
   struct Half {
@@ -137,6 +152,8 @@ class PassRun {
   void bind(const Phase& phase);
   void wait(std::size_t index);
   void join(int stream, const std::string& phase);
+  // What has passed since the last one is the phase's.
+  void lap(std::size_t phase);
   void check(const std::string& phase, moecclResult_t result);
   void run(const Phase& phase);
   void compute(const Phase& phase);
@@ -189,6 +206,9 @@ class PassRun {
   std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it
   std::vector<int> queued_;        // by stream: its last phase
   const char* lastExchange_ = "";
+  bool timed_ = false;
+  Clock::time_point last_;
+  std::vector<std::int64_t> times_;
   ExpertsStep step_{};
   std::vector<std::int64_t> begins_;
   std::vector<ExpertRun> copies_;

@@ -197,6 +197,27 @@ std::uint64_t CostModel::digest(Collective collective, const AlgorithmChoice& gi
   return plansOf(collective, given, candidate).digest;
 }
 
+CostModel::Shares CostModel::inNode(Collective collective, const AlgorithmChoice& given,
+                                    const AlgorithmChoice& candidate, double bytes) {
+  if (topology_.nodes() == 1) return {1, 1};
+  const auto priced = pricedCandidate(candidate, topology_);
+  if (!priced) return {};
+  Links inside = links_;
+  for (double Links::*cost : {&Links::overheadBetween, &Links::latencyBetween, &Links::betaBetween,
+                              &Links::gapUplink, &Links::betaUplink})
+    inside.*cost = 0;
+  const double block = bytes / std::max(1.0, candidatesOf(collective, given).blocks);
+  const auto price = [&](const Links& links, double size) {
+    return priced->price->seconds(size, links, sharing_);
+  };
+  const auto share = [](double part, double all) {
+    return all > 0 ? std::clamp(part / all, 0.0, 1.0) : 0;
+  };
+  const double latency = price(links_, 0), latencyInside = price(inside, 0);
+  return {share(latencyInside, latency),
+          share(price(inside, block) - latencyInside, price(links_, block) - latency)};
+}
+
 Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
                         const AlgorithmChoice& candidate) {
   const Candidate* const known = candidateOf(collective, given, candidate);

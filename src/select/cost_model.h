@@ -60,6 +60,13 @@ class CostModel {
   // Of its plans: equal for candidates that do the same.
   std::uint64_t digest(Collective collective, const AlgorithmChoice& given,
                        const AlgorithmChoice& candidate);
+  // What shares of its price stay if links between nodes cost nothing: of what it takes for no
+  // bytes, and of what it takes beyond. Takes milliseconds.
+  struct Shares {
+    double latency = 0, bytes = 0;
+  };
+  Shares inNode(Collective collective, const AlgorithmChoice& given,
+                const AlgorithmChoice& candidate, double bytes);
   // The straight line through what was measured, or is priced: seconds = alpha + beta bytes.
   Segment line(Collective collective, const AlgorithmChoice& given,
                const AlgorithmChoice& candidate);

@@ -300,6 +300,10 @@ TEST(LayerOnGpus, SayWhatTheyDoNotOffer) {
     checkError(moecclMoeLayerCreate(grid, &config, &refused), moecclInvalidArgument, nullptr,
                {"config.datatype is 8", "on GPUs", "moecclFloat32 (7)"});
     config = solved.layer.config;
+    config.learn = 1;
+    checkError(moecclMoeLayerCreate(grid, &config, &refused), moecclInvalidArgument, nullptr,
+               {"config.learn is 1", "on GPUs", "must be 0"});
+    config.learn = 0;
     config.hidden *= rank + 1;
     checkError(moecclMoeLayerCreate(grid, &config, &refused), moecclInvalidUsage, nullptr,
                {"different configs", "hidden"});

@@ -1,0 +1,59 @@
+#include "src/moe/running.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/moe/schedule_terms.h"
+
+namespace moeccl {
+namespace {
+
+// Rows of the experts at a time.
+std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Sizes& sizes) {
+  std::int64_t rows = 0;
+  for (const schedules::Phase& phase : schedule.phases) {
+    if (phase.kind != schedules::Kind::experts) continue;
+    const schedules::Shape& shape = schedule.tables[static_cast<std::size_t>(phase.reads[0])].shape;
+    if (std::ranges::any_of(shape, schedules::boundLate)) continue;
+    rows = std::max(rows, std::ranges::count(shape, schedules::Dim::keptRows) > 0
+                              ? sizes.at(schedules::Dim::tokens)
+                              : sizes.elements(std::span(shape).first(shape.size() - 1)));
+  }
+  return rows;
+}
+
+}  // namespace
+
+Running::Running(const Groups& groups, const LayerShape& layerShape,
+                 std::shared_ptr<Compute> compute, bool timed)
+    : shape(layerShape),
+      compute_(std::move(compute)),
+      groups_(groups),
+      forward_(valueOf(shape, Pass::forward)),
+      backward_(shape.training ? &valueOf(shape, Pass::backward) : nullptr),
+      sizes_(sizesOf(shape, forward_)),
+      executor_(forward_, backward_, sizes_, groups, *compute_),
+      timed_(timed),
+      work(groups, *compute_, forward_, shape.training),
+      pass(executor_, work) {
+  if (timed_) pass.takeTimes();
+  compute_->reserveRows(rowsAtOnce(forward_, sizes_));
+  compute_->await(nullptr);  // what has been cleared
+}
+
+OwnPass& Running::freePass() {
+  if (!own_) own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
+  const auto free = std::ranges::find(passes_, OwnPass::Stage::free, &OwnPass::stageOf);
+  if (free != passes_.end()) return **free;
+  passes_.push_back(std::make_unique<OwnPass>(*own_, *compute_));
+  if (timed_) passes_.back()->run.takeTimes();
+  return *passes_.back();
+}
+
+bool Running::hasOpenPass() const {
+  return std::ranges::any_of(passes_, [](const std::unique_ptr<OwnPass>& pass) {
+    return pass->stage != OwnPass::Stage::free;
+  });
+}
+
+}  // namespace moeccl

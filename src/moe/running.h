@@ -1,0 +1,47 @@
+// A layer under one of the schedules that it may run under, with all that its passes need.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/moe/layer_work.h"
+#include "src/moe/own_pass.h"
+#include "src/schedule/executor.h"
+
+namespace moeccl {
+
+class Running {
+ public:
+  // `compute`: for this shape. timed: passes take the time of their phases. Throws Error. The
+  // groups must outlive it.
+  Running(const Groups& groups, const LayerShape& layerShape, std::shared_ptr<Compute> compute,
+          bool timed);
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  // One that nobody has open, which belongs to this.
+  OwnPass& freePass();
+  bool hasOpenPass() const;
+
+  Compute& compute() { return *compute_; }
+
+  const LayerShape shape;
+
+ private:
+  const std::shared_ptr<Compute> compute_;
+  const Groups& groups_;
+  const schedules::Schedule& forward_;
+  const schedules::Schedule* const backward_;  // of a layer for training
+  const schedules::Sizes sizes_;
+  schedules::Executor executor_;
+  std::optional<OwnSchedules> own_;  // once a pass needs them
+  std::vector<std::unique_ptr<OwnPass>> passes_;
+  const bool timed_;
+
+ public:
+  LayerWork work;
+  schedules::PassRun pass;  // of the layer's own gate and experts
+};
+
+}  // namespace moeccl
