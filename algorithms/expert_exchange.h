@@ -44,11 +44,29 @@ class ExpertExchange {
                                OpRange* sent) const;
   int steps() const { return 2 * topology_.nodes(); }
 
+  // The same in few large messages, which ranks relay for one another: by way of their nodes, where
+  // `dedup` holds too, or in Bruck's rounds, where it must not be asked for. All on lane 0.
+  enum class Relay { byNodes, inRounds };
+  std::vector<OpRange> relayedDispatch(PlanBuilder& plan, Relay relay,
+                                       const Parameters& parameters) const;
+  std::vector<OpRange> relayedCombine(PlanBuilder& plan, Relay relay,
+                                      const Parameters& parameters) const;
+
   // The token side's blocks of the experts at an EP position.
   BlockList tokens(Buffer buffer, int position, int slot, PieceRange range) const;
-  int ownSlot() const { return tokenSlots_ == 1 ? 0 : grid_.mpIndexOf(rank_); }
+  int ownSlot() const { return slotOf(rank_); }
 
  private:
+  class DispatchBundles;
+  class CombineBundles;
+
+  int slotOf(int rank) const { return tokenSlots_ == 1 ? 0 : grid_.mpIndexOf(rank); }
+  PieceRange whole() const { return {0, pieces_}; }
+  // What goes between a token's owner and a rank of its expert.
+  PieceRange via(int owner, int expertRank) const {
+    return sliced(owner, grid_.positionOf(expertRank)) ? sliceOf(whole(), grid_.shardOf(expertRank))
+                                                       : whole();
+  }
   // The expert side's blocks of one rank, and of those of a node.
   BlockList ofRank(Buffer buffer, int peer, PieceRange range) const;
   BlockList ofNode(Buffer buffer, int node, PieceRange range) const;

@@ -10,48 +10,15 @@
 // position has digits other than 0: bytes per rank about (radix - 1) / radix x log_radix P x P x
 // block. Radix P is the linear all-to-all. What a rank receives in a round that is not a block's
 // last waits in scratch.
-#include <algorithm>
-
-#include "algorithms/registry.h"
+#include "algorithms/alltoall/bundle.h"
 
 namespace moeccl::alltoall {
 
 Plan bruck(const Topology& topology, const Parameters& parameters, int rank) {
-  const int ranks = topology.ranks();
-  const int radix = std::clamp(parameters.radix, 2, std::max(ranks, 2));
   PlanBuilder plan;
-  plan.relay();
   plan.copy({}, input(rank), output(rank));
-  std::vector<Blocks> at;  // where the block of each position is
-  for (int i = 0; i < ranks; ++i) at.push_back(input((rank + i) % ranks));
-  std::vector<OpRange> arrived;  // receives, by round
-  int step = 0;
-  for (std::int64_t unit = 1; unit < ranks; unit *= radix, ++step) {
-    const int firstSend = plan.opCount();
-    std::vector<std::vector<int>> moving(static_cast<size_t>(radix));  // positions, by digit
-    for (int i = 0; i < ranks; ++i) moving[static_cast<size_t>(i / unit % radix)].push_back(i);
-    for (int digit = 1; digit < radix && !moving[digit].empty(); ++digit) {
-      BlockList leaving;
-      for (int i : moving[digit]) leaving.append(at[i]);
-      const int to = static_cast<int>((rank + digit * unit) % ranks);
-      plan.send({.step = step}, to, leaving, arrived);
-    }
-    const int firstRecv = plan.opCount();
-    if (firstRecv == firstSend) continue;
-    for (int digit = 1; digit < radix && !moving[digit].empty(); ++digit) {
-      BlockList arriving;
-      for (int i : moving[digit]) {
-        const bool last = i < unit * radix;  // no digit is left
-        // It started from the rank that is as far back as the digits so far say.
-        const int source = static_cast<int>((rank - i % (unit * radix) + ranks) % ranks);
-        at[i] = last ? output(source) : scratch(plan.scratch({source, (source + i) % ranks}));
-        arriving.append(at[i]);
-      }
-      const int from = static_cast<int>(((rank - digit * unit) % ranks + ranks) % ranks);
-      plan.recv({.step = step}, from, arriving);
-    }
-    arrived.push_back(plan.since(firstRecv));
-  }
+  At at;
+  exchangeInRounds(plan, topology, parameters.radix, rank, OneBlock(), &at);
   return plan.build();
 }
 

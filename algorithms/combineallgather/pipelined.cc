@@ -10,9 +10,25 @@
 #include <algorithm>
 
 #include "algorithms/combineallgather/steps.h"
-#include "algorithms/expert_exchange.h"
 
 namespace moeccl::combineallgather {
+
+void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid& grid, int rank,
+                  PieceRange range, At at, const std::vector<OpRange>& summed) {
+  const auto allTokens = [&](int slot) {
+    BlockList list;
+    for (int position = 0; position < grid.ep; ++position)
+      list.append(exchange.tokens(Buffer::output, position, slot, range));
+    return list;
+  };
+  const int group = grid.mpGroupOf(rank), index = grid.mpIndexOf(rank);
+  for (int i = 1; i < grid.mp; ++i) {
+    const int slot = (index - i + grid.mp) % grid.mp;
+    plan.recv(at, grid.mpRank(group, slot), allTokens(slot));
+  }
+  for (int i = 1; i < grid.mp; ++i)
+    plan.send(at, grid.mpRank(group, (index + i) % grid.mp), allTokens(index), summed);
+}
 
 Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, int chunks) {
   const Grid& grid = parameters.grid;
@@ -20,26 +36,13 @@ Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, 
   const ExpertExchange exchange(topology, parameters, rank, grid.mp, pieces, true);
   PlanBuilder plan;
   plan.cut(pieces);
-  const auto allTokens = [&](int slot, PieceRange range) {
-    BlockList list;
-    for (int position = 0; position < grid.ep; ++position)
-      list.append(exchange.tokens(Buffer::output, position, slot, range));
-    return list;
-  };
-  const int group = grid.mpGroupOf(rank), index = grid.mpIndexOf(rank);
   std::vector<OpRange> sent(static_cast<size_t>(chunks), {0, 0});
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const PieceRange range{chunk * slices, slices};
     const OpRange throttle = chunk < 2 ? OpRange{0, 0} : sent[chunk - 2];
     const std::vector<OpRange> summed =
         exchange.combine(plan, range, chunk * exchange.steps(), throttle, &sent[chunk]);
-    const At gather{.lane = 2, .step = chunk};
-    for (int i = 1; i < grid.mp; ++i) {
-      const int slot = (index - i + grid.mp) % grid.mp;
-      plan.recv(gather, grid.mpRank(group, slot), allTokens(slot, range));
-    }
-    for (int i = 1; i < grid.mp; ++i)
-      plan.send(gather, grid.mpRank(group, (index + i) % grid.mp), allTokens(index, range), summed);
+    gatherTokens(plan, exchange, grid, rank, range, {.lane = 2, .step = chunk}, summed);
   }
   return plan.build();
 }

@@ -2,9 +2,15 @@
 // arrived and been summed, while the next is under way. With one part the two follow one another.
 #pragma once
 
-#include "algorithms/registry.h"
+#include <vector>
+
+#include "algorithms/expert_exchange.h"
 
 namespace moeccl::combineallgather {
+
+// The all-gather of these pieces of what this rank has combined, by the ops in `summed`.
+void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid& grid, int rank,
+                  PieceRange range, At at, const std::vector<OpRange>& summed);
 
 Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, int chunks);
 

@@ -5,13 +5,13 @@
  *
  * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them
  * and the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per
- * collective, algorithm and group, with a second line where one does not fit; near samples that are
+ * collective, algorithm and group, with a second line where one does not fit. Near samples that are
  * off by more than their spreads explain, it takes what these say. The local work of a layer is a
- * sum of terms for the gate, the experts' products and what is moved; and of whole layers, where
- * they were measured, the profile knows by what factors their exchanges and local work take longer
- * than by themselves. What a profile has no samples for, and everything where there is no profile,
- * is priced from the plans and the costs of links: of those on which the profile's samples come out
- * best, those that a job measures at its start (MOECCL_PROBE), or typical ones.
+ * sum of terms for the gate, the experts' products and what is moved. Where whole layers were
+ * measured, the profile knows by what factors their exchanges and local work take longer than by
+ * themselves. What a profile has no samples for, and everything where there is no profile, is
+ * priced from the plans and the costs of links. These are those on which the profile's samples come
+ * out best, those that a job measures at its start (MOECCL_PROBE), or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_
@@ -27,7 +27,7 @@ extern "C" {
 typedef struct moecclProfile* moecclProfile_t;
 
 /* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node,
- * processors (of rank 0's node, where they differ), transport, library; for people it says when it
+ * processors (of rank 0's node, where they differ), transport, library. For people it says when it
  * was made, and rank 0's command. Collective. Errors: InvalidArgument, those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile);
 /* Reads a profile. Local. Errors: InvalidArgument (not a profile, or not one that this library
@@ -48,8 +48,7 @@ MOECCL_API moecclResult_t moecclProfileDestroy(moecclProfile_t profile);
 MOECCL_API moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile);
 
 /* One measured point of a collective: the median time of calls while all groups like `comm` of the
- * cluster make the same call, or, `alone`, while all other ranks are idle: what a link can do for
- * one. */
+ * cluster make the same call. With `alone` all other ranks are idle: what a link can do for one. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;

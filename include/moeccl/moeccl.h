@@ -6,9 +6,8 @@
  *     right.
  *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
  *     work, its splits may outlive it. A handle that was destroyed or never made is
- *     moecclInvalidArgument (unless a newer one has its address); after fork() a child's calls with
- *     its parent's communicators, streams, grids and layers are moecclInvalidUsage, do nothing, and
- *     free nothing.
+ *     moecclInvalidArgument, unless a newer one has its address. After fork() a child's calls with
+ *     its parent's handles are moecclInvalidUsage, do nothing, and free nothing.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
  *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
  *     the same order, whether on streams or not. Where they do not, all ranks that call get
@@ -27,11 +26,11 @@
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
  *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
  *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
- *     NCCL and obeys its rules: calls of several communicators of a device come in the same order
- *     on all ranks, none inside the caller's ncclGroupStart and End (data would be wrong); what
- *     other ranks do wrong is not compared, so ask moecclCommGetAsyncError, and abort. The first
+ *     NCCL and obeys its rules. Calls of several communicators of a device come in the same order
+ *     on all ranks. None comes inside the caller's ncclGroupStart and End: data would be wrong.
+ *     What other ranks do wrong is not compared: ask moecclCommGetAsyncError, and abort. The first
  *     call of a kind may wait for the other ranks. After it the same call can be captured into a
- *     CUDA graph, which must not run beside other work of its communicators, and ends before they
+ *     CUDA graph. That must not run beside other work of its communicators, and ends before they
  *     do: while it exists Destroy returns moecclInvalidUsage. To make one takes a usable driver
  *     (else UnhandledCudaError), NCCL 2.18 or later (SystemError), and a library built with CUDA
  *     (InvalidUsage).
@@ -157,9 +156,9 @@ typedef struct {
    * Negative: hosts are trusted. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has
    * its parent's. */
   int64_t failureDetectionMs;
-  /* Called with idleContext, again and again, while a call of this communicator or of a split of it
-   * waits, by the thread that waits: so that the caller can progress what its peers may wait for,
-   * such as MPI. It must not call moeccl. NULL: none. Host communicators only. */
+  /* Called with idleContext, again and again, by the thread that waits in a call of this
+   * communicator or of a split of it. So the caller can progress what its peers may wait for, such
+   * as MPI. It must not call moeccl. NULL: none. Host communicators only. */
   void (*idle)(void* context);
   void* idleContext;
 } moecclConfig_t;
@@ -177,10 +176,10 @@ typedef struct {
 MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
-/* The text of the last error of `comm`, or of this thread when comm is NULL (for errors of
- * functions that have no communicator yet) or no longer lives: Abort and Destroy leave there why
- * the communicator had failed. "" when there was none. Valid until the next call on `comm`, or on
- * this thread. */
+/* The text of the last error of `comm`. With NULL, or a communicator that no longer lives, it is
+ * this thread's. There are the errors of functions that have no communicator yet, and why the last
+ * one that it aborted or destroyed had failed. "" when there was none. Valid until the next call on
+ * `comm`, or on this thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* ------------------------------------------------------------------------------- communicators */
@@ -194,8 +193,8 @@ MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
 
 /* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
  * Errors: InvalidArgument (comm NULL, nRanks < 1, rank outside [0, nRanks), an id that
- * moecclGetUniqueId did not make, a config without initialiser), InvalidUsage (ranks disagree on
- * nRanks or on the config, or two came with one rank), Timeout (names the missing ranks),
+ * moecclGetUniqueId did not make, a config without initialiser). InvalidUsage (ranks disagree on
+ * nRanks or on the config, or two came with one rank). Timeout (names the missing ranks).
  * SystemError. */
 MOECCL_API moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id,
                                              int rank);
@@ -232,8 +231,8 @@ MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
  * Collective over these alone: the others neither call nor wait. It uses the connections of comm.
  * Two subsets with the same ranks are made in the same order on all of them. config as in
  * moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside comm or listed twice,
- * a list without the caller), InvalidUsage (members disagree on the config; too many communicators;
- * a GPU communicator), and those of moecclSend, by which the members agree. */
+ * a list without the caller). InvalidUsage (members disagree on the config; too many communicators;
+ * a GPU communicator). Those of moecclSend, by which the members agree. */
 MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
                                                  moecclComm_t* newComm,
                                                  const moecclConfig_t* config);
@@ -241,20 +240,20 @@ MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* r
 /* Makes a communicator of the ranks of comm that live, in their order, without those in
  * exclude[nExclude] (ranks of comm; NULL, 0: none). comm may have failed, and is left as it is;
  * abort or destroy it when its buffers are no longer needed. Collective over the ranks that remain,
- * which agree on one set: ranks that are known to be lost to any of them are left out, also such as
- * end meanwhile, and lists may differ. The new communicator has connections of its own. A rank that
- * is excluded does not call, but may take part when comm is shrunk again. What a failed call has
- * left in its buffers is undefined; calls that completed are complete. config NULL: the settings of
- * comm. Errors: InvalidArgument, Timeout (a rank that lives has not called within timeoutMs; all
- * may call again), InvalidUsage (the others have excluded this rank or cannot reach it, and have
+ * which agree on one set. Left out is every rank that any of them knows to be lost, also one that
+ * ends meanwhile. Lists may differ. The new communicator has connections of its own. A rank that is
+ * excluded does not call, but may take part when comm is shrunk again. What a failed call has left
+ * in its buffers is undefined; calls that completed are complete. config NULL: the settings of
+ * comm. Errors: InvalidArgument. Timeout (a rank that lives has not called within timeoutMs; all
+ * may call again). InvalidUsage (the others have excluded this rank or cannot reach it, and have
  * not called again with it within a second; or came with another config). */
 MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
                                            moecclComm_t* newComm, const moecclConfig_t* config);
 
-/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
- * (up to the timeout), where it is the last that this rank has of a communicator and its splits,
- * until all ranks have destroyed their last: they share connections. It is freed whatever the
- * result. Errors: Timeout (a rank did not come). */
+/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams.
+ * A communicator and its splits share connections. Where it is the last of them that this rank has,
+ * Destroy also waits, up to the timeout, until all ranks have destroyed their last. It is freed
+ * whatever the result. Errors: Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
 /* Frees a communicator without waiting for anybody: what Destroy would wait for goes on in a thread
  * of the library. For destructors. Where the process ends first, the other ranks take it for a rank
@@ -318,7 +317,8 @@ MOECCL_API moecclResult_t moecclEventQuery(moecclEvent_t event);
 /* Waits until it is complete, or has failed. */
 MOECCL_API moecclResult_t moecclEventSynchronize(moecclEvent_t event);
 /* Calls callback(result, context) once, when what was recorded is complete (moecclSuccess) or has
- * failed: now if it is already, else by the thread that finds out, which may be the library's. At
+ * failed. It does so now if that is so already, else by the thread that finds out, which may be the
+ * library's. At
  * most one callback per recording. It may call moeccl, but not destroy, abort or release a
  * communicator. Errors: InvalidArgument, InvalidUsage (there is a callback already). */
 typedef void (*moecclEventCallback_t)(moecclResult_t result, void* context);
@@ -335,8 +335,8 @@ MOECCL_API moecclResult_t moecclEventDestroy(moecclEvent_t event);
 
 /* Between GroupStart and GroupEnd, which nest, a thread's collectives, sends and receives are only
  * noted: they begin at the last GroupEnd. Those on one stream then run at once instead of one after
- * another, and are complete together, so that exchanges cannot deadlock, and several small calls
- * (of one buffer each) take little longer than one. On NULL GroupEnd returns when all are complete.
+ * another, and are complete together. So exchanges cannot deadlock, and several small calls (of one
+ * buffer each) take little longer than one. On NULL GroupEnd returns when all are complete.
  * Arguments are checked when a call is made; buffers must stay until GroupEnd's work is complete.
  * Other functions that need other ranks must not be called in between. */
 MOECCL_API moecclResult_t moecclGroupStart(void);
@@ -351,8 +351,8 @@ MOECCL_API moecclResult_t moecclGroupEnd(void);
  * A send may complete before its message is received. On GPUs messages match in their order alone,
  * and tags mean nothing.
  * Errors: InvalidArgument (NULL buffer, unknown datatype, a peer that is no rank, a message to
- * itself without its counterpart in the group), RemoteError (a message of another size came; the
- * peer is lost), Timeout. */
+ * itself without its counterpart in the group). RemoteError (a message of another size came; the
+ * peer is lost). Timeout. */
 MOECCL_API moecclResult_t moecclSend(const void* sendbuff, size_t count, moecclDataType_t datatype,
                                      int peer, int32_t tag, moecclComm_t comm,
                                      moecclStream_t stream);
@@ -523,14 +523,14 @@ MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t gro
 
 /* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and
  * last error text they have; streams are those of that communicator. In-place is not possible.
- * Errors: as moecclAllToAll. Notation: an expert e of the E = nEp * nExpertsPerRank experts lives
- * on EP position j = e / nExpertsPerRank, cut into nEsp shards, one on each rank (j, 0), ..., (j,
- * nEsp - 1). */
+ * Errors: as moecclAllToAll. Notation: there are E = nEp * nExpertsPerRank experts. Expert e lives
+ * on EP position j = e / nExpertsPerRank. It is cut into nEsp shards, one on each rank (j, 0), ...,
+ * (j, nEsp - 1). */
 
 /* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp
- * model-parallel groups, whose ranks hold the same data: `sendbuff` ([D][count], the same on all
- * ranks of a group) and `recvbuff` ([D][count]): block g goes to all ranks of group g; block s
- * comes from group s. Algorithms: direct (whole blocks), sliced (each rank sends its share, then an
+ * model-parallel groups, whose ranks hold the same data. `sendbuff` ([D][count]) is the same on all
+ * ranks of a group: block g goes to all ranks of group g. `recvbuff` ([D][count]): block s comes
+ * from group s. Algorithms: direct (whole blocks), sliced (each rank sends its share, then an
  * all-gather in the group; 1 / nMp of the bytes between groups). */
 MOECCL_API moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                            moecclDataType_t datatype, moecclGrid_t grid,

@@ -15,9 +15,9 @@ struct ncclComm;
  * the calling thread's current one. Collective over ncclComm, which has no work under way, is used
  * only inside this call, and is split in it (ncclCommSplit). The program and the library must use
  * the same libnccl.so.2. config NULL: defaults; config.memory means nothing here. Errors:
- * InvalidArgument (comm or ncclComm NULL, a config without initialiser), InvalidUsage (another
- * device is current, ranks disagree on the config), RemoteError (another device is current on
- * another rank), those of GPU communicators that cannot be made (moeccl.h, 9), and NCCL's. */
+ * InvalidArgument (comm or ncclComm NULL, a config without initialiser). InvalidUsage (another
+ * device is current, ranks disagree on the config). RemoteError (another device is current on
+ * another rank). Those of GPU communicators that cannot be made (moeccl.h, 9), and NCCL's. */
 MOECCL_API moecclResult_t moecclCommInitNccl(moecclComm_t* comm, struct ncclComm* ncclComm,
                                              const moecclConfig_t* config);
 

@@ -17,9 +17,9 @@ typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3
 /* One measured layer of float32, with a capacity and without a residual branch. On a grid of one
  * rank, while all ranks of the machine compute such a layer: the local work, without exchanges. On
  * a larger grid: how much longer the schedule's exchanges and local work take together than by
- * themselves, per grid, schedule, pass and chunks of S1, of which there may be 1, 2, 4 or 8; the
- * layer's communicator must choose its algorithms by this profile's samples of them. It counts once
- * these are there. */
+ * themselves, per grid, schedule, pass and chunks of S1. There may be 1, 2, 4 or 8 chunks. The
+ * layer's communicator must choose its algorithms by this profile's samples of them. The sample
+ * counts once these are there. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -78,8 +78,8 @@ typedef struct {
                      twice that of float32 */
   int nExchanges; /* of the pass or passes */
   /* 1: automatic choice may take it; 0: it runs if asked for. So is the baseline in training where
-   * nMp is above 1: it computes a token on all ranks of an MP group, and what these learn may
-   * differ in its last bits. */
+   * nMp is above 1: it computes a token on all ranks of an MP group. What these learn may differ in
+   * its last bits. */
   int automatic;
   int reserved; /* 0 */
 } moecclScheduleChoice_t;

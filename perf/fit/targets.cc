@@ -141,8 +141,8 @@ std::vector<SampleName> namesOf(std::string_view collective, const std::string& 
   for (const std::string& same : sameAlgorithms(collective, algorithm, shape)) {
     names.push_back({collective, same, 1});
     if (collective == kDispatch) names.push_back({kSplitDispatch, same, shape.nMp});
-    if (collective == kCombine && same == kOnce && shape.nMp == 1)
-      names.push_back({kCombineAllGather, std::string(kSaaAtOnce), 1});
+    if (collective == kCombine && same != kTwice && shape.nMp == 1)
+      names.push_back({kCombineAllGather, same == kOnce ? std::string(kSaaAtOnce) : same, 1});
   }
   return names;
 }

@@ -270,7 +270,7 @@ def run(options, argv, command):
     lab = state.load_or_fail(options.name)
     ranks = [options.per_node or count for count in lab["ranks"]]
     if lab["bus"] != "none":
-        extra = {"UCX_TLS": "tcp,self", **extra}  # memory would pass the bus by
+        extra = {"MOECCL_TRANSPORT": "tcp", **extra}  # memory would pass the bus by
     folder = state.folder(options.name)
     # An uplink has the speed that tc gives it, of which its interface knows nothing: what programs
     # keep of it is for this lab.

@@ -9,12 +9,13 @@ const std::vector<std::vector<std::string>> kAlgorithms = {
     {},
     {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical", "allreduce=ring",
      "allreduce=halving_doubling", "allreduce=hierarchical"},
-    {"dispatch=flat;combine=flat", "dispatch=dedup;combine=dedup", "allgather=ring",
-     "allgather=hierarchical"},
+    {"dispatch=flat;combine=flat", "dispatch=dedup;combine=dedup",
+     "dispatch=hierarchical;combine=hierarchical", "allgather=ring", "allgather=hierarchical"},
     {"splitdispatch=flat;combineallgather=pipelined",
      "splitdispatch=flat;combineallgather=sequential",
      "splitdispatch=dedup;combineallgather=pipelined",
-     "splitdispatch=dedup;combineallgather=sequential"},
+     "splitdispatch=dedup;combineallgather=sequential",
+     "splitdispatch=hierarchical;combineallgather=hierarchical"},
     {"allreduce=ring", "allreduce=halving_doubling", "allreduce=hierarchical"},
 };
 

@@ -111,7 +111,7 @@ moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
 moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId) {
   return boundary("moecclGetUniqueId", nullptr, [&] {
     require(uniqueId != nullptr, "uniqueId is NULL; pass where to store it");
-    *uniqueId = moeccl::makeUniqueId();
+    *uniqueId = moeccl::makeUniqueId(moeccl::socketInterfaces());
   });
 }
 

@@ -165,13 +165,19 @@ void fillRandom(std::span<std::byte> bytes) {
   }
 }
 
-moecclUniqueId makeUniqueId(const RendezvousLimits& limits) {
+moecclUniqueId makeUniqueId(std::string_view interfaces, const RendezvousLimits& limits) {
   RendezvousId id;
-  id.addresses = hostAddresses();
-  if (id.addresses.empty())
-    throw Error(moecclSystemError, "no network interface of this host is up, not even loopback");
+  Socket listener;
+  if (interfaces.empty()) {
+    id.addresses = hostAddresses();
+    if (id.addresses.empty())
+      throw Error(moecclSystemError, "no network interface of this host is up, not even loopback");
+    listener = listenAnywhere(&id.port);
+  } else {
+    id.addresses = {addressesToListenOn(interfaces, interfaceAddresses()).front()};
+    listener = listenOn(id.addresses.front(), &id.port);
+  }
   fillRandom(id.secret);
-  Socket listener = listenAnywhere(&id.port);
   startService(std::make_unique<RendezvousService>(std::move(listener), id.secret, limits));
   if (logs(LogLevel::info)) {
     std::string text;
@@ -191,7 +197,7 @@ std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::in
   Arrival arrival{ranks, rank, std::max<std::int64_t>(timeoutMs, -1), {}};
   std::strncpy(arrival.name, processName().c_str(), sizeof arrival.name - 1);
   Socket socket = dialService(rendezvous, arrival);
-  log(LogLevel::trace, {rank, ranks}, "found the rendezvous at %s", peerText(socket).c_str());
+  log(LogLevel::info, {rank, ranks}, "found the rendezvous at %s", peerText(socket).c_str());
   return std::make_unique<RendezvousOob>(std::move(socket), arrival);
 }
 

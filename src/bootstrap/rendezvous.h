@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "moeccl/moeccl.h"
 #include "src/bootstrap/oob.h"
@@ -30,8 +31,10 @@ struct RendezvousLimits {
   std::size_t maxStrangers = 512;  // connections that have not; the oldest makes room
 };
 
-// Opens a rendezvous in this process. Throws Error (moecclSystemError).
-moecclUniqueId makeUniqueId(const RendezvousLimits& limits = {});
+// Opens a rendezvous in this process. It listens on all interfaces, or only on the one that
+// `interfaces` (MOECCL_SOCKET_IFNAME) takes. Throws Error (moecclSystemError, or
+// moecclInvalidArgument where it takes none).
+moecclUniqueId makeUniqueId(std::string_view interfaces = {}, const RendezvousLimits& limits = {});
 
 // Returns when all `ranks` have joined. Dropping the result before the others are done is an error
 // to them only if they still need this rank. `timeoutMs` (negative: for ever) bounds the wait for

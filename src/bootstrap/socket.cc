@@ -122,8 +122,11 @@ bool raiseDescriptorLimit() {
 }
 
 int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket) {
-  *socket = Socket(::socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!*socket) return errno;
+  const auto open = [&] {
+    *socket = Socket(::socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    return static_cast<bool>(*socket);
+  };
+  if (!open() && (errno != EMFILE || !raiseDescriptorLimit() || !open())) return errno;
   const Endpoint endpoint = makeEndpoint(address, port);
   if (connect(socket->get(), endpoint.raw(), endpoint.size) == 0) return 0;
   return errno == EINPROGRESS || errno == EINTR ? 0 : errno;
@@ -142,6 +145,11 @@ int connectResult(const Socket& socket) {
   std::uint16_t myPort = 0, theirPort = 0;
   const bool self = addressOf(mine.raw(), &myPort) == addressOf(theirs.raw(), &theirPort);
   return self && myPort == theirPort ? ECONNREFUSED : 0;
+}
+
+bool isOwnError(int error) {
+  constexpr int kOwn[] = {EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL};
+  return std::ranges::find(kOwn, error) != std::end(kOwn);
 }
 
 void tuneConnection(const Socket& socket) {

@@ -61,9 +61,12 @@ Socket listenOn(const IpAddress& address, std::uint16_t* port);
 // For when they have run out; returns whether there are more now.
 bool raiseDescriptorLimit();
 
-// Starts to connect; 0 or the error that already ended it. Poll for writing, then connectResult().
+// Starts to connect, with more descriptors where they have run out; 0 or the error that already
+// ended it. Poll for writing, then connectResult().
 int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket);
 int connectResult(const Socket& socket);
+// Whether such an error is one of this process and its host: nothing of a peer is known by it.
+bool isOwnError(int error);
 
 // TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
 // is noticed within half a minute.

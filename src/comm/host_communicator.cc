@@ -335,8 +335,10 @@ void HostCommunicator::failFrom(const Run& run, const std::string& name) {
                   true);
     case TransferStatus::cancelled:
     case TransferStatus::failed:
-      return fail(moecclSystemError, failure.peer,
-                  what + "a transfer with " + peer + " failed: " + failure.details, true);
+      return fail(moecclSystemError, rank_,
+                  what + "rank " + std::to_string(rank_) + " could not carry out a transfer with " +
+                      peer + ": " + failure.details,
+                  true);
   }
 }
 

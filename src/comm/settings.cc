@@ -114,6 +114,11 @@ const Environment& processEnvironment() {
   return kProcess;
 }
 
+std::string socketInterfaces(const Environment& environment) {
+  const char* const value = valueOf(environment, "MOECCL_SOCKET_IFNAME");
+  return value == nullptr ? "" : value;
+}
+
 Settings readSettings(const moecclConfig_t* config, const Environment& environment) {
   Settings settings;
   if (config != nullptr) {
@@ -136,7 +141,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
   readMilliseconds(environment, "MOECCL_FAILURE_DETECTION", kDefaultFailureDetectionMs,
                    &settings.failureDetectionMs);
   if (const char* value = valueOf(environment, "MOECCL_NODE_ID")) settings.nodeId = value;
-  if (const char* value = valueOf(environment, "MOECCL_SOCKET_IFNAME")) settings.interfaces = value;
+  settings.interfaces = socketInterfaces(environment);
   if (const char* value = valueOf(environment, "MOECCL_TRACE")) settings.trace = value;
   if (const char* value = valueOf(environment, "MOECCL_PROFILE")) settings.profile = value;
   settings.probe = numberIn(environment, "MOECCL_PROBE", 0, 1, 1) == 1;

@@ -66,6 +66,8 @@ const Environment& processEnvironment();
 // the variable and what it may be.
 Settings readSettings(const moecclConfig_t* config,
                       const Environment& environment = processEnvironment());
+// What a process without a communicator yet needs of them: the interfaces that it may listen on.
+std::string socketInterfaces(const Environment& environment = processEnvironment());
 // For a split of a communicator: nodeId, progressThread, idle, memory and transport are the
 // parent's; the rest too when `config` is nullptr.
 Settings readSplitSettings(const Settings& parent, const moecclConfig_t* config,

@@ -24,9 +24,9 @@ std::string text(int error) { return std::strerror(error); }
 }  // namespace
 
 void TcpConnection::dial(const IpAddress& address, std::uint16_t port) {
-  int error = startConnect(address, port, &socket_);
-  if (error == EMFILE && raiseDescriptorLimit()) error = startConnect(address, port, &socket_);
+  const int error = startConnect(address, port, &socket_);
   stage_ = Stage::connecting;
+  ownFault_ = isOwnError(error);
   if (error != 0) end("connecting to " + endpointText(address, port) + ": " + text(error), true);
 }
 

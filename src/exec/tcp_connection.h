@@ -43,6 +43,8 @@ class TcpConnection {
   // Why it ended, and whether that is the peer's end too: where not, it may be dialed again.
   const std::string& why() const { return why_; }
   bool isFinal() const { return final_; }
+  // Whether this process could not make it, whatever the peer does.
+  bool isOwnFault() const { return ownFault_; }
   // When a pausing one is to be dialed.
   TimePoint next() const { return next_; }
 
@@ -96,7 +98,7 @@ class TcpConnection {
   TimePoint next_ = TimePoint::min();
   std::int64_t pauseMs_ = 0;
   std::string why_;
-  bool final_ = false;
+  bool final_ = false, ownFault_ = false;
   bool readable_ = false, writable_ = false, hungUp_ = false;
 
   // Writing: control frames, then a header, then data from the sender's memory.

@@ -109,10 +109,11 @@ void TcpPeer::refuseAnnounced() {
   }
 }
 
-void TcpPeer::lose(const std::string& why) {
+void TcpPeer::lose(const std::string& why, TransferStatus status) {
   if (gone_) return;
   gone_ = true;
   whyGone_ = why;
+  goneAs_ = status;
   control_.clear();
   // What has arrived whole can still be received.
   for (auto at = unexpected_.begin(); at != unexpected_.end();) {
@@ -143,6 +144,7 @@ void TcpPeer::finish(Transfer* transfer, TransferStatus status, std::size_t byte
     common_.lastError =
         stringf("%s of %zu bytes %s %s: %s", flight.isSend ? "send" : "receive", flight.bytes,
                 flight.isSend ? "to" : "from", name_.c_str(), whyGone_.c_str());
+    status = goneAs_;
   }
   transfer->done(transfer, status, bytes);
 }

@@ -82,7 +82,7 @@ class TcpPeer {
   // Announced messages that nobody will want.
   void refuseAnnounced();
   // It is gone, or this rank is.
-  void lose(const std::string& why);
+  void lose(const std::string& why, TransferStatus status);
   bool gone() const { return gone_; }
   // It has said goodbye.
   void leaves() { isLeaving_ = true; }
@@ -147,6 +147,7 @@ class TcpPeer {
   int connections_ = 1;
   bool gone_ = false, isLeaving_ = false;
   std::string whyGone_;
+  TransferStatus goneAs_ = TransferStatus::unreachable;
 
   // Sends, in the order of their lives.
   TransferList waiting_;    // not begun

@@ -188,7 +188,8 @@ void TcpTransport::settle() {
       continue;
     }
     readLast(*owner);
-    lose(*owner, owner->left.empty() ? connection->why() : owner->left);
+    lose(*owner, owner->left.empty() ? connection->why() : owner->left,
+         connection->isOwnFault() ? TransferStatus::failed : TransferStatus::unreachable);
   }
 }
 
@@ -208,12 +209,12 @@ void TcpTransport::forget(TcpConnection& connection) {
   --connections_;
 }
 
-void TcpTransport::lose(Peer& peer, const std::string& why) {
+void TcpTransport::lose(Peer& peer, const std::string& why, TransferStatus status) {
   const std::string reason = why;  // of a connection that ends here
   for (const auto& connection : peer.connections)
     if (connection) forget(*connection);
   peer.connections.clear();
-  peer.core.lose(reason);
+  peer.core.lose(reason, status);
 }
 
 void TcpTransport::lose(int rank, const std::string& why) {

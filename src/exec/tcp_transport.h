@@ -88,7 +88,9 @@ class TcpTransport final : public PollableTransport {
   void settle();
   void forget(TcpConnection& connection);
   void readLast(Peer& peer);
-  void lose(Peer& peer, const std::string& why);
+  // Transfers with it end with this status.
+  void lose(Peer& peer, const std::string& why,
+            TransferStatus status = TransferStatus::unreachable);
   TimePoint nextDeadline() const;
 
   // tcp_connect.cc

@@ -8,7 +8,7 @@
 
 namespace moeccl {
 
-// What UCX may use, where UCX_TLS does not say it.
+// What UCX may use. UCX_TLS may say more narrowly, but only `everything` has its TCP.
 enum class UcxReach {
   everything,    // TCP too, where anybody may connect
   sharedMemory,  // in a node

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace moeccl {
@@ -57,6 +58,18 @@ const char* transportsOf(UcxReach reach) {
   return nullptr;
 }
 
+// UCX_TLS of the user, without the TCP that only MOECCL_TRANSPORT=ucx asks for.
+std::string withoutTcp(std::string_view transports) {
+  if (transports.starts_with('^')) return std::string(transports) + ",tcp";
+  std::string kept;
+  while (!transports.empty()) {
+    const std::string_view each = transports.substr(0, transports.find(','));
+    transports.remove_prefix(std::min(each.size() + 1, transports.size()));
+    if (each != "tcp" && each != "all") kept += (kept.empty() ? "" : ",") + std::string(each);
+  }
+  return kept;
+}
+
 UcxConfig readConfig(UcxReach reach) {
   ucp_config_t* config = nullptr;
   const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -64,8 +77,11 @@ UcxConfig readConfig(UcxReach reach) {
     throw std::runtime_error(std::string("reading UCX's configuration (UCX_* variables): ") +
                              ucs_status_string(status));
   UcxConfig owned(config);
-  if (const char* transports = transportsOf(reach); transports && !std::getenv("UCX_TLS"))
-    ucp_config_modify(config, "TLS", transports);
+  if (const char* const transports = transportsOf(reach)) {
+    const char* const asked = std::getenv("UCX_TLS");
+    const std::string kept = asked != nullptr ? withoutTcp(asked) : "";
+    ucp_config_modify(config, "TLS", kept.empty() ? transports : kept.c_str());
+  }
   return owned;
 }
 

@@ -99,6 +99,7 @@ class Connector {
   void takeGuests();
   void round();
   [[noreturn]] void unreachable(int peer, const std::string& why) const;
+  [[noreturn]] void unreachable(int peer, int error) const;
   std::vector<int> missing() const;
 
   Oob& oob_;
@@ -125,6 +126,12 @@ Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& opti
                       options_.hosts[static_cast<std::size_t>(peer)].c_str(), why.c_str()));
 }
 
+[[noreturn]] void Connector::unreachable(int peer, int error) const {
+  if (!isOwnError(error)) unreachable(peer, std::strerror(error));
+  throw Error(moecclSystemError, stringf("rank %d cannot make a connection with rank %d: %s",
+                                         oob_.rank(), peer, std::strerror(error)));
+}
+
 void Connector::exchangeContacts() {
   Contact mine;
   agreeAfter(oob_, [&] {
@@ -147,7 +154,7 @@ void Connector::begin(Dial& dial) {
   dial.socket = Socket();
   if (!sameNode(dial.peer)) {
     if (const int error = startConnect(contact.address, contact.port, &dial.socket))
-      unreachable(dial.peer, std::strerror(error));
+      unreachable(dial.peer, error);
     dial.until = afterMs(options_.failureDetectionMs);
     return;
   }
@@ -158,7 +165,7 @@ void Connector::begin(Dial& dial) {
     dial.socket = std::move(socket);
     return greet(dial);
   }
-  if (errno != EAGAIN) unreachable(dial.peer, std::strerror(errno));
+  if (errno != EAGAIN) unreachable(dial.peer, errno);
   dial.until = afterMs(kLookMs);  // many dial it at the same time
 }
 
@@ -179,7 +186,7 @@ bool Connector::advanceDial(Dial& dial, bool ready) {
       unreachable(dial.peer, stringf("its host has not answered for %lld ms",
                                      static_cast<long long>(options_.failureDetectionMs)));
     if (!ready) return false;
-    if (const int error = connectResult(dial.socket)) unreachable(dial.peer, std::strerror(error));
+    if (const int error = connectResult(dial.socket)) unreachable(dial.peer, error);
     tuneConnection(dial.socket);
     breakWhenSilent(dial.socket, options_.failureDetectionMs);
     greet(dial);

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -34,6 +36,18 @@ constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
 bool meansHostIsGone(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
          error == EHOSTDOWN || error == ENETDOWN;
+}
+
+// What the thread does must not end the process where memory is short: it tries again.
+template <typename Step>
+void persist(const Step& step) {
+  for (;;) {
+    try {
+      return step();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
 }
 
 class MeshWatch final : public Watch {
@@ -67,7 +81,7 @@ class MeshWatch final : public Watch {
   void write(Connection& connection);
   void drop(Connection& connection);
   void close(Connection& connection, int error);
-  void lose(int rank, const std::string& why);
+  void lose(int rank, bool hostIsGone);
   void linger();
   bool allClosed() const;
 
@@ -200,8 +214,7 @@ void MeshWatch::takeEndedProcesses() {
   for (int rank; (rank = processes_.next()) >= 0;) {
     const auto with = std::ranges::find(connections_, rank, &Connection::peer);
     if (with != connections_.end() && with->socket) read(*with);
-    lose(rank, stringf("its process %lld has ended",
-                       static_cast<long long>(pids_[static_cast<std::size_t>(rank)])));
+    lose(rank, false);
   }
 }
 
@@ -220,6 +233,7 @@ void MeshWatch::say(const Header& header, std::span<const std::byte> body,
   const auto head = std::as_bytes(std::span(&header, 1));
   for (Connection& connection : connections_) {
     if (!connection.socket || &connection == except) continue;
+    persist([&] { connection.out.reserve(connection.out.size() + head.size() + body.size()); });
     connection.out.insert(connection.out.end(), head.begin(), head.end());
     connection.out.insert(connection.out.end(), body.begin(), body.end());
     write(connection);
@@ -255,6 +269,7 @@ void MeshWatch::write(Connection& connection) {
 void MeshWatch::read(Connection& connection) {
   std::byte buffer[4096];
   for (;;) {
+    persist([&] { connection.in.reserve(connection.in.size() + sizeof buffer); });
     const ssize_t got = ::recv(connection.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got > 0) {
       connection.in.insert(connection.in.end(), buffer, buffer + got);
@@ -293,7 +308,7 @@ void MeshWatch::hear(const Header& header, std::span<const std::byte> body,
   if (header.sequence <= last) return;
   last = header.sequence;
   say(header, body, &from);
-  arrived(header.origin, static_cast<Kind>(header.kind), body);
+  persist([&] { arrived(header.origin, static_cast<Kind>(header.kind), body); });
 }
 
 void MeshWatch::drop(Connection& connection) {
@@ -306,20 +321,25 @@ void MeshWatch::close(Connection& connection, int error) {
   drop(connection);
   connection.out.clear();
   connection.sent = 0;
-  if (meansHostIsGone(error))
-    lose(connection.peer,
-         stringf("its host has not answered for %lld ms", static_cast<long long>(detectionMs_)));
-  else
-    lose(connection.peer,
-         stringf("its process %lld has ended",
-                 static_cast<long long>(pids_[static_cast<std::size_t>(connection.peer)])));
+  lose(connection.peer, meansHostIsGone(error));
 }
 
-void MeshWatch::lose(int rank, const std::string& why) {
-  const Loss loss{rank, false, why};
-  if (!note(loss)) return;
-  const Body body = bodyOf(loss);
-  say({static_cast<std::uint32_t>(Kind::loss), this->rank(), ++told_, body.size()}, body, nullptr);
+void MeshWatch::lose(int rank, bool hostIsGone) {
+  bool isNew = false;
+  Body body;
+  persist([&] {
+    const Loss loss{
+        rank, false,
+        hostIsGone
+            ? stringf("its host has not answered for %lld ms", static_cast<long long>(detectionMs_))
+            : stringf("its process %lld has ended",
+                      static_cast<long long>(pids_[static_cast<std::size_t>(rank)]))};
+    body = bodyOf(loss);
+    isNew = note(loss);
+  });
+  if (isNew)
+    say({static_cast<std::uint32_t>(Kind::loss), this->rank(), ++told_, body.size()}, body,
+        nullptr);
 }
 
 bool MeshWatch::allClosed() const {

@@ -81,8 +81,9 @@ bool Watch::isLost(int rank) const {
 bool Watch::note(Loss loss) {
   const std::lock_guard lock(mutex_);
   if (std::ranges::find(losses_, loss.rank, &Loss::rank) != losses_.end()) return false;
-  losses_.push_back(loss);
-  add(std::move(loss));
+  losses_.reserve(losses_.size() + 1);  // so that a loss without memory is one that was not noted
+  add(loss);
+  losses_.push_back(std::move(loss));
   changed();
   return true;
 }

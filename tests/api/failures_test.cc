@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "moeccl/moe.h"
@@ -172,19 +173,23 @@ TEST(Deaths, OfOthersDoNotMatter) {
   });
 }
 
+// Seconds of computing, and config.failureDetectionMs.
+class Computing : public testing::TestWithParam<std::pair<int, int>> {};
+
 // However long: connections with data have no deadline of their own.
-TEST(Deaths, AreNotOfRanksThatCompute) {
+TEST_P(Computing, IsNoDeath) {
+  const int seconds = GetParam().first, detectionMs = GetParam().second;
   setenv("MOECCL_TRANSPORT", "tcp", 1);
-  test::runProcesses(2, {}, [](Board& board, int rank) {
+  test::runProcesses(2, {}, [&](Board& board, int rank) {
     moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.failureDetectionMs = 1000;
+    config.failureDetectionMs = detectionMs;
     moecclComm_t comm = test::join(board, rank, 2, config);
     // Messages that the receiver has memory for: their senders fill its connection.
     constexpr int kMessages = 16;
     std::vector<char> data(std::size_t{4} << 20);
     for (const int sender : {0, 1}) {
       if (rank != sender)
-        for (const auto end = Clock::now() + std::chrono::seconds(4); Clock::now() < end;) {
+        for (const auto end = Clock::now() + std::chrono::seconds(seconds); Clock::now() < end;) {
         }
       for (int message = 0; message < kMessages; ++message) {
         std::ranges::fill(data, rank == sender ? 'x' : 'y');
@@ -199,6 +204,9 @@ TEST(Deaths, AreNotOfRanksThatCompute) {
   });
   unsetenv("MOECCL_TRANSPORT");
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Computing, testing::Values(std::pair(4, 1000)));
+INSTANTIATE_TEST_SUITE_P(Slow, Computing, testing::Values(std::pair(20, 0)));
 
 // Who destroys does not wait for who has ended meanwhile.
 TEST(Deaths, EndADestroy) {

@@ -16,7 +16,10 @@ namespace {
 // One algorithm of every collective of a grid; together they are all.
 constexpr const char* kAlgorithms[] = {
     "tpalltoall=sliced;dispatch=dedup;combine=dedup;combineallgather=pipelined;splitdispatch=dedup",
-    "tpalltoall=direct;dispatch=flat;combine=flat;combineallgather=sequential;splitdispatch=flat"};
+    "tpalltoall=direct;dispatch=flat;combine=flat;combineallgather=sequential;splitdispatch=flat",
+    "dispatch=hierarchical;combine=hierarchical;combineallgather=hierarchical;"
+    "splitdispatch=hierarchical",
+    "dispatch=bruck;combine=bruck;combineallgather=bruck;splitdispatch=bruck"};
 constexpr Collective kCollectivesOfGrids[] = {Collective::tpAllToAll, Collective::dispatch,
                                               Collective::combine, Collective::combineAllGather,
                                               Collective::splitDispatch};

@@ -121,7 +121,8 @@ TEST(Sums, OfCombineAreTheSameBitsUnderEveryAlgorithm) {
                                                                              int rank) {
       for (const std::string algorithms :
            {"combine=flat;combineallgather=sequential", "combine=dedup;combineallgather=pipelined",
-            "combineallgather=pipelined:chunks=3"}) {
+            "combine=hierarchical;combineallgather=hierarchical",
+            "combine=bruck;combineallgather=bruck", "combineallgather=pipelined:chunks=3"}) {
         moecclComm_t own = with(comm, algorithms);
         moecclGrid_t grid = nullptr;
         check(moecclGridCreate(own, shape, &grid), own);

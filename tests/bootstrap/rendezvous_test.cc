@@ -2,6 +2,7 @@
 #include "src/bootstrap/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_id.h"
+#include "src/error.h"
 #include "src/log.h"
 #include "tests/bootstrap/support.h"
 
@@ -66,6 +68,32 @@ TEST_F(Rendezvous, TellsWhereItIsOpen) {
   for (const IpAddress& address : hostAddresses()) {
     const std::string endpoint = endpointText(address, 0);  // "10.0.0.1:0"
     EXPECT_NE(text.find(' ' + endpoint.substr(0, endpoint.size() - 1)), std::string::npos) << text;
+  }
+}
+
+TEST_F(Rendezvous, ListensOnTheInterfaceThatIsAskedForAlone) {
+  const moecclUniqueId id = makeUniqueId("=lo");
+  const RendezvousId rendezvous = decodeId(id);
+  ASSERT_EQ(rendezvous.addresses.size(), 1U);
+  for (const IpAddress& address : hostAddresses()) {
+    Socket socket;
+    int error = startConnect(address, rendezvous.port, &socket);
+    pollfd polled{socket.get(), POLLOUT, 0};
+    if (error == 0 && poll(&polled, 1, 5000) == 1) error = connectResult(socket);
+    EXPECT_EQ(error == 0, address == rendezvous.addresses.front()) << addressText(address);
+  }
+  expectSuccess(runThreads(2, [&](int rank) { expectGathers(*join(id, 2, rank, kLong), 8); }));
+}
+
+TEST_F(Rendezvous, SaysThatNoInterfaceIsTaken) {
+  try {
+    makeUniqueId("=nosuch0");
+    FAIL() << "it opened a rendezvous";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.result(), moecclInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("MOECCL_SOCKET_IFNAME is \"=nosuch0\""),
+              std::string::npos)
+        << error.what();
   }
 }
 
@@ -125,7 +153,7 @@ TEST_F(Rendezvous, TriesAllAddresses) {
 // ------------------------------------------------------------------------------------ errors
 
 TEST_F(Rendezvous, RefusesWhatIsNoId) {
-  moecclUniqueId zero{}, text{}, damaged = makeUniqueId({.idleMs = 50});
+  moecclUniqueId zero{}, text{}, damaged = makeUniqueId({}, {.idleMs = 50});
   std::strcpy(text.internal, "localhost:4242");
   moecclUniqueId cut = damaged;
   std::memset(cut.internal + 60, 0, sizeof cut.internal - 60);
@@ -140,7 +168,7 @@ TEST_F(Rendezvous, RefusesWhatIsNoId) {
 }
 
 TEST_F(Rendezvous, RefusesRanksOutOfRange) {
-  const moecclUniqueId id = makeUniqueId({.idleMs = 50});
+  const moecclUniqueId id = makeUniqueId({}, {.idleMs = 50});
   expectFailure(test::outcomeOf([&] { join(id, 4, 4, kShort); }), moecclInvalidArgument, "[0, 3]");
   expectFailure(test::outcomeOf([&] { join(id, 4, -1, kShort); }), moecclInvalidArgument,
                 "rank is -1");
@@ -261,7 +289,7 @@ TEST_F(Rendezvous, RefusesASecondUseAfterTheFirst) {
 }
 
 TEST_F(Rendezvous, EndsWhenNobodyComes) {
-  makeUniqueId({.idleMs = 50});
+  makeUniqueId({}, {.idleMs = 50});
   // The fixture waits for the thread and its descriptors to go.
 }
 
@@ -311,7 +339,7 @@ TEST(RendezvousId, KeepsTheLastOfTooManyAddresses) {
 }
 
 TEST(RendezvousId, IsNeverTheSame) {
-  const moecclUniqueId a = makeUniqueId({.idleMs = 1}), b = makeUniqueId({.idleMs = 1});
+  const moecclUniqueId a = makeUniqueId({}, {.idleMs = 1}), b = makeUniqueId({}, {.idleMs = 1});
   EXPECT_NE(decodeId(a).secret, decodeId(b).secret);
 }
 

@@ -92,7 +92,7 @@ TEST_F(Strangers, GarbageIsRefusedAtOnce) {
 }
 
 TEST_F(Strangers, SilenceIsRefusedAfterAWhile) {
-  const moecclUniqueId id = makeUniqueId({.idleMs = 2000, .handshakeMs = 100});
+  const moecclUniqueId id = makeUniqueId({}, {.idleMs = 2000, .handshakeMs = 100});
   const std::uint16_t port = decodeId(id).port;
   const Socket silent = connectTo(port), slow = connectTo(port), halfway = connectTo(port);
   // Slow: never idle for as long as the limit, but slower than it in all.
@@ -203,7 +203,7 @@ TEST_F(Strangers, ACrowdDoesNotDelayTheRanks) {
 }
 
 TEST_F(Strangers, AreBoundedInNumber) {
-  const moecclUniqueId id = makeUniqueId({.idleMs = 2000, .maxStrangers = 8});
+  const moecclUniqueId id = makeUniqueId({}, {.idleMs = 2000, .maxStrangers = 8});
   const std::uint16_t port = decodeId(id).port;
   std::vector<Socket> crowd;
   for (int i = 0; i < 100; ++i) crowd.push_back(connectTo(port));

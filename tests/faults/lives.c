@@ -5,17 +5,18 @@
  * In each of LIVES a communicator is made and COLLECTIVES run. VICTIM is killed in the middle of
  * each life; it comes again in the next, as another process. The others shrink, run some more, and
  * free everything. -1: nobody is killed. OUT/RANK.json tells what each holds (descriptors, threads,
- * KiB of memory) after a tenth and at the end. */
+ * KiB of memory) after a tenth, but at least five lives, and at the end. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dirent.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "collectives.h"
 
-enum { kAfter = 20 };
+enum { kAfter = 20, kSettles = 5 };
 
 struct Held {
   long descriptors, threads, kib;
@@ -137,7 +138,10 @@ int main(int argc, char** argv) {
   const long collectives = atol(argv[4]);
   const char* const me = getenv("MOECCL_RANK");
   if (me == NULL) return 2;
+  const int settled = lives / 10 > kSettles ? lives / 10 : kSettles;
   int life;
+  /* Of one arena: which of several a thread takes is chance, and each keeps what it once had. */
+  mallopt(M_ARENA_MAX, 1);
   w.in = malloc(sizeof(int32_t) * kMost);
   w.out = malloc(sizeof(int32_t) * kMost);
   if (w.in == NULL || w.out == NULL) return 1;
@@ -164,7 +168,7 @@ int main(int argc, char** argv) {
       if (moecclCommDestroy(comm) != moecclSuccess)
         fail("cannot destroy", life, moecclGetLastError(NULL));
     }
-    if (lives > 1 && life == lives / 10) early = held();
+    if (lives > 1 && life == settled) early = held();
   }
   if (lives > 1) late = held();
   snprintf(path, sizeof path, "%s/%s.json", argv[1], me);

@@ -304,10 +304,10 @@ class Traffic(LabTest):
         seconds, counted = self.transfer(size)
         self.assertGreater(size * 8 / seconds, 150e6)
         self.assertGreater(counted["nodes"][0]["sent_bytes"], size)
-        self.assertEqual(self.lines("run", "--no-prefix", "--", "sh", "-c", "echo $UCX_TLS"),
-                         ["tcp,self"] * 4)
-        self.assertEqual(self.lines("run", "--no-prefix", "--env", "UCX_TLS=tcp", "--", "sh", "-c",
-                                    "echo $UCX_TLS"), ["tcp"] * 4)
+        self.assertEqual(self.lines("run", "--no-prefix", "--", "sh", "-c", "echo $MOECCL_TRANSPORT"),
+                         ["tcp"] * 4)
+        self.assertEqual(self.lines("run", "--no-prefix", "--env", "MOECCL_TRANSPORT=ucx", "--", "sh",
+                                    "-c", "echo $MOECCL_TRANSPORT"), ["ucx"] * 4)
 
     def test_snapshots_of_another_lab_are_refused(self):
         self.up("--nodes", 2)

@@ -94,6 +94,7 @@ TEST(Backward, ThroughEveryAlgorithm) {
   for (const Task& task : sixes())
     for (const char* algorithms :
          {"dispatch=flat;combine=flat;combineallgather=pipelined;splitdispatch=flat",
+          "dispatch=hierarchical;combine=bruck;combineallgather=hierarchical;splitdispatch=bruck",
           "dispatch=dedup;combine=dedup;combineallgather=sequential;splitdispatch=dedup",
           "alltoall=hierarchical;allreduce=ring;allgather=ring;reducescatter=ring"})
       for (moecclSchedule_t schedule : schedulesOf(task.problem))

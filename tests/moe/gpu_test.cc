@@ -149,6 +149,7 @@ TEST(LayerOnGpus, ThroughEveryAlgorithm) {
   const Task task = taskOf(problem);
   for (const char* algorithms :
        {"dispatch=flat;combine=flat;combineallgather=pipelined;splitdispatch=flat",
+        "dispatch=hierarchical;combine=bruck;combineallgather=hierarchical;splitdispatch=bruck",
         "dispatch=dedup;combine=dedup;combineallgather=sequential;splitdispatch=dedup",
         "alltoall=hierarchical;allreduce=ring;allgather=ring;reducescatter=ring"})
     for (moecclSchedule_t schedule : schedulesOf(problem))

@@ -69,6 +69,7 @@ TEST(Capacity, TheSameChoicesAreDropped) {
 TEST(Forward, ThroughEveryAlgorithm) {
   for (const char* algorithms :
        {"alltoall=linear;allgather=ring;combineallgather=pipelined;splitdispatch=flat",
+        "dispatch=hierarchical;combine=bruck;combineallgather=hierarchical;splitdispatch=bruck",
         "alltoall=pairwise;allgather=linear;combineallgather=sequential;splitdispatch=dedup",
         "alltoall=hierarchical;allreduce=hierarchical"})
     for (int nMp : {2, 6}) {
