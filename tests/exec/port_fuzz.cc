@@ -141,7 +141,7 @@ class DataPort {
   }
 
   void end() {
-    peer_.lose("the end");
+    peer_.lose("the end", TransferStatus::unreachable);
     for (std::size_t i = 0; i < kMost; ++i) {
       require(receives_[i].times == (i < received_ ? 1 : 0), "a receive ends once");
       require(sends_[i].times == (i < sent_ ? 1 : 0), "a send ends once");
