@@ -494,7 +494,7 @@ std::vector<Case> largeCases(const std::vector<const char*>& algorithms) {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Large, TokenRoutes, testing::ValuesIn(largeCases({"node"})), caseName);
+INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"node"})), caseName);
 INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"rank", "flat"})),
                          caseName);
 

@@ -45,7 +45,7 @@ TEST_P(TransportContract, SizesInBothDirections) {
   });
 }
 
-TEST_P(TransportContract, SixtyFourMebibytes) {
+TEST_P(TransportContract, WideSixtyFourMebibytes) {
   run(2, [](Member& me) { exchange(me, 0, 64 * kMiB); });
 }
 

@@ -78,6 +78,8 @@ static moecclComm_t join(struct World* w, int life) {
   moecclCommUserRank(comm, &w->rank);
   moecclCommCount(comm, &w->ranks);
   w->stream = NULL;
+  /* Once it is complete somewhere, all have joined. Where it fails, so does what comes next. */
+  moecclBarrier(comm, NULL);
   if (life % 3 == 0 && moecclStreamCreate(comm, &w->stream) != moecclSuccess)
     fail("no stream", life, moecclGetLastError(comm));
   return comm;

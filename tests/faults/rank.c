@@ -100,6 +100,8 @@ int main(int argc, char** argv) {
   if (w.in == NULL || w.out == NULL ||
       (onStream && moecclStreamCreate(w.comm, &w.stream) != moecclSuccess))
     return 1;
+  /* Once it is complete somewhere, all have joined. */
+  result = moecclBarrier(w.comm, NULL);
   if (w.rank == 0) stamp(out, "joined");
   struct Death death = {out, argc == 7 ? strtol(argv[6], NULL, 10) : 0};
   pthread_t killer;
@@ -112,7 +114,7 @@ int main(int argc, char** argv) {
   int32_t over = 0;
   static long long times[kTimed];
   /* All stop in the same round: the first byte of a reduction says that rank 0's time is over. */
-  for (result = moecclSuccess; result == moecclSuccess && !over; ++round) {
+  for (; result == moecclSuccess && !over; ++round) {
     const long long called = now();
     wrong += step(&w, mix(seed, 10, round), &result, &queued);
     if (result != moecclSuccess) break;
