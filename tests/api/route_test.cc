@@ -494,8 +494,7 @@ std::vector<Case> largeCases(const std::vector<const char*>& algorithms) {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"node"})), caseName);
-INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"rank", "flat"})),
+INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"node", "rank", "flat"})),
                          caseName);
 
 // Calls that are queued behind each other: what comes back from experts that do nothing is the
