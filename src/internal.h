@@ -26,6 +26,7 @@ MOECCL_API moecclResult_t moecclInternalAgree(moecclGrid_t grid, moecclResult_t 
 typedef struct {
   int device;           // of a GPU; -1: host memory
   int ranksOnNode;      // of the job on its largest node, of which the grid may be a part
+  moecclLinks_t links;  // what is taken for granted of them
   unsigned long model;  // a number of what calls are chosen by: another one with each profile
   void* attached;       // by moecclInternalAttach
 } moecclInternalGrid_t;

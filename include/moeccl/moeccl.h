@@ -29,9 +29,10 @@
  *     NCCL and obeys its rules. Calls of several communicators of a device come in the same order
  *     on all ranks. None comes inside the caller's ncclGroupStart and End: data would be wrong.
  *     What other ranks do wrong is not compared: ask moecclCommGetAsyncError, and abort. The first
- *     call of a kind may wait for the other ranks. After it the same call can be captured into a
- *     CUDA graph. That must not run beside other work of its communicators, and ends before they
- *     do: while it exists Destroy returns moecclInvalidUsage. To make one takes a usable driver
+ *     call of a kind, and one with the first message between two ranks, may wait for other ranks,
+ *     for timeoutMs at most. After it the same call can be captured into a CUDA graph. That must
+ *     not run beside other work of its communicators, and ends before they do: while it exists
+ *     Destroy returns moecclInvalidUsage. To make one takes a usable driver
  *     (else UnhandledCudaError), NCCL 2.18 or later (SystemError), and a library built with CUDA
  *     (InvalidUsage).
  */

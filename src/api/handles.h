@@ -18,7 +18,10 @@ namespace moeccl {
 
 // What a communicator's calls are priced by where no profile says more.
 inline Typical typicalOf(const Communicator& communicator) {
-  return communicator.device() ? kTypicalGpus : Typical{};
+  const auto device = communicator.device();
+  return typicalOf(!device          ? moecclLinksHost
+                   : device->nvlink ? moecclLinksNvlink
+                                    : moecclLinksPcie);
 }
 
 struct CommState {

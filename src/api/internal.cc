@@ -62,7 +62,8 @@ moecclResult_t moecclInternalDescribe(moecclGrid_t grid, moecclInternalGrid_t* i
     const moecclGrid& theirs = moeccl::gridOf(grid);
     const auto world = moeccl::holdWorld(grid);
     const auto device = moeccl::communicatorOf(world).device();
-    *it = {device ? device->number : -1, world->model->ranksOnNode(), world->model->number(),
+    *it = {device ? device->number : -1, world->model->ranksOnNode(),
+           moeccl::typicalOf(moeccl::communicatorOf(world)).kind, world->model->number(),
            theirs.attached.get()};
   });
 }

@@ -24,6 +24,7 @@ class Oob;
 struct Device {
   std::shared_ptr<Gpu> gpu;
   int number;
+  bool nvlink;  // all ranks' are of models that NVLink joins; the same on all ranks
 };
 
 // What the C API asks for. All but the first few may throw Error.

@@ -80,6 +80,7 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
     : Communicator(rank, std::move(topology), std::move(settings)),
       gpu_(lanes->sharedGpu()),
       device_(lanes->device()),
+      nvlink_(place.nvlink),
       job_(std::move(place.job)),
       members_(std::move(place.members)),
       number_(place.number),
@@ -130,20 +131,16 @@ GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choic
 void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
   const Use use(*this);
   NcclLanes& lanes = use.require();
-  if (lanes.lanes() == 0)
-    throw Error(moecclInvalidUsage,
-                "the first call of a GPU communicator must be one that all ranks make, such as "
-                "moecclBarrier; sends and receives can follow");
   const OnDevice here(*gpu_, device_);
   try {
     lanes.begin(stream, {});
-    GpuGroup group(*gpu_);
+    LaneGroup group(lanes, 0, stream);
     for (const Message& message : call.messages) {
       if (message.bytes == 0) continue;
       if (message.isSend)
-        gpu_->send(message.data, message.bytes, message.peer, lanes.comm(0), stream);
+        group.send(message.data, message.bytes, message.peer);
       else
-        gpu_->recv(message.data, message.bytes, message.peer, lanes.comm(0), stream);
+        group.recv(message.data, message.bytes, message.peer);
     }
     group.end();
     lanes.end(stream);
@@ -168,10 +165,10 @@ void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* st
   const Gpu::Native what = nativeOf(call.collective());
   const bool moves = what == Gpu::Native::allToAll || what == Gpu::Native::allGather;
   lanes.begin(stream, {});
-  gpu_->run(what, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
+  lanes.run(what, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
             moves ? call.blockBytes : call.blockBytes / sizeOf(call.datatype),
             moves ? moecclUint8 : call.datatype, call.op == moecclAvg ? moecclSum : call.op,
-            lanes.comm(0), stream);
+            stream);
   lanes.end(stream);
 }
 

@@ -39,7 +39,7 @@ class GpuCommunicator final : public Communicator {
 
   ~GpuCommunicator() override;
 
-  std::optional<Device> device() const override { return Device{gpu_, device_}; }
+  std::optional<Device> device() const override { return Device{gpu_, device_, nvlink_}; }
   std::string transportName() override { return gpu_->name(); }
   std::function<void()> leaver() const override {
     return [job = job_] { job->watch().leave(); };
@@ -68,6 +68,7 @@ class GpuCommunicator final : public Communicator {
     std::shared_ptr<GpuJob> job;
     std::vector<int> members;
     std::uint32_t number;
+    bool nvlink;  // as in Device
   };
   // The lanes while a call needs them: they do not end meanwhile, unless it takes too long.
   class Use {
@@ -130,6 +131,7 @@ class GpuCommunicator final : public Communicator {
 
   const std::shared_ptr<Gpu> gpu_;
   const int device_;
+  const bool nvlink_;
   const std::shared_ptr<GpuJob> job_;
   const std::vector<int> members_;
   const std::uint32_t number_;

@@ -1,5 +1,6 @@
 // How GPU communicators come into being: over a launcher's all-gather, out of an NCCL communicator
 // of the caller's, or out of another GPU communicator.
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -58,7 +59,9 @@ std::unique_ptr<Communicator> GpuCommunicator::make(
     Oob& oob, const Settings& settings, Gpu& gpu,
     const std::function<std::unique_ptr<NcclLanes>(const Patience&)>& makeLanes) {
   Introduction all = introduce(oob, settings);
-  Place place{nullptr, std::vector<int>(all.hosts.size()), 0};
+  const std::vector<char> joined = exchangeValue(oob, char{hasNvlink(gpu.model(gpu.device()))});
+  Place place{nullptr, std::vector<int>(all.hosts.size()), 0,
+              std::ranges::all_of(joined, [](char one) { return one != 0; })};
   std::iota(place.members.begin(), place.members.end(), 0);
   agreeAfter(oob, [&] { place.job = std::make_shared<GpuJob>(std::move(all.watch)); });
   const Patience forLife = patienceOf(place, settings.timeoutMs);
@@ -106,7 +109,7 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
   throwIfFailed();
   CommunicatorOob oob(*this);
   const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
-  Place place{job_, {}, numberOf(number_, ++splits_, color)};
+  Place place{job_, {}, numberOf(number_, ++splits_, color), nvlink_};
   for (int member : group.members)
     place.members.push_back(members_[static_cast<std::size_t>(member)]);
   const OnDevice here(*gpu_, device_);

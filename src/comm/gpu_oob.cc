@@ -22,11 +22,11 @@ void GpuOob::allgather(const void* send, void* recv, std::size_t bytes) {
   std::memcpy(host, send, bytes);
   gpu.toDevice(of(rank_), host, bytes, stream);
   if (ranks_ > 1) {
-    GpuGroup group(gpu);
+    LaneGroup group(lanes_, 0, stream);
     for (int peer = 0; peer < ranks_; ++peer) {
       if (peer == rank_) continue;
-      gpu.send(of(rank_), bytes, peer, lanes_.comm(0), stream);
-      gpu.recv(of(peer), bytes, peer, lanes_.comm(0), stream);
+      group.send(of(rank_), bytes, peer);
+      group.recv(of(peer), bytes, peer);
     }
     group.end();
   }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "moeccl/model.h"
+
 namespace moeccl {
 
 // Seconds, in the manner of LogGP; betas are per byte. A message takes work, half of it of each
@@ -50,9 +52,17 @@ inline constexpr Links kPcieLinks = {.overheadInNode = 1e-6,
 // What is taken for granted of a cluster that nobody has measured.
 struct Typical {
   Links links = {};
-  bool native = false;  // executors have functions of their own: see Algorithm::native
+  moecclLinks_t kind = moecclLinksHost;
+
+  // Ranks have a GPU each, and executors functions of their own: see Algorithm::native.
+  bool onGpus() const { return kind != moecclLinksHost; }
 };
-inline constexpr Typical kTypicalGpus = {kGpuLinks, true};
+constexpr Typical typicalOf(moecclLinks_t kind) {
+  if (kind == moecclLinksNvlink) return {kGpuLinks, kind};
+  if (kind == moecclLinksPcie) return {kPcieLinks, kind};
+  return {};
+}
+inline constexpr Typical kTypicalGpus = typicalOf(moecclLinksNvlink);
 
 inline constexpr std::size_t kLinkCosts = 10;
 inline constexpr std::array<std::pair<const char*, double Links::*>, kLinkCosts> kLinkNames = {{

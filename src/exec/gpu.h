@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -113,50 +114,31 @@ class Gpu {
   // What has befallen `comm` since its last call; *text says more.
   virtual moecclResult_t asyncError(Comm comm, std::string* text) = 0;
 
-  // Sends and receives between the two make one launch for each comm and stream.
+  // Sends and receives of `comm` between the two make one launch for each stream. At their first
+  // message two ranks are connected, and groupEnd() waits for the other: where `comm` does not
+  // block for as long as patience has, else until it comes or the communicator is aborted.
   virtual void groupStart() = 0;
-  virtual void groupEnd() = 0;
+  virtual void groupEnd(Comm comm, const Patience& patience) = 0;
   virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,
                     Stream stream) = 0;
   virtual void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) = 0;
 
   // NCCL's own collectives, of `count` elements in a block; buffers as moecclAllToAll and its
-  // relatives have them.
+  // relatives have them. They connect ranks, and wait, as groupEnd() does.
   enum class Native { allToAll, allGather, reduceScatter, allReduce };
   // Whether this NCCL has it.
   virtual bool has(Native what) const = 0;
   virtual void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
-                   moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) = 0;
-};
-
-// A group that is closed whatever happens in it: all that its thread asked of NCCL later would be
-// part of it.
-class GpuGroup {
- public:
-  explicit GpuGroup(Gpu& gpu) : gpu_(gpu) { gpu.groupStart(); }
-  GpuGroup(const GpuGroup&) = delete;
-  GpuGroup& operator=(const GpuGroup&) = delete;
-  ~GpuGroup() {
-    if (!open_) return;
-    try {
-      gpu_.groupEnd();
-    } catch (...) {  // the first error is on its way
-    }
-  }
-  void end() {
-    open_ = false;
-    gpu_.groupEnd();
-  }
-
- private:
-  Gpu& gpu_;
-  bool open_ = true;
+                   moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream,
+                   const Patience& patience) = 0;
 };
 
 // CUDA and NCCL of this process, opened at the first call. Throws Error: moecclUnhandledCudaError
 // without a usable driver or device, moecclSystemError without an NCCL that is new enough,
 // moecclInvalidUsage when built without CUDA.
 std::shared_ptr<Gpu> openGpu();
+// Whether NVLink joins GPUs of this model in the machines that they are usually in.
+bool hasNvlink(std::string_view model);
 // What openGpu() returns from now on; nullptr: the real ones. For tests.
 void replaceGpu(std::shared_ptr<Gpu> (*open)());
 

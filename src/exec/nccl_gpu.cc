@@ -205,21 +205,24 @@ class NcclGpu final : public Gpu {
   }
 
   void groupStart() override { check(nccl_.ncclGroupStart(), "ncclGroupStart", nullptr); }
-  void groupEnd() override { check(nccl_.ncclGroupEnd(), "ncclGroupEnd", nullptr); }
+  void groupEnd(Comm comm, const Patience& patience) override {
+    await(nccl_.ncclGroupEnd(), "ncclGroupEnd", comm, patience);
+  }
   void send(const std::byte* from, std::size_t bytes, int peer, Comm comm, Stream stream) override {
-    check(nccl_.ncclSend(from, bytes, ncclUint8, peer, commOf(comm), streamOf(stream)), "ncclSend",
-          comm);
+    checkInGroup(nccl_.ncclSend(from, bytes, ncclUint8, peer, commOf(comm), streamOf(stream)),
+                 "ncclSend", comm);
   }
   void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) override {
-    check(nccl_.ncclRecv(to, bytes, ncclUint8, peer, commOf(comm), streamOf(stream)), "ncclRecv",
-          comm);
+    checkInGroup(nccl_.ncclRecv(to, bytes, ncclUint8, peer, commOf(comm), streamOf(stream)),
+                 "ncclRecv", comm);
   }
 
   bool has(Native what) const override {
     return what != Native::allToAll || nccl_.ncclAlltoAll != nullptr;
   }
   void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
-           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) override {
+           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream,
+           const Patience& patience) override {
     // The values that both have are the same.
     static_assert(static_cast<int>(ncclBfloat16) == moecclBfloat16 &&
                   static_cast<int>(ncclUint8) == moecclUint8 &&
@@ -228,17 +231,19 @@ class NcclGpu final : public Gpu {
     const auto sum = static_cast<ncclRedOp_t>(op);
     const ncclComm_t on = commOf(comm);
     const cudaStream_t in = streamOf(stream);
+    const auto end = [&](ncclResult_t result, const char* call) {
+      await(result, call, comm, patience);
+    };
     switch (what) {
       case Native::allToAll:
-        return check(nccl_.ncclAlltoAll(from, to, count, type, on, in), "ncclAlltoAll", comm);
+        return end(nccl_.ncclAlltoAll(from, to, count, type, on, in), "ncclAlltoAll");
       case Native::allGather:
-        return check(nccl_.ncclAllGather(from, to, count, type, on, in), "ncclAllGather", comm);
+        return end(nccl_.ncclAllGather(from, to, count, type, on, in), "ncclAllGather");
       case Native::reduceScatter:
-        return check(nccl_.ncclReduceScatter(from, to, count, type, sum, on, in),
-                     "ncclReduceScatter", comm);
+        return end(nccl_.ncclReduceScatter(from, to, count, type, sum, on, in),
+                   "ncclReduceScatter");
       case Native::allReduce:
-        return check(nccl_.ncclAllReduce(from, to, count, type, sum, on, in), "ncclAllReduce",
-                     comm);
+        return end(nccl_.ncclAllReduce(from, to, count, type, sum, on, in), "ncclAllReduce");
     }
   }
 
@@ -261,6 +266,10 @@ class NcclGpu final : public Gpu {
   void check(ncclResult_t result, const char* call, Comm comm) const {
     if (result == ncclSuccess) return;
     throw Error(resultOf(result), std::string(call) + ": " + describe(result, comm));
+  }
+  // One that does not block may be at work on what the end of the group waits for.
+  void checkInGroup(ncclResult_t result, const char* call, Comm comm) const {
+    if (result != ncclInProgress) check(result, call, comm);
   }
   static void check(cudaError_t status, const char* call) { moeccl::check(status, call); }
   // `result`: of `call` on a communicator that need not block. *over: whether NCCL has done with

@@ -1,11 +1,15 @@
 #include "src/exec/nccl_lanes.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <future>
 #include <thread>
 #include <utility>
 
+#include "src/bootstrap/signals.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -101,8 +105,103 @@ void NcclLanes::addLane() {
   }
   const Gpu::Comm comm =
       gpu_->split(root_, 0, gpu_->rank(root_), Gpu::Purpose::messages, patience_);
+  connected_.emplace_back(2 * static_cast<std::size_t>(gpu_->ranks(root_)));
   const std::lock_guard lock(commsMutex_);
   comms_.push_back(comm);
+}
+
+bool NcclLanes::isFirst(int lane, int peer, bool isSend) {
+  std::vector<bool>& all = connected_[static_cast<std::size_t>(lane)];
+  const std::size_t at = 2 * static_cast<std::size_t>(peer) + (isSend ? 1 : 0);
+  if (all[at]) return false;
+  all[at] = true;
+  return true;
+}
+
+void NcclLanes::connect(const std::string& whom, const std::function<void()>& call) {
+  using Clock = std::chrono::steady_clock;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  std::exception_ptr ended;
+  std::thread watcher;
+  {
+    const SignalsBlocked blocked;
+    watcher = std::thread([&, begin = Clock::now()] {
+      std::unique_lock lock(mutex);
+      while (!changed.wait_for(lock, std::chrono::milliseconds(10), [&] { return over; })) try {
+          patience_.check();
+          if (patience_.timeoutMs >= 0 &&
+              Clock::now() - begin > std::chrono::milliseconds(patience_.timeoutMs))
+            throw Error(moecclTimeout,
+                        stringf("NCCL is not connected to %s after %lld ms; not all of these have "
+                                "made the call, or are stuck in it",
+                                whom.c_str(), static_cast<long long>(patience_.timeoutMs)));
+        } catch (...) {
+          ended = std::current_exception();
+          return interrupt();
+        }
+    });
+  }
+  std::exception_ptr failed;
+  try {
+    call();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex);
+    over = true;
+  }
+  changed.notify_one();
+  watcher.join();
+  if (ended) std::rethrow_exception(ended);
+  if (failed) std::rethrow_exception(failed);
+}
+
+void NcclLanes::run(Gpu::Native what, const std::byte* from, std::byte* to, std::size_t count,
+                    moecclDataType_t datatype, moecclRedOp_t op, Gpu::Stream stream) {
+  const auto call = [&] {
+    gpu_->run(what, from, to, count, datatype, op, comm(0), stream, patience_);
+  };
+  // By the size NCCL chooses an algorithm of its own, which may need other connections.
+  std::uint64_t& known = sizesRun_[static_cast<std::size_t>(what)];
+  const std::uint64_t size = std::uint64_t{1} << (std::bit_width(count) & 63);
+  if ((known & size) != 0) return call();
+  known |= size;
+  connect("all ranks", call);
+}
+
+LaneGroup::LaneGroup(NcclLanes& lanes, int lane, Gpu::Stream stream)
+    : lanes_(lanes), lane_(lane), comm_(lanes.comm(lane)), stream_(stream) {
+  lanes.gpu().groupStart();
+}
+
+LaneGroup::~LaneGroup() {
+  if (!open_) return;
+  try {
+    lanes_.gpu().groupEnd(comm_, 0);
+  } catch (...) {  // the first error is on its way
+  }
+}
+
+void LaneGroup::send(const std::byte* from, std::size_t bytes, int peer) {
+  lanes_.gpu().send(from, bytes, peer, comm_, stream_);
+  if (lanes_.isFirst(lane_, peer, true)) strangers_.push_back(peer);
+}
+
+void LaneGroup::recv(std::byte* to, std::size_t bytes, int peer) {
+  lanes_.gpu().recv(to, bytes, peer, comm_, stream_);
+  if (lanes_.isFirst(lane_, peer, false)) strangers_.push_back(peer);
+}
+
+void LaneGroup::end() {
+  open_ = false;
+  const auto end = [&] { lanes_.gpu().groupEnd(comm_, lanes_.patience_); };
+  if (strangers_.empty()) return end();
+  std::ranges::sort(strangers_);
+  strangers_.erase(std::unique(strangers_.begin(), strangers_.end()), strangers_.end());
+  lanes_.connect(rankList(strangers_), end);
 }
 
 int NcclLanes::lanes() const {

@@ -6,9 +6,11 @@
 // only ordered against what it was captured with; the memory that it uses stays until the end.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -55,6 +57,10 @@ class NcclLanes {
   // their first messages, and waits there for ever for one that never comes. Throws Timeout.
   void meet();
 
+  // One of NCCL's own collectives, on lane 0. Throws as LaneGroup::end() does.
+  void run(Gpu::Native what, const std::byte* from, std::byte* to, std::size_t count,
+           moecclDataType_t datatype, moecclRedOp_t op, Gpu::Stream stream);
+
   // What communicators are split from; it never has work.
   Gpu::Comm root() const { return root_; }
   int lanes() const;
@@ -84,6 +90,12 @@ class NcclLanes {
   void interrupt() noexcept;
 
  private:
+  friend class LaneGroup;
+  // Notes that a lane has had a message to, or from, a peer; returns whether it is the first.
+  bool isFirst(int lane, int peer, bool isSend);
+  // A call of NCCL that connects ranks, `whom`, and blocks until they come. What ends patience
+  // aborts all lanes, and is thrown in place of what the call says then.
+  void connect(const std::string& whom, const std::function<void()>& call);
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
@@ -93,7 +105,9 @@ class NcclLanes {
   const std::shared_ptr<Gpu> gpu_;
   Gpu::Comm root_;  // nullptr once destroyed or aborted
   mutable std::mutex commsMutex_;
-  std::vector<Gpu::Comm> comms_;  // by lane
+  std::vector<Gpu::Comm> comms_;              // by lane
+  std::vector<std::vector<bool>> connected_;  // by lane, 2 * peer + isSend
+  std::array<std::uint64_t, 4> sizesRun_{};   // by Gpu::Native: bits of counts
   bool interrupted_ = false;
   Patience patience_;
   int device_ = 0;
@@ -115,6 +129,30 @@ class NcclLanes {
   std::uint64_t capture_ = 0;
   std::shared_ptr<const char> graphs_ = std::make_shared<const char>();  // graphs hold it too
   bool capturing_ = false;                                               // the call at hand
+};
+
+// Sends and receives of a lane that are one launch. It is closed whatever happens in it: all that
+// its thread asked of NCCL later would be part of it.
+class LaneGroup {
+ public:
+  LaneGroup(NcclLanes& lanes, int lane, Gpu::Stream stream);
+  LaneGroup(const LaneGroup&) = delete;
+  LaneGroup& operator=(const LaneGroup&) = delete;
+  ~LaneGroup();
+
+  void send(const std::byte* from, std::size_t bytes, int peer);
+  void recv(std::byte* to, std::size_t bytes, int peer);
+  // Where messages are the first of two ranks on the lane, NCCL connects these, and waits for the
+  // other. Throws Error: Timeout where it does not come.
+  void end();
+
+ private:
+  NcclLanes& lanes_;
+  const int lane_;
+  const Gpu::Comm comm_;
+  const Gpu::Stream stream_;
+  std::vector<int> strangers_;
+  bool open_ = true;
 };
 
 }  // namespace moeccl

@@ -152,15 +152,14 @@ void NcclRun::exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream strea
   const std::span<const std::int32_t> ops = order_.opsOf(launch);
   const auto hasBytes = [&](std::int32_t i) { return isMessage(op(i)) && places_[i].bytes > 0; };
   if (std::ranges::none_of(ops, hasBytes)) return;
-  const Gpu::Comm comm = lanes.comm(launch.lane);
-  GpuGroup group(lanes.gpu());
+  LaneGroup group(lanes, launch.lane, stream);
   for (std::int32_t i : ops) {
     if (!hasBytes(i)) continue;
     const auto move = [&](std::byte* data, std::size_t bytes) {
       if (op(i).kind == OpKind::send)
-        lanes.gpu().send(data, bytes, op(i).peer, comm, stream);
+        group.send(data, bytes, op(i).peer);
       else
-        lanes.gpu().recv(data, bytes, op(i).peer, comm, stream);
+        group.recv(data, bytes, op(i).peer);
     };
     if (!places_[i].apart) {
       move(placement_.data(places_[i]), places_[i].bytes);

@@ -13,9 +13,23 @@
 namespace moeccl {
 namespace {
 
-// Where nobody has measured: a core of some years ago, which works alone. In the order of the
-// features.
-constexpr std::array<double, kLocalFeatures> kTypicalLocal = {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9};
+// Where nobody has measured, in the order of the features, in float32 and in 16 bits.
+struct TypicalLocal {
+  std::array<double, kLocalFeatures> wide, narrow;
+};
+// A core of some years ago, which works alone, and computes in float32 what is smaller.
+constexpr TypicalLocal kCore = {{5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9},
+                                {5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9}};
+// GPUs as NVLink joins: products of 40 and 400 TFLOP/s, memory of 2 TB/s, and some fifty launches.
+constexpr TypicalLocal kLargeGpu = {{200e-6, 0.1e-12, 0.1e-12, 4e-12, 8e-12, 4e-12},
+                                    {200e-6, 0.1e-12, 0.01e-12, 2e-12, 4e-12, 2e-12}};
+// Those of PCIe machines: 25 and 100 TFLOP/s, 0.8 TB/s.
+constexpr TypicalLocal kSmallGpu = {{200e-6, 0.2e-12, 0.16e-12, 10e-12, 20e-12, 10e-12},
+                                    {200e-6, 0.2e-12, 0.04e-12, 5e-12, 10e-12, 5e-12}};
+
+const TypicalLocal& typicalLocal(moecclLinks_t kind) {
+  return kind == moecclLinksNvlink ? kLargeGpu : kind == moecclLinksPcie ? kSmallGpu : kCore;
+}
 
 constexpr double kForEver = std::numeric_limits<double>::infinity();
 
@@ -55,7 +69,8 @@ LayerModel::LayerModel(const Cluster& it)
     : fixed_(it.fixed),
       profile_(it.profile),
       grid_(asGrid(it.shape)),
-      where_(textOf(grid_, it.topology)) {
+      where_(textOf(grid_, it.topology)),
+      kind_(it.typical.kind) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(it.topology, grid_, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
@@ -67,7 +82,7 @@ LayerModel::LayerModel(const Cluster& it)
       for (const Pass pass : {Pass::forward, Pass::backward})
         layers_[schedule][i][static_cast<std::size_t>(pass)] =
             profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), kChunks[i], pass));
-  if (profile_->fingerprint.ranksPerNode.empty()) return;
+  if (profile_->fingerprint.ranksPerNode.empty() || it.typical.onGpus()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
   slowdownAlone_ = sharingOf(it.ranksOnNode, it.ranksOnNode, cluster.processorsPerNode).slowdown;
@@ -123,13 +138,15 @@ LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
 
 double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
                                 const LayerShape& shape) const {
-  // Memory and vector registers hold half as many; what is smaller is computed as float32.
+  // Memory and vector registers hold half as many.
   const double width = shape.datatype == moecclFloat64 ? 2 : 1;
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
     return width * slowdown_ * local->fit.at(work);
+  const TypicalLocal& typical = typicalLocal(kind_);
+  const auto& costs = shape.elementBytes < 4 ? typical.narrow : typical.wide;
   double seconds = 0;
   for (std::size_t i = 0; i < kLocalFeatures; ++i)
-    seconds += width * slowdownAlone_ * kTypicalLocal[i] * work[i];
+    seconds += width * slowdownAlone_ * costs[i] * work[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
 }

@@ -96,6 +96,7 @@ class LayerModel {
   std::shared_ptr<const Profile> profile_;
   Grid grid_;
   std::string where_;  // the same
+  moecclLinks_t kind_;
   // Of layers that were measured: by schedule, chunks (kChunks) and pass.
   std::vector<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>> layers_;
   // Of local work where ranks share processors: against where it was measured, and against one

@@ -58,7 +58,7 @@ Cluster clusterOf(moecclGrid_t grid, const moecclInternalGrid_t& it) {
   Known known;
   requireSuccess(moecclInternalModel(grid, nullptr, &Known::take, &known));
   return {Topology(nodes),          groups.shape,   known.fixed,
-          std::move(known.profile), it.ranksOnNode, it.device < 0 ? Typical{} : kTypicalGpus};
+          std::move(known.profile), it.ranksOnNode, typicalOf(it.links)};
 }
 
 }  // namespace

@@ -21,9 +21,7 @@ Typical typicalOf(const moecclCluster_t& cluster) {
     throw Error(moecclInvalidArgument,
                 stringf("cluster.networkGbits is %d; it must be 0, for what is typical, or more",
                         cluster.networkGbits));
-  Typical typical = cluster.links == moecclLinksNvlink ? kTypicalGpus
-                    : cluster.links == moecclLinksPcie ? Typical{kPcieLinks, true}
-                                                       : Typical{};
+  Typical typical = moeccl::typicalOf(cluster.links);
   if (cluster.networkGbits > 0) {
     Links& links = typical.links;
     const double factor = 8e-9 / cluster.networkGbits / links.betaUplink;

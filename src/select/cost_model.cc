@@ -17,7 +17,7 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
       profile_(std::move(profile)),
       where_(textOf(topology_)),
       links_(typical.links),
-      native_(typical.native) {
+      native_(typical.onGpus()) {
   const int ours = topology_.nodeSize(largestNode(topology_));
   if (ranksOnNode == 0 && profile_ != nullptr && !profile_->fingerprint.ranksPerNode.empty())
     ranksOnNode = std::ranges::max(profile_->fingerprint.ranksPerNode);

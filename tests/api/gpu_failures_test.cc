@@ -140,8 +140,9 @@ class GpuDeaths : public testing::Test {
     EXPECT_EQ(world_.stuck(), "");
   }
 
-  void run(int ranks, const RankFunction& function) {
+  void run(int ranks, const RankFunction& function, std::int64_t timeoutMs = 60000) {
     Job job{.ranks = ranks, .nodes = {1, ranks - 1}, .algorithms = "allgather=linear"};
+    job.timeoutMs = timeoutMs;
     job.memory = moecclMemoryCuda;
     runJob(job, function);
   }
@@ -150,23 +151,73 @@ class GpuDeaths : public testing::Test {
   GpusOfRanks gpus_{world_};
 };
 
-// It blocks until NCCL is told to abort.
+// It connects to the dead, until NCCL is told to abort.
 TEST_F(GpuDeaths, EndACallInsideNccl) {
   std::barrier<> over(3);
-  std::array<std::array<int, 3>, 3> in{}, out{};
+  std::array<int, 3> data{};
   run(3, [&](moecclComm_t comm, int rank) {
     over.arrive_and_wait();
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       die(comm);
     } else {
-      myGpu().blockGroups();
-      checkError(moecclAllGather(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr),
-                 moecclRemoteError, comm, {"rank 1 on node1 is dead: its process 1 has ended"});
+      checkError(moecclRecv(&data[rank], 1, moecclInt32, 1, 0, comm, nullptr), moecclRemoteError,
+                 comm, {"rank 1 on node1 is dead: its process 1 has ended"});
     }
     over.arrive_and_wait();
     throw Aborts();
   });
+}
+
+// NCCL waits for ever for a rank that it connects to. Here nobody is dead.
+TEST_F(GpuDeaths, OrATimeoutEndTheFirstMessageBetweenTwo) {
+  std::barrier<> over(3);
+  std::array<int, 3> data{};
+  const auto move = [&](moecclComm_t comm, int rank) {
+    return rank == 0 ? moecclSend(&data[0], 1, moecclInt32, 1, 0, comm, nullptr)
+                     : moecclRecv(&data[1], 1, moecclInt32, 0, 0, comm, nullptr);
+  };
+  run(
+      3,
+      [&](moecclComm_t comm, int rank) {
+        if (rank < 2) {
+          check(move(comm, rank), comm);
+          // Those two are connected: nobody waits for the other.
+          if (rank == 0) check(move(comm, rank), comm);
+        }
+        over.arrive_and_wait();
+        if (rank == 1) check(move(comm, rank), comm);
+        myGpu().synchronize(nullptr);
+        over.arrive_and_wait();
+        if (rank == 0)
+          checkError(moecclSend(&data[0], 1, moecclInt32, 2, 0, comm, nullptr), moecclTimeout, comm,
+                     {"messages of rank 0: NCCL is not connected to rank 2 after 1500 ms"});
+        if (rank == 0)
+          checkError(moecclBarrier(comm, nullptr), moecclTimeout, comm, {"after 1500 ms"});
+        over.arrive_and_wait();
+        throw Aborts();
+      },
+      1500);
+}
+
+// After the first call of a kind ranks need not come at once, but what they need of NCCL later may
+// connect them: here all have met, and one is refused memory.
+TEST_F(GpuDeaths, OrATimeoutEndACallThatARankLeaves) {
+  std::barrier<> over(2);
+  std::array<std::array<int, 2>, 2> in{}, out{};
+  run(
+      2,
+      [&](moecclComm_t comm, int rank) {
+        if (rank == 1) myGpu().breakKernels("send of");
+        checkError(
+            moecclAllGather(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr),
+            rank == 1 ? moecclUnhandledCudaError : moecclTimeout, comm,
+            {rank == 1 ? "launch failed" : "NCCL is not connected to rank 1 after 1500 ms"});
+        myGpu().breakKernels("");
+        over.arrive_and_wait();
+        throw Aborts();
+      },
+      1500);
 }
 
 // Lanes are made by all ranks together.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -114,6 +117,61 @@ using Nodes = std::vector<int>;
 INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::Values(Nodes{1}, Nodes{2, 1}), nodesOf);
 INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus,
                          ::testing::Values(Nodes{2, 2}, Nodes{1, 1, 3}, Nodes{4, 4}), nodesOf);
+
+// A profile of GPUs is for their model. Without one, what is typical of it is what counts.
+TEST_F(Gpus, AreKnownByTheirModel) {
+  const auto path = [](int rank) {
+    return testing::TempDir() + "gpu_model_" + std::to_string(rank) + ".json";
+  };
+  const Job job{.ranks = 4, .nodes = {2, 2}, .algorithms = {}};
+  run(job, [&](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    check(moecclProfileSave(profile, path(rank).c_str()));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+  });
+  std::ifstream file(path(0));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(text.find(", GPU double SXM\""), text.npos) << text;
+  EXPECT_NE(text.find("\"NCCL double\""), text.npos) << text;
+
+  // Kinds of one job are told as the slower of the two.
+  const auto secondsOn = [&](const std::vector<std::string>& models) {
+    double seconds = 0;
+    run(job, [&](moecclComm_t old, int rank) {
+      // The devices have been met: what is made of them now sees their new model.
+      myGpu().setModel(models[static_cast<std::size_t>(rank)]);
+      moecclComm_t comm = nullptr;
+      const std::unique_ptr<Device> device = myDevice();
+      ncclComm* const theirs = device->join(old);
+      check(moecclCommInitNccl(&comm, theirs, nullptr));
+      moecclProfile_t profile = nullptr;
+      check(moecclProfileLoad(path(rank).c_str(), &profile));
+      const bool other = models[0].find("SXM") == std::string::npos;
+      if (other)
+        checkError(moecclCommSetProfile(comm, profile), moecclInvalidUsage, comm,
+                   {"GPU double SXM", models[0]});
+      check(moecclProfileDestroy(profile));
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.comm = comm;
+      moecclAlgorithmChoices_t choices = nullptr;
+      check(moecclSelectAlgorithm(&cluster, "alltoall", 64 << 20, 1, &choices));
+      moecclAlgorithmChoice_t first = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
+      check(moecclAlgorithmChoicesGet(choices, 0, &first));
+      check(moecclAlgorithmChoicesDestroy(choices));
+      if (rank == 0) seconds = first.seconds;
+      check(moecclCommDestroy(comm));
+      device->leave(theirs);
+    });
+    return seconds;
+  };
+  const std::string fast = "GPU double SXM", slow = "GPU double PCIe";
+  const double nvlink = secondsOn({fast, fast, fast, fast});
+  EXPECT_LT(nvlink, secondsOn({slow, slow, slow, slow}));
+  EXPECT_EQ(secondsOn({slow, slow, slow, slow}), secondsOn({fast, fast, fast, slow}));
+  for (int rank = 0; rank < 4; ++rank) std::remove(path(rank).c_str());
+}
 
 // NCCL's own functions where nobody has chosen and the price says so, and where they are named; not
 // for what they do otherwise.

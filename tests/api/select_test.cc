@@ -326,6 +326,31 @@ TEST(Select, AsksAboutClustersOfGpus) {
     return first.communication;
   };
   EXPECT_LT(exchangesOn(moecclLinksNvlink), exchangesOn(moecclLinksHost));
+  // What ranks compute between exchanges, too.
+  const auto workOn = [&](moecclLinks_t links, moecclDataType_t datatype) {
+    cluster.links = links;
+    moecclMoeConfig_t large = layer;
+    large.datatype = datatype;
+    large.tokens = 8192;
+    large.embedding = 1024;
+    large.hidden = 4096;
+    query.layer = &large;
+    moecclScheduleChoices_t choices = nullptr;
+    check(moecclSelectSchedule(&query, &choices));
+    moecclScheduleChoice_t one = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    for (int i = 0; one.schedule != moecclScheduleS1; ++i)
+      check(moecclScheduleChoicesGet(choices, i, &one));
+    check(moecclScheduleChoicesDestroy(choices));
+    query.layer = &layer;
+    return one.seconds - one.communication;
+  };
+  for (const moecclDataType_t datatype : {moecclFloat32, moecclBfloat16}) {
+    EXPECT_LT(workOn(moecclLinksNvlink, datatype), workOn(moecclLinksPcie, datatype));
+    EXPECT_LT(workOn(moecclLinksPcie, datatype), workOn(moecclLinksHost, datatype));
+  }
+  EXPECT_LT(workOn(moecclLinksPcie, moecclBfloat16), workOn(moecclLinksPcie, moecclFloat32));
+  EXPECT_NEAR(workOn(moecclLinksHost, moecclBfloat16) / workOn(moecclLinksHost, moecclFloat32), 1,
+              1e-9);
   const auto refused = [&](int links, int gbits, const char* text) {
     cluster.links = static_cast<moecclLinks_t>(links);
     cluster.networkGbits = gbits;

@@ -8,6 +8,7 @@
 #include <new>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/reduce.h"
 #include "src/error.h"
@@ -81,6 +82,7 @@ std::byte* GpuDouble::allocate(std::size_t bytes) {
   const Lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("allocates during a capture");
+  if (bytes >= limit_) throw Error(moecclUnhandledCudaError, "cudaMalloc: out of memory");
   Memory memory = map(bytes);
   std::byte* const begin = memory.get();
   memory_[begin] = std::move(memory);
@@ -568,29 +570,47 @@ void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stre
   message(false, to, bytes, peer, comm, stream);
 }
 
-void GpuDouble::groupEnd() {
+void GpuDouble::groupEnd(Comm comm, const Patience&) {
   std::unique_lock lock(world_.mutex_);
   say("group end");
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
   if (group.depth == 0) refuse("ends a group that has not begun");
   if (--group.depth > 0) return;
-  std::vector<const void*> comms;
-  for (GpuWorld::Waiting& launch : group.launches) {
-    comms.push_back(launch.comm);
+  std::vector<GpuWorld::Waiting> launches = std::exchange(group.launches, {});
+  for (const GpuWorld::Waiting& launch : launches) {
+    if (launch.comm != comm) refuse("ends a group of another communicator");
+    connect(lock, comm, "", launch.item->messages);
+  }
+  for (GpuWorld::Waiting& launch : launches) {
     std::string peers;
     for (const auto& message : launch.item->messages)
       if (message->isSend) peers += " " + std::to_string(message->to);
     say("stream " + std::to_string(launch.stream->number) + " sends to" + peers);
     submit(*launch.stream, std::move(launch.item));
   }
-  group.launches.clear();
-  if (!blocksGroups_ || comms.empty()) return;
-  const auto lives = [this](const void* comm) {
+}
+
+void GpuDouble::connect(std::unique_lock<std::mutex>& lock, const void* comm,
+                        const std::string& way,
+                        const std::vector<std::unique_ptr<GpuWorld::Message>>& messages) {
+  if (!world_.options_.threads) return;
+  std::vector<const std::array<bool, 2>*> sides;
+  for (const auto& message : messages) {
+    auto& both = world_.connections_[{message->comm + way, message->from, message->to}];
+    both[message->isSend] = true;
+    sides.push_back(&both);
+  }
+  world_.changed_.notify_all();
+  const auto lives = [&] {
     return std::ranges::any_of(comms_, [=](const auto& one) { return one.first == comm; });
   };
-  if (!world_.runUntil(lock, [&] { return !std::ranges::all_of(comms, lives); }))
-    refuse("nobody aborts a group that blocks");
-  throw Error(moecclInternalError, "the double's group: its communicator has been aborted");
+  const auto met = [&] {
+    return std::ranges::all_of(sides, [](const auto* both) { return (*both)[0] && (*both)[1]; });
+  };
+  if (!world_.runUntil(lock, [&] { return met() || !lives(); }))
+    refuse("nobody ends the wait for a rank that never comes");
+  if (!lives())
+    throw Error(moecclInternalError, "the double's group: its communicator has been aborted");
 }
 
 bool GpuDouble::has(Native what) const {
@@ -600,10 +620,11 @@ bool GpuDouble::has(Native what) const {
 // One launch, in which ranks send each other what their outputs need. It writes when all is there,
 // as NCCL may do early, so the output is checked as written from the beginning.
 void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size_t count,
-                    moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) {
+                    moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream,
+                    const Patience&) {
   static constexpr const char* kNames[] = {"all-to-all", "all-gather", "reduce-scatter",
                                            "all-reduce"};
-  const Lock lock(world_.mutex_);
+  std::unique_lock lock(world_.mutex_);
   requireCurrent();
   const CommState& on = commOf(comm);
   const std::size_t bytes = count * sizeOf(datatype);
@@ -638,6 +659,7 @@ void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size
       item->messages.push_back(std::move(message));
     }
   }
+  connect(lock, comm, kNames[static_cast<int>(what)], item->messages);
   item->work = [=, rank = on.rank] {
     copyBytes(arrived->data() + place(rank), own, bytes);
     if (gathers) return copyBytes(to, arrived->data(), blocks * bytes);

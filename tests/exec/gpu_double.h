@@ -9,6 +9,8 @@
 //   - what a device is asked for while another is current;
 //   - what must not be done during a capture, and captures that leave a stream unjoined;
 //   - communicators that are destroyed while they have work, or freed while graphs use them;
+//   - ranks that wait for ever to be connected, as two are at their first message where ranks are
+//     threads;
 //   - aborts that wait for kernels of other communicators, which nobody ends;
 //   - groups that a thread leaves open;
 //   - kernels, copies and messages that touch what is not memory of their device, where a test has
@@ -18,6 +20,7 @@
 // layers, and gpu_ranks.h gives a device to every rank.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -167,6 +170,8 @@ class GpuWorld {
   std::vector<std::shared_ptr<GpuDouble>> devices_;
   std::deque<Stream> streams_;
   std::map<std::tuple<std::string, int, int>, Matching> matching_;
+  // By communicator and way, sender and receiver: which of the two have come.
+  std::map<std::tuple<std::string, int, int>, std::array<bool, 2>> connections_;
   std::vector<std::string> problems_, calls_;
   std::map<std::thread::id, Group> groups_;  // NCCL has one per thread
   std::uint64_t ids_ = 0;
@@ -195,9 +200,10 @@ class GpuDouble final : public Gpu {
               std::function<void()> work, Stream stream);
   // From now on launches of kernels and messages whose names begin so fail; "": none do.
   void breakKernels(const std::string& what);
-  // From now on the end of a group returns when one of its communicators is aborted, and fails: as
-  // where NCCL connects to a peer that is no more.
-  void blockGroups() { blocksGroups_ = true; }
+  // From now on memory of so many bytes and more is not to be had.
+  void limitMemory(std::size_t bytes) { limit_ = bytes; }
+  // "GPU double SXM" unless set.
+  void setModel(const std::string& model) { model_ = model; }
   // What the work of a kernel finds fault with.
   void fault(const std::string& text) {
     world_.problem("device " + std::to_string(number_) + ": " + text);
@@ -207,7 +213,7 @@ class GpuDouble final : public Gpu {
   void synchronize(Stream stream);
 
   std::string name() const override { return "NCCL double"; }
-  std::string model(int) override { return "GPU double"; }
+  std::string model(int) override { return model_; }
   int device() override { return current_; }
   void setDevice(int device) override { current_ = device; }
   std::byte* allocate(std::size_t bytes) override;
@@ -242,12 +248,13 @@ class GpuDouble final : public Gpu {
   int device(Comm comm) override;
   moecclResult_t asyncError(Comm comm, std::string* text) override;
   void groupStart() override;
-  void groupEnd() override;
+  void groupEnd(Comm comm, const Patience& patience) override;
   void send(const std::byte* from, std::size_t bytes, int peer, Comm comm, Stream stream) override;
   void recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stream stream) override;
   bool has(Native what) const override;
   void run(Native what, const std::byte* from, std::byte* to, std::size_t count,
-           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream) override;
+           moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream,
+           const Patience& patience) override;
 
  private:
   friend class GpuWorld;
@@ -286,6 +293,9 @@ class GpuDouble final : public Gpu {
   // NCCL waits for graphs.
   void awaitGraphs(std::unique_lock<std::mutex>& lock, const CommState& comm);
   bool hasKernels() const;
+  // Waits for ranks that have yet to be connected for these messages, until `comm` is aborted.
+  void connect(std::unique_lock<std::mutex>& lock, const void* comm, const std::string& way,
+               const std::vector<std::unique_ptr<GpuWorld::Message>>& messages);
   void addGraphs(const Graph& graph, int change);
 
   GpuWorld& world_;
@@ -308,7 +318,8 @@ class GpuDouble final : public Gpu {
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
   std::string brokenKernel_;
-  std::atomic<bool> blocksGroups_ = false;
+  std::string model_ = "GPU double SXM";
+  std::atomic<std::size_t> limit_ = static_cast<std::size_t>(-1);
   std::unique_ptr<Capture> capture_;
 };
 

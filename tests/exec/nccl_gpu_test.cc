@@ -176,7 +176,7 @@ TEST_F(NcclGpu, KnowsTheModelOfADevice) { EXPECT_EQ(gpu_->model(0), "NVIDIA A100
 TEST_F(NcclGpu, CallsFunctionsOfNccl) {
   const auto run = [&](Gpu& gpu, Gpu::Native what, std::size_t count, moecclDataType_t type,
                        moecclRedOp_t op) {
-    gpu.run(what, nullptr, nullptr, count, type, op, kPart, nullptr);
+    gpu.run(what, nullptr, nullptr, count, type, op, kPart, nullptr, -1);
   };
   EXPECT_TRUE(gpu_->has(Gpu::Native::allReduce));
   run(*gpu_, Gpu::Native::allReduce, 1, moecclFloat32, moecclProd);
@@ -192,6 +192,53 @@ TEST_F(NcclGpu, CallsFunctionsOfNccl) {
   EXPECT_EQ(double_.calls, (std::vector<std::string>{
                                "all-reduce 1 of type 7 by 1", "reduce-scatter 2 of type 9 by 0",
                                "all-gather 3 of type 1 by 0", "all-to-all 4 of type 1 by 0"}));
+}
+
+// As where NCCL_COMM_BLOCKING=0 makes all of them so: what a call asks for is done behind it.
+TEST_F(NcclGpu, WaitsForGroupsOfCommunicatorsThatDoNotBlock) {
+  NcclLibrary later = library();
+  later.ncclSend = [](const void*, std::size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+    return ncclInProgress;
+  };
+  later.ncclGroupEnd = [] {
+    nccl->state = ncclInProgress;
+    if (nccl->thread.joinable()) nccl->thread.join();
+    nccl->thread = std::thread([] {
+      std::this_thread::sleep_for(nccl->delay);
+      nccl->state = nccl->outcome;
+    });
+    return ncclInProgress;
+  };
+  later.ncclAllGather = [](const void*, void*, std::size_t, ncclDataType_t, ncclComm_t,
+                           cudaStream_t) { return nccl->state = ncclInProgress, ncclInProgress; };
+  const std::shared_ptr<Gpu> gpu = makeNcclGpu(later);
+  const auto send = [&](std::int64_t timeoutMs) {
+    gpu->groupStart();
+    gpu->send(nullptr, 8, 1, kPart, nullptr);
+    gpu->groupEnd(kPart, timeoutMs);
+  };
+  double_.delay = 30ms;
+  send(60000);
+  EXPECT_EQ(double_.state, ncclSuccess);
+  const auto expectError = [](const auto& call, moecclResult_t result, const std::string& text) {
+    try {
+      call();
+      FAIL() << "it went well";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.result(), result);
+      EXPECT_EQ(std::string(e.what()).substr(0, text.size()), text);
+    }
+  };
+  double_.outcome = ncclSystemError;
+  expectError([&] { send(-1); }, moecclSystemError, "ncclGroupEnd: no way");
+  double_.delay = 300ms;
+  expectError([&] { send(20); }, moecclTimeout, "ncclGroupEnd is not complete after 20 ms");
+  expectError(
+      [&] {
+        gpu->run(Gpu::Native::allGather, nullptr, nullptr, 1, moecclUint8, moecclSum, kPart,
+                 nullptr, 20);
+      },
+      moecclTimeout, "ncclAllGather is not complete after 20 ms");
 }
 
 TEST_F(NcclGpu, AbortsCommunicatorsTogether) {

@@ -382,12 +382,12 @@ struct Pair {
   void send(std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
     a->groupStart();
     a->send(from, bytes, 1, comm, stream);
-    a->groupEnd();
+    a->groupEnd(comm, -1);
   }
   void recv(std::byte* at, std::size_t bytes, Gpu::Comm comm, Gpu::Stream stream) {
     b->groupStart();
     b->recv(at, bytes, 0, comm, stream);
-    b->groupEnd();
+    b->groupEnd(comm, -1);
   }
 };
 
@@ -435,16 +435,16 @@ TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
   std::byte from[8] = {}, to[8] = {}, never[8] = {};
   gpus[1]->groupStart();
   gpus[1]->send(from, 8, 2, comms[1], nullptr);
-  gpus[1]->groupEnd();
+  gpus[1]->groupEnd(comms[1], -1);
   gpus[0]->abort({comms, 1});
   gpus[2]->groupStart();
   gpus[2]->recv(to, 8, 1, comms[2], nullptr);
-  gpus[2]->groupEnd();
+  gpus[2]->groupEnd(comms[2], -1);
   world.run();
   EXPECT_EQ(world.stuck(), "");
   gpus[2]->groupStart();
   gpus[2]->recv(never, 8, 0, comms[2], nullptr);
-  gpus[2]->groupEnd();
+  gpus[2]->groupEnd(comms[2], -1);
   world.run();
   EXPECT_NE(world.stuck().find("receive of 8 bytes from 0"), std::string::npos);
 }
@@ -480,6 +480,17 @@ TEST(GpuDouble, SeesWhatCapturesForbid) {
   pair.a->wait(other, fork);
   pair.a->endCapture(stream);
   EXPECT_NE(pair.world.problems().find("has not been joined"), std::string::npos);
+}
+
+TEST(GpuModels, AreJoinedByNvlinkOrNot) {
+  for (const char* model :
+       {"NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB", "NVIDIA H200",
+        "NVIDIA B200", "NVIDIA GB200", "NVIDIA GH200 480GB", "NVIDIA H20"})
+    EXPECT_TRUE(hasNvlink(model)) << model;
+  for (const char* model :
+       {"NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL",
+        "NVIDIA GeForce RTX 2080 Ti", "NVIDIA L40S", "Tesla T4", "NVIDIA A10", ""})
+    EXPECT_FALSE(hasNvlink(model)) << model;
 }
 
 }  // namespace

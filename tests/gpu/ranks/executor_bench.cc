@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/exec/nccl_run.h"
+#include "tests/gpu/measurement.h"
 #include "tests/gpu/ranks/rank.h"
 
 namespace moeccl::gpu {
@@ -96,7 +97,7 @@ class ByHand {
       gpu_->recv(problem_.to + problem_.offset(from, lane), problem_.bytes, from, comm, stream);
       gpu_->send(problem_.from + problem_.offset(to, lane), problem_.bytes, to, comm, stream);
     }
-    gpu_->groupEnd();
+    gpu_->groupEnd(comm, -1);
   }
 
   const Problem problem_;
@@ -157,6 +158,14 @@ void measure(Rank& rank, Problem problem) {
                   problem.ranks, problem.lanes, problem.bytes, median(theirs), median(ours),
                   median(ratios), least, most, median(theirHost), median(ourHost));
       std::fflush(stdout);
+      record({{"ranks", problem.ranks},
+              {"lanes", problem.lanes},
+              {"bytes", problem.bytes},
+              {"by_hand_us", median(theirs)},
+              {"executor_us", median(ours)},
+              {"ratio", median(ratios)},
+              {"by_hand_host_us", median(theirHost)},
+              {"executor_host_us", median(ourHost)}});
     }
   }
   rank.device().free(from);
