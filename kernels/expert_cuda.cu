@@ -4,11 +4,10 @@
 #include "kernels/activation_device.h"
 #include "kernels/blas_cuda.h"
 #include "kernels/expert.h"
+#include "kernels/float_formats.h"
 #include "kernels/launch_cuda.h"
 #include "kernels/permute_rows.h"
 #include "kernels/reduce.h"
-#include "kernels/reduce_ops.h"
-#include "src/text.h"
 
 namespace moeccl::cuda {
 namespace {
@@ -300,19 +299,9 @@ class Experts {
 template <typename Function>
 void withExperts(const ExpertShape& shape, std::span<const std::int64_t> begins, Blas& blas,
                  void* stream, Function function) {
-  switch (shape.datatype) {
-    case moecclFloat32:
-      return function(Experts<Unchanged<float>>(shape, begins, blas, stream));
-    case moecclFloat16:
-      return function(Experts<Float16>(shape, begins, blas, stream));
-    case moecclBfloat16:
-      return function(Experts<Bfloat16>(shape, begins, blas, stream));
-    default:
-      throw Error(moecclInvalidArgument,
-                  stringf("experts of datatype %d; on a GPU they are float32 (%d), float16 (%d) or "
-                          "bfloat16 (%d)",
-                          shape.datatype, moecclFloat32, moecclFloat16, moecclBfloat16));
-  }
+  withFloatFormat("experts", shape.datatype, [&]<typename Format>(Format) {
+    function(Experts<Format>(shape, begins, blas, stream));
+  });
 }
 
 }  // namespace

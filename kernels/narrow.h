@@ -1,11 +1,12 @@
-// Elements of 16 bits on a CPU: what is computed with them is computed in float32, and rounded
-// where it is stored.
+// Elements of 16 bits: what is computed with them is computed in float32, and rounded where it is
+// stored.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/small_float.h"
+#include "moeccl/moeccl.h"
 
 namespace moeccl {
 
@@ -60,5 +61,16 @@ template <typename Real>
 void addNarrowed(const Wide<Real>* from, std::int64_t count, Real* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = narrowed<Real>(widen(to[i]) + from[i]);
 }
+
+// The same on a stream of a GPU, whose addresses all are, for float32, float16 and bfloat16. They
+// throw Error.
+namespace cuda {
+
+void widen(moecclDataType_t datatype, const void* from, std::int64_t count, float* to,
+           void* stream);
+void addNarrowed(moecclDataType_t datatype, const float* from, std::int64_t count, void* to,
+                 void* stream);
+
+}  // namespace cuda
 
 }  // namespace moeccl

@@ -17,7 +17,7 @@ namespace moeccl {
 template <typename Real>
 struct Choices {
   const std::int32_t* experts;
-  const std::int64_t* slots;  // within the expert; -1: dropped
+  const std::int64_t* slots;  // within the expert; -1: dropped. Null, for lists alone: none is
   const Real* weights;
   std::int64_t tokens;
   std::int32_t choices;
@@ -55,13 +55,15 @@ void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
 
 // Where it is written how many choices each expert has, in blocks of `block` experts that begin
-// `distance` apart; nowhere where `counts` is null.
+// `distance` apart, and where that is added to [experts]; nowhere where they are null.
 struct ExpertCounts {
   std::int64_t* counts = nullptr;
   std::int64_t block = 1, distance = 1;
+  double* sums = nullptr;
 
   MOECCL_DEVICE void set(std::int64_t expert, std::int64_t count) const {
     if (counts != nullptr) counts[expert / block * distance + expert % block] = count;
+    if (sums != nullptr) sums[expert] += static_cast<double>(count);
   }
 };
 
@@ -103,8 +105,8 @@ void addListedBackward(const Choices<Wide<Real>>& choices, std::span<const std::
 
 // The same on a stream of a GPU, whose addresses all are, those in `choices` and `listed` too. Rows
 // may be of any datatype where they are only moved, tokenBytes each; where something is computed
-// they are float32, float16 or bfloat16, aligned to it, and sums are made in float32. All throw
-// Error.
+// they are float32, float16 or bfloat16, aligned to it, gradients of weights too, and sums are made
+// in float32. All throw Error.
 namespace cuda {
 
 void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
@@ -119,7 +121,7 @@ void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
                            std::int64_t expertStride, void* inputGradient, void* stream);
 void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
                            const void* rows, const void* outputGradient, std::int64_t embedding,
-                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           std::int64_t expertStride, void* rowGradients, void* weightGradients,
                            void* stream);
 
 // positions [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so
@@ -136,9 +138,16 @@ struct ListedRows {
   std::int64_t begin, count;
 };
 
+// As gatherListed, of several lists of choices, so many per token, at once.
+struct GatheredRows {
+  std::span<const std::int64_t> listed;
+  const void* input;
+  void* rows;
+};
+void gatherListed(std::int32_t choices, std::span<const GatheredRows> parts, std::size_t tokenBytes,
+                  void* stream);
+
 // What is added to a token is added in the order of its choices.
-void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
-                  const void* input, std::size_t tokenBytes, void* rows, void* stream);
 void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
                const void* rows, std::int64_t embedding, void* output, void* stream);
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
@@ -147,7 +156,7 @@ void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choic
 void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
                        std::span<const std::int64_t> listed, const void* rows,
                        const void* outputGradient, std::int64_t embedding, void* rowGradients,
-                       float* weightGradients, void* stream);
+                       void* weightGradients, void* stream);
 
 }  // namespace cuda
 }  // namespace moeccl

@@ -130,12 +130,14 @@ void listByExpert(const Choices<Real>& choices, std::int32_t experts, std::int64
   // Counts are kept two places late: so begins[e + 1] is first where expert e begins, and is then
   // moved, choice by choice, to where it ends.
   std::fill_n(begins, experts + 1, 0);
+  const auto isKept = [&](std::int64_t at) {
+    return choices.slots == nullptr ? choices.experts[at] >= 0 : choices.slots[at] >= 0;
+  };
   for (std::int64_t at = 0; at < count; ++at)
-    if (choices.slots[at] >= 0 && choices.experts[at] + 1 < experts)
-      ++begins[choices.experts[at] + 2];
+    if (isKept(at) && choices.experts[at] + 1 < experts) ++begins[choices.experts[at] + 2];
   std::partial_sum(begins, begins + experts + 1, begins);
   for (std::int64_t at = 0; at < count; ++at)
-    if (choices.slots[at] >= 0) listed[begins[choices.experts[at] + 1]++] = at;
+    if (isKept(at)) listed[begins[choices.experts[at] + 1]++] = at;
 }
 
 template <typename Real>

@@ -1,9 +1,8 @@
+#include "kernels/float_formats.h"
 #include "kernels/launch_cuda.h"
 #include "kernels/permute.h"
 #include "kernels/permute_rows.h"
-#include "kernels/reduce_ops.h"
 #include "kernels/warp_cuda.h"
-#include "src/text.h"
 
 namespace moeccl::cuda {
 namespace {
@@ -79,6 +78,45 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Lists of choices in the parameters of a kernel: all drivers take 4 KiB.
+constexpr std::size_t kListsAtOnce = 100;
+struct Lists {
+  std::int64_t begins[kListsAtOnce + 1];  // of their rows, in all of them
+  const std::int64_t* listed[kListsAtOnce];
+  const std::byte* inputs[kListsAtOnce];
+  std::byte* rows[kListsAtOnce];
+  std::int32_t count, choices;
+
+  // Which has the row; lists without rows have none.
+  __device__ std::int32_t listOf(std::int64_t row) const {
+    std::int32_t low = 0, high = count - 1;
+    while (low < high) {
+      const std::int32_t middle = (low + high) / 2;
+      if (begins[middle + 1] > row)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  }
+};
+static_assert(sizeof(RowShape) + sizeof(Lists) <= 4096);
+
+template <typename Access>
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+    gatherKernel(RowShape shape, const __grid_constant__ Lists lists) {
+  const std::int64_t blockRows = kThreads / shape.rowThreads;
+  const std::int64_t rowInBlock = threadIdx.x / shape.rowThreads;
+  const std::int64_t thread = threadIdx.x - rowInBlock * shape.rowThreads;
+  for (std::int64_t row = blockIdx.x * blockRows + rowInBlock; row < lists.begins[lists.count];
+       row += gridDim.x * blockRows) {
+    const std::int32_t list = lists.listOf(row);
+    const std::int64_t own = row - lists.begins[list];
+    copyRow<Access>(shape, lists.inputs[list], lists.listed[list][own] / lists.choices,
+                    lists.rows[list], own, thread);
+  }
+}
+
 // Bodies are structures, as extended lambdas would need a compiler flag of their own.
 template <typename Access>
 struct Scatter {
@@ -89,18 +127,6 @@ struct Scatter {
   std::byte* rows;
   __device__ void operator()(std::int64_t token, std::int64_t thread) const {
     scatterToken<Access>(shape, choices, input, expertStride, rows, token, thread);
-  }
-};
-
-template <typename Access>
-struct GatherListed {
-  RowShape shape;
-  const std::int64_t* listed;
-  std::int32_t choices;
-  const std::byte* input;
-  std::byte* rows;
-  __device__ void operator()(std::int64_t row, std::int64_t thread) const {
-    copyRow<Access>(shape, input, listed[row] / choices, rows, row, thread);
   }
 };
 
@@ -136,7 +162,7 @@ struct CombineBackward {
   const std::byte *rows, *outputGradient;
   std::int64_t expertStride;
   std::byte* rowGradients;
-  float* weightGradients;
+  typename Format::Bits* weightGradients;
   __device__ void operator()(std::int64_t at) const {
     choiceBackward<Format, Access>(Warp{}, shape, choices, rows, outputGradient, expertStride,
                                    rowGradients, weightGradients, at);
@@ -150,13 +176,13 @@ struct ListedBackward {
   const std::int64_t* listed;
   const std::byte *rows, *outputGradient;
   std::byte* rowGradients;
-  float* weightGradients;
+  typename Format::Bits* weightGradients;
   __device__ void operator()(std::int64_t row) const {
     const std::int64_t at = listed[row];
     const float gradient =
         weightedBackward<Format, Access>(Warp{}, shape, choices.weights[at], rows, row,
                                          outputGradient, at / choices.choices, rowGradients);
-    if (Warp::index() == 0) weightGradients[at] = gradient;
+    if (Warp::index() == 0) weightGradients[at] = Format::encode(gradient);
   }
 };
 
@@ -176,19 +202,7 @@ void withRows(moecclDataType_t datatype, std::int64_t embedding, Function functi
       return function(format, Vector<16>{}, rowShape(addresses, rowBytes));
     function(format, Vector<kElement>{}, rowShape(kElement, rowBytes));
   };
-  switch (datatype) {
-    case moecclFloat32:
-      return as(Unchanged<float>{});
-    case moecclFloat16:
-      return as(Float16{});
-    case moecclBfloat16:
-      return as(Bfloat16{});
-    default:
-      throw Error(moecclInvalidArgument,
-                  stringf("tokens of datatype %d; on a GPU they are float32 (%d), float16 (%d) or "
-                          "bfloat16 (%d)",
-                          datatype, moecclFloat32, moecclFloat16, moecclBfloat16));
-  }
+  withFloatFormat("tokens", datatype, as);
 }
 
 }  // namespace
@@ -239,24 +253,43 @@ void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
 
 void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
                            const void* rows, const void* outputGradient, std::int64_t embedding,
-                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           std::int64_t expertStride, void* rowGradients, void* weightGradients,
                            void* stream) {
   const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
     overWarps(choices.tokens * choices.choices, stream, "scattering gradients of tokens",
-              CombineBackward<Format, Access>{shape, choices, bytes(rows), bytes(outputGradient),
-                                              expertStride, bytes(rowGradients), weightGradients});
+              CombineBackward<Format, Access>{
+                  shape, choices, bytes(rows), bytes(outputGradient), expertStride,
+                  bytes(rowGradients), static_cast<typename Format::Bits*>(weightGradients)});
   };
   withRows(datatype, embedding, run, rows, outputGradient, rowGradients);
 }
 
-void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
-                  const void* input, std::size_t tokenBytes, void* rows, void* stream) {
-  const RowShape shape = rowShape(addressOf(input) | addressOf(rows), tokenBytes);
-  withWidth(shape.width, [&]<typename Access>(Access) {
-    overRows(
-        shape, std::ssize(listed), stream, "gathering tokens",
-        GatherListed<Access>{shape, listed.data(), choices.choices, bytes(input), bytes(rows)});
-  });
+void gatherListed(std::int32_t choices, std::span<const GatheredRows> parts, std::size_t tokenBytes,
+                  void* stream) {
+  std::uint64_t addresses = 0;
+  for (const GatheredRows& part : parts) addresses |= addressOf(part.input) | addressOf(part.rows);
+  const RowShape shape = rowShape(addresses, tokenBytes);
+  if (shape.vectors == 0) return;
+  while (!parts.empty()) {
+    Lists lists{};
+    lists.choices = choices;
+    for (; !parts.empty() && lists.count < static_cast<std::int32_t>(kListsAtOnce);
+         parts = parts.subspan(1)) {
+      const GatheredRows& part = parts.front();
+      if (part.listed.empty()) continue;
+      lists.listed[lists.count] = part.listed.data();
+      lists.inputs[lists.count] = bytes(part.input);
+      lists.rows[lists.count] = bytes(part.rows);
+      lists.begins[lists.count + 1] = lists.begins[lists.count] + std::ssize(part.listed);
+      ++lists.count;
+    }
+    const std::int64_t rows = lists.begins[lists.count];
+    if (rows == 0) return;
+    withWidth(shape.width, [&]<typename Access>(Access) {
+      launchKernel("gathering tokens", gatherKernel<Access>,
+                   gridOf((rows - 1) / shape.blockRows() + 1), kThreads, stream, shape, lists);
+    });
+  }
 }
 
 void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
@@ -284,12 +317,12 @@ void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choic
 void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
                        std::span<const std::int64_t> listed, const void* rows,
                        const void* outputGradient, std::int64_t embedding, void* rowGradients,
-                       float* weightGradients, void* stream) {
+                       void* weightGradients, void* stream) {
   const auto run = [&]<typename Format, typename Access>(Format, Access, const RowShape& shape) {
     overWarps(std::ssize(listed), stream, "gathering gradients of tokens",
               ListedBackward<Format, Access>{shape, choices, listed.data(), bytes(rows),
                                              bytes(outputGradient), bytes(rowGradients),
-                                             weightGradients});
+                                             static_cast<typename Format::Bits*>(weightGradients)});
   };
   withRows(datatype, embedding, run, rows, outputGradient, rowGradients);
 }

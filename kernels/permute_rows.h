@@ -214,14 +214,14 @@ template <typename Format, typename Access, typename Lanes>
 MOECCL_DEVICE void choiceBackward(const Lanes& lanes, const RowShape& shape,
                                   const Choices<float>& choices, const std::byte* rows,
                                   const std::byte* outputGradient, std::int64_t expertStride,
-                                  std::byte* rowGradients, float* weightGradients,
+                                  std::byte* rowGradients, typename Format::Bits* weightGradients,
                                   std::int64_t at) {
   const std::int64_t row = rowOf(choices, at, expertStride);
   float gradient = 0;
   if (row >= 0)
     gradient = weightedBackward<Format, Access>(lanes, shape, choices.weights[at], rows, row,
                                                 outputGradient, at / choices.choices, rowGradients);
-  if (lanes.index() == 0) weightGradients[at] = gradient;
+  if (lanes.index() == 0) weightGradients[at] = Format::encode(gradient);
 }
 
 template <typename Access>

@@ -37,11 +37,11 @@
  * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
  * On GPUs: a layer of a grid on GPUs (moeccl.h, 9) takes tokens, weights and gradients, the bias of
- *   a gate too, in memory of that GPU, float32 alone, and a cudaStream_t, NULL being the legacy
- *   default stream. A pass is enqueued and returns; memory and weights belong to it until the
- *   stream has come so far. Passes of a layer come one after another, whatever their streams.
- *   Forward waits in the middle of dropless layers and of PPMoE, which must know how many tokens
- *   each expert gets (no timeout ends that, only an abort of the grid and its communicator by
+ *   a gate too, in memory of that GPU, of any datatype but float64, and a cudaStream_t, NULL being
+ *   the legacy default stream. A pass is enqueued and returns; memory and weights belong to it
+ * until the stream has come so far. Passes of a layer come one after another, whatever their
+ * streams. Forward waits in the middle of dropless layers and of PPMoE, which must know how many
+ * tokens each expert gets (no timeout ends that, only an abort of the grid and its communicator by
  *   another thread); a Forward of more tokens than any before for a dropless layer's experts may
  *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
  *
@@ -140,9 +140,10 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  /* Of tokens and weights: moecclFloat32, Float64, Float16 or Bfloat16; on GPUs Float32. Those of
-   * 16 bits are computed with in float32, and rounded where they are stored: rows, results of
-   * experts, each token's sum (under PPMoE after each expert), and what is added to a gradient. */
+  /* Of tokens and weights: moecclFloat32, Float64 (not on GPUs), Float16 or Bfloat16. Those of 16
+   * bits are computed with in float32, and rounded where they are stored: rows, results of experts,
+   * each token's sum (under PPMoE after each expert), and what is added to a gradient; on GPUs also
+   * the hidden values of experts. */
   moecclDataType_t datatype;
   moecclSchedule_t schedule; /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                 PPMoE) overrides it */

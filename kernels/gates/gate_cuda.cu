@@ -1,10 +1,13 @@
 #include <algorithm>
 
 #include "kernels/capacity.h"
+#include "kernels/float_formats.h"
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/gates/logits_tile.h"
 #include "kernels/gates/passes.h"
 #include "kernels/launch_cuda.h"
+#include "kernels/narrow.h"
+#include "kernels/runtime_cuda.h"
 #include "kernels/warp_cuda.h"
 
 namespace moeccl::cuda {
@@ -17,6 +20,8 @@ constexpr std::int64_t kWarps = kThreads / Warp::kCount;
 constexpr std::int64_t kSharedBytes = std::int64_t{48} << 10;
 // Where memory of tokens is not shared: more blocks would only wait for the others.
 constexpr std::int64_t kMostBlocks = 256;
+// Tokens that are made float32 together.
+constexpr std::int64_t kStagedTokens = 1024;
 
 __device__ std::int64_t warpInGrid() {
   return std::int64_t{blockIdx.x} * kWarps + threadIdx.x / Warp::kCount;
@@ -30,9 +35,9 @@ unsigned threadGrid(std::int64_t threads) {
   return gridOf(static_cast<std::uint64_t>((threads + kThreads - 1) / kThreads));
 }
 
-template <typename Tile>
+template <typename Tile, typename Format>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
-    logitsKernel(const __grid_constant__ LogitsProblem problem) {
+    logitsKernel(const __grid_constant__ LogitsProblem<Format> problem) {
   __shared__ Tile tile;
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t token = std::int64_t{blockIdx.x} * Tile::kTokens;
@@ -170,48 +175,58 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
                              dGate, dNoise);
 }
 
+// staged: the inputs as they are multiplied.
+template <typename Format>
 __global__ void __launch_bounds__(kThreads)
-    jitterKernel(const __grid_constant__ LogitsProblem problem, float* jittered, float* cleared) {
+    stageKernel(const __grid_constant__ LogitsProblem<Format> problem, float* staged,
+                float* cleared) {
   const std::int64_t count = problem.tokens * problem.embedding;
   for (std::int64_t at = threadInGrid(); at < count; at += std::int64_t{gridDim.x} * kThreads) {
-    jittered[at] = problem.inputAt(at / problem.embedding, at % problem.embedding);
+    staged[at] = problem.inputAt(at / problem.embedding, at % problem.embedding);
     cleared[at] = 0;
   }
 }
 
-// dInput += dJittered times what the inputs were multiplied with.
+// dInput += dStaged times what the inputs were multiplied with.
+template <typename Format>
 __global__ void __launch_bounds__(kThreads)
-    jitterBackwardKernel(const __grid_constant__ LogitsProblem problem, const float* dJittered,
-                         float* dInput) {
-  LogitsProblem gradients = problem;
-  gradients.input = dJittered;
+    unstageKernel(const __grid_constant__ LogitsProblem<Format> problem, const float* dStaged,
+                  typename Format::Bits* dInput) {
   const std::int64_t count = problem.tokens * problem.embedding;
   for (std::int64_t at = threadInGrid(); at < count; at += std::int64_t{gridDim.x} * kThreads)
-    dInput[at] += gradients.inputAt(at / problem.embedding, at % problem.embedding);
+    dInput[at] = Format::encode(
+        Format::decode(dInput[at]) +
+        problem.jittered(dStaged[at], at / problem.embedding, at % problem.embedding));
 }
 
-LogitsProblem logitsProblem(const Config& config, const float* weights, const Part<float>& part,
-                            double* logits) {
-  return {part.input,
-          weights,
+bool jitters(const Config& config, const Part<void>& part) {
+  return part.draw && hasJitter(config);
+}
+
+template <typename Format>
+LogitsProblem<Format> logitsProblem(const Config& config, const void* weights,
+                                    const Part<void>& part, double* logits) {
+  using Bits = typename Format::Bits;
+  return {static_cast<const Bits*>(part.input),
+          static_cast<const Bits*>(weights),
           part.tokens,
           config.embedding,
           config.experts,
           logits,
           logitsPerToken(config),
-          part.draw && hasJitter(config) ? config.jitter : 0,
+          jitters(config, part) ? config.jitter : 0,
           part.firstToken,
           Random(part.draw.value_or(Draw{}))};
 }
 
-GatePass gatePass(const Config& config, const Parameters<float>& parameters,
-                  const Part<float>& part, const double* logits) {
+GatePass gatePass(const Config& config, const double* bias, const Part<void>& part,
+                  const double* logits) {
   return {config,
           tokenRows(config, part.firstToken, part.tokens),
           width(config),
           logitsPerToken(config),
           logits,
-          parameters.bias,
+          bias,
           part.draw.has_value(),
           Random(part.draw.value_or(Draw{}))};
 }
@@ -222,8 +237,9 @@ CapacityShape capacityShape(const Config& config) {
 
 }  // namespace
 
-Gate::Gate(const Config& config, std::int64_t tokens, std::int64_t groups)
-    : config_(config), tokens_(tokens) {
+Gate::Gate(const Config& config, moecclDataType_t datatype, std::int64_t tokens,
+           std::int64_t groups)
+    : config_(config), datatype_(datatype), tokens_(tokens) {
   const std::size_t placing = config.kind == Kind::expertChoice
                                   ? 0
                                   : assignSlotsWorkspace(capacityShape(config), tokens, groups);
@@ -240,7 +256,10 @@ Gate::Memory Gate::memory(std::byte* workspace) const {
   };
   Memory memory{};
   const std::int64_t perExpert = tokens_ * config_.experts;
-  const std::int64_t jittered = hasJitter(config_) ? tokens_ * config_.embedding : 0;
+  const bool noisy = config_.kind == Kind::noisy;
+  const std::int64_t staged =
+      isNarrow() || hasJitter(config_) ? std::min(tokens_, kStagedTokens) * config_.embedding : 0;
+  const std::int64_t matrix = isNarrow() ? config_.embedding * config_.experts : 0;
   const std::int64_t rows = mostTokenRows(config_, tokens_);
   withRule(config_.kind, [&]<typename Rule>(Rule) {
     const auto bytes = [&](bool differentiates) {
@@ -250,33 +269,39 @@ Gate::Memory Gate::memory(std::byte* workspace) const {
   });
   take(memory.rowSums, rows * 3 * config_.experts);
   take(memory.dGate, perExpert);
-  take(memory.dNoise, config_.kind == Kind::noisy ? perExpert : 0);
-  take(memory.jittered, jittered);
-  take(memory.dJittered, jittered);
+  take(memory.dNoise, noisy ? perExpert : 0);
+  take(memory.staged, staged);
+  take(memory.dStaged, staged);
+  for (float** const wide : {&memory.gate, &memory.gateSums}) take(*wide, matrix);
+  for (float** const wide : {&memory.noise, &memory.noiseSums}) take(*wide, noisy ? matrix : 0);
+  take(memory.dWeights, isNarrow() ? tokens_ * width(config_) : 0);
   memory.bytes = used;
   return memory;
 }
 
-void Gate::computeLogits(const Parameters<float>& parameters, const Part<float>& part,
-                         double* logits, void* stream) const {
+void Gate::computeLogits(const Parameters<void>& parameters, const Part<void>& part, double* logits,
+                         void* stream) const {
   if (part.tokens == 0) return;
-  const auto multiply = [&](const float* weights, double* to) {
-    const LogitsProblem problem = logitsProblem(config_, weights, part, to);
-    withLogitsTile(config_.experts, [&]<typename Tile>() {
-      const dim3 grid(gridOf((part.tokens - 1) / Tile::kTokens + 1),
-                      gridOf((config_.experts - 1) / Tile::kExperts + 1));
-      launchKernel("computing logits", logitsKernel<Tile>, grid, kThreads, stream, problem);
+  const auto multiply = [&](const void* weights, double* to) {
+    withFloatFormat("tokens", datatype_, [&]<typename Format>(Format) {
+      const auto problem = logitsProblem<Format>(config_, weights, part, to);
+      withLogitsTile(config_.experts, [&]<typename Tile>() {
+        const dim3 grid(gridOf((part.tokens - 1) / Tile::kTokens + 1),
+                        gridOf((config_.experts - 1) / Tile::kExperts + 1));
+        launchKernel("computing logits", logitsKernel<Tile, Format>, grid, kThreads, stream,
+                     problem);
+      });
     });
   };
   multiply(parameters.gate, logits);
   if (config_.kind == Kind::noisy) multiply(parameters.noise, logits + config_.experts);
 }
 
-void Gate::choose(const Parameters<float>& parameters, const Part<float>& part,
+void Gate::choose(const Parameters<void>& parameters, const Part<void>& part,
                   const Decisions<float>& decisions, double* sums, std::span<std::byte> workspace,
                   void* stream) const {
   if (part.tokens == 0) return;
-  const GatePass pass = gatePass(config_, parameters, part, decisions.logits);
+  const GatePass pass = gatePass(config_, parameters.bias, part, decisions.logits);
   const Memory all = memory(workspace.data());
   withRule(config_.kind, [&]<typename Rule>(Rule) {
     const BlockMemory blocks = BlockMemory::of<Rule>(config_, false, all.ofBlocks);
@@ -289,7 +314,7 @@ void Gate::choose(const Parameters<float>& parameters, const Part<float>& part,
                config_.experts, items, all.rowSums, sums);
 }
 
-void Gate::forward(const Parameters<float>& parameters, const Part<float>& part,
+void Gate::forward(const Parameters<void>& parameters, const Part<void>& part,
                    const Decisions<float>& decisions, double* sums, std::span<std::byte> workspace,
                    void* stream) const {
   computeLogits(parameters, part, decisions.logits, stream);
@@ -317,54 +342,100 @@ void Gate::loss(const double* sums, double scale, double* dSums, double* loss, v
   });
 }
 
-void Gate::backward(const Parameters<float>& parameters, const Part<float>& part,
-                    const double* logits, const std::int32_t* chosen, const float* dWeights,
-                    const double* dSums, const Gradients<float>& gradients, Blas& blas,
+void Gate::backward(const Parameters<void>& parameters, const Part<void>& part,
+                    const double* logits, const std::int32_t* chosen, const void* dWeights,
+                    const double* dSums, const Gradients<void>& gradients, Blas& blas,
                     std::span<std::byte> workspace, void* stream) const {
   if (part.tokens == 0) return;
-  const GatePass pass = gatePass(config_, parameters, part, logits);
+  const GatePass pass = gatePass(config_, parameters.bias, part, logits);
   const Memory all = memory(workspace.data());
+  const float* const wideWeights =
+      widened(dWeights, part.tokens * width(config_), all.dWeights, stream);
   withRule(config_.kind, [&]<typename Rule>(Rule) {
     const BlockMemory blocks = BlockMemory::of<Rule>(config_, true, all.ofBlocks);
     launchKernel("differentiating a gate", differentiateKernel<Rule>,
                  blocks.grid((part.tokens - 1) / blocks.warps + 1),
                  {blocks.warps * Warp::kCount, blocks.sharedBytes()}, stream, pass, blocks, chosen,
-                 dWeights, dSums, all.dGate, all.dNoise);
+                 wideWeights, dSums, all.dGate, all.dNoise);
   });
-  const LogitsProblem problem = logitsProblem(config_, parameters.gate, part, nullptr);
-  const bool jitter = problem.jitter > 0;
-  const unsigned grid = threadGrid(part.tokens * config_.embedding);
-  if (jitter)
-    launchKernel("making a gate's jitter", jitterKernel, grid, kThreads, stream, problem,
-                 all.jittered, all.dJittered);
-  const auto add = [&](const float* dLogits, const float* weights, float* wanted) {
-    if (wanted != nullptr)
+  const std::int64_t matrix = config_.embedding * config_.experts;
+  const bool noisy = config_.kind == Kind::noisy;
+  Matrix both[2] = {{all.dGate, widened(parameters.gate, matrix, all.gate, stream),
+                     summed(gradients.gate, matrix, all.gateSums, stream)}};
+  if (noisy)
+    both[1] = {all.dNoise, widened(parameters.noise, matrix, all.noise, stream),
+               summed(gradients.noise, matrix, all.noiseSums, stream)};
+  const std::span<const Matrix> matrices(both, noisy ? 2 : 1);
+  if (!isNarrow() && !jitters(config_, part)) {
+    multiplyBackward(matrices, static_cast<const float*>(part.input), part.tokens, 0,
+                     static_cast<float*>(gradients.input), blas, stream);
+    return;
+  }
+  withFloatFormat("tokens", datatype_, [&]<typename Format>(Format) {
+    using Bits = typename Format::Bits;
+    for (std::int64_t begin = 0; begin < part.tokens; begin += kStagedTokens) {
+      const std::int64_t count = std::min(kStagedTokens, part.tokens - begin);
+      const auto problem =
+          logitsProblem<Format>(config_, nullptr,
+                                {static_cast<const Bits*>(part.input) + begin * config_.embedding,
+                                 count, part.firstToken + begin, part.draw},
+                                nullptr);
+      const unsigned grid = threadGrid(count * config_.embedding);
+      launchKernel("staging tokens", stageKernel<Format>, grid, kThreads, stream, problem,
+                   all.staged, all.dStaged);
+      multiplyBackward(matrices, all.staged, count, begin, all.dStaged, blas, stream);
+      launchKernel("adding to gradients of tokens", unstageKernel<Format>, grid, kThreads, stream,
+                   problem, all.dStaged,
+                   static_cast<Bits*>(gradients.input) + begin * config_.embedding);
+    }
+  });
+  if (!isNarrow()) return;
+  const auto add = [&](const float* sums, void* wanted) {
+    if (wanted != nullptr) addNarrowed(datatype_, sums, matrix, wanted, stream);
+  };
+  add(all.gateSums, gradients.gate);
+  if (noisy) add(all.noiseSums, gradients.noise);
+}
+
+const float* Gate::widened(const void* from, std::int64_t count, float* room, void* stream) const {
+  if (!isNarrow()) return static_cast<const float*>(from);
+  widen(datatype_, from, count, room, stream);
+  return room;
+}
+
+float* Gate::summed(void* wanted, std::int64_t count, float* room, void* stream) const {
+  if (wanted == nullptr || !isNarrow()) return static_cast<float*>(wanted);
+  clear(room, static_cast<std::size_t>(count) * sizeof(float), stream);
+  return room;
+}
+
+void Gate::multiplyBackward(std::span<const Matrix> matrices, const float* input,
+                            std::int64_t tokens, std::int64_t first, float* dInput, Blas& blas,
+                            void* stream) const {
+  for (const Matrix& matrix : matrices) {
+    const float* const dLogits = matrix.dLogits + first * config_.experts;
+    if (matrix.sums != nullptr)
       blas.multiply(moecclFloat32,
                     {.transpose = Transpose::first,
                      .rows = config_.embedding,
                      .columns = config_.experts,
-                     .inner = part.tokens,
-                     .a = jitter ? all.jittered : part.input,
+                     .inner = tokens,
+                     .a = input,
                      .b = dLogits,
-                     .c = wanted,
+                     .c = matrix.sums,
                      .adds = true},
                     stream);
     blas.multiply(moecclFloat32,
                   {.transpose = Transpose::second,
-                   .rows = part.tokens,
+                   .rows = tokens,
                    .columns = config_.embedding,
                    .inner = config_.experts,
                    .a = dLogits,
-                   .b = weights,
-                   .c = jitter ? all.dJittered : gradients.input,
+                   .b = matrix.weights,
+                   .c = dInput,
                    .adds = true},
                   stream);
-  };
-  add(all.dGate, parameters.gate, gradients.gate);
-  if (config_.kind == Kind::noisy) add(all.dNoise, parameters.noise, gradients.noise);
-  if (!jitter) return;
-  launchKernel("differentiating jitter", jitterBackwardKernel, grid, kThreads, stream, problem,
-               all.dJittered, gradients.input);
+  }
 }
 
 }  // namespace moeccl::cuda

@@ -11,24 +11,27 @@
 
 namespace moeccl::cuda {
 
-// Every kind of gate, on float tokens. Calls put work on a stream and return; none allocates. They
-// may share a workspace where they share a stream. All throw Error.
+// Every kind of gate. Tokens, matrices, gradients of choices' weights and gradients that are added
+// to are float32, float16 or bfloat16 (`datatype`), and computed with in float32; weights are
+// float32. Calls put work on a stream and return; none allocates. They may share a workspace where
+// they share a stream. All throw Error.
 class Gate {
  public:
   // For parts of up to `tokens` tokens, in up to `groups` capacity groups. problem(config) must be
   // "".
-  Gate(const gates::Config& config, std::int64_t tokens, std::int64_t groups);
+  Gate(const gates::Config& config, moecclDataType_t datatype, std::int64_t tokens,
+       std::int64_t groups);
 
   // Bytes of memory that begin at a multiple of 256.
   std::size_t workspaceBytes() const { return workspaceBytes_; }
 
   // forward is the first two, one after the other.
-  void computeLogits(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+  void computeLogits(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
                      double* logits, void* stream) const;
-  void choose(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+  void choose(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
               const gates::Decisions<float>& decisions, double* sums,
               std::span<std::byte> workspace, void* stream) const;
-  void forward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+  void forward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
                const gates::Decisions<float>& decisions, double* sums,
                std::span<std::byte> workspace, void* stream) const;
 
@@ -39,9 +42,9 @@ class Gate {
   // *loss is set where it is not null.
   void loss(const double* sums, double scale, double* dSums, double* loss, void* stream) const;
 
-  void backward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
-                const double* logits, const std::int32_t* chosen, const float* dWeights,
-                const double* dSums, const gates::Gradients<float>& gradients, Blas& blas,
+  void backward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
+                const double* logits, const std::int32_t* chosen, const void* dWeights,
+                const double* dSums, const gates::Gradients<void>& gradients, Blas& blas,
                 std::span<std::byte> workspace, void* stream) const;
 
  private:
@@ -49,13 +52,31 @@ class Gate {
   struct Memory {
     double* rowSums;
     std::byte* ofBlocks;
-    float *dGate, *dNoise;        // [tokens][experts]
-    float *jittered, *dJittered;  // [tokens][embedding], with jitter alone
+    float *dGate, *dNoise;    // [tokens][experts]
+    float *staged, *dStaged;  // [some tokens][embedding], with jitter or narrow elements alone
+    // Of narrow elements alone, in float32: [embedding][experts] each, and [tokens][width].
+    float *gate, *noise, *gateSums, *noiseSums, *dWeights;
     std::size_t bytes;
   };
+  // A matrix that tokens are multiplied with, backward.
+  struct Matrix {
+    const float* dLogits;  // [tokens][experts]
+    const float* weights;  // [embedding][experts]
+    float* sums;           // the gradients of the weights are added to them; null: not wanted
+  };
+
+  bool isNarrow() const { return datatype_ != moecclFloat32; }
   Memory memory(std::byte* workspace) const;
+  // In float32: themselves, or in `room`.
+  const float* widened(const void* from, std::int64_t count, float* room, void* stream) const;
+  // Where what is wanted is added up: itself, or zeroes in `room`.
+  float* summed(void* wanted, std::int64_t count, float* room, void* stream) const;
+  // Of `tokens` tokens, for which the gradients of logits lie from `first` on. Adds to dInput.
+  void multiplyBackward(std::span<const Matrix> matrices, const float* input, std::int64_t tokens,
+                        std::int64_t first, float* dInput, Blas& blas, void* stream) const;
 
   gates::Config config_;
+  moecclDataType_t datatype_;
   std::int64_t tokens_;
   std::size_t workspaceBytes_;
 };

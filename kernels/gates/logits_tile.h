@@ -10,9 +10,11 @@
 
 namespace moeccl::gates {
 
+// Format: of tokens and gate, which are decoded to float32.
+template <typename Format>
 struct LogitsProblem {
-  const float* input;  // [tokens][embedding]
-  const float* gate;   // [embedding][experts]
+  const typename Format::Bits* input;  // [tokens][embedding]
+  const typename Format::Bits* gate;   // [embedding][experts]
   std::int64_t tokens, embedding, experts;
   double* logits;  // [tokens][perToken], of which the first `experts` are set
   std::int64_t perToken;
@@ -22,7 +24,13 @@ struct LogitsProblem {
   Random random;
 
   MOECCL_DEVICE float inputAt(std::int64_t token, std::int64_t m) const {
-    const float value = input[token * embedding + m];
+    return jittered(Format::decode(input[token * embedding + m]), token, m);
+  }
+  MOECCL_DEVICE float weightAt(std::int64_t m, std::int64_t expert) const {
+    return Format::decode(gate[m * experts + expert]);
+  }
+  // A value in place of the input's.
+  MOECCL_DEVICE float jittered(float value, std::int64_t token, std::int64_t m) const {
     if (!(jitter > 0)) return value;
     const double uniform = random.fourUniform(firstToken + token, m / 4)[m % 4];
     return static_cast<float>(value * jitterFactor(jitter, uniform));
@@ -62,7 +70,8 @@ struct LogitsTile {
   };
 
   // Zeroes behind the ends add nothing.
-  MOECCL_DEVICE static Fetched fetch(const LogitsProblem& problem, std::int64_t firstToken,
+  template <typename Format>
+  MOECCL_DEVICE static Fetched fetch(const LogitsProblem<Format>& problem, std::int64_t firstToken,
                                      std::int64_t firstExpert, std::int64_t begin, int thread) {
     Fetched fetched;
     const std::int64_t token = firstToken + thread / kNeighbours, m = begin + thread % kNeighbours;
@@ -76,7 +85,7 @@ struct LogitsTile {
     for (int d = 0; d < kDepth / kDepthAtOnce; ++d) {
       const std::int64_t at = row + d * kDepthAtOnce;
       const bool inside = at < problem.embedding && expert < problem.experts;
-      fetched.weights[d] = inside ? problem.gate[at * problem.experts + expert] : 0;
+      fetched.weights[d] = inside ? problem.weightAt(at, expert) : 0;
     }
     return fetched;
   }
@@ -110,7 +119,8 @@ struct LogitsTile {
         sums.values[t][e] += static_cast<double>(chains[t][e]);
   }
 
-  MOECCL_DEVICE static void store(const LogitsProblem& problem, std::int64_t firstToken,
+  template <typename Format>
+  MOECCL_DEVICE static void store(const LogitsProblem<Format>& problem, std::int64_t firstToken,
                                   std::int64_t firstExpert, int thread, const Sums& sums) {
     const int column = thread % kColumns, row = thread / kColumns;
     for (int t = 0; t < kThreadTokens; ++t)

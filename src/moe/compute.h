@@ -19,6 +19,14 @@ namespace moeccl {
 
 class Router;
 
+// Rows that are gathered of a part of a router's list, as Router::gather does.
+struct Gathering {
+  Router* router;
+  std::int64_t begin, count;
+  const void* input;
+  void* rows;
+};
+
 // Rows of some of the caller's experts, from `first` on: those of expert first + i are begins[i] to
 // begins[i + 1].
 struct ExpertRows {
@@ -79,6 +87,8 @@ class Compute : public Mover {
   // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not
   // outlive this.
   virtual std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) = 0;
+  // Several at once, of its routers.
+  virtual void gather(std::span<const Gathering> parts, moecclStream_t stream) = 0;
 
  private:
   const LayerShape shape_;

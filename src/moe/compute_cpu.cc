@@ -140,6 +140,10 @@ class CpuCompute final : public Compute {
   std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
     return std::make_unique<CpuRouter<Real>>(shape(), tokens, keeps);
   }
+  void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
+    for (const Gathering& part : parts)
+      part.router->gather({part.begin, part.count}, part.input, part.rows, stream);
+  }
 
  private:
   static std::int64_t workspaceOf(const LayerShape& shape) {

@@ -1,17 +1,18 @@
 #include "src/moe/compute_cuda.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "kernels/blas_cuda.h"
 #include "kernels/copy.h"
 #include "kernels/expert.h"
 #include "kernels/gates/gate_cuda.h"
+#include "kernels/permute.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
 #include "src/error.h"
 #include "src/moe/router_cuda.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -68,7 +69,7 @@ class CudaCompute final : public Compute {
  public:
   explicit CudaCompute(const LayerShape& shape)
       : Compute(shape),
-        lossGate_(shape.gate, 1, 1),
+        lossGate_(shape.gate, shape.datatype, 1, 1),
         blasWorkspace_(allocate(kBlasBytes)),
         blas_({static_cast<std::byte*>(blasWorkspace_.get()), kBlasBytes}) {}
 
@@ -191,6 +192,14 @@ class CudaCompute final : public Compute {
   std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
     return std::make_unique<CudaRouter>(*this, gateMemory_, tokens, keeps);
   }
+  void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
+    gathered_.clear();
+    for (const Gathering& part : parts)
+      gathered_.push_back(
+          {static_cast<const CudaRouter*>(part.router)->indices({part.begin, part.count}),
+           part.input, part.rows});
+    cuda::gatherListed(shape().choices, gathered_, bytesOf(shape().embedding), stream);
+  }
 
  private:
   static std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
@@ -226,15 +235,18 @@ class CudaCompute final : public Compute {
   std::size_t rowBytes_ = 0;
   std::vector<BlockCopy> copies_;        // of the launch at hand
   std::vector<const std::byte*> terms_;  // of the sum at hand
+  std::vector<cuda::GatheredRows> gathered_;
 };
 
 }  // namespace
 
 std::unique_ptr<Compute> cudaCompute(const LayerShape& shape) {
-  if (shape.datatype != moecclFloat32)
-    throw Error(moecclInvalidArgument,
-                "config.datatype is " + std::to_string(static_cast<int>(shape.datatype)) +
-                    "; on GPUs it must be moecclFloat32 (" + std::to_string(moecclFloat32) + ")");
+  if (shape.datatype == moecclFloat64)
+    throw Error(
+        moecclInvalidArgument,
+        stringf("config.datatype is %d; on GPUs it must be moecclFloat32 (%d), moecclFloat16 "
+                "(%d) or moecclBfloat16 (%d)",
+                shape.datatype, moecclFloat32, moecclFloat16, moecclBfloat16));
   return std::make_unique<CudaCompute>(shape);
 }
 

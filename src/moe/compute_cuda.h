@@ -1,5 +1,5 @@
 // The layer's computation on a GPU: the current device of the thread that makes it, which has to be
-// current in every call. float32 alone.
+// current in every call.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace moeccl {
 
-// Throws Error: InvalidArgument for another datatype, UnhandledCudaError, InvalidUsage when built
-// without CUDA.
+// Throws Error: InvalidArgument for float64, UnhandledCudaError, InvalidUsage when built without
+// CUDA.
 std::unique_ptr<Compute> cudaCompute(const LayerShape& shape);
 
 // Makes a device the thread's current one; returns which was. Throws Error.

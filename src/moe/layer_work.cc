@@ -169,13 +169,16 @@ void LayerWork::permuteBatches(const Step& step) {
       router.scatter(tokens, stride(rows), compute_.at(step.writes[0], places), step.stream);
     });
   std::int64_t at = 0;
+  gatherings_.clear();
   for (int ep = 0; ep < groups_.ep.ranks; ++ep)
     each([&](Router& router, const std::int64_t* begins, const void* tokens, int) {
       const std::int64_t* const run = begins + ep * shape_.localExperts;
-      const Router::Listed part{run[0], run[shape_.localExperts] - run[0]};
-      router.gather(part, tokens, compute_.at(step.writes[0], at * shape_.embedding), step.stream);
-      at += part.count;
+      const std::int64_t count = run[shape_.localExperts] - run[0];
+      gatherings_.push_back(
+          {&router, run[0], count, tokens, compute_.at(step.writes[0], at * shape_.embedding)});
+      at += count;
     });
+  compute_.gather(gatherings_, step.stream);
 }
 
 void LayerWork::combine(const Step& step) {

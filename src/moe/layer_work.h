@@ -80,6 +80,7 @@ class LayerWork : public schedules::Work {
   std::vector<std::unique_ptr<Router>> routers_;  // by ESP rank, or by chunk
   bool ofBatches_;                                // by ESP rank
   std::vector<const std::int64_t*> begins_;       // by router, as its list says
+  std::vector<Gathering> gatherings_;             // at hand
   BatchSums sums_, otherSums_;                    // the others are not looked at
   std::vector<std::int64_t> keptBegins_;
   LayerWeights weights_;

@@ -1,7 +1,9 @@
 #include "src/moe/router_cuda.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "kernels/narrow.h"
 #include "src/moe/schedule_list.h"
 
 namespace moeccl {
@@ -12,8 +14,8 @@ Memory room(Compute& compute, std::initializer_list<std::int64_t> sizes) {
   return compute.allocate(static_cast<std::size_t>(elementCount(sizes)) * sizeof(T));
 }
 
-gates::Parameters<float> parametersOf(const GateWeights& gate) {
-  return {static_cast<const float*>(gate.gate), static_cast<const float*>(gate.noise), gate.bias};
+gates::Parameters<void> parametersOf(const GateWeights& gate) {
+  return {gate.gate, gate.noise, gate.bias};
 }
 
 }  // namespace
@@ -27,14 +29,16 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
       memory_(memory),
       shape_(compute.shape()),
       keeps_(keeps),
-      gate_(shape_.gate, tokens, shape_.groups) {
+      gate_(shape_.gate, shape_.datatype, tokens, shape_.groups) {
   memory.reserve(gate_.workspaceBytes());
   logits_ = room<double>(compute, {keeps ? tokens : std::min(tokens, shape_.partTokens),
                                    gates::logitsPerToken(shape_.gate)});
   chosen_ = room<std::int32_t>(compute, {tokens, shape_.choices});
   weights_ = room<float>(compute, {tokens, shape_.choices});
-  slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
-  used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
+  if (!shape_.dropless) {
+    slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+    used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
+  }
   // What goes by lists; others have places instead.
   if (shape_.dropless || needsOf(shape_.schedule).expertsInMp) {
     memory.reserve(cuda::listByExpertWorkspace(tokens * shape_.choices, shape_.experts));
@@ -44,7 +48,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
     hostBegins_ = compute.allocateForHost(beginsBytes());
   }
   if (!keeps) return;
-  input_ = room<float>(compute, {tokens, shape_.embedding});
+  input_ = compute.elements(elementCount({tokens, shape_.embedding}));
 }
 
 void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
@@ -71,9 +75,10 @@ void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::
 void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
                             std::int64_t groups, double* sums, moecclStream_t stream) {
   begin(0, std::nullopt);
-  if (count > 0) {  // elements are as wide as numbers of experts
-    compute_.copy(chosen_.get(), experts, count * shape_.choices, stream);
-    compute_.copy(weights_.get(), weights, count * shape_.choices, stream);
+  if (count > 0) {
+    const std::int64_t elements = sizeof *experts / shape_.elementBytes;  // of a number
+    compute_.copy(chosen_.get(), experts, count * shape_.choices * elements, stream);
+    cuda::widen(shape_.datatype, weights, count * shape_.choices, in<float>(weights_), stream);
   }
   tokens_ = count;
   place(groups, sums, stream);
@@ -93,8 +98,7 @@ void CudaRouter::begin(std::int64_t firstToken, const std::optional<gates::Draw>
 void CudaRouter::gateMore(const GateWeights& gate, const void* input, std::int64_t count,
                           double* sums, moecclStream_t stream) {
   const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
-  gate_.forward(parametersOf(gate),
-                {static_cast<const float*>(input), count, firstToken_ + tokens_, draw_},
+  gate_.forward(parametersOf(gate), {input, count, firstToken_ + tokens_, draw_},
                 {in<double>(logits_) + (keeps_ ? tokens_ * perToken : 0),
                  in<std::int32_t>(chosen_) + tokens_ * shape_.choices,
                  in<float>(weights_) + tokens_ * shape_.choices},
@@ -107,6 +111,10 @@ void CudaRouter::gateMore(const GateWeights& gate, const void* input, std::int64
 
 void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream) {
   groups_ = groups;
+  if (shape_.dropless) {
+    kept_ = sums + shape_.experts;
+    return;
+  }
   gate_.place(tokens_, groups_, in<std::int32_t>(chosen_), in<float>(weights_),
               in<std::int64_t>(used_), in<std::int64_t>(slots_), sums, memory_.workspace(), stream);
 }
@@ -133,8 +141,7 @@ void CudaRouter::combineBackward(const void* rows, const void* outputGradient,
                                  std::int64_t expertStride, void* rowGradients,
                                  void* weightGradients, moecclStream_t stream) {
   cuda::combineTokensBackward(shape_.datatype, choices(), rows, outputGradient, shape_.embedding,
-                              expertStride, rowGradients, static_cast<float*>(weightGradients),
-                              stream);
+                              expertStride, rowGradients, weightGradients, stream);
   clearUnusedPlaces(expertStride, rowGradients, stream);
 }
 
@@ -147,24 +154,25 @@ void CudaRouter::scatterBackward(const void* rowGradients, std::int64_t expertSt
 void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradients,
                               const double* sumGradients, const GateGradients& gradients,
                               void* inputGradient, moecclStream_t stream) {
-  gate_.backward(parametersOf(gate), {in<float>(input_), tokens_, firstToken_, draw_},
-                 in<double>(logits_), in<std::int32_t>(chosen_),
-                 static_cast<const float*>(weightGradients), sumGradients,
-                 {static_cast<float*>(gradients.gate), static_cast<float*>(gradients.noise),
-                  static_cast<float*>(inputGradient)},
-                 memory_.blas(), memory_.workspace(), stream);
+  gate_.backward(parametersOf(gate), {input_.get(), tokens_, firstToken_, draw_},
+                 in<double>(logits_), in<std::int32_t>(chosen_), weightGradients, sumGradients,
+                 {gradients.gate, gradients.noise, inputGradient}, memory_.blas(),
+                 memory_.workspace(), stream);
 }
 
 const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {
+  ExpertCounts all = counts;
+  all.sums = std::exchange(kept_, nullptr);
   cuda::listByExpert(choices(), shape_.experts, in<std::int64_t>(begins_),
-                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), counts,
+                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), all,
                      memory_.workspace(), stream);
   compute_.toHostLater(hostBegins_.get(), begins_.get(), beginsBytes(), stream);
   return in<std::int64_t>(hostBegins_);
 }
 
 void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStream_t stream) {
-  cuda::gatherListed(choices(), indices(listed), input, tokenBytes(), rows, stream);
+  const cuda::GatheredRows all{indices(listed), input, rows};
+  cuda::gatherListed(shape_.choices, {&all, 1}, tokenBytes(), stream);
 }
 
 void CudaRouter::add(Listed listed, const void* rows, void* output, moecclStream_t stream) {
@@ -175,8 +183,7 @@ void CudaRouter::add(Listed listed, const void* rows, void* output, moecclStream
 void CudaRouter::addBackward(Listed listed, const void* rows, const void* outputGradient,
                              void* rowGradients, void* weightGradients, moecclStream_t stream) {
   cuda::addListedBackward(shape_.datatype, choices(), indices(listed), rows, outputGradient,
-                          shape_.embedding, rowGradients, static_cast<float*>(weightGradients),
-                          stream);
+                          shape_.embedding, rowGradients, weightGradients, stream);
 }
 
 void CudaRouter::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,

@@ -1,4 +1,4 @@
-// The router on a GPU, for float32.
+// The router on a GPU, for float32, float16 or bfloat16.
 #pragma once
 
 #include <span>
@@ -60,6 +60,10 @@ class CudaRouter final : public Router {
   void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
                       moecclStream_t stream) override;
 
+  std::span<const std::int64_t> indices(Listed listed) const {
+    return {in<std::int64_t>(listed_) + listed.begin, static_cast<std::size_t>(listed.count)};
+  }
+
  private:
   // Before the tokens from firstToken on are gated.
   void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
@@ -67,7 +71,7 @@ class CudaRouter final : public Router {
   void gateMore(const GateWeights& gate, const void* input, std::int64_t count, double* sums,
                 moecclStream_t stream);
   // Gives places in `groups` capacity groups to what has been gated, and adds those given to
-  // `sums`.
+  // `sums`. Dropless, choices have no places: list() counts them.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
   void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
   void clearSums(double* first, std::int64_t rows, const BatchSums& sums, moecclStream_t stream);
@@ -78,9 +82,6 @@ class CudaRouter final : public Router {
   Choices<float> choices() const {
     return {in<std::int32_t>(chosen_), in<std::int64_t>(slots_), in<float>(weights_), tokens_,
             shape_.choices};
-  }
-  std::span<const std::int64_t> indices(Listed listed) const {
-    return {in<std::int64_t>(listed_) + listed.begin, static_cast<std::size_t>(listed.count)};
   }
   cuda::ListedRows rowsOf(Listed listed) const {
     return {in<std::int64_t>(positions_), listed.begin, listed.count};
@@ -99,6 +100,7 @@ class CudaRouter final : public Router {
   const cuda::Gate gate_;
   std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
   std::optional<gates::Draw> draw_;
+  double* kept_ = nullptr;  // where list() adds what it counts
   // On the GPU:
   Memory logits_;                       // [tokens][logitsPerToken], or of one part if not kept
   Memory chosen_, weights_, slots_;     // [tokens][choices]

@@ -117,17 +117,22 @@ void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
   const auto needed = static_cast<std::size_t>(bytes);
   if (needed <= room) return;
   const bool dropless = executor_.buffers()[buffer].late && executor_.keptRoom() == 0;
+  const auto textOf = [&](const std::string& why) {
+    const std::int64_t embedding = sizes_.at(Dim::embedding);
+    return "there is no memory for " + std::to_string(bytes / embedding / mover_.elementBytes()) +
+           " rows of " + std::to_string(embedding) +
+           " elements, which experts of this rank are given or their tokens need; the layer is "
+           "dropless, so a hot expert is given all that choose it" +
+           why;
+  };
   try {
     mover_.grow(memoryOf(buffer), room, needed);
   } catch (const std::bad_alloc&) {
     if (!dropless) throw;
-    const std::int64_t embedding = sizes_.at(Dim::embedding);
-    throw Error(moecclSystemError,
-                "there is no memory for " +
-                    std::to_string(bytes / embedding / mover_.elementBytes()) + " rows of " +
-                    std::to_string(embedding) +
-                    " elements, which experts of this rank are given or their tokens need; the "
-                    "layer is dropless, so a hot expert is given all that choose it");
+    throw Error(moecclSystemError, textOf(""));
+  } catch (const Error& e) {  // a GPU's
+    if (!dropless) throw;
+    throw Error(e.result(), textOf(std::string(": ") + e.what()));
   }
 }
 

@@ -11,20 +11,23 @@
 
 namespace moeccl::test {
 
-class Device {
+class DeviceMemory {
  public:
-  virtual ~Device() = default;
+  virtual ~DeviceMemory() = default;
 
   virtual unsigned char* allocate(std::size_t bytes) = 0;
   virtual void free(unsigned char* memory) noexcept = 0;
   // Both have copied everything when they return.
   virtual void put(unsigned char* to, const void* from, std::size_t bytes) = 0;
   virtual void get(void* to, const unsigned char* from, std::size_t bytes) = 0;
-
-  virtual moecclStream_t newStream() = 0;
-  virtual void deleteStream(moecclStream_t stream) noexcept = 0;
   // Waits until the stream's work is complete.
   virtual void synchronize(moecclStream_t stream) = 0;
+};
+
+class Device : public DeviceMemory {
+ public:
+  virtual moecclStream_t newStream() = 0;
+  virtual void deleteStream(moecclStream_t stream) noexcept = 0;
 
   // What `work` enqueues on the stream takes there.
   virtual double milliseconds(moecclStream_t stream, const std::function<void()>& work) = 0;

@@ -10,6 +10,7 @@
 #include "kernels/copy.h"
 #include "kernels/expert.h"
 #include "kernels/gates/gate_cuda.h"
+#include "kernels/narrow.h"
 #include "kernels/permute.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
@@ -44,12 +45,35 @@ void requireRoom(std::span<std::byte> workspace, std::size_t bytes) {
     throw Error(moecclInternalError, "the double misses room in a workspace");
 }
 
-const float* floats(const void* at) { return static_cast<const float*>(at); }
-float* floats(void* at) { return static_cast<float*>(at); }
+// Calls function(Real{}) for elements of the datatype.
+template <typename Function>
+void withReal(moecclDataType_t datatype, Function function) {
+  if (datatype == moecclFloat32)
+    function(float{});
+  else if (datatype == moecclFloat16)
+    function(NarrowFloat16{});
+  else if (datatype == moecclBfloat16)
+    function(NarrowBfloat16{});
+  else
+    throw Error(moecclInternalError, "the double has no kernels for this datatype");
+}
 
-void requireFloats(moecclDataType_t datatype) {
-  if (datatype != moecclFloat32)
-    throw Error(moecclInternalError, "the double has kernels for float32 alone");
+template <typename Real>
+const Real* as(const void* at) {
+  return static_cast<const Real*>(at);
+}
+template <typename Real>
+Real* as(void* at) {
+  return static_cast<Real*>(at);
+}
+
+// `count` elements.
+GpuWorld::Range readsOf(moecclDataType_t datatype, const void* at, std::int64_t count) {
+  return reads(static_cast<const std::byte*>(at),
+               count * static_cast<std::int64_t>(sizeOf(datatype)));
+}
+GpuWorld::Range writesOf(moecclDataType_t datatype, void* at, std::int64_t count) {
+  return writes(static_cast<std::byte*>(at), count * static_cast<std::int64_t>(sizeOf(datatype)));
 }
 
 Ranges readsOf(const Choices<float>& choices) {
@@ -72,15 +96,14 @@ GpuWorld::Range placesOf(const Choices<float>& choices, std::int64_t expertStrid
           static_cast<std::size_t>(behind - first) * rowBytes, write};
 }
 
-// The choices of the rows, by their index in [tokens][choices].
-std::vector<std::int64_t> inOrderOfPositions(const Choices<float>& choices,
-                                             const ListedRows& listed) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(listed.count));
-  for (std::int64_t at = 0; at < choices.tokens * choices.choices; ++at) {
+// The row of each choice [tokens][choices], -1: none of these.
+std::vector<std::int64_t> rowsOfChoices(const Choices<float>& choices, const ListedRows& listed) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(choices.tokens * choices.choices), -1);
+  for (std::size_t at = 0; at < rows.size(); ++at) {
     const std::int64_t row = listed.positions[at] - listed.begin;
-    if (row >= 0 && row < listed.count) order[row] = at;
+    if (row >= 0 && row < listed.count) rows[at] = row;
   }
-  return order;
+  return rows;
 }
 
 }  // namespace
@@ -163,11 +186,11 @@ Blas::~Blas() = default;
 namespace {
 
 // What of a stack is expert e's.
-template <typename Part, typename Stack>
+template <typename Part, typename Real, typename Stack>
 Part partOf(const ExpertShape& shape, const Stack& all, std::int64_t e) {
   const std::int64_t matrix = shape.embedding * shape.hidden;
   const auto of = [&](auto* stacked, std::int64_t size) {
-    return stacked == nullptr ? nullptr : floats(stacked) + e * size;
+    return stacked == nullptr ? nullptr : as<Real>(stacked) + e * size;
   };
   return {of(all.w1, matrix), of(all.b1, shape.hidden), of(all.w2, matrix),
           of(all.b2, shape.embedding)};
@@ -175,13 +198,15 @@ Part partOf(const ExpertShape& shape, const Stack& all, std::int64_t e) {
 
 Ranges readsOf(const ExpertShape& shape, const StackedWeights& all) {
   const std::int64_t matrix = shape.experts * shape.embedding * shape.hidden;
-  return {reads(floats(all.w1), matrix), reads(floats(all.b1), shape.experts * shape.hidden),
-          reads(floats(all.w2), matrix), reads(floats(all.b2), shape.experts * shape.embedding)};
+  const moecclDataType_t type = shape.datatype;
+  return {readsOf(type, all.w1, matrix), readsOf(type, all.b1, shape.experts * shape.hidden),
+          readsOf(type, all.w2, matrix), readsOf(type, all.b2, shape.experts * shape.embedding)};
 }
 Ranges writesOf(const ExpertShape& shape, const StackedGradients& all) {
   const std::int64_t matrix = shape.experts * shape.embedding * shape.hidden;
-  return {writes(floats(all.w1), matrix), writes(floats(all.b1), shape.experts * shape.hidden),
-          writes(floats(all.w2), matrix), writes(floats(all.b2), shape.experts * shape.embedding)};
+  const moecclDataType_t type = shape.datatype;
+  return {writesOf(type, all.w1, matrix), writesOf(type, all.b1, shape.experts * shape.hidden),
+          writesOf(type, all.w2, matrix), writesOf(type, all.b2, shape.experts * shape.embedding)};
 }
 
 void requireBegins(const ExpertShape& shape, std::span<const std::int64_t> begins) {
@@ -189,10 +214,18 @@ void requireBegins(const ExpertShape& shape, std::span<const std::int64_t> begin
     throw Error(moecclInternalError, "the double is given other begins than experts");
 }
 
+// What the CPU's experts need.
+template <typename Real>
+std::vector<float> roomOf(const ExpertShape& shape) {
+  return std::vector<float>(static_cast<std::size_t>(
+      kIsNarrow<Real> ? narrowExpertWorkspace(shape.embedding, shape.hidden)
+                      : moeccl::expertBackwardWorkspace(shape.hidden)));
+}
+
 }  // namespace
 
 std::size_t expertWorkspace(const ExpertShape& shape, std::int64_t rows) {
-  return static_cast<std::size_t>(rows * shape.hidden) * sizeof(float);
+  return static_cast<std::size_t>(rows * shape.hidden) * sizeOf(shape.datatype);
 }
 std::size_t expertBackwardWorkspace(const ExpertShape& shape, std::int64_t rows) {
   return 2 * expertWorkspace(shape, rows);
@@ -201,80 +234,98 @@ std::size_t expertBackwardWorkspace(const ExpertShape& shape, std::int64_t rows)
 void expertForward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
                    std::span<const std::int64_t> begins, Blas&, std::span<std::byte> workspace,
                    void* output, void* stream) {
-  requireFloats(shape.datatype);
   requireBegins(shape, begins);
   requireRoom(workspace, expertWorkspace(shape, begins.back()));
   const std::vector<std::int64_t> rows(begins.begin(), begins.end());
   const std::int64_t first = rows.front() * shape.embedding;
   const std::int64_t count = (rows.back() - rows.front()) * shape.embedding;
-  myGpu().kernel(
-      "experts",
-      [=] {
-        return readsOf(shape, weights) + Ranges{reads(floats(input) + first, count),
-                                                writes(floats(output) + first, count),
-                                                writes(workspace.data(), std::ssize(workspace))};
-      },
-      [=] {
-        std::vector<float> room(static_cast<std::size_t>(moeccl::expertWorkspace(shape.hidden)));
-        for (std::int64_t e = 0; e < shape.experts; ++e) {
-          const std::int64_t at = rows[e] * shape.embedding;
-          moeccl::expertForward<float>(
-              shape.activation, partOf<ExpertWeights<float>>(shape, weights, e), shape.embedding,
-              shape.hidden, floats(input) + at, rows[e + 1] - rows[e], room, floats(output) + at);
-        }
-        spoil(workspace);
-      },
-      stream);
+  withReal(shape.datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "experts",
+        [=] {
+          return readsOf(shape, weights) + Ranges{reads(as<Real>(input) + first, count),
+                                                  writes(as<Real>(output) + first, count),
+                                                  writes(workspace.data(), std::ssize(workspace))};
+        },
+        [=] {
+          std::vector<float> room = roomOf<Real>(shape);
+          for (std::int64_t e = 0; e < shape.experts; ++e) {
+            const std::int64_t at = rows[e] * shape.embedding;
+            moeccl::expertForward<Real>(shape.activation,
+                                        partOf<ExpertWeights<Real>, Real>(shape, weights, e),
+                                        shape.embedding, shape.hidden, as<Real>(input) + at,
+                                        rows[e + 1] - rows[e], room, as<Real>(output) + at);
+          }
+          spoil(workspace);
+        },
+        stream);
+  });
 }
 
 void expertBackward(const ExpertShape& shape, const StackedWeights& weights, const void* input,
                     const void* outputGradient, std::span<const std::int64_t> begins, Blas&,
                     std::span<std::byte> workspace, const StackedGradients& gradients,
                     void* inputGradient, void* stream) {
-  requireFloats(shape.datatype);
   requireBegins(shape, begins);
   requireRoom(workspace, expertBackwardWorkspace(shape, begins.back()));
   const std::vector<std::int64_t> rows(begins.begin(), begins.end());
   const std::int64_t first = rows.front() * shape.embedding;
   const std::int64_t count = (rows.back() - rows.front()) * shape.embedding;
-  myGpu().kernel(
-      "experts backward",
-      [=] {
-        return readsOf(shape, weights) + writesOf(shape, gradients) +
-               Ranges{reads(floats(input) + first, count),
-                      reads(floats(outputGradient) + first, count),
-                      writes(floats(inputGradient) + first, count),
-                      writes(workspace.data(), std::ssize(workspace))};
-      },
-      [=] {
-        std::vector<float> room(
-            static_cast<std::size_t>(moeccl::expertBackwardWorkspace(shape.hidden)));
-        for (std::int64_t e = 0; e < shape.experts; ++e) {
-          const std::int64_t at = rows[e] * shape.embedding;
-          moeccl::expertBackward<float>(
-              shape.activation, partOf<ExpertWeights<float>>(shape, weights, e), shape.embedding,
-              shape.hidden, floats(input) + at, floats(outputGradient) + at, rows[e + 1] - rows[e],
-              room, partOf<ExpertGradients<float>>(shape, gradients, e),
-              floats(inputGradient) + at);
-        }
-        spoil(workspace);
-      },
-      stream);
+  withReal(shape.datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "experts backward",
+        [=] {
+          return readsOf(shape, weights) + writesOf(shape, gradients) +
+                 Ranges{reads(as<Real>(input) + first, count),
+                        reads(as<Real>(outputGradient) + first, count),
+                        writes(as<Real>(inputGradient) + first, count),
+                        writes(workspace.data(), std::ssize(workspace))};
+        },
+        [=] {
+          std::vector<float> room = roomOf<Real>(shape);
+          for (std::int64_t e = 0; e < shape.experts; ++e) {
+            const std::int64_t at = rows[e] * shape.embedding;
+            moeccl::expertBackward<Real>(shape.activation,
+                                         partOf<ExpertWeights<Real>, Real>(shape, weights, e),
+                                         shape.embedding, shape.hidden, as<Real>(input) + at,
+                                         as<Real>(outputGradient) + at, rows[e + 1] - rows[e], room,
+                                         partOf<ExpertGradients<Real>, Real>(shape, gradients, e),
+                                         as<Real>(inputGradient) + at);
+          }
+          spoil(workspace);
+        },
+        stream);
+  });
+}
+
+// ---- kernels/narrow.h ----
+
+void widen(moecclDataType_t datatype, const void* from, std::int64_t count, float* to,
+           void* stream) {
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "widening elements",
+        [=] {
+          return Ranges{reads(as<Real>(from), count), writes(to, count)};
+        },
+        [=] { moeccl::widen(as<Real>(from), count, to); }, stream);
+  });
 }
 
 // ---- kernels/permute.h ----
 
 void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,
                    std::int64_t expertStride, void* rows, void* stream) {
-  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+  const auto bytes = static_cast<std::int64_t>(tokenBytes);
   myGpu().kernel(
       "scattering tokens",
       [=] {
-        return readsOf(choices) + Ranges{reads(floats(input), choices.tokens * width),
+        return readsOf(choices) + Ranges{reads(as<std::byte>(input), choices.tokens * bytes),
                                          placesOf(choices, expertStride, rows, tokenBytes, true)};
       },
       [=] {
-        moeccl::scatterTokens<float>(choices, floats(input), width, expertStride, floats(rows));
+        moeccl::scatterTokens<NarrowBfloat16>(choices, as<NarrowBfloat16>(input), bytes / 2,
+                                              expertStride, as<NarrowBfloat16>(rows));
       },
       stream);
 }
@@ -282,7 +333,7 @@ void scatterTokens(const Choices<float>& choices, const void* input, std::size_t
 void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t experts,
                  std::int64_t groupSlots, std::size_t tokenBytes, std::int64_t expertStride,
                  void* rows, void* stream) {
-  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+  const auto bytes = static_cast<std::int64_t>(tokenBytes);
   myGpu().kernel(
       "clearing places",
       [=] {
@@ -290,76 +341,79 @@ void clearUnused(const std::int64_t* used, std::int64_t groups, std::int32_t exp
         for (std::int64_t group = 0; group < groups; ++group)
           for (std::int64_t e = 0; e < experts; ++e) {
             const std::int64_t taken = used[group * experts + e];
-            ranges.push_back(
-                writes(floats(rows) + (e * expertStride + group * groupSlots + taken) * width,
-                       (groupSlots - taken) * width));
+            ranges.push_back(writes(
+                as<std::byte>(rows) + (e * expertStride + group * groupSlots + taken) * bytes,
+                (groupSlots - taken) * bytes));
           }
         return ranges;
       },
       [=] {
-        moeccl::clearUnused<float>(used, groups, experts, groupSlots, width, expertStride,
-                                   floats(rows));
+        moeccl::clearUnused<NarrowBfloat16>(used, groups, experts, groupSlots, bytes / 2,
+                                            expertStride, as<NarrowBfloat16>(rows));
       },
       stream);
 }
 
 void combineTokens(moecclDataType_t datatype, const Choices<float>& choices, const void* rows,
                    std::int64_t embedding, std::int64_t expertStride, void* output, void* stream) {
-  requireFloats(datatype);
-  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
-  myGpu().kernel(
-      "combining tokens",
-      [=] {
-        return readsOf(choices) + Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
-                                         writes(floats(output), choices.tokens * embedding)};
-      },
-      [=] {
-        moeccl::combineTokens<float>(choices, floats(rows), embedding, expertStride,
-                                     floats(output));
-      },
-      stream);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeOf(datatype);
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "combining tokens",
+        [=] {
+          return readsOf(choices) + Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
+                                           writes(as<Real>(output), choices.tokens * embedding)};
+        },
+        [=] {
+          moeccl::combineTokens<Real>(choices, as<Real>(rows), embedding, expertStride,
+                                      as<Real>(output));
+        },
+        stream);
+  });
 }
 
 void scatterTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
                            const void* rowGradients, std::int64_t embedding,
                            std::int64_t expertStride, void* inputGradient, void* stream) {
-  requireFloats(datatype);
-  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
-  myGpu().kernel(
-      "gathering gradients of tokens",
-      [=] {
-        return readsOf(choices) +
-               Ranges{placesOf(choices, expertStride, rowGradients, rowBytes, false),
-                      writes(floats(inputGradient), choices.tokens * embedding)};
-      },
-      [=] {
-        moeccl::scatterTokensBackward<float>(choices, floats(rowGradients), embedding, expertStride,
-                                             floats(inputGradient));
-      },
-      stream);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeOf(datatype);
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "gathering gradients of tokens",
+        [=] {
+          return readsOf(choices) +
+                 Ranges{placesOf(choices, expertStride, rowGradients, rowBytes, false),
+                        writes(as<Real>(inputGradient), choices.tokens * embedding)};
+        },
+        [=] {
+          moeccl::scatterTokensBackward<Real>(choices, as<Real>(rowGradients), embedding,
+                                              expertStride, as<Real>(inputGradient));
+        },
+        stream);
+  });
 }
 
 void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choices,
                            const void* rows, const void* outputGradient, std::int64_t embedding,
-                           std::int64_t expertStride, void* rowGradients, float* weightGradients,
+                           std::int64_t expertStride, void* rowGradients, void* weightGradients,
                            void* stream) {
-  requireFloats(datatype);
-  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeof(float);
-  myGpu().kernel(
-      "scattering gradients of tokens",
-      [=] {
-        return readsOf(choices) +
-               Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
-                      reads(floats(outputGradient), choices.tokens * embedding),
-                      placesOf(choices, expertStride, rowGradients, rowBytes, true),
-                      writes(weightGradients, choices.tokens * choices.choices)};
-      },
-      [=] {
-        moeccl::combineTokensBackward<float>(choices, floats(rows), floats(outputGradient),
-                                             embedding, expertStride, floats(rowGradients),
-                                             weightGradients);
-      },
-      stream);
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * sizeOf(datatype);
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "scattering gradients of tokens",
+        [=] {
+          return readsOf(choices) +
+                 Ranges{placesOf(choices, expertStride, rows, rowBytes, false),
+                        reads(as<Real>(outputGradient), choices.tokens * embedding),
+                        placesOf(choices, expertStride, rowGradients, rowBytes, true),
+                        writes(as<Real>(weightGradients), choices.tokens * choices.choices)};
+        },
+        [=] {
+          moeccl::combineTokensBackward<Real>(choices, as<Real>(rows), as<Real>(outputGradient),
+                                              embedding, expertStride, as<Real>(rowGradients),
+                                              as<Real>(weightGradients));
+        },
+        stream);
+  });
 }
 
 std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
@@ -381,6 +435,7 @@ void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int6
           for (std::int64_t e = 0; e < experts; e += counts.block)
             ranges.push_back(writes(counts.counts + e / counts.block * counts.distance,
                                     std::min<std::int64_t>(counts.block, experts - e)));
+        ranges.push_back(writes(counts.sums, experts));
         return ranges;
       },
       [=] {
@@ -393,85 +448,131 @@ void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int6
       stream);
 }
 
-void gatherListed(const Choices<float>& choices, std::span<const std::int64_t> listed,
-                  const void* input, std::size_t tokenBytes, void* rows, void* stream) {
-  const auto width = static_cast<std::int64_t>(tokenBytes / sizeof(float));
+void gatherListed(std::int32_t choices, std::span<const GatheredRows> parts, std::size_t tokenBytes,
+                  void* stream) {
+  const auto bytes = static_cast<std::int64_t>(tokenBytes);
+  const std::vector<GatheredRows> all(parts.begin(), parts.end());
+  if (std::ranges::all_of(all, [](const GatheredRows& part) { return part.listed.empty(); }))
+    return;
   myGpu().kernel(
       "gathering tokens",
       [=] {
-        return Ranges{reads(listed.data(), std::ssize(listed)),
-                      reads(floats(input), choices.tokens * width),
-                      writes(floats(rows), std::ssize(listed) * width)};
+        Ranges ranges;
+        for (const GatheredRows& part : all) {
+          ranges.push_back(reads(part.listed.data(), std::ssize(part.listed)));
+          ranges.push_back(writes(as<std::byte>(part.rows), std::ssize(part.listed) * bytes));
+          for (const std::int64_t at : part.listed)
+            ranges.push_back(reads(as<std::byte>(part.input) + at / choices * bytes, bytes));
+        }
+        return ranges;
       },
-      [=] { moeccl::gatherListed<float>(choices, listed, floats(input), width, floats(rows)); },
+      [=] {
+        const Choices<float> width{nullptr, nullptr, nullptr, 0, choices};
+        for (const GatheredRows& part : all)
+          moeccl::gatherListed<NarrowBfloat16>(width, part.listed, as<NarrowBfloat16>(part.input),
+                                               bytes / 2, as<NarrowBfloat16>(part.rows));
+      },
       stream);
 }
 
+namespace {
+
+void addByToken(const char* what, moecclDataType_t datatype, const Choices<float>& choices,
+                const ListedRows& listed, bool weighted, const void* rows, std::int64_t embedding,
+                void* output, void* stream) {
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        what,
+        [=] {
+          return readsOf(choices) +
+                 Ranges{reads(listed.positions, choices.tokens * choices.choices),
+                        reads(as<Real>(rows), listed.count * embedding),
+                        writes(as<Real>(output), choices.tokens * embedding)};
+        },
+        [=] {
+          moeccl::addByToken<Real>(choices, rowsOfChoices(choices, listed).data(), weighted,
+                                   as<Real>(rows), embedding, as<Real>(output));
+        },
+        stream);
+  });
+}
+
+}  // namespace
+
 void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
                const void* rows, std::int64_t embedding, void* output, void* stream) {
-  requireFloats(datatype);
-  myGpu().kernel(
-      "adding to tokens",
-      [=] {
-        return readsOf(choices) + Ranges{reads(listed.positions, choices.tokens * choices.choices),
-                                         reads(floats(rows), listed.count * embedding),
-                                         writes(floats(output), choices.tokens * embedding)};
-      },
-      [=] {
-        moeccl::addListed<float>(choices, inOrderOfPositions(choices, listed), floats(rows),
-                                 embedding, floats(output));
-      },
-      stream);
+  addByToken("adding to tokens", datatype, choices, listed, true, rows, embedding, output, stream);
 }
 
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
                           const ListedRows& listed, const void* rowGradients,
                           std::int64_t embedding, void* inputGradient, void* stream) {
-  requireFloats(datatype);
-  myGpu().kernel(
-      "adding to gradients of tokens",
-      [=] {
-        return Ranges{reads(listed.positions, choices.tokens * choices.choices),
-                      reads(floats(rowGradients), listed.count * embedding),
-                      writes(floats(inputGradient), choices.tokens * embedding)};
-      },
-      [=] {
-        moeccl::gatherListedBackward<float>(choices, inOrderOfPositions(choices, listed),
-                                            floats(rowGradients), embedding, floats(inputGradient));
-      },
-      stream);
+  addByToken("adding to gradients of tokens", datatype, choices, listed, false, rowGradients,
+             embedding, inputGradient, stream);
 }
 
 void addListedBackward(moecclDataType_t datatype, const Choices<float>& choices,
                        std::span<const std::int64_t> listed, const void* rows,
                        const void* outputGradient, std::int64_t embedding, void* rowGradients,
-                       float* weightGradients, void* stream) {
-  requireFloats(datatype);
-  myGpu().kernel(
-      "gathering gradients of tokens",
-      [=] {
-        return readsOf(choices) +
-               Ranges{reads(listed.data(), std::ssize(listed)),
-                      reads(floats(rows), std::ssize(listed) * embedding),
-                      reads(floats(outputGradient), choices.tokens * embedding),
-                      writes(floats(rowGradients), std::ssize(listed) * embedding),
-                      writes(weightGradients, choices.tokens * choices.choices)};
-      },
-      [=] {
-        moeccl::addListedBackward<float>(choices, listed, floats(rows), floats(outputGradient),
-                                         embedding, floats(rowGradients), weightGradients);
-      },
-      stream);
+                       void* weightGradients, void* stream) {
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "gathering gradients of tokens",
+        [=] {
+          return Ranges{reads(listed.data(), std::ssize(listed)),
+                        reads(as<Real>(rows), std::ssize(listed) * embedding),
+                        reads(as<Real>(outputGradient), choices.tokens * embedding),
+                        writes(as<Real>(rowGradients), std::ssize(listed) * embedding),
+                        writes(as<Real>(weightGradients), choices.tokens * choices.choices)};
+        },
+        [=] {
+          moeccl::addListedBackward<Real>(choices, listed, as<Real>(rows), as<Real>(outputGradient),
+                                          embedding, as<Real>(rowGradients),
+                                          as<Real>(weightGradients));
+        },
+        stream);
+  });
 }
 
 // ---- kernels/gates/gate_cuda.h ----
 
-Gate::Gate(const gates::Config& config, std::int64_t tokens, std::int64_t groups)
+namespace {
+
+// What gates compute with, in float32; null stays null.
+template <typename Real>
+std::vector<float> wide(const void* from, std::int64_t count) {
+  std::vector<float> values(from == nullptr ? 0 : static_cast<std::size_t>(count));
+  if (from != nullptr) moeccl::widen(as<Real>(from), count, values.data());
+  return values;
+}
+float* orNull(std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+// A gate's matrices and tokens of some type.
+template <typename Real>
+struct WideGate {
+  WideGate(const gates::Config& config, const gates::Parameters<void>& given,
+           const gates::Part<void>& tokens)
+      : gate(wide<Real>(given.gate, config.embedding * config.experts)),
+        noise(wide<Real>(given.noise, config.embedding * config.experts)),
+        input(wide<Real>(tokens.input, tokens.tokens * config.embedding)),
+        parameters{gate.data(), orNull(noise), given.bias},
+        part{input.data(), tokens.tokens, tokens.firstToken, tokens.draw} {}
+
+  std::vector<float> gate, noise, input;
+  gates::Parameters<float> parameters;
+  gates::Part<float> part;
+};
+
+}  // namespace
+
+Gate::Gate(const gates::Config& config, moecclDataType_t datatype, std::int64_t tokens,
+           std::int64_t groups)
     : config_(config),
+      datatype_(datatype),
       tokens_(tokens),
       workspaceBytes_(static_cast<std::size_t>(64 + tokens + groups * config.experts) * 8) {}
 
-void Gate::forward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
+void Gate::forward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
                    const gates::Decisions<float>& decisions, double* sums,
                    std::span<std::byte> workspace, void* stream) const {
   if (part.tokens == 0) return;
@@ -479,24 +580,27 @@ void Gate::forward(const gates::Parameters<float>& parameters, const gates::Part
   requireRoom(workspace, workspaceBytes_);
   const std::int64_t matrix = config_.embedding * config_.experts;
   const std::int64_t width = gates::width(config_) * part.tokens;
-  myGpu().kernel(
-      "choosing experts",
-      [=, config = config_] {
-        return Ranges{reads(parameters.gate, matrix),
-                      reads(parameters.noise, matrix),
-                      reads(parameters.bias, config.experts),
-                      reads(part.input, part.tokens * config.embedding),
-                      writes(decisions.logits, part.tokens * gates::logitsPerToken(config)),
-                      writes(decisions.chosen, width),
-                      writes(decisions.weights, width),
-                      writes(sums, gates::sumsSize(config)),
-                      writes(workspace.data(), std::ssize(workspace))};
-      },
-      [=, config = config_] {
-        gates::Gate<float>(config).forward(parameters, part, decisions, sums);
-        spoil(workspace);
-      },
-      stream);
+  withReal(datatype_, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "choosing experts",
+        [=, config = config_] {
+          return Ranges{reads(as<Real>(parameters.gate), matrix),
+                        reads(as<Real>(parameters.noise), matrix),
+                        reads(parameters.bias, config.experts),
+                        reads(as<Real>(part.input), part.tokens * config.embedding),
+                        writes(decisions.logits, part.tokens * gates::logitsPerToken(config)),
+                        writes(decisions.chosen, width),
+                        writes(decisions.weights, width),
+                        writes(sums, gates::sumsSize(config)),
+                        writes(workspace.data(), std::ssize(workspace))};
+        },
+        [=, config = config_] {
+          const WideGate<Real> all(config, parameters, part);
+          gates::Gate<float>(config).forward(all.parameters, all.part, decisions, sums);
+          spoil(workspace);
+        },
+        stream);
+  });
 }
 
 void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, float* weights,
@@ -536,36 +640,50 @@ void Gate::loss(const double* sums, double scale, double* dSums, double* loss, v
       stream);
 }
 
-void Gate::backward(const gates::Parameters<float>& parameters, const gates::Part<float>& part,
-                    const double* logits, const std::int32_t* chosen, const float* dWeights,
-                    const double* dSums, const gates::Gradients<float>& gradients, Blas&,
+void Gate::backward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
+                    const double* logits, const std::int32_t* chosen, const void* dWeights,
+                    const double* dSums, const gates::Gradients<void>& gradients, Blas&,
                     std::span<std::byte> workspace, void* stream) const {
   if (part.tokens == 0) return;
   requireRoom(workspace, workspaceBytes_);
   const std::int64_t matrix = config_.embedding * config_.experts;
   const std::int64_t width = gates::width(config_) * part.tokens;
-  myGpu().kernel(
-      "differentiating a gate",
-      [=, config = config_] {
-        return Ranges{reads(parameters.gate, matrix),
-                      reads(parameters.noise, matrix),
-                      reads(parameters.bias, config.experts),
-                      reads(part.input, part.tokens * config.embedding),
-                      reads(logits, part.tokens * gates::logitsPerToken(config)),
-                      reads(chosen, width),
-                      reads(dWeights, width),
-                      reads(dSums, gates::sumsSize(config)),
-                      writes(gradients.gate, matrix),
-                      writes(gradients.noise, matrix),
-                      writes(gradients.input, part.tokens * config.embedding),
-                      writes(workspace.data(), std::ssize(workspace))};
-      },
-      [=, config = config_] {
-        gates::Gate<float>(config).backward(parameters, part, logits, chosen, dWeights, dSums,
-                                            gradients);
-        spoil(workspace);
-      },
-      stream);
+  const std::int64_t input = config_.embedding * part.tokens;
+  withReal(datatype_, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "differentiating a gate",
+        [=, config = config_] {
+          return Ranges{reads(as<Real>(parameters.gate), matrix),
+                        reads(as<Real>(parameters.noise), matrix),
+                        reads(parameters.bias, config.experts),
+                        reads(as<Real>(part.input), input),
+                        reads(logits, part.tokens * gates::logitsPerToken(config)),
+                        reads(chosen, width),
+                        reads(as<Real>(dWeights), width),
+                        reads(dSums, gates::sumsSize(config)),
+                        writes(as<Real>(gradients.gate), matrix),
+                        writes(as<Real>(gradients.noise), matrix),
+                        writes(as<Real>(gradients.input), input),
+                        writes(workspace.data(), std::ssize(workspace))};
+        },
+        [=, config = config_] {
+          const WideGate<Real> all(config, parameters, part);
+          std::vector<float> gate = wide<Real>(gradients.gate, matrix);
+          std::vector<float> noise = wide<Real>(gradients.noise, matrix);
+          std::vector<float> tokens = wide<Real>(gradients.input, input);
+          gates::Gate<float>(config).backward(all.parameters, all.part, logits, chosen,
+                                              wide<Real>(dWeights, width).data(), dSums,
+                                              {orNull(gate), orNull(noise), tokens.data()});
+          const auto store = [](const std::vector<float>& values, void* to) {
+            if (!values.empty()) moeccl::narrow(values.data(), std::ssize(values), as<Real>(to));
+          };
+          store(gate, gradients.gate);
+          store(noise, gradients.noise);
+          store(tokens, gradients.input);
+          spoil(workspace);
+        },
+        stream);
+  });
 }
 
 }  // namespace moeccl::cuda

@@ -1,4 +1,5 @@
 #include "kernels/gates/gate_cuda.h"
+#include "kernels/reduce_ops.h"
 #include "tests/gpu/check.h"
 #include "tests/kernels/gates_plain.h"
 
@@ -10,17 +11,46 @@ using gates::Config;
 
 constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
 
-std::vector<float> floats(const std::vector<double>& values) {
-  return {values.begin(), values.end()};
+template <typename Format>
+std::vector<typename Format::Bits> encoded(const std::vector<double>& values) {
+  std::vector<typename Format::Bits> bits;
+  for (double value : values) bits.push_back(Format::encode(static_cast<float>(value)));
+  return bits;
+}
+
+template <typename Format>
+std::vector<float> decoded(const std::vector<typename Format::Bits>& bits) {
+  std::vector<float> values;
+  for (auto element : bits) values.push_back(Format::decode(element));
+  return values;
+}
+
+template <typename Format>
+constexpr moecclDataType_t kTypeOf = moecclFloat32;
+template <>
+constexpr moecclDataType_t kTypeOf<Float16> = moecclFloat16;
+template <>
+constexpr moecclDataType_t kTypeOf<Bfloat16> = moecclBfloat16;
+
+// The batch, of numbers that the format has.
+template <typename Format>
+Batch storable(Batch batch) {
+  for (std::vector<double>* all : {&batch.gate, &batch.noise, &batch.input}) {
+    const std::vector<float> values = decoded<Format>(encoded<Format>(*all));
+    all->assign(values.begin(), values.end());
+  }
+  return batch;
 }
 
 // As gates::Pass, on the GPU.
+template <typename Format>
 struct DevicePass {
+  using Bits = typename Format::Bits;
   const Config& config;
   std::int64_t groups;
   moeccl::cuda::Gate gate;
   Device<std::byte> workspace;
-  Device<float> weights, noise, input;
+  Device<Bits> weights, noise, input;
   Device<double> bias, logits, sums, dSums, loss;
   Device<std::int32_t> chosen;
   Device<float> choiceWeights;
@@ -29,11 +59,11 @@ struct DevicePass {
   DevicePass(const Batch& batch, std::int64_t groups)
       : config(batch.config),
         groups(groups),
-        gate(config, config.batchTokens, groups),
+        gate(config, kTypeOf<Format>, config.batchTokens, groups),
         workspace(gate.workspaceBytes()),
-        weights(floats(batch.gate)),
-        noise(floats(batch.noise)),
-        input(floats(batch.input)),
+        weights(encoded<Format>(batch.gate)),
+        noise(encoded<Format>(batch.noise)),
+        input(encoded<Format>(batch.input)),
         bias(batch.bias),
         logits(config.batchTokens * logitsPerToken(config)),
         sums(std::vector<double>(sumsSize(config))),
@@ -45,11 +75,11 @@ struct DevicePass {
         slots(chosen.size()) {}
 
   std::span<std::byte> space() { return {workspace.data(), workspace.size()}; }
-  gates::Parameters<float> parameters() {
+  gates::Parameters<void> parameters() {
     return {weights.data(), noise.size() > 0 ? noise.data() : nullptr,
             bias.size() > 0 ? bias.data() : nullptr};
   }
-  gates::Part<float> part(const Batch& batch, std::int64_t begin, std::int64_t end) {
+  gates::Part<void> part(const Batch& batch, std::int64_t begin, std::int64_t end) {
     return {input.data() + begin * config.embedding, end - begin, begin, batch.draw};
   }
 
@@ -69,33 +99,41 @@ struct DevicePass {
   }
 };
 
-void compareBackward(Random& random, const Batch& batch, DevicePass& device,
-                     gates::Pass<float>& expected, moeccl::cuda::Blas& blas) {
-  std::vector<float> dWeights(device.chosen.size());
-  for (float& value : dWeights) value = std::uniform_real_distribution<float>(-1, 1)(random);
-  expected.backward(batch, dWeights, {batch.config.batchTokens});
-  Device<float> given(dWeights), dGate(std::vector<float>(batch.gate.size())),
-      dNoise(std::vector<float>(batch.noise.size())),
-      dInput(std::vector<float>(batch.input.size()));
+// tolerance: of one rounding in the format.
+template <typename Format>
+void compareBackward(Random& random, const Batch& batch, DevicePass<Format>& device,
+                     gates::Pass<float>& expected, double tolerance, moeccl::cuda::Blas& blas) {
+  using Bits = typename Format::Bits;
+  std::vector<double> dWeights(device.chosen.size());
+  for (double& value : dWeights) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  const std::vector<Bits> given = encoded<Format>(dWeights);
+  expected.backward(batch, decoded<Format>(given), {batch.config.batchTokens});
+  const auto zeros = [](const std::vector<double>& like) { return std::vector<Bits>(like.size()); };
+  Device<Bits> deviceWeights(given), dGate(zeros(batch.gate)), dNoise(zeros(batch.noise)),
+      dInput(zeros(batch.input));
   device.gate.backward(device.parameters(), device.part(batch, 0, batch.config.batchTokens),
-                       device.logits.data(), device.chosen.data(), given.data(),
+                       device.logits.data(), device.chosen.data(), deviceWeights.data(),
                        device.dSums.data(),
                        {dGate.data(), batch.noise.empty() ? nullptr : dNoise.data(), dInput.data()},
                        blas, device.space(), nullptr);
   device.workspace.get("backward");
-  expectClose(dGate.get("backward"), expected.dGate, 1e-4, batch.name + ": gradient of the gate");
-  expectClose(dInput.get("backward"), expected.dInput, 1e-4,
-              batch.name + ": gradient of the input");
-  if (!batch.noise.empty())
-    expectClose(dNoise.get("backward"), expected.dNoise, 1e-4,
-                batch.name + ": gradient of the noise");
+  const auto close = [&](const Device<Bits>& values, const std::vector<float>& wanted,
+                         const char* what) {
+    expectClose(decoded<Format>(values.get("backward")), wanted, 1e-4 + tolerance,
+                batch.name + ": gradient of the " + what);
+  };
+  close(dGate, expected.dGate, "gate");
+  close(dInput, expected.dInput, "input");
+  if (!batch.noise.empty()) close(dNoise, expected.dNoise, "noise");
 }
 
-void compare(Random& random, const Batch& batch, moeccl::cuda::Blas& blas) {
+template <typename Format>
+void compareIn(Random& random, const Batch& given, double tolerance, moeccl::cuda::Blas& blas) {
+  const Batch batch = storable<Format>(given);
   const Config& config = batch.config;
   gates::Pass<float> expected(batch, 0.7, {config.batchTokens});
   const auto groups = static_cast<std::int64_t>(expected.used.size()) / config.experts;
-  DevicePass device(batch, groups);
+  DevicePass<Format> device(batch, groups);
   device.forward(batch, {config.batchTokens});
   device.workspace.get("forward");
   expectSame(device.logits.get("logits"), expected.logits, batch.name + ": logits");
@@ -109,7 +147,11 @@ void compare(Random& random, const Batch& batch, moeccl::cuda::Blas& blas) {
   expectClose(device.sums.get("sums"), expected.sums, 1e-9, batch.name + ": sums");
   expectClose(device.dSums.get("dSums"), expected.dSums, 1e-9, batch.name + ": gradients of sums");
   expectClose(device.loss.get("loss"), {expected.loss}, 1e-9, batch.name + ": loss");
-  compareBackward(random, batch, device, expected, blas);
+  compareBackward(random, batch, device, expected, tolerance, blas);
+}
+
+void compare(Random& random, const Batch& batch, moeccl::cuda::Blas& blas) {
+  compareIn<Unchanged<float>>(random, batch, 0, blas);
 }
 
 GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
@@ -125,6 +167,27 @@ GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
     // Of equal experts and tokens the first.
     compare(random, batchOf(config, random(), gates::Values::few), blas);
   }
+}
+
+// More tokens than are made float32 at a time, with and without what is random.
+GPU_TEST(gatesOfNarrowElements) {
+  Device<std::byte> space(kBlasBytes);
+  moeccl::cuda::Blas blas({space.data(), space.size()});
+  for (gates::Kind kind : {gates::Kind::softmax, gates::Kind::noisy, gates::Kind::gshard,
+                           gates::Kind::expertChoice, gates::Kind::sigmoid})
+    for (std::int64_t tokens : {1, 77, quick() ? 1030 : 2500}) {
+      Config config{kind, tokens, 19, 12, kind == gates::Kind::gshard ? 2 : 3};
+      config.capacityTokens = (tokens + 1) / 2;
+      config.capacitySlots = config.capacityTokens * 2 / 3 + 1;
+      if (kind == gates::Kind::softmax) config.jitter = 0.25;
+      if (kind == gates::Kind::sigmoid) config.sequenceTokens = 50;
+      Batch batch = batchOf(config, random());
+      for (const bool draws : {true, false}) {
+        if (!draws) batch.draw.reset();
+        compareIn<Float16>(random, batch, 0x1p-11, blas);
+        compareIn<Bfloat16>(random, batch, 0x1p-8, blas);
+      }
+    }
 }
 
 // Tiles of logits that are whole and that are not.
@@ -168,7 +231,7 @@ GPU_TEST(gatesDoNotDependOnHowABatchIsCut) {
                            gates::Kind::expertChoice, gates::Kind::sigmoid}) {
     const Batch batch = batchOf(largeConfig(kind, 24), random());
     const std::int64_t tokens = batch.config.batchTokens;
-    DevicePass whole(batch, 4), cut(batch, 4);
+    DevicePass<Unchanged<float>> whole(batch, 4), cut(batch, 4);
     whole.forward(batch, {tokens});
     const auto middle = static_cast<std::int64_t>(random() % tokens);
     cut.forward(batch, {0, middle, middle, tokens});

@@ -121,7 +121,7 @@ void movesAndSums(Random& random, moecclDataType_t datatype, const Batch& batch)
   expectClose(decoded<Format>(sums.get("gather")), expectedSums, 0, what + "scatterTokensBackward");
 
   Device<Bits> rowGradients(rows.size(), shift);
-  Device<float> weightGradients(batch.weights.size());
+  Device<Bits> weightGradients(batch.weights.size());
   std::vector<float> expectedRows = decoded<Format>(rowGradients.get("poison")),
                      expectedWeights(batch.weights.size());
   combineTokensBackward(batch.host(), rows.data(), input.data(), shape.embedding,
@@ -131,17 +131,23 @@ void movesAndSums(Random& random, moecclDataType_t datatype, const Batch& batch)
                                       rowGradients.data(), weightGradients.data(), nullptr);
   expectClose(decoded<Format>(rowGradients.get("backward")), expectedRows, 0,
               what + "combineTokensBackward, rows");
-  expectClose(weightGradients.get("backward"), expectedWeights, 0,
-              what + "combineTokensBackward, weights");
+  expectSame(weightGradients.get("backward"), encoded<Format>(expectedWeights),
+             what + "combineTokensBackward, weights");
 }
 
 // Rows of one expert after the other, and added to tokens in two parts that experts do not begin.
-void lists(Random& random, const Batch& batch) {
+template <typename Format>
+void lists(Random& random, moecclDataType_t datatype, const Batch& batch) {
+  using Bits = typename Format::Bits;
   const Shape& shape = batch.shape;
   const std::int64_t width = shape.embedding;
-  const std::string what = std::to_string(shape.tokens) + " tokens: ";
+  const std::string what =
+      "type " + std::to_string(datatype) + ", " + std::to_string(shape.tokens) + " tokens: ";
   std::vector<std::int64_t> begins(shape.experts + 1), listed(batch.chosen.size(), -1);
-  listByExpert(batch.host(), shape.experts, begins.data(), listed.data());
+  const bool dropless = random() % 4 == 0;  // what is chosen is kept then, places or not
+  Choices<float> hostChoices = batch.host(), deviceChoices = batch.device();
+  if (dropless) hostChoices.slots = deviceChoices.slots = nullptr;
+  listByExpert(hostChoices, shape.experts, begins.data(), listed.data());
   Device<std::int64_t> deviceBegins(begins.size()),
       deviceListed(std::vector<std::int64_t>(listed.size(), -1)), positions(listed.size());
   // Counts in blocks of experts, each behind one of somebody else's.
@@ -152,52 +158,76 @@ void lists(Random& random, const Batch& batch) {
     counts[e / block * 2 * block + e % block] = begins[e + 1] - begins[e];
   const auto choices = static_cast<std::int64_t>(batch.chosen.size());
   Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, shape.experts));
-  moeccl::cuda::listByExpert(
-      batch.device(), shape.experts, deviceBegins.data(), deviceListed.data(), positions.data(),
-      {deviceCounts.data(), block, 2 * block}, {workspace.data(), workspace.size()}, nullptr);
+  std::vector<double> sums(shape.experts);
+  for (double& sum : sums) sum = static_cast<double>(random() % 100);
+  Device<double> deviceSums(sums);
+  for (std::int32_t e = 0; e < shape.experts; ++e)
+    sums[e] += static_cast<double>(begins[e + 1] - begins[e]);
+  moeccl::cuda::listByExpert(deviceChoices, shape.experts, deviceBegins.data(), deviceListed.data(),
+                             positions.data(),
+                             {deviceCounts.data(), block, 2 * block, deviceSums.data()},
+                             {workspace.data(), workspace.size()}, nullptr);
   workspace.get("listByExpert");
+  expectSame(deviceSums.get("sums"), sums, what + "sums");
   expectSame(deviceBegins.get("begins"), begins, what + "begins");
   expectSame(deviceCounts.get("counts"), counts, what + "counts");
   expectSame(deviceListed.get("listed"), listed, what + "listByExpert");
 
+  const std::size_t shift = random() % 3 == 0 ? sizeof(Bits) : 0;
   const std::vector<float> input = wholeNumbers(random, shape.tokens * width);
-  std::vector<float> sums(input), inputGradient(input);
-  Device<float> deviceInput(input), deviceSums(input), deviceGradient(input);
+  std::vector<float> output(input), inputGradient(input);
+  const std::vector<Bits> inputBits = encoded<Format>(input);
+  Device<Bits> deviceInput(inputBits, shift), deviceOutput(inputBits, shift),
+      deviceGradient(inputBits, shift);
+  // Lists of single experts, the last expert's rows first.
+  const std::int64_t all = begins.back();
+  Device<Bits> gathered(all * width, shift);
+  std::vector<moeccl::cuda::GatheredRows> parts;
+  for (std::int32_t e = 0; e < shape.experts; ++e)
+    parts.push_back(
+        {{deviceListed.data() + begins[e], static_cast<std::size_t>(begins[e + 1] - begins[e])},
+         deviceInput.data(),
+         gathered.data() + (all - begins[e + 1]) * width});
+  moeccl::cuda::gatherListed(shape.choices, parts, width * sizeof(Bits), nullptr);
+  const std::vector<Bits> gatheredRows = gathered.get("rows");
   for (std::int32_t e = 0; e < shape.experts; ++e) {
     const std::size_t count = begins[e + 1] - begins[e];
     const std::span<const std::int64_t> host(listed.data() + begins[e], count);
     const std::span<const std::int64_t> device(deviceListed.data() + begins[e], count);
     std::vector<float> rows(count * width), rowGradients(rows), weights(batch.weights.size(), 7);
-    Device<float> deviceRows(rows.size()), deviceRowGradients(rows.size()), deviceWeights(weights);
     gatherListed(batch.host(), host, input.data(), width, rows.data());
-    moeccl::cuda::gatherListed(batch.device(), device, deviceInput.data(), width * sizeof(float),
-                               deviceRows.data(), nullptr);
-    expectSame(deviceRows.get("rows"), rows, what + "gatherListed");
+    const std::vector<Bits> rowBits = encoded<Format>(rows);
+    const auto first = gatheredRows.begin() + (all - begins[e + 1]) * width;
+    expectSame(std::vector<Bits>(first, first + count * width), rowBits, what + "gatherListed");
+    Device<Bits> deviceRows(rowBits, shift), deviceRowGradients(rows.size(), shift),
+        deviceWeights(encoded<Format>(weights));
     addListedBackward(batch.host(), host, rows.data(), input.data(), width, rowGradients.data(),
                       weights.data());
-    moeccl::cuda::addListedBackward(moecclFloat32, batch.device(), device, deviceRows.data(),
+    moeccl::cuda::addListedBackward(datatype, batch.device(), device, deviceRows.data(),
                                     deviceInput.data(), width, deviceRowGradients.data(),
                                     deviceWeights.data(), nullptr);
-    expectClose(deviceRowGradients.get("rows"), rowGradients, 0, what + "addListedBackward, rows");
-    expectClose(deviceWeights.get("weights"), weights, 0, what + "addListedBackward, weights");
+    expectClose(decoded<Format>(deviceRowGradients.get("rows")), rowGradients, 0,
+                what + "addListedBackward, rows");
+    expectSame(deviceWeights.get("weights"), encoded<Format>(weights),
+               what + "addListedBackward, weights");
   }
-  const std::int64_t all = begins.back();
   const std::vector<float> rows = wholeNumbers(random, all * width);
-  Device<float> deviceRows(rows);
+  Device<Bits> deviceRows(encoded<Format>(rows), shift);
   const std::span<const std::int64_t> host(listed.data(), all);
-  addListed(batch.host(), host, rows.data(), width, sums.data());
+  addListed(batch.host(), host, rows.data(), width, output.data());
   gatherListedBackward(batch.host(), host, rows.data(), width, inputGradient.data());
   const std::int64_t half = random() % (all + 1);
   for (const auto& [begin, count] : {std::pair{std::int64_t{0}, half}, {half, all - half}}) {
     const moeccl::cuda::ListedRows part{positions.data(), begin, count};
-    moeccl::cuda::addListed(moecclFloat32, batch.device(), part, deviceRows.data() + begin * width,
-                            width, deviceSums.data(), nullptr);
-    moeccl::cuda::gatherListedBackward(moecclFloat32, batch.device(), part,
+    moeccl::cuda::addListed(datatype, batch.device(), part, deviceRows.data() + begin * width,
+                            width, deviceOutput.data(), nullptr);
+    moeccl::cuda::gatherListedBackward(datatype, batch.device(), part,
                                        deviceRows.data() + begin * width, width,
                                        deviceGradient.data(), nullptr);
   }
-  expectClose(deviceSums.get("sums"), sums, 0, what + "addListed");
-  expectClose(deviceGradient.get("gradients"), inputGradient, 0, what + "gatherListedBackward");
+  expectClose(decoded<Format>(deviceOutput.get("output")), output, 0, what + "addListed");
+  expectClose(decoded<Format>(deviceGradient.get("gradients")), inputGradient, 0,
+              what + "gatherListedBackward");
 }
 
 GPU_TEST(tokensMoveToPlacesAndBack) {
@@ -213,7 +243,9 @@ GPU_TEST(tokensMoveToPlacesAndBack) {
     movesAndSums<Unchanged<float>>(random, moecclFloat32, batch);
     movesAndSums<Float16>(random, moecclFloat16, batch);
     movesAndSums<Bfloat16>(random, moecclBfloat16, batch);
-    lists(random, batch);
+    lists<Unchanged<float>>(random, moecclFloat32, batch);
+    lists<Float16>(random, moecclFloat16, batch);
+    lists<Bfloat16>(random, moecclBfloat16, batch);
   }
 }
 

@@ -48,7 +48,7 @@ TEST_F(NoDriver, IsWhatTheErrorSays) {
   gates::Config config;
   config.batchTokens = config.embedding = config.experts = config.choices = 1;
   config.capacityTokens = config.capacitySlots = 1;
-  expectNoDriver([&] { cuda::Gate(config, 1, 1); });
+  expectNoDriver([&] { cuda::Gate(config, moecclFloat32, 1, 1); });
   expectNoDriver([] { cuda::allocate(16); });
   expectNoDriver([] { cuda::allocatePinned(16); });
   expectNoDriver([] { cuda::newStream(true); });

@@ -12,7 +12,7 @@ using moe_reference::Elements;
 using moe_reference::encode;
 using moe_reference::Gradients;
 
-DeviceElements::DeviceElements(Device& device, const void* host, std::size_t bytes)
+DeviceElements::DeviceElements(DeviceMemory& device, const void* host, std::size_t bytes)
     : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
   memory_ = device.allocate(bytes);
@@ -157,9 +157,9 @@ void train(Device& device, moecclGrid_t grid, int rank, const Task& task, const 
   const int batch = rank / problem.grid.nMp;
   const Elements tokens = encode(problem.datatype, task.solved.inputs[batch]);
   const Elements slopes = encode(problem.datatype, task.outputGradients[batch]);
-  const Elements poison = encode(
-      problem.datatype,
-      std::vector<double>(tokens.size() / sizeof(float), std::numeric_limits<double>::quiet_NaN()));
+  const Elements poison =
+      encode(problem.datatype, std::vector<double>(task.solved.inputs[batch].size(),
+                                                   std::numeric_limits<double>::quiet_NaN()));
   const DeviceElements input[] = {{device, tokens}, {device, tokens}};
   const DeviceElements slope[] = {{device, slopes}, {device, slopes}};
   const DeviceElements output(device, poison), result(device, poison);

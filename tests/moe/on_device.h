@@ -12,8 +12,8 @@ namespace moeccl::test {
 // Elements in a device's memory.
 class DeviceElements {
  public:
-  DeviceElements(Device& device, const void* host, std::size_t bytes);
-  DeviceElements(Device& device, const moe_reference::Elements& host)
+  DeviceElements(DeviceMemory& device, const void* host, std::size_t bytes);
+  DeviceElements(DeviceMemory& device, const moe_reference::Elements& host)
       : DeviceElements(device, host.data(), host.size()) {}
   DeviceElements(const DeviceElements&) = delete;
   DeviceElements& operator=(const DeviceElements&) = delete;
@@ -26,7 +26,7 @@ class DeviceElements {
   moe_reference::Elements read() const;
 
  private:
-  Device& device_;
+  DeviceMemory& device_;
   std::size_t bytes_;
   unsigned char* memory_ = nullptr;
 };

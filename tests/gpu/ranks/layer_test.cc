@@ -78,6 +78,14 @@ RANKS_TEST(layersWithAResidualBranch) {
 RANKS_TEST(layersWithoutCapacity) {
   trainAll(rank, "dropless", [](Problem& problem) { problem.dropless = true; });
 }
+template <moecclDataType_t kType>
+void inType(Problem& problem) {
+  problem.datatype = kType;
+  problem.dropless = problem.grid.nEsp == 1;
+  problem.residual = 20;
+}
+RANKS_TEST(layersInFloat16) { trainAll(rank, "float16", inType<moecclFloat16>); }
+RANKS_TEST(layersInBfloat16) { trainAll(rank, "bfloat16", inType<moecclBfloat16>); }
 RANKS_TEST(layersWithoutTokens) {
   trainAll(rank, "no tokens", [](Problem& problem) { problem.tokens = 0; });
 }
