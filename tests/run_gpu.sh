@@ -29,15 +29,17 @@ All tests, or those with TEXT in their name.
   --include DIR    CLI/ and nlohmann/ are there, else where the compiler looks
   --seed NUMBER    of the kernels' random inputs; each run has another, which it prints
   --no-sanitizer   not under compute-sanitizer
-  --build-only     run nothing
-  --bench          measure instead: layout kernels beside cudaMemcpy, the gate beside PyTorch, the executor
-                   beside ncclSend and ncclRecv that are grouped by hand (on 2 ranks, or --nodes)
+  --build-only     build and link all of these programs, for measuring too, and run nothing. Needs no GPU
+  --bench          measure instead: layout kernels beside cudaMemcpy, the gate and a layer of one rank in 16 bits
+                   beside PyTorch, the executor beside ncclSend and ncclRecv that are grouped by hand (on 2 ranks,
+                   or --nodes)
   --budget SECONDS test and measure, what tells most first, and stop after so many seconds, building included.
                    The next call with the same options goes on where this one stopped; what has passed is run
                    again when sources or options change
   --preflight      only say what is here and what is missing, and where it was looked for
 
-The last lines are a table of the parts, which is in build-gpu/results.json too, and "N passed, N failed, N skipped".
+The last lines are a table of the parts and "N passed, N failed, N skipped". build-gpu/results.json has that table, the
+machine, versions and what each part has measured.
 The exit code is 0 if some passed and none failed, 77 where there is no nvcc or no GPU, 75 where the budget did not
 suffice and nothing has failed.
 END
@@ -116,8 +118,8 @@ source tests/gpu/parts.sh
 wants() { [[ -z $only || $only == "$1" ]]; }
 
 # The parts, what tells most first.
-measures() { [[ $bench || $budget ]]; }
-tests() { [[ -z $bench || $budget ]]; }
+measures() { [[ $bench || $budget || $build_only ]]; }
+tests() { [[ -z $bench || $budget || $build_only ]]; }
 if wants kernels; then
   tests && part kernels kernels_gpu "$build/kernels_gpu" "${of_kernels[@]}"
   measures && part "layouts, measured" bench_gpu "$build/bench_gpu" layouts
@@ -128,7 +130,8 @@ if wants ranks && [[ $nccl ]]; then
   for sizes in "${nodes[@]}"; do
     tests && part "ranks $sizes" ranks_gpu "$build/ranks_gpu" --nodes "$sizes" "${of_ranks[@]}"
   done
-  measures && part "executor, measured" ranks_gpu "$build/ranks_gpu" --bench "${of_ranks[@]}"
+  measures && part "executor, measured" ranks_gpu "$build/ranks_gpu" --bench executor "${of_ranks[@]}"
+  measures && part "layer, measured" ranks_gpu python3 tests/gpu/layer_bench.py "$build/ranks_gpu"
 elif wants ranks; then
   absent ranks "nccl.h is not here; --nccl DIR names the place"
 fi
@@ -153,8 +156,10 @@ fi
 ((${#names[@]})) || skip "there is nothing to build; see --help"
 
 if [[ $build_only ]]; then
-  # shellcheck disable=SC2046  # a part may need several programs
-  build_programs $(printf '%s\n' "${programs[@]}" | tr ' ' '\n' | sort -u)
-  exit
+  mapfile -t needed < <(printf '%s\n' "${programs[@]}" | tr ' ' '\n' | sed '/^$/d' | sort -u)
+  build_programs "${needed[@]}" || exit 1
+  printf 'built    %s\n' "${needed[@]/#/$build/}"
+  ((${#missing[@]})) && printf 'missing  %s\n' "${missing[@]}"
+  exit 0
 fi
 run_parts

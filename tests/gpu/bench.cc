@@ -11,6 +11,7 @@
 #include "kernels/copy.h"
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
+#include "tests/gpu/measurement.h"
 
 namespace moeccl::gpu {
 namespace {
@@ -30,6 +31,12 @@ void row(const char* kernel, const char* type, std::int64_t tokens, std::int64_t
               static_cast<long long>(tokens), static_cast<long long>(embedding), rate(ours),
               rate(copy), 100 * copy / ours);
   std::fflush(stdout);
+  record({{"kernel", kernel},
+          {"type", type},
+          {"tokens", tokens},
+          {"embedding", embedding},
+          {"gb_per_s", rate(ours)},
+          {"memcpy_gb_per_s", rate(copy)}});
 }
 
 // Choices with a place each, at random: tokens x choices places, evenly over the experts.
@@ -138,7 +145,7 @@ void gate(std::int64_t tokens, std::int64_t embedding, std::int32_t experts, std
     for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random);
     return values;
   };
-  const moeccl::cuda::Gate gate(config, tokens, 1);
+  const moeccl::cuda::Gate gate(config, moecclFloat32, tokens, 1);
   Device<std::byte> memory(gate.workspaceBytes());
   Device<float> input(numbers(tokens * embedding)), weights(numbers(embedding * experts));
   Device<double> logits(tokens * experts), sums(std::vector<double>(sumsSize(config)));
@@ -146,8 +153,8 @@ void gate(std::int64_t tokens, std::int64_t embedding, std::int32_t experts, std
   Device<float> choiceWeights(tokens * choices);
   Device<std::int64_t> used(experts), slots(tokens * choices);
   Device<double> dSums(sumsSize(config)), loss(1);
-  const gates::Parameters<float> parameters{weights.data()};
-  const gates::Part<float> part{input.data(), tokens, 0};
+  const gates::Parameters<void> parameters{weights.data()};
+  const gates::Part<void> part{input.data(), tokens, 0};
   const std::span<std::byte> space(memory.data(), memory.size());
   const double product =
       milliseconds([&] { gate.computeLogits(parameters, part, logits.data(), nullptr); });

@@ -72,7 +72,7 @@ fi
 if python3 -c "import torch" 2>/dev/null; then
   found+=("PyTorch: Python has it")
 else
-  missing+=("PyTorch: Python has no torch, beside which the gate is measured")
+  missing+=("PyTorch: Python has no torch, beside which the gate and the layer are measured")
 fi
 if sanitizer_program=$(command -v compute-sanitizer || command -v "$toolkit/bin/compute-sanitizer"); then
   found+=("compute-sanitizer: $sanitizer_program")

@@ -8,6 +8,8 @@ weights, places and the auxiliary loss; places are given to first choices before
 "product" is logits = tokens x gate, "rest" all that comes after. PyTorch runs as it is (eager), and compiled.
 """
 import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
@@ -44,6 +46,13 @@ def milliseconds(torch, work, measurements=9, calls=20):
     return statistics.median(times)
 
 
+def note(row):
+    """For report.py."""
+    if path := os.environ.get("MEASUREMENTS"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def compare(torch, options, count, experts):
     tokens = torch.rand(count, options.embedding, device="cuda") * 2 - 1
     weights = torch.rand(options.embedding, experts, device="cuda") * 2 - 1
@@ -60,6 +69,8 @@ def compare(torch, options, count, experts):
         except Exception as error:  # no compiler for it on this machine
             print(f"{count:>8}{experts:>8}{name:>12}  {str(error).splitlines()[0]}")
     for name, (first, rest) in rows.items():
+        note({"gate": name, "tokens": count, "experts": experts, "embedding": options.embedding,
+              "choices": options.choices, "product_ms": first, "rest_ms": rest})
         print(f"{count:>8}{experts:>8}{name:>12}{first:>10.3f}{rest:>10.3f}{first + rest:>10.3f}"
               f"{rest / ours[1]:>10.1f}{(first + rest) / sum(ours):>10.1f}")
 

@@ -38,8 +38,9 @@ run_part() {
     status=skipped counts=(0 0 1)
   else
     [[ $budget ]] && limit=(timeout --kill-after=5 "$(left)")
-    # shellcheck disable=SC2086  # a part may need several programs
-    ("${limit[@]}" bash -c "${commands[number]}") 2>&1 | tee "$log"
+    MEASUREMENTS=$build/parts/$number.jsonl
+    rm -f "$MEASUREMENTS"
+    (export MEASUREMENTS && "${limit[@]}" bash -c "${commands[number]}") 2>&1 | tee "$log"
     code=${PIPESTATUS[0]}
     if [[ $(<"$log") =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped ]]; then
       counts=("${BASH_REMATCH[@]:1:3}")
@@ -102,7 +103,7 @@ run_parts() {
     run_part "$number"
     [[ $status == unfinished ]] && ((unfinished += 1))
   done
-  python3 tests/gpu/report.py "$build" "${#names[@]}"
+  python3 tests/gpu/report.py "$build" "${#names[@]}" "$nvcc" "$nccl" "$sanitizer_program"
   ((unfinished)) && printf '%d parts are left; the same call goes on with them\n' "$unfinished"
   printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
   ((failed)) && exit 1

@@ -40,7 +40,8 @@ class RunGpu(unittest.TestCase):
         self.write("bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0: none at all'\n").chmod(0o755)
         self.write("kernels_gpu", "echo 3 passed, 0 failed, 1 skipped\n")
         self.write("bench_gpu", "echo 17 GB/s\n")
-        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n")
+        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n"
+                   "[[ $MEASUREMENTS ]] && echo '{\"layer\": \"S1\", \"forward_ms\": 2.5}' >>$MEASUREMENTS\ntrue\n")
 
     def write(self, name, text):
         path = self.fake / name
@@ -55,9 +56,11 @@ class RunGpu(unittest.TestCase):
                               env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return done.returncode, done.stdout
 
+    def results(self):
+        return json.loads((self.build / "results.json").read_text())
+
     def parts(self):
-        found = json.loads((self.build / "results.json").read_text())["parts"]
-        return {part["name"]: part for part in found}
+        return {part["name"]: part for part in self.results()["parts"]}
 
     def test_preflight_names_what_is_missing_and_where_it_looked(self):
         (self.fake / "include/nccl.h").unlink()
@@ -83,7 +86,10 @@ class RunGpu(unittest.TestCase):
         self.assertFalse((self.build / "kernels_gpu").exists())
         code, text = self.run_gpu("--build-only")
         self.assertEqual(code, 0, text)
-        self.assertTrue((self.build / "kernels_gpu").exists())
+        for program in ("kernels_gpu", "bench_gpu", "ranks_gpu"):
+            self.assertIn(f"built    {self.build}/{program}\n", text)
+            self.assertTrue((self.build / program).exists())
+        self.assertRegex(text, "missing  CLI11: no CLI/CLI.hpp")
 
     def test_counts_are_added_up(self):
         code, text = self.run_gpu("--no-sanitizer", "--nodes", "1", "--nodes", "1+2")
@@ -91,6 +97,22 @@ class RunGpu(unittest.TestCase):
         self.assertIn("\n13 passed, 0 failed, 2 skipped\n", text)
         self.assertEqual({name: part["status"] for name, part in self.parts().items()},
                          {"kernels": "passed", "ranks 1": "passed", "ranks 1+2": "passed", "tools": "skipped"})
+
+    def test_results_have_machine_versions_and_numbers(self):
+        self.write("include/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
+        self.write("bench_gpu", "echo 17 GB/s\necho '{\"kernel\": \"pack\", \"gb_per_s\": 17}' >>$MEASUREMENTS\n")
+        for _ in range(2):  # numbers of an earlier run are gone
+            code, text = self.run_gpu("--bench")
+            self.assertEqual(code, 0, text)
+        results, parts = self.results(), self.parts()
+        self.assertEqual(parts["layouts, measured"]["numbers"], [{"kernel": "pack", "gb_per_s": 17}])
+        self.assertEqual(parts["layouts, measured"]["output"], ["17 GB/s"])
+        self.assertEqual(parts["layer, measured"]["numbers"][0], {"layer": "S1", "forward_ms": 2.5, "by": "moeccl"})
+        self.assertEqual(results["versions"]["nccl"], "2.28.9")
+        self.assertRegex(results["versions"]["commit"], "^([0-9a-f]{40})?$")
+        for name in ("processor", "processors", "memory_gib", "kernel"):
+            self.assertTrue(results["machine"][name])
+        self.assertIn("date", results)
 
     def test_failures_are_told(self):
         self.write("kernels_gpu", "echo 2 passed, 1 failed, 0 skipped; exit 1\n")
