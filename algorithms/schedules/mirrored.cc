@@ -67,12 +67,22 @@ class Mirror {
 
   // The same phase backward, of the gradient of what forward made, and what it read forward.
   Phase backward(const Phase& phase, int gradient) const {
+    const bool dispatches = phase.kind == Kind::permute;
     return {.kind = phase.kind,
-            .name = phase.name,
+            .name = !phase.routed ? phase.name
+                    : dispatches  ? "token combine"
+                                  : "token dispatch",
             .reads = {gradient},
             .backward = true,
+            .routed = phase.routed,
             .oneByOne = phase.oneByOne,
             .copies = phase.copies};
+  }
+
+  // What binds the rows, forward and backward.
+  void bind(Phase& back, const Phase& phase) {
+    if (const int last = phase.reads.back(); table(last).element == Element::count64)
+      back.reads.push_back(kept(last));
   }
 
   // The phase that made a table, which is mirrored with whoever reads it.
@@ -101,9 +111,10 @@ class Mirror {
         back.reads.push_back(kept(phase.reads[1]));
         Held held = dual(table(phase.reads[0]).held);
         // Each rank has the gradients that come from its own rows.
-        if (table(phase.writes[0]).held.mp != table(phase.reads[0]).held.mp)
+        if (!phase.routed && table(phase.writes[0]).held.mp != table(phase.reads[0]).held.mp)
           held.mp = State::partial;
         contribute(back, phase.reads[0], held);
+        bind(back, phase);
         return made_.add(std::move(back));
       }
       case Kind::regroup: {
@@ -116,6 +127,7 @@ class Mirror {
         Phase back = backward(phase, of(phase.writes[0]));
         back.reads.push_back(kept(phase.reads[0]));
         contribute(back, phase.reads[0], dual(table(phase.reads[0]).held));
+        bind(back, phase);
         return made_.add(std::move(back));
       }
       case Kind::combine: {
@@ -126,8 +138,11 @@ class Mirror {
         Held held = dual(table(phase.reads[1]).held);
         if (table(phase.writes[0]).held.mp == State::partial) held.mp = State::partial;
         contribute(back, phase.reads[1], held);
+        bind(back, phase);
         return made_.add(std::move(back));
       }
+      case Kind::route:
+        return;  // it has no gradient
       case Kind::residual: {
         Phase back = backward(phase, of(phase.writes[0]));
         for (const int read : phase.reads)

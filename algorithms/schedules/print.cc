@@ -12,9 +12,9 @@ constexpr std::array<const char*, kDims> kDimNames = {
     "chunk", "T",    "T/N_MP", "T/chunk", "rows",    "rows",   "kept rows",
     "M",     "k",    "sums",   "gate",    "branch"};
 constexpr std::array<const char*, kGroupKinds> kGroupNames = {"all ranks", "MP", "EP", "ESP"};
-constexpr std::array<const char*, 10> kKindNames = {"exchange", "split",   "join",    "gate",
-                                                    "permute",  "regroup", "experts", "combine",
-                                                    "residual", "add"};
+constexpr std::array<const char*, 11> kKindNames = {"exchange", "split",    "join",    "gate",
+                                                    "route",    "permute",  "regroup", "experts",
+                                                    "combine",  "residual", "add"};
 constexpr std::array<const char*, 3> kStateNames = {"", "replicated", "partial sums"};
 
 std::string tableName(const Schedule& schedule, int index) {
@@ -72,6 +72,7 @@ std::string describe(const Schedule& schedule, int phase) {
     out << " \"" << it.name << "\", " << moeccl::nameOf(carrier(schedule, it)) << " of "
         << kGroupNames[static_cast<std::size_t>(it.group)];
   if (it.kind == Kind::split) out << " over " << kGroupNames[static_cast<std::size_t>(it.group)];
+  if (it.routed) out << " \"" << it.name << "\" of all ranks";
   if (it.oneByOne) out << ", one by one";
   out << ": ";
   list(out, schedule, it.reads);
@@ -116,7 +117,7 @@ void printDot(std::ostream& out, const Schedule& schedule) {
       const std::string label =
           std::to_string(i) + ": " + phase.name + (phase.backward ? ", backward" : "");
       out << "    p" << i << " [label=" << quoted(label)
-          << (phase.kind == Kind::exchange ? ", style=filled, fillcolor=lightblue" : "") << "];\n";
+          << (communicates(phase) ? ", style=filled, fillcolor=lightblue" : "") << "];\n";
     }
     out << "  }\n";
   }

@@ -27,6 +27,7 @@ struct Options {
   bool dropless = false;
   bool residual = false;
   int chunks = 1;
+  bool routed = false;  // of layers without capacity: rows go by token routing
 
   bool operator==(const Options&) const = default;
 };

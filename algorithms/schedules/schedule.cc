@@ -125,6 +125,10 @@ class Order {
 
 }  // namespace
 
+bool communicates(const Phase& phase) {
+  return phase.kind == Kind::exchange || phase.kind == Kind::route || phase.routed;
+}
+
 Collective carrier(const Schedule& schedule, const Phase& exchange) {
   const Shape& shape = schedule.tables[static_cast<std::size_t>(exchange.reads[0])].shape;
   const bool even =
@@ -293,6 +297,31 @@ int Builder::combine(int rows, int routing, std::string made) {
   if (at(rows).held.mp != at(routing).held.mp) result.held.mp = State::partial;
   return make({.kind = Kind::combine, .name = "un-permute, weighted", .reads = {rows, routing}},
               std::move(result));
+}
+
+int Builder::route(int routing) {
+  return make(
+      {.kind = Kind::route, .name = "token routing", .reads = {routing}},
+      {.name = "counts", .shape = {Dim::localExperts, Dim::ranks}, .element = Element::count64});
+}
+
+int Builder::dispatchRouted(int tokens, int routing, int counts, Dim rows, std::string made) {
+  const int result =
+      permute(tokens, routing, {Dim::localExperts, Dim::ranks, rows, Dim::embedding}, made);
+  at(result).held = {State::split, State::split, State::replicated};
+  last().name = "token dispatch";
+  last().reads.push_back(counts);
+  last().routed = true;
+  return result;
+}
+
+int Builder::combineRouted(int rows, int routing, int counts, std::string made) {
+  const int result = combine(rows, routing, std::move(made));
+  at(result).held = at(routing).held;
+  last().name = "token combine";
+  last().reads.push_back(counts);
+  last().routed = true;
+  return result;
 }
 
 Schedule Builder::build() {

@@ -100,6 +100,7 @@ enum class Kind : std::uint8_t {
   split,     // what all ranks of a group have -> the rank's own part of it
   join,      // parts [mp][part] -> their batch; or the own part -> a batch that is zero elsewhere
   gate,      // tokens -> routing, what the gate sums up, and (dropless) each expert's rows
+  route,     // routing -> each expert's rows, as all ranks tell each other what tokens chose
   permute,   // tokens, routing -> rows of experts
   regroup,   // the same rows in another order
   experts,   // rows -> rows, each expert's its own through the rank's shard of it
@@ -126,6 +127,9 @@ struct Phase {
   GroupKind group = GroupKind::world;  // of exchanges, splits and joins
   int stream = 0;
   std::vector<int> after = {};  // earlier phases
+  // Of permutes and combines, forward and backward: token routing takes the rows to the experts'
+  // own ranks, and back. So it is an exchange of all ranks, too; shards are added on the way back.
+  bool routed = false;
   // One expert after another, in step with the neighbours that say so too: no more than an expert's
   // rows are there at a time.
   bool oneByOne = false;
@@ -135,6 +139,9 @@ struct Phase {
 
   bool operator==(const Phase&) const = default;
 };
+
+// Whether ranks exchange something in it.
+bool communicates(const Phase& phase);
 
 // What a layer must have so that the schedule applies.
 struct Needs {
@@ -205,6 +212,10 @@ class Builder {
   int regroup(int table, Shape shape, std::string made);
   int experts(int rows, std::string made);
   int combine(int rows, int routing, std::string made);
+  // What ranks tell each other so that the two below can follow; returns the counts.
+  int route(int routing);
+  int dispatchRouted(int tokens, int routing, int counts, Dim rows, std::string made);
+  int combineRouted(int rows, int routing, int counts, std::string made);
 
   void output(int table) { schedule_.output = table; }
   Schedule& schedule() { return schedule_; }

@@ -1,5 +1,6 @@
 // Functions from schedule to schedule. A layer's pass is made in this order: the schedule, its
-// backward, dropless, chunked, withResidual. They throw NotOffered, with the reason for the user,
+// backward, dropless, chunked, withResidual; or the schedule, routed, mirrored, withResidual. They
+// throw NotOffered, with the reason for the user,
 // where they do not apply.
 #pragma once
 
@@ -51,5 +52,22 @@ Schedule withResidual(const Schedule& schedule);
 //
 // and combine the same backwards, where an ESP-ReduceScatter adds the shards in their order.
 Schedule dropless(const Schedule& schedule);
+
+// A forward pass with capacity as one without whose rows go by token routing: a token crosses to a
+// node once, not once for each choice. Whatever lay between the permute and the experts becomes a
+// token dispatch, and what lay between these and the weighted sums a token combine, which adds up
+// the shards:
+//
+//   tokens      [tokens], or the rank's part of them
+//     | token dispatch
+//   given       [E_local][P] runs                 by the rank that they come from
+//     | experts
+//   made        [E_local][P] runs
+//     | token combine
+//   tokens      the same ones
+//
+// Nobody handles the tokens of other ranks' batches, so they are not gathered before the gate.
+// Backward is the mirror.
+Schedule routed(const Schedule& forward);
 
 }  // namespace moeccl::schedules

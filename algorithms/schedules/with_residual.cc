@@ -66,7 +66,7 @@ class Residual {
       if (phase.kind == Kind::experts) break;
       if (phase.kind == Kind::permute || phase.kind == Kind::combine)
         begin = begin == 0 ? i : begin;
-      if (phase.kind != Kind::exchange || begin == 0) continue;
+      if (!(phase.kind == Kind::exchange || phase.routed) || begin == 0) continue;
       goesAside_[i] = true;
       end = i + 1;
     }

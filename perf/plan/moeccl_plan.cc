@@ -57,7 +57,8 @@ void printSchedule(const Options& options) {
       (names += names.empty() ? "" : ", ") += other.name;
     throw std::runtime_error("--schedule is " + options.schedule + "; it must be one of " + names);
   }
-  const schedules::Options layer{options.dropless, options.residual, options.chunks};
+  const schedules::Options layer{options.dropless, options.residual, options.chunks,
+                                 options.tokenRouting};
   const schedules::Schedule forward = schedules::scheduleOf(*entry, Pass::forward, layer);
   printText(std::cout, forward);
   printText(std::cout, schedules::scheduleOf(*entry, Pass::backward, layer));

@@ -52,7 +52,10 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   auto* schedule = app.add_option("--schedule", options.schedule,
                                   "S1, S2, ...: print both passes of this schedule of layers "
                                   "instead, and draw the forward one");
-  app.add_flag("--dropless", options.dropless, "the schedule without capacity")->needs(schedule);
+  auto* dropless = app.add_flag("--dropless", options.dropless, "the schedule without capacity")
+                       ->needs(schedule);
+  app.add_flag("--token-routing", options.tokenRouting, "the same, its rows by token routing")
+      ->needs(dropless);
   app.add_flag("--residual", options.residual, "the schedule with a residual branch")
       ->needs(schedule);
   app.add_option("--chunks", options.chunks, "into which the schedule cuts tokens")

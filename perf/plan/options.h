@@ -21,7 +21,7 @@ struct Options {
   bool quiet = false;            // no ops
   std::string dotFile, svgFile;  // empty: none
   std::string schedule;          // "S1": both of its passes instead of a collective's plans
-  bool dropless = false, residual = false;
+  bool dropless = false, residual = false, tokenRouting = false;
   int chunks = 1;
 };
 

@@ -9,7 +9,8 @@
 //           order.
 // Shapes    Each phase is given tables of the shapes that it is for, and makes tables of the shapes
 //           that it says. What is said to be replicated in a group is the same on all its ranks.
-//           Rows that are bound late are as many as the counts say.
+//           Rows that are bound late are as many as the counts say. Routed rows are those of the
+//           rank's own experts, by the rank that they come from.
 // Data      All ranks' tables are followed in a prime field, where experts are products with random
 //           numbers, one for each shard, and so are weights of choices. A gate must be given whole
 //           tokens. The output of each token must be the sum over its kept choices of weight * (sum

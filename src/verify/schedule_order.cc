@@ -52,8 +52,10 @@ class ScheduleOrderCheck {
     if (phase.stream < 0 || phase.stream >= schedule_.streams)
       report(number + " is on stream " + std::to_string(phase.stream) + " of " +
              std::to_string(schedule_.streams));
-    if (phase.kind != Kind::exchange && phase.stream != 0)
+    if (phase.kind != Kind::exchange && !phase.routed && phase.stream != 0)
       report(number + " computes beside the pass's stream");
+    if (phase.routed && phase.kind != Kind::permute && phase.kind != Kind::combine)
+      report(number + " is routed, but neither brings rows to experts nor back");
     if (phase.reads.empty() || phase.writes.empty()) report(number + " reads or writes no table");
     for (std::size_t i = 0; i < phase.writes.size(); ++i)
       if (std::ranges::count(phase.writes, phase.writes[i]) > 1 ||

@@ -256,8 +256,11 @@ void ScheduleRun::phase(const Phase& it) {
       case Kind::gate:
         it.backward ? gateBackward(it, rank) : gate(it, rank);
         break;
+      case Kind::route:
+        route(it, rank);
+        break;
       case Kind::permute:
-        permute(it, rank);
+        it.routed ? permuteRouted(it, rank) : permute(it, rank);
         break;
       case Kind::regroup:
         regroup(it, rank);
@@ -266,7 +269,10 @@ void ScheduleRun::phase(const Phase& it) {
         experts(it, rank);
         break;
       case Kind::combine:
-        it.backward ? combineBackward(it, rank) : combine(it, rank);
+        if (it.routed)
+          it.backward ? combineRoutedBackward(it, rank) : combineRouted(it, rank);
+        else
+          it.backward ? combineBackward(it, rank) : combine(it, rank);
         break;
       case Kind::residual:
         residual(it, rank);

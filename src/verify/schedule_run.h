@@ -102,6 +102,23 @@ class ScheduleRun {
   void experts(const Phase& phase, int rank);
   void residual(const Phase& phase, int rank);
   void add(const Phase& phase, int rank);
+  // Routed phases, schedule_routes.cc.
+  void route(const Phase& phase, int rank);
+  void permuteRouted(const Phase& phase, int rank);
+  void combineRouted(const Phase& phase, int rank);
+  void combineRoutedBackward(const Phase& phase, int rank);
+  // Calls at(batch, token, choice, position of the token in the rank's routing, expert) for its
+  // kept choices.
+  template <typename Function>
+  void eachChoice(const Data& routing, Function at) const;
+  // Calls at(source, as above) for what comes to the rank's own experts.
+  template <typename Function>
+  void eachArriving(const Phase& phase, std::size_t routing, int rank, Function at) const;
+  // Adds up, over the shards of each kept choice's expert, what those have for it: calls
+  // at(batch, token, choice, position of the token, sum).
+  template <typename Function>
+  void eachReturning(const Phase& phase, std::size_t rows, std::size_t routing, int rank,
+                     Function at) const;
 
   // Where the rows of the kept choices are, in `rows`, by the routing: calls at(batch, token,
   // choice, position of the token in the routing's run, index of that run, run of rows, row).

@@ -20,6 +20,9 @@ bool isRows(Dim dim) {
          dim == Dim::keptRows;
 }
 
+// Counts, and rows, of the rank's own experts.
+const Shape kByRank = {Dim::localExperts, Dim::ranks};
+
 // What is behind the indices.
 Shape inner(const Shape& shape) {
   Shape dims;
@@ -79,15 +82,18 @@ class ScheduleShapeCheck {
                (!back || (like(in(1), in(0).shape) && like(out(1), {Dim::residualWeights})));
       case Kind::gate:
         return gate();
+      case Kind::route:
+        return !back && are(1, 1) && ownRouting(in(0)) && out(0).element == Element::count64 &&
+               out(0).shape == kByRank;
       case Kind::permute:
-        if (!are(2, 1) || !routing(in(1))) return false;
+        if (!are(2, 1) || !routing(in(1)) || !way(back ? in(0) : out(0), in(1))) return false;
         return back ? rows(in(0)) && like(out(0), ending(in(1).shape, Dim::embedding))
                     : rows(out(0)) && like(in(0), ending(in(1).shape, Dim::embedding));
       case Kind::combine:
         if (!back)
-          return are(2, 1) && rows(in(0)) && routing(in(1)) &&
+          return are(2, 1) && rows(in(0)) && routing(in(1)) && way(in(0), in(1)) &&
                  like(out(0), ending(in(1).shape, Dim::embedding));
-        return are(3, 2) && rows(in(1)) && routing(in(2)) &&
+        return are(3, 2) && rows(in(1)) && routing(in(2)) && way(in(1), in(2)) &&
                like(in(0), ending(in(2).shape, Dim::embedding)) && like(out(0), in(1).shape) &&
                like(out(1), in(2).shape);
     }
@@ -111,14 +117,25 @@ class ScheduleShapeCheck {
   static bool routing(const Table& table) { return endsIn(table, isTokens, Dim::choices); }
   static bool rows(const Table& table) { return endsIn(table, isRows, Dim::embedding); }
 
+  static bool ownRouting(const Table& table) { return routing(table) && table.shape.size() == 2; }
+  // Routed rows are those of the rank's own experts; other rows are of its own tokens, or of its
+  // group's, for all experts.
+  bool way(const Table& rows, const Table& routing) const {
+    if (!phase_.routed) return std::ranges::count(rows.shape, Dim::ranks) == 0;
+    Shape shape = kByRank;
+    shape.insert(shape.end(), rows.shape.end() - 2, rows.shape.end());
+    return ownRouting(routing) && late_ && rows.shape == shape;
+  }
+
   // Rows that are bound late are bound by counts, which are read last.
   bool bound() {
     const auto isLate = [&](int table) { return std::ranges::any_of(at(table).shape, boundLate); };
     late_ = std::ranges::any_of(phase_.reads, isLate) || std::ranges::any_of(phase_.writes, isLate);
     const Table& last = at(phase_.reads.back());
     return !late_ || (phase_.reads.size() > 1 && last.element == Element::count64 &&
-                      inner(last.shape).empty() && std::ranges::count(last.shape, Dim::esp) == 1 &&
-                      last.shape.size() == 3);
+                      inner(last.shape).empty() &&
+                      (last.shape == kByRank ||
+                       (std::ranges::count(last.shape, Dim::esp) == 1 && last.shape.size() == 3)));
   }
 
   bool gate() const {

@@ -126,8 +126,10 @@ class MutationTest : public ::testing::Test {
 
 TEST_F(MutationTest, AreCaughtUnlessTheyChangeNothing) {
   for (const Entry& entry : registry())
-    for (const Options& options : {Options{}, Options{.dropless = true}, Options{.residual = true},
-                                   Options{.chunks = 2}, Options{.residual = true, .chunks = 2}})
+    for (const Options& options :
+         {Options{}, Options{.dropless = true}, Options{.dropless = true, .routed = true},
+          Options{.residual = true}, Options{.chunks = 2}, Options{.residual = true, .chunks = 2},
+          Options{.dropless = true, .residual = true, .routed = true}})
       judgeAll(entry, options);
   print();
 }

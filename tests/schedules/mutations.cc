@@ -110,6 +110,7 @@ class Mutations {
 
   void changeFlags() {
     mutatePhase("the other pass", [&](Phase& mutant) { mutant.backward = !mutant.backward; });
+    mutatePhase("the other way", [&](Phase& mutant) { mutant.routed = !mutant.routed; });
     if (phase().kind == Kind::experts)
       mutatePhase("count copies", [&](Phase& mutant) { mutant.copies = !mutant.copies; });
     for (int other = 0; other <= static_cast<int>(Kind::add); ++other)

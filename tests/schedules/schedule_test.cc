@@ -16,7 +16,7 @@ namespace {
 std::string exchangesOf(const Schedule& schedule) {
   std::string text;
   for (const Phase& phase : schedule.phases) {
-    if (phase.kind != Kind::exchange) continue;
+    if (!communicates(phase)) continue;
     if (!text.empty()) text += ", ";
     text += phase.name;
     if (phase.stream > 0) text += " (" + std::to_string(phase.stream) + ")";
@@ -30,6 +30,7 @@ std::string exchangesOf(const char* name, Pass pass, const Options& options = {}
 
 constexpr Pass kForward = Pass::forward, kBackward = Pass::backward;
 constexpr Options kDropless{.dropless = true}, kResidual{.residual = true};
+constexpr Options kRouted{.dropless = true, .routed = true};
 
 TEST(Schedules, AreFoundByTheirNames) {
   ASSERT_EQ(registry().size(), 4u);
@@ -79,6 +80,30 @@ TEST(Schedules, ExchangeRowsWithoutCapacity) {
   }
   EXPECT_EQ(exchangesOf("PPMoE", kForward, kDropless), "AllReduce");
   EXPECT_THROW(scheduleOf(*find("S2"), kForward, kDropless), NotOffered);
+}
+
+// Nobody gathers others' batches, nor their rows.
+TEST(Schedules, RouteTokens) {
+  EXPECT_EQ(exchangesOf("S1", kForward, kRouted),
+            "token routing, token dispatch, token combine, MP-AllGather, MP-AllGather of the "
+            "gate's sums");
+  EXPECT_EQ(exchangesOf("S1", kBackward, kRouted),
+            "token dispatch, token combine, MP-AllGather, MP-AllReduce of the gate's gradient");
+  EXPECT_EQ(exchangesOf("baseline", kForward, kRouted),
+            "token routing, token dispatch, token combine");
+  EXPECT_EQ(exchangesOf("baseline", kBackward, kRouted), "token dispatch, token combine");
+  EXPECT_EQ(
+      exchangesOf("S1", kForward, {.dropless = true, .residual = true, .routed = true}),
+      "token routing, token dispatch (1), token combine, MP-AllGather, MP-AllGather of the gate's "
+      "sums");
+  EXPECT_EQ(
+      exchangesOf("S1", kBackward, {.dropless = true, .residual = true, .routed = true}),
+      "token dispatch (1), MP-AllReduce of the residual branch's gradient (2), token combine, "
+      "MP-AllGather, MP-AllReduce of the gate's gradient");
+  for (const char* name : {"S2", "PPMoE"})
+    EXPECT_THROW(scheduleOf(*find(name), kForward, kRouted), NotOffered) << name;
+  EXPECT_THROW(scheduleOf(*find("S1"), kForward, {.dropless = true, .chunks = 2, .routed = true}),
+               NotOffered);
 }
 
 // The branch goes beside dispatch under S1, which gathers it with its parts, and else beside all.

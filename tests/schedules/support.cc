@@ -7,6 +7,8 @@ std::vector<Options> everyOption() {
   for (const bool dropless : {false, true})
     for (const bool residual : {false, true})
       for (const int chunks : {1, 2, 3}) all.push_back({dropless, residual, chunks});
+  for (const bool residual : {false, true})
+    all.push_back({.dropless = true, .residual = residual, .routed = true});
   return all;
 }
 
@@ -17,8 +19,8 @@ std::vector<std::pair<std::string, Schedule>> everySchedule() {
       for (const Options& options : everyOption()) try {
           all.emplace_back(
               std::string(entry.name) + (pass == Pass::forward ? " forward" : " backward") +
-                  (options.dropless ? " dropless" : "") + (options.residual ? " residual" : "") +
-                  " in " + std::to_string(options.chunks),
+                  (options.dropless ? " dropless" : "") + (options.routed ? " routed" : "") +
+                  (options.residual ? " residual" : "") + " in " + std::to_string(options.chunks),
               scheduleOf(entry, pass, options));
         } catch (const NotOffered&) {
         }

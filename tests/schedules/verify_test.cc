@@ -39,9 +39,9 @@ TEST(Verify, WideAllSchedulesOnAllGrids) {
         for (int turn = 0; turn < 5; ++turn, ++layers) {
           const RoutedLayer layer = randomLayer(forward, grid, random);
           ASSERT_EQ(text(verify(forward, backward, layer)), "")
-              << entry.name << ", dropless " << options.dropless << ", residual "
-              << options.residual << ", chunks " << options.chunks << ", " << nameOf(grid)
-              << ", tokens " << layer.tokens << ", experts " << layer.experts();
+              << entry.name << ", dropless " << options.dropless << ", routed " << options.routed
+              << ", residual " << options.residual << ", chunks " << options.chunks << ", "
+              << nameOf(grid) << ", tokens " << layer.tokens << ", experts " << layer.experts();
         }
       }
     }
