@@ -1,4 +1,4 @@
-#include "src/route/price.h"
+#include "src/cost/route_price.h"
 
 #include <algorithm>
 #include <cmath>

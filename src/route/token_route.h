@@ -10,9 +10,9 @@
 #include "algorithms/routes/plans.h"
 #include "moeccl/route.h"
 #include "src/comm/communicator.h"
+#include "src/cost/route_price.h"
 #include "src/route/exchange.h"
 #include "src/route/latency_route.h"
-#include "src/route/price.h"
 #include "src/route/route_shape.h"
 
 namespace moeccl {
