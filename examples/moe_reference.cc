@@ -23,7 +23,7 @@ std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
 
 double jitterOf(const Layer& layer, std::int64_t token, std::int64_t m, const Chance& chance) {
   if (!chance.jitter) return 1;
-  return 1 + layer.config.jitter * (2 * chance.jitter(token, m) - 1);
+  return 1 + layer.config.switchGate.jitter * (2 * chance.jitter(token, m) - 1);
 }
 
 // As the layer stores numbers.
@@ -132,6 +132,7 @@ struct Routing {
   std::vector<Decision<double>> decisions;  // [tokens]
   std::vector<Vector> first, second;        // [sections][E]
   std::vector<std::int64_t> placed;         // choices with a place: token * width + choice
+  std::vector<std::vector<bool>> kept;      // [tokens][width]: with a place
   Result result;                            // all but the output
 };
 
@@ -195,6 +196,9 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
     result.capacity = places >= static_cast<double>(padded)
                           ? padded
                           : roundUp(static_cast<std::int64_t>(places), unit);
+  if (!dropless)
+    result.capacity =
+        std::min(padded, std::max(result.capacity, roundUp(groups * config.minCapacity, unit)));
   result.assigned.assign(experts, 0);
   result.kept.assign(experts, 0);
 
@@ -222,6 +226,10 @@ Routing route(const Layer& layer, const double* input, const Chance& chance) {
   }
   std::sort(result.placeless.begin(), result.placeless.end());
   const std::int64_t width = widthOf(config);
+  routing.kept.assign(tokens, std::vector<bool>(width, false));
+  for (std::int64_t at : routing.placed) routing.kept[at / width][at % width] = true;
+  for (std::int64_t token = 0; token < tokens; ++token)
+    renormalize(config, routing.kept[token], routing.decisions[token]);
   result.chosen.assign(tokens * width, -1);
   for (const auto* choices : {&routing.placed, &result.placeless})
     for (std::int64_t at : *choices)
@@ -269,8 +277,9 @@ LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t to
       if (&values == &varied) result[expert].slope = 1;
       return result;
     };
-    const Decision<Dual> it = decide(layer.config, token, duals(routing.logits[token]),
-                                     duals(routing.noise[token]), layer.bias, chance);
+    Decision<Dual> it = decide(layer.config, token, duals(routing.logits[token]),
+                               duals(routing.noise[token]), layer.bias, chance);
+    renormalize(layer.config, routing.kept[token], it);
     Dual loss = 0;
     for (std::size_t c = 0; c < it.weights.size(); ++c) loss += ofWeights[c] * it.weights[c];
     std::vector<Dual> first, second;

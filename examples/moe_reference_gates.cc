@@ -84,8 +84,8 @@ void noisyGate(const moecclMoeConfig_t& config, std::int64_t token,
 // Experts of groups that do not serve the token come last.
 std::vector<std::int64_t> groupedRanking(const moecclMoeConfig_t& config,
                                          const std::vector<double>& keys) {
-  const std::int64_t groups = config.expertGroups == 0 ? 1 : config.expertGroups;
-  const std::int64_t top = config.topGroups == 0 ? groups : config.topGroups;
+  const std::int64_t groups = config.sigmoid.expertGroups == 0 ? 1 : config.sigmoid.expertGroups;
+  const std::int64_t top = config.sigmoid.topGroups == 0 ? groups : config.sigmoid.topGroups;
   const std::int64_t size = config.experts / groups;
   std::vector<double> scores;
   for (std::int64_t g = 0; g < groups; ++g) {
@@ -117,7 +117,7 @@ void sigmoidGate(const moecclMoeConfig_t& config, const std::vector<Number>& log
   it.experts = groupedRanking(config, keys);
   it.experts.resize(config.topK);
   for (std::int64_t expert : it.experts) ofChosen += affinities[expert];
-  const double scale = config.routingScale == 0 ? 1 : config.routingScale;
+  const double scale = config.sigmoid.routingScale == 0 ? 1 : config.sigmoid.routingScale;
   for (std::int64_t expert : it.experts) {
     it.weights.push_back(scale * affinities[expert] / ofChosen);
     it.first[expert] += 1.0;
@@ -142,8 +142,8 @@ Number product(const std::vector<Number>& a, const std::vector<Number>& b) {
 }
 
 std::int64_t sequence(const moecclMoeConfig_t& config) {
-  return config.sequenceTokens == 0 ? std::max<std::int64_t>(config.tokens, 1)
-                                    : config.sequenceTokens;
+  return config.sigmoid.sequenceTokens == 0 ? std::max<std::int64_t>(config.tokens, 1)
+                                            : config.sigmoid.sequenceTokens;
 }
 
 }  // namespace
@@ -177,6 +177,20 @@ Decision<Number> decide(const moecclMoeConfig_t& config, std::int64_t token,
   return it;
 }
 
+template <typename Number>
+void renormalize(const moecclMoeConfig_t& config, const std::vector<bool>& kept,
+                 Decision<Number>& it) {
+  const bool probability =
+      config.topK == 1 && (config.gate == moecclGateSoftmax || config.gate == moecclGateSwitch);
+  if (config.renormalize == 0 || probability) return;
+  const bool scaled = config.gate == moecclGateSigmoid && config.sigmoid.routingScale != 0;
+  Number sum = 0;
+  for (std::size_t c = 0; c < kept.size(); ++c)
+    if (kept[c]) sum += it.weights[c];
+  if (!(valueOf(sum) > 0)) return;
+  for (Number& weight : it.weights) weight *= (scaled ? config.sigmoid.routingScale : 1.0) / sum;
+}
+
 std::int64_t sections(const moecclMoeConfig_t& config) {
   return (config.tokens + sequence(config) - 1) / sequence(config);
 }
@@ -193,9 +207,10 @@ Number sectionLoss(const moecclMoeConfig_t& config, std::int64_t section,
       static_cast<double>(std::min(sequence(config), config.tokens - section * sequence(config)));
   switch (config.gate) {
     case moecclGateNoisyTopK: {
-      const bool defaults = config.importanceWeight == 0 && config.loadWeight == 0;
-      return (defaults ? 1 : config.importanceWeight) * squaredVariation(first) +
-             (defaults ? 1 : config.loadWeight) * squaredVariation(second);
+      const bool defaults =
+          config.noisyTopK.importanceWeight == 0 && config.noisyTopK.loadWeight == 0;
+      return (defaults ? 1 : config.noisyTopK.importanceWeight) * squaredVariation(first) +
+             (defaults ? 1 : config.noisyTopK.loadWeight) * squaredVariation(second);
     }
     case moecclGateGShard:
       return product(first, second) / (experts * tokens * tokens);
@@ -214,6 +229,8 @@ template Decision<double> decide(const moecclMoeConfig_t&, std::int64_t, const s
                                  const Chance&);
 template Decision<Dual> decide(const moecclMoeConfig_t&, std::int64_t, const std::vector<Dual>&,
                                const std::vector<Dual>&, const std::vector<double>&, const Chance&);
+template void renormalize(const moecclMoeConfig_t&, const std::vector<bool>&, Decision<double>&);
+template void renormalize(const moecclMoeConfig_t&, const std::vector<bool>&, Decision<Dual>&);
 template double sectionLoss(const moecclMoeConfig_t&, std::int64_t, const std::vector<double>&,
                             const std::vector<double>&);
 template Dual sectionLoss(const moecclMoeConfig_t&, std::int64_t, const std::vector<Dual>&,

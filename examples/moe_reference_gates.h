@@ -33,6 +33,11 @@ Decision<Number> decide(const moecclMoeConfig_t& config, std::int64_t token,
                         const std::vector<Number>& logits, const std::vector<Number>& noise,
                         const std::vector<double>& bias, const Chance& chance);
 
+// The weights after drops, with config.renormalize. kept: by choice.
+template <typename Number>
+void renormalize(const moecclMoeConfig_t& config, const std::vector<bool>& kept,
+                 Decision<Number>& it);
+
 // What is summed up by itself: the token's sequence with Sigmoid, else the batch.
 std::int64_t sections(const moecclMoeConfig_t& config);
 std::int64_t sectionOf(const moecclMoeConfig_t& config, std::int64_t token);

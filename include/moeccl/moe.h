@@ -20,11 +20,12 @@
  * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
  *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
  *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L /
- *   E), rounded up to a multiple of g and of N_MP, but never more than there are padded tokens.
- *   (What is within 1e-12 of a whole number, relatively, counts as that number.) Places go to first
- *   choices before second ones, in token order; with expert choice to the tokens that the expert
- *   takes. A choice without a place is dropped: it contributes zero; the token's other choices stay
- *   as they are. Dropless layers (config.dropless) have no capacity: every choice has a place.
+ *   E), at least g times config.minCapacity, rounded up to a multiple of g and of N_MP, but never
+ * more than there are padded tokens. (What is within 1e-12 of a whole number, relatively, counts as
+ * that number.) Places go to first choices before second ones, in token order; with expert choice
+ * to the tokens that the expert takes. A choice without a place is dropped: it contributes zero;
+ * the token's other choices stay as they are, or with config.renormalize have greater weights.
+ * Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2.
  *
@@ -124,6 +125,20 @@ typedef enum {
   moecclNumGates = 6
 } moecclMoeGate_t;
 
+typedef struct {
+  double jitter; /* from 0 to 1 */
+} moecclSwitchGate_t;
+typedef struct {
+  double importanceWeight; /* 0 or more, like loadWeight; both 0: 1 each */
+  double loadWeight;
+} moecclNoisyTopKGate_t;
+typedef struct {
+  int64_t expertGroups;   /* a divisor of experts; 0: 1 */
+  int64_t topGroups;      /* of at least k experts; 0: expertGroups */
+  double routingScale;    /* above 0; 0: 1 */
+  int64_t sequenceTokens; /* per sequence; the last may be shorter; 0: B L */
+} moecclSigmoidGate_t;
+
 /* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
  * topK and capacityFactor or dropless must be set. Every rank of the grid passes the same. The
  * layers of a model need not be alike: PR-MoE's pyramid has more experts in later layers, each
@@ -169,13 +184,9 @@ typedef struct {
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */
   /* What one kind of gate reads; with any other it must be 0. */
-  double jitter;           /* Switch: from 0 to 1 */
-  double importanceWeight; /* NoisyTopK: 0 or more, like loadWeight; both 0: 1 each */
-  double loadWeight;
-  int64_t expertGroups;   /* Sigmoid: a divisor of experts; 0: 1 */
-  int64_t topGroups;      /* Sigmoid: of at least k experts; 0: expertGroups */
-  double routingScale;    /* Sigmoid: above 0; 0: 1 */
-  int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
+  moecclSwitchGate_t switchGate;
+  moecclNoisyTopKGate_t noisyTopK;
+  moecclSigmoidGate_t sigmoid;
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets,
    * and then exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one
    * hot expert is all tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose
@@ -188,14 +199,22 @@ typedef struct {
   /* 1: the layer learns, where its schedule is automatic: see moecclMoeLayerExplainChoice. 0: it
    * stays under the schedule that it was made with. GPUs: 0. */
   int64_t learn;
+  /* T / g is at least that, where there are as many tokens; DeepSpeed's min_capacity. Dropless: 0.
+   * For evaluation with another capacity make another layer, with training 0. */
+  int64_t minCapacity;
+  /* 1: where choices of a token are dropped, the weights of those that are kept are divided by
+   * their sum, so that they have the sum that all had; as DeepSpeed's gates do. Not with one choice
+   * of moecclGateSoftmax or moecclGateSwitch, whose weights are probabilities. 0: they stay as they
+   * are. Dropless, and with ExpertChoice: 0. */
+  int64_t renormalize;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, 0.0, 0.0, \
-        0.0, 0, 0, 0.0, 0, 0, 0, 0                                                              \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, {0.0},    \
+        {0.0, 0.0}, {0, 0, 0.0, 0}, 0, 0, 0, 0, 0                                               \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -488,9 +507,9 @@ typedef struct {
 
 /* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its
  * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist),
- * InvalidUsage (the layer cuts chunks, has a residual branch, or another gate than
- * moecclGateSoftmax; with config.training the schedule is the baseline and N_MP above 1, whose
- * experts see each token N_MP times), SystemError, and those of Forward. */
+ * InvalidUsage (the layer cuts chunks, has a residual branch, renormalizes, or has another
+ * gate than moecclGateSoftmax; with config.training the schedule is the baseline and N_MP above 1,
+ * whose experts see each token N_MP times), SystemError, and those of Forward. */
 MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
                                          const moecclMoeRouting_t* routing, moecclStream_t stream,
                                          moecclMoePass_t* pass, moecclMoeRows_t* rows);

@@ -7,6 +7,7 @@
 #include "kernels/capacity.h"
 #include "kernels/gates/logits.h"
 #include "kernels/gates/parts.h"
+#include "kernels/gates/renormalize.h"
 #include "kernels/gates/rules.h"
 
 namespace moeccl::gates {
@@ -160,7 +161,8 @@ void Gate<Real>::computeLogits(const Parameters<Real>& parameters, const Part<Re
 
 template <typename Real>
 void Gate<Real>::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
-                       Real* weights, std::int64_t* used, std::int64_t* slots, double* sums) {
+                       Real* weights, std::int64_t* used, std::int64_t* slots, double* factors,
+                       double* sums) {
   const bool expertsChoose = config_.kind == Kind::expertChoice;
   if (expertsChoose)
     chooseTokens(config_, tokens, groups, keys_.data(), order_.data(), chosen, weights, used,
@@ -168,6 +170,10 @@ void Gate<Real>::place(std::int64_t tokens, std::int64_t groups, std::int32_t* c
   else
     assignSlots({config_.experts, config_.choices, config_.capacityTokens, config_.capacitySlots},
                 chosen, tokens, groups, used, slots);
+  const std::int64_t choices = width(config_);
+  for (std::int64_t t = 0; t < tokens && renormalizedSum(config_) > 0; ++t)
+    factors[t] = renormalizeToken(renormalizedSum(config_), choices, slots + t * choices,
+                                  weights + t * choices);
   for (std::int64_t group = 0; group < groups; ++group)
     for (std::int64_t e = 0; e < config_.experts; ++e) {
       const double count = static_cast<double>(used[group * config_.experts + e]);
@@ -186,8 +192,9 @@ double Gate<Real>::loss(const double* sums, double scale, double* dSums) const {
 
 template <typename Real>
 void Gate<Real>::backward(const Parameters<Real>& parameters, const Part<Real>& part,
-                          const double* logits, const std::int32_t* chosen, const Real* dWeights,
-                          const double* dSums, const Gradients<Real>& gradients) {
+                          const double* logits, const std::int32_t* chosen, const Kept<Real>& kept,
+                          const Real* dWeights, const double* dSums,
+                          const Gradients<Real>& gradients) {
   const std::optional<Random> random = randomOf(part.draw);
   const std::int64_t experts = config_.experts, choices = width(config_);
   const std::int64_t perToken = logitsPerToken(config_);
@@ -199,6 +206,9 @@ void Gate<Real>::backward(const Parameters<Real>& parameters, const Part<Real>& 
         const std::int64_t at = token * choices + c;
         row_[c] = chosen[at] < 0 ? 0.0 : static_cast<double>(dWeights[at]);
       }
+      if (renormalizedSum(config_) > 0)
+        renormalizeTokenBackward(renormalizedSum(config_), choices, kept.slots + token * choices,
+                                 kept.weights + token * choices, kept.factors[token], row_.data());
       std::fill(dLogits_.begin(), dLogits_.end(), 0.0);
       rule_->differentiate(
           {logits + token * perToken, index, random ? &*random : nullptr, parameters.bias},

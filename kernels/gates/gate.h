@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/gates/random.h"
 
 namespace moeccl::gates {
@@ -41,6 +42,9 @@ struct Config {
   std::int32_t choices = 0;  // per token, from 1 to experts. gshard: 2; expertChoice: ignored
   std::int64_t capacityTokens = 0;  // per capacity group; the last groups may have fewer
   std::int64_t capacitySlots = 0;   // places per expert and capacity group
+  // Where choices of a token are dropped, weights of the others have the sum that all had. Not the
+  // probabilities of one choice, nor with expertChoice.
+  bool renormalize = false;
 
   // softmax: inputs are multiplied by uniform noise from 1 - jitter to 1 + jitter; 0 to 1.
   double jitter = 0;
@@ -58,6 +62,12 @@ struct Config {
 // "" where all is well; else the first field that is wrong, its value and what would be right.
 std::string problem(const Config& config);
 
+// What the weights of a token are to sum up to, whatever is dropped; 0: nothing.
+MOECCL_DEVICE inline double renormalizedSum(const Config& config) {
+  if (!config.renormalize || config.kind == Kind::expertChoice) return 0;
+  if (config.kind == Kind::softmax && config.choices == 1) return 0;
+  return config.kind == Kind::sigmoid ? config.routingScale : 1;
+}
 // Choices per token, absent ones included: config.choices, or with expertChoice one for each
 // expert.
 std::int32_t width(const Config& config);
@@ -91,6 +101,14 @@ struct Decisions {
   Real* weights;         // [tokens][width]; 0 where there is no choice
 };
 
+// What place has left of the choices, where it renormalizes.
+template <typename Real>
+struct Kept {
+  const std::int64_t* slots;  // as place has set them, like the others
+  const Real* weights;
+  const double* factors;
+};
+
 template <typename Real>
 struct Gradients {
   Real* gate;   // as in Parameters, like noise; null: not wanted
@@ -122,9 +140,10 @@ class Gate {
   // may be short), tokens <= groups * capacityTokens. slots [tokens][width]: the place within the
   // expert, group * capacitySlots + 0, 1, ..., or -1 for a choice without a place and for none.
   // used [groups][experts]: places given. Adds to the kept choices of sums. expertChoice: the
-  // choices are made here.
+  // choices are made here. factors [tokens], where the gate renormalizes, else null: what the
+  // weights of the kept choices have been multiplied by.
   void place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, Real* weights,
-             std::int64_t* used, std::int64_t* slots, double* sums);
+             std::int64_t* used, std::int64_t* slots, double* factors, double* sums);
 
   // The loss of a batch from its sums; 0 without tokens. Sets dSums [sumsSize] to the gradient of
   // scale * loss by the sums.
@@ -132,10 +151,11 @@ class Gate {
 
   // Adds to `gradients`. parameters, part, logits and chosen are those of forward and place;
   // dWeights [tokens][width]: gradients of the weights, 0 for choices without a place, any number
-  // for absent ones; dSums [sumsSize]: as loss sets it.
+  // for absent ones; dSums [sumsSize]: as loss sets it. kept: of these tokens, where the gate
+  // renormalizes.
   void backward(const Parameters<Real>& parameters, const Part<Real>& part, const double* logits,
-                const std::int32_t* chosen, const Real* dWeights, const double* dSums,
-                const Gradients<Real>& gradients);
+                const std::int32_t* chosen, const Kept<Real>& kept, const Real* dWeights,
+                const double* dSums, const Gradients<Real>& gradients);
 
  private:
   void computeLogits(const Parameters<Real>& parameters, const Part<Real>& part,

@@ -140,6 +140,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
+    renormalizeKernel(double sum, std::int64_t tokens, std::int64_t width,
+                      const std::int64_t* slots, float* weights, double* factors) {
+  for (std::int64_t t = threadInGrid(); t < tokens; t += std::int64_t{gridDim.x} * kThreads)
+    factors[t] = renormalizeToken(sum, width, slots + t * width, weights + t * width);
+}
+
+__global__ void __launch_bounds__(kThreads)
     chooseTokensKernel(Config config, std::int64_t tokens, std::int64_t groups,
                        std::int32_t* chosen, float* weights, std::int64_t* used,
                        std::int64_t* slots) {
@@ -322,7 +329,7 @@ void Gate::forward(const Parameters<void>& parameters, const Part<void>& part,
 }
 
 void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, float* weights,
-                 std::int64_t* used, std::int64_t* slots, double* sums,
+                 std::int64_t* used, std::int64_t* slots, double* factors, double* sums,
                  std::span<std::byte> workspace, void* stream) const {
   if (groups == 0) return;
   const bool expertsChoose = config_.kind == Kind::expertChoice;
@@ -331,6 +338,9 @@ void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
                  kThreads, stream, config_, tokens, groups, chosen, weights, used, slots);
   else
     assignSlots(capacityShape(config_), chosen, tokens, groups, used, slots, workspace, stream);
+  if (renormalizedSum(config_) > 0 && tokens > 0)
+    launchKernel("renormalizing weights", renormalizeKernel, threadGrid(tokens), kThreads, stream,
+                 renormalizedSum(config_), tokens, width(config_), slots, weights, factors);
   launchKernel("adding up places", addUsedKernel, threadGrid(config_.experts), kThreads, stream,
                used, groups, config_.experts, expertsChoose, sums);
 }
@@ -343,11 +353,12 @@ void Gate::loss(const double* sums, double scale, double* dSums, double* loss, v
 }
 
 void Gate::backward(const Parameters<void>& parameters, const Part<void>& part,
-                    const double* logits, const std::int32_t* chosen, const void* dWeights,
-                    const double* dSums, const Gradients<void>& gradients, Blas& blas,
-                    std::span<std::byte> workspace, void* stream) const {
+                    const double* logits, const std::int32_t* chosen, const Kept<float>& kept,
+                    const void* dWeights, const double* dSums, const Gradients<void>& gradients,
+                    Blas& blas, std::span<std::byte> workspace, void* stream) const {
   if (part.tokens == 0) return;
-  const GatePass pass = gatePass(config_, parameters.bias, part, logits);
+  GatePass pass = gatePass(config_, parameters.bias, part, logits);
+  pass.kept = kept;
   const Memory all = memory(workspace.data());
   const float* const wideWeights =
       widened(dWeights, part.tokens * width(config_), all.dWeights, stream);

@@ -36,16 +36,16 @@ class Gate {
                std::span<std::byte> workspace, void* stream) const;
 
   void place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, float* weights,
-             std::int64_t* used, std::int64_t* slots, double* sums, std::span<std::byte> workspace,
-             void* stream) const;
+             std::int64_t* used, std::int64_t* slots, double* factors, double* sums,
+             std::span<std::byte> workspace, void* stream) const;
 
   // *loss is set where it is not null.
   void loss(const double* sums, double scale, double* dSums, double* loss, void* stream) const;
 
   void backward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
-                const double* logits, const std::int32_t* chosen, const void* dWeights,
-                const double* dSums, const gates::Gradients<void>& gradients, Blas& blas,
-                std::span<std::byte> workspace, void* stream) const;
+                const double* logits, const std::int32_t* chosen, const gates::Kept<float>& kept,
+                const void* dWeights, const double* dSums, const gates::Gradients<void>& gradients,
+                Blas& blas, std::span<std::byte> workspace, void* stream) const;
 
  private:
   // Where things are in the workspace.

@@ -1,6 +1,7 @@
 // What lanes of a GPU do with tokens before and after their rule. Nothing here needs a GPU.
 #pragma once
 
+#include "kernels/gates/renormalize.h"
 #include "kernels/gates/rules.h"
 #include "kernels/gates/token_rows.h"
 
@@ -16,6 +17,7 @@ struct GatePass {
   const double* bias;
   bool isRandom;
   Random random;
+  Kept<float> kept = {};  // of the tokens, backward, where the gate renormalizes
 
   MOECCL_DEVICE Token token(std::int64_t index) const {
     return {logits + (index - rows.first) * perToken, index, isRandom ? &random : nullptr, bias};
@@ -88,6 +90,12 @@ MOECCL_DEVICE void differentiateToken(const Lanes& lanes, const GatePass& pass,
     for (std::int64_t i = e; i < pass.perToken; i += experts) memory.dLogits[i] = 0;
   });
   lanes.sync();
+  if (const double sum = renormalizedSum(pass.config); sum > 0) {
+    if (lanes.index() == 0)
+      renormalizeTokenBackward(sum, pass.width, pass.kept.slots + at, pass.kept.weights + at,
+                               pass.kept.factors[token], memory.weights);
+    lanes.sync();
+  }
   Rule::differentiate(lanes, pass.config, pass.token(index), memory.scratch, chosen + at,
                       memory.weights, dSums + termsAt(pass.config, index), memory.dLogits);
   each(lanes, experts, [&](std::int64_t e) {

@@ -36,13 +36,17 @@ void requireOwnFields(const moecclMoeConfig_t& config) {
     moecclMoeGate_t gate;
   };
   for (const Field& field : {
-           Field{"jitter", config.jitter, moecclGateSwitch},
-           Field{"importanceWeight", config.importanceWeight, moecclGateNoisyTopK},
-           Field{"loadWeight", config.loadWeight, moecclGateNoisyTopK},
-           Field{"expertGroups", static_cast<double>(config.expertGroups), moecclGateSigmoid},
-           Field{"topGroups", static_cast<double>(config.topGroups), moecclGateSigmoid},
-           Field{"routingScale", config.routingScale, moecclGateSigmoid},
-           Field{"sequenceTokens", static_cast<double>(config.sequenceTokens), moecclGateSigmoid},
+           Field{"switchGate.jitter", config.switchGate.jitter, moecclGateSwitch},
+           Field{"noisyTopK.importanceWeight", config.noisyTopK.importanceWeight,
+                 moecclGateNoisyTopK},
+           Field{"noisyTopK.loadWeight", config.noisyTopK.loadWeight, moecclGateNoisyTopK},
+           Field{"sigmoid.expertGroups", static_cast<double>(config.sigmoid.expertGroups),
+                 moecclGateSigmoid},
+           Field{"sigmoid.topGroups", static_cast<double>(config.sigmoid.topGroups),
+                 moecclGateSigmoid},
+           Field{"sigmoid.routingScale", config.sigmoid.routingScale, moecclGateSigmoid},
+           Field{"sigmoid.sequenceTokens", static_cast<double>(config.sigmoid.sequenceTokens),
+                 moecclGateSigmoid},
        })
     if (field.value != 0 && field.gate != config.gate)
       refuse(stringf("%s is %g; it must be 0 with %s, since %s alone reads it", field.name,
@@ -76,19 +80,29 @@ gates::Config gateConfig(const moecclMoeConfig_t& config) {
   gate.embedding = config.embedding;
   gate.experts = static_cast<std::int32_t>(config.experts);
   gate.choices = static_cast<std::int32_t>(config.topK);
-  gate.jitter = config.jitter;
-  if (config.importanceWeight != 0 || config.loadWeight != 0) {
-    gate.importanceWeight = config.importanceWeight;
-    gate.loadWeight = config.loadWeight;
+  gate.jitter = config.switchGate.jitter;
+  if (config.noisyTopK.importanceWeight != 0 || config.noisyTopK.loadWeight != 0) {
+    gate.importanceWeight = config.noisyTopK.importanceWeight;
+    gate.loadWeight = config.noisyTopK.loadWeight;
   }
-  gate.expertGroups = groupsOr("expertGroups", config.expertGroups, config.experts, 1);
-  gate.topGroups = groupsOr("topGroups", config.topGroups, config.experts, gate.expertGroups);
-  if (config.routingScale != 0) gate.routingScale = config.routingScale;
-  gate.sequenceTokens = config.sequenceTokens;
+  gate.expertGroups =
+      groupsOr("sigmoid.expertGroups", config.sigmoid.expertGroups, config.experts, 1);
+  gate.topGroups =
+      groupsOr("sigmoid.topGroups", config.sigmoid.topGroups, config.experts, gate.expertGroups);
+  if (config.sigmoid.routingScale != 0) gate.routingScale = config.sigmoid.routingScale;
+  gate.sequenceTokens = config.sigmoid.sequenceTokens;
+  gate.renormalize = config.renormalize == 1;
   std::string problem = gates::problem(gate);
-  if (problem.starts_with("choices")) problem.replace(0, 7, "topK");
-  if (!problem.empty()) refuse(problem);
-  return gate;
+  if (problem.empty()) return gate;
+  if (problem.starts_with("choices"))
+    problem.replace(0, 7, "topK");
+  else if (config.gate == moecclGateSwitch)
+    problem.insert(0, "switchGate.");
+  else if (config.gate == moecclGateNoisyTopK)
+    problem.insert(0, "noisyTopK.");
+  else if (config.gate == moecclGateSigmoid)
+    problem.insert(0, "sigmoid.");
+  refuse(problem);
 }
 
 }  // namespace moeccl

@@ -1,5 +1,6 @@
 #include "src/moe/layer_shape.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -36,6 +37,8 @@ void checkDropless(const moecclMoeConfig_t& config) {
   if (config.capacityGroups != 0)
     refuse("capacityGroups", config.capacityGroups,
            "a dropless layer has no capacity; it must be 0");
+  if (config.minCapacity != 0)
+    refuse("minCapacity", config.minCapacity, "a dropless layer has no capacity; it must be 0");
   if (config.chunks > 1)
     refuse("chunks", config.chunks,
            "chunks are of capacity groups, which a dropless layer has not; it must be 0 or 1");
@@ -73,6 +76,12 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
     checkDropless(config);
   else if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
     refuse("capacityFactor", config.capacityFactor, "it must be set, to a finite number above 0");
+  if (config.renormalize != 0 && config.renormalize != 1)
+    refuse("renormalize", config.renormalize, "it must be 0 or 1");
+  if (config.renormalize == 1 && (config.dropless == 1 || config.gate == moecclGateExpertChoice))
+    refuse("renormalize", config.renormalize,
+           "it must be 0 in a dropless layer and with moecclGateExpertChoice, which drop nothing");
+  requireRange("minCapacity", config.minCapacity, 0, kLargestInt);
   requireRange("residual", config.residual, 0, kLargestInt);
   requireRange("capacityGroups", config.capacityGroups, 0, kLargestInt);
   requireRange("chunks", config.chunks, 0, kLargestInt);
@@ -97,10 +106,13 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
 
 // ceil(k f B L / E), where what is within rounding error of a whole number counts as that number.
 // At most `most`, which may be far below.
-std::int64_t wantedPlaces(const moecclMoeConfig_t& config, std::int64_t most) {
+// At least minCapacity in each group.
+std::int64_t wantedPlaces(const moecclMoeConfig_t& config, std::int64_t groups, std::int64_t most) {
   const double exact = static_cast<double>(config.topK) * config.capacityFactor *
                        static_cast<double>(config.tokens) / static_cast<double>(config.experts);
-  const double places = std::ceil(exact * (1 - 1e-12));
+  const double places =
+      std::max(std::ceil(exact * (1 - 1e-12)),
+               static_cast<double>(groups) * static_cast<double>(config.minCapacity));
   return places >= static_cast<double>(most) ? most : static_cast<std::int64_t>(places);
 }
 
@@ -197,11 +209,12 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   const std::int64_t unit = std::lcm(shape.groups, static_cast<std::int64_t>(grid.nMp));
   if (config.tokens > std::numeric_limits<std::int64_t>::max() - unit)
     refuse("tokens", config.tokens, "so many exceed the address space");
-  if (config.sequenceTokens > 0) elementCount({config.tokens, 4, config.experts});  // of sums
+  if (config.sigmoid.sequenceTokens > 0)
+    elementCount({config.tokens, 4, config.experts});  // of sums
   const std::int64_t padded = roundUp(config.tokens, unit);
   elementCount({padded, config.embedding});
   const std::int64_t capacity =
-      shape.dropless ? padded : roundUp(wantedPlaces(config, padded), unit);
+      shape.dropless ? padded : roundUp(wantedPlaces(config, shape.groups, padded), unit);
   shape.groupTokens = padded / shape.groups;
   shape.groupSlots = capacity / shape.groups;
   shape.partTokens = padded / grid.nMp;

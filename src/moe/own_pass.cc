@@ -29,6 +29,9 @@ const char* whyNoOwnPasses(const LayerShape& shape) {
            "experts";
   if (shape.gate.kind != gates::Kind::softmax)
     return "config.gate must be moecclGateSoftmax for passes around an own gate";
+  if (shape.gate.renormalize)
+    return "the weights are the caller's; config.renormalize must be 0 for passes around an own "
+           "gate";
   if (shape.training && shape.grid.nMp > 1 && seesCopies(shape.schedule))
     return "under this schedule own experts see each token N_MP times, and add its gradients as "
            "often; config.schedule must be another, or the grid's nMp 1";

@@ -16,10 +16,13 @@ constexpr std::size_t kMost = 64;  // as many as a model has different layers, a
 
 // All that may be wrong; what is random costs nothing.
 bool sameGate(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
-  return a.gate == b.gate && a.jitter == b.jitter && a.importanceWeight == b.importanceWeight &&
-         a.loadWeight == b.loadWeight && a.expertGroups == b.expertGroups &&
-         a.topGroups == b.topGroups && a.routingScale == b.routingScale &&
-         a.sequenceTokens == b.sequenceTokens;
+  return a.gate == b.gate && a.switchGate.jitter == b.switchGate.jitter &&
+         a.noisyTopK.importanceWeight == b.noisyTopK.importanceWeight &&
+         a.noisyTopK.loadWeight == b.noisyTopK.loadWeight &&
+         a.sigmoid.expertGroups == b.sigmoid.expertGroups &&
+         a.sigmoid.topGroups == b.sigmoid.topGroups &&
+         a.sigmoid.routingScale == b.sigmoid.routingScale &&
+         a.sigmoid.sequenceTokens == b.sigmoid.sequenceTokens;
 }
 
 bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
@@ -27,7 +30,7 @@ bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
          a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
          a.capacityGroups == b.capacityGroups && a.chunks == b.chunks &&
          a.activation == b.activation && a.datatype == b.datatype && a.dropless == b.dropless &&
-         a.residual == b.residual && sameGate(a, b);
+         a.residual == b.residual && a.minCapacity == b.minCapacity && sameGate(a, b);
 }
 
 bool same(const LayerQuestion& a, const LayerQuestion& b) {

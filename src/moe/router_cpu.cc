@@ -42,6 +42,7 @@ CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool ke
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
   slots_.resize(perChoice);
+  if (shape.gate.renormalize) factors_.resize(sized({tokens}));
   begins_.resize(static_cast<std::size_t>(shape.experts) + 1);
   listed_.resize(perChoice);
   used_.resize(sized({shape.groups, shape.experts}));
@@ -117,7 +118,8 @@ void CpuRouter<Real>::gateMore(const GateWeights& gate, const Real* input, std::
 template <typename Real>
 void CpuRouter<Real>::place(std::int64_t groups, double* sums) {
   groups_ = groups;
-  gate_.place(tokens_, groups_, chosen_.data(), weights_.data(), used_.data(), slots_.data(), sums);
+  gate_.place(tokens_, groups_, chosen_.data(), weights_.data(), used_.data(), slots_.data(),
+              factors_.data(), sums);
 }
 
 template <typename Real>
@@ -169,7 +171,7 @@ void CpuRouter<Real>::gateBackward(const GateWeights& gate, const void* weightGr
   const auto parameters = this->parameters(gate);
   if constexpr (!kIsNarrow<Real>) {
     gate_.backward(parameters, {input_.data(), tokens_, firstToken_, draw_}, logits_.data(),
-                   chosen_.data(), read<Real>(weightGradients), sumGradients,
+                   chosen_.data(), kept(0), read<Real>(weightGradients), sumGradients,
                    {written<Real>(gradients.gate), written<Real>(gradients.noise),
                     written<Real>(inputGradient)});
   } else {
@@ -192,7 +194,7 @@ void CpuRouter<Real>::gateBackward(const GateWeights& gate, const void* weightGr
                      {widened<Real>(input_.data() + begin * embedding, count * embedding, block_),
                       count, firstToken_ + begin, draw_},
                      logits_.data() + begin * perToken, chosen_.data() + begin * shape_.choices,
-                     ofWeights + begin * shape_.choices, sumGradients,
+                     kept(begin), ofWeights + begin * shape_.choices, sumGradients,
                      {ofGate, ofNoise, gradientBlock_.data()});
       narrow(gradientBlock_.data(), count * embedding, gradient);
     }

@@ -58,6 +58,11 @@ class CpuRouter final : public Router {
   Choices<Wide<Real>> choices() const {
     return {chosen_.data(), slots_.data(), weights_.data(), tokens_, shape_.choices};
   }
+  // From a token on.
+  gates::Kept<Wide<Real>> kept(std::int64_t token) const {
+    return {slots_.data() + token * shape_.choices, weights_.data() + token * shape_.choices,
+            factors_.empty() ? nullptr : factors_.data() + token};
+  }
   std::span<const std::int64_t> indices(Listed listed) const {
     return {listed_.data() + listed.begin, static_cast<std::size_t>(listed.count)};
   }
@@ -71,6 +76,7 @@ class CpuRouter final : public Router {
   std::vector<std::int32_t> chosen_;  // [tokens][choices], as are weights and slots
   std::vector<Wide<Real>> weights_;
   std::vector<std::int64_t> slots_;
+  std::vector<double> factors_;                // [tokens], of a gate that renormalizes
   std::vector<std::int64_t> used_;             // [groups][experts]
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them, once that is asked for
   std::vector<Real> input_;                    // [tokens][embedding]

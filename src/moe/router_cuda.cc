@@ -37,6 +37,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
   weights_ = room<float>(compute, {tokens, shape_.choices});
   if (!shape_.dropless) {
     slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
+    if (shape_.gate.renormalize) factors_ = room<double>(compute, {tokens});
     used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
   }
   // What goes by lists; others have places instead.
@@ -116,7 +117,8 @@ void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream)
     return;
   }
   gate_.place(tokens_, groups_, in<std::int32_t>(chosen_), in<float>(weights_),
-              in<std::int64_t>(used_), in<std::int64_t>(slots_), sums, memory_.workspace(), stream);
+              in<std::int64_t>(used_), in<std::int64_t>(slots_), in<double>(factors_), sums,
+              memory_.workspace(), stream);
 }
 
 void CudaRouter::clearUnusedPlaces(std::int64_t expertStride, void* rows,
@@ -155,9 +157,10 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
                               const double* sumGradients, const GateGradients& gradients,
                               void* inputGradient, moecclStream_t stream) {
   gate_.backward(parametersOf(gate), {input_.get(), tokens_, firstToken_, draw_},
-                 in<double>(logits_), in<std::int32_t>(chosen_), weightGradients, sumGradients,
-                 {gradients.gate, gradients.noise, inputGradient}, memory_.blas(),
-                 memory_.workspace(), stream);
+                 in<double>(logits_), in<std::int32_t>(chosen_),
+                 {in<std::int64_t>(slots_), in<float>(weights_), in<double>(factors_)},
+                 weightGradients, sumGradients, {gradients.gate, gradients.noise, inputGradient},
+                 memory_.blas(), memory_.workspace(), stream);
 }
 
 const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {

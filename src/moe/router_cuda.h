@@ -104,6 +104,7 @@ class CudaRouter final : public Router {
   // On the GPU:
   Memory logits_;                       // [tokens][logitsPerToken], or of one part if not kept
   Memory chosen_, weights_, slots_;     // [tokens][choices]
+  Memory factors_;                      // [tokens], of a gate that renormalizes
   Memory used_;                         // [groups][experts]
   Memory begins_, listed_, positions_;  // as listByExpert makes them
   Memory input_;                        // [tokens][embedding]

@@ -40,16 +40,18 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           whole("chunks", config.chunks),
           whole("gate", config.gate),
           whole("seed", config.seed),
-          real("jitter", config.jitter),
-          real("importanceWeight", config.importanceWeight),
-          real("loadWeight", config.loadWeight),
-          whole("expertGroups", config.expertGroups),
-          whole("topGroups", config.topGroups),
-          real("routingScale", config.routingScale),
-          whole("sequenceTokens", config.sequenceTokens),
+          real("switchGate.jitter", config.switchGate.jitter),
+          real("noisyTopK.importanceWeight", config.noisyTopK.importanceWeight),
+          real("noisyTopK.loadWeight", config.noisyTopK.loadWeight),
+          whole("sigmoid.expertGroups", config.sigmoid.expertGroups),
+          whole("sigmoid.topGroups", config.sigmoid.topGroups),
+          real("sigmoid.routingScale", config.sigmoid.routingScale),
+          whole("sigmoid.sequenceTokens", config.sigmoid.sequenceTokens),
           whole("dropless", config.dropless),
           whole("residual", config.residual),
-          whole("learn", config.learn)};
+          whole("learn", config.learn),
+          whole("minCapacity", config.minCapacity),
+          whole("renormalize", config.renormalize)};
 }
 
 std::string textOf(const Field& field, std::int64_t value) {

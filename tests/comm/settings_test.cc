@@ -220,7 +220,7 @@ TEST(Settings, UninitialisedConfigsAreRefused) {
   expectRefused(config);
   config.version = MOECCL_VERSION + 10'000;
   expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                "this library is 0.1.0");
+                "this library is 0.2.0");
 }
 
 TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
@@ -234,7 +234,7 @@ TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
   EXPECT_EQ(readSettings(&newer.known, kNothing).timeoutMs, 77);
   newer.later[2] = 1;
   expectFailure(outcomeOf([&] { readSettings(&newer.known, kNothing); }), moecclInvalidArgument,
-                "the header of version 0.1.1 has and this library, 0.1.0, has not");
+                "the header of version 0.2.1 has and this library, 0.2.0, has not");
 }
 
 TEST(Settings, SplitsInherit) {

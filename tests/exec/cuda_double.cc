@@ -604,7 +604,7 @@ void Gate::forward(const gates::Parameters<void>& parameters, const gates::Part<
 }
 
 void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen, float* weights,
-                 std::int64_t* used, std::int64_t* slots, double* sums,
+                 std::int64_t* used, std::int64_t* slots, double* factors, double* sums,
                  std::span<std::byte> workspace, void* stream) const {
   if (groups == 0) return;
   requireRoom(workspace, workspaceBytes_);
@@ -616,11 +616,13 @@ void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
                       writes(weights, width),
                       writes(used, groups * config.experts),
                       writes(slots, width),
+                      writes(factors, gates::renormalizedSum(config) > 0 ? tokens : 0),
                       writes(sums, gates::sumsSize(config)),
                       writes(workspace.data(), std::ssize(workspace))};
       },
       [=, config = config_] {
-        gates::Gate<float>(config).place(tokens, groups, chosen, weights, used, slots, sums);
+        gates::Gate<float>(config).place(tokens, groups, chosen, weights, used, slots, factors,
+                                         sums);
         spoil(workspace);
       },
       stream);
@@ -641,14 +643,16 @@ void Gate::loss(const double* sums, double scale, double* dSums, double* loss, v
 }
 
 void Gate::backward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
-                    const double* logits, const std::int32_t* chosen, const void* dWeights,
-                    const double* dSums, const gates::Gradients<void>& gradients, Blas&,
-                    std::span<std::byte> workspace, void* stream) const {
+                    const double* logits, const std::int32_t* chosen,
+                    const gates::Kept<float>& kept, const void* dWeights, const double* dSums,
+                    const gates::Gradients<void>& gradients, Blas&, std::span<std::byte> workspace,
+                    void* stream) const {
   if (part.tokens == 0) return;
   requireRoom(workspace, workspaceBytes_);
   const std::int64_t matrix = config_.embedding * config_.experts;
   const std::int64_t width = gates::width(config_) * part.tokens;
   const std::int64_t input = config_.embedding * part.tokens;
+  const bool renormalizes = gates::renormalizedSum(config_) > 0;
   withReal(datatype_, [&]<typename Real>(Real) {
     myGpu().kernel(
         "differentiating a gate",
@@ -659,6 +663,9 @@ void Gate::backward(const gates::Parameters<void>& parameters, const gates::Part
                         reads(as<Real>(part.input), input),
                         reads(logits, part.tokens * gates::logitsPerToken(config)),
                         reads(chosen, width),
+                        reads(kept.slots, renormalizes ? width : 0),
+                        reads(kept.weights, renormalizes ? width : 0),
+                        reads(kept.factors, renormalizes ? part.tokens : 0),
                         reads(as<Real>(dWeights), width),
                         reads(dSums, gates::sumsSize(config)),
                         writes(as<Real>(gradients.gate), matrix),
@@ -671,7 +678,7 @@ void Gate::backward(const gates::Parameters<void>& parameters, const gates::Part
           std::vector<float> gate = wide<Real>(gradients.gate, matrix);
           std::vector<float> noise = wide<Real>(gradients.noise, matrix);
           std::vector<float> tokens = wide<Real>(gradients.input, input);
-          gates::Gate<float>(config).backward(all.parameters, all.part, logits, chosen,
+          gates::Gate<float>(config).backward(all.parameters, all.part, logits, chosen, kept,
                                               wide<Real>(dWeights, width).data(), dSums,
                                               {orNull(gate), orNull(noise), tokens.data()});
           const auto store = [](const std::vector<float>& values, void* to) {

@@ -162,7 +162,7 @@ void gate(std::int64_t tokens, std::int64_t embedding, std::int32_t experts, std
     cudaMemsetAsync(sums.data(), 0, sums.size() * sizeof(double), nullptr);
     gate.choose(parameters, part, {logits.data(), chosen.data(), choiceWeights.data()}, sums.data(),
                 space, nullptr);
-    gate.place(tokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(),
+    gate.place(tokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(), nullptr,
                sums.data(), space, nullptr);
     gate.loss(sums.data(), 1, dSums.data(), loss.data(), nullptr);
   });

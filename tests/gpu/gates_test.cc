@@ -55,6 +55,7 @@ struct DevicePass {
   Device<std::int32_t> chosen;
   Device<float> choiceWeights;
   Device<std::int64_t> used, slots;
+  Device<double> factors;
 
   DevicePass(const Batch& batch, std::int64_t groups)
       : config(batch.config),
@@ -72,7 +73,8 @@ struct DevicePass {
         chosen(config.batchTokens * width(config)),
         choiceWeights(chosen.size()),
         used(groups * config.experts),
-        slots(chosen.size()) {}
+        slots(chosen.size()),
+        factors(config.batchTokens) {}
 
   std::span<std::byte> space() { return {workspace.data(), workspace.size()}; }
   gates::Parameters<void> parameters() {
@@ -94,7 +96,7 @@ struct DevicePass {
       begin = end;
     }
     gate.place(config.batchTokens, groups, chosen.data(), choiceWeights.data(), used.data(),
-               slots.data(), sums.data(), space(), nullptr);
+               slots.data(), factors.data(), sums.data(), space(), nullptr);
     gate.loss(sums.data(), 0.7, dSums.data(), loss.data(), nullptr);
   }
 };
@@ -112,8 +114,9 @@ void compareBackward(Random& random, const Batch& batch, DevicePass<Format>& dev
   Device<Bits> deviceWeights(given), dGate(zeros(batch.gate)), dNoise(zeros(batch.noise)),
       dInput(zeros(batch.input));
   device.gate.backward(device.parameters(), device.part(batch, 0, batch.config.batchTokens),
-                       device.logits.data(), device.chosen.data(), deviceWeights.data(),
-                       device.dSums.data(),
+                       device.logits.data(), device.chosen.data(),
+                       {device.slots.data(), device.choiceWeights.data(), device.factors.data()},
+                       deviceWeights.data(), device.dSums.data(),
                        {dGate.data(), batch.noise.empty() ? nullptr : dNoise.data(), dInput.data()},
                        blas, device.space(), nullptr);
   device.workspace.get("backward");
@@ -166,6 +169,10 @@ GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
     compare(random, batch, blas);
     // Of equal experts and tokens the first.
     compare(random, batchOf(config, random(), gates::Values::few), blas);
+    if (config.kind == gates::Kind::expertChoice) continue;
+    Config renormalizing = config;
+    renormalizing.renormalize = true;
+    compare(random, batchOf(renormalizing, random()), blas);
   }
 }
 

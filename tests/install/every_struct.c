@@ -5,12 +5,8 @@
 #include <moeccl/model.h>
 #include <moeccl/moe.h>
 #include <moeccl/moeccl.h>
-/* Releases before have it in model.h. */
-#ifdef __has_include
-#if __has_include(<moeccl/select.h>)
+#include <moeccl/route.h>
 #include <moeccl/select.h>
-#endif
-#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -114,6 +110,66 @@ static int checkLayer(moecclGrid_t grid, moecclProfile_t profile) {
   return 0;
 }
 
+static int checkPass(moecclGrid_t grid) {
+  const float input[kTokens * kEmbedding] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const int32_t experts[kTokens] = {1, 0, 1, -1};
+  const float ones[kTokens] = {1, 1, 1, 1};
+  float output[kTokens * kEmbedding] = {0}, gradient[kTokens * kEmbedding] = {0};
+  float weightGradients[kTokens] = {0};
+  moecclMoeConfig_t config = layerConfig();
+  moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
+  moecclMoeLayer_t layer = NULL;
+  moecclMoePass_t pass = NULL;
+  int64_t row, i;
+  GUARDED(moecclMoeRows_t, rows, MOECCL_MOE_ROWS_INITIALIZER);
+  GUARDED(moecclMoeRows_t, backward, MOECCL_MOE_ROWS_INITIALIZER);
+  config.chunks = 1;
+  CHECK(moecclMoeLayerCreate(grid, &config, &layer) == moecclSuccess);
+  routing.experts = experts;
+  routing.weights = ones;
+  CHECK_UNKNOWN(routing, moecclMoeBegin(layer, input, &routing, NULL, &pass, &rows.it));
+  CHECK(moecclMoeBegin(layer, input, &routing, NULL, &pass, &rows.it) == moecclSuccess);
+  CHECK_GUARD(rows);
+  CHECK(rows.it.begins[0] == 0 && rows.it.begins[kExperts] > 0 && rows.it.rows != NULL);
+  for (row = 0; row < rows.it.begins[kExperts] * kEmbedding; ++row)
+    ((float*)rows.it.results)[row] = 2 * ((const float*)rows.it.rows)[row];
+  CHECK(moecclMoeEnd(pass, output, NULL) == moecclSuccess);
+  for (i = 0; i < kTokens * kEmbedding; ++i)
+    CHECK(output[i] == (i < 3 * kEmbedding ? 2 * input[i] : 0));
+  CHECK(moecclMoeEndBackward(pass, output, NULL, &backward.it) == moecclSuccess);
+  CHECK_GUARD(backward);
+  CHECK(backward.it.begins[kExperts] == rows.it.begins[kExperts]);
+  CHECK(moecclMoeBeginBackward(pass, gradient, weightGradients, NULL) == moecclSuccess);
+  CHECK(weightGradients[0] > 0 && weightGradients[3] == 0 && gradient[0] != 0);
+  CHECK(moecclMoePassDestroy(pass) == moecclSuccess);
+  CHECK(moecclMoeLayerDestroy(layer) == moecclSuccess);
+  return 0;
+}
+
+static int checkRoute(moecclGrid_t grid) {
+  const float input[kTokens * kEmbedding] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const int32_t experts[kTokens] = {1, 0, 1, 0};
+  const float ones[kTokens] = {1, 1, 1, 1};
+  float rows[kTokens * kEmbedding] = {0}, output[kTokens * kEmbedding] = {0};
+  moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  moecclTokenRoute_t route = NULL;
+  int i;
+  config.experts = kExperts;
+  config.topK = 1;
+  config.hidden = kEmbedding;
+  config.datatype = config.combineDatatype = moecclFloat32;
+  config.maxTokens = kTokens;
+  CHECK_UNKNOWN(config, moecclTokenRouteCreate(grid, &config, &route));
+  CHECK(moecclTokenRouteCreate(grid, &config, &route) == moecclSuccess);
+  CHECK(moecclTokenRouteSet(route, kTokens, experts, ones) == moecclSuccess);
+  CHECK(moecclTokenRouteDispatch(route, input, rows, NULL) == moecclSuccess);
+  CHECK(rows[0] == 3 && rows[2] == 7 && rows[4] == 1 && rows[6] == 5);
+  CHECK(moecclTokenRouteCombine(route, rows, output, NULL) == moecclSuccess);
+  for (i = 0; i < kTokens * kEmbedding; ++i) CHECK(output[i] == input[i]);
+  CHECK(moecclTokenRouteDestroy(route) == moecclSuccess);
+  return 0;
+}
+
 static int checkSamples(moecclComm_t comm, moecclProfile_t profile) {
   moecclCollectiveSample_t sample = MOECCL_COLLECTIVE_SAMPLE_INITIALIZER;
   sample.collective = "alltoall";
@@ -201,6 +257,8 @@ int main(void) {
   CHECK(moecclGridCreate(comm, alone, &grid) == moecclSuccess);
   CHECK(moecclProfileCreate(comm, &profile) == moecclSuccess);
   if (checkLayer(grid, profile) != 0) return 1;
+  if (checkPass(grid) != 0) return 1;
+  if (checkRoute(grid) != 0) return 1;
   if (checkSamples(comm, profile) != 0) return 1;
   if (checkQuestions() != 0) return 1;
   CHECK(moecclProfileDestroy(profile) == moecclSuccess);

@@ -8,6 +8,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 to=frozen/$version/moeccl
 rm -rf "$to"
 mkdir -p "$to"
-cp ../../include/moeccl/{moeccl,moe,model,select}.h "$to"
+cp ../../include/moeccl/{moeccl,moe,model,route,select}.h "$to"
 echo "frozen: tests/install/$to"
 grep -q "'$version'" meson.build || echo "now add '$version' to the releases in tests/install/meson.build"

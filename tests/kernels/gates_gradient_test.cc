@@ -157,7 +157,7 @@ TEST(GateGradients, AreAdded) {
     Gate<double> gate(config);
     std::vector<double> dGate(run.dGate.size(), 1), dInput(run.dInput.size(), 2);
     gate.backward({run.gate.data()}, {run.input.data(), 20, 0, batch.draw}, run.logits.data(),
-                  run.chosen.data(), dWeights.data(), run.dSums.data(),
+                  run.chosen.data(), {}, dWeights.data(), run.dSums.data(),
                   {dGate.data(), nullptr, dInput.data()});
     for (std::size_t i = 0; i < dGate.size(); ++i) ASSERT_NEAR(dGate[i], run.dGate[i] + 1, 1e-14);
     for (std::size_t i = 0; i < dInput.size(); ++i)

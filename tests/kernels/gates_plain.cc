@@ -343,6 +343,7 @@ Pass<Real>::Pass(const Batch& batch, double scale, const std::vector<std::int64_
   dSums.assign(sumsSize(config), NAN);
   used.assign(groups * config.experts, -7);
   slots.assign(tokens * choices, -7);
+  factors.assign(tokens, NAN);
   Gate<Real> real(config);
   std::int64_t begin = 0;
   for (std::int64_t end : ends) {
@@ -355,7 +356,8 @@ Pass<Real>::Pass(const Batch& batch, double scale, const std::vector<std::int64_
     for (std::size_t i = 0; i < part.size(); ++i) sums[i] += part[i];
     begin = end;
   }
-  real.place(tokens, groups, chosen.data(), weights.data(), used.data(), slots.data(), sums.data());
+  real.place(tokens, groups, chosen.data(), weights.data(), used.data(), slots.data(),
+             factors.data(), sums.data());
   loss = real.loss(sums.data(), scale, dSums.data());
 }
 
@@ -372,8 +374,10 @@ void Pass<Real>::backward(const Batch& batch, const std::vector<Real>& dWeights,
     real.backward(parametersOf(batch, *this),
                   {input.data() + begin * config.embedding, end - begin, begin, batch.draw},
                   logits.data() + begin * logitsPerToken(config),
-                  chosen.data() + begin * width(config), dWeights.data() + begin * width(config),
-                  dSums.data(),
+                  chosen.data() + begin * width(config),
+                  {slots.data() + begin * width(config), weights.data() + begin * width(config),
+                   factors.data() + begin},
+                  dWeights.data() + begin * width(config), dSums.data(),
                   {dGate.data(), dNoise.data(), dInput.data() + begin * config.embedding});
     begin = end;
   }

@@ -48,7 +48,7 @@ struct Pass {
   std::vector<double> logits;
   std::vector<std::int32_t> chosen;
   std::vector<Real> weights;
-  std::vector<double> sums, dSums;
+  std::vector<double> sums, dSums, factors;
   std::vector<std::int64_t> used, slots;
   double loss = 0;
   std::vector<Real> dGate, dNoise, dInput;

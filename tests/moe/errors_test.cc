@@ -81,6 +81,10 @@ Spoil dropless(const Spoil& spoil) {
     spoil(c, rank);
   };
 }
+template <typename Gate, typename Field, typename Value>
+Spoil set(Gate moecclMoeConfig_t::*gate, Field Gate::*field, Value value) {
+  return [=](moecclMoeConfig_t& config, int) { config.*gate.*field = static_cast<Field>(value); };
+}
 template <typename Field, typename Value>
 Spoil set(Field moecclMoeConfig_t::*field, Value value) {
   return [=](Config c, int) { c.*field = static_cast<Field>(value); };
@@ -156,6 +160,10 @@ std::vector<Wrong> wrongFields() {
       {"DroplessWithGroups",
        dropless(set(&C::capacityGroups, 2)),
        {"config.capacityGroups is 2", "dropless", "must be 0"}},
+      {"DroplessWithLeastCapacity",
+       dropless(set(&C::minCapacity, 4)),
+       {"config.minCapacity is 4", "dropless layer has no capacity"}},
+      {"DroplessRenormalized", dropless(set(&C::renormalize, 1)), {"config.renormalize is 1"}},
       {"DroplessInChunks",
        dropless(set(&C::chunks, 2)),
        {"config.chunks is 2", "dropless", "0 or 1"}},
@@ -186,62 +194,76 @@ std::vector<Wrong> wrongFieldsOfGates() {
        withGate(moecclGateGShard, set(&C::topK, 3)),
        {"config.topK is 3", "must be 2"}},
       {"NegativeJitter",
-       withGate(moecclGateSwitch, both(one, set(&C::jitter, -0.5))),
-       {"config.jitter is", "from 0 to 1"}},
+       withGate(moecclGateSwitch,
+                both(one, set(&C::switchGate, &moecclSwitchGate_t::jitter, -0.5))),
+       {"config.switchGate.jitter is", "from 0 to 1"}},
       {"LargeJitter",
-       withGate(moecclGateSwitch, both(one, set(&C::jitter, 1.5))),
-       {"config.jitter is", "from 0 to 1"}},
+       withGate(moecclGateSwitch, both(one, set(&C::switchGate, &moecclSwitchGate_t::jitter, 1.5))),
+       {"config.switchGate.jitter is", "from 0 to 1"}},
       {"JitterNan",
-       withGate(moecclGateSwitch, both(one, set(&C::jitter, kNan))),
-       {"config.jitter is", "from 0 to 1"}},
+       withGate(moecclGateSwitch,
+                both(one, set(&C::switchGate, &moecclSwitchGate_t::jitter, kNan))),
+       {"config.switchGate.jitter is", "from 0 to 1"}},
       {"JitterOfSoftmax",
-       withGate(moecclGateSoftmax, set(&C::jitter, 0.5)),
-       {"config.jitter is 0.5; it must be 0 with moecclGateSoftmax", "moecclGateSwitch alone"}},
+       withGate(moecclGateSoftmax, set(&C::switchGate, &moecclSwitchGate_t::jitter, 0.5)),
+       {"config.switchGate.jitter is 0.5; it must be 0 with moecclGateSoftmax",
+        "moecclGateSwitch alone"}},
       {"NegativeImportance",
-       withGate(moecclGateNoisyTopK, set(&C::importanceWeight, -1)),
-       {"config.importanceWeight is -1", "0 or more"}},
+       withGate(moecclGateNoisyTopK,
+                set(&C::noisyTopK, &moecclNoisyTopKGate_t::importanceWeight, -1)),
+       {"config.noisyTopK.importanceWeight is -1", "0 or more"}},
       {"InfiniteLoad",
-       withGate(moecclGateNoisyTopK, set(&C::loadWeight, kInfinity)),
-       {"config.loadWeight is inf", "finite"}},
+       withGate(moecclGateNoisyTopK,
+                set(&C::noisyTopK, &moecclNoisyTopKGate_t::loadWeight, kInfinity)),
+       {"config.noisyTopK.loadWeight is inf", "finite"}},
       {"ExpertGroupsThatDoNotDivide",
-       withGate(moecclGateSigmoid, set(&C::expertGroups, 3)),
-       {"config.expertGroups is 3", "divisor of the number of experts, 4"}},
+       withGate(moecclGateSigmoid, set(&C::sigmoid, &moecclSigmoidGate_t::expertGroups, 3)),
+       {"config.sigmoid.expertGroups is 3", "divisor of the number of experts, 4"}},
       {"NegativeExpertGroups",
-       withGate(moecclGateSigmoid, set(&C::expertGroups, -1)),
-       {"config.expertGroups is -1", "from 0 to the number of experts, 4"}},
+       withGate(moecclGateSigmoid, set(&C::sigmoid, &moecclSigmoidGate_t::expertGroups, -1)),
+       {"config.sigmoid.expertGroups is -1", "from 0 to the number of experts, 4"}},
       {"ManyTopGroups",
-       withGate(moecclGateSigmoid, set(&C::topGroups, 1ll << 40)),
-       {"config.topGroups is 1099511627776", "from 0"}},
+       withGate(moecclGateSigmoid, set(&C::sigmoid, &moecclSigmoidGate_t::topGroups, 1ll << 40)),
+       {"config.sigmoid.topGroups is 1099511627776", "from 0"}},
       {"MoreTopGroupsThanGroups",
-       withGate(moecclGateSigmoid, both(set(&C::expertGroups, 2), set(&C::topGroups, 3))),
-       {"config.topGroups is 3", "from 1 to 2"}},
+       withGate(moecclGateSigmoid, both(set(&C::sigmoid, &moecclSigmoidGate_t::expertGroups, 2),
+                                        set(&C::sigmoid, &moecclSigmoidGate_t::topGroups, 3))),
+       {"config.sigmoid.topGroups is 3", "from 1 to 2"}},
       {"TopGroupsOfFewExperts",
-       withGate(moecclGateSigmoid, both(set(&C::expertGroups, 4), set(&C::topGroups, 1))),
+       withGate(moecclGateSigmoid, both(set(&C::sigmoid, &moecclSigmoidGate_t::expertGroups, 4),
+                                        set(&C::sigmoid, &moecclSigmoidGate_t::topGroups, 1))),
        {"config.topK is 2", "topGroups groups, 1"}},
       {"NegativeRoutingScale",
-       withGate(moecclGateSigmoid, set(&C::routingScale, -2)),
-       {"config.routingScale is -2", "above 0"}},
+       withGate(moecclGateSigmoid, set(&C::sigmoid, &moecclSigmoidGate_t::routingScale, -2)),
+       {"config.sigmoid.routingScale is -2", "above 0"}},
       {"NegativeSequence",
-       withGate(moecclGateSigmoid, set(&C::sequenceTokens, -1)),
-       {"config.sequenceTokens is -1", "at least 0"}},
+       withGate(moecclGateSigmoid, set(&C::sigmoid, &moecclSigmoidGate_t::sequenceTokens, -1)),
+       {"config.sigmoid.sequenceTokens is -1", "at least 0"}},
   };
-  const std::pair<const char*, std::int64_t C::*> ofSigmoid[] = {
-      {"ExpertGroupsOfExpertChoice", &C::expertGroups},
-      {"TopGroupsOfExpertChoice", &C::topGroups},
-      {"SequenceOfExpertChoice", &C::sequenceTokens}};
-  for (const auto& [name, field] : ofSigmoid)
+  const std::pair<const char*, Spoil> ofExpertChoice[] = {
+      {"ExpertGroupsOfExpertChoice", set(&C::sigmoid, &moecclSigmoidGate_t::expertGroups, 1)},
+      {"TopGroupsOfExpertChoice", set(&C::sigmoid, &moecclSigmoidGate_t::topGroups, 1)},
+      {"SequenceOfExpertChoice", set(&C::sigmoid, &moecclSigmoidGate_t::sequenceTokens, 1)}};
+  for (const auto& [name, spoil] : ofExpertChoice)
     table.push_back(
         {name,
-         withGate(moecclGateExpertChoice, set(field, 1)),
+         withGate(moecclGateExpertChoice, spoil),
          {"is 1; it must be 0 with moecclGateExpertChoice", "moecclGateSigmoid alone"}});
-  const std::pair<const char*, double C::*> ofOthers[] = {
-      {"ImportanceOfGShard", &C::importanceWeight},
-      {"LoadOfGShard", &C::loadWeight},
-      {"RoutingScaleOfGShard", &C::routingScale}};
-  for (const auto& [name, field] : ofOthers)
+  const std::pair<const char*, Spoil> ofGShard[] = {
+      {"ImportanceOfGShard", set(&C::noisyTopK, &moecclNoisyTopKGate_t::importanceWeight, 0.5)},
+      {"LoadOfGShard", set(&C::noisyTopK, &moecclNoisyTopKGate_t::loadWeight, 0.5)},
+      {"RoutingScaleOfGShard", set(&C::sigmoid, &moecclSigmoidGate_t::routingScale, 0.5)}};
+  for (const auto& [name, spoil] : ofGShard)
     table.push_back({name,
-                     withGate(moecclGateGShard, set(field, 0.5)),
+                     withGate(moecclGateGShard, spoil),
                      {"is 0.5; it must be 0 with moecclGateGShard", "alone reads it"}});
+  table.push_back(
+      {"RenormalizeTwice", set(&C::renormalize, 2), {"config.renormalize is 2", "0 or 1"}});
+  table.push_back({"RenormalizeExpertChoice",
+                   withGate(moecclGateExpertChoice, set(&C::renormalize, 1)),
+                   {"config.renormalize is 1", "drop nothing"}});
+  table.push_back(
+      {"LeastCapacityBelowZero", set(&C::minCapacity, -1), {"config.minCapacity is -1", "0"}});
   return table;
 }
 

@@ -74,18 +74,18 @@ void setGate(const Problem& problem, Layer& layer, Source& source) {
   layer.config.gate = problem.gate;
   layer.config.training = problem.training ? 1 : 0;
   layer.config.seed = problem.seed;
-  if (problem.gate == moecclGateSwitch) layer.config.jitter = 0.25;
+  if (problem.gate == moecclGateSwitch) layer.config.switchGate.jitter = 0.25;
   if (problem.gate == moecclGateNoisyTopK) {
-    layer.config.importanceWeight = 0.5;
-    layer.config.loadWeight = 2;
+    layer.config.noisyTopK.importanceWeight = 0.5;
+    layer.config.noisyTopK.loadWeight = 2;
     layer.noise = source.uniform(problem.embedding * problem.experts);
   }
   if (problem.gate == moecclGateSigmoid) {
-    layer.config.expertGroups = problem.experts % 3 == 0 ? 3 : 1;
-    layer.config.topGroups =
+    layer.config.sigmoid.expertGroups = problem.experts % 3 == 0 ? 3 : 1;
+    layer.config.sigmoid.topGroups =
         problem.experts % 3 == 0 && problem.choices * 3 <= problem.experts * 2 ? 2 : 0;
-    layer.config.routingScale = 2.5;
-    layer.config.sequenceTokens = 7;
+    layer.config.sigmoid.routingScale = 2.5;
+    layer.config.sigmoid.sequenceTokens = 7;
     for (double bias : source.uniform(problem.experts)) layer.bias.push_back(bias / 8);
   }
 }
@@ -102,6 +102,8 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.config.capacityGroups = problem.dropless ? 0 : problem.capacityGroups;
   layer.config.dropless = problem.dropless ? 1 : 0;
   layer.config.residual = problem.residual;
+  layer.config.renormalize = problem.renormalize ? 1 : 0;
+  layer.config.minCapacity = problem.minCapacity;
   layer.config.chunks = problem.chunks;
   layer.config.activation = problem.activation;
   layer.config.datatype = problem.datatype;
@@ -185,7 +187,8 @@ std::string Problem::text() const {
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", chunks " << chunks << ", gate " << gate
-      << (dropless ? ", dropless" : "") << ", residual " << residual
+      << (dropless ? ", dropless" : "") << (renormalize ? ", renormalized" : "") << ", residual "
+      << residual
       << (data == Tokens::random     ? ", random tokens"
           : data == Tokens::repeated ? ", repeated tokens"
                                      : ", tied tokens")

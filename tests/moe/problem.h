@@ -34,6 +34,8 @@ struct Problem {
   bool biases = true;
   bool dropless = false;  // then capacity counts for nothing
   std::int64_t residual = 0;
+  bool renormalize = false;
+  std::int64_t minCapacity = 0;
   // Expert e adds 1 to element e of what it is given back, and does nothing else: the output shows
   // which choices had a place. Needs embedding >= experts.
   bool probe = false;

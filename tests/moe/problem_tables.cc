@@ -62,7 +62,8 @@ enum Column : std::size_t {
   theActivation,
   theType,
   theBiases,
-  theLoad
+  theLoad,
+  theWeights
 };
 constexpr std::int64_t kTokens[] = {1, 12, 17, 31};
 constexpr std::int64_t kChoices[] = {1, 2, 3};
@@ -106,6 +107,9 @@ Problem problemOf(const NamedGrid& grid, const Row& row) {
   problem.datatype = kTypes[row[theType]];
   problem.biases = row[theBiases] != 0;
   problem.hotGate = kHotGates[row[theLoad]];
+  problem.renormalize =
+      row[theWeights] != 0 && !problem.dropless && problem.gate != moecclGateExpertChoice;
+  problem.minCapacity = problem.renormalize && problem.capacityFactor < 1 ? 2 : 0;
   return problem;
 }
 
@@ -122,7 +126,7 @@ std::vector<Problem> layersOn(const std::vector<NamedGrid>& grids) {
   for (const Row& row : pairwise(
            {grids.size(), moecclNumGates, std::size(kTokens), std::size(kChoices),
             std::size(kCapacities), std::size(kGroups), std::size(kResiduals), std::size(kData),
-            std::size(kActivations), std::size(kTypes), 2, std::size(kHotGates)},
+            std::size(kActivations), std::size(kTypes), 2, std::size(kHotGates), 2},
            fits)) {
     Problem& problem = problems.emplace_back(problemOf(grids[row[theGrid]], row));
     problem.seed = static_cast<unsigned>(problems.size());

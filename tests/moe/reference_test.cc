@@ -217,17 +217,17 @@ TEST(Reference, GradientsOfEveryGateAreSlopes) {
         config.capacityFactor = factor;
         if (gate == moecclGateGShard && choices != 2) continue;
         if (gate == moecclGateSwitch && choices != 1) continue;
-        if (gate == moecclGateSwitch) config.jitter = 0.5;
+        if (gate == moecclGateSwitch) config.switchGate.jitter = 0.5;
         if (gate == moecclGateNoisyTopK) {
           config.experts = choices + 1;  // so that the order of choices is that of all experts
-          config.importanceWeight = 0.5;
-          config.loadWeight = 2;
+          config.noisyTopK.importanceWeight = 0.5;
+          config.noisyTopK.loadWeight = 2;
         }
         if (gate == moecclGateSigmoid) {
-          config.sequenceTokens = 3;
-          config.routingScale = 2.5;
-          config.expertGroups = choices == 2 ? 2 : 0;
-          config.topGroups = choices == 2 ? 1 : 0;
+          config.sigmoid.sequenceTokens = 3;
+          config.sigmoid.routingScale = 2.5;
+          config.sigmoid.expertGroups = choices == 2 ? 2 : 0;
+          config.sigmoid.topGroups = choices == 2 ? 1 : 0;
         }
         compareSmoothCase(config, true);
       }

@@ -119,7 +119,7 @@ TEST(Launches, OfADroplessForward) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   auto used = room<std::int64_t>(kExperts), slots = room<std::int64_t>(kTokens * kChoices);
   before = launches();
-  gate.place(kTokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(),
+  gate.place(kTokens, 1, chosen.data(), choiceWeights.data(), used.data(), slots.data(), nullptr,
              sums.data(), aligned(workspace), nullptr);
   EXPECT_EQ(launches() - before, test::launchesOf("giving places"));
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);

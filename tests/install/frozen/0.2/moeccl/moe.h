@@ -1,52 +1,56 @@
 /* The reference Mixture-of-Experts layer: a gate, experts and the exchanges between them, on a grid
- * of MP, EP and ESP groups. Conventions as in moeccl.h; the text of an error is found with
- * moecclGetLastError(NULL).
+ * of MP, EP and ESP groups. Part of libmoeccl-moe, like select.h. Conventions as in moeccl.h; the
+ * text of an error is found with moecclGetLastError(NULL).
  *
  * The function, the same under every schedule up to rounding. Symbols as in Parm (table I):
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
  *   E    experts                      k  experts per token    f  capacity factor
  *
- * Gate: as moecclMoeGate_t says of the config's kind. Logits = token x gate are summed in double, in
- *   the order of the embedding; of equal ones the lower expert is chosen. So a token's choices depend
- *   on nothing but the token and what is random about it.
+ * Gate: as moecclMoeGate_t says of the config's kind. Logits = token x gate: 32 products at a time
+ *   are summed in the tokens' type, and these sums in double, in the order of the embedding. Of
+ *   equal logits the lower expert is chosen. So a token's choices depend on nothing but the token
+ *   and what is random about it.
  *
- * Random numbers are functions of the config's seed, the step (moecclMoeLayerSetStep), the number of
- *   the MP group's batch (world rank / N_MP, from what moecclMoeLayerSetFirstBatch says) and the token's index
- *   in it: the same under every schedule, and on any number of ranks, whether they take batches at once or one
- *   after the other. Only layers for training draw them (config.training).
+ * Random numbers are functions of the config's seed, the step (moecclMoeLayerSetStep), the number
+ *   of the MP group's batch (world rank / N_MP, from what moecclMoeLayerSetFirstBatch says) and the
+ *   token's index in it: the same under every schedule, and on any number of ranks, whether they
+ *   take batches at once or one after the other. Only layers for training draw them
+ *   (config.training).
  *
  * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
  *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
- *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L / E),
- *   rounded up to a multiple of g and of N_MP, but never more than there are padded tokens. (What is
- *   within 1e-12 of a whole number, relatively, counts as that number.) Places go to first choices
- *   before second ones, in token order; with expert choice to the tokens that the expert takes. A
- *   choice without a place is dropped: it contributes zero; the token's other choices stay as they are.
- *   Dropless layers (config.dropless) have no capacity: every choice has a place.
+ *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L /
+ *   E), at least g times config.minCapacity, rounded up to a multiple of g and of N_MP, but never
+ * more than there are padded tokens. (What is within 1e-12 of a whole number, relatively, counts as
+ * that number.) Places go to first choices before second ones, in token order; with expert choice
+ * to the tokens that the expert takes. A choice without a place is dropped: it contributes zero;
+ * the token's other choices stay as they are, or with config.renormalize have greater weights.
+ * Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2.
  *
- * Residual branch (config.residual; DeepSpeed-MoE 4.1, Residual-MoE, and PR-MoE where layers differ in
- *   experts): one more such expert, of hidden size R, that every token passes, with weight 1.
+ * Residual branch (config.residual; DeepSpeed-MoE 4.1, Residual-MoE, and PR-MoE where layers differ
+ *   in experts): one more such expert, of hidden size R, that every token passes, with weight 1.
  *
- * Output: the sum over a token's choices of weight times expert output, and what the residual branch
- *   makes of the token.
+ * Output: the sum over a token's choices of weight times expert output, and what the residual
+ *   branch makes of the token.
  *
  * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
- * On GPUs: a layer of a grid on GPUs (moeccl.h, 9) takes tokens, weights and gradients, the bias of a gate too, in
- *   memory of that GPU, float32 alone, and a cudaStream_t, NULL being the legacy default stream. A pass is enqueued
- *   and returns; memory and weights belong to it until the stream has come so far. Passes of a layer come one after
- *   another, whatever their streams. Forward waits in the middle of dropless layers and of PPMoE, which must know
- *   how many tokens each expert gets (no timeout ends that, only an abort of the grid and its communicator by another
- *   thread); a Forward of more tokens than any before for a dropless layer's experts may wait for all of the GPU. A
- *   pass cannot be captured into a CUDA graph.
+ * On GPUs: a layer of a grid on GPUs (moeccl.h, 9) takes tokens, weights and gradients, the bias of
+ *   a gate too, in memory of that GPU, of any datatype but float64, and a cudaStream_t, NULL being
+ *   the legacy default stream. A pass is enqueued and returns; memory and weights belong to it
+ * until the stream has come so far. Passes of a layer come one after another, whatever their
+ * streams. Forward waits in the middle of dropless layers and of PPMoE, which must know how many
+ * tokens each expert gets (no timeout ends that, only an abort of the grid and its communicator by
+ *   another thread); a Forward of more tokens than any before for a dropless layer's experts may
+ *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
  *
- * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output (whose
- *   gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss. Choices,
- *   places, counts of choices and random numbers are constants; weights and probabilities are not. A
- *   dropped choice counts in the sum that weights are divided by, and gives its expert nothing. The
- *   slope of relu at 0 is 0.
+ * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output
+ *   (whose gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss.
+ *   Choices, places, counts of choices and random numbers are constants; weights and probabilities
+ *   are not. A dropped choice counts in the sum that weights are divided by, and gives its expert
+ *   nothing. The slope of relu at 0 is 0.
  */
 #ifndef MOECCL_MOE_H_
 #define MOECCL_MOE_H_
@@ -81,32 +85,36 @@ typedef enum {
   moecclNumSchedules = 5
 } moecclSchedule_t;
 
-/* How tokens and experts find each other; any kind under any schedule. With p = softmax(logits), and
- * CV the standard deviation over all experts divided by the mean:
+/* "auto", "baseline", "S1", ..., as MOECCL_SCHEDULE takes them; NULL behind the last one. */
+MOECCL_API const char* moecclScheduleName(moecclSchedule_t schedule);
+
+/* How tokens and experts find each other; any kind under any schedule. With p = softmax(logits),
+ * and CV the standard deviation over all experts divided by the mean:
  *
  * Softmax       The k experts of the largest logits. Weight: with k = 1 p, else the k p divided by
  *               their sum (GShard). Loss: E times the sum over experts of (share of tokens whose
  *               first choice it is) x (mean p) (Switch 2.2, equations 4 to 6).
- * NoisyTopK     The k largest H = logits + normal x softplus(token x noise), where normal is a random
- *               number, 0 in inference; weight: the softmax of the k H. Loss: importanceWeight
- *               CV(importance)^2 + loadWeight CV(load)^2 (Shazeer et al. 2017, equations 3 to 11).
- * GShard        The two largest logits, weights as with softmax; topK must be 2. The second choice is
- *               made with probability min(1, 2 x its weight), in inference always; one not made takes
- *               no place and does not count. Loss: that of softmax / E^2, the mean over experts
- *               (Lepikhin et al. 2020, algorithm 1, lines 13 and 19).
- * Switch        As softmax with k = 1, which topK must be; but the gate sees each element of its input
- *               times a random number, uniform from 1 - jitter to 1 + jitter, 1 in inference (Fedus et
- *               al. 2021, 2.1 and 2.4).
- * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (in the layer's
- *               datatype; of equal ones the earlier), as many as it has places. Weight: p. So a token has from 0
- *               to E experts, k f on average; topK has no other meaning. No loss, nothing is dropped
- *               (Zhou et al. 2022, 3.2).
- * Sigmoid       s = sigmoid(logits). Experts lie in expertGroups equal consecutive groups. A token goes
- *               to the topGroups groups where the two largest s + bias have the largest sum, and in
- *               them to the k experts of the largest s + bias. Weight: routingScale s / sum of the k s.
- *               Loss: the mean over sequences, of sequenceTokens tokens each, of the sum over experts
- *               of (E / k) (choices of it / tokens) x (mean of s / sum of all s) (DeepSeek-V3 2.1.2,
- *               equations 12 to 20). moecclMoeUpdateBias balances the bias. */
+ * NoisyTopK     The k largest H = logits + normal x softplus(token x noise), where normal is a
+ *               random number, 0 in inference; weight: the softmax of the k H. Loss:
+ *               importanceWeight CV(importance)^2 + loadWeight CV(load)^2 (Shazeer et al. 2017,
+ *               equations 3 to 11).
+ * GShard        The two largest logits, weights as with softmax; topK must be 2. The second choice
+ *               is made with probability min(1, 2 x its weight), in inference always; one not made
+ *               takes no place and does not count. Loss: that of softmax / E^2, the mean over
+ *               experts (Lepikhin et al. 2020, algorithm 1, lines 13 and 19).
+ * Switch        As softmax with k = 1, which topK must be; but the gate sees each element of its
+ *               input times a random number, uniform from 1 - jitter to 1 + jitter, 1 in inference
+ *               (Fedus et al. 2021, 2.1 and 2.4).
+ * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (in the
+ *               layer's datatype; of equal ones the earlier), as many as it has places. Weight: p.
+ *               So a token has from 0 to E experts, k f on average; topK has no other meaning. No
+ *               loss, nothing is dropped (Zhou et al. 2022, 3.2).
+ * Sigmoid       s = sigmoid(logits). Experts lie in expertGroups equal consecutive groups. A token
+ *               goes to the topGroups groups where the two largest s + bias have the largest sum,
+ *               and in them to the k experts of the largest s + bias. Weight: routingScale s / sum
+ *               of the k s. Loss: the mean over sequences, of sequenceTokens tokens each, of the
+ *               sum over experts of (E / k) (choices of it / tokens) x (mean of s / sum of all s)
+ *               (DeepSeek-V3 2.1.2, equations 12 to 20). moecclMoeUpdateBias balances the bias. */
 typedef enum {
   moecclGateSoftmax = 0,
   moecclGateNoisyTopK = 1,
@@ -117,10 +125,24 @@ typedef enum {
   moecclNumGates = 6
 } moecclMoeGate_t;
 
+typedef struct {
+  double jitter; /* from 0 to 1 */
+} moecclSwitchGate_t;
+typedef struct {
+  double importanceWeight; /* 0 or more, like loadWeight; both 0: 1 each */
+  double loadWeight;
+} moecclNoisyTopKGate_t;
+typedef struct {
+  int64_t expertGroups;   /* a divisor of experts; 0: 1 */
+  int64_t topGroups;      /* of at least k experts; 0: expertGroups */
+  double routingScale;    /* above 0; 0: 1 */
+  int64_t sequenceTokens; /* per sequence; the last may be shorter; 0: B L */
+} moecclSigmoidGate_t;
+
 /* Begin with MOECCL_MOE_CONFIG_INITIALIZER, then set fields: tokens, embedding, hidden, experts,
- * topK and capacityFactor or dropless must be set. Every rank of the grid passes the same. The layers of a
- * model need not be alike: PR-MoE's pyramid has more experts in later layers, each layer on the grid that
- * suits its number (DeepSpeed-MoE 4.1.2, 4.1.3). */
+ * topK and capacityFactor or dropless must be set. Every rank of the grid passes the same. The
+ * layers of a model need not be alike: PR-MoE's pyramid has more experts in later layers, each
+ * layer on the grid that suits its number (DeepSpeed-MoE 4.1.2, 4.1.3). */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -133,55 +155,66 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  moecclDataType_t datatype;        /* of tokens and weights: moecclFloat32 or Float64; on GPUs
-                                       Float32 */
-  moecclSchedule_t schedule;        /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
-                                       PPMoE) overrides it */
+  /* Of tokens and weights: moecclFloat32, Float64 (not on GPUs), Float16 or Bfloat16. Those of 16
+   * bits are computed with in float32, and rounded where they are stored: rows, results of experts,
+   * each token's sum (under PPMoE after each expert), and what is added to a gradient; on GPUs also
+   * the hidden values of experts. */
+  moecclDataType_t datatype;
+  moecclSchedule_t schedule; /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
+                                PPMoE) overrides it */
   /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in elements of
-   * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it), what its
-   * experts were given, and what came back:
+   * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it),
+   * what its experts were given, and what came back:
    *   baseline  E T M N_ESP          + E T M
    *   S1        E T M N_ESP / N_MP   + E T M / N_MP
    *   S2        E T M max(1, N_ESP / N_MP) + E T M
    *   PPMoE     what its experts gave, at most localExperts T M, and tokens (M + k), with expert
    *             choice tokens (M + E)
-   * and less for numbers per choice. Hidden values are computed again. Dropless layers keep the same of the rows
-   * that there are, instead of E T of each batch. The residual branch keeps tokens M / N_MP. */
+   * and less for numbers per choice. Hidden values are computed again. Dropless layers keep the
+   * same of the rows that there are, instead of E T of each batch. The residual branch keeps tokens
+   * M / N_MP. */
   int training;
-  /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and MP-AllGather
-   * of different chunks at once, to hide the MP-AllGather as SAA does, at less volume. It must
-   * divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile predicts to be the
-   * fastest, if such layers were measured. Results do not depend on it, but for rounding. Exchanges go
-   * on while experts compute on GPUs and if the communicator has a progress thread, else between two experts. Other
-   * schedules ignore it. Dropless: 0 or 1. */
+  /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and
+   * MP-AllGather of different chunks at once, to hide the MP-AllGather as SAA does, at less volume.
+   * It must divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile
+   * predicts to be the fastest, if such layers were measured. Results do not depend on it, but for
+   * rounding. Exchanges go on while experts compute on GPUs and if the communicator has a progress
+   * thread, else between two experts. Other schedules ignore it. Dropless: 0 or 1. */
   int64_t chunks;
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */
   /* What one kind of gate reads; with any other it must be 0. */
-  double jitter;           /* Switch: from 0 to 1 */
-  double importanceWeight; /* NoisyTopK: 0 or more, like loadWeight; both 0: 1 each */
-  double loadWeight;
-  int64_t expertGroups;   /* Sigmoid: a divisor of experts; 0: 1 */
-  int64_t topGroups;      /* Sigmoid: of at least k experts; 0: expertGroups */
-  double routingScale;    /* Sigmoid: above 0; 0: 1 */
-  int64_t sequenceTokens; /* Sigmoid: per sequence; the last may be shorter; 0: B L */
-  /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets, and then
-   * exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one hot expert is all
-   * tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose as many tokens as they have
-   * places, and not under S2, which splits the capacity: without one it would be S1 with more to gate and k
-   * times as much to gather. */
+  moecclSwitchGate_t switchGate;
+  moecclNoisyTopKGate_t noisyTopK;
+  moecclSigmoidGate_t sigmoid;
+  /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets,
+   * and then exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one
+   * hot expert is all tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose
+   * as many tokens as they have places, and not under S2, which splits the capacity: without one it
+   * would be S1 with more to gate and k times as much to gather. */
   int dropless;
-  /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an expert, and
-   * topK 1. */
+  /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an
+   * expert, and topK 1. */
   int64_t residual;
+  /* 1: the layer learns, where its schedule is automatic: see moecclMoeLayerExplainChoice. 0: it
+   * stays under the schedule that it was made with. GPUs: 0. */
+  int64_t learn;
+  /* T / g is at least that, where there are as many tokens; DeepSpeed's min_capacity. Dropless: 0.
+   * For evaluation with another capacity make another layer, with training 0. */
+  int64_t minCapacity;
+  /* 1: where choices of a token are dropped, the weights of those that are kept are divided by
+   * their sum, so that they have the sum that all had; as DeepSpeed's gates do. Not with one choice
+   * of moecclGateSoftmax or moecclGateSwitch, whose weights are probabilities. 0: they stay as they
+   * are. Dropless, and with ExpertChoice: 0. */
+  int64_t renormalize;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
 #define MOECCL_MOE_CONFIG_INITIALIZER                                                           \
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
-        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, 0.0, 0.0, \
-        0.0, 0, 0, 0.0, 0, 0, 0                                                                 \
+        moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, {0.0},    \
+        {0.0, 0.0}, {0, 0, 0.0, 0}, 0, 0, 0, 0, 0                                               \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -189,14 +222,15 @@ typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
-  /* The caller holds localExperts experts, of each localHidden hidden units; these are the first. */
+  /* The caller holds localExperts experts, of each localHidden hidden units; these are the first.
+   * */
   int64_t firstExpert;
   int64_t localExperts;
   int64_t firstHidden;
   int64_t localHidden;
   int64_t capacity;          /* T: places per expert for the tokens of one MP group; dropless: 0 */
   int64_t capacityGroups;    /* g; dropless: 0 */
-  moecclSchedule_t schedule; /* the one that Forward follows; never auto */
+  moecclSchedule_t schedule; /* of the next Forward; with config.learn of the last; never auto */
   int64_t chunks;            /* into which S1 cuts each rank's tokens; 1 under others */
 } moecclMoeShapes_t;
 
@@ -220,9 +254,9 @@ typedef struct {
   const void* b2;     /* [localExperts][M]; NULL: zero */
   const void* noise;  /* [M][E], the same on every rank, with NoisyTopK; else NULL */
   const double* bias; /* [E], the same on every rank, with Sigmoid, NULL: zero; else NULL */
-  /* Of the residual branch, all NULL without one; the same on every rank. Each computes its share of its MP
-   * group's tokens: N_MP times the weights of a branch whose hidden units are split, but nothing to exchange
-   * forward that S1 and PPMoE would not anyway. */
+  /* Of the residual branch, all NULL without one; the same on every rank. Each computes its share
+   * of its MP group's tokens: N_MP times the weights of a branch whose hidden units are split, but
+   * nothing to exchange forward that S1 and PPMoE would not anyway. */
   const void* residualW1; /* [M][R] */
   const void* residualB1; /* [R]; NULL: zero */
   const void* residualW2; /* [R][M] */
@@ -237,11 +271,13 @@ typedef struct {
   }
 
 /* Where Backward adds the gradients of the caller's weights, in the shapes and the datatype of
- * moecclMoeWeights_t. Begin with MOECCL_MOE_GRADIENTS_INITIALIZER; NULL: that gradient is not wanted.
- *   w1, b1, w2, b2: over the tokens of all ranks, each token once: there is nothing left to reduce.
+ * moecclMoeWeights_t. Begin with MOECCL_MOE_GRADIENTS_INITIALIZER; NULL: that gradient is not
+ *   wanted. w1, b1, w2, b2: over the tokens of all ranks, each token once: there is nothing left to
+ *   reduce.
  *     b2's is the same on all shards of an expert.
- *   gate, noise, residual...: over the tokens of the caller's MP group, the same on its ranks. What remains
- *     is to sum them over the MP groups, as for every weight of the model that all of them hold. */
+ *   gate, noise, residual...: over the tokens of the caller's MP group, the same on its ranks. What
+ *     remains is to sum them over the MP groups, as for every weight of the model that all of them
+ *     hold. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -273,8 +309,8 @@ typedef struct {
   unsigned version;
   double auxiliaryLoss;   /* 0 without tokens */
   int64_t droppedChoices; /* choices that found no place; dropless: 0 */
-  /* [E] choices per expert, before capacity and with a place. They belong to the layer and are valid
-   * until its next Forward or Destroy. */
+  /* [E] choices per expert, before capacity and with a place. They belong to the layer and are
+   * valid until its next Forward or Destroy. */
   const int64_t* assigned;
   const int64_t* kept;
   double imbalance; /* the largest of assigned / their mean: 1 to E, 1 is even; 0 without choices */
@@ -284,16 +320,17 @@ typedef struct {
 #define MOECCL_MOE_STATS_INITIALIZER \
   { sizeof(moecclMoeStats_t), MOECCL_MOE_STATS_MAGIC, MOECCL_VERSION, 0.0, 0, NULL, NULL, 0.0 }
 
-/* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward need for
- * tokens, but for those that a dropless layer's experts are given. Collective over the grid. The algorithms of
- * its collectives are those of the grid's communicator. Matrix products run on as many threads as OpenBLAS is
- * set to, in every rank; where ranks share cores, set OPENBLAS_NUM_THREADS=1.
+/* Makes a layer on `grid`, which must outlive it, with all the memory that Forward and Backward
+ * need for tokens, but for those that a dropless layer's experts are given. Collective over the
+ * grid. The algorithms of its collectives are those of the grid's communicator. Matrix products run
+ * on as many threads as OpenBLAS is set to, in every rank; where ranks share cores, set
+ * OPENBLAS_NUM_THREADS=1.
  * Where it fails on one rank it fails on all.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
- * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have), InvalidUsage (ranks came with different
- * configs), SystemError (not enough memory; no cuBLAS), UnhandledCudaError (not enough memory of the GPU), and those
- * of moecclAllGather; RemoteError (one of these on another rank, which the message names; a NULL grid alone makes
- * the others wait). */
+ * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have), InvalidUsage (ranks came
+ * with different configs), SystemError (not enough memory; no cuBLAS), UnhandledCudaError (not
+ * enough memory of the GPU), and those of moecclAllGather; RemoteError (one of these on another
+ * rank, which the message names; a NULL grid alone makes the others wait). */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
 /* Frees a layer; local, NULL is allowed. On GPUs it waits for the layer's passes. */
@@ -306,78 +343,190 @@ MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
 /* Names the caller's weights. They stay the caller's: the layer keeps the pointers, reads through
  * them in every Forward and never writes, so an optimiser may update them in place between two
  * Forwards. They must stay valid until the next SetWeights or Destroy. Local. Errors:
- * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it; residualW1 or
- * residualW2 NULL with a residual branch, any of its weights set without one). */
+ * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it; residualW1
+ * or residualW2 NULL with a residual branch, any of its weights set without one). */
 MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
                                                    const moecclMoeWeights_t* weights);
 
-/* Names where the gradients of the caller's weights go. The memory stays the caller's: every Backward
- * adds to it, as PyTorch does to .grad, so that several passes make one step; the caller zeroes it
- * between steps. It must stay valid until the next SetGradients or Destroy. Without this call
- * those of weights are handed to nobody. Local. Errors: InvalidArgument (also: noise without
- * moecclGateNoisyTopK, a residual gradient without config.residual), InvalidUsage (config.training is
- * 0). */
+/* Names where the gradients of the caller's weights go. The memory stays the caller's: every
+ * Backward adds to it, as PyTorch does to .grad, so that several passes make one step; the caller
+ * zeroes it between steps. It must stay valid until the next SetGradients or Destroy. Without this
+ * call those of weights are handed to nobody. Local. Errors: InvalidArgument (also: noise without
+ * moecclGateNoisyTopK, a residual gradient without config.residual), InvalidUsage (config.training
+ * is 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
                                                      const moecclMoeGradients_t* gradients);
 
-/* Sets the step of the next Forward, the same on every rank, which is not checked: so a training that
- * is resumed draws the random numbers that it would have drawn. The first Forward of a layer has step
- * 0, and each that completes counts one on. Local. Errors: InvalidArgument (layer NULL, step below 0),
- * InvalidUsage (config.training is 0: nothing is random). */
+/* Sets the step of the next Forward, the same on every rank, which is not checked: so a training
+ * that is resumed draws the random numbers that it would have drawn. The first Forward of a layer
+ * has step 0, and each that completes counts one on. Local. Errors: InvalidArgument (layer NULL,
+ * step below 0), InvalidUsage (config.training is 0: nothing is random). */
 MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step);
 
-/* Sets the number of the batch that the first MP group passes to the Forwards from now on, 0 unless it is set; group
- * i's is firstBatch + i. The same on every rank, which is not checked. Where few ranks take one after the other what
- * more ranks take at once, as when gradients of several passes make one step, this and SetStep before each of them
- * give each batch the random numbers that it has there: with G groups, pass i of a step begins at i G. Local. Errors:
- * InvalidArgument (layer NULL, firstBatch below 0), InvalidUsage (config.training is 0). */
+/* Sets the number of the batch that the first MP group passes to the Forwards from now on, 0 unless
+ * it is set; group i's is firstBatch + i. The same on every rank, which is not checked. Where few
+ * ranks take one after the other what more ranks take at once, as when gradients of several passes
+ * make one step, this and SetStep before each of them give each batch the random numbers that it
+ * has there: with G groups, pass i of a step begins at i G. Local. Errors: InvalidArgument (layer
+ * NULL, firstBatch below 0), InvalidUsage (config.training is 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, int64_t firstBatch);
 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
- * The same means to the last bit, but for moecclScheduleBaseline: each rank of an MP group computes its own there, and
- * some BLAS kernels round a row by its place in the matrix. So with Backward's results.
- * On host memory the caller's own thread computes between the collectives: Forward first waits for
- * the stream's earlier work, and is complete when it returns, with a stream as without. On GPUs it is queued behind
- * the stream's earlier work.
+ * The same means to the last bit, but for moecclScheduleBaseline: each rank of an MP group computes
+ * its own there, and some BLAS kernels round a row by its place in the matrix. So with Backward's
+ * results. On host memory the caller's own thread computes between the collectives: Forward first
+ * waits for the stream's earlier work, and is complete when it returns, with a stream as without.
+ * On GPUs it is queued behind the stream's earlier work.
  * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
  * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
- * weights yet; the stream is being captured), SystemError (no memory for the rows of a dropless layer: its peers wait
- * for this rank until the grid, by moecclGridAbort, and its communicator are aborted, or for the timeout),
- * UnhandledCudaError (the text has the call, and the exchange that it came after: peers wait likewise), and those of
- * the collectives of the schedule. */
+ * weights yet; the stream is being captured), SystemError (no memory for the rows of a dropless
+ * layer: its peers wait for this rank until the grid, by moecclGridAbort, and its communicator are
+ * aborted, or for the timeout), UnhandledCudaError (the text has the call, and the exchange that it
+ * came after: peers wait likewise), and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 
-/* The backward pass of the last Forward, whose weights must not have changed since. `outputGradient`
- * [tokens][M], of the loss by Forward's output, is the same on all ranks of an MP group, like
- * `auxiliaryLossScale`, of the loss by the auxiliary loss; they are not compared. `inputGradient`
- * [tokens][M] is set, not added to, and the same on all ranks of an MP group. Both buffers are the
- * caller's, and may be the same. Gradients of weights are added to where SetGradients says; after an
- * error they are undefined. May be called again for the same Forward. Collective over the grid;
- * streams as with Forward.
- * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <-> dispatch
- * with MP-Split.
- * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage (config.training
- * is 0; no Forward has completed, or the last one failed; the stream is being captured), UnhandledCudaError as with
- * Forward, and those of the collectives of the schedule. */
+/* The backward pass of the last Forward, whose weights must not have changed since.
+ * `outputGradient` [tokens][M], of the loss by Forward's output, is the same on all ranks of an MP
+ * group, like `auxiliaryLossScale`, of the loss by the auxiliary loss; they are not compared.
+ * `inputGradient` [tokens][M] is set, not added to, and the same on all ranks of an MP group. Both
+ * buffers are the caller's, and may be the same. Gradients of weights are added to where
+ * SetGradients says; after an error they are undefined. May be called again for the same Forward.
+ * Collective over the grid; streams as with Forward.
+ * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <->
+ * dispatch with MP-Split.
+ * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage
+ * (config.training is 0; no Forward has completed, or the last one failed; the stream is being
+ * captured), UnhandledCudaError as with Forward, and those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
                                             double auxiliaryLossScale, void* inputGradient,
                                             moecclStream_t stream);
 
 /* Balances the bias of a Sigmoid gate after a step: adds `speed` for experts that had fewer choices
- * than the mean, in all Forwards of all ranks since the last UpdateBias, and subtracts it for those that
- * had more (DeepSeek-V3 2.1.2). bias [E] is the caller's: what weights.bias names, or a copy. It must be
- * the same on all ranks, and is so afterwards. Collective over the grid. On GPUs too it is complete when it returns;
- * it waits for the layer's passes first.
- * Errors: InvalidArgument (layer or bias NULL, speed negative or not finite), InvalidUsage (the gate is
- * another), and those of moecclAllReduce. */
+ * than the mean, in all Forwards of all ranks since the last UpdateBias, and subtracts it for those
+ * that had more (DeepSeek-V3 2.1.2). bias [E] is the caller's: what weights.bias names, or a copy.
+ * It must be the same on all ranks, and is so afterwards. Collective over the grid. On GPUs too it
+ * is complete when it returns; it waits for the layer's passes first.
+ * Errors: InvalidArgument (layer or bias NULL, speed negative or not finite), InvalidUsage (the
+ * gate is another), and those of moecclAllReduce. */
 MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed);
 
-/* Of the last Forward. On GPUs it waits for that, and not for what came after it on the stream. Local. Errors:
- * InvalidArgument, InvalidUsage (no Forward has completed, or the last one failed; on GPUs: been enqueued),
- * UnhandledCudaError. */
+/* Of the last Forward. On GPUs it waits for that, and not for what came after it on the stream.
+ * Local. Errors: InvalidArgument, InvalidUsage (no Forward has completed, or the last one failed;
+ * on GPUs: been enqueued), UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
+
+/* What a layer learns (config.learn). It times its phases by a clock, and corrects predictions: one
+ * factor for each kind of link and of local work, so that one schedule's times reprice all others.
+ * The caller's experts are timed from one call of the layer to the next. A schedule that has run is
+ * known by its own time. Another one is tried in 3 steps, and in at most 2 % of the time, where no
+ * profile has it measured.
+ * A step is a Forward or a Begin, with what follows it; a layer for training learns from steps that
+ * have their Backward. Every 16 steps ranks add up what they measured, by a moecclAllReduce that
+ * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the
+ * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
+ * Begin. Memory is that of the schedules in use, three at most.
+ * Only schedules that automatic choice may take are taken (moecclScheduleChoice_t), so ranks of an
+ * MP group go on having the same bits. Passes around own experts forbid chunks from the first Begin
+ * on. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
+
+/* For people: the schedule, the corrections, what each schedule took or should take, and the phases
+ * of the one in use beside their predictions, in lines of text. `text` has room for *bytes, which
+ * becomes what the whole text takes with its final zero; what does not fit is cut. Local. Errors:
+ * InvalidArgument. */
+MOECCL_API moecclResult_t moecclMoeLayerExplainChoice(moecclMoeLayer_t layer, char* text,
+                                                      size_t* bytes);
+/* The schedule and all that was learned, as text to be kept with a checkpoint: that of any rank
+ * will do. `text` and *bytes as above. A layer that does not learn gives its schedule. Local.
+ * Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclMoeLayerSaveChoice(moecclMoeLayer_t layer, char* text,
+                                                   size_t* bytes);
+/* Goes on with what was saved of a layer of the same config on a grid of the same shape, from the
+ * next Forward or Begin on; a Backward of an earlier Forward is not possible any more, passes that
+ * are open go on. With config.learn the layer goes on learning; without it it stays under the
+ * schedule that was saved, so that a run can be repeated. Collective over the grid. Where it fails
+ * on one rank it fails on all, and nothing is changed.
+ * Errors: InvalidArgument (NULL; the text was not made by SaveChoice, or of another layer; the
+ * message names what differs), InvalidUsage (ranks came with different texts; config.schedule or
+ * MOECCL_SCHEDULE asks for another schedule), SystemError (no memory for the schedule), and those
+ * of moecclAllGather; RemoteError (one of these on another rank, which the message names). */
+MOECCL_API moecclResult_t moecclMoeLayerRestoreChoice(moecclMoeLayer_t layer, const char* text);
+
+/* A layer around the caller's own gate and experts, in halves:
+ *
+ *   Begin          tokens and their routing -> rows of the caller's local experts
+ *     the caller's experts
+ *   End            what they made of the rows -> output
+ *   EndBackward    gradient of the output -> gradients of what the experts made
+ *     the caller's experts, backward
+ *   BeginBackward  gradients of the rows -> gradients of the tokens and of the routing's weights
+ *
+ * The layer's schedule, capacity and grid hold as for Forward; its gate, activation and weights are
+ * not looked at, but topK is the k of the routing. Each Begin opens a pass, and several may be open
+ * at once, in any order. A pass ends with PassDestroy; its memory then serves the next Begin. All
+ * ranks of the grid make the same calls in the same order. Memory, streams and errors as with
+ * Forward. */
+typedef struct moecclMoePass* moecclMoePass_t;
+
+/* Which experts each token goes to: experts [tokens][k] from 0 to E - 1, -1 for a choice that is
+ * not made, no expert twice in a token; weights [tokens][k] of config.datatype. Of what ranks of an
+ * MP group bring, that counts which the owner of the token brings: rank i owns the i-th of N_MP
+ * equal parts of the padded tokens. The arrays are the caller's, and are read until Begin is
+ * complete. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const int32_t* experts;
+  const void* weights;
+} moecclMoeRouting_t;
+
+#define MOECCL_MOE_ROUTING_MAGIC 0x6d6f726fu
+#define MOECCL_MOE_ROUTING_INITIALIZER \
+  { sizeof(moecclMoeRouting_t), MOECCL_MOE_ROUTING_MAGIC, MOECCL_VERSION, NULL, NULL }
+
+/* Rows of the caller's experts, each row [M]: those of local expert e are rows begins[e] to
+ * begins[e + 1] - 1. All pointers are the pass's. Rows of places that no token has are zero. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  const int64_t* begins; /* [localExperts + 1], on the host, until the next call with this pass */
+  const void*
+      rows; /* what the experts are given, until PassDestroy; without config.training until End */
+  /* Begin: where to write what the experts make of the rows, which is a partial sum over the shards
+   * of an expert; may be `rows`. EndBackward: the gradients of that, which the caller replaces by
+   * those of the rows. */
+  void* results;
+} moecclMoeRows_t;
+
+#define MOECCL_MOE_ROWS_MAGIC 0x6d6f7273u
+#define MOECCL_MOE_ROWS_INITIALIZER \
+  { sizeof(moecclMoeRows_t), MOECCL_MOE_ROWS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL }
+
+/* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its
+ * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist),
+ * InvalidUsage (the layer cuts chunks, has a residual branch, renormalizes, or has another
+ * gate than moecclGateSoftmax; with config.training the schedule is the baseline and N_MP above 1,
+ * whose experts see each token N_MP times), SystemError, and those of Forward. */
+MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
+                                         const moecclMoeRouting_t* routing, moecclStream_t stream,
+                                         moecclMoePass_t* pass, moecclMoeRows_t* rows);
+/* Output [tokens][M]: per token the sum of weight times result. Errors: InvalidArgument,
+ * InvalidUsage (not behind Begin), and those of Forward. */
+MOECCL_API moecclResult_t moecclMoeEnd(moecclMoePass_t pass, void* output, moecclStream_t stream);
+/* outputGradient [tokens][M] is the same on all ranks of an MP group. Errors: InvalidArgument,
+ * InvalidUsage (config.training is 0; not behind End), and those of Backward. */
+MOECCL_API moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void* outputGradient,
+                                               moecclStream_t stream, moecclMoeRows_t* rows);
+/* Sets inputGradient [tokens][M], by the rows alone, and weightGradients [tokens][k], 0 for a
+ * dropped choice: both the same on all ranks of an MP group. What comes by the gate is the caller's
+ * to add. Errors: InvalidArgument, InvalidUsage (not behind EndBackward), and those of Backward. */
+MOECCL_API moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
+                                                 void* weightGradients, moecclStream_t stream);
+/* Closes a pass, however far it has come; local, NULL is allowed. Before its layer is destroyed. */
+MOECCL_API moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass);
 
 #ifdef __cplusplus
 }

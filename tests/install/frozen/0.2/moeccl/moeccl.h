@@ -5,29 +5,36 @@
  *     On failure moecclGetLastError says which argument, rank, peer and phase, and what would be
  *     right.
  *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
- *     work, its splits may outlive it.
+ *     work, its splits may outlive it. A handle that was destroyed or never made is
+ *     moecclInvalidArgument, unless a newer one has its address. After fork() a child's calls with
+ *     its parent's handles are moecclInvalidUsage, do nothing, and free nothing.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
- *  4. Ranks of a communicator call the same collectives in the same order. Calls on one
- *     communicator come from one thread at a time.
+ *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
+ *     the same order, whether on streams or not. Where they do not, all ranks that call get
+ *     moecclRemoteError within about a second, and the text has both calls (but see 9). Calls on
+ *     one communicator come from one thread at a time.
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
  *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
  *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
- *     later call on that communicator returns the same error; only Abort and Destroy remain. The
- *     failing call returns when the library has done with its buffers. What was on its way to or from a
- *     rank that does not answer within two seconds can be taken back only with the connection: the
- *     relatives of this communicator lose that rank too.
+ *     later call on that communicator returns the same error; only GetFailedRanks, Shrink, Abort
+ *     and Destroy remain. The failing call returns when the library has done with its buffers. If a
+ *     rank does not answer within 2 s, its connection is closed: communicators that come from the
+ *     same one lose that rank too.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
  *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
  *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
- *     NCCL and obeys its rules: calls of several communicators of a device come in the same order on
- *     all ranks; what other ranks do wrong is not compared, so ask moecclCommGetAsyncError, and abort.
- *     The first call of a kind may wait for the other ranks. After it the same call can be captured
- *     into a CUDA graph, which must not run beside other work of its communicators.
- *     Such a communicator cannot be made without a usable driver (UnhandledCudaError), without NCCL
- *     2.18 or later (SystemError), or by a library that was built without CUDA (InvalidUsage).
+ *     NCCL and obeys its rules. Calls of several communicators of a device come in the same order
+ *     on all ranks. None comes inside the caller's ncclGroupStart and End: data would be wrong.
+ *     What other ranks do wrong is not compared: ask moecclCommGetAsyncError, and abort. The first
+ *     call of a kind, and one with the first message between two ranks, may wait for other ranks,
+ *     for timeoutMs at most. After it the same call can be captured into a CUDA graph. That must
+ *     not run beside other work of its communicators, and ends before they do: while it exists
+ *     Destroy returns moecclInvalidUsage. To make one takes a usable driver
+ *     (else UnhandledCudaError), NCCL 2.18 or later (SystemError), and a library built with CUDA
+ *     (InvalidUsage).
  */
 #ifndef MOECCL_MOECCL_H_
 #define MOECCL_MOECCL_H_
@@ -46,7 +53,7 @@ extern "C" {
 #endif
 
 #define MOECCL_MAJOR 0
-#define MOECCL_MINOR 1
+#define MOECCL_MINOR 2
 #define MOECCL_PATCH 0
 #define MOECCL_VERSION (MOECCL_MAJOR * 10000 + MOECCL_MINOR * 100 + MOECCL_PATCH)
 
@@ -78,17 +85,34 @@ typedef enum {
   moecclBfloat16 = 9,
   moecclFloat8e4m3 = 10,
   moecclFloat8e5m2 = 11,
-  moecclNumTypes = 12
+  /* Values from here on are moeccl's own. Booleans are moecclUint8, with moecclBitOr and
+   * moecclBitAnd. */
+  moecclInt16 = 12,
+  moecclUint16 = 13,
+  moecclNumTypes = 14
 } moecclDataType_t;
 
-/* How a reduction combines elements. Values are NCCL's; its product (1) and average are not offered. The
- * maximum or minimum of numbers and a NaN is NaN. */
-typedef enum { moecclSum = 0, moecclMax = 2, moecclMin = 3, moecclNumOps = 4 } moecclRedOp_t;
+/* How a reduction combines elements. Values up to moecclAvg are NCCL's. The maximum or minimum of
+ * numbers and a NaN is NaN. The average is the sum, divided by the number of ranks when all terms
+ * are in it; integers are rounded towards zero. Bitwise operators are for integers: InvalidArgument
+ * with floats. */
+typedef enum {
+  moecclSum = 0,
+  moecclProd = 1,
+  moecclMax = 2,
+  moecclMin = 3,
+  moecclAvg = 4,
+  moecclBitAnd = 5,
+  moecclBitOr = 6,
+  moecclBitXor = 7,
+  moecclNumOps = 8
+} moecclRedOp_t;
 
 typedef struct moecclComm* moecclComm_t;
 typedef struct moecclGrid* moecclGrid_t;
-/* On a host communicator: made by moecclStreamCreate, or NULL. On a GPU communicator: a cudaStream_t; NULL is
- * the legacy default stream. */
+typedef struct moecclEvent* moecclEvent_t;
+/* On a host communicator: made by moecclStreamCreate, or NULL. On a GPU communicator: a
+ * cudaStream_t; NULL is the legacy default stream. */
 typedef void* moecclStream_t;
 
 /* Where the buffers of a communicator's collectives are. */
@@ -104,8 +128,8 @@ typedef struct {
 } moecclUniqueId;
 
 /* How a communicator behaves. Begin with MOECCL_CONFIG_INITIALIZER, then set fields. All ranks must
- * pass the same `algorithms`, `timeoutMs` and `memory`; they are compared. Environment variables of the
- * same meaning override the fields. */
+ * pass the same `algorithms`, `timeoutMs` and `memory`; they are compared. Environment variables of
+ * the same meaning override the fields. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -113,12 +137,13 @@ typedef struct {
   /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
    * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
   int progressThread;
-  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split has its
-   * parent's. */
+  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split
+   * has its parent's. */
   moecclMemory_t memory;
-  /* How long a rank waits in a call without any of its messages coming or leaving whole before it gives
-   * up with moecclTimeout: longer than the largest message takes. Also the time that all ranks have to
-   * arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT (milliseconds) overrides it.
+  /* How long a rank waits in a call without any of its messages coming or leaving whole before it
+   * gives up with moecclTimeout: longer than the largest message takes. Also the time that all
+   * ranks have to arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT
+   * (milliseconds) overrides it.
    */
   int64_t timeoutMs;
   /* Fixed algorithms, for instance "alltoall=hierarchical;allgather=ring"; NULL or "": automatic.
@@ -127,13 +152,23 @@ typedef struct {
   /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
    * it. */
   const char* nodeId;
+  /* How long the host of another rank may not answer before its ranks count as dead: also while
+   * they are in no call, and whatever they do. A process that ends is noticed at once. 0: 3000.
+   * Negative: hosts are trusted. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has
+   * its parent's. */
+  int64_t failureDetectionMs;
+  /* Called with idleContext, again and again, by the thread that waits in a call of this
+   * communicator or of a split of it. So the caller can progress what its peers may wait for, such
+   * as MPI. It must not call moeccl. NULL: none. Host communicators only. */
+  void (*idle)(void* context);
+  void* idleContext;
 } moecclConfig_t;
 
 #define MOECCL_CONFIG_MAGIC 0x6d6f6563u
 #define MOECCL_CONFIG_INITIALIZER                                                              \
   {                                                                                            \
     sizeof(moecclConfig_t), MOECCL_CONFIG_MAGIC, MOECCL_VERSION, 0, moecclMemoryHost, 0, NULL, \
-        NULL                                                                                   \
+        NULL, 0, NULL, NULL                                                                    \
   }
 
 /* -------------------------------------------------------------------------------------- errors */
@@ -142,8 +177,9 @@ typedef struct {
 MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
-/* The text of the last error of `comm`, or of this thread when comm is NULL (for errors of
- * functions that have no communicator yet). "" when there was none. Valid until the next call on
+/* The text of the last error of `comm`. With NULL, or a communicator that no longer lives, it is
+ * this thread's. There are the errors of functions that have no communicator yet, and why the last
+ * one that it aborted or destroyed had failed. "" when there was none. Valid until the next call on
  * `comm`, or on this thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
@@ -158,8 +194,8 @@ MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
 
 /* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
  * Errors: InvalidArgument (comm NULL, nRanks < 1, rank outside [0, nRanks), an id that
- * moecclGetUniqueId did not make, a config without initialiser), InvalidUsage (ranks disagree on
- * nRanks or on the config, or two came with one rank), Timeout (names the missing ranks),
+ * moecclGetUniqueId did not make, a config without initialiser). InvalidUsage (ranks disagree on
+ * nRanks or on the config, or two came with one rank). Timeout (names the missing ranks).
  * SystemError. */
 MOECCL_API moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId id,
                                              int rank);
@@ -184,23 +220,64 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
 #define MOECCL_SPLIT_NOCOLOR (-1)
 /* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
  * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
- * NULL: the parent's (nodeId and progressThread are always the parent's). A communicator made by
- * CommInit, and all that come from it, can be split 32767 times. Errors: InvalidArgument (comm or
- * newComm NULL, color < -1), InvalidUsage (ranks of one color disagree on the config; too many
- * splits), and those of moecclAllGather, by which the ranks agree. */
+ * NULL: the parent's (nodeId and progressThread are always the parent's). Of a communicator made by
+ * CommInit, and all that come from it, 16384 can exist at a time; those that failed or were aborted
+ * count too. Errors: InvalidArgument (comm or newComm NULL, color < -1), InvalidUsage (ranks of one
+ * color disagree on the config; too many communicators), and those of moecclAllGather, by which the
+ * ranks agree. */
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
-/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams and
- * (up to the timeout), where it is the last that this rank has of a communicator and its splits, until
- * all ranks have destroyed their last: they share connections. It is freed whatever the result. Errors:
- * Timeout (a rank did not come). */
+/* Makes a communicator of ranks[nRanks], ranks of comm, in this order; the caller's is among them.
+ * Collective over these alone: the others neither call nor wait. It uses the connections of comm.
+ * Two subsets with the same ranks are made in the same order on all of them. config as in
+ * moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside comm or listed twice,
+ * a list without the caller). InvalidUsage (members disagree on the config; too many communicators;
+ * a GPU communicator). Those of moecclSend, by which the members agree. */
+MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
+                                                 moecclComm_t* newComm,
+                                                 const moecclConfig_t* config);
+
+/* Makes a communicator of the ranks of comm that live, in their order, without those in
+ * exclude[nExclude] (ranks of comm; NULL, 0: none). comm may have failed, and is left as it is;
+ * abort or destroy it when its buffers are no longer needed. Collective over the ranks that remain,
+ * which agree on one set. Left out is every rank that any of them knows to be lost, also one that
+ * ends meanwhile. Lists may differ. The new communicator has connections of its own. A rank that is
+ * excluded does not call, but may take part when comm is shrunk again. What a failed call has left
+ * in its buffers is undefined; calls that completed are complete. config NULL: the settings of
+ * comm. Errors: InvalidArgument. Timeout (a rank that lives has not called within timeoutMs; all
+ * may call again). InvalidUsage (the others have excluded this rank or cannot reach it, and have
+ * not called again with it within a second; or came with another config). */
+MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
+                                           moecclComm_t* newComm, const moecclConfig_t* config);
+
+/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams.
+ * A communicator and its splits share connections. Where it is the last of them that this rank has,
+ * Destroy also waits, up to the timeout, until all ranks have destroyed their last. It is freed
+ * whatever the result. Errors: Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
-/* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending and later
- * calls return moecclRemoteError. NULL is allowed. */
+/* Frees a communicator without waiting for anybody: what Destroy would wait for goes on in a thread
+ * of the library. For destructors. Where the process ends first, the other ranks take it for a rank
+ * that has left: calls that it had completed, they complete too. Its streams must be empty or
+ * destroyed. NULL is allowed. Errors: InvalidArgument, InvalidUsage (calls are unfinished; nothing
+ * is freed). */
+MOECCL_API moecclResult_t moecclCommRelease(moecclComm_t comm);
+/* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending
+ * and later calls return moecclRemoteError. NULL is allowed. */
 MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
 /* *asyncError: the error of work on streams, moecclSuccess while there is none. */
 MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
+/* The ranks of comm that this rank knows to be lost: their process has ended, their host no longer
+ * answers, or they have left by Abort. Local, and works from any state. Ranks are listed in the
+ * order in which they became known here, so the list only grows; another rank may know others. In:
+ * *nRanks ints of room at ranks, which may be NULL where there is none. Out: *nRanks, how many
+ * there are; the first of them are stored, as far as there was room. */
+MOECCL_API moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks);
+
+/* Calls of comm that this rank makes from now on give up after timeoutMs instead of
+ * config.timeoutMs, with the same meaning of 0 (what the config says) and of negatives. Local: set
+ * it before a call for a timeout of that call. Has no effect on GPU communicators. */
+MOECCL_API moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs);
 
 MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
 MOECCL_API moecclResult_t moecclCommUserRank(moecclComm_t comm, int* rank);
@@ -210,21 +287,87 @@ MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int*
 
 /* ------------------------------------------------------------------------------------- streams */
 
-/* Streams of host communicators. Those of GPU communicators are CUDA's, which has the functions for them:
- * none of these here may be given one. */
+/* Streams of host communicators. Those of GPU communicators are CUDA's, which has the functions for
+ * them: none of these here may be given one. */
 
 /* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
- * that were split from it). Work on one stream runs in order, work on several streams at once. Errors:
- * InvalidUsage (a GPU communicator). */
+ * that were split from it). Work on one stream runs in order, work on several streams at once.
+ * Errors: InvalidUsage (a GPU communicator). */
 MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream);
 /* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
  * not, or the error that stopped it. Never waits. */
 MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
-/* Waits until all work is complete, or has failed. Errors of streams are told by moecclGetLastError(NULL);
- * work that other communicators have queued behind what failed is lost, and they have failed too. */
+/* Waits until all work is complete, or has failed. Errors of streams are told by
+ * moecclGetLastError(NULL); work that other communicators have queued behind what failed is lost,
+ * and they have failed too. */
 MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
 /* Synchronises, then frees. NULL is allowed. */
 MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
+
+/* Events mark places in streams of host communicators, as CUDA's do: so that a caller can wait for
+ * one call alone. An event that was never recorded is complete. Errors of the work before a place
+ * are those of its event. */
+
+MOECCL_API moecclResult_t moecclEventCreate(moecclEvent_t* event);
+/* The event stands for all work that is in the stream now, and no longer for what it was recorded
+ * for before. On the NULL stream it is complete. */
+MOECCL_API moecclResult_t moecclEventRecord(moecclEvent_t event, moecclStream_t stream);
+/* Advances the work and returns moecclSuccess when what was recorded is complete, moecclInProgress
+ * when not, or the error that stopped it, whose text is moecclGetLastError(NULL)'s. Never waits. */
+MOECCL_API moecclResult_t moecclEventQuery(moecclEvent_t event);
+/* Waits until it is complete, or has failed. */
+MOECCL_API moecclResult_t moecclEventSynchronize(moecclEvent_t event);
+/* Calls callback(result, context) once, when what was recorded is complete (moecclSuccess) or has
+ * failed. It does so now if that is so already, else by the thread that finds out, which may be the
+ * library's. At
+ * most one callback per recording. It may call moeccl, but not destroy, abort or release a
+ * communicator. Errors: InvalidArgument, InvalidUsage (there is a callback already). */
+typedef void (*moecclEventCallback_t)(moecclResult_t result, void* context);
+MOECCL_API moecclResult_t moecclEventSetCallback(moecclEvent_t event,
+                                                 moecclEventCallback_t callback, void* context);
+/* Work that is queued on the stream from now on begins when the event is complete. Errors:
+ * InvalidArgument (the event was recorded on a stream of a communicator that is no relative of this
+ * one's). */
+MOECCL_API moecclResult_t moecclStreamWaitEvent(moecclStream_t stream, moecclEvent_t event);
+/* Does not wait: a callback that was set is still called. NULL is allowed. */
+MOECCL_API moecclResult_t moecclEventDestroy(moecclEvent_t event);
+
+/* ------------------------------------------------------------------------------------ messages */
+
+/* Between GroupStart and GroupEnd, which nest, a thread's collectives, sends and receives are only
+ * noted: they begin at the last GroupEnd. Those on one stream then run at once instead of one after
+ * another, and are complete together. So exchanges cannot deadlock, and several small calls (of one
+ * buffer each) take little longer than one. On NULL GroupEnd returns when all are complete.
+ * Arguments are checked when a call is made; buffers must stay until GroupEnd's work is complete.
+ * Other functions that need other ranks must not be called in between. */
+MOECCL_API moecclResult_t moecclGroupStart(void);
+/* A call that was refused when it was made is left out. Errors: InvalidUsage (no group was
+ * started), and those of the calls. */
+MOECCL_API moecclResult_t moecclGroupEnd(void);
+
+/* `sendbuff` ([count]) goes to rank `peer`, whose moecclRecv has the same count, datatype and tag.
+ * Messages of one tag between two ranks arrive in the order in which they were sent; tags are any
+ * number, and independent of each other and of collectives. Beside a rank's own messages
+ * collectives may run on other streams. To itself a rank sends within one group, with the receive.
+ * A send may complete before its message is received. On GPUs messages match in their order alone,
+ * and tags mean nothing.
+ * Errors: InvalidArgument (NULL buffer, unknown datatype, a peer that is no rank, a message to
+ * itself without its counterpart in the group). RemoteError (a message of another size came; the
+ * peer is lost). Timeout. */
+MOECCL_API moecclResult_t moecclSend(const void* sendbuff, size_t count, moecclDataType_t datatype,
+                                     int peer, int32_t tag, moecclComm_t comm,
+                                     moecclStream_t stream);
+/* The message of rank `peer` arrives in `recvbuff` ([count]). Errors as moecclSend. */
+MOECCL_API moecclResult_t moecclRecv(void* recvbuff, size_t count, moecclDataType_t datatype,
+                                     int peer, int32_t tag, moecclComm_t comm,
+                                     moecclStream_t stream);
+/* The next message of that tag of any other rank arrives in `recvbuff` ([count]), and its rank in
+ * *source, both when the call is complete. Receives of one tag are served in the order in which
+ * they begin. Errors as moecclSend, and InvalidArgument (source NULL), InvalidUsage (a GPU
+ * communicator). */
+MOECCL_API moecclResult_t moecclRecvAny(void* recvbuff, size_t count, moecclDataType_t datatype,
+                                        int32_t tag, int* source, moecclComm_t comm,
+                                        moecclStream_t stream);
 
 /* --------------------------------------------------------------------------------- collectives */
 
@@ -233,8 +376,7 @@ MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
  * overlap. count 0 is allowed (NULL buffers too), and is still a call that all ranks make.
  * Algorithms: linear, pairwise, bruck, hierarchical (DeepSpeed-MoE 5.3).
  * Errors: InvalidArgument (NULL or overlapping buffers, unknown datatype, [P][count] beyond the
- * address space), RemoteError (a rank called with another count), Timeout (the same, where the counts are so
- * different that the library has chosen different algorithms for them). */
+ * address space), RemoteError (a rank made another call, see 4 above), Timeout. */
 MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                          moecclDataType_t datatype, moecclComm_t comm,
                                          moecclStream_t stream);
@@ -242,12 +384,13 @@ MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, s
 /* All-to-all of unequal parts, with the arguments of MPI_Alltoallv: sendCounts[j] elements at
  * sendbuff + sendDispls[j] go to rank j; recvCounts[i] elements from rank i arrive at recvbuff +
  * recvDispls[i]. Counts and displacements, [P] each, are in elements; they are read before the call
- * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap each
- * other or the parts of sendbuff; elements between the parts are not touched. Algorithms: linear
- * (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts that they
- * relay within the call; not on GPUs, where these two are InvalidUsage.
- * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part beyond
- * the address space), RemoteError (a rank sends another count than its peer expects), Timeout. */
+ * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap
+ * each other or the parts of sendbuff; elements between the parts are not touched. Algorithms:
+ * linear (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts
+ * that they relay within the call; not on GPUs, where these two are InvalidUsage.
+ * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part
+ * beyond the address space), RemoteError (a rank sends another count than its peer expects),
+ * Timeout. */
 MOECCL_API moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
                                           const size_t* sendDispls, void* recvbuff,
                                           const size_t* recvCounts, const size_t* recvDispls,
@@ -262,22 +405,80 @@ MOECCL_API moecclResult_t moecclAllGather(const void* sendbuff, void* recvbuff, 
                                           moecclDataType_t datatype, moecclComm_t comm,
                                           moecclStream_t stream);
 
+/* All-gather of unequal parts, with the arguments of MPI_Allgatherv: `sendbuff` ([sendCount]) of
+ * rank i arrives at recvbuff + recvDispls[i] on every rank. recvCounts ([P], recvCounts[i] is rank
+ * i's sendCount) are the same on all ranks; recvDispls ([P]) may differ. Both are in elements, and
+ * read before the call returns; parts must not overlap, and elements between them are not touched.
+ * In place when sendbuff == recvbuff + recvDispls[rank]. Algorithms and errors as moecclAllGather,
+ * and InvalidArgument (NULL arrays, sendCount that is not recvCounts[rank]). */
+MOECCL_API moecclResult_t moecclAllGatherv(const void* sendbuff, size_t sendCount, void* recvbuff,
+                                           const size_t* recvCounts, const size_t* recvDispls,
+                                           moecclDataType_t datatype, moecclComm_t comm,
+                                           moecclStream_t stream);
+
 /* Reduce-scatter: block r ([recvCount]) of the elementwise reduction of all ranks' `sendbuff`
  * ([P][recvCount]) arrives in `recvbuff` of rank r. In place when recvbuff == sendbuff + rank *
- * recvCount. 16- and 8-bit floats are reduced in float32 and rounded when a partial result is stored.
- * Algorithms: linear (each result is rounded once, terms in rank order), ring, hierarchical. Errors as
- * moecclAllToAll, and InvalidArgument for an unknown op. */
+ * recvCount. 16- and 8-bit floats are reduced in float32 and rounded when a partial result is
+ * stored. Algorithms: linear (each result is rounded once, terms in rank order), ring,
+ * hierarchical. Errors as moecclAllToAll, and InvalidArgument for an unknown op. */
 MOECCL_API moecclResult_t moecclReduceScatter(const void* sendbuff, void* recvbuff,
                                               size_t recvCount, moecclDataType_t datatype,
                                               moecclRedOp_t op, moecclComm_t comm,
                                               moecclStream_t stream);
 
+/* Reduce-scatter of unequal parts: sendCounts[r] elements at sendbuff + sendDispls[r], reduced over
+ * all ranks, arrive in `recvbuff` ([sendCounts[rank]]) of rank r. sendCounts ([P]) are the same on
+ * all ranks, sendDispls ([P]) may differ; both are read before the call returns, and parts must not
+ * overlap. In place when recvbuff == sendbuff + sendDispls[rank]. Algorithms, rounding and errors
+ * as moecclReduceScatter, and InvalidArgument for NULL arrays. */
+MOECCL_API moecclResult_t moecclReduceScatterv(const void* sendbuff, const size_t* sendCounts,
+                                               const size_t* sendDispls, void* recvbuff,
+                                               moecclDataType_t datatype, moecclRedOp_t op,
+                                               moecclComm_t comm, moecclStream_t stream);
+
 /* All-reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff`
- * ([count]) of every rank, with the same bits on all. In place when sendbuff == recvbuff. Algorithms:
- * linear, ring, halving_doubling, hierarchical. Rounding and errors as moecclReduceScatter. */
+ * ([count]) of every rank, with the same bits on all. In place when sendbuff == recvbuff.
+ * Algorithms: linear, ring, halving_doubling, hierarchical. Rounding and errors as
+ * moecclReduceScatter. */
 MOECCL_API moecclResult_t moecclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                                           moecclDataType_t datatype, moecclRedOp_t op,
                                           moecclComm_t comm, moecclStream_t stream);
+
+/* The four collectives with a root: arguments and meaning are NCCL's. `root` is a rank, the same on
+ * all ranks. A buffer that a rank does not use may be NULL. Errors as moecclAllToAll, and
+ * InvalidArgument for a root that is no rank. */
+
+/* Broadcast: `sendbuff` ([count]) of the root arrives in `recvbuff` ([count]) of every rank. Only
+ * the root uses `sendbuff`. In place when sendbuff == recvbuff. Algorithms: binomial, hierarchical,
+ * pipelined (large blocks). */
+MOECCL_API moecclResult_t moecclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                                          moecclDataType_t datatype, int root, moecclComm_t comm,
+                                          moecclStream_t stream);
+
+/* Reduce: the elementwise reduction of all ranks' `sendbuff` ([count]) arrives in `recvbuff`
+ * ([count]) of the root. Only the root uses `recvbuff`. In place when sendbuff == recvbuff.
+ * Rounding as moecclReduceScatter. Algorithms: binomial, hierarchical, pipelined (large blocks). */
+MOECCL_API moecclResult_t moecclReduce(const void* sendbuff, void* recvbuff, size_t count,
+                                       moecclDataType_t datatype, moecclRedOp_t op, int root,
+                                       moecclComm_t comm, moecclStream_t stream);
+
+/* Gather: `sendbuff` ([sendCount]) of rank i arrives at recvbuff + i * sendCount ([P][sendCount])
+ * of the root. Only the root uses `recvbuff`. In place when the root's sendbuff == recvbuff + root
+ * * sendCount. Algorithms: linear, binomial (small blocks). */
+MOECCL_API moecclResult_t moecclGather(const void* sendbuff, void* recvbuff, size_t sendCount,
+                                       moecclDataType_t datatype, int root, moecclComm_t comm,
+                                       moecclStream_t stream);
+
+/* Scatter: the root's block at sendbuff + i * recvCount ([P][recvCount]) arrives in `recvbuff`
+ * ([recvCount]) of rank i. Only the root uses `sendbuff`. In place when the root's recvbuff ==
+ * sendbuff + root * recvCount. Algorithms: linear, binomial (small blocks). */
+MOECCL_API moecclResult_t moecclScatter(const void* sendbuff, void* recvbuff, size_t recvCount,
+                                        moecclDataType_t datatype, int root, moecclComm_t comm,
+                                        moecclStream_t stream);
+
+/* Barrier: complete on no rank before every rank has called it. An all-gather without data, with
+ * the algorithms of that. Errors as moecclAllToAll. */
+MOECCL_API moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream);
 
 /* --------------------------------------------------------------------------------------- grids */
 
@@ -312,59 +513,62 @@ MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t 
                                            moecclGrid_t* grid);
 /* Collective, as moecclCommDestroy; NULL is allowed. */
 MOECCL_API moecclResult_t moecclGridDestroy(moecclGrid_t grid);
-/* Frees a grid from any state, without waiting for peers, as moecclCommAbort does with each of its groups. The
- * communicator that it was made on stays the caller's: calls of the grid's own collectives are its calls, and end
- * when that is aborted too. NULL is allowed. */
+/* Frees a grid from any state, without waiting for peers, as moecclCommAbort does with each of its
+ * groups. The communicator that it was made on stays the caller's: calls of the grid's own
+ * collectives are its calls, and end when that is aborted too. NULL is allowed. */
 MOECCL_API moecclResult_t moecclGridAbort(moecclGrid_t grid);
 MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape);
 /* The communicator of the caller's group; it belongs to the grid. */
 MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,
                                             moecclComm_t* comm);
 
-/* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and last
- * error text they have; streams are those of that communicator. In-place is not possible. Errors: as
- * moecclAllToAll. Notation: an expert e of the E = nEp * nExpertsPerRank experts lives on EP position
- * j = e / nExpertsPerRank, cut into nEsp shards, one on each rank (j, 0), ..., (j, nEsp - 1). */
+/* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and
+ * last error text they have; streams are those of that communicator. In-place is not possible.
+ * Errors: as moecclAllToAll. Notation: there are E = nEp * nExpertsPerRank experts. Expert e lives
+ * on EP position j = e / nExpertsPerRank. It is cut into nEsp shards, one on each rank (j, 0), ...,
+ * (j, nEsp - 1). */
 
-/* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp model-parallel
- * groups, whose ranks hold the same data: `sendbuff` ([D][count], the same on all ranks of a group) and
- * `recvbuff` ([D][count]): block g goes to all ranks of group g; block s comes from group s.
- * Algorithms: direct (whole blocks), sliced (each rank sends its share, then an all-gather in the
- * group; 1 / nMp of the bytes between groups). */
+/* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp
+ * model-parallel groups, whose ranks hold the same data. `sendbuff` ([D][count]) is the same on all
+ * ranks of a group: block g goes to all ranks of group g. `recvbuff` ([D][count]): block s comes
+ * from group s. Algorithms: direct (whole blocks), sliced (each rank sends its share, then an
+ * all-gather in the group; 1 / nMp of the bytes between groups). */
 MOECCL_API moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff, size_t count,
                                            moecclDataType_t datatype, moecclGrid_t grid,
                                            moecclStream_t stream);
 
 /* EP&ESP dispatch (Parm III-C): the tokens for each expert go to all of its shards. `sendbuff`
  * ([nEp * nExpertsPerRank][count]), count = capacity per rank x embedding size elements for each
- * expert; `recvbuff` ([nExpertsPerRank][P][count]): for each local expert what every rank has for it.
- * Algorithms: flat (each block crosses the network once per shard), dedup (once, where the shards share
- * a node). Its gradient is moecclCombine. */
+ * expert; `recvbuff` ([nExpertsPerRank][P][count]): for each local expert what every rank has for
+ * it. Algorithms: flat (each block crosses the network once per shard), dedup (once, where the
+ * shards share a node). Its gradient is moecclCombine. */
 MOECCL_API moecclResult_t moecclDispatch(const void* sendbuff, void* recvbuff, size_t count,
                                          int nExpertsPerRank, moecclDataType_t datatype,
                                          moecclGrid_t grid, moecclStream_t stream);
 
 /* EP&ESP combine (Parm III-C): what the shards of an expert computed for a rank's tokens returns to
  * it, summed. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
- * ([nEp * nExpertsPerRank][count]). The sum is taken in shard order and rounded once (in float32 for 16-
- * and 8-bit floats), so results do not depend on the algorithm. Algorithms: flat, dedup. Its gradient
- * is moecclDispatch. */
+ * ([nEp * nExpertsPerRank][count]). The sum is taken in shard order and rounded once (in float32
+ * for 16- and 8-bit floats), so results do not depend on the algorithm. Algorithms: flat, dedup.
+ * Its gradient is moecclDispatch. */
 MOECCL_API moecclResult_t moecclCombine(const void* sendbuff, void* recvbuff, size_t count,
                                         int nExpertsPerRank, moecclDataType_t datatype,
                                         moecclGrid_t grid, moecclStream_t stream);
 
 /* SAA, simultaneous AlltoAll and AllGather (Parm III-D): moecclCombine, and an all-gather of its
  * result over the MP group. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
- * ([nEp * nExpertsPerRank][nMp][count]): for each expert the results of all ranks of the MP group, the
- * same on each. Algorithms: pipelined (what has been summed is gathered while the rest is under way),
- * sequential. Its gradient, of equal gradients on the ranks of an MP group, is moecclSplitDispatch. */
+ * ([nEp * nExpertsPerRank][nMp][count]): for each expert the results of all ranks of the MP group,
+ * the same on each. Algorithms: pipelined (what has been summed is gathered while the rest is under
+ * way), sequential. Its gradient, of equal gradients on the ranks of an MP group, is
+ * moecclSplitDispatch. */
 MOECCL_API moecclResult_t moecclCombineAllGather(const void* sendbuff, void* recvbuff, size_t count,
                                                  int nExpertsPerRank, moecclDataType_t datatype,
                                                  moecclGrid_t grid, moecclStream_t stream);
 
 /* The mirror of moecclCombineAllGather: each rank takes its own share of what its MP group has in
  * common and dispatches that. `sendbuff` ([nEp * nExpertsPerRank][nMp][count]) and `recvbuff`
- * ([nExpertsPerRank][P][count]). Algorithms: flat, dedup. Its gradient is moecclCombineAllGather. */
+ * ([nExpertsPerRank][P][count]). Algorithms: flat, dedup. Its gradient is moecclCombineAllGather.
+ * */
 MOECCL_API moecclResult_t moecclSplitDispatch(const void* sendbuff, void* recvbuff, size_t count,
                                               int nExpertsPerRank, moecclDataType_t datatype,
                                               moecclGrid_t grid, moecclStream_t stream);
