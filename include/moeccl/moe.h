@@ -4,7 +4,7 @@
  *
  * The function, the same under every schedule up to rounding. Symbols as in Parm (table I):
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
- *   E    experts                      k  experts per token    f  capacity factor
+ *   E    experts                      k  experts per token    f  capacity factor.
  *
  * Gate: as moecclMoeGate_t says of the config's kind. Logits = token x gate: 32 products at a time
  *   are summed in the tokens' type, and these sums in double, in the order of the embedding. Of
@@ -12,20 +12,20 @@
  *   and what is random about it.
  *
  * Random numbers are functions of the config's seed, the step (moecclMoeLayerSetStep), the number
- *   of the MP group's batch (world rank / N_MP, from what moecclMoeLayerSetFirstBatch says) and the
- *   token's index in it: the same under every schedule, and on any number of ranks, whether they
- *   take batches at once or one after the other. Only layers for training draw them
- *   (config.training).
+ *   of the MP group's batch and the token's index in it. Batches are numbered by world rank / N_MP,
+ *   from what moecclMoeLayerSetFirstBatch says. So the numbers are the same under every schedule
+ * and on any number of ranks, whether they take batches at once or one after the other. Only layers
+ * for training draw them (config.training).
  *
  * Capacity: the tokens of an MP group, padded to a multiple of g and of N_MP, are cut into g equal
  *   consecutive capacity groups (GShard's local groups). The padding lies at the end; it goes
- *   nowhere and does not count. Each group has T / g places per expert, where T = ceil(k f B L /
- *   E), at least g times config.minCapacity, rounded up to a multiple of g and of N_MP, but never
- * more than there are padded tokens. (What is within 1e-12 of a whole number, relatively, counts as
- * that number.) Places go to first choices before second ones, in token order; with expert choice
- * to the tokens that the expert takes. A choice without a place is dropped: it contributes zero;
- * the token's other choices stay as they are, or with config.renormalize have greater weights.
- * Dropless layers (config.dropless) have no capacity: every choice has a place.
+ *   nowhere and does not count. Each group has T / g places per expert. T is ceil(k f B L / E),
+ * where what is within 1e-12 of a whole number, relatively, counts as that number. It is at least g
+ * times config.minCapacity, and rounded up to a multiple of g and of N_MP, but never more than
+ * there are padded tokens. Places go to first choices before second ones, in token order. With
+ * expert choice they go to the tokens that the expert takes. A choice without a place is dropped:
+ * it contributes zero; the token's other choices stay as they are, or with config.renormalize have
+ * greater weights. Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2.
  *
@@ -38,13 +38,13 @@
  * Auxiliary loss: the gate's, over the whole batch of the MP group, from choices before capacity.
  *
  * On GPUs: a layer of a grid on GPUs (moeccl.h, 9) takes tokens, weights and gradients, the bias of
- *   a gate too, in memory of that GPU, of any datatype but float64, and a cudaStream_t, NULL being
- *   the legacy default stream. A pass is enqueued and returns; memory and weights belong to it
- * until the stream has come so far. Passes of a layer come one after another, whatever their
- * streams. Forward waits in the middle of dropless layers and of PPMoE, which must know how many
- * tokens each expert gets (no timeout ends that, only an abort of the grid and its communicator by
- *   another thread); a Forward of more tokens than any before for a dropless layer's experts may
- *   wait for all of the GPU. A pass cannot be captured into a CUDA graph.
+ *   a gate too, in memory of that GPU. They are of any datatype but float64. Its streams are
+ *   cudaStream_t, NULL being the legacy default stream. A pass is enqueued and returns; memory and
+ * weights belong to it until the stream has come so far. Passes of a layer come one after another,
+ * whatever their streams. Forward waits in the middle of dropless layers and of PPMoE, which must
+ * know how many tokens each expert gets. No timeout ends that, only an abort of the grid and its
+ * communicator by another thread. A Forward of more tokens than any before for a dropless layer's
+ * experts may wait for all of the GPU. A pass cannot be captured into a CUDA graph.
  *
  * Gradients: those of one scalar loss, the sum over MP groups of a loss of the group's output
  *   (whose gradient the caller brings) and auxiliaryLossScale times the group's auxiliary loss.
@@ -102,19 +102,19 @@ MOECCL_API const char* moecclScheduleName(moecclSchedule_t schedule);
  *               is made with probability min(1, 2 x its weight), in inference always; one not made
  *               takes no place and does not count. Loss: that of softmax / E^2, the mean over
  *               experts (Lepikhin et al. 2020, algorithm 1, lines 13 and 19).
- * Switch        As softmax with k = 1, which topK must be; but the gate sees each element of its
- *               input times a random number, uniform from 1 - jitter to 1 + jitter, 1 in inference
- *               (Fedus et al. 2021, 2.1 and 2.4).
+ * Switch        As softmax with k = 1, which topK must be. But the gate sees each element of its
+ *               input times a random number, uniform from 1 - jitter to 1 + jitter. In inference it
+ *               is 1 (Fedus et al. 2021, 2.1 and 2.4).
  * ExpertChoice  In each capacity group every expert takes the tokens of its largest p (in the
  *               layer's datatype; of equal ones the earlier), as many as it has places. Weight: p.
  *               So a token has from 0 to E experts, k f on average; topK has no other meaning. No
  *               loss, nothing is dropped (Zhou et al. 2022, 3.2).
  * Sigmoid       s = sigmoid(logits). Experts lie in expertGroups equal consecutive groups. A token
- *               goes to the topGroups groups where the two largest s + bias have the largest sum,
- *               and in them to the k experts of the largest s + bias. Weight: routingScale s / sum
- *               of the k s. Loss: the mean over sequences, of sequenceTokens tokens each, of the
- *               sum over experts of (E / k) (choices of it / tokens) x (mean of s / sum of all s)
- *               (DeepSeek-V3 2.1.2, equations 12 to 20). moecclMoeUpdateBias balances the bias. */
+ *               goes to the topGroups groups where the two largest s + bias have the largest sum.
+ *               In them it goes to the k experts of the largest s + bias. Weight: routingScale s /
+ * sum of the k s. Loss: the mean over sequences, of sequenceTokens tokens each, of the sum over
+ * experts of (E / k) (choices of it / tokens) x (mean of s / sum of all s). See DeepSeek-V3 2.1.2,
+ * equations 12 to 20. moecclMoeUpdateBias balances the bias. */
 typedef enum {
   moecclGateSoftmax = 0,
   moecclGateNoisyTopK = 1,
@@ -155,16 +155,16 @@ typedef struct {
   double capacityFactor;            /* f, finite, above 0; dropless: 0 */
   int64_t capacityGroups;           /* g; 0: N_MP; dropless: 0 */
   moecclMoeActivation_t activation; /* of the experts */
-  /* Of tokens and weights: moecclFloat32, Float64 (not on GPUs), Float16 or Bfloat16. Those of 16
-   * bits are computed with in float32, and rounded where they are stored: rows, results of experts,
-   * each token's sum (under PPMoE after each expert), and what is added to a gradient; on GPUs also
-   * the hidden values of experts. */
+  /* Of tokens and weights: moecclFloat32, Float64 (not on GPUs), Float16 or Bfloat16. Those of
+   * 16 bits are computed with in float32, and rounded where they are stored. These are rows,
+   * results of experts, each token's sum (under PPMoE after each expert), and what is added to a
+   * gradient. On GPUs also the hidden values of experts are. */
   moecclDataType_t datatype;
   moecclSchedule_t schedule; /* MOECCL_SCHEDULE (auto, baseline, S1, S2,
                                 PPMoE) overrides it */
   /* 1: Forward keeps what Backward needs. Beside what Forward needs anyway that is, in elements of
-   * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it),
-   * what its experts were given, and what came back:
+   * each rank: tokens M and tokens E doubles, with noisy top-k tokens 2 E (S1: 1 / N_MP of it). And
+   * what its experts were given, and what came back.
    *   baseline  E T M N_ESP          + E T M
    *   S1        E T M N_ESP / N_MP   + E T M / N_MP
    *   S2        E T M max(1, N_ESP / N_MP) + E T M
@@ -175,7 +175,8 @@ typedef struct {
    * M / N_MP. */
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and
-   * MP-AllGather of different chunks at once, to hide the MP-AllGather as SAA does, at less volume.
+   * MP-AllGather of different chunks at once. That hides the MP-AllGather as SAA does, at less
+   * volume.
    * It must divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile
    * predicts to be the fastest, if such layers were measured. Results do not depend on it, but for
    * rounding. Exchanges go on while experts compute on GPUs and if the communicator has a progress
@@ -190,7 +191,7 @@ typedef struct {
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets,
    * and then exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one
    * hot expert is all tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose
-   * as many tokens as they have places, and not under S2, which splits the capacity: without one it
+   * as many tokens as they have places. Not under S2, which splits the capacity: without one it
    * would be S1 with more to gate and k times as much to gather. */
   int dropless;
   /* R, hidden size of the residual branch; 0: none. The paper's has as many hidden units as an
@@ -203,7 +204,7 @@ typedef struct {
    * For evaluation with another capacity make another layer, with training 0. */
   int64_t minCapacity;
   /* 1: where choices of a token are dropped, the weights of those that are kept are divided by
-   * their sum, so that they have the sum that all had; as DeepSpeed's gates do. Not with one choice
+   * their sum. So they have the sum that all had, as with DeepSpeed's gates. Not with one choice
    * of moecclGateSoftmax or moecclGateSwitch, whose weights are probabilities. 0: they stay as they
    * are. Dropless, and with ExpertChoice: 0. */
   int64_t renormalize;
@@ -255,8 +256,8 @@ typedef struct {
   const void* noise;  /* [M][E], the same on every rank, with NoisyTopK; else NULL */
   const double* bias; /* [E], the same on every rank, with Sigmoid, NULL: zero; else NULL */
   /* Of the residual branch, all NULL without one; the same on every rank. Each computes its share
-   * of its MP group's tokens: N_MP times the weights of a branch whose hidden units are split, but
-   * nothing to exchange forward that S1 and PPMoE would not anyway. */
+   * of its MP group's tokens. That takes N_MP times the weights of a branch whose hidden units are
+   * split, but nothing to exchange forward that S1 and PPMoE would not anyway. */
   const void* residualW1; /* [M][R] */
   const void* residualB1; /* [R]; NULL: zero */
   const void* residualW2; /* [R][M] */
@@ -327,10 +328,10 @@ typedef struct {
  * OPENBLAS_NUM_THREADS=1.
  * Where it fails on one rank it fails on all.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
- * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have), InvalidUsage (ranks came
- * with different configs), SystemError (not enough memory; no cuBLAS), UnhandledCudaError (not
- * enough memory of the GPU), and those of moecclAllGather; RemoteError (one of these on another
- * rank, which the message names; a NULL grid alone makes the others wait). */
+ * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have). InvalidUsage (ranks came
+ * with different configs). SystemError (not enough memory; no cuBLAS). UnhandledCudaError (not
+ * enough memory of the GPU). Those of moecclAllGather. RemoteError (one of these on another rank,
+ * which the message names; a NULL grid alone makes the others wait). */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
 /* Frees a layer; local, NULL is allowed. On GPUs it waits for the layer's passes. */
@@ -343,8 +344,9 @@ MOECCL_API moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer,
 /* Names the caller's weights. They stay the caller's: the layer keeps the pointers, reads through
  * them in every Forward and never writes, so an optimiser may update them in place between two
  * Forwards. They must stay valid until the next SetWeights or Destroy. Local. Errors:
- * InvalidArgument (gate, w1 or w2 NULL; noise or bias not as the layer's gate needs it; residualW1
- * or residualW2 NULL with a residual branch, any of its weights set without one). */
+ * InvalidArgument. Of gate, w1 and w2 none is NULL; noise and bias are as the layer's gate needs
+ * them; residualW1 and residualW2 are set with a residual branch, none of its weights without one.
+ */
 MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
                                                    const moecclMoeWeights_t* weights);
 
@@ -357,57 +359,57 @@ MOECCL_API moecclResult_t moecclMoeLayerSetWeights(moecclMoeLayer_t layer,
 MOECCL_API moecclResult_t moecclMoeLayerSetGradients(moecclMoeLayer_t layer,
                                                      const moecclMoeGradients_t* gradients);
 
-/* Sets the step of the next Forward, the same on every rank, which is not checked: so a training
+/* Sets the step of the next Forward, the same on every rank, which is not checked. So a training
  * that is resumed draws the random numbers that it would have drawn. The first Forward of a layer
  * has step 0, and each that completes counts one on. Local. Errors: InvalidArgument (layer NULL,
  * step below 0), InvalidUsage (config.training is 0: nothing is random). */
 MOECCL_API moecclResult_t moecclMoeLayerSetStep(moecclMoeLayer_t layer, int64_t step);
 
 /* Sets the number of the batch that the first MP group passes to the Forwards from now on, 0 unless
- * it is set; group i's is firstBatch + i. The same on every rank, which is not checked. Where few
- * ranks take one after the other what more ranks take at once, as when gradients of several passes
- * make one step, this and SetStep before each of them give each batch the random numbers that it
- * has there: with G groups, pass i of a step begins at i G. Local. Errors: InvalidArgument (layer
- * NULL, firstBatch below 0), InvalidUsage (config.training is 0). */
+ * it is set; group i's is firstBatch + i. The same on every rank, which is not checked. It is for
+ * few ranks that take one after the other what more ranks take at once, as when gradients of
+ * several passes make one step. This and SetStep before each of them give each batch the random
+ * numbers that it has there: with G groups, pass i of a step begins at i G. Local. Errors:
+ * InvalidArgument (layer NULL, firstBatch below 0), InvalidUsage (config.training is 0). */
 MOECCL_API moecclResult_t moecclMoeLayerSetFirstBatch(moecclMoeLayer_t layer, int64_t firstBatch);
 
 /* One forward pass. `input` [tokens][M] is the same on all ranks of an MP group, and so is `output`
  * [tokens][M]; both are the caller's, and may be the same. Collective over the grid.
- * The same means to the last bit, but for moecclScheduleBaseline: each rank of an MP group computes
- * its own there, and some BLAS kernels round a row by its place in the matrix. So with Backward's
- * results. On host memory the caller's own thread computes between the collectives: Forward first
- * waits for the stream's earlier work, and is complete when it returns, with a stream as without.
- * On GPUs it is queued behind the stream's earlier work.
- * Parm figures 3(a) (baseline), 3(b) (S1) and 3(c) (S2); PPMoE 3.3.
- * Errors: InvalidArgument (layer NULL, input or output NULL with tokens > 0), InvalidUsage (no
- * weights yet; the stream is being captured), SystemError (no memory for the rows of a dropless
- * layer: its peers wait for this rank until the grid, by moecclGridAbort, and its communicator are
- * aborted, or for the timeout), UnhandledCudaError (the text has the call, and the exchange that it
- * came after: peers wait likewise), and those of the collectives of the schedule. */
+ * The same means to the last bit, but for moecclScheduleBaseline. There each rank of an MP group
+ * computes its own, and some BLAS kernels round a row by its place in the matrix. So with
+ * Backward's results. On host memory the caller's own thread computes between the collectives:
+ * Forward first waits for the stream's earlier work, and is complete when it returns, with a stream
+ * as without. On GPUs it is queued behind the stream's earlier work. Parm figures 3(a) (baseline),
+ * 3(b) (S1) and 3(c) (S2); PPMoE 3.3. Errors: InvalidArgument (layer NULL, input or output NULL
+ * with tokens > 0). InvalidUsage (no weights yet; the stream is being captured). SystemError (no
+ * memory for the rows of a dropless layer; its peers wait for this rank until the grid, by
+ * moecclGridAbort, and its communicator are aborted, or for the timeout). UnhandledCudaError (the
+ * text has the call, and the exchange that it came after; peers wait likewise). Those of the
+ * collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void* output,
                                            moecclStream_t stream);
 
 /* The backward pass of the last Forward, whose weights must not have changed since.
- * `outputGradient` [tokens][M], of the loss by Forward's output, is the same on all ranks of an MP
- * group, like `auxiliaryLossScale`, of the loss by the auxiliary loss; they are not compared.
+ * `outputGradient` [tokens][M] is the loss's by Forward's output, `auxiliaryLossScale` that by the
+ * auxiliary loss. Both are the same on all ranks of an MP group; they are not compared.
  * `inputGradient` [tokens][M] is set, not added to, and the same on all ranks of an MP group. Both
  * buffers are the caller's, and may be the same. Gradients of weights are added to where
  * SetGradients says; after an error they are undefined. May be called again for the same Forward.
  * Collective over the grid; streams as with Forward.
  * Exchanges are Forward's mirrored: dispatch <-> combine, MP-Split <-> MP-AllGather, SAA <->
  * dispatch with MP-Split.
- * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0), InvalidUsage
+ * Errors: InvalidArgument (layer NULL, a buffer NULL with tokens > 0). InvalidUsage
  * (config.training is 0; no Forward has completed, or the last one failed; the stream is being
- * captured), UnhandledCudaError as with Forward, and those of the collectives of the schedule. */
+ * captured). UnhandledCudaError as with Forward. Those of the collectives of the schedule. */
 MOECCL_API moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradient,
                                             double auxiliaryLossScale, void* inputGradient,
                                             moecclStream_t stream);
 
-/* Balances the bias of a Sigmoid gate after a step: adds `speed` for experts that had fewer choices
- * than the mean, in all Forwards of all ranks since the last UpdateBias, and subtracts it for those
- * that had more (DeepSeek-V3 2.1.2). bias [E] is the caller's: what weights.bias names, or a copy.
- * It must be the same on all ranks, and is so afterwards. Collective over the grid. On GPUs too it
- * is complete when it returns; it waits for the layer's passes first.
+/* Balances the bias of a Sigmoid gate after a step (DeepSeek-V3 2.1.2). Counted are the choices in
+ * all Forwards of all ranks since the last UpdateBias. It adds `speed` for experts that had fewer
+ * than the mean, and subtracts it for those that had more. bias [E] is the caller's: what
+ * weights.bias names, or a copy. It must be the same on all ranks, and is so afterwards. Collective
+ * over the grid. On GPUs too it is complete when it returns; it waits for the layer's passes first.
  * Errors: InvalidArgument (layer or bias NULL, speed negative or not finite), InvalidUsage (the
  * gate is another), and those of moecclAllReduce. */
 MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double speed);
@@ -469,9 +471,9 @@ MOECCL_API moecclResult_t moecclMoeLayerRestoreChoice(moecclMoeLayer_t layer, co
  * Forward. */
 typedef struct moecclMoePass* moecclMoePass_t;
 
-/* Which experts each token goes to: experts [tokens][k] from 0 to E - 1, -1 for a choice that is
- * not made, no expert twice in a token; weights [tokens][k] of config.datatype. Of what ranks of an
- * MP group bring, that counts which the owner of the token brings: rank i owns the i-th of N_MP
+/* Which experts each token goes to. experts [tokens][k]: from 0 to E - 1, -1 for a choice that is
+ * not made, no expert twice in a token. weights [tokens][k]: of config.datatype. Of what ranks of
+ * an MP group bring, that counts which the owner of the token brings: rank i owns the i-th of N_MP
  * equal parts of the padded tokens. The arrays are the caller's, and are read until Begin is
  * complete. */
 typedef struct {
@@ -506,10 +508,10 @@ typedef struct {
   { sizeof(moecclMoeRows_t), MOECCL_MOE_ROWS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL }
 
 /* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its
- * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist),
- * InvalidUsage (the layer cuts chunks, has a residual branch, renormalizes, or has another
- * gate than moecclGateSoftmax; with config.training the schedule is the baseline and N_MP above 1,
- * whose experts see each token N_MP times), SystemError, and those of Forward. */
+ * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist).
+ * InvalidUsage (the layer cuts chunks, has a residual branch, renormalizes, or has another gate
+ * than moecclGateSoftmax). Likewise with config.training under the baseline and N_MP above 1, whose
+ * experts see each token N_MP times. SystemError, and those of Forward. */
 MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
                                          const moecclMoeRouting_t* routing, moecclStream_t stream,
                                          moecclMoePass_t* pass, moecclMoeRows_t* rows);
