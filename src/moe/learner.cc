@@ -22,7 +22,8 @@ constexpr int kPeriodsToLead = 2;
 // A profile is right while what was measured is within that factor of what it predicts; and right
 // again within the other.
 constexpr double kRight = 1.2, kRightAgain = 1.1;
-// Beyond that factor, in kStrayPeriods, what others took in other times says nothing any more.
+// Beyond that factor, in kStrayPeriods, what others took was in other times: what is left of it is
+// how far they were off their predictions.
 constexpr double kStray = 1.3;
 constexpr int kStrayPeriods = 2;
 // What should take so much longer than the current one is not tried; and it may take so much longer
@@ -46,6 +47,7 @@ Learner::Learner(std::string layer, std::vector<Alternative> alternatives, std::
       alternatives_(std::move(alternatives)),
       ranks_(ranks),
       evidence_(alternatives_.size()),
+      bias_(alternatives_.size()),
       forbidden_(alternatives_.size()),
       current_(first),
       trial_(first),
@@ -255,7 +257,8 @@ void Learner::correct() {
   for (std::size_t i = 0; i < evidence_.size(); ++i)
     if (const double predicted = alternatives_[i].seconds(corrections_);
         evidence_[i].there() && predicted > 0) {
-      off += std::log(evidence_[i].seconds / predicted);
+      bias_[i] = evidence_[i].seconds / predicted;
+      off += std::log(bias_[i]);
       ++known;
     }
   off_ = known > 0 ? std::exp(off / known) : 1;
@@ -263,8 +266,9 @@ void Learner::correct() {
 
 double Learner::estimate(std::size_t alternative) const {
   const Evidence& evidence = evidence_[alternative];
-  return evidence.there() ? evidence.seconds
-                          : off_ * alternatives_[alternative].seconds(corrections_);
+  if (evidence.there()) return evidence.seconds;
+  const double off = bias_[alternative] > 0 ? bias_[alternative] : off_;
+  return off * alternatives_[alternative].seconds(corrections_);
 }
 
 Learner::Index Learner::faster() const {

@@ -128,6 +128,8 @@ class Learner {
   std::int64_t ranks_;
   std::size_t block_ = 0;  // numbers of one alternative's passes
   std::vector<Evidence> evidence_;
+  // By what factor each was off its corrected prediction when it was measured last; 0: never was.
+  std::vector<double> bias_;
   std::vector<char> forbidden_;
   std::size_t current_, trial_;
   int trialLeft_ = 0;       // steps, the one that has begun included
@@ -137,7 +139,7 @@ class Learner {
   std::vector<std::int64_t> sorted_;
   Corrections corrections_;
   bool corrected_ = false;
-  double off_ = 1;     // by what factor corrected predictions are off still
+  double off_ = 1;     // the same of those that are measured, in the mean
   double anchor_ = 0;  // seconds of the current one, when others were measured
   int strayed_ = 0;    // periods in which it took otherwise
   double spread_ = 0;  // by what factor periods differ: its logarithm

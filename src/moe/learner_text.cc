@@ -8,7 +8,8 @@
 //   seconds <elapsed> <in trials> <of the current one when others were measured>
 //   spread <of periods, as a logarithm>
 //   corrected 1
-//   forbidden PPMoE                          one line each
+//   forbidden PPMoE                          one line each, of what cannot be taken
+//   was S2 1.2                               what it was off its prediction, some time ago
 //   evidence S1 sure 12 0.001 0.002 ...      or "tried"; how many seconds follow, pass by pass
 //   end
 #include <charconv>
@@ -77,6 +78,8 @@ std::string Learner::save() const {
   for (std::size_t i = 0; i < alternatives_.size(); ++i) {
     const Evidence& it = evidence_[i];
     if (forbidden_[i] != 0) text += "forbidden " + alternatives_[i].name + "\n";
+    if (bias_[i] > 0 && !it.there())
+      text += "was " + alternatives_[i].name + " " + numberText(bias_[i]) + "\n";
     if (!it.there()) continue;
     text += "evidence " + alternatives_[i].name + (it.sure ? " sure " : " tried ") +
             numberText(it.phases[0].size() + it.phases[1].size());
@@ -116,8 +119,13 @@ void Learner::restore(std::string_view text) {
       read.forbid(which);
       continue;
     }
+    if (word == "was") {
+      read.bias_[which] = words.number<double>("a factor");
+      continue;
+    }
     if (word != "evidence")
-      refuse("it says \"" + word + "\" where \"forbidden\", \"evidence\" or \"end\" should be");
+      refuse("it says \"" + word +
+             "\" where \"forbidden\", \"was\", \"evidence\" or \"end\" should be");
     Evidence& it = read.evidence_[which];
     it.sure = words.word("sure or tried") == "sure";
     const std::size_t wanted = rows(which, 0) + rows(which, 1);
@@ -167,7 +175,7 @@ std::string Learner::explain() const {
                     : evidence_[i].sure   ? "measured"
                                           : "in a trial",
                     alternatives_[i].seconds({}) * 1e3,
-                    forbidden_[i] != 0 ? "; not all ranks can run it" : "");
+                    forbidden_[i] != 0 ? "; it cannot be taken" : "");
   for (const std::size_t pass : {0U, 1U})
     for (std::size_t i = 0; i < now.phases[pass].size(); ++i) {
       const auto& phases = alternatives_[current_].phases[pass];

@@ -168,6 +168,33 @@ TEST(Learning, OverTheNetworkInProcesses) {
   for (const bool processes : {false, true}) expectChange(problem, solved, fixed, true, processes);
 }
 
+TEST(Learning, ChangesTheNumberOfChunks) {
+  Problem problem = training("chunks");
+  problem.tokens = 43;
+  problem.capacityGroups = 4;
+  const Solved solved = solve(problem);
+  moecclMoeConfig_t config = solved.layer.config;
+  config.schedule = moecclScheduleS1;
+  config.chunks = 2;
+  std::vector<Step> expected(static_cast<std::size_t>(problem.ranks()));
+  onLayer(jobOf(problem), problem, solved, config,
+          [&](const LayerRank& at) { expected[at.rank] = stepOf(at, problem); });
+  config = solved.layer.config;
+  config.learn = 1;
+  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, "S1:chunks=2").c_str()));
+    for (int i = 0; i < kSteps; ++i) {
+      const Step step = stepOf(at, problem);
+      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+      check(moecclMoeLayerGetShapes(at.layer, &shapes));
+      checkThat(shapes.chunks == (i < kChange ? 1 : 2), "the change is at another step");
+      if (i < kChange) continue;
+      checkThat(same(step.output, expected[at.rank].output), "output");
+      checkThat(same(step.gradient, expected[at.rank].gradient), "gradient");
+    }
+  });
+}
+
 // Nothing is tried, asked or changed: neither a schedule that was named nor one without learning.
 TEST(Learning, LeavesOtherLayersAlone) {
   const Problem problem = training("named");
@@ -300,6 +327,45 @@ TEST(Learning, AroundOwnExpertsWithPassesInFlight) {
     for (int i = 0; i < kSteps; ++i)
       checkThat((nameOf(static_cast<moecclSchedule_t>(ran[i])) == other) == (i >= kChange),
                 "the change is at another step");
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+// Passes around own experts know no chunks.
+TEST(Learning, TakesNoChunksFromTheFirstBeginOn) {
+  Problem problem;
+  problem.name = "own experts, chunks";
+  problem.grid = {2, 2, 1, moecclOrderEspEp};
+  problem.tokens = 24;
+  problem.experts = 8;
+  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclMoeConfig_t config = ownConfig(problem);
+    config.capacityGroups = 4;
+    config.learn = 1;
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    const auto refused = [&] {
+      const std::string told = textOf(moecclMoeLayerExplainChoice, layer);
+      const std::size_t line = told.find("S1:chunks=2 ");
+      checkThat(line != std::string::npos, told.c_str());
+      return told.substr(line, told.find('\n', line) - line).find("it cannot be taken") !=
+             std::string::npos;
+    };
+    checkThat(!refused(), "it is refused before any Begin");
+    const OwnNumbers own(problem, rank / problem.grid.nMp);
+    const auto input = encode(problem.datatype, own.tokens);
+    const auto given = encode(problem.datatype, own.weights);
+    moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
+    routing.experts = own.experts.data();
+    routing.weights = given.data();
+    moecclMoePass_t pass = nullptr;
+    moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
+    check(moecclMoeBegin(layer, input.data(), &routing, nullptr, &pass, &rows));
+    checkThat(refused(), "chunks might be taken");
+    check(moecclMoePassDestroy(pass));
     check(moecclMoeLayerDestroy(layer));
     check(moecclGridDestroy(grid));
   });

@@ -149,6 +149,12 @@ class Short(Case):
                     self.assertAlmostEqual(row[3], other[3], delta=1e-2)
         self.assertLess(expected[-1][1], expected[0][1] - 0.8)
 
+    def test_layers_that_learn_train_the_same_model(self):
+        steps = ("--steps", "80", *SMALL)
+        expected = self.run_curve("one", 1, *steps, double=True)
+        curve = self.run_curve("learning", "2x4", *steps, "--learn", double=True)
+        self.assert_same_losses(curve, expected, 1e-6)
+
     def test_a_pyramid_with_a_residual_branch_trains_the_same_on_every_grid(self):
         expected = self.run_curve("one", 1, "--steps", "20", *SMALL, *PYRAMID)
         for name in ("S1", "PPMoE", "pipeline"):
