@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -34,6 +35,12 @@ bool writeAll(int file, const std::string& contents) {
   return fsync(file) == 0;
 }
 
+// "KIND NAME VALUE", whose kind has so many letters.
+Setting settingIn(const std::string& line, std::size_t kind) {
+  const std::size_t end = std::min(line.find(' ', kind + 1), line.size());
+  return {line.substr(kind + 1, end - kind - 1), line.substr(std::min(end + 1, line.size()))};
+}
+
 // Sets `step`. "", or what is wrong with a header whose hash is right.
 std::string checkHeader(std::istringstream header, const std::vector<std::string>& expected,
                         std::int64_t& step) {
@@ -41,7 +48,7 @@ std::string checkHeader(std::istringstream header, const std::vector<std::string
   std::size_t known = 0;
   std::getline(header, line);  // kMagic
   while (std::getline(header, line)) {
-    if (line.rfind("made ", 0) == 0) continue;
+    if (line.rfind("made ", 0) == 0 || line.rfind("learned ", 0) == 0) continue;
     if (line.rfind("step ", 0) == 0) {
       step = std::atoll(line.c_str() + 5);
       continue;
@@ -64,7 +71,7 @@ std::string checkHeader(std::istringstream header, const std::vector<std::string
 struct Contents {
   std::int64_t step = 0;
   std::uint64_t hash = 0;
-  std::string numbers;
+  std::string header, numbers;
 };
 
 // "", or what is wrong with `path`.
@@ -84,6 +91,7 @@ std::string readContents(const std::string& path, const std::vector<std::string>
   const std::string different =
       checkHeader(std::istringstream(all.substr(0, headerEnd)), expected, contents.step);
   if (!different.empty()) return name + " " + different;
+  contents.header = all.substr(0, headerEnd);
   contents.numbers = all.substr(headerEnd + 2, size - headerEnd - 2);
   if (contents.numbers.size() != static_cast<std::size_t>(count) * sizeof(Real))
     return name + " is damaged: it has " + std::to_string(contents.numbers.size()) +
@@ -152,9 +160,7 @@ std::vector<Setting> settingsIn(const std::string& path, const Team& team) {
   std::vector<Setting> settings;
   std::istringstream lines(header.c_str());
   for (std::string line; std::getline(lines, line);) {
-    const std::size_t end = line.find(' ', 5);
-    if (line.rfind("with ", 0) == 0 && end != std::string::npos)
-      settings.push_back({line.substr(5, end - 5), line.substr(end + 1)});
+    if (line.rfind("with ", 0) == 0) settings.push_back(settingIn(line, 4));
   }
   return settings;
 }
@@ -200,12 +206,14 @@ std::vector<std::string> Checkpoint::lines() const {
   return lines;
 }
 
-void Checkpoint::save(std::int64_t step) const {
+void Checkpoint::save(std::int64_t step, const std::vector<Setting>& learned) const {
   std::string contents = std::string(kMagic) + "\n";
   for (const Setting& each : settings_.made)
     contents += "made " + each.name + " " + each.value + "\n";
   for (const std::string& line : lines()) contents += line + "\n";
-  contents += "step " + std::to_string(step) + "\n\n";
+  contents += "step " + std::to_string(step) + "\n";
+  for (const Setting& each : learned) contents += "learned " + each.name + " " + each.value + "\n";
+  contents += "\n";
   std::vector<Real> whole;
   for (const Tensor& tensor : tensors_)
     for (int state = 0; state < Parameters::kStates; ++state) {
@@ -236,6 +244,13 @@ std::int64_t Checkpoint::load() {
   team_.share(&contents.step, sizeof contents.step);
   hash_ = contents.hash;
   team_.share(&hash_, sizeof hash_);
+  std::size_t size = contents.header.size();
+  team_.share(&size, sizeof size);
+  contents.header.resize(size);
+  team_.share(contents.header.data(), size);
+  std::istringstream lines(contents.header);
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind("learned ", 0) == 0) learned_.push_back(settingIn(line, 7));
   std::size_t at = 0;
   std::vector<Real> whole;
   for (const Tensor& tensor : tensors_)

@@ -5,7 +5,9 @@
 //   made NAME VALUE                     what it was made with and need not be kept
 //   with NAME VALUE                     what must be the same to go on
 //   tensor NAME A B C                   its shape
-//   step N                              and an empty line; then, as the machine has them,
+//   step N
+//   learned NAME TEXT                   of MoE layers that learn
+//                                       an empty line; then, as the machine has them,
 //   [3][A][B][C]                        of each tensor its values, then Adam's two moments
 //   8 bytes                             hash of all before
 #pragma once
@@ -53,14 +55,15 @@ class Checkpoint {
 
   // Rank 0 writes; an old file is replaced once the new one is complete. Collective. Throws
   // std::runtime_error, on all ranks alike, when the file cannot be written; ends the process when
-  // ranks that should hold the same do not.
-  void save(std::int64_t step) const;
+  // ranks that should hold the same do not. `learned`: of rank 0, values of one line.
+  void save(std::int64_t step, const std::vector<Setting>& learned) const;
 
   // Rank 0 reads; returns the step. Collective. Throws std::runtime_error, on all ranks alike: the
   // file cannot be read, is no checkpoint, not a whole one, or was made with other settings.
   std::int64_t load();
-  // Of the file that was loaded.
+  // Of the file that was loaded, on all ranks.
   std::uint64_t hash() const { return hash_; }
+  const std::vector<Setting>& learned() const { return learned_; }
 
  private:
   struct Tensor {
@@ -76,6 +79,7 @@ class Checkpoint {
   const Settings settings_;
   std::vector<Tensor> tensors_;  // of all stages, in their order
   std::uint64_t hash_ = 0;
+  std::vector<Setting> learned_;
 };
 
 }  // namespace train

@@ -1,5 +1,6 @@
 #include "experts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -53,6 +54,23 @@ moecclSchedule_t Experts::schedule() const {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   require(moecclMoeLayerGetShapes(layer_.get(), &shapes), "asking for the layer's schedule");
   return shapes.schedule;
+}
+
+std::string Experts::learned() const {
+  std::size_t bytes = 0;
+  require(moecclMoeLayerSaveChoice(layer_.get(), nullptr, &bytes), "asking what is learned");
+  std::string text(bytes, '\0');
+  require(moecclMoeLayerSaveChoice(layer_.get(), text.data(), &bytes), "asking what is learned");
+  text.pop_back();
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+bool Experts::restore(const std::string& learned) {
+  const moecclResult_t result = moecclMoeLayerRestoreChoice(layer_.get(), learned.c_str());
+  if (result == moecclInvalidArgument || result == moecclInvalidUsage) return false;
+  require(result, "going on with what was learned");
+  return true;
 }
 
 void Experts::initialise(Parameters& parameters, std::uint64_t seed, double outputScale) const {

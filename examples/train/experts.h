@@ -27,6 +27,10 @@ class Experts {
   moecclMoeStats_t stats() const;
   // Of the last forward pass; before the first, what that begins with.
   moecclSchedule_t schedule() const;
+  // What the layer has learned, in one line, and back: false where it is of another layer.
+  // Collective.
+  std::string learned() const;
+  bool restore(const std::string& learned);
 
  private:
   struct Destroy {

@@ -140,6 +140,7 @@ class Trainer {
     Checkpoint checkpoint(options_.checkpoint, team_, parameters_,
                           settingsOf(options_, text_, team_, *models_.front(), teacher_.get()));
     if (options_.resume) done_ = checkpoint.load();
+    restore(checkpoint.learned());
     // Not after the first hundred steps.
     if (!options_.checkpoint.empty()) agree(team_, team_.rank() == 0 ? checkpointProblem() : "");
     Log log;
@@ -161,11 +162,54 @@ class Trainer {
                                  ": the loss is no number any more; try a smaller "
                                  "--learning-rate or a longer --warm-up");
       if (!options_.checkpoint.empty() && (last || step % options_.checkpointEvery == 0))
-        checkpoint.save(step);
+        checkpoint.save(step, learned());
     }
   }
 
  private:
+  std::vector<Experts*> layers() const {
+    std::vector<Experts*> all;
+    for (const auto& model : models_)
+      for (Experts* layer : model->layers()) all.push_back(layer);
+    return all;
+  }
+
+  // "2.0": the first layer of stage 2, whose models each have theirs.
+  static std::string nameOf(int stage, std::size_t layer) {
+    return std::to_string(stage) + "." + std::to_string(layer);
+  }
+
+  // Of the layers of all stages, if they learn. Collective.
+  std::vector<Setting> learned() const {
+    std::vector<Setting> all;
+    for (int stage = 0; stage < team_.stages() && config_.learn; ++stage) {
+      const bool speaks = stage == team_.stage() && team_.stageRank() == 0;
+      std::vector<Experts*> layers;
+      if (speaks) layers = this->layers();
+      std::size_t count = layers.size();
+      team_.share(&count, sizeof count);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::string text = speaks ? layers[i]->learned() : "";
+        std::size_t size = text.size();
+        team_.share(&size, sizeof size);
+        text.resize(size);
+        team_.share(text.data(), size);
+        all.push_back({nameOf(stage, i), text});
+      }
+    }
+    return all;
+  }
+
+  // What the checkpoint has of our layers. Where grid or schedule are others they learn anew.
+  void restore(const std::vector<Setting>& learned) const {
+    const std::vector<Experts*> layers = this->layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const auto known = std::ranges::find(learned, nameOf(team_.stage(), i),
+                                           [](const Setting& it) { return it.name; });
+      if (known != learned.end()) layers[i]->restore(known->value);
+    }
+  }
+
   std::string checkpointProblem() const {
     const std::string wrong = tryToReplace(options_.checkpoint);
     if (!wrong.empty() || options_.resume || !isThere(options_.checkpoint)) return wrong;

@@ -128,6 +128,12 @@ std::vector<moecclSchedule_t> Model::schedules() const {
   return all;
 }
 
+std::vector<Experts*> Model::layers() {
+  std::vector<Experts*> all;
+  for (const auto& block : blocks_) all.push_back(&block->experts);
+  return all;
+}
+
 void Model::initialise(Parameters& parameters) const {
   const std::uint64_t seed = config_.seed;
   // Each block adds twice to the stream, whose size should not grow with their number.

@@ -76,6 +76,7 @@ class Model {
 
   // Of each of its blocks.
   std::vector<moecclSchedule_t> schedules() const;
+  std::vector<Experts*> layers();
 
  private:
   struct Block {

@@ -48,6 +48,14 @@ def train(nodes, *arguments, double=False):
     return command(*launcher, GIVEN.double if double else GIVEN.program, *arguments)
 
 
+def hash_of(contents):
+    """What a checkpoint ends with."""
+    result = 0xcbf29ce484222325
+    for byte in contents:
+        result = (result ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+    return result.to_bytes(8, sys.byteorder)
+
+
 def checkpoint(path):
     """Tensor -> its values and Adam's two moments, three arrays of numbers."""
     with open(path, "rb") as file:
@@ -154,6 +162,26 @@ class Short(Case):
         expected = self.run_curve("one", 1, *steps, double=True)
         curve = self.run_curve("learning", "2x4", *steps, "--learn", double=True)
         self.assert_same_losses(curve, expected, 1e-6)
+
+    def test_what_layers_learned_is_in_the_checkpoint(self):
+        state = path_of("learned.state")
+        keep = ("--checkpoint", state, *SMALL, "--steps")
+        self.run_curve("learned", "2x4", *keep, "40", "--learn")
+        with open(state, "rb") as file:
+            header = file.read().partition(b"\n\n")[0].decode()
+        learned = re.findall(r"^learned (\S+) moeccl-learned 1 .* current (\S+) .* evidence ", header, re.MULTILINE)
+        self.assertEqual([name for name, _ in learned], ["0.0", "0.1"])
+        # As if layers had another schedule: without --learn they stay with it, on another grid they do not know it.
+        other = {"S1": "S2", "S2": "S1"}[learned[0][1]]
+        with open(state, "rb") as file:
+            contents = file.read()[:-8].replace(f"current {learned[0][1]} ".encode(), f"current {other} ".encode())
+        with open(state, "wb") as file:
+            file.write(contents + hash_of(contents))
+        for nodes, arguments, schedule in (("2x4", (), other), ("2x4", ("--learn",), other), ("1x2", (), None)):
+            done = train(nodes, "--resume", *keep, "40", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            if schedule:
+                self.assertIn(f", schedule {schedule}. ", done.stdout)
 
     def test_a_pyramid_with_a_residual_branch_trains_the_same_on_every_grid(self):
         expected = self.run_curve("one", 1, "--steps", "20", *SMALL, *PYRAMID)
