@@ -421,9 +421,10 @@ MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeSta
 
 /* What a layer learns (config.learn). It times its phases by a clock, and corrects predictions: one
  * factor for each kind of link and of local work, so that one schedule's times reprice all others.
- * The caller's experts are timed from one call of the layer to the next. A schedule that has run is
- * known by its own time. Another one is tried in 3 steps, and in at most 2 % of the time, where no
- * profile has it measured.
+ * Links are corrected where the sum of what a profile predicts is wrong. The caller's experts are
+ * timed from one call of the layer to the next. A schedule that has run is known by its own time.
+ * Where links are corrected, or no profile has measured a schedule, it is tried if it should take
+ * up to 1.5 times as long: in 3 steps, and in at most 2 % of the time.
  * A step is a Forward or a Begin, with what follows it; a layer for training learns from steps that
  * have their Backward. Every 16 steps ranks add up what they measured, by a moecclAllReduce that
  * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the

@@ -25,6 +25,8 @@ enum class Cost {
   end
 };
 inline constexpr std::size_t kCosts = static_cast<std::size_t>(Cost::end);
+// Those of links come first; the others are of local work.
+inline constexpr std::size_t kLinkKinds = static_cast<std::size_t>(Cost::gateForward);
 // As files have them.
 inline constexpr std::array<const char*, kCosts> kCostNames = {
     "latencyInNode",  "bytesInNode",  "latencyBetween", "bytesBetween",    "gateForward",
@@ -63,7 +65,7 @@ inline constexpr double kMostCorrection = 1000;
 // Those with which predictions come near what was measured, each phase by its weight. A kind that
 // hardly counted in anything stays near 1: as if it had kDoubt of a schedule's time, and that was
 // predicted well. So do kinds that nothing was seen of.
-inline constexpr double kDoubt = 0.005;
+inline constexpr double kDoubt = 0.0005;
 Corrections correctionsOf(std::span<const Observation> observations);
 
 }  // namespace moeccl

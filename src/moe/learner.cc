@@ -16,8 +16,8 @@ constexpr int kWarmUp = 2, kTrialWarmUp = 1;
 // A schedule must take so much less to be changed to: where a period has measured it, and where a
 // trial has or none; after each change so many times as much, until it is forgiven after so many
 // periods. So noise ends by itself. And no less than periods differ by, so many times.
-constexpr double kSureGain = 0.05, kGain = 0.10, kGrowth = 1.5, kMostGain = 0.5, kSpreads = 2;
-constexpr int kForgiven = 64;
+constexpr double kSureGain = 0.03, kGain = 0.05, kGrowth = 1.5, kMostGain = 0.5, kSpreads = 2;
+constexpr int kForgiven = 256;
 constexpr int kPeriodsToLead = 2;
 // A profile is right while what was measured is within that factor of what it predicts; and right
 // again within the other.
@@ -26,9 +26,9 @@ constexpr double kRight = 1.2, kRightAgain = 1.1;
 // how far they were off their predictions.
 constexpr double kStray = 1.3;
 constexpr int kStrayPeriods = 2;
-// What should take so much longer than the current one is not tried; and it may take so much longer
-// than it should.
-constexpr double kTried = 1.25;
+// What should take so much longer than the current one is not tried; and in a trial it may take so
+// much longer than it should.
+constexpr double kTried = 1.5, kWorst = 2;
 
 bool within(double a, double b, double factor) { return a < b * factor && b < a * factor; }
 
@@ -247,13 +247,18 @@ void Learner::correct() {
           observations.push_back({phase.predicted, seconds, seconds / evidence_[i].seconds});
       }
   }
+  // Local work is what it was measured to be. What an exchange takes is in part the wait for
+  // others, so a profile whose sum is right is believed about links.
+  const Corrections all = correctionsOf(observations);
   corrections_ = {};
+  for (std::size_t i = kLinkKinds; i < kCosts; ++i)
+    if (!within(all.of[i], 1, kRightAgain)) corrections_.of[i] = all.of[i];
   const Evidence& now = evidence_[current_];
   if (now.there())
     corrected_ = !alternatives_[current_].measured ||
-                 !within(now.seconds, alternatives_[current_].seconds({}),
+                 !within(now.seconds, alternatives_[current_].seconds(corrections_),
                          corrected_ ? kRightAgain : kRight);
-  if (corrected_) corrections_ = correctionsOf(observations);
+  for (std::size_t i = 0; i < kLinkKinds && corrected_; ++i) corrections_.of[i] = all.of[i];
   for (std::size_t i = 0; i < evidence_.size(); ++i)
     if (const double predicted = alternatives_[i].seconds(corrections_);
         evidence_[i].there() && predicted > 0) {
@@ -289,7 +294,7 @@ Learner::Index Learner::worthTrying() const {
     if (i == current_ || forbidden_[i] != 0 || evidence_[i].there()) continue;
     const bool known = alternatives_[i].measured && !corrected_;
     if (known || estimate(i) > kTried * estimate(current_) ||
-        spent_ + kTried * kTrialSteps * estimate(i) > kTrialShare * elapsed_)
+        spent_ + kWorst * kTrialSteps * estimate(i) > kTrialShare * elapsed_)
       continue;
     if (!best || estimate(i) < estimate(*best)) best = i;
   }

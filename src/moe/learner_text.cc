@@ -164,10 +164,11 @@ std::string Learner::explain() const {
   if (!now.there())
     text += "under it nothing is measured yet\n";
   else if (!corrected_)
-    text += "the profile is right, so nothing is corrected\n";
-  for (std::size_t i = 0; i < kCosts && corrected_; ++i)
-    text +=
-        stringf("%-16s takes %.3g times what is predicted\n", kCostNames[i], corrections_.of[i]);
+    text += "the profile is right about links, so none is corrected\n";
+  for (std::size_t i = 0; i < kCosts; ++i)
+    if (corrections_.of[i] != 1)
+      text +=
+          stringf("%-16s takes %.3g times what is predicted\n", kCostNames[i], corrections_.of[i]);
   for (std::size_t i = 0; i < alternatives_.size(); ++i)
     text += stringf("%-12s %10.3f ms a step %s, %.3f ms predicted%s\n",
                     alternatives_[i].name.c_str(), estimate(i) * 1e3,

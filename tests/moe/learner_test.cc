@@ -32,8 +32,10 @@ struct Simulated {
 std::vector<Alternative> priced(const moecclMoeConfig_t& config, const moecclGridShape_t& grid,
                                 const Links& links, bool measured) {
   const Topology topology(std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1});
-  const Subject subject = subjectOf({config, moecclPassBoth, moecclScheduleAuto}, grid);
-  LayerModel model(Cluster{topology, grid, {}, nullptr, 4, {links, false}});
+  const Subject subject = subjectOf(
+      {config, config.training == 1 ? moecclPassBoth : moecclPassForward, moecclScheduleAuto},
+      grid);
+  LayerModel model(Cluster{topology, grid, {}, nullptr, 4, {.links = links}});
   std::vector<Alternative> all;
   for (auto& it : model.candidates(subject.offered, subject.passes, false)) {
     it.costs.measured = measured;
@@ -47,16 +49,16 @@ moecclMoeConfig_t randomLayer(std::mt19937& random, moecclGridShape_t& grid) {
   const auto oneOf = [&](std::initializer_list<std::int64_t> all) {
     return all.begin()[random() % all.size()];
   };
-  const auto nEsp = static_cast<int>(oneOf({1, 2, 4}));
-  grid = {static_cast<int>(oneOf({1, 2, 4})), 8 / nEsp, nEsp, moecclOrderEspEp};
+  const auto nEsp = static_cast<int>(oneOf({1, 2, 4, 8}));
+  grid = {static_cast<int>(oneOf({2, 4, 8})), 8 / nEsp, nEsp, moecclOrderEspEp};
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
-  config.tokens = oneOf({256, 512, 1024});
+  config.tokens = oneOf({64, 256, 1024});
   config.embedding = oneOf({64, 128, 512});
-  config.hidden = oneOf({128, 512, 1024});
-  config.experts = 8 * oneOf({1, 2});
-  config.topK = oneOf({1, 2, 4});
-  config.capacityFactor = static_cast<double>(oneOf({1, 2}));
-  config.training = 1;
+  config.hidden = oneOf({64, 256, 1024});
+  config.experts = 8 * oneOf({1, 2, 4});
+  config.topK = oneOf({1, 2});
+  config.capacityFactor = static_cast<double>(oneOf({1, 2, 4, 8})) / 4;
+  config.training = static_cast<int>(random() % 2);
   config.learn = 1;
   return config;
 }
@@ -126,7 +128,8 @@ class Job {
     for (Learner& rank : ranks_) {
       ASSERT_EQ(rank.running(), now);
       for (const Pass pass : {Pass::forward, Pass::backward})
-        rank.record(now, pass, times(now, pass));
+        if (!layer_.real[now].phases[static_cast<std::size_t>(pass)].empty())
+          rank.record(now, pass, times(now, pass));
     }
     ++step_;
   }
@@ -154,47 +157,76 @@ class Job {
   std::vector<int> changes_;
 };
 
+Corrections factor(std::initializer_list<Cost> costs, double value) {
+  Corrections all;
+  for (const Cost cost : costs) all.of[static_cast<std::size_t>(cost)] = value;
+  return all;
+}
+Corrections inNode(double times) { return factor({Cost::latencyInNode, Cost::bytesInNode}, times); }
+Corrections localWork(double times) {
+  return factor({Cost::gateForward, Cost::expertsForward, Cost::movesForward, Cost::gateBackward,
+                 Cost::expertsBackward, Cost::movesBackward},
+                times);
+}
+
+// What is predicted by, and what is so.
 struct Believed {
   const char* name;
   Links believed, real;
+  Corrections truth;
   bool measured;
+  // Whether one schedule shows it. Else a trial of another one must, which comes later.
+  bool isSeen = true;
 };
 void PrintTo(const Believed& it, std::ostream* out) { *out << it.name; }
 
 class Clusters : public testing::TestWithParam<Believed> {};
 
-// Alternatives of 40 layers, each under what it is believed to be the fastest.
+// Of layers whose choice is wrong to begin with, by more than noise and what a change must gain,
+// and of some whose choice is right.
 TEST_P(Clusters, RunTheFastestScheduleWithin200Steps) {
+  constexpr int kWrong = 10, kRight = 10;
   std::mt19937 random(1);
-  int layers = 0, good = 0, wrongBefore = 0;
-  while (layers < 40) {
+  int wrong = 0, right = 0, mended = 0, spoilt = 0, late = 0;
+  for (int i = 0; i < 2000 && wrong < kWrong; ++i) {
     moecclGridShape_t grid;
     const moecclMoeConfig_t config = randomLayer(random, grid);
     const Simulated layer{priced(config, grid, GetParam().believed, GetParam().measured),
                           priced(config, grid, GetParam().real, GetParam().measured)};
     ASSERT_EQ(layer.predicted.size(), layer.real.size());
     if (layer.real.size() < 2) continue;
-    ++layers;
     Job job(layer, 0.03, random());
-    wrongBefore += job.secondsNow() > 1.05 * job.best();
+    job.slow(GetParam().truth);
+    const bool isWrong = job.secondsNow() > 1.1 * job.best();
+    if (!isWrong && right == kRight) continue;
+    (isWrong ? wrong : right) += 1;
     job.run(200);
     if (HasFatalFailure()) return;
-    good += job.secondsNow() <= 1.05 * job.best();
+    mended += isWrong && job.secondsNow() <= 1.06 * job.best();
+    spoilt += !isWrong && job.secondsNow() > 1.1 * job.best();
     EXPECT_LE(job.changes().size(), 2U);
     const int changesBefore = job.learner().changes();
-    job.run(1000);
+    job.run(GetParam().isSeen ? 500 : 2000);
+    late += isWrong && job.secondsNow() <= 1.06 * job.best();
     EXPECT_LE(job.learner().changes() - changesBefore, 1) << "it oscillates";
     EXPECT_LE(job.trialShare(), Learner::kTrialShare);
   }
-  EXPECT_GE(good, 36) << "of 40; " << wrongBefore << " were wrong to begin with";
+  EXPECT_EQ(wrong, kWrong) << "there is too little to learn";
+  EXPECT_GE(GetParam().isSeen ? mended : late, kWrong * 9 / 10);
+  EXPECT_EQ(spoilt, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Table, Clusters,
-    testing::Values(Believed{"ten times too slow", gigabit(0.1), gigabit(1), true},
-                    Believed{"ten times too fast", gigabit(1), gigabit(0.1), true},
-                    Believed{"no profile, a slow network", Links{}, gigabit(0.1), false},
-                    Believed{"no profile, a fast network", Links{}, gigabit(100), false}));
+    testing::Values(
+        Believed{"a network ten times as fast", gigabit(0.1), gigabit(1), {}, true},
+        Believed{"a network ten times as slow", gigabit(1), gigabit(0.1), {}, true},
+        Believed{"nodes ten times as slow", gigabit(1), gigabit(1), inNode(10), true, false},
+        Believed{"processors ten times as fast", gigabit(1), gigabit(1), localWork(0.1), true},
+        Believed{"processors ten times as slow", gigabit(1), gigabit(1), localWork(10), true},
+        Believed{"no profile, slow network", Links{}, gigabit(0.1), {}, false},
+        Believed{"no profile, slow nodes", Links{}, gigabit(1), inNode(10), false},
+        Believed{"no profile, slow processors", Links{}, gigabit(1), localWork(10), false}));
 
 TEST(RightProfiles, ChangeNothingAndTryNothing) {
   std::mt19937 random(2);
@@ -229,12 +261,6 @@ Simulated twoSchedules() {
   const std::vector<Alternative> both = {alternative("sends", 5e-3, 1e-3),
                                          alternative("computes", 2e-3, 8e-3)};
   return {both, both};
-}
-
-Corrections factor(std::initializer_list<Cost> costs, double value) {
-  Corrections all;
-  for (const Cost cost : costs) all.of[static_cast<std::size_t>(cost)] = value;
-  return all;
 }
 
 // One measured schedule reprices the one that never ran.
@@ -285,7 +311,7 @@ TEST(Changes, AreFewWhereOthersDisturb) {
       job.slow(slow);
       job.run(10);
     }
-    EXPECT_LE(job.changes().size(), 4U) << "in 5000 steps";
+    EXPECT_LE(job.changes().size(), 6U) << "in 5000 steps";
   }
 }
 
@@ -346,9 +372,9 @@ TEST(Trials, FindWhatPredictionsMiss) {
   slowExperts(layer.predicted[1], 0.6);
   slowExperts(layer.real[1], 0.2);
   Job job(layer, 0.02, 1);
-  job.run(140);
+  job.run(300);
   EXPECT_EQ(job.trialSteps(), 0) << "before there is time for it";
-  job.run(260);
+  job.run(200);
   EXPECT_EQ(job.trialSteps(), Learner::kTrialSteps) << job.learner().explain();
   EXPECT_LE(job.trialShare(), Learner::kTrialShare);
   EXPECT_EQ(job.learner().current(), 1U);
