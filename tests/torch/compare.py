@@ -39,13 +39,12 @@ except ImportError:
 KIB = 1024
 EXCHANGES = (64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB)  # bytes per peer
 REDUCTIONS = (8, KIB, 16 * KIB, 64 * KIB, 1024 * KIB)
-BUDGET = 4.0  # seconds per size and backend
 GROUPS = 20
 
 # DeepSpeed's layers. imbalance: the fullest expert's tokens by the mean, which a bias of the gate makes.
 LAYERS = {
     "dropless": dict(experts=8, k=1, model=256, hidden=256, tokens=512, capacity=None),
-    "dropless, imbalance 3.7": dict(experts=8, k=1, model=256, hidden=256, tokens=128, capacity=None, skew=1.6),
+    "dropless, imbalance 3.7": dict(experts=8, k=1, model=256, hidden=256, tokens=128, capacity=None, skew=0.7),
     "capacity 1.0": dict(experts=8, k=2, model=256, hidden=256, tokens=512, capacity=1.0),
     "top-8 of 64, dropless": dict(experts=64, k=8, model=256, hidden=88, tokens=256, capacity=None),
 }
@@ -54,7 +53,8 @@ LAYERS = {
 class Job:
     """Both backends: the default group is moeccl's."""
 
-    def __init__(self):
+    def __init__(self, budget):
+        self.budget = budget
         rank = int(os.environ.get("MOECCL_RANK", os.environ.get("RANK", 0)))
         ranks = int(os.environ.get("MOECCL_NRANKS", os.environ.get("WORLD_SIZE", 1)))
         dist.init_process_group("cpu:moeccl", init_method=f"file://{os.environ['MOECCL_ID_FILE']}.torch", rank=rank,
@@ -84,7 +84,7 @@ class Job:
         dist.all_reduce(times, dist.ReduceOp.MAX, group=self.moeccl)
         return times.tolist()
 
-    def turns(self, calls, budget=BUDGET, least=7, most=200):
+    def turns(self, calls, budget=None, least=7, most=200):
         """name -> call: times of each call, which take turns, by repetition; the first two are not counted."""
         once = {}
         for name, call in calls.items():
@@ -92,7 +92,8 @@ class Job:
             began = time.perf_counter()
             call()
             once[name] = time.perf_counter() - began
-        repetitions = int(max(self.slowest([sum(once.values())])[0], 1e-6) ** -1 * budget * len(calls))
+        budget = budget or self.budget
+        repetitions = int(budget * len(calls) / max(self.slowest([sum(once.values())])[0], 1e-6))
         repetitions = min(max(repetitions, least), most)
         times = {name: [] for name in calls}
         names = list(calls)
@@ -177,7 +178,7 @@ def overlap(job, say):
         compute(count)
         work.wait()
 
-    result = summary(job.turns({"gloo": lambda: both(job.gloo), "moeccl": lambda: both(job.moeccl)}, budget=8))
+    result = summary(job.turns({"gloo": lambda: both(job.gloo), "moeccl": lambda: both(job.moeccl)}))
     alone = summary(job.turns({"gloo": lambda: exchange(job.gloo, size), "moeccl": lambda: exchange(job.moeccl, size)}))
     say("| call | Gloo, ms | moeccl, ms | times faster (quartiles) |", "|---|---|---|---|")
     say(line(f"all_to_all_single, {size_text(size)} per peer, alone", alone))
@@ -230,7 +231,7 @@ def layers(job, say):
 
         def made(backend, replace=False):
             torch.manual_seed(3)
-            with job.default(backend):
+            with job.default(backend), contextlib.redirect_stdout(None):
                 for name in ("_EXPERT_PARALLEL_GROUP", "_EXPERT_DATA_PARALLEL_GROUP"):
                     getattr(deepspeed_groups, name).clear()
                 layer = MoE(shape["model"], Expert(), num_experts=shape["experts"], ep_size=job.ranks, k=shape["k"],
@@ -269,7 +270,7 @@ def layers(job, say):
         counts = models["layer"]["layer"].deepspeed_moe.exp_counts.float()
         dist.all_reduce(counts, group=job.moeccl)
         computing[0] = 0.0
-        times = job.turns({name: lambda name=name: step(name) for name in models}, budget=10)
+        times = job.turns({name: lambda name=name: step(name) for name in models})
         share = computing[0] / sum(map(sum, times.values()))
         results[what] = summary(times)
         results[what]["imbalance"] = (counts.max() / counts.mean()).item()
@@ -286,11 +287,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--budget", type=float, default=4, metavar="SECONDS", help="per row and backend")
     options = parser.parse_args()
     if "MOECCL_ID_FILE" not in os.environ:
         sys.exit("compare.py: MOECCL_ID_FILE is not set; start it by moeccl-lab run, or name a file for the start")
     torch.set_num_threads(1)
-    job = Job()
+    job = Job(options.budget)
 
     def say(*lines):
         if job.rank == 0:
