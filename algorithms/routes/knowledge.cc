@@ -260,6 +260,12 @@ void Here::each(const Visit& visit) {
   }
 }
 
+std::int64_t Here::rowsOf(std::size_t localExpert, int source) const {
+  // Each has been moved to where the next ones begin.
+  const std::size_t cell = localExpert * ofSource.size() + static_cast<std::size_t>(source);
+  return next_[cell] - (cell == 0 ? 0 : next_[cell - 1]);
+}
+
 bool Here::holds(const RowList& list) const {
   for (std::int32_t entry = 0; entry < list.entries(); ++entry)
     if (const int expert = list.expert(entry) - firstExpert_;

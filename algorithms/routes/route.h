@@ -73,6 +73,8 @@ struct Paths {
 // What is not as Way says throws std::invalid_argument.
 int relayOf(const Topology& topology, const Way& way, int source, int node);
 Paths pathsOf(const Topology& topology, const Way& way, int rank);
+// Whether rows go by other ranks than their source: the same of all ranks.
+bool hasRelays(const Topology& topology, const Way& way);
 
 // Rows that one rank gets from another, and the experts of each. Rows come chunk by chunk, in a
 // chunk source by source, of a source in the order of its tokens. Chunk i are the tokens [i *
@@ -250,6 +252,8 @@ class Here {
   std::vector<std::vector<std::int32_t>> ofSource;
 
   std::int64_t rows() const { return expertBegins.back(); }
+  // Rows of one of the rank's own experts that come from a rank.
+  std::int64_t rowsOf(std::size_t localExpert, int source) const;
 
  private:
   template <typename Visit>

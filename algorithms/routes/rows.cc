@@ -110,6 +110,12 @@ int relayOf(const Topology& topology, const Way& way, int source, int node) {
   return relay;
 }
 
+bool hasRelays(const Topology& topology, const Way& way) {
+  for (int node = 0; node < topology.nodes(); ++node)
+    if (relayOf(topology, way, 0, node) != 0) return true;
+  return false;
+}
+
 Paths pathsOf(const Topology& topology, const Way& way, int rank) {
   Paths paths;
   paths.relayed.resize(static_cast<std::size_t>(topology.nodes()));

@@ -310,6 +310,17 @@ moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteC
   });
 }
 
+moecclResult_t moecclTokenRouteCopy(moecclTokenRoute_t route, moecclTokenRoute_t* copy) {
+  return onRoute("moecclTokenRouteCopy", route, [&](const HeldRoute& held) {
+    const moeccl::TokenRoute& it = held.get();
+    moeccl::require(copy != nullptr, "copy is NULL; pass where to store the route");
+    auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
+        route->comm, moeccl::TokenRoute(held.communicator(), it.shape(), it.prices())});
+    moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
+    *copy = made.release();
+  });
+}
+
 moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route) {
   if (route == nullptr) return moecclSuccess;
   const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::tokenRoute, route);
@@ -350,6 +361,19 @@ moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows
     const std::vector<std::int64_t>& begins = held.getCounted().expertBegins(held.communicator());
     if (rows != nullptr) *rows = begins.back();
     if (expertBegins != nullptr) std::ranges::copy(begins, expertBegins);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts) {
+  return onRoute("moecclTokenRouteGetRankCounts", route, [&](const HeldRoute& held) {
+    moeccl::Communicator& communicator = held.communicator();
+    const moeccl::TokenRoute& it = held.getCounted();
+    const moeccl::routes::Here& here = it.arriving(communicator);
+    moeccl::require(counts != nullptr || it.localExperts() == 0,
+                    "counts is NULL; it must have room for [localExperts][P]");
+    for (int expert = 0; expert < it.localExperts(); ++expert)
+      for (int rank = 0; rank < communicator.ranks(); ++rank)
+        *counts++ = here.rowsOf(static_cast<std::size_t>(expert), rank);
   });
 }
 

@@ -61,16 +61,50 @@ double passSeconds(const RoutePrices& prices, const Topology& topology, const Ro
   return slowest + latency;
 }
 
+double meanBetween(const Topology& topology, const RouteTraits& traits,
+                   std::span<const RouteCounts> counts,
+                   Rows (*rowsOf)(const RouteTraits&, const RouteCounts&)) {
+  int largest = 0;
+  for (int node = 1; node < topology.nodes(); ++node)
+    if (topology.nodeSize(node) > topology.nodeSize(largest)) largest = node;
+  double sum = 0;
+  for (const int rank : topology.ranksOn(largest))
+    sum += rowsOf(traits, counts[static_cast<std::size_t>(rank)]).between;
+  return sum / topology.nodeSize(largest);
+}
+
 }  // namespace
+
+double dispatchSeconds(const RoutePrices& prices, const Topology& topology,
+                       const RouteTraits& traits, std::span<const RouteCounts> counts,
+                       std::size_t rowBytes, int chunks) {
+  return passSeconds(prices, topology, traits, counts, static_cast<double>(rowBytes), chunks,
+                     dispatched);
+}
+
+double combineSeconds(const RoutePrices& prices, const Topology& topology,
+                      const RouteTraits& traits, std::span<const RouteCounts> counts,
+                      std::size_t rowBytes, int chunks) {
+  return passSeconds(prices, topology, traits, counts, static_cast<double>(rowBytes), chunks,
+                     combined);
+}
+
+double dispatchedBetween(const Topology& topology, const RouteTraits& traits,
+                         std::span<const RouteCounts> counts) {
+  return meanBetween(topology, traits, counts, dispatched);
+}
+
+double combinedBetween(const Topology& topology, const RouteTraits& traits,
+                       std::span<const RouteCounts> counts) {
+  return meanBetween(topology, traits, counts, combined);
+}
 
 double routeSeconds(const RoutePrices& prices, const Topology& topology, const RouteTraits& traits,
                     std::span<const RouteCounts> counts, std::size_t rowBytes,
                     std::size_t combineRowBytes) {
   const int chunks = routeChunks(topology, traits, counts, rowBytes);
-  return passSeconds(prices, topology, traits, counts, static_cast<double>(rowBytes), chunks,
-                     dispatched) +
-         passSeconds(prices, topology, traits, counts, static_cast<double>(combineRowBytes), chunks,
-                     combined);
+  return dispatchSeconds(prices, topology, traits, counts, rowBytes, chunks) +
+         combineSeconds(prices, topology, traits, counts, combineRowBytes, chunks);
 }
 
 int routeChunks(const Topology& topology, const RouteTraits& traits,

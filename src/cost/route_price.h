@@ -1,4 +1,5 @@
-// What a routing costs by each algorithm, from what all ranks bring to it: the same on all of them.
+// What a token routing costs by each algorithm, from what all ranks bring to it: the same on all of
+// them. It knows no algorithm by name.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +29,23 @@ struct RoutePrices {
   Sharing sharing;
 };
 
-// Of a dispatch and a combine. `counts`: by rank.
+// Of a dispatch and of a combine. `counts`: by rank; rowBytes of either.
+double dispatchSeconds(const RoutePrices& prices, const Topology& topology,
+                       const RouteTraits& traits, std::span<const RouteCounts> counts,
+                       std::size_t rowBytes, int chunks);
+double combineSeconds(const RoutePrices& prices, const Topology& topology,
+                      const RouteTraits& traits, std::span<const RouteCounts> counts,
+                      std::size_t rowBytes, int chunks);
+// Of both, in as many chunks as routeChunks says.
 double routeSeconds(const RoutePrices& prices, const Topology& topology, const RouteTraits& traits,
                     std::span<const RouteCounts> counts, std::size_t rowBytes,
                     std::size_t combineRowBytes);
+// Rows that a rank sends to other nodes, of a dispatch and of a combine: the mean of the largest
+// node's.
+double dispatchedBetween(const Topology& topology, const RouteTraits& traits,
+                         std::span<const RouteCounts> counts);
+double combinedBetween(const Topology& topology, const RouteTraits& traits,
+                       std::span<const RouteCounts> counts);
 
 // Into how many chunks each rank cuts its tokens.
 int routeChunks(const Topology& topology, const RouteTraits& traits,

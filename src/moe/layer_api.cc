@@ -29,7 +29,7 @@ using moeccl::writeStruct;
 
 constexpr StructKind<moecclMoeShapes_t> kShapes = {
     "shapes", "MOECCL_MOE_SHAPES_INITIALIZER", MOECCL_MOE_SHAPES_MAGIC,
-    MOECCL_END_OF(moecclMoeShapes_t, chunks), MOECCL_END_OF(moecclMoeShapes_t, chunks)};
+    MOECCL_END_OF(moecclMoeShapes_t, chunks), MOECCL_END_OF(moecclMoeShapes_t, tokenRouting)};
 constexpr StructKind<moecclMoeWeights_t> kWeights = {
     "weights", "MOECCL_MOE_WEIGHTS_INITIALIZER", MOECCL_MOE_WEIGHTS_MAGIC,
     MOECCL_END_OF(moecclMoeWeights_t, residualB2), MOECCL_END_OF(moecclMoeWeights_t, residualB2)};
@@ -119,6 +119,8 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
       made.reset(new moecclMoeLayer{where.device,
                                     moeccl::MoeLayer(grid, wanted, requested, where.device >= 0)});
     });
+    // Collective itself.
+    if (made->layer.mayRoute()) agreeAfter(grid, [&] { made->layer.makeRoute(); });
     moeccl::addHandle(moeccl::HandleKind::layer, made.get());
     *layer = made.release();
   });
@@ -147,6 +149,7 @@ moecclResult_t moecclMoeLayerGetShapes(moecclMoeLayer_t layer, moecclMoeShapes_t
     ours.capacityGroups = shape.dropless ? 0 : shape.groups;
     ours.chunks = shape.chunks;
     ours.schedule = shape.schedule;
+    ours.tokenRouting = shape.routed ? 1 : 0;
     writeStruct(kShapes, ours, shapes);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -182,8 +183,58 @@ std::vector<LayerShape> LayerModel::cut(const LayerShape& shape,
   return all;
 }
 
-LayerModel::ExchangeEstimate LayerModel::estimate(Pass pass, const Exchange& exchange,
-                                                  double* latency, double* bytesBetween) {
+bool LayerModel::canSave(const LayerShape& shape) const {
+  return kind_ == moecclLinksHost &&
+         groups_[static_cast<std::size_t>(GroupKind::world)][0].topology().nodes() > 1 &&
+         shape.choices > 1 && routes(shape.schedule, shape);
+}
+
+std::vector<RouteEstimate> LayerModel::routesOf(const LayerShape& shape, const Exchange& exchange) {
+  CostModel& world = groups(GroupKind::world)[0];
+  const double rowBytes = static_cast<double>(shape.embedding * shape.elementBytes);
+  std::vector<RouteEstimate> all =
+      routeEstimates({world.links(), world.sharing()}, world.topology(), grid_,
+                     {static_cast<int>(shape.experts), static_cast<int>(shape.choices),
+                      std::llround(exchange.bytes / rowBytes), static_cast<std::size_t>(rowBytes)});
+  const auto straight = std::ranges::find(all, true, &RouteEstimate::isAllToAllv);
+  if (straight == all.end() || straight->dispatch <= 0) return all;
+  const double seconds =
+      world
+          .fastest(Collective::allToAllv, given(Collective::allToAllv),
+                   exchange.bytes * static_cast<double>(shape.choices) * grid_.esp)
+          .seconds;
+  const double factor = seconds / straight->dispatch;
+  if (!std::isfinite(factor)) return all;
+  for (RouteEstimate& it : all)
+    for (double RouteEstimate::*field :
+         {&RouteEstimate::dispatch, &RouteEstimate::combine, &RouteEstimate::dispatchLatency,
+          &RouteEstimate::combineLatency})
+      it.*field *= factor;
+  return all;
+}
+
+LayerModel::ExchangeEstimate LayerModel::estimateRouted(const LayerShape& shape, Pass pass,
+                                                        const Exchange& exchange, double* latency,
+                                                        double* bytesBetween) {
+  const RouteEstimate fastest = routesOf(shape, exchange)[0];
+  const bool dispatches = exchange.routed == Routed::dispatch;
+  *latency = dispatches ? fastest.dispatchLatency : fastest.combineLatency;
+  *bytesBetween = (dispatches ? fastest.dispatchedBetween : fastest.combinedBetween) *
+                  static_cast<double>(shape.embedding * shape.elementBytes);
+  return {pass,
+          exchange,
+          {},
+          dispatches ? fastest.dispatch : fastest.combine,
+          false,
+          std::hash<std::string_view>()(fastest.algorithm),
+          fastest.algorithm};
+}
+
+LayerModel::ExchangeEstimate LayerModel::estimate(const LayerShape& shape, Pass pass,
+                                                  const Exchange& exchange, double* latency,
+                                                  double* bytesBetween) {
+  if (exchange.routed != Routed::no)
+    return estimateRouted(shape, pass, exchange, latency, bytesBetween);
   const AlgorithmChoice how = given(exchange.collective);
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;  // so that the order of groups counts
   ExchangeEstimate slowest{pass, exchange, {}, 0, true, 0};
@@ -212,7 +263,7 @@ LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<con
     ExchangesInLayer all(factors);
     for (const Exchange& exchange : terms.exchanges) {
       double latency = 0, bytesBetween = 0;
-      estimate.exchanges.push_back(this->estimate(pass, exchange, &latency, &bytesBetween));
+      estimate.exchanges.push_back(this->estimate(shape, pass, exchange, &latency, &bytesBetween));
       const ExchangeEstimate& slowest = estimate.exchanges.back();
       estimate.measured &= slowest.measured;
       estimate.bytesBetween += exchange.times * bytesBetween;
@@ -229,18 +280,26 @@ LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<con
   return estimate;
 }
 
-std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerShape> offered,
-                                                        std::span<const Pass> passes,
-                                                        bool freeChunks) {
-  std::vector<Estimate> all;
-  for (const LayerShape& shape : offered) {
-    std::optional<Estimate> best;
-    for (const LayerShape& it : freeChunks ? cut(shape, passes) : std::vector{shape}) {
-      Estimate one = estimate(it, passes);
-      if (!best || one.seconds < best->seconds) best = std::move(one);
-    }
-    all.push_back(std::move(*best));
+LayerModel::Estimate LayerModel::fastestOf(const LayerShape& shape, std::span<const Pass> passes,
+                                           Free free) {
+  std::optional<Estimate> best;
+  for (const LayerShape& it : free.chunks ? cut(shape, passes) : std::vector{shape}) {
+    Estimate one = estimate(it, passes);
+    if (!best || one.seconds < best->seconds) best = std::move(one);
   }
+  if (!free.routing || !canSave(shape)) return std::move(*best);
+  LayerShape routed = shape;
+  routed.routed = true;
+  Estimate other = estimate(routed, passes);
+  if (other.seconds < best->seconds) std::swap(other, *best);
+  best->otherwise = other.seconds;
+  return std::move(*best);
+}
+
+std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerShape> offered,
+                                                        std::span<const Pass> passes, Free free) {
+  std::vector<Estimate> all;
+  for (const LayerShape& shape : offered) all.push_back(fastestOf(shape, passes, free));
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
   // What cannot run is no choice, unless nothing else is: then calls say why.
   if (!all.empty() && all[0].seconds < kForEver)
@@ -250,7 +309,18 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerSha
 }
 
 // Kinds of links share an exchange's time as they share the price of its plan.
-Costs LayerModel::costsOf(const Exchange& exchange, double latencies, double bytes) {
+Costs LayerModel::costsOf(const LayerShape& shape, const Exchange& exchange, double latencies,
+                          double bytes) {
+  if (exchange.routed != Routed::no) {
+    // Where rows leave nodes these decide.
+    double latency = 0, bytesBetween = 0;
+    const double all =
+        estimateRouted(shape, Pass::forward, exchange, &latency, &bytesBetween).seconds;
+    Costs costs;
+    costs[Cost::latencyBetween] = latencies * latency;
+    costs[bytesBetween > 0 ? Cost::bytesBetween : Cost::bytesInNode] = bytes * (all - latency);
+    return costs;
+  }
   const AlgorithmChoice how = given(exchange.collective);
   CostModel* slowest = nullptr;
   CostModel::Estimate most{};
@@ -273,8 +343,13 @@ Costs LayerModel::costsOf(const Exchange& exchange, double latencies, double byt
 
 Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> passes) {
   using schedules::Kind;
+  // Calls of chunks are phases of their own; those of one routing are one phase.
+  const auto callsOf = [](const schedules::Phase& phase, const Exchange& exchange) {
+    return phase.kind == Kind::route ? exchange.times : 1;
+  };
   const Estimate estimate = this->estimate(shape, passes);
-  Alternative all{nameInChunks(shape.schedule, shape.chunks), {}, 0, estimate.measured};
+  Alternative all{
+      nameInChunks(shape.schedule, shape.chunks, shape.routed), {}, 0, estimate.measured};
   double exchanges = 0;
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
@@ -291,10 +366,11 @@ Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> p
       it.name = phase.name;
       it.beside = phase.stream != 0;
       if (term.exchange >= 0) {
-        it.predicted = costsOf(terms.exchanges[static_cast<std::size_t>(term.exchange)],
-                               factors.latency, factors.bytes);
+        const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(term.exchange)];
+        it.predicted = costsOf(shape, exchange, factors.latency * callsOf(phase, exchange),
+                               factors.bytes * callsOf(phase, exchange));
         exchanges += it.predicted.seconds();
-        continue;
+        if (!phase.routed) continue;
       }
       const Cost kind = phase.kind == Kind::gate ? forward ? Cost::gateForward : Cost::gateBackward
                         : phase.kind == Kind::experts || phase.kind == Kind::residual
@@ -314,19 +390,18 @@ Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> p
 }
 
 std::vector<LayerModel::Candidate> LayerModel::candidates(std::span<const LayerShape> offered,
-                                                          std::span<const Pass> passes,
-                                                          bool freeChunks) {
+                                                          std::span<const Pass> passes, Free free) {
   std::vector<Candidate> all;
   for (const LayerShape& shape : offered)
     for (const std::int64_t chunks : kChunks) {
       LayerShape it = shape;
-      if (freeChunks) it.chunks = chunks;
+      if (free.chunks) it.chunks = chunks;
       const bool cuts = !shape.dropless && cutsChunks(shape.schedule) &&
                         shape.groups / shape.grid.nMp % it.chunks == 0;
-      if (chunks > 1 && (!freeChunks || !cuts)) continue;
-      const Estimate estimate = this->estimate(it, passes);
+      if (chunks > 1 && (!free.chunks || !cuts)) continue;
+      const Estimate estimate = fastestOf(it, passes, {false, free.routing});
       if (estimate.automatic && estimate.seconds < kForEver)
-        all.push_back({it, costsOf(it, passes)});
+        all.push_back({estimate.shape, costsOf(estimate.shape, passes)});
     }
   return all;
 }
@@ -347,6 +422,18 @@ std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
     const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(phase.exchange)];
     double longest = 0;
     std::string algorithms;
+    if (exchange.routed != Routed::no) {
+      const bool dispatches = exchange.routed == Routed::dispatch;
+      algorithms = stringf("                     %.0f B:", exchange.bytes);
+      const std::vector<RouteEstimate> all = routesOf(shape, exchange);
+      longest = dispatches ? all[0].dispatch : all[0].combine;
+      for (const RouteEstimate& one : all)
+        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",",
+                              (dispatches ? one.dispatch : one.combine) * 1e3,
+                              std::string(one.algorithm).c_str());
+      text += line(longest, what) + algorithms + " (priced)\n";
+      continue;
+    }
     for (CostModel& group : groups(exchange.group)) {
       const auto all =
           group.estimates(exchange.collective, given(exchange.collective), exchange.bytes);
@@ -363,9 +450,9 @@ std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
 }
 
 std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<const Pass> passes,
-                                bool freeChunks) {
+                                Free free) {
   std::string text;
-  for (const Estimate& estimate : estimates(offered, passes, freeChunks)) {
+  for (const Estimate& estimate : estimates(offered, passes, free)) {
     const LayerShape& shape = estimate.shape;
     text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(shape.schedule),
                     estimate.seconds * 1e3, estimate.communication * 1e3,
@@ -377,6 +464,12 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
           "learn may differ in its last bits\n";
     if (shape.chunks > 1)
       text += stringf("    in %lld chunks\n", static_cast<long long>(shape.chunks));
+    const char* const other = shape.routed ? "a row for each choice" : "token routing";
+    if (shape.routed || estimate.otherwise > 0)
+      text += shape.routed ? "    rows go by token routing" : "    a row goes for each choice";
+    if (estimate.otherwise > 0)
+      text += stringf("; by %s it would take %.3f ms", other, estimate.otherwise * 1e3);
+    if (shape.routed || estimate.otherwise > 0) text += "\n";
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(shape, pass);
       const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
@@ -390,7 +483,8 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
                 ? " (but no less than the longest with half of its own)"
                 : "",
             factors.bytes);
-      text += "\n" + explainPhases(shape, pass, terms);
+      text += "\n";
+      text += explainPhases(shape, pass, terms);
     }
   }
   return text;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/moe/learner.h"
@@ -14,6 +15,7 @@
 #include "src/moe/schedule_terms.h"
 #include "src/select/cluster.h"
 #include "src/select/cost_model.h"
+#include "src/select/route_model.h"
 
 namespace moeccl {
 
@@ -32,7 +34,8 @@ class LayerModel {
     AlgorithmChoice choice;  // of the slowest group of the kind
     double seconds;          // of one call
     bool measured;
-    std::uint64_t digest;  // of the plans of all groups of the kind
+    std::uint64_t digest;         // of the plans of all groups of the kind
+    std::string_view route = {};  // the algorithm of token routing, instead of `choice`
   };
   struct Estimate {
     LayerShape shape;  // with its schedule and chunks
@@ -44,26 +47,32 @@ class LayerModel {
     // can differ in their last bits, and so can what the ranks of an MP group learn from them.
     bool automatic;
     std::vector<ExchangeEstimate> exchanges;
+    // What it takes with token routing if it goes without, and the other way round; 0: it has no
+    // choice.
+    double otherwise = 0;
+  };
+  // What the model decides of each schedule; else it is as shapes say.
+  struct Free {
+    bool chunks, routing;
   };
   // Finds out what has been measured, so that no question has to.
   void prepare();
   // Of a layer under each of these schedules, the fastest first, and behind them those that are not
-  // automatic. freeChunks: in as many chunks as
-  // are the fastest, where the schedule cuts any; else as the shapes say.
+  // automatic.
   std::vector<Estimate> estimates(std::span<const LayerShape> offered, std::span<const Pass> passes,
-                                  bool freeChunks);
+                                  Free free);
   // The same with every phase and every algorithm, for people.
-  std::string explain(std::span<const LayerShape> offered, std::span<const Pass> passes,
-                      bool freeChunks);
+  std::string explain(std::span<const LayerShape> offered, std::span<const Pass> passes, Free free);
 
   // The same layers that automatic choice may take, each by phases and kinds of cost; of what may
-  // be cut in chunks all numbers of them, whether that was measured or not. Takes milliseconds.
+  // be cut in chunks all numbers of them, whether that was measured or not; with token routing or
+  // without as is predicted to be faster. Takes milliseconds.
   struct Candidate {
     LayerShape shape;
     Alternative costs;
   };
   std::vector<Candidate> candidates(std::span<const LayerShape> offered,
-                                    std::span<const Pass> passes, bool freeChunks);
+                                    std::span<const Pass> passes, Free free);
 
   // What a profile stores of a layer that was measured.
   LayerKey keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
@@ -85,12 +94,20 @@ class LayerModel {
   // The layer in every number of chunks that it may be cut into; of several, those that were
   // measured.
   std::vector<LayerShape> cut(const LayerShape& shape, std::span<const Pass> passes) const;
-  ExchangeEstimate estimate(Pass pass, const Exchange& exchange, double* latency,
-                            double* bytesBetween);
+  // Whether token routing can save anything: on several nodes, of several choices.
+  bool canSave(const LayerShape& shape) const;
+  ExchangeEstimate estimate(const LayerShape& shape, Pass pass, const Exchange& exchange,
+                            double* latency, double* bytesBetween);
+  ExchangeEstimate estimateRouted(const LayerShape& shape, Pass pass, const Exchange& exchange,
+                                  double* latency, double* bytesBetween);
+  // Of tokens that choose evenly. Links say by how much algorithms differ; how long the one takes
+  // that sends what an all-to-all-v does is asked where all-to-all-v's are.
+  std::vector<RouteEstimate> routesOf(const LayerShape& shape, const Exchange& exchange);
+  Estimate fastestOf(const LayerShape& shape, std::span<const Pass> passes, Free free);
   Estimate estimate(const LayerShape& shape, std::span<const Pass> passes);
   Alternative costsOf(const LayerShape& shape, std::span<const Pass> passes);
   // Of one call, and of all of a pass `latencies` and `bytes` times as much.
-  Costs costsOf(const Exchange& exchange, double latencies, double bytes);
+  Costs costsOf(const LayerShape& shape, const Exchange& exchange, double latencies, double bytes);
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;

@@ -49,6 +49,22 @@ void checkDropless(const moecclMoeConfig_t& config) {
         "places");
 }
 
+// Those of token routes: see route.h.
+constexpr std::int64_t kMostRoutedExperts = 32768, kMostRoutedChoices = 128;
+
+void checkRouting(const moecclMoeConfig_t& config) {
+  requireRange("tokenRouting", config.tokenRouting, -1, 1);
+  if (config.tokenRouting == 0) return;
+  const auto refuseIf = [&](bool wrong, const char* why) {
+    if (wrong) refuse("tokenRouting", config.tokenRouting, why);
+  };
+  refuseIf(config.dropless == 0, "rows have places in a layer with a capacity; it must be 0");
+  if (config.tokenRouting < 0) return;
+  refuseIf(config.datatype == moecclFloat64, "token routing has no float64; it must be 0 or -1");
+  refuseIf(config.experts > kMostRoutedExperts || config.topK > kMostRoutedChoices,
+           "token routing has up to 32768 experts and 128 choices; it must be 0 or -1");
+}
+
 // 0: layers do not have it.
 std::int64_t elementBytesOf(moecclDataType_t datatype) {
   switch (datatype) {
@@ -72,6 +88,7 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
   requireRange("topK", config.topK, 1, config.experts);
   if (config.dropless != 0 && config.dropless != 1)
     refuse("dropless", config.dropless, "it must be 0 or 1");
+  checkRouting(config);
   if (config.dropless == 1)
     checkDropless(config);
   else if (!(config.capacityFactor > 0) || !std::isfinite(config.capacityFactor))
@@ -138,6 +155,9 @@ void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
                    name + " needs an MP group that holds all experts: the grid's nMp is " +
                        std::to_string(grid.nMp) + ", and must be nEp * nEsp, " +
                        std::to_string(ranks));
+  if (shape.dropless && offers(shape.schedule, schedules::Options{.dropless = true}))
+    refuse("tokenRouting", config.tokenRouting,
+           name + " brings no rows to experts that token routing could; it must be 0 or -1");
   if (!shape.dropless)
     refuse("capacityGroups", shape.groups,
            "schedule " + name + " needs a multiple of the grid's nMp, " + std::to_string(grid.nMp));
@@ -163,8 +183,21 @@ bool offers(moecclSchedule_t schedule, const LayerShape& shape) {
   const moecclGridShape_t& grid = shape.grid;
   const schedules::Needs needs = needsOf(schedule);
   if (needs.expertsInMp && grid.nMp != std::int64_t{grid.nEp} * grid.nEsp) return false;
-  if (shape.dropless) return offers(schedule, schedules::Options{.dropless = true});
+  if (shape.dropless)
+    return offers(schedule, schedules::Options{.dropless = true, .routed = shape.routed});
   return !needs.wholeGroups || shape.groups % grid.nMp == 0;
+}
+
+bool routes(moecclSchedule_t schedule, const LayerShape& shape) {
+  return shape.dropless && shape.datatype != moecclFloat64 && shape.experts <= kMostRoutedExperts &&
+         shape.choices <= kMostRoutedChoices &&
+         offers(schedule, schedules::Options{.dropless = true, .routed = true});
+}
+
+bool routesSomehow(const LayerShape& shape) {
+  for (int number = 1; number < scheduleNumbers(); ++number)
+    if (routes(static_cast<moecclSchedule_t>(number), shape)) return true;
+  return false;
 }
 
 moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* environment) {
@@ -203,6 +236,7 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   // One group, in which every choice has a place; or as many as are gated by themselves.
   if (shape.dropless && (schedule == moecclScheduleAuto || !needsOf(schedule).wholeGroups))
     shape.groups = 1;
+  shape.routed = config.tokenRouting > 0;
   shape.schedule = schedule;
   requireOffered(config, shape);
 

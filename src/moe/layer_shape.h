@@ -41,6 +41,7 @@ struct LayerShape {
   std::int64_t partTokens;    // with padding
   std::int64_t chunks;        // of a part
   bool dropless;              // groups have places for all choices; memory is not sized by them
+  bool routed;                // rows go by token routing
 
   gates::Config gate;
   std::int64_t seed;  // of what is random in training
@@ -63,6 +64,12 @@ moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* 
 
 // Whether a layer of that shape, whatever its schedule, can follow this one, which is not auto.
 bool offers(moecclSchedule_t schedule, const LayerShape& shape);
+
+// Whether a layer of that shape, of host memory, can have its rows routed under this schedule,
+// which is not auto.
+bool routes(moecclSchedule_t schedule, const LayerShape& shape);
+// Under any.
+bool routesSomehow(const LayerShape& shape);
 
 // `schedule`: auto only where nobody needs it. Throws Error (InvalidArgument), which names the
 // field, its value and what would be right.

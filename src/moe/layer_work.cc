@@ -116,6 +116,12 @@ void LayerWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
       }
 }
 
+schedules::Chosen LayerWork::chosen(const Table& routing) { return routerOf(routing).chosen(); }
+
+void LayerWork::setWeightGradients(const Table& routing, const float* from, void* to) {
+  routerOf(routing).setWeightGradients(from, to);
+}
+
 void LayerWork::setKept() {
   const std::int64_t* const first = begins_[0] + groups_.ep.rank * shape_.localExperts;
   for (std::size_t i = 0; i < keptBegins_.size(); ++i) keptBegins_[i] = first[i] - first[0];

@@ -41,11 +41,12 @@ std::string wordOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
   const auto whole = [](std::int64_t number) { return static_cast<long long>(number); };
   return stringf(
       "tokens=%lld,embedding=%lld,hidden=%lld,experts=%lld,topK=%lld,capacityFactor=%s,"
-      "capacityGroups=%lld,datatype=%d,training=%d,dropless=%d,residual=%lld,grid=%dx%dx%d/%d",
+      "capacityGroups=%lld,datatype=%d,training=%d,dropless=%d,residual=%lld,tokenRouting=%lld,"
+      "grid=%dx%dx%d/%d",
       whole(config.tokens), whole(config.embedding), whole(config.hidden), whole(config.experts),
       whole(config.topK), numberText(config.capacityFactor).c_str(), whole(config.capacityGroups),
       static_cast<int>(config.datatype), config.training, config.dropless, whole(config.residual),
-      grid.nMp, grid.nEp, grid.nEsp, static_cast<int>(grid.order));
+      whole(config.tokenRouting), grid.nMp, grid.nEp, grid.nEsp, static_cast<int>(grid.order));
 }
 
 std::unique_ptr<Learning> learningOf(const Groups& groups, Compute& compute,
@@ -54,7 +55,8 @@ std::unique_ptr<Learning> learningOf(const Groups& groups, Compute& compute,
   std::vector<LayerShape> shapes;
   std::optional<std::size_t> begin;
   for (LayerModel::Candidate& it : candidatesOf(groups.grid, config)) {
-    if (it.shape.schedule == first.schedule && it.shape.chunks == first.chunks)
+    if (it.shape.schedule == first.schedule && it.shape.chunks == first.chunks &&
+        it.shape.routed == first.routed)
       begin = shapes.size();
     shapes.push_back(it.shape);
     alternatives.push_back(std::move(it.costs));

@@ -23,7 +23,7 @@ namespace moeccl {
 
 inline constexpr StructKind<moecclMoeConfig_t> kMoeConfig = {
     "config", "MOECCL_MOE_CONFIG_INITIALIZER", MOECCL_MOE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclMoeConfig_t, residual), MOECCL_END_OF(moecclMoeConfig_t, renormalize)};
+    MOECCL_END_OF(moecclMoeConfig_t, residual), MOECCL_END_OF(moecclMoeConfig_t, tokenRouting)};
 
 // Throws Error unless it is one that lives.
 inline MoeLayer& layerOf(moecclMoeLayer_t layer) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moeccl/select.h"
+#include "src/boundary.h"
 #include "src/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
@@ -15,12 +16,28 @@
 namespace moeccl {
 namespace {
 
+bool severalNodes(const Groups& groups) {
+  int first = 0, node = 0;
+  requireSuccess(moecclCommNodeOfRank(groups.world.comm, 0, &first));
+  for (int rank = 1; rank < groups.world.ranks; ++rank) {
+    requireSuccess(moecclCommNodeOfRank(groups.world.comm, rank, &node));
+    if (node != first) return true;
+  }
+  return false;
+}
+
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
-LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested) {
+LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
+                       bool onGpu) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
+  if (shape.routed && onGpu)
+    throw Error(moecclInvalidArgument,
+                "config.tokenRouting is 1; token routing is of host memory; it must be 0 or -1");
   const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
                     shape.groups > groups.shape.nMp && !shape.dropless && cutsChunks(requested);
-  if (requested != moecclScheduleAuto && !cuts) return shape;
+  const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
+                        routes(requested, shape) && severalNodes(groups);
+  if (requested != moecclScheduleAuto && !cuts && !mayRoute) return shape;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = groups.grid;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
@@ -34,6 +51,7 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
   moecclScheduleChoicesDestroy(choices);
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
   config.chunks = first.chunks;
+  if (shape.dropless) config.tokenRouting = first.tokenRouting == 1 ? 1 : -1;
   return layerShape(config, first.schedule, groups.shape);
 }
 
@@ -45,7 +63,7 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
       requested_(requested),
       onGpu_(onGpu),
       groups_(groupsOf(grid)),
-      compute_(computeFor(chosenShape(groups_, config, requested))),
+      compute_(computeFor(chosenShape(groups_, config, requested, onGpu))),
       stats_(*compute_),
       choices_(*compute_),
       passed_(compute_->mark()) {
@@ -64,6 +82,23 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
 
 std::shared_ptr<Compute> MoeLayer::computeFor(const LayerShape& shape) const {
   return onGpu_ ? cudaCompute(shape) : cpuCompute(shape);
+}
+
+bool MoeLayer::mayRoute() const {
+  return !onGpu_ && config_.tokenRouting >= 0 && routesSomehow(shape()) &&
+         (config_.tokenRouting > 0 || severalNodes(groups_));
+}
+
+void MoeLayer::makeRoute() {
+  moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  config.experts = static_cast<int>(shape().experts);
+  config.topK = static_cast<int>(shape().choices);
+  config.datatype = shape().datatype;
+  config.hidden = shape().embedding;
+  moecclTokenRoute_t made = nullptr;
+  requireSuccess(moecclTokenRouteCreate(groups_.grid, &config, &made));
+  route_.reset(made);
+  running_[now_]->setRoute(made);
 }
 
 MoeLayer::~MoeLayer() {
@@ -86,6 +121,7 @@ bool MoeLayer::prepare(std::size_t alternative) {
   try {
     const LayerShape& shape = learning_->shape(alternative);
     running_[alternative] = std::make_shared<Running>(groups_, shape, computeFor(shape), true);
+    running_[alternative]->setRoute(route_.get());
     return true;
   } catch (const std::exception&) {  // there is no memory for it, so there is no change
     return false;
@@ -312,7 +348,7 @@ void MoeLayer::updateBias(double* bias, double speed) {
 
 std::string MoeLayer::explainChoice() const {
   if (learning_ != nullptr) return learning_->learner().explain();
-  return "runs under " + nameInChunks(shape().schedule, shape().chunks) +
+  return "runs under " + nameInChunks(shape().schedule, shape().chunks, shape().routed) +
          (config_.learn == 0 ? ", and does not learn: config.learn is 0\n"
                              : ", and has no other to choose\n");
 }
@@ -320,7 +356,7 @@ std::string MoeLayer::explainChoice() const {
 std::string MoeLayer::saveChoice() const {
   if (learning_ != nullptr) return learning_->learner().save();
   Alternative alone;
-  alone.name = nameInChunks(shape().schedule, shape().chunks);
+  alone.name = nameInChunks(shape().schedule, shape().chunks, shape().routed);
   return Learner(wordOf(config_, groups_.shape), {alone}, 0, 1).save();
 }
 
@@ -334,6 +370,10 @@ LayerShape MoeLayer::shapeNamed(const std::string& name) const {
                                         nameOf(requested_));
   moecclMoeConfig_t config = config_;
   if (cutsChunks(named->schedule)) config.chunks = named->chunks;
+  if (named->routed && route_ == nullptr)
+    throw Error(moecclInvalidUsage,
+                "text is of schedule " + name + ", but the layer does not route tokens");
+  if (shape().dropless) config.tokenRouting = named->routed ? 1 : -1;
   return layerShape(config, named->schedule, groups_.shape);
 }
 
@@ -351,6 +391,7 @@ std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
   }
   const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
   auto made = std::make_shared<Running>(groups_, saved, computeFor(saved), false);
+  made->setRoute(route_.get());
   return [this, made] {
     // Passes that are open go on as they began.
     std::erase_if(running_, [](const std::shared_ptr<Running>& it) { return !it->hasOpenPass(); });

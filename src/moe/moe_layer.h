@@ -25,6 +25,11 @@ class MoeLayer {
   MoeLayer(const MoeLayer&) = delete;
   MoeLayer& operator=(const MoeLayer&) = delete;
 
+  // What passes that route tokens copy. Of a layer that may have such, before its first pass:
+  // collective over the grid.
+  bool mayRoute() const;
+  void makeRoute();
+
   // Of the next Forward, but where that is the one that changes.
   const LayerShape& shape() const { return running_[now_]->shape; }
   const Groups& groups() const { return groups_; }
@@ -96,6 +101,7 @@ class MoeLayer {
   const bool onGpu_;
   Groups groups_;
   std::shared_ptr<Compute> compute_;  // of what outlives changes
+  schedules::TokenRoute route_;
   BatchStats stats_;
   ChoiceCounts choices_;          // since the last updateBias
   std::unique_ptr<Mark> passed_;  // behind the last pass

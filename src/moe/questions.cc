@@ -30,7 +30,8 @@ bool same(const moecclMoeConfig_t& a, const moecclMoeConfig_t& b) {
          a.experts == b.experts && a.topK == b.topK && a.capacityFactor == b.capacityFactor &&
          a.capacityGroups == b.capacityGroups && a.chunks == b.chunks &&
          a.activation == b.activation && a.datatype == b.datatype && a.dropless == b.dropless &&
-         a.residual == b.residual && a.minCapacity == b.minCapacity && sameGate(a, b);
+         a.residual == b.residual && a.minCapacity == b.minCapacity &&
+         a.tokenRouting == b.tokenRouting && sameGate(a, b);
 }
 
 bool same(const LayerQuestion& a, const LayerQuestion& b) {
@@ -68,7 +69,7 @@ Cluster clusterOf(moecclGrid_t grid, const moecclInternalGrid_t& it) {
 
 Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) {
   const LayerShape shape = layerShape(question.layer, moecclScheduleAuto, grid);
-  Subject subject{{}, {}, question.layer.chunks == 0};
+  Subject subject{{}, {}, {question.layer.chunks == 0, question.layer.tokenRouting == 0}};
   if (question.pass & moecclPassForward) subject.passes.push_back(Pass::forward);
   if (question.pass & moecclPassBackward) subject.passes.push_back(Pass::backward);
   for (int number = 1; number < scheduleNumbers(); ++number) {
@@ -127,7 +128,7 @@ std::vector<LayerModel::Candidate> candidatesOf(moecclGrid_t grid,
   const Subject subject = subjectOf(
       {config, config.training != 0 ? moecclPassBoth : moecclPassForward, moecclScheduleAuto},
       groupsOf(grid).shape);
-  return questionsOf(grid).model().candidates(subject.offered, subject.passes, subject.freeChunks);
+  return questionsOf(grid).model().candidates(subject.offered, subject.passes, subject.free);
 }
 
 Cluster clusterOf(const moecclCluster_t& imagined) {

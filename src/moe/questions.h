@@ -19,7 +19,7 @@ struct LayerQuestion {
 struct Subject {
   std::vector<LayerShape> offered;
   std::vector<Pass> passes;
-  bool freeChunks;
+  LayerModel::Free free;
 };
 // Throws Error for a config that is wrong.
 Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid);

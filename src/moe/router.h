@@ -7,8 +7,10 @@
 
 #include "kernels/gates/random.h"
 #include "kernels/permute.h"
+#include "src/error.h"
 #include "src/moe/balance.h"
 #include "src/moe/weights.h"
+#include "src/schedule/work.h"
 
 namespace moeccl {
 
@@ -51,6 +53,12 @@ class Router {
   virtual void gateBackward(const GateWeights& gate, const void* weightGradients,
                             const double* sumGradients, const GateGradients& gradients,
                             void* inputGradient, moecclStream_t stream) = 0;
+
+  // For token routing, which others than hosts, and float64, do not have: see schedules::Work.
+  virtual schedules::Chosen chosen() {
+    throw Error(moecclInternalError, "token routing where there is none");
+  }
+  virtual void setWeightGradients(const float*, void*) {}
 
   // Without places between: the choices that have one, expert by expert. list makes the list, sets
   // `counts` and returns where each expert's begin in it: [experts + 1] on the host, valid from

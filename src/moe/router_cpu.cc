@@ -1,6 +1,7 @@
 #include "src/moe/router_cpu.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace moeccl {
 namespace {
@@ -211,6 +212,24 @@ void CpuRouter<Real>::addListedByToken(Listed listed, bool weighted, const void*
     positions_[static_cast<std::size_t>(listed_[static_cast<std::size_t>(listed.begin + i)])] = i;
   addByToken(choices(), positions_.data(), weighted, read<Real>(rows), shape_.embedding,
              written<Real>(output));
+}
+
+template <typename Real>
+schedules::Chosen CpuRouter<Real>::chosen() {
+  if constexpr (std::is_same_v<Wide<Real>, float>) {
+    const std::int64_t count = tokens_ * shape_.choices;
+    kept_.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < kept_.size(); ++i) kept_[i] = slots_[i] < 0 ? -1 : chosen_[i];
+    return {tokens_, kept_.data(), weights_.data()};
+  } else {
+    return Router::chosen();
+  }
+}
+
+template <typename Real>
+void CpuRouter<Real>::setWeightGradients(const float* from, void* to) {
+  for (std::int64_t i = 0; i < tokens_ * shape_.choices; ++i)
+    written<Real>(to)[i] = narrowed<Real>(static_cast<Wide<Real>>(from[i]));
 }
 
 template <typename Real>

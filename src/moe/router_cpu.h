@@ -35,6 +35,8 @@ class CpuRouter final : public Router {
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
+  schedules::Chosen chosen() override;
+  void setWeightGradients(const float* from, void* to) override;
   const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
@@ -74,6 +76,7 @@ class CpuRouter final : public Router {
   std::optional<gates::Draw> draw_;
   std::vector<double> logits_;        // [tokens][logitsPerToken], or of one part if not kept
   std::vector<std::int32_t> chosen_;  // [tokens][choices], as are weights and slots
+  std::vector<std::int32_t> kept_;    // the same without those that have no place
   std::vector<Wide<Real>> weights_;
   std::vector<std::int64_t> slots_;
   std::vector<double> factors_;                // [tokens], of a gate that renormalizes

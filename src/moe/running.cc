@@ -42,7 +42,10 @@ Running::Running(const Groups& groups, const LayerShape& layerShape,
 }
 
 OwnPass& Running::freePass() {
-  if (!own_) own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
+  if (!own_) {
+    own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
+    own_->executor.setRoute(executor_.route());
+  }
   const auto free = std::ranges::find(passes_, OwnPass::Stage::free, &OwnPass::stageOf);
   if (free != passes_.end()) return **free;
   passes_.push_back(std::make_unique<OwnPass>(*own_, *compute_));

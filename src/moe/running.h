@@ -25,6 +25,8 @@ class Running {
   bool hasOpenPass() const;
 
   Compute& compute() { return *compute_; }
+  // What passes copy, where they route tokens.
+  void setRoute(moecclTokenRoute_t route) { executor_.setRoute(route); }
 
   const LayerShape shape;
 

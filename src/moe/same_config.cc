@@ -51,7 +51,8 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           whole("residual", config.residual),
           whole("learn", config.learn),
           whole("minCapacity", config.minCapacity),
-          whole("renormalize", config.renormalize)};
+          whole("renormalize", config.renormalize),
+          whole("tokenRouting", config.tokenRouting)};
 }
 
 std::string textOf(const Field& field, std::int64_t value) {

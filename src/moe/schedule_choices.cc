@@ -10,7 +10,7 @@ namespace {
 constexpr StructKind<moecclScheduleChoice_t> kScheduleChoice = {
     "choice", "MOECCL_SCHEDULE_CHOICE_INITIALIZER", MOECCL_SCHEDULE_CHOICE_MAGIC,
     MOECCL_END_OF(moecclScheduleChoice_t, nExchanges),
-    MOECCL_END_OF(moecclScheduleChoice_t, reserved)};
+    MOECCL_END_OF(moecclScheduleChoice_t, tokenRouting)};
 constexpr StructKind<moecclScheduleExchange_t> kExchange = {
     "it", "MOECCL_SCHEDULE_EXCHANGE_INITIALIZER", MOECCL_SCHEDULE_EXCHANGE_MAGIC,
     MOECCL_END_OF(moecclScheduleExchange_t, digest),

@@ -10,6 +10,7 @@ namespace moeccl {
 namespace {
 
 constexpr const char* kInChunks = ":chunks=";
+constexpr std::string_view kRouted = ":routed";
 
 }  // namespace
 
@@ -57,16 +58,19 @@ bool seesCopies(moecclSchedule_t schedule) {
   return std::ranges::any_of(phases, &schedules::Phase::copies);
 }
 
-std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks) {
+std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks, bool routed) {
+  if (routed) return nameOf(schedule) + std::string(kRouted);
   return chunks > 1 ? nameOf(schedule) + std::string(kInChunks) + std::to_string(chunks)
                     : nameOf(schedule);
 }
 
 std::optional<InChunks> inChunksNamed(std::string_view name) {
+  const bool routed = name.ends_with(kRouted);
+  if (routed) name.remove_suffix(kRouted.size());
   const std::size_t end = std::min(name.find(kInChunks), name.size());
   const auto schedule = scheduleNamed(name.substr(0, end));
   if (!schedule || *schedule == moecclScheduleAuto) return std::nullopt;
-  InChunks found{*schedule, 1};
+  InChunks found{*schedule, 1, routed};
   if (end == name.size()) return found;
   const std::string_view number = name.substr(end + std::strlen(kInChunks));
   const auto read = std::from_chars(number.data(), number.data() + number.size(), found.chunks);

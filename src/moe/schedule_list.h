@@ -19,11 +19,12 @@ bool isSchedule(int number);
 const char* nameOf(moecclSchedule_t schedule);
 // Capitals or not.
 std::optional<moecclSchedule_t> scheduleNamed(std::string_view name);
-// "S1", "S1:chunks=2", and back.
-std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks);
+// "S1", "S1:chunks=2", "S1:routed", and back.
+std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks, bool routed = false);
 struct InChunks {
   moecclSchedule_t schedule;
   std::int64_t chunks;
+  bool routed;
 };
 std::optional<InChunks> inChunksNamed(std::string_view name);
 // "auto, baseline, S1, S2 or PPMoE"

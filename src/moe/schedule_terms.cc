@@ -9,7 +9,8 @@ namespace {
 
 using namespace schedules;
 
-constexpr double kSumBytes = 8;  // of one of a part's gate sums, and of a count
+constexpr double kSumBytes = 8;     // of one of a part's gate sums, and of a count
+constexpr double kRouteBytes = 36;  // that ranks tell each other of what tokens chose
 
 class Terms {
  public:
@@ -27,6 +28,7 @@ class Terms {
         it.exchange = exchange(phase);
       else
         compute(phase, it.local);
+      if (phase.kind == Kind::route || phase.routed) it.exchange = route(phase);
       for (std::size_t i = 0; i < kLocalFeatures; ++i) terms_.local[i] += it.local[i];
     }
   }
@@ -81,6 +83,23 @@ class Terms {
       bytes *= static_cast<double>(ranksOf(phase.group));
     all.push_back({phase.name.c_str(), collective, phase.group, bytes});
     return static_cast<int>(all.size()) - 1;
+  }
+
+  // Routing is told by an all-to-all of counts, and lists of choices behind it.
+  int route(const Phase& phase) {
+    if (ranksOf(GroupKind::world) == 1) return -1;
+    Exchange made{phase.name.c_str(), Collective::allToAll, GroupKind::world, 0};
+    if (phase.routed) {
+      const bool dispatches = (phase.kind == Kind::permute) != phase.backward;
+      const int tokens = dispatches ? phase.reads[0] : phase.writes[0];
+      made.routed = dispatches ? Routed::dispatch : Routed::combine;
+      made.bytes = tokensOf(table(tokens)) * embedding_ * static_cast<double>(shape_.elementBytes);
+    } else {
+      made.bytes = kRouteBytes * static_cast<double>(ranksOf(GroupKind::world));
+      made.times = 2;
+    }
+    terms_.exchanges.push_back(made);
+    return static_cast<int>(terms_.exchanges.size()) - 1;
   }
 
   // Tokens of a table of tokens, without padding.
@@ -142,7 +161,8 @@ const Schedule& valueOf(const LayerShape& shape, Pass pass) {
   return known(entryOf(shape.schedule), pass,
                {.dropless = shape.dropless,
                 .residual = shape.residual > 0,
-                .chunks = static_cast<int>(shape.chunks)});
+                .chunks = static_cast<int>(shape.chunks),
+                .routed = shape.routed});
 }
 
 ScheduleTerms termsOf(const LayerShape& shape, Pass pass) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "algorithms/collective.h"
@@ -11,13 +12,16 @@
 
 namespace moeccl {
 
+enum class Routed : std::uint8_t { no, dispatch, combine };
+
 // A call that every rank of every group of a kind makes.
 struct Exchange {
   const char* name;  // the phase, as in the layer's errors
   Collective collective;
   GroupKind group;
-  double bytes;  // of a rank's send buffer
+  double bytes;  // of a rank's send buffer; of token routing those of its tokens
   int times = 1;
+  Routed routed = Routed::no;  // of token routing, whatever `collective` says
 };
 
 using LocalFeatures = std::array<double, kLocalFeatures>;  // as featuresOf(LocalWork)

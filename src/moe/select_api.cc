@@ -71,13 +71,16 @@ ScheduleAnswer::Exchange answerOf(const LayerModel::ExchangeEstimate& estimate) 
   it.calls = exchange.times;
   it.measured = estimate.measured;
   it.digest = estimate.digest;
+  if (exchange.routed != Routed::no)
+    return {it, exchange.routed == Routed::dispatch ? "tokendispatch" : "tokencombine",
+            std::string(estimate.route)};
   return {it, std::string(nameOf(exchange.collective)), textOf(estimate.choice)};
 }
 
 ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
   ScheduleAnswers answers;
   for (const LayerModel::Estimate& estimate :
-       model.estimates(subject.offered, subject.passes, subject.freeChunks)) {
+       model.estimates(subject.offered, subject.passes, subject.free)) {
     ScheduleAnswer& one = answers.emplace_back();
     one.choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
     one.choice.schedule = estimate.shape.schedule;
@@ -87,6 +90,7 @@ ScheduleAnswers answer(LayerModel& model, const Subject& subject) {
     one.choice.measured = estimate.measured;
     one.choice.chunks = estimate.shape.chunks;
     one.choice.automatic = estimate.automatic;
+    one.choice.tokenRouting = estimate.shape.routed ? 1 : 0;
     one.choice.nExchanges = static_cast<int>(estimate.exchanges.size());
     for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
       one.exchanges.push_back(answerOf(exchange));
@@ -171,7 +175,7 @@ moecclResult_t moecclExplainSchedule(const moecclScheduleQuery_t* query, char* t
     moeccl::requireRoom(text, bytes);
     std::string all;
     moeccl::ask(moeccl::askedBy(query), [&](auto& model, const auto& subject, auto*) {
-      all = model.explain(subject.offered, subject.passes, subject.freeChunks);
+      all = model.explain(subject.offered, subject.passes, subject.free);
     });
     moeccl::handOut(all, text, bytes);
   });

@@ -82,10 +82,8 @@ TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape
   for (const RouteAlgorithm& algorithm : routes::routeAlgorithms()) {
     if (shape.algorithm != nullptr && shape.algorithm != &algorithm) continue;
     const routes::Way way = algorithm.way();
-    bool relays = false;
-    for (int node = 0; node < topology_.nodes(); ++node)
-      relays = relays || relayOf(topology_, way, 0, node) != 0;
-    candidates_.push_back({&algorithm, way, pathsOf(topology_, way, rank_), relays});
+    candidates_.push_back(
+        {&algorithm, way, pathsOf(topology_, way, rank_), hasRelays(topology_, way)});
   }
   if (shape.latency)
     latency_ = std::make_shared<LatencyRoute>(shape, topology_, rank_, algorithmOfLatency());
@@ -292,8 +290,12 @@ void TokenRoute::countChoices(std::int64_t tokens, const std::int32_t* chosen) {
 
 std::int64_t TokenRoute::rows() const { return state_->here->rows(); }
 
+const Here& TokenRoute::arriving(Communicator& communicator) const {
+  return latency_ ? latency_->here(communicator) : *state_->here;
+}
+
 const std::vector<std::int64_t>& TokenRoute::expertBegins(Communicator& communicator) const {
-  return latency_ ? latency_->here(communicator).expertBegins : state_->here->expertBegins;
+  return arriving(communicator).expertBegins;
 }
 
 std::int64_t TokenRoute::tokens() const {

@@ -23,6 +23,7 @@ class TokenRoute {
   TokenRoute(const Communicator& communicator, const RouteShape& shape, RoutePrices prices);
 
   const RouteShape& shape() const { return shape_; }
+  const RoutePrices& prices() const { return prices_; }
   int firstExpert() const;
   int localExperts() const;
 
@@ -39,6 +40,8 @@ class TokenRoute {
   // How many rows come for each of the rank's experts, from where each begins. Waits, in latency
   // mode, for what is under way.
   const std::vector<std::int64_t>& expertBegins(Communicator& communicator) const;
+  // The same rows by expert and the rank that they come from.
+  const routes::Here& arriving(Communicator& communicator) const;
   std::int64_t tokens() const;
   const routes::RouteAlgorithm& algorithm() const;
 

@@ -132,8 +132,10 @@ void Binding::fix() {
   }
   homeOf(schedule_.input) = Home::input;
   homeOf(schedule_.output) = Home::output;
+  // Routing is the layer's, and the counts of token routing are asked for.
   for (const Phase& phase : schedule_.phases)
-    if (phase.kind == Kind::gate && !phase.backward) homeOf(phase.writes[0]) = Home::nothing;
+    if ((phase.kind == Kind::gate && !phase.backward) || phase.kind == Kind::route)
+      homeOf(phase.writes[0]) = Home::nothing;
   if (forward_ != nullptr) fixBackward();
 }
 

@@ -80,8 +80,9 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
       if (forward->layouts[j] && forward->schedule().tables[j].name == schedule.tables[i].name)
         own[i] = forward->layouts[j]->isOwn();
   for (const Phase& phase : schedule.phases) {
-    const bool makesRows =
-        phase.kind == Kind::permute || (phase.kind == Kind::combine && phase.backward);
+    // Routing brings rows at once to where they are given.
+    const bool makesRows = !phase.routed && (phase.kind == Kind::permute ||
+                                             (phase.kind == Kind::combine && phase.backward));
     const bool crosses = phase.kind == Kind::exchange && phase.collective == Collective::allToAll;
     const auto read = static_cast<std::size_t>(phase.reads[0]);
     own[static_cast<std::size_t>(phase.writes[0])] = makesRows || own[read] != crosses;
@@ -202,6 +203,7 @@ void PassRun::start(Pass pass, const void* input, void* output, moecclStream_t s
   stopped_ = false;
   bound_ = false;
   lastExchange_ = "";
+  weighted_ = nullptr;
   std::ranges::fill(joined_, -1);
   std::ranges::fill(queued_, -1);
   std::ranges::fill(half_->written, 0);
@@ -264,13 +266,7 @@ void PassRun::bind(const Phase& phase) {
   if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late)) return;
   const int counts = phase.reads.back();
   if (table(counts).element == Element::count64 && table(counts).role == Role::made) {
-    // The one wait of the pass: what the gate has counted is there then, too.
-    const std::span given(hostCounts_.data(), static_cast<std::size_t>(elements(counts)));
-    mover_.toHost(hostCounts_.data(), at(counts), given.size_bytes(), stream_);
-    counts_.setGiven(given, table(counts).shape);
-    const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts_)));
-    work_.readCounts(table(ownCounts_), own);
-    counts_.setOwn(own, table(ownCounts_).shape);
+    if (at(counts) != nullptr) readCounts(counts);
     for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
       if (half != nullptr)
         for (std::optional<Layout>& layout : half->layouts)
@@ -285,6 +281,16 @@ void PassRun::bind(const Phase& phase) {
     needed = std::max(needed, elements(i) * mover_.elementBytes() * summands(i));
   }
   for (std::size_t i = 0; i < needed_.size(); ++i) reserve(i, needed_[i]);
+}
+
+// The one wait of the pass: what the gate has counted is there then, too.
+void PassRun::readCounts(int index) {
+  const std::span given(hostCounts_.data(), static_cast<std::size_t>(elements(index)));
+  mover_.toHost(hostCounts_.data(), at(index), given.size_bytes(), stream_);
+  counts_.setGiven(given, table(index).shape);
+  const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts_)));
+  work_.readCounts(table(ownCounts_), own);
+  counts_.setOwn(own, table(ownCounts_).shape);
 }
 
 // A reduce-scatter of rows gets all summands before it adds them.
@@ -314,6 +320,7 @@ void PassRun::wait(std::size_t index) {
 void PassRun::join(int stream, const std::string& phase) {
   joined_[static_cast<std::size_t>(stream)] = queued_[static_cast<std::size_t>(stream)];
   check(phase, executor_.side(stream).join(stream_));
+  if (weighted_ != nullptr && weighted_->stream == stream) takeWeightGradients();
   lap(static_cast<std::size_t>(queued_[static_cast<std::size_t>(stream)]));
 }
 
@@ -335,9 +342,12 @@ void PassRun::abandon() {
 }
 
 void PassRun::run(const Phase& phase) {
+  if (phase.routed) return moveRouted(phase);
   switch (phase.kind) {
     case Kind::exchange:
       return exchange(phase);
+    case Kind::route:
+      return route(phase);
     case Kind::split:
       return split(phase);
     case Kind::join:

@@ -19,8 +19,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "moeccl/route.h"
 #include "src/error.h"
 #include "src/schedule/binding.h"
 #include "src/schedule/mover.h"
@@ -54,6 +56,11 @@ struct ExpertsStep {
   std::span<const ExpertRun> copies;
 };
 
+struct DestroyRoute {
+  void operator()(moecclTokenRoute_t route) const { moecclTokenRouteDestroy(route); }
+};
+using TokenRoute = std::unique_ptr<std::remove_pointer_t<moecclTokenRoute_t>, DestroyRoute>;
+
 // The schedules of a layer, and what all of its passes share. All it is made from must outlive it.
 class Executor {
  public:
@@ -64,6 +71,10 @@ class Executor {
   const Sizes& sizes() const { return sizes_; }
   const Groups& groups() const { return groups_; }
   Mover& mover() const { return mover_; }
+  // Of schedules that route tokens: a route that fits, on the grid, which each pass copies. Before
+  // the first pass; it must outlive the making of passes' copies, which is in their first routing.
+  void setRoute(moecclTokenRoute_t route) { route_ = route; }
+  moecclTokenRoute_t route() const { return route_; }
   const Binding& forward() const { return forward_; }
   const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
   // Of which passes have what is not their own.
@@ -85,6 +96,7 @@ class Executor {
   std::vector<Memory> memory_;
   std::vector<std::size_t> room_;
   std::vector<std::unique_ptr<SideStream>> sides_;
+  moecclTokenRoute_t route_ = nullptr;
 };
 
 // A forward pass and what is kept of it, and its backward pass.
@@ -150,6 +162,7 @@ class PassRun {
 
   void step();
   void bind(const Phase& phase);
+  void readCounts(int table);
   void wait(std::size_t index);
   void join(int stream, const std::string& phase);
   // What has passed since the last one is the phase's.
@@ -160,6 +173,12 @@ class PassRun {
   void setExperts(const Phase& phase);
   void listCopies(int rows);
   void finish();
+
+  // routes.cc
+  void route(const Phase& phase);
+  void moveRouted(const Phase& phase);
+  moecclResult_t moveRouted(const Phase& phase, moecclStream_t stream);
+  void takeWeightGradients();
 
   // exchanges.cc
   void exchange(const Phase& phase);
@@ -209,6 +228,10 @@ class PassRun {
   bool timed_ = false;
   Clock::time_point last_;
   std::vector<std::int64_t> times_;
+  TokenRoute route_;                    // set forward, for both passes
+  std::int64_t routedTokens_ = 0;       // of that
+  std::vector<float> weightGradients_;  // as it gives them
+  const Phase* weighted_ = nullptr;     // in which it does, until they are taken
   ExpertsStep step_{};
   std::vector<std::int64_t> begins_;
   std::vector<ExpertRun> copies_;

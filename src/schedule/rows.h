@@ -20,7 +20,7 @@ class Counts {
   Counts(const Sizes& sizes, const Groups& groups);
 
   // By the shapes of the tables of counts: [ep][localExperts], of own ones or those that the own
-  // shard of an expert gets, or with [esp] in front or between.
+  // shard of an expert gets, or with [esp] in front or between; or [localExperts][ranks].
   void setOwn(std::span<const std::int64_t> counts, const Shape& shape);
   void setGiven(std::span<const std::int64_t> counts, const Shape& shape);
   std::int64_t own(int ep, int esp, std::int64_t expert) const { return own_[at(ep, esp, expert)]; }
@@ -32,6 +32,8 @@ class Counts {
   int esps() const { return esps_; }
   std::int64_t experts() const { return experts_; }
   int shard() const { return shard_; }
+  // In the order of ranks the shards of one EP rank follow each other, else the other way round.
+  bool shardsFollow() const { return shardsFollow_; }
 
  private:
   std::size_t at(int ep, int esp, std::int64_t expert) const {
@@ -41,6 +43,7 @@ class Counts {
            const Shape& shape) const;
 
   int eps_, esps_, shard_;
+  bool shardsFollow_;
   std::int64_t experts_;
   std::vector<std::int64_t> own_, given_;  // [ep][esp][localExperts]
 };

@@ -307,6 +307,13 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
     }
     checkThat(count == begin && begins.back() == count,
               std::to_string(count) + " rows come instead of " + std::to_string(begin));
+    std::vector<int64_t> ofRanks(byExpert.size() * static_cast<size_t>(c.ranks()), -1);
+    ok(moecclTokenRouteGetRankCounts(route, ofRanks.data()));
+    auto ofRank = ofRanks.begin();
+    for (const std::vector<World::Choice>& ofExpert : byExpert)
+      for (int source = 0; source < c.ranks(); ++source)
+        checkThat(*ofRank++ == std::ranges::count(ofExpert, source, &World::Choice::source),
+                  "another number of rows from a rank");
   };
   int64_t room = static_cast<int64_t>(choices.size());
   if (c.latency) {
@@ -638,6 +645,56 @@ TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
               "another number of choices");
     for (moecclStream_t stream : streams) check(moecclStreamDestroy(stream), comm);
   });
+}
+
+// Copies, of which ranks have different numbers, have routings of their own, and outlive the
+// original.
+TEST(TokenRouteCopies, HaveRoutingsOfTheirOwn) {
+  for (const bool latency : {false, true}) {
+    Case c;
+    c.nodes = {2, 2};
+    c.esp = 2;
+    c.latency = latency;
+    c.maxTokens = 6;
+    const World world(c);
+    Case fewer = c;
+    fewer.tokens = 3;
+    const World other(fewer);
+    runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      moecclTokenRoute_t copies[2] = {}, unused = nullptr;
+      {
+        const Route route(grid.it, c);
+        for (moecclTokenRoute_t& copy : copies) check(moecclTokenRouteCopy(route.it, &copy), comm);
+        if (rank % 2 == 1) check(moecclTokenRouteCopy(copies[0], &unused), comm);
+      }
+      const auto set = [&](moecclTokenRoute_t route, const World& it) {
+        const std::vector<float> ones(it.experts[rank].size(), 1);
+        check(moecclTokenRouteSet(route, it.tokens(rank), it.experts[rank].data(), ones.data()),
+              comm);
+      };
+      set(copies[0], world);
+      set(copies[1], other);
+      const int32_t none = 0;
+      const float one = 1;
+      checkError(moecclTokenRouteSet(copies[1], 7, &none, &one), moecclInvalidArgument, comm,
+                 {"tokens is 7", "0 to 6"});
+      for (const World* it : {&world, &other}) {
+        if (latency) break;  // known after a dispatch
+        int64_t rows = -1, expected = 0;
+        check(moecclTokenRouteGetCounts(copies[it == &world ? 0 : 1], &rows, nullptr), comm);
+        for (const auto& ofExpert : it->rowsOf(rank))
+          expected += static_cast<int64_t>(ofExpert.size());
+        checkThat(rows == expected, "the rows of another routing");
+      }
+      for (const World* it : {&world, &other})
+        exercise(*it, comm, copies[it == &world ? 0 : 1], rank);
+      for (const moecclTokenRoute_t copy : {copies[0], copies[1], unused})
+        check(moecclTokenRouteDestroy(copy));
+      checkError(moecclTokenRouteCopy(nullptr, copies), moecclInvalidArgument, nullptr,
+                 {"moecclTokenRouteCopy", "route is NULL"});
+    });
+  }
 }
 
 TEST(TokenRouteLatency, SaysWhatItHasNot) {

@@ -390,6 +390,7 @@ TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
     const auto full = schedules(grid, config);
     config.dropless = 1;
     config.capacityFactor = 0;
+    config.tokenRouting = -1;
     const auto choices = schedules(grid, config);
     checkThat(choices.size() == 2 && full.size() == 3, "other alternatives than baseline and S1");
     for (const Choice& choice : choices) {
@@ -405,6 +406,63 @@ TEST(Select, DroplessLayersArePricedByTheMeanAndHaveNoS2) {
               "more choices in the same time");
     check(moecclGridDestroy(grid));
   });
+}
+
+// Where tokens have several choices on several nodes, and rows are large, they cross once; else as
+// all-to-all-v's bring them.
+TEST(Select, TokenRoutingIsTakenWhereItSaves) {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  moecclMoeConfig_t layer = layerConfig();
+  layer.tokens = 512;
+  layer.embedding = 2048;
+  layer.experts = 64;
+  layer.dropless = 1;
+  layer.capacityFactor = 0;
+  layer.schedule = moecclScheduleS1;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+  const auto ask = [&](std::vector<int> nodes, std::int64_t topK, std::int64_t tokenRouting) {
+    cluster.nNodes = static_cast<int>(nodes.size());
+    cluster.ranksPerNode = nodes.data();
+    cluster.networkGbits = 1;
+    cluster.shape = {1, 8, 1, moecclOrderEspEp};
+    layer.topK = topK;
+    layer.tokenRouting = tokenRouting;
+    const auto all = schedules(query);
+    checkThat(all.size() == 1, "more than was asked for");
+    return all[0];
+  };
+  const Choice routed = ask({4, 4}, 8, 0), rows = ask({4, 4}, 8, -1);
+  EXPECT_EQ(routed.tokenRouting, 1);
+  EXPECT_EQ(rows.tokenRouting, 0);
+  // 1 row of each token instead of 4, both ways of both passes.
+  EXPECT_NEAR(routed.bytesBetween / rows.bytesBetween, 0.25, 0.01);
+  EXPECT_LT(routed.seconds, rows.seconds / 2);
+  EXPECT_EQ(routed.seconds, ask({4, 4}, 8, 1).seconds);
+  for (const char* part : {"token dispatch: node", "token combine: node"})
+    EXPECT_NE(routed.exchanges.find(part), std::string::npos) << routed.exchanges;
+  EXPECT_EQ(ask({4, 4}, 1, 0).tokenRouting, 0);
+  EXPECT_EQ(ask({8}, 8, 0).tokenRouting, 0);
+  EXPECT_EQ(ask({8}, 8, 1).tokenRouting, 1);
+
+  layer.tokenRouting = 0;
+  layer.topK = 8;
+  const int nodes[] = {4, 4};
+  cluster.nNodes = 2;
+  cluster.ranksPerNode = nodes;
+  std::size_t bytes = 0;
+  check(moecclExplainSchedule(&query, nullptr, &bytes));
+  std::string text(bytes, ' ');
+  check(moecclExplainSchedule(&query, text.data(), &bytes));
+  for (const char* part : {"rows go by token routing; by a row for each choice it would take",
+                           "\"token dispatch\"", " ms node, ", " ms flat (priced)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text.c_str();
+  // GPUs have none.
+  cluster.links = moecclLinksNvlink;
+  cluster.networkGbits = 0;
+  EXPECT_EQ(schedules(query)[0].tokenRouting, 0);
 }
 
 TEST(Select, TheResidualBranchTakesTimeUnderEverySchedule) {

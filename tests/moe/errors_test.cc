@@ -173,6 +173,16 @@ std::vector<Wrong> wrongFields() {
       {"DroplessS2",
        dropless(set(&C::schedule, moecclScheduleS2)),
        {"config.schedule is 3", "S2 splits the capacity"}},
+      {"TokenRouting", set(&C::tokenRouting, 2), {"config.tokenRouting is 2", "-1 to 1"}},
+      {"TokenRoutingWithCapacity",
+       set(&C::tokenRouting, 1),
+       {"config.tokenRouting is 1", "a layer with a capacity", "must be 0"}},
+      {"TokenRoutingOfFloat64",
+       dropless(both(set(&C::tokenRouting, 1), set(&C::datatype, moecclFloat64))),
+       {"config.tokenRouting is 1", "no float64", "0 or -1"}},
+      {"TokenRoutingOfManyExperts",
+       dropless(both(set(&C::tokenRouting, 1), set(&C::experts, 40000))),
+       {"config.tokenRouting is 1", "32768 experts", "0 or -1"}},
       {"Training", set(&C::training, 2), {"config.training is 2", "0 or 1"}},
       {"Gate", set(&C::gate, moecclNumGates), {"config.gate is 6", "moecclGateSigmoid (5)"}},
       {"NoMagic",
@@ -306,6 +316,10 @@ std::vector<Wrong> configsThatDiffer() {
       {"Dropless",
        setOn(2, &C::dropless, 1, 0),
        {"dropless is 0 on rank 0 and 1 on rank 2"},
+       kUsage},
+      {"TokenRouting",
+       setOn(2, &C::tokenRouting, 1, -1),
+       {"tokenRouting is -1 on rank 0 and 1 on rank 2"},
        kUsage},
       {"Gate",
        setOn(1, &C::gate, moecclGateSigmoid, moecclGateSoftmax),
@@ -499,6 +513,23 @@ TEST(MoeErrors, OneRankAlone) {
   });
 }
 
+TEST(MoeErrors, TokenRoutingWhereNoRowsAreBroughtToExperts) {
+  Job job;
+  job.ranks = 4;
+  runJob(job, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {4, 2, 2, moecclOrderEspEp}, &grid));
+    expectRefused(grid,
+                  [](auto& c) {
+                    c.dropless = c.tokenRouting = 1;
+                    c.capacityFactor = 0;
+                    c.schedule = moecclSchedulePpMoe;
+                  },
+                  {"config.tokenRouting is 1", "PPMoE brings no rows to experts", "0 or -1"});
+    check(moecclGridDestroy(grid));
+  });
+}
+
 TEST(MoeErrors, Environment) {
   setenv("MOECCL_SCHEDULE", "fastest", 1);
   onGrid([](moecclGrid_t grid, int) {
@@ -665,6 +696,7 @@ struct Gone {
   int chunks = 1;
   bool dropless = false;
   std::int64_t residual = 0;
+  std::int64_t tokenRouting = -1;  // of dropless layers
 };
 void PrintTo(const Gone& gone, std::ostream* out) {
   *out << gone.name << ", noticed in";
@@ -682,6 +714,9 @@ std::vector<Gone> layersThatRank1Leaves() {
           {"BaselineDropless", moecclScheduleBaseline, first, 1, true},
           {"S1DroplessWithResidual", moecclScheduleS1, first, 1, true, 3},
           {"BaselineDroplessWithResidual", moecclScheduleBaseline, first, 1, true, 3},
+          {"S1Routed", moecclScheduleS1, {"token ", "MP-"}, 1, true, 0, 1},
+          {"BaselineRouted", moecclScheduleBaseline, {"token "}, 1, true, 0, 1},
+          {"S1RoutedWithResidual", moecclScheduleS1, {"token ", "MP-"}, 1, true, 3, 1},
           {"S1WithResidual", moecclScheduleS1, {"dispatch: ", "MP-"}, 1, false, 3},
           {"S2WithResidual", moecclScheduleS2, {"dispatch: ", "MP-"}, 1, false, 3},
           {"PpMoeWithResidual", moecclSchedulePpMoe, {"AllReduce: ", "MP-"}, 1, false, 3}};
@@ -696,14 +731,14 @@ TEST_P(APeerThatLeaves, EndsForward) { expectEndWithoutRank1(false); }
 TEST_P(APeerThatLeaves, EndsBackward) { expectEndWithoutRank1(true); }
 
 void APeerThatLeaves::expectEndWithoutRank1(bool backward) {
-  const auto& [name, schedule, phases, chunks, dropless, residual] = GetParam();
+  const auto& [name, schedule, phases, chunks, dropless, residual, tokenRouting] = GetParam();
   const int nMp = schedule == moecclSchedulePpMoe ? 4 : 2;
   Job job;
   job.ranks = 4;
   job.timeoutMs = 3000;
   std::barrier allReady(job.ranks);
   runJob(job, [&, schedule = schedule, chunks = chunks, dropless = dropless, residual = residual,
-               &phases = phases](moecclComm_t comm, int rank) {
+               tokenRouting = tokenRouting, &phases = phases](moecclComm_t comm, int rank) {
     moecclGrid_t grid = nullptr;
     check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
     moecclMoeConfig_t config = rightConfig();
@@ -716,6 +751,7 @@ void APeerThatLeaves::expectEndWithoutRank1(bool backward) {
       config.dropless = 1;
       config.capacityFactor = 0;
       config.capacityGroups = 0;
+      config.tokenRouting = tokenRouting;
     }
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));

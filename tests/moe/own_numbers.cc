@@ -55,6 +55,7 @@ moecclMoeConfig_t ownConfig(const Problem& problem) {
   config.topK = kOwnChoices;
   config.capacityFactor = problem.dropless ? 0 : static_cast<double>(problem.experts);
   config.dropless = problem.dropless;
+  config.tokenRouting = problem.tokenRouting;
   config.datatype = problem.datatype;
   config.training = 1;
   return config;

@@ -104,6 +104,7 @@ Layer layerOf(const Problem& problem, Source& source) {
   layer.config.residual = problem.residual;
   layer.config.renormalize = problem.renormalize ? 1 : 0;
   layer.config.minCapacity = problem.minCapacity;
+  layer.config.tokenRouting = problem.tokenRouting;
   layer.config.chunks = problem.chunks;
   layer.config.activation = problem.activation;
   layer.config.datatype = problem.datatype;
@@ -187,8 +188,10 @@ std::string Problem::text() const {
       << tokens << ", embedding " << embedding << ", hidden " << hidden << ", experts " << experts
       << ", choices " << choices << ", capacity factor " << capacityFactor << ", groups "
       << capacityGroups << ", chunks " << chunks << ", gate " << gate
-      << (dropless ? ", dropless" : "") << (renormalize ? ", renormalized" : "") << ", residual "
-      << residual
+      << (dropless ? ", dropless" : "") << (renormalize ? ", renormalized" : "")
+      << (tokenRouting > 0 ? ", routed" : "") << ", nodes of";
+  for (const int node : nodes) out << " " << node;
+  out << ", residual " << residual
       << (data == Tokens::random     ? ", random tokens"
           : data == Tokens::repeated ? ", repeated tokens"
                                      : ", tied tokens")
@@ -244,6 +247,7 @@ Solved solve(const Problem& problem) {
 Job jobOf(const Problem& problem) {
   Job job;
   job.ranks = problem.ranks();
+  job.nodes = problem.nodes;
   return job;
 }
 
@@ -254,7 +258,8 @@ std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {
   if (!problem.dropless) schedules.push_back(moecclScheduleS2);
   if (problem.dropless || problem.capacityGroups % problem.grid.nMp == 0)
     schedules.push_back(moecclScheduleS1);
-  if (problem.grid.nMp == problem.ranks()) schedules.push_back(moecclSchedulePpMoe);
+  if (problem.grid.nMp == problem.ranks() && problem.tokenRouting <= 0)
+    schedules.push_back(moecclSchedulePpMoe);
   return schedules;
 }
 

@@ -33,6 +33,8 @@ struct Problem {
   moecclDataType_t datatype = moecclFloat32;
   bool biases = true;
   bool dropless = false;  // then capacity counts for nothing
+  std::int64_t tokenRouting = 0;
+  std::vector<int> nodes = {};  // how many ranks are on each; empty: all on one
   std::int64_t residual = 0;
   bool renormalize = false;
   std::int64_t minCapacity = 0;
@@ -82,6 +84,8 @@ std::vector<Problem> hardProblems();
 // S1 in chunks through every gate, of one capacity group and of several, some of them nothing but
 // padding; borders of chunks cut sequences. Pairwise as layers().
 std::vector<Problem> chunkedProblems();
+// Layers whose rows go by token routing, on one node and several, pairwise as layers().
+std::vector<Problem> routedProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
 

@@ -264,6 +264,53 @@ std::vector<Problem> narrowProblems() {
   return all;
 }
 
+std::vector<Problem> routedProblems() {
+  struct Cluster {
+    moecclGridShape_t grid;
+    std::vector<int> nodes;
+  };
+  const Cluster clusters[] = {{{1, 4, 1, kEsp}, {2, 2}},    {{2, 2, 2, kEsp}, {2, 2}},
+                              {{2, 2, 2, kEp}, {2, 2}},     {{2, 2, 3, kEsp}, {1, 3, 2}},
+                              {{3, 4, 3, kEp}, {5, 7}},     {{1, 5, 1, kEsp}, {5}},
+                              {{4, 1, 4, kEsp}, {1, 1, 2}}, {{1, 1, 1, kEsp}, {1}}};
+  const moecclMoeGate_t gates[] = {moecclGateSoftmax, moecclGateNoisyTopK, moecclGateGShard,
+                                   moecclGateSwitch, moecclGateSigmoid};
+  const std::int64_t tokens[] = {0, 1, 17, 31}, choices[] = {1, 2, 5}, residuals[] = {0, 5};
+  const moecclDataType_t types[] = {moecclFloat32, moecclFloat16, moecclBfloat16};
+  const auto fits = [&](std::size_t column, std::size_t value, std::size_t other,
+                        std::size_t otherValue) {
+    // Where one expert has nearly all probability, or a gradient is of one token alone, 16 bits
+    // hold too little of the gate's.
+    if (column == 5 && other == 7) return value == 0 || otherValue == 0;
+    if (column == 2 && other == 5) return tokens[value] != 1 || otherValue == 0;
+    if (column != 1 || other != 3) return true;
+    if (gates[value] == moecclGateSwitch) return choices[otherValue] == 1;
+    return gates[value] != moecclGateGShard || choices[otherValue] == 2;
+  };
+  std::vector<Problem> problems;
+  for (const Row& row :
+       pairwise({std::size(clusters), std::size(gates), std::size(tokens), std::size(choices),
+                 std::size(residuals), std::size(types), 2, std::size(kHotGates)},
+                fits)) {
+    Problem& problem = problems.emplace_back();
+    problem.name = "routed";
+    problem.grid = clusters[row[0]].grid;
+    problem.nodes = clusters[row[0]].nodes;
+    problem.gate = gates[row[1]];
+    problem.tokens = tokens[row[2]];
+    problem.choices = choices[row[3]];
+    problem.residual = residuals[row[4]];
+    problem.datatype = types[row[5]];
+    problem.training = row[6] != 0;
+    problem.hotGate = kHotGates[row[7]];
+    problem.experts = roundedUp(12, problem.grid.nEp);
+    problem.dropless = true;
+    problem.tokenRouting = 1;
+    problem.seed = static_cast<unsigned>(problems.size());
+  }
+  return problems;
+}
+
 std::vector<Problem> chunkedProblems() {
   const moecclGridShape_t grids[] = {
       {1, 1, 1, kEsp}, {1, 2, 2, kEsp}, {2, 2, 3, kEp}, {4, 2, 2, kEsp}};

@@ -60,6 +60,18 @@ TEST(Ucx, Dropless) {
   }
 }
 
+TEST(Ucx, Routed) {
+  for (int nMp : {2, 6}) {
+    Problem problem = sixOverUcx(nMp);
+    problem.dropless = true;
+    problem.tokenRouting = 1;
+    problem.nodes = {2, 4};
+    problem.choices = 3;
+    problem.residual = nMp == 2 ? 0 : 16;
+    expectOverUcx(problem);
+  }
+}
+
 // One rank, prime numbers of them, no tokens.
 TEST(Ucx, WideOtherGrids) {
   for (const auto& [grid, tokens] : {std::pair{moecclGridShape_t{1, 1, 1, moecclOrderEspEp}, 31},

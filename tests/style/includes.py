@@ -26,7 +26,7 @@ PARTS = {
     "src/verify": ["algorithms", "algorithms/schedules", "kernels", "src"],
     "src/cost": ["algorithms", "kernels", "src"],
     "src/profile": ["algorithms", "algorithms/schedules", "kernels", "src", "src/cost"],
-    "src/select": ["algorithms", "kernels", "src", "src/verify", "src/cost", "src/profile"],
+    "src/select": ["algorithms", "algorithms/routes", "kernels", "src", "src/verify", "src/cost", "src/profile"],
     "src/bootstrap": ["algorithms", "src"],
     "src/watch": ["algorithms", "src", "src/bootstrap"],
     "src/exec": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch"],
