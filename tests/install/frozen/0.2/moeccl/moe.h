@@ -420,11 +420,12 @@ MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bi
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
 
 /* What a layer learns (config.learn). It times its phases by a clock, and corrects predictions: one
- * factor for each kind of link and of local work, so that one schedule's times reprice all others.
- * The caller's experts are timed from one call of the layer to the next. A schedule that has run is
- * known by its own time. Another one is tried in 3 steps, and in at most 2 % of the time, where no
- * profile has it measured.
- * A step is a Forward or a Begin, with what follows it; a layer for training learns from steps that
+ * factor for each kind of link and of local work. So one schedule's times reprice all others. Links
+ * are corrected where the sum of what a profile predicts is wrong. The caller's experts are timed
+ * from one call of the layer to the next. A schedule that has run is known by its own time.
+ * Another one may be tried: where links are corrected, or no profile has it measured, and it should
+ * take at most 1.5 times as long. A trial is 3 steps. Trials get at most 2 % of the time.
+ * A step is a Forward or a Begin, with what follows it. A layer for training learns from steps that
  * have their Backward. Every 16 steps ranks add up what they measured, by a moecclAllReduce that
  * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the
  * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
@@ -433,20 +434,20 @@ MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeSta
  * MP group go on having the same bits. Passes around own experts forbid chunks from the first Begin
  * on. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
 
-/* For people: the schedule, the corrections, what each schedule took or should take, and the phases
- * of the one in use beside their predictions, in lines of text. `text` has room for *bytes, which
- * becomes what the whole text takes with its final zero; what does not fit is cut. Local. Errors:
- * InvalidArgument. */
+/* For people, in lines of text: the schedule, the corrections, what each schedule took or should
+ * take, and the phases of the one in use beside their predictions. `text` has room for *bytes,
+ * which becomes what the whole text takes with its final zero; what does not fit is cut. Local.
+ * Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclMoeLayerExplainChoice(moecclMoeLayer_t layer, char* text,
                                                       size_t* bytes);
-/* The schedule and all that was learned, as text to be kept with a checkpoint: that of any rank
+/* The schedule and all that was learned, as text to be kept with a checkpoint. That of any rank
  * will do. `text` and *bytes as above. A layer that does not learn gives its schedule. Local.
  * Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclMoeLayerSaveChoice(moecclMoeLayer_t layer, char* text,
                                                    size_t* bytes);
 /* Goes on with what was saved of a layer of the same config on a grid of the same shape, from the
- * next Forward or Begin on; a Backward of an earlier Forward is not possible any more, passes that
- * are open go on. With config.learn the layer goes on learning; without it it stays under the
+ * next Forward or Begin on. A Backward of an earlier Forward is not possible any more; passes that
+ * are open go on. With config.learn the layer goes on learning. Without it it stays under the
  * schedule that was saved, so that a run can be repeated. Collective over the grid. Where it fails
  * on one rank it fails on all, and nothing is changed.
  * Errors: InvalidArgument (NULL; the text was not made by SaveChoice, or of another layer; the
