@@ -37,7 +37,8 @@ std::vector<Alternative> priced(const moecclMoeConfig_t& config, const moecclGri
       grid);
   LayerModel model(Cluster{topology, grid, {}, nullptr, 4, {.links = links}});
   std::vector<Alternative> all;
-  for (auto& it : model.candidates(subject.offered, subject.passes, false)) {
+  for (auto& it :
+       model.candidates(subject.offered, subject.passes, {.chunks = false, .routing = false})) {
     it.costs.measured = measured;
     all.push_back(std::move(it.costs));
   }
