@@ -316,6 +316,7 @@ void Gate::choose(const Parameters<void>& parameters, const Part<void>& part,
                  {kThreads, blocks.sharedBytes()}, stream, pass, blocks, decisions.chosen,
                  decisions.weights, all.rowSums);
   });
+  if (sums == nullptr) return;
   const std::int64_t items = rowSumItems(pass.rows, config_.experts);
   launchKernel("adding up choices", addRowsKernel, warpGrid(items), kThreads, stream, pass.rows,
                config_.experts, items, all.rowSums, sums);
@@ -341,6 +342,7 @@ void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
   if (renormalizedSum(config_) > 0 && tokens > 0)
     launchKernel("renormalizing weights", renormalizeKernel, threadGrid(tokens), kThreads, stream,
                  renormalizedSum(config_), tokens, width(config_), slots, weights, factors);
+  if (sums == nullptr) return;
   launchKernel("adding up places", addUsedKernel, threadGrid(config_.experts), kThreads, stream,
                used, groups, config_.experts, expertsChoose, sums);
 }

@@ -25,7 +25,7 @@ class Gate {
   // Bytes of memory that begin at a multiple of 256.
   std::size_t workspaceBytes() const { return workspaceBytes_; }
 
-  // forward is the first two, one after the other.
+  // forward is the first two, one after the other. sums may be null: not wanted.
   void computeLogits(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
                      double* logits, void* stream) const;
   void choose(const gates::Parameters<void>& parameters, const gates::Part<void>& part,

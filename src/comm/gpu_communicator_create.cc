@@ -80,7 +80,8 @@ std::unique_ptr<Communicator> GpuCommunicator::create(Oob& oob, const Settings& 
   std::shared_ptr<Gpu> gpu;
   agreeAfter(oob, [&] { gpu = openGpu(); });
   return make(oob, settings, *gpu, [&](const Patience& patience) {
-    return std::make_unique<NcclLanes>(gpu, joinAll(oob, *gpu, patience), patience);
+    return std::make_unique<NcclLanes>(gpu, joinAll(oob, *gpu, patience), patience,
+                                       settings.registers);
   });
 }
 
@@ -91,7 +92,7 @@ std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Set
   const OnDevice here(*gpu, device);
   auto lanes = std::make_unique<NcclLanes>(
       gpu, gpu->split(theirs, 0, gpu->rank(theirs), Gpu::Purpose::parts, settings.timeoutMs),
-      settings.timeoutMs);
+      settings.timeoutMs, settings.registers);
   GpuOob oob(*lanes);
   // The others have come to the split, so this is told only now.
   agreeAfter(oob, [&] {
@@ -123,7 +124,8 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
   }
   if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
   if (!take) return nullptr;
-  auto lanes = std::make_unique<NcclLanes>(gpu_, comm, patienceOf(place, settings.timeoutMs));
+  auto lanes = std::make_unique<NcclLanes>(gpu_, comm, patienceOf(place, settings.timeoutMs),
+                                           settings.registers);
   return std::unique_ptr<Communicator>(new GpuCommunicator(
       std::move(lanes), group.rank, Topology(group.nodes), settings, std::move(place)));
 }

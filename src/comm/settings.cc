@@ -149,6 +149,7 @@ Settings readSettings(const moecclConfig_t* config, const Environment& environme
     settings.transport = transportNamed(value);
   settings.socketsPerPeer =
       static_cast<int>(numberIn(environment, "MOECCL_SOCKETS_PER_PEER", 1, kMostTcpConnections, 1));
+  settings.registers = numberIn(environment, "MOECCL_REGISTER", 0, 1, 1) == 1;
   settings.unexpectedBytes = static_cast<std::size_t>(numberIn(
       environment, "MOECCL_UNEXPECTED_BYTES", 0, std::int64_t{1} << 40, std::int64_t{kTcpMemory}));
   return settings;

@@ -9,6 +9,7 @@
 //   MOECCL_SOCKET_IFNAME     interfaces that TCP may use, in NCCL's syntax
 //   MOECCL_SOCKETS_PER_PEER  TCP connections of each pair of ranks
 //   MOECCL_UNEXPECTED_BYTES  memory for messages over TCP that nobody has asked for yet
+//   MOECCL_REGISTER   0: NCCL copies what it sends and receives of the library's memory
 //   MOECCL_TRACE      begin of the names of the files that traces are written to
 //   MOECCL_PROFILE    path of the cluster's profile
 //   MOECCL_PROBE      0: where there is no profile links are not measured
@@ -46,6 +47,7 @@ struct Settings {
   int socketsPerPeer = 1;
   std::size_t unexpectedBytes = kTcpMemory;
   moecclMemory_t memory = moecclMemoryHost;
+  bool registers = true;  // memory for messages with NCCL
   std::string trace;    // empty: none
   std::string profile;  // empty: none
   bool probe = false;   // links, where there is no profile

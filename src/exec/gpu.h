@@ -64,6 +64,15 @@ class Gpu {
   virtual std::byte* allocatePinned(std::size_t bytes) = 0;
   virtual void freePinned(std::byte* memory) noexcept = 0;
 
+  // Memory of which NCCL can send, and into which it can receive, without copies of its own once it
+  // is registered; as allocate() gives it where this NCCL registers none.
+  virtual std::byte* allocateForMessages(std::size_t bytes) = 0;
+  virtual void freeForMessages(std::byte* memory) noexcept = 0;
+  // Registers such memory with `comm`; nullptr: NCCL does not take it, and copies. What is
+  // registered is deregistered before memory or communicator are freed, but for an abort.
+  virtual void* registerWith(Comm comm, std::byte* memory, std::size_t bytes) noexcept = 0;
+  virtual void deregister(Comm comm, void* registration) noexcept = 0;
+
   // A stream that does not wait for the legacy default stream; `urgent`: of the highest priority.
   virtual Stream newStream(bool urgent) = 0;
   virtual void deleteStream(Stream stream) noexcept = 0;

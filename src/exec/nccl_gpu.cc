@@ -69,6 +69,34 @@ class NcclGpu final : public Gpu {
   std::byte* allocatePinned(std::size_t bytes) override { return cuda::allocatePinned(bytes); }
   void freePinned(std::byte* memory) noexcept override { cuda::freePinned(memory); }
 
+  std::byte* allocateForMessages(std::size_t bytes) override {
+    if (!nccl_.registers()) return cuda::allocate(bytes);
+    // Whatever streams are being captured.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    void* memory = nullptr;
+    const ncclResult_t result = nccl_.ncclMemAlloc(&memory, std::max<std::size_t>(bytes, 1));
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    check(result, "ncclMemAlloc", nullptr);
+    return static_cast<std::byte*>(memory);
+  }
+  void freeForMessages(std::byte* memory) noexcept override {
+    if (!nccl_.registers())
+      cuda::free(memory);
+    else if (memory != nullptr)
+      nccl_.ncclMemFree(memory);
+  }
+  void* registerWith(Comm comm, std::byte* memory, std::size_t bytes) noexcept override {
+    void* registration = nullptr;
+    if (nccl_.registers() &&
+        nccl_.ncclCommRegister(commOf(comm), memory, bytes, &registration) != ncclSuccess)
+      return nullptr;
+    return registration;
+  }
+  void deregister(Comm comm, void* registration) noexcept override {
+    nccl_.ncclCommDeregister(commOf(comm), registration);
+  }
+
   Stream newStream(bool urgent) override { return cuda::newStream(urgent); }
   void deleteStream(Stream stream) noexcept override { cuda::deleteStream(stream); }
   Event newEvent() override { return cuda::newEvent(); }

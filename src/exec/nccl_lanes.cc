@@ -14,8 +14,8 @@
 
 namespace moeccl {
 
-NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience)
-    : gpu_(std::move(gpu)), root_(root), patience_(std::move(patience)) {
+NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience, bool registers)
+    : gpu_(std::move(gpu)), root_(root), patience_(std::move(patience)), registers_(registers) {
   try {
     device_ = gpu_->device(root);
     const OnDevice here(*gpu_, device_);
@@ -38,8 +38,8 @@ NcclLanes::~NcclLanes() {
     for (const LaneStreams& lane : streams_)
       for (Gpu::Stream stream : {lane.usual, lane.urgent})
         if (stream != nullptr) gpu_->deleteStream(stream);
-    gpu_->free(arena_);
-    for (std::byte* memory : outgrown_) gpu_->free(memory);
+    if (arena_ != nullptr) outgrown_.push_back(arena_);
+    for (std::byte* arena : outgrown_) freeArena(arena);
     for (std::byte* memory : host_) gpu_->freePinned(memory);
   } catch (...) {  // CUDA has gone before us, and all of this with it
   }
@@ -106,8 +106,38 @@ void NcclLanes::addLane() {
   const Gpu::Comm comm =
       gpu_->split(root_, 0, gpu_->rank(root_), Gpu::Purpose::messages, patience_);
   connected_.emplace_back(2 * static_cast<std::size_t>(gpu_->ranks(root_)));
-  const std::lock_guard lock(commsMutex_);
-  comms_.push_back(comm);
+  {
+    const std::lock_guard lock(commsMutex_);
+    comms_.push_back(comm);
+  }
+  registerWith(comm);
+}
+
+std::byte* NcclLanes::allocateArena(std::size_t bytes) {
+  return registers_ ? gpu_->allocateForMessages(bytes) : gpu_->allocate(bytes);
+}
+
+void NcclLanes::freeArena(std::byte* arena) noexcept {
+  deregister(arena);
+  if (registers_)
+    gpu_->freeForMessages(arena);
+  else
+    gpu_->free(arena);
+}
+
+void NcclLanes::registerWith(Gpu::Comm comm) {
+  if (!registers_ || arena_ == nullptr) return;
+  registrations_.reserve(registrations_.size() + 1);
+  if (void* const handle = gpu_->registerWith(comm, arena_, arenaBytes_); handle != nullptr)
+    registrations_.push_back({comm, arena_, handle});
+}
+
+void NcclLanes::deregister(const std::byte* arena) noexcept {
+  std::erase_if(registrations_, [&](const Registration& it) {
+    if (arena != nullptr && it.arena != arena) return false;
+    gpu_->deregister(it.comm, it.handle);
+    return true;
+  });
 }
 
 bool NcclLanes::isFirst(int lane, int peer, bool isSend) {
@@ -222,19 +252,20 @@ void NcclLanes::growArena(std::size_t bytes) {
   const std::size_t ample = std::max(bytes, arenaBytes_ + arenaBytes_ / 4);
   std::byte* memory = nullptr;
   try {
-    memory = gpu_->allocate(ample);
+    memory = allocateArena(ample);
     bytes = ample;
   } catch (const Error&) {
     if (ample == bytes) throw;
-    memory = gpu_->allocate(bytes);
+    memory = allocateArena(bytes);
   }
   if (inGraphs_)
     outgrown_.push_back(arena_);
-  else
-    gpu_->free(arena_);
+  else if (arena_ != nullptr)
+    freeArena(arena_);
   inGraphs_ = false;
   arena_ = memory;
   arenaBytes_ = bytes;
+  for (int lane = 0; lane < lanes(); ++lane) registerWith(comm(lane));
 }
 
 Gpu::Stream NcclLanes::stream(int lane, bool urgent) {
@@ -274,6 +305,7 @@ moecclResult_t NcclLanes::asyncError(std::string* text) {
 }
 
 void NcclLanes::destroy() noexcept {
+  deregister(nullptr);
   while (!comms_.empty()) {
     gpu_->destroy(comms_.back());
     comms_.pop_back();
@@ -284,6 +316,7 @@ void NcclLanes::destroy() noexcept {
 void NcclLanes::abortAll() noexcept {
   if (!interrupted_) gpu_->abort(comms_);
   comms_.clear();
+  registrations_.clear();
   // Not in their group, as they block; and none of them waits for it, as it has no work.
   if (const Gpu::Comm root = std::exchange(root_, nullptr); root != nullptr)
     gpu_->abort({&root, 1});

@@ -32,8 +32,9 @@ class NcclLanes {
     std::size_t hostBytes = 0;  // not in graphs
   };
 
-  // Collective. Takes over `root`, which is made for parts, also where it throws Error.
-  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience);
+  // Collective. Takes over `root`, which is made for parts, also where it throws Error. registers:
+  // NCCL may send from its memory and receive into it without copies, where it can.
+  NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience, bool registers);
   // Aborts what neither destroy() nor abort() has ended.
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
@@ -99,6 +100,12 @@ class NcclLanes {
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
+  std::byte* allocateArena(std::size_t bytes);
+  void freeArena(std::byte* arena) noexcept;
+  // The arena in use.
+  void registerWith(Gpu::Comm comm);
+  // nullptr: of all arenas.
+  void deregister(const std::byte* arena) noexcept;
   void abortAll() noexcept;
   void addLane();
 
@@ -110,6 +117,7 @@ class NcclLanes {
   std::array<std::uint64_t, 4> sizesRun_{};   // by Gpu::Native: bits of counts
   bool interrupted_ = false;
   Patience patience_;
+  const bool registers_;
   int device_ = 0;
   struct LaneStreams {
     Gpu::Stream usual = nullptr, urgent = nullptr;
@@ -118,6 +126,12 @@ class NcclLanes {
   std::vector<Gpu::Event> events_;
   std::byte* arena_ = nullptr;
   std::size_t arenaBytes_ = 0;
+  struct Registration {
+    Gpu::Comm comm;
+    const std::byte* arena;
+    void* handle;
+  };
+  std::vector<Registration> registrations_;
   bool inGraphs_ = false;             // a graph uses arena_
   std::vector<std::byte*> outgrown_;  // arenas that graphs use
   // The last is in use; a call that was given up may still use others.

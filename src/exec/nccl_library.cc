@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <type_traits>
+
 #include "src/error.h"
 #include "src/text.h"
 
@@ -37,7 +39,14 @@ NcclLibrary openNccl() {
   nccl.function = reinterpret_cast<decltype(nccl.function)>(find(#function));
   MOECCL_NCCL_FUNCTIONS(MOECCL_NCCL_FIND)
 #undef MOECCL_NCCL_FIND
-  nccl.ncclAlltoAll = reinterpret_cast<decltype(nccl.ncclAlltoAll)>(dlsym(library, "ncclAlltoAll"));
+  const auto findNewer = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+  };
+  findNewer(nccl.ncclAlltoAll, "ncclAlltoAll");
+  findNewer(nccl.ncclMemAlloc, "ncclMemAlloc");
+  findNewer(nccl.ncclMemFree, "ncclMemFree");
+  findNewer(nccl.ncclCommRegister, "ncclCommRegister");
+  findNewer(nccl.ncclCommDeregister, "ncclCommDeregister");
   if (nccl.ncclGetVersion != nullptr) nccl.ncclGetVersion(&nccl.version);
   if (nccl.version < kOldestNccl || missing != nullptr)
     throw Error(moecclSystemError,

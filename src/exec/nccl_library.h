@@ -37,7 +37,17 @@ struct NcclLibrary {
   // From 2.28 on, else null; whichever header this is compiled with.
   ncclResult_t (*ncclAlltoAll)(const void*, void*, size_t, ncclDataType_t, ncclComm_t,
                                cudaStream_t) = nullptr;
+  // From 2.19 on, else all null.
+  ncclResult_t (*ncclMemAlloc)(void**, size_t) = nullptr;
+  ncclResult_t (*ncclMemFree)(void*) = nullptr;
+  ncclResult_t (*ncclCommRegister)(ncclComm_t, void*, size_t, void**) = nullptr;
+  ncclResult_t (*ncclCommDeregister)(ncclComm_t, void*) = nullptr;
   int version = 0;  // as NCCL_VERSION_CODE
+
+  bool registers() const {
+    return ncclMemAlloc != nullptr && ncclMemFree != nullptr && ncclCommRegister != nullptr &&
+           ncclCommDeregister != nullptr;
+  }
 };
 
 // Throws Error with moecclSystemError: there is none, or it is too old.

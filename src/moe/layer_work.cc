@@ -22,7 +22,6 @@ LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Sc
       groups_(groups),
       ofBatches_(false),
       sums_(compute),
-      otherSums_(compute),
       keptBegins_(static_cast<std::size_t>(shape_.localExperts) + 1) {
   for (const schedules::Phase& phase : forward.phases) {
     if (phase.kind != schedules::Kind::gate) continue;
@@ -68,10 +67,10 @@ void LayerWork::route(const Step& step) {
                                                       : shard * grid.nEp + position;
       routers_[static_cast<std::size_t>(shard)]->routeBatch(
           weights_.gate, drawOf(rank), compute_.at(input, shard * batch),
-          shard == groups_.esp.rank ? sums_ : otherSums_, step.stream);
+          shard == groups_.esp.rank ? &sums_ : nullptr, step.stream);
     }
   } else if (tokens.shape.front() == Dim::tokens) {
-    routers_[0]->routeBatch(weights_.gate, drawOf(groups_.world.rank), input, sums_, step.stream);
+    routers_[0]->routeBatch(weights_.gate, drawOf(groups_.world.rank), input, &sums_, step.stream);
   } else {
     routerOf(step.written(0))
         .routeChunk(weights_.gate, drawOf(groups_.world.rank), input, groups_.mp.rank,

@@ -83,7 +83,7 @@ class LayerWork : public schedules::Work {
   bool ofBatches_;                                // by ESP rank
   std::vector<const std::int64_t*> begins_;       // by router, as its list says
   std::vector<Gathering> gatherings_;             // at hand
-  BatchSums sums_, otherSums_;                    // the others are not looked at
+  BatchSums sums_;                                // of the own batch
   std::vector<std::int64_t> keptBegins_;
   LayerWeights weights_;
   LayerGradients gradients_;

@@ -6,12 +6,12 @@
 #include "src/moe/schedule_list.h"
 
 namespace moeccl {
-namespace {
-
 schedules::Schedule atOnce(schedules::Schedule schedule) {
   for (schedules::Phase& phase : schedule.phases) phase.oneByOne = false;
   return schedule;
 }
+
+namespace {
 
 // Nobody adds up gradients of a gate.
 schedules::Sizes withoutGate(schedules::Sizes sizes) {

@@ -21,6 +21,9 @@ const char* whyNoOwnPasses(const LayerShape& shape);
 // Throws Error (InvalidArgument) unless all experts exist; for routing in the host's memory.
 void requireExperts(const LayerShape& shape, const OwnRouting& routing);
 
+// Phases of all experts together where they go one by one.
+schedules::Schedule atOnce(schedules::Schedule schedule);
+
 // A layer's schedules, with all experts at once. What it is made with must outlive it.
 struct OwnSchedules {
   OwnSchedules(const schedules::Schedule& layerForward, const schedules::Schedule* layerBackward,

@@ -18,10 +18,10 @@ class Router {
  public:
   virtual ~Router() = default;
 
-  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`. draw:
-  // the batch's; without, nothing is random.
+  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`; null:
+  // nobody looks at them. draw: the batch's; without, nothing is random.
   virtual void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                          const void* input, BatchSums& sums, moecclStream_t stream) = 0;
+                          const void* input, BatchSums* sums, moecclStream_t stream) = 0;
   // Routes a chunk of a part; `input` begins with its first token. The first chunk sets the row of
   // the part in `sums`, later ones add to it.
   virtual void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,

@@ -55,15 +55,17 @@ CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool ke
 
 template <typename Real>
 void CpuRouter<Real>::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                                 const void* input, BatchSums& sums, moecclStream_t) {
+                                 const void* input, BatchSums* sums, moecclStream_t) {
   begin(0, draw);
+  if (sums == nullptr) unseen_.assign(sized({gates::sumsSize(shape_.gate)}), 0.0);
   for (int part = 0; part < shape_.grid.nMp; ++part) {
-    std::fill_n(sums.row(part), sums.rowSize(), 0.0);
+    if (sums != nullptr) std::fill_n(sums->row(part), sums->rowSize(), 0.0);
     gateMore(gate, read<Real>(input) + tokens_ * shape_.embedding,
-             std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part));
+             std::min(shape_.tokens - tokens_, shape_.partTokens),
+             sums == nullptr ? unseen_.data() : sums->row(part));
   }
   // Which part a kept choice is counted in does not matter: the counts are exact.
-  place(shape_.groups, sums.row(0));
+  place(shape_.groups, sums == nullptr ? unseen_.data() : sums->row(0));
 }
 
 template <typename Real>

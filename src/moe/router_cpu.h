@@ -18,7 +18,7 @@ class CpuRouter final : public Router {
   CpuRouter(const LayerShape& shape, std::int64_t tokens, bool keeps);
 
   void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, BatchSums& sums, moecclStream_t stream) override;
+                  const void* input, BatchSums* sums, moecclStream_t stream) override;
   void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                   const void* input, int part, std::int64_t chunk, BatchSums& sums,
                   moecclStream_t stream) override;
@@ -88,6 +88,7 @@ class CpuRouter final : public Router {
   std::vector<Wide<Real>> wideGate_, wideNoise_, gateSums_, noiseSums_;
   std::vector<Wide<Real>> block_, gradientBlock_, weightGradients_;
   std::vector<std::int64_t> positions_;
+  std::vector<double> unseen_;  // sums that nobody looks at
 };
 
 }  // namespace moeccl

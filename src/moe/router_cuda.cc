@@ -31,8 +31,7 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
       keeps_(keeps),
       gate_(shape_.gate, shape_.datatype, tokens, shape_.groups) {
   memory.reserve(gate_.workspaceBytes());
-  logits_ = room<double>(compute, {keeps ? tokens : std::min(tokens, shape_.partTokens),
-                                   gates::logitsPerToken(shape_.gate)});
+  logits_ = room<double>(compute, {tokens, gates::logitsPerToken(shape_.gate)});
   chosen_ = room<std::int32_t>(compute, {tokens, shape_.choices});
   weights_ = room<float>(compute, {tokens, shape_.choices});
   if (!shape_.dropless) {
@@ -53,14 +52,19 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens
 }
 
 void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                            const void* input, BatchSums& sums, moecclStream_t stream) {
+                            const void* input, BatchSums* sums, moecclStream_t stream) {
   begin(0, draw);
-  clearSums(sums.rows(), sums.rowCount(), sums, stream);
+  computeLogits(gate, input, shape_.tokens, stream);
+  if (sums == nullptr) {
+    choose(gate, input, shape_.tokens, nullptr, stream);
+    return place(shape_.groups, nullptr, stream);
+  }
+  clearSums(sums->rows(), sums->rowCount(), *sums, stream);
   for (int part = 0; part < shape_.grid.nMp; ++part)
-    gateMore(gate, compute_.at(input, tokens_ * shape_.embedding),
-             std::min(shape_.tokens - tokens_, shape_.partTokens), sums.row(part), stream);
+    choose(gate, compute_.at(input, tokens_ * shape_.embedding),
+           std::min(shape_.tokens - tokens_, shape_.partTokens), sums->row(part), stream);
   // Which part a kept choice is counted in does not matter: the counts are exact.
-  place(shape_.groups, sums.row(0), stream);
+  place(shape_.groups, sums->row(0), stream);
 }
 
 void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
@@ -68,8 +72,9 @@ void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::
                             moecclStream_t stream) {
   if (chunk == 0) clearSums(sums.row(part), 1, sums, stream);
   begin(shape_.firstToken(part, chunk), draw);
-  gateMore(gate, input, std::min(shape_.tokens - firstToken_, shape_.chunkTokens()), sums.row(part),
-           stream);
+  const std::int64_t count = std::min(shape_.tokens - firstToken_, shape_.chunkTokens());
+  computeLogits(gate, input, count, stream);
+  choose(gate, input, count, sums.row(part), stream);
   place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part), stream);
 }
 
@@ -96,24 +101,27 @@ void CudaRouter::begin(std::int64_t firstToken, const std::optional<gates::Draw>
   draw_ = draw;
 }
 
-void CudaRouter::gateMore(const GateWeights& gate, const void* input, std::int64_t count,
-                          double* sums, moecclStream_t stream) {
-  const std::int64_t perToken = gates::logitsPerToken(shape_.gate);
-  gate_.forward(parametersOf(gate), {input, count, firstToken_ + tokens_, draw_},
-                {in<double>(logits_) + (keeps_ ? tokens_ * perToken : 0),
-                 in<std::int32_t>(chosen_) + tokens_ * shape_.choices,
-                 in<float>(weights_) + tokens_ * shape_.choices},
-                sums, memory_.workspace(), stream);
-  if (keeps_ && count > 0)
-    compute_.copy(compute_.at(input_.get(), tokens_ * shape_.embedding), input,
-                  count * shape_.embedding, stream);
+void CudaRouter::computeLogits(const GateWeights& gate, const void* input, std::int64_t count,
+                               moecclStream_t stream) {
+  gate_.computeLogits(parametersOf(gate), {input, count, firstToken_, draw_}, in<double>(logits_),
+                      stream);
+  if (keeps_ && count > 0) compute_.copy(input_.get(), input, count * shape_.embedding, stream);
+}
+
+void CudaRouter::choose(const GateWeights& gate, const void* input, std::int64_t count,
+                        double* sums, moecclStream_t stream) {
+  gate_.choose(parametersOf(gate), {input, count, firstToken_ + tokens_, draw_},
+               {in<double>(logits_) + tokens_ * gates::logitsPerToken(shape_.gate),
+                in<std::int32_t>(chosen_) + tokens_ * shape_.choices,
+                in<float>(weights_) + tokens_ * shape_.choices},
+               sums, memory_.workspace(), stream);
   tokens_ += count;
 }
 
 void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream) {
   groups_ = groups;
   if (shape_.dropless) {
-    kept_ = sums + shape_.experts;
+    kept_ = sums == nullptr ? nullptr : sums + shape_.experts;
     return;
   }
   gate_.place(tokens_, groups_, in<std::int32_t>(chosen_), in<float>(weights_),

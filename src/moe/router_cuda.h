@@ -35,7 +35,7 @@ class CudaRouter final : public Router {
   CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps);
 
   void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, BatchSums& sums, moecclStream_t stream) override;
+                  const void* input, BatchSums* sums, moecclStream_t stream) override;
   void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                   const void* input, int part, std::int64_t chunk, BatchSums& sums,
                   moecclStream_t stream) override;
@@ -67,9 +67,12 @@ class CudaRouter final : public Router {
  private:
   // Before the tokens from firstToken on are gated.
   void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
-  // Gates `count` tokens more.
-  void gateMore(const GateWeights& gate, const void* input, std::int64_t count, double* sums,
-                moecclStream_t stream);
+  // Of all the tokens.
+  void computeLogits(const GateWeights& gate, const void* input, std::int64_t count,
+                     moecclStream_t stream);
+  // Chooses for `count` tokens more. sums may be null.
+  void choose(const GateWeights& gate, const void* input, std::int64_t count, double* sums,
+              moecclStream_t stream);
   // Gives places in `groups` capacity groups to what has been gated, and adds those given to
   // `sums`. Dropless, choices have no places: list() counts them.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
@@ -102,7 +105,7 @@ class CudaRouter final : public Router {
   std::optional<gates::Draw> draw_;
   double* kept_ = nullptr;  // where list() adds what it counts
   // On the GPU:
-  Memory logits_;                       // [tokens][logitsPerToken], or of one part if not kept
+  Memory logits_;                       // [tokens][logitsPerToken]
   Memory chosen_, weights_, slots_;     // [tokens][choices]
   Memory factors_;                      // [tokens], of a gate that renormalizes
   Memory used_;                         // [groups][experts]

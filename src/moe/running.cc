@@ -16,10 +16,16 @@ std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Si
     const schedules::Shape& shape = schedule.tables[static_cast<std::size_t>(phase.reads[0])].shape;
     if (std::ranges::any_of(shape, schedules::boundLate)) continue;
     rows = std::max(rows, std::ranges::count(shape, schedules::Dim::keptRows) > 0
-                              ? sizes.at(schedules::Dim::tokens)
+                              ? phase.oneByOne ? sizes.at(schedules::Dim::tokens)
+                                               : sizes.at(schedules::Dim::keptRows)
                               : sizes.elements(std::span(shape).first(shape.size() - 1)));
   }
   return rows;
+}
+
+schedules::Schedule scheduleOf(const LayerShape& shape, Pass pass, const Compute& compute) {
+  const schedules::Schedule& known = valueOf(shape, pass);
+  return compute.onStreams() ? atOnce(known) : known;
 }
 
 }  // namespace
@@ -29,10 +35,11 @@ Running::Running(const Groups& groups, const LayerShape& layerShape,
     : shape(layerShape),
       compute_(std::move(compute)),
       groups_(groups),
-      forward_(valueOf(shape, Pass::forward)),
-      backward_(shape.training ? &valueOf(shape, Pass::backward) : nullptr),
+      forward_(scheduleOf(shape, Pass::forward, *compute_)),
+      backward_(shape.training ? std::optional(scheduleOf(shape, Pass::backward, *compute_))
+                               : std::nullopt),
       sizes_(sizesOf(shape, forward_)),
-      executor_(forward_, backward_, sizes_, groups, *compute_),
+      executor_(forward_, backward(), sizes_, groups, *compute_),
       timed_(timed),
       work(groups, *compute_, forward_, shape.training),
       pass(executor_, work) {
@@ -43,7 +50,7 @@ Running::Running(const Groups& groups, const LayerShape& layerShape,
 
 OwnPass& Running::freePass() {
   if (!own_) {
-    own_.emplace(forward_, backward_, sizes_, groups_, *compute_);
+    own_.emplace(forward_, backward(), sizes_, groups_, *compute_);
     own_->executor.setRoute(executor_.route());
   }
   const auto free = std::ranges::find(passes_, OwnPass::Stage::free, &OwnPass::stageOf);

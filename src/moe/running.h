@@ -31,10 +31,13 @@ class Running {
   const LayerShape shape;
 
  private:
+  const schedules::Schedule* backward() const { return backward_ ? &*backward_ : nullptr; }
+
   const std::shared_ptr<Compute> compute_;
   const Groups& groups_;
-  const schedules::Schedule& forward_;
-  const schedules::Schedule* const backward_;  // of a layer for training
+  // GPUs are given all experts at once.
+  const schedules::Schedule forward_;
+  const std::optional<schedules::Schedule> backward_;  // of a layer for training
   const schedules::Sizes sizes_;
   schedules::Executor executor_;
   std::optional<OwnSchedules> own_;  // once a pass needs them

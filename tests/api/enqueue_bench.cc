@@ -36,6 +36,10 @@ class SilentGpu final : public Gpu {
   void free(std::byte* memory) noexcept override { delete[] memory; }
   std::byte* allocatePinned(std::size_t bytes) override { return new std::byte[bytes]; }
   void freePinned(std::byte* memory) noexcept override { delete[] memory; }
+  std::byte* allocateForMessages(std::size_t bytes) override { return allocate(bytes); }
+  void freeForMessages(std::byte* memory) noexcept override { free(memory); }
+  void* registerWith(Comm, std::byte*, std::size_t) noexcept override { return nullptr; }
+  void deregister(Comm, void*) noexcept override {}
   Stream newStream(bool) override { return handle(); }
   void deleteStream(Stream) noexcept override {}
   Event newEvent() override { return handle(); }

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -117,6 +118,34 @@ using Nodes = std::vector<int>;
 INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::Values(Nodes{1}, Nodes{2, 1}), nodesOf);
 INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus,
                          ::testing::Values(Nodes{2, 2}, Nodes{1, 1, 3}, Nodes{4, 4}), nodesOf);
+
+// Memory that messages lie in, of every lane, unless a setting says otherwise.
+TEST_F(Gpus, RegisterTheirMemory) {
+  const auto registrations = [&] {
+    const std::vector<std::string> calls = world_.calls();
+    return std::ranges::count_if(
+        calls, [](const std::string& call) { return call.find(": registers ") != call.npos; });
+  };
+  const auto exchange = [&] {
+    run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
+        [](moecclComm_t comm, int) {
+          const Gpu::Stream stream = myGpu().newStream(false);
+          for (const std::size_t count : {std::size_t{3}, std::size_t{700}}) {
+            std::vector<int> in(4 * count, 1), out(4 * count);
+            check(moecclAllToAll(in.data(), out.data(), count, moecclInt32, comm, stream), comm);
+            synchronize(stream);
+            checkThat(out == in, "wrong data");
+          }
+        });
+  };
+  exchange();
+  const auto all = registrations();
+  EXPECT_GE(all, 4 * 2);
+  setenv("MOECCL_REGISTER", "0", 1);
+  exchange();
+  unsetenv("MOECCL_REGISTER");
+  EXPECT_EQ(registrations(), all);
+}
 
 // A profile of GPUs is for their model. Without one, what is typical of it is what counts.
 TEST_F(Gpus, AreKnownByTheirModel) {

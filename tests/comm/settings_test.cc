@@ -146,6 +146,8 @@ TEST(Settings, WrongVariablesAreNamed) {
     expectFailure(read("MOECCL_SOCKETS_PER_PEER", wrong), moecclInvalidArgument,
                   "MOECCL_SOCKETS_PER_PEER is \"" + std::string(wrong) +
                       "\"; it must be a whole number from 1 to 16");
+  expectFailure(read("MOECCL_REGISTER", "2"), moecclInvalidArgument,
+                "MOECCL_REGISTER is \"2\"; it must be a whole number from 0 to 1");
   expectFailure(read("MOECCL_UNEXPECTED_BYTES", "64M"), moecclInvalidArgument,
                 "MOECCL_UNEXPECTED_BYTES is \"64M\"; it must be a whole number from 0 to");
   expectFailure(read("MOECCL_ALGO", "alltoall"), moecclInvalidArgument,

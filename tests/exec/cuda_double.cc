@@ -572,31 +572,80 @@ Gate::Gate(const gates::Config& config, moecclDataType_t datatype, std::int64_t 
       tokens_(tokens),
       workspaceBytes_(static_cast<std::size_t>(64 + tokens + groups * config.experts) * 8) {}
 
-void Gate::forward(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
-                   const gates::Decisions<float>& decisions, double* sums,
-                   std::span<std::byte> workspace, void* stream) const {
+namespace {
+
+template <typename Real>
+Ranges readsOf(const gates::Config& config, const gates::Parameters<void>& parameters,
+               const gates::Part<void>& part) {
+  const std::int64_t matrix = config.embedding * config.experts;
+  return {reads(as<Real>(parameters.gate), matrix), reads(as<Real>(parameters.noise), matrix),
+          reads(parameters.bias, config.experts),
+          reads(as<Real>(part.input), part.tokens * config.embedding)};
+}
+
+// What the CPU's gate decides.
+struct Decided {
+  Decided(const gates::Config& config, const gates::Parameters<float>& parameters,
+          const gates::Part<float>& part)
+      : logits(static_cast<std::size_t>(part.tokens * gates::logitsPerToken(config))),
+        sums(static_cast<std::size_t>(gates::sumsSize(config))),
+        chosen(static_cast<std::size_t>(part.tokens * gates::width(config))),
+        weights(chosen.size()) {
+    gates::Gate<float>(config).forward(parameters, part,
+                                       {logits.data(), chosen.data(), weights.data()}, sums.data());
+  }
+
+  std::vector<double> logits, sums;
+  std::vector<std::int32_t> chosen;
+  std::vector<float> weights;
+};
+
+}  // namespace
+
+void Gate::computeLogits(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
+                         double* logits, void* stream) const {
+  if (part.tokens == 0) return;
+  const std::int64_t count = part.tokens * gates::logitsPerToken(config_);
+  withReal(datatype_, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "computing logits",
+        [=, config = config_] {
+          return readsOf<Real>(config, parameters, part) + Ranges{writes(logits, count)};
+        },
+        [=, config = config_] {
+          const WideGate<Real> all(config, parameters, part);
+          std::ranges::copy(Decided(config, all.parameters, all.part).logits, logits);
+        },
+        stream);
+  });
+}
+
+void Gate::choose(const gates::Parameters<void>& parameters, const gates::Part<void>& part,
+                  const gates::Decisions<float>& decisions, double* sums,
+                  std::span<std::byte> workspace, void* stream) const {
   if (part.tokens == 0) return;
   if (part.tokens > tokens_) throw Error(moecclInternalError, "the double has fewer tokens");
   requireRoom(workspace, workspaceBytes_);
-  const std::int64_t matrix = config_.embedding * config_.experts;
   const std::int64_t width = gates::width(config_) * part.tokens;
+  const std::int64_t count = part.tokens * gates::logitsPerToken(config_);
   withReal(datatype_, [&]<typename Real>(Real) {
     myGpu().kernel(
-        "choosing experts",
+        sums == nullptr ? "choosing experts alone" : "choosing experts",
         [=, config = config_] {
-          return Ranges{reads(as<Real>(parameters.gate), matrix),
-                        reads(as<Real>(parameters.noise), matrix),
-                        reads(parameters.bias, config.experts),
-                        reads(as<Real>(part.input), part.tokens * config.embedding),
-                        writes(decisions.logits, part.tokens * gates::logitsPerToken(config)),
-                        writes(decisions.chosen, width),
-                        writes(decisions.weights, width),
-                        writes(sums, gates::sumsSize(config)),
+          return readsOf<Real>(config, parameters, part) +
+                 Ranges{reads(decisions.logits, count), writes(decisions.chosen, width),
+                        writes(decisions.weights, width), writes(sums, gates::sumsSize(config)),
                         writes(workspace.data(), std::ssize(workspace))};
         },
         [=, config = config_] {
           const WideGate<Real> all(config, parameters, part);
-          gates::Gate<float>(config).forward(all.parameters, all.part, decisions, sums);
+          const Decided decided(config, all.parameters, all.part);
+          if (!std::equal(decided.logits.begin(), decided.logits.end(), decisions.logits))
+            myGpu().fault("choices of other logits");
+          std::ranges::copy(decided.chosen, decisions.chosen);
+          std::ranges::copy(decided.weights, decisions.weights);
+          for (std::size_t i = 0; sums != nullptr && i < decided.sums.size(); ++i)
+            sums[i] += decided.sums[i];
           spoil(workspace);
         },
         stream);
@@ -621,8 +670,9 @@ void Gate::place(std::int64_t tokens, std::int64_t groups, std::int32_t* chosen,
                       writes(workspace.data(), std::ssize(workspace))};
       },
       [=, config = config_] {
+        std::vector<double> unseen(static_cast<std::size_t>(gates::sumsSize(config)));
         gates::Gate<float>(config).place(tokens, groups, chosen, weights, used, slots, factors,
-                                         sums);
+                                         sums == nullptr ? unseen.data() : sums);
         spoil(workspace);
       },
       stream);

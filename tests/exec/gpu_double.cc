@@ -89,6 +89,45 @@ std::byte* GpuDouble::allocate(std::size_t bytes) {
   return begin;
 }
 
+std::byte* GpuDouble::allocateForMessages(std::size_t bytes) {
+  std::byte* const memory = allocate(bytes);
+  const Lock lock(world_.mutex_);
+  forMessages_.insert(memory);
+  return memory;
+}
+
+void GpuDouble::freeForMessages(std::byte* memory) noexcept {
+  {
+    const Lock lock(world_.mutex_);
+    if (forMessages_.erase(memory) == 0)
+      world_.problem("memory is freed that was not allocated for messages");
+    for (const auto& [handle, comm] : comms_)
+      if (comm->registered.contains(memory)) world_.problem("registered memory is freed");
+  }
+  free(memory);
+}
+
+void* GpuDouble::registerWith(Comm comm, std::byte* memory, std::size_t bytes) noexcept {
+  const Lock lock(world_.mutex_);
+  const auto known = memory_.find(memory);
+  if (!forMessages_.contains(memory) || known == memory_.end() ||
+      known->second.get_deleter().bytes < bytes) {
+    world_.problem("memory is registered that is none for messages");
+    return nullptr;
+  }
+  if (world_.options_.withoutRegistration) return nullptr;
+  say("registers " + bytesText(bytes));
+  if (!commOf(comm).registered.insert(memory).second)
+    world_.problem("memory is registered a second time");
+  return memory;
+}
+
+void GpuDouble::deregister(Comm comm, void* registration) noexcept {
+  const Lock lock(world_.mutex_);
+  if (commOf(comm).registered.erase(static_cast<std::byte*>(registration)) == 0)
+    world_.problem("memory is deregistered that is not registered");
+}
+
 GpuDouble::Memory GpuDouble::map(std::size_t bytes) {
   void* const memory = mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -105,6 +144,7 @@ void GpuDouble::Unmap::operator()(std::byte* memory) const {
 void GpuDouble::free(std::byte* memory) noexcept {
   if (memory == nullptr) return;
   std::unique_lock lock(world_.mutex_);
+  if (forMessages_.contains(memory)) world_.problem("memory for messages is freed as other memory");
   if (capture_) world_.problem("memory is freed during a capture");
   // As cudaFree: after what is under way, which may need other ranks.
   world_.runLocked();
@@ -471,6 +511,8 @@ void GpuDouble::destroy(Comm comm) noexcept {
   const auto known = comms_.find(static_cast<CommState*>(comm));
   if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
   world_.runLocked();
+  if (!known->second->registered.empty())
+    world_.problem("a communicator is destroyed before memory is deregistered");
   drop(*known->second, false);
   awaitGraphs(lock, *known->second);
   comms_.erase(known);

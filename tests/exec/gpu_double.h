@@ -11,6 +11,7 @@
 //   - communicators that are destroyed while they have work, or freed while graphs use them;
 //   - ranks that wait for ever to be connected, as two are at their first message where ranks are
 //     threads;
+//   - memory that is freed, and communicators that are destroyed, before it is deregistered;
 //   - aborts that wait for kernels of other communicators, which nobody ends;
 //   - groups that a thread leaves open;
 //   - kernels, copies and messages that touch what is not memory of their device, where a test has
@@ -30,6 +31,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -53,6 +55,8 @@ class GpuWorld {
     bool ownMemory = false;
     // As NCCL before 2.28.
     bool withoutAllToAll = false;
+    // As NCCL where it does not register memory.
+    bool withoutRegistration = false;
   };
   // What is read or written; `host`: not on the device.
   struct Range {
@@ -220,6 +224,10 @@ class GpuDouble final : public Gpu {
   void free(std::byte* memory) noexcept override;
   std::byte* allocatePinned(std::size_t bytes) override;
   void freePinned(std::byte* memory) noexcept override;
+  std::byte* allocateForMessages(std::size_t bytes) override;
+  void freeForMessages(std::byte* memory) noexcept override;
+  void* registerWith(Comm comm, std::byte* memory, std::size_t bytes) noexcept override;
+  void deregister(Comm comm, void* registration) noexcept override;
   Stream newStream(bool urgent) override;
   void deleteStream(Stream stream) noexcept override;
   Event newEvent() override;
@@ -264,7 +272,8 @@ class GpuDouble final : public Gpu {
     // Only one for parts is split.
     Purpose purpose = Purpose::parts;
     int splits = 0;
-    int graphs = 0;  // that use it
+    int graphs = 0;                         // that use it
+    std::set<const std::byte*> registered;  // memory for messages
   };
   struct Capture {
     std::uint64_t id;
@@ -313,7 +322,8 @@ class GpuDouble final : public Gpu {
   using Memory = std::unique_ptr<std::byte, Unmap>;
   static Memory map(std::size_t bytes);
   std::map<const std::byte*, Memory> memory_, pinned_;
-  std::vector<Memory> kept_;  // freed, perhaps while there was work
+  std::set<const std::byte*> forMessages_;  // of memory_
+  std::vector<Memory> kept_;                // freed, perhaps while there was work
   std::vector<GpuWorld::Access> history_;
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;

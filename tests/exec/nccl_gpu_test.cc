@@ -241,6 +241,40 @@ TEST_F(NcclGpu, WaitsForGroupsOfCommunicatorsThatDoNotBlock) {
       moecclTimeout, "ncclAllGather is not complete after 20 ms");
 }
 
+TEST_F(NcclGpu, RegistersMemoryWhereNcclCan) {
+  EXPECT_EQ(gpu_->registerWith(kPart, nullptr, 8), nullptr);
+  NcclLibrary newer = library();
+  newer.ncclMemAlloc = [](void** memory, std::size_t bytes) {
+    // Whatever another thread captures.
+    if (cudaMalloc(memory, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+    return nccl->calls.emplace_back("allocate"), ncclSuccess;
+  };
+  newer.ncclMemFree = [](void* memory) {
+    return cudaFree(memory), nccl->calls.emplace_back("free"), ncclSuccess;
+  };
+  newer.ncclCommRegister = [](ncclComm_t, void* memory, std::size_t bytes, void** handle) {
+    nccl->calls.push_back("register " + std::to_string(bytes));
+    *handle = memory;
+    return nccl->outcome;
+  };
+  newer.ncclCommDeregister = [](ncclComm_t, void*) {
+    return nccl->calls.emplace_back("deregister"), ncclSuccess;
+  };
+  const std::shared_ptr<Gpu> gpu = makeNcclGpu(newer);
+  cudaRuntime().capturedGlobally = true;
+  std::byte* const memory = gpu->allocateForMessages(64);
+  void* const handle = gpu->registerWith(kPart, memory, 64);
+  EXPECT_EQ(handle, memory);
+  gpu->deregister(kPart, handle);
+  // What NCCL does not take it copies.
+  double_.outcome = ncclSystemError;
+  EXPECT_EQ(gpu->registerWith(kPart, memory, 64), nullptr);
+  gpu->freeForMessages(memory);
+  gpu->freeForMessages(nullptr);
+  EXPECT_EQ(double_.calls, (std::vector<std::string>{"allocate", "register 64", "deregister",
+                                                     "register 64", "free"}));
+}
+
 TEST_F(NcclGpu, AbortsCommunicatorsTogether) {
   const Gpu::Comm comms[] = {kParent, kPart};
   gpu_->abort(comms);

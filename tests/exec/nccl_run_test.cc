@@ -62,8 +62,8 @@ class Machine {
       Rank& it = ranks_.emplace_back();
       it.gpu = world_.newGpu();
       if (rank == 0) id = it.gpu->newId();
-      it.lanes =
-          std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank, -1), -1);
+      it.lanes = std::make_unique<NcclLanes>(it.gpu, it.gpu->join(id, topology.ranks(), rank, -1),
+                                             -1, true);
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
       it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};

@@ -43,12 +43,18 @@ void expectNear(const Device<typename Format::Bits>& device, const std::vector<f
   expectClose(values, expected, tolerance, what);
 }
 
+struct Width {
+  std::int64_t embedding = 48, hidden = 40;
+  std::size_t shift = 0;  // elements behind an aligned address
+};
+
 template <typename Format>
 void compare(Random& random, moecclDataType_t datatype, Activation activation, bool biased,
-             const std::vector<std::int64_t>& rows, double tolerance) {
+             const std::vector<std::int64_t>& rows, double tolerance, const Width& width = {}) {
   using Bits = typename Format::Bits;
   const auto experts = static_cast<std::int64_t>(rows.size());
-  const std::int64_t embedding = 48, hidden = 40;
+  const std::int64_t embedding = width.embedding, hidden = width.hidden;
+  const std::size_t shift = width.shift * sizeof(Bits);
   std::vector<std::int64_t> begins(experts + 1);
   std::partial_sum(rows.begin(), rows.end(), begins.begin() + 1);
   const std::int64_t all = begins.back();
@@ -82,13 +88,13 @@ void compare(Random& random, moecclDataType_t datatype, Activation activation, b
   }
 
   const moeccl::cuda::ExpertShape shape{datatype, activation, experts, embedding, hidden};
-  Device<Bits> dw1(bits<Format>(w1)), dw2(bits<Format>(w2)), db1(bits<Format>(b1)),
-      db2(bits<Format>(b2));
-  Device<Bits> in(bits<Format>(input)), out(input.size()), given(bits<Format>(gradient)),
-      inGradient(input.size());
-  Device<Bits> gw1(bits<Format>(std::vector<float>(w1.size(), 0.5f))),
-      gb1(std::vector<Bits>(b1.size())), gw2(std::vector<Bits>(w2.size())),
-      gb2(std::vector<Bits>(b2.size()));
+  Device<Bits> dw1(bits<Format>(w1), shift), dw2(bits<Format>(w2), shift),
+      db1(bits<Format>(b1), shift), db2(bits<Format>(b2), shift);
+  Device<Bits> in(bits<Format>(input), shift), out(input.size(), shift),
+      given(bits<Format>(gradient), shift), inGradient(input.size(), shift);
+  Device<Bits> gw1(bits<Format>(std::vector<float>(w1.size(), 0.5f)), shift),
+      gb1(std::vector<Bits>(b1.size()), shift), gw2(std::vector<Bits>(w2.size()), shift),
+      gb2(std::vector<Bits>(b2.size()), shift);
   Device<std::byte> blasSpace(kBlasBytes),
       workspace(moeccl::cuda::expertBackwardWorkspace(shape, all));
   moeccl::cuda::Blas blas({blasSpace.data(), blasSpace.size()});
@@ -101,7 +107,9 @@ void compare(Random& random, moecclDataType_t datatype, Activation activation, b
       {gw1.data(), gb1.data(), gw2.data(), gb2.data()}, inGradient.data(), nullptr);
   workspace.get("experts");
   const std::string what = "type " + std::to_string(datatype) + ", " + std::to_string(experts) +
-                           " experts, " + std::to_string(all) + " rows: ";
+                           " experts of " + std::to_string(embedding) + " x " +
+                           std::to_string(hidden) + ", " + std::to_string(all) + " rows, shifted " +
+                           std::to_string(shift) + " bytes: ";
   expectNear<Format>(out, output, tolerance, what + "output");
   expectNear<Format>(inGradient, dInput, tolerance, what + "gradient of the input");
   // Sums over rows, of values rounded before.
@@ -122,6 +130,23 @@ GPU_TEST(expertsComputeAsTheCpuDoes) {
         compare<Float16>(random, moecclFloat16, activation, biased, each, 1e-2);
         compare<Bfloat16>(random, moecclBfloat16, activation, biased, each, 6e-2);
       }
+}
+
+// Sizes that vectors do not divide, and addresses that they may not begin at.
+GPU_TEST(expertsOfOddSizes) {
+  const std::vector<std::int64_t> rows = {3, 0, 7, 7, 1};
+  for (const Width& width : {Width{1, 1, 0},
+                             {33, 17, 0},
+                             {33, 17, 1},
+                             {48, 40, 1},
+                             {8, 129, 3},
+                             {static_cast<std::int64_t>(random() % 90 + 1),
+                              static_cast<std::int64_t>(random() % 90 + 1), random() % 8}})
+    for (Activation activation : {Activation::gelu, Activation::relu}) {
+      compare<Unchanged<float>>(random, moecclFloat32, activation, true, rows, 2e-5, width);
+      compare<Float16>(random, moecclFloat16, activation, true, rows, 1e-2, width);
+      compare<Bfloat16>(random, moecclBfloat16, activation, true, rows, 6e-2, width);
+    }
 }
 
 // More than one launch takes.

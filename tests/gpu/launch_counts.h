@@ -12,10 +12,10 @@ struct CallLaunches {
 };
 
 inline constexpr CallLaunches kCallLaunches[] = {
-    {"choosing experts", 3},  {"giving places", 5},   {"listing choices by expert", 3},
-    {"gathering tokens", 1},  {"experts", 6},         {"adding to tokens", 1},
-    {"scattering tokens", 1}, {"clearing places", 1}, {"combining tokens", 1},
-    {"clearing memory", 1},
+    {"computing logits", 1}, {"choosing experts", 2},          {"choosing experts alone", 1},
+    {"giving places", 5},    {"listing choices by expert", 3}, {"gathering tokens", 1},
+    {"experts", 6},          {"adding to tokens", 1},          {"scattering tokens", 1},
+    {"clearing places", 1},  {"combining tokens", 1},          {"clearing memory", 1},
 };
 
 // 0: none of these.

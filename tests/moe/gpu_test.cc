@@ -233,13 +233,17 @@ Asked mostAsked(const std::vector<std::string>& calls, int devices) {
 
 // On eight ranks with 32 experts each. Host time per launch is a few microseconds.
 TEST(LayerOnGpus, AskLittleOfADroplessForward) {
-  for (const moecclGridShape_t& grid :
-       {moecclGridShape_t{1, 8, 1, moecclOrderEspEp}, {2, 4, 2, moecclOrderEspEp}}) {
+  for (const moecclGridShape_t& grid : {moecclGridShape_t{1, 8, 1, moecclOrderEspEp},
+                                        {8, 8, 1, moecclOrderEspEp},
+                                        {2, 4, 2, moecclOrderEspEp},
+                                        {2, 2, 4, moecclOrderEpEsp},
+                                        {8, 4, 2, moecclOrderEpEsp},
+                                        {1, 1, 8, moecclOrderEspEp}}) {
     Problem problem;
     problem.grid = grid;
     problem.tokens = 64;
     problem.embedding = 4;
-    problem.hidden = 4;
+    problem.hidden = 8;
     problem.experts = 256;
     problem.choices = 4;
     problem.dropless = true;

@@ -53,10 +53,18 @@ TEST(Launches, OfADroplessForward) {
     sum += launches() - before;
     before = launches();
   };
-  gate.forward({weights.data()}, {input.data(), kTokens, 0},
-               {logits.data(), chosen.data(), choiceWeights.data()}, sums.data(),
-               aligned(workspace), nullptr);
+  gate.computeLogits({weights.data()}, {input.data(), kTokens, 0}, logits.data(), nullptr);
+  expectLaunches("computing logits");
+  const auto choose = [&](double* to) {
+    gate.choose({weights.data()}, {input.data(), kTokens, 0},
+                {logits.data(), chosen.data(), choiceWeights.data()}, to, aligned(workspace),
+                nullptr);
+  };
+  choose(sums.data());
   expectLaunches("choosing experts");
+  choose(nullptr);
+  EXPECT_EQ(launches() - before, test::launchesOf("choosing experts alone"));
+  before = launches();
   cuda::listByExpert(choices, kExperts, begins.data(), listed.data(), positions.data(),
                      {counts.data(), kLocal, kLocal, sums.data() + kExperts}, aligned(workspace),
                      nullptr);

@@ -30,7 +30,7 @@ struct Problem {
 class Executor {
  public:
   Executor(const Problem& problem, Rank& rank)
-      : lanes_(openGpu(), rank.device().join(rank.comm()), -1),
+      : lanes_(openGpu(), rank.device().join(rank.comm()), -1, true),
         run_(std::make_shared<PreparedPlan>(planOf(problem))) {
     operands_.input = problem.from;
     operands_.output = problem.to;
