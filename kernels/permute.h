@@ -55,15 +55,18 @@ void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
 
 // Where it is written how many choices each expert has, in blocks of `block` experts that begin
-// `distance` apart, and where that is added to [experts]; nowhere where they are null.
+// `distance` apart, those of the next group `block` behind; and where the counts of one group are
+// added to [experts]. Nowhere where they are null.
 struct ExpertCounts {
   std::int64_t* counts = nullptr;
   std::int64_t block = 1, distance = 1;
   double* sums = nullptr;
+  std::int64_t sumsGroup = 0;
 
-  MOECCL_DEVICE void set(std::int64_t expert, std::int64_t count) const {
-    if (counts != nullptr) counts[expert / block * distance + expert % block] = count;
-    if (sums != nullptr) sums[expert] += static_cast<double>(count);
+  MOECCL_DEVICE void set(std::int64_t group, std::int64_t expert, std::int64_t count) const {
+    if (counts != nullptr)
+      counts[group * block + expert / block * distance + expert % block] = count;
+    if (sums != nullptr && group == sumsGroup) sums[expert] += static_cast<double>(count);
   }
 };
 
@@ -124,12 +127,14 @@ void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
                            std::int64_t expertStride, void* rowGradients, void* weightGradients,
                            void* stream);
 
-// positions [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so
-// many bytes, begins at a multiple of 8 and is free again when the stream is past the call.
-std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts);
-void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
-                  std::span<std::byte> workspace, void* stream);
+// Several lists at once, one behind the other, of so many groups of equally many tokens: begins
+// [groups][experts + 1] counts over all of them, `listed` has indices within the group. positions
+// [tokens][choices]: where `listed` has each choice; -1: nowhere. The workspace, of so many bytes,
+// begins at a multiple of 8 and is free again when the stream is past the call.
+std::size_t listByExpertWorkspace(std::int64_t choices, std::int64_t groups, std::int32_t experts);
+void listByExpert(const Choices<float>& choices, std::int64_t groups, std::int32_t experts,
+                  std::int64_t* begins, std::int64_t* listed, std::int64_t* positions,
+                  const ExpertCounts& counts, std::span<std::byte> workspace, void* stream);
 
 // The choices that have positions from `begin` on, `count` of them: row i of a matrix belongs to
 // position begin + i.

@@ -56,12 +56,14 @@ __global__ void __launch_bounds__(kThreads)
     rankChunk(Warp{}, entries, chunk, sums, counts,
               [&](std::int64_t at, std::int32_t, std::int64_t rank) {
                 positions[at] = rank;
-                if (rank >= 0) listed[rank] = at;
+                if (rank >= 0) listed[rank] = at - entries.groupOf(chunk) * entries.groupTokens;
               });
-  for (std::int64_t e = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; e <= entries.expertCount;
-       e += std::int64_t{gridDim.x} * kThreads) {
-    begins[e] = firstRank(entries, 0, e, sums);
-    if (e < entries.expertCount) experts.set(e, rankCount(entries, 0, e, sums));
+  const std::int64_t row = entries.expertCount + 1;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < entries.groups * row;
+       i += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t group = i / row, e = i - group * row;
+    begins[i] = firstRank(entries, group, e, sums);
+    if (e < entries.expertCount) experts.set(group, e, rankCount(entries, group, e, sums));
   }
 }
 
@@ -109,10 +111,11 @@ Entries entriesOf(const CapacityShape& shape, const std::int32_t* chosen, std::i
                            groups);
 }
 
-// All choices as one group, in the order in which they lie.
-Entries entriesOf(const Choices<float>& choices, std::int32_t experts) {
+// The choices of groups, in the order in which they lie.
+Entries entriesOf(const Choices<float>& choices, std::int64_t groups, std::int32_t experts) {
   const std::int64_t count = choices.tokens * choices.choices;
-  return moeccl::entriesOf(choices.experts, choices.slots, count, 1, experts, count, 1);
+  return moeccl::entriesOf(choices.experts, choices.slots, count, 1, experts, count / groups,
+                           groups);
 }
 
 }  // namespace
@@ -135,14 +138,15 @@ void assignSlots(const CapacityShape& shape, const std::int32_t* chosen, std::in
                entries, shape.groupSlots, ranks.sums, ranks.counts, slots);
 }
 
-std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
-  return Ranks::bytes(moeccl::entriesOf(nullptr, nullptr, choices, 1, experts, choices, 1));
+std::size_t listByExpertWorkspace(std::int64_t choices, std::int64_t groups, std::int32_t experts) {
+  return Ranks::bytes(
+      moeccl::entriesOf(nullptr, nullptr, choices, 1, experts, choices / groups, groups));
 }
 
-void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
-                  std::span<std::byte> workspace, void* stream) {
-  const Entries entries = entriesOf(choices, experts);
+void listByExpert(const Choices<float>& choices, std::int64_t groups, std::int32_t experts,
+                  std::int64_t* begins, std::int64_t* listed, std::int64_t* positions,
+                  const ExpertCounts& counts, std::span<std::byte> workspace, void* stream) {
+  const Entries entries = entriesOf(choices, groups, experts);
   const Ranks ranks(entries, workspace.data(), workspace.size(), streamOf(stream));
   launchKernel("listing choices by expert", listKernel, warpGrid(entries.chunks()), kThreads,
                stream, entries, ranks.sums, ranks.counts, begins, listed, positions, counts);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "src/moe/layer_shape.h"
 #include "src/moe/weights.h"
@@ -17,7 +18,9 @@
 
 namespace moeccl {
 
+struct ExpertCounts;
 class Router;
+using Routers = std::vector<std::unique_ptr<Router>>;
 
 // Rows that are gathered of a part of a router's list, as Router::gather does.
 struct Gathering {
@@ -84,9 +87,15 @@ class Compute : public Mover {
                                 std::int64_t count, const void* tokens, void* rowGradients,
                                 moecclStream_t stream) = 0;
 
-  // For up to `tokens` tokens at a time. `keeps`: what its functions for backward need. Must not
-  // outlive this.
-  virtual std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) = 0;
+  // So many that take turns, for up to `tokens` tokens at a time; several are given as many each.
+  // `keeps`: which of them keeps what its functions for backward need; -1: none. Must not outlive
+  // this.
+  virtual Routers routers(int count, std::int64_t tokens, int keeps) = 0;
+  // Makes the lists of all of them, and sets `counts`, of which each is a group. begins: by router,
+  // where each expert's begin: [experts + 1] on the host, valid from when the stream has come so
+  // far until the next route.
+  virtual void list(const Routers& routers, const ExpertCounts& counts,
+                    std::span<const std::int64_t*> begins, moecclStream_t stream) = 0;
   // Several at once, of its routers.
   virtual void gather(std::span<const Gathering> parts, moecclStream_t stream) = 0;
 

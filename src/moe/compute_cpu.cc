@@ -137,8 +137,17 @@ class CpuCompute final : public Compute {
         rows);
   }
 
-  std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
-    return std::make_unique<CpuRouter<Real>>(shape(), tokens, keeps);
+  Routers routers(int count, std::int64_t tokens, int keeps) override {
+    Routers made;
+    for (int i = 0; i < count; ++i)
+      made.push_back(std::make_unique<CpuRouter<Real>>(shape(), tokens, i == keeps));
+    return made;
+  }
+  void list(const Routers& routers, const ExpertCounts& counts,
+            std::span<const std::int64_t*> begins, moecclStream_t) override {
+    for (std::size_t i = 0; i < routers.size(); ++i)
+      begins[i] = static_cast<CpuRouter<Real>*>(routers[i].get())
+                      ->list(static_cast<std::int64_t>(i), counts);
   }
   void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
     for (const Gathering& part : parts)

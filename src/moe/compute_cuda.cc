@@ -189,8 +189,26 @@ class CudaCompute final : public Compute {
         {gradients.w1, gradients.b1, gradients.w2, gradients.b2}, rowGradients, stream);
   }
 
-  std::unique_ptr<Router> router(std::int64_t tokens, bool keeps) override {
-    return std::make_unique<CudaRouter>(*this, gateMemory_, tokens, keeps);
+  Routers routers(int count, std::int64_t tokens, int keeps) override {
+    const auto lists = std::make_shared<CudaLists>(*this, gateMemory_, count, tokens);
+    Routers made;
+    for (int i = 0; i < count; ++i)
+      made.push_back(
+          std::make_unique<CudaRouter>(*this, gateMemory_, lists, i, tokens, i == keeps));
+    return made;
+  }
+  void list(const Routers& routers, const ExpertCounts& counts,
+            std::span<const std::int64_t*> begins, moecclStream_t stream) override {
+    const auto at = [&](std::size_t i) { return static_cast<CudaRouter*>(routers[i].get()); };
+    ExpertCounts all = counts;
+    for (std::size_t i = 0; i < routers.size(); ++i)
+      if (double* const kept = at(i)->takeKept(); kept != nullptr) {
+        all.sums = kept;
+        all.sumsGroup = static_cast<std::int64_t>(i);
+      }
+    const std::int64_t* const first = at(0)->list(all, stream);
+    for (std::size_t i = 0; i < begins.size(); ++i)
+      begins[i] = first + static_cast<std::int64_t>(i) * (shape().experts + 1);
   }
   void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
     gathered_.clear();

@@ -1,6 +1,8 @@
 #include "src/moe/layer_work.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace moeccl {
 
@@ -28,9 +30,12 @@ LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Sc
     const Table& tokens = forward.tables[static_cast<std::size_t>(phase.reads[0])];
     ofBatches_ = tokens.shape.front() == Dim::esp;
     const bool whole = ofBatches_ || tokens.shape.front() == Dim::tokens;
-    for (int i = 0; i < (ofBatches_ ? groups.esp.ranks : 1); ++i)
-      routers_.push_back(compute.router(whole ? shape_.paddedTokens() : shape_.chunkTokens(),
-                                        keeps && (!ofBatches_ || i == groups.esp.rank)));
+    Routers made = compute.routers(ofBatches_ ? groups.esp.ranks : 1,
+                                   whole ? shape_.paddedTokens() : shape_.chunkTokens(),
+                                   !keeps       ? -1
+                                   : ofBatches_ ? groups.esp.rank
+                                                : 0);
+    std::ranges::move(made, std::back_inserter(routers_));
   }
   begins_.resize(routers_.size());
 }
@@ -89,15 +94,12 @@ void LayerWork::gate(const Step& step) {
                                          [](const Table& it) { return has(it, Dim::keptRows); });
   const bool counts = step.writes.size() > 2;
   if (!counts && !lists) return;
-  for (std::size_t i = 0; i < routers_.size(); ++i) {
-    ExpertCounts own;
-    if (counts) {
-      const std::int64_t local = shape_.localExperts;
-      own = {static_cast<std::int64_t*>(step.writes[2]) + static_cast<std::int64_t>(i) * local,
-             local, local * batchesOf(step.written(2))};
-    }
-    begins_[i] = routers_[i]->list(own, step.stream);
+  ExpertCounts all;
+  if (counts) {
+    const std::int64_t local = shape_.localExperts;
+    all = {static_cast<std::int64_t*>(step.writes[2]), local, local * batchesOf(step.written(2))};
   }
+  compute_.list(routers_, all, begins_, step.stream);
   if (!lists) return;
   compute_.await(step.stream);
   setKept();
@@ -131,7 +133,7 @@ Router::Listed LayerWork::listed(const Step& step, Router& router) const {
       std::ranges::find(routers_, &router, &std::unique_ptr<Router>::get) - routers_.begin());
   const std::int64_t* const begins = begins_[index];
   const Table& rows = has(step.written(0), Dim::keptRows) ? step.written(0) : step.read(0);
-  if (!has(rows, Dim::keptRows)) return {0, begins[shape_.experts]};
+  if (!has(rows, Dim::keptRows)) return {begins[0], begins[shape_.experts] - begins[0]};
   const std::int64_t* const own = begins + groups_.ep.rank * shape_.localExperts;
   if (step.expert < 0) return {own[0], own[shape_.localExperts] - own[0]};
   return {own[step.expert], own[step.expert + 1] - own[step.expert]};

@@ -79,11 +79,11 @@ class LayerWork : public schedules::Work {
   Compute& compute_;
   const LayerShape shape_;
   const Groups& groups_;
-  std::vector<std::unique_ptr<Router>> routers_;  // by ESP rank, or by chunk
-  bool ofBatches_;                                // by ESP rank
-  std::vector<const std::int64_t*> begins_;       // by router, as its list says
-  std::vector<Gathering> gatherings_;             // at hand
-  BatchSums sums_;                                // of the own batch
+  Routers routers_;                          // by ESP rank, or by chunk
+  bool ofBatches_;                           // by ESP rank
+  std::vector<const std::int64_t*> begins_;  // by router, as its list says
+  std::vector<Gathering> gatherings_;        // at hand
+  BatchSums sums_;                           // of the own batch
   std::vector<std::int64_t> keptBegins_;
   LayerWeights weights_;
   LayerGradients gradients_;

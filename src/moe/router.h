@@ -60,11 +60,8 @@ class Router {
   }
   virtual void setWeightGradients(const float*, void*) {}
 
-  // Without places between: the choices that have one, expert by expert. list makes the list, sets
-  // `counts` and returns where each expert's begin in it: [experts + 1] on the host, valid from
-  // when the stream has come so far until the next route.
-  virtual const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) = 0;
-  // A part of the list.
+  // Without places between: the choices that have one, expert by expert, once Compute::list has
+  // made the list. A part of it, as begins count:
   struct Listed {
     std::int64_t begin, count;
   };

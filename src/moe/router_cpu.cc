@@ -235,10 +235,10 @@ void CpuRouter<Real>::setWeightGradients(const float* from, void* to) {
 }
 
 template <typename Real>
-const std::int64_t* CpuRouter<Real>::list(const ExpertCounts& counts, moecclStream_t) {
+const std::int64_t* CpuRouter<Real>::list(std::int64_t group, const ExpertCounts& counts) {
   listByExpert(choices(), shape_.experts, begins_.data(), listed_.data());
   for (std::size_t e = 0; e + 1 < begins_.size(); ++e)
-    counts.set(static_cast<std::int64_t>(e), begins_[e + 1] - begins_[e]);
+    counts.set(group, static_cast<std::int64_t>(e), begins_[e + 1] - begins_[e]);
   return begins_.data();
 }
 

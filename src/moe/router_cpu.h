@@ -37,7 +37,8 @@ class CpuRouter final : public Router {
                     moecclStream_t stream) override;
   schedules::Chosen chosen() override;
   void setWeightGradients(const float* from, void* to) override;
-  const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) override;
+  // As Compute::list, of one that is group `group`.
+  const std::int64_t* list(std::int64_t group, const ExpertCounts& counts);
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
   void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,

@@ -24,28 +24,36 @@ void GateMemory::reserve(std::size_t bytes) {
   if (bytes > bytes_) compute_.grow(memory_, bytes_, bytes);
 }
 
-CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps)
+CudaLists::CudaLists(Compute& compute, GateMemory& memory, int count, std::int64_t tokens)
+    : routers(count) {
+  const LayerShape& shape = compute.shape();
+  chosen = room<std::int32_t>(compute, {count, tokens, shape.choices});
+  // Others have places instead.
+  if (!shape.dropless && !needsOf(shape.schedule).expertsInMp) return;
+  memory.reserve(cuda::listByExpertWorkspace(count * tokens * shape.choices, count, shape.experts));
+  begins = room<std::int64_t>(compute, {count, shape.experts + 1});
+  listed = room<std::int64_t>(compute, {count, tokens, shape.choices});
+  positions = room<std::int64_t>(compute, {count, tokens, shape.choices});
+  hostBegins = compute.allocateForHost(
+      static_cast<std::size_t>(elementCount({count, shape.experts + 1})) * sizeof(std::int64_t));
+}
+
+CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<CudaLists> lists,
+                       int index, std::int64_t tokens, bool keeps)
     : compute_(compute),
       memory_(memory),
       shape_(compute.shape()),
+      lists_(std::move(lists)),
+      index_(index),
       keeps_(keeps),
       gate_(shape_.gate, shape_.datatype, tokens, shape_.groups) {
   memory.reserve(gate_.workspaceBytes());
   logits_ = room<double>(compute, {tokens, gates::logitsPerToken(shape_.gate)});
-  chosen_ = room<std::int32_t>(compute, {tokens, shape_.choices});
   weights_ = room<float>(compute, {tokens, shape_.choices});
   if (!shape_.dropless) {
     slots_ = room<std::int64_t>(compute, {tokens, shape_.choices});
     if (shape_.gate.renormalize) factors_ = room<double>(compute, {tokens});
     used_ = room<std::int64_t>(compute, {shape_.groups, shape_.experts});
-  }
-  // What goes by lists; others have places instead.
-  if (shape_.dropless || needsOf(shape_.schedule).expertsInMp) {
-    memory.reserve(cuda::listByExpertWorkspace(tokens * shape_.choices, shape_.experts));
-    begins_ = room<std::int64_t>(compute, {shape_.experts + 1});
-    listed_ = room<std::int64_t>(compute, {tokens, shape_.choices});
-    positions_ = room<std::int64_t>(compute, {tokens, shape_.choices});
-    hostBegins_ = compute.allocateForHost(beginsBytes());
   }
   if (!keeps) return;
   input_ = compute.elements(elementCount({tokens, shape_.embedding}));
@@ -83,7 +91,7 @@ void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, st
   begin(0, std::nullopt);
   if (count > 0) {
     const std::int64_t elements = sizeof *experts / shape_.elementBytes;  // of a number
-    compute_.copy(chosen_.get(), experts, count * shape_.choices * elements, stream);
+    compute_.copy(chosenExperts(), experts, count * shape_.choices * elements, stream);
     cuda::widen(shape_.datatype, weights, count * shape_.choices, in<float>(weights_), stream);
   }
   tokens_ = count;
@@ -110,11 +118,11 @@ void CudaRouter::computeLogits(const GateWeights& gate, const void* input, std::
 
 void CudaRouter::choose(const GateWeights& gate, const void* input, std::int64_t count,
                         double* sums, moecclStream_t stream) {
-  gate_.choose(parametersOf(gate), {input, count, firstToken_ + tokens_, draw_},
-               {in<double>(logits_) + tokens_ * gates::logitsPerToken(shape_.gate),
-                in<std::int32_t>(chosen_) + tokens_ * shape_.choices,
-                in<float>(weights_) + tokens_ * shape_.choices},
-               sums, memory_.workspace(), stream);
+  gate_.choose(
+      parametersOf(gate), {input, count, firstToken_ + tokens_, draw_},
+      {in<double>(logits_) + tokens_ * gates::logitsPerToken(shape_.gate),
+       chosenExperts() + tokens_ * shape_.choices, in<float>(weights_) + tokens_ * shape_.choices},
+      sums, memory_.workspace(), stream);
   tokens_ += count;
 }
 
@@ -124,9 +132,8 @@ void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream)
     kept_ = sums == nullptr ? nullptr : sums + shape_.experts;
     return;
   }
-  gate_.place(tokens_, groups_, in<std::int32_t>(chosen_), in<float>(weights_),
-              in<std::int64_t>(used_), in<std::int64_t>(slots_), in<double>(factors_), sums,
-              memory_.workspace(), stream);
+  gate_.place(tokens_, groups_, chosenExperts(), in<float>(weights_), in<std::int64_t>(used_),
+              in<std::int64_t>(slots_), in<double>(factors_), sums, memory_.workspace(), stream);
 }
 
 void CudaRouter::clearUnusedPlaces(std::int64_t expertStride, void* rows,
@@ -165,20 +172,24 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
                               const double* sumGradients, const GateGradients& gradients,
                               void* inputGradient, moecclStream_t stream) {
   gate_.backward(parametersOf(gate), {input_.get(), tokens_, firstToken_, draw_},
-                 in<double>(logits_), in<std::int32_t>(chosen_),
+                 in<double>(logits_), chosenExperts(),
                  {in<std::int64_t>(slots_), in<float>(weights_), in<double>(factors_)},
                  weightGradients, sumGradients, {gradients.gate, gradients.noise, inputGradient},
                  memory_.blas(), memory_.workspace(), stream);
 }
 
 const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {
-  ExpertCounts all = counts;
-  all.sums = std::exchange(kept_, nullptr);
-  cuda::listByExpert(choices(), shape_.experts, in<std::int64_t>(begins_),
-                     in<std::int64_t>(listed_), in<std::int64_t>(positions_), all,
+  CudaLists& lists = *lists_;
+  Choices<float> all = choices();
+  all.tokens *= lists.routers;
+  cuda::listByExpert(all, lists.routers, shape_.experts, in<std::int64_t>(lists.begins),
+                     in<std::int64_t>(lists.listed), in<std::int64_t>(lists.positions), counts,
                      memory_.workspace(), stream);
-  compute_.toHostLater(hostBegins_.get(), begins_.get(), beginsBytes(), stream);
-  return in<std::int64_t>(hostBegins_);
+  compute_.toHostLater(
+      lists.hostBegins.get(), lists.begins.get(),
+      static_cast<std::size_t>(lists.routers * (shape_.experts + 1)) * sizeof(std::int64_t),
+      stream);
+  return in<std::int64_t>(lists.hostBegins);
 }
 
 void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStream_t stream) {

@@ -1,7 +1,9 @@
 // The router on a GPU, for float32, float16 or bfloat16.
 #pragma once
 
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
@@ -29,10 +31,21 @@ class GateMemory {
   std::size_t bytes_ = 0;
 };
 
+// What routers have side by side, so that one launch lists the choices of all of them.
+struct CudaLists {
+  CudaLists(Compute& compute, GateMemory& memory, int routers, std::int64_t tokens);
+
+  const int routers;
+  Memory chosen;                     // [routers][tokens][choices]
+  Memory begins, listed, positions;  // as listByExpert makes them
+  Memory hostBegins;                 // [routers][experts + 1], on the host
+};
+
 class CudaRouter final : public Router {
  public:
-  // As Compute::router. `memory` must outlive this.
-  CudaRouter(Compute& compute, GateMemory& memory, std::int64_t tokens, bool keeps);
+  // Number `index` of those of the lists. `memory` must outlive this.
+  CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<CudaLists> lists, int index,
+             std::int64_t tokens, bool keeps);
 
   void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
                   const void* input, BatchSums* sums, moecclStream_t stream) override;
@@ -52,7 +65,6 @@ class CudaRouter final : public Router {
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
-  const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
   void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,
@@ -61,8 +73,13 @@ class CudaRouter final : public Router {
                       moecclStream_t stream) override;
 
   std::span<const std::int64_t> indices(Listed listed) const {
-    return {in<std::int64_t>(listed_) + listed.begin, static_cast<std::size_t>(listed.count)};
+    return {in<std::int64_t>(lists_->listed) + listed.begin,
+            static_cast<std::size_t>(listed.count)};
   }
+  // Where what is counted of its choices is to be added; null: nowhere. Once for each route.
+  double* takeKept() { return std::exchange(kept_, nullptr); }
+  // Of all routers, by the first; returns the begins on the host.
+  const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream);
 
  private:
   // Before the tokens from firstToken on are gated.
@@ -83,14 +100,14 @@ class CudaRouter final : public Router {
     return static_cast<T*>(memory.get());
   }
   Choices<float> choices() const {
-    return {in<std::int32_t>(chosen_), in<std::int64_t>(slots_), in<float>(weights_), tokens_,
+    return {chosenExperts(), in<std::int64_t>(slots_), in<float>(weights_), tokens_,
             shape_.choices};
   }
+  // Where its choices are among those of all: routers that are listed together have whole batches.
+  std::int64_t firstChoice() const { return index_ * shape_.tokens * shape_.choices; }
+  std::int32_t* chosenExperts() const { return in<std::int32_t>(lists_->chosen) + firstChoice(); }
   cuda::ListedRows rowsOf(Listed listed) const {
-    return {in<std::int64_t>(positions_), listed.begin, listed.count};
-  }
-  std::size_t beginsBytes() const {
-    return (static_cast<std::size_t>(shape_.experts) + 1) * sizeof(std::int64_t);
+    return {in<std::int64_t>(lists_->positions) + firstChoice(), listed.begin, listed.count};
   }
   std::size_t tokenBytes() const {
     return static_cast<std::size_t>(shape_.embedding * shape_.elementBytes);
@@ -99,19 +116,19 @@ class CudaRouter final : public Router {
   Compute& compute_;
   GateMemory& memory_;
   const LayerShape shape_;
+  const std::shared_ptr<CudaLists> lists_;
+  const int index_;
   const bool keeps_;
   const cuda::Gate gate_;
   std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
   std::optional<gates::Draw> draw_;
   double* kept_ = nullptr;  // where list() adds what it counts
   // On the GPU:
-  Memory logits_;                       // [tokens][logitsPerToken]
-  Memory chosen_, weights_, slots_;     // [tokens][choices]
-  Memory factors_;                      // [tokens], of a gate that renormalizes
-  Memory used_;                         // [groups][experts]
-  Memory begins_, listed_, positions_;  // as listByExpert makes them
-  Memory input_;                        // [tokens][embedding]
-  Memory hostBegins_;                   // [experts + 1], on the host
+  Memory logits_;           // [tokens][logitsPerToken]
+  Memory weights_, slots_;  // [tokens][choices]
+  Memory factors_;          // [tokens], of a gate that renormalizes
+  Memory used_;             // [groups][experts]
+  Memory input_;            // [tokens][embedding]
 };
 
 }  // namespace moeccl

@@ -416,33 +416,51 @@ void combineTokensBackward(moecclDataType_t datatype, const Choices<float>& choi
   });
 }
 
-std::size_t listByExpertWorkspace(std::int64_t choices, std::int32_t experts) {
-  return static_cast<std::size_t>(choices + experts) * 8;
+std::size_t listByExpertWorkspace(std::int64_t choices, std::int64_t groups, std::int32_t experts) {
+  return static_cast<std::size_t>(choices + groups * experts) * 8;
 }
 
-void listByExpert(const Choices<float>& choices, std::int32_t experts, std::int64_t* begins,
-                  std::int64_t* listed, std::int64_t* positions, const ExpertCounts& counts,
-                  std::span<std::byte> workspace, void* stream) {
+void listByExpert(const Choices<float>& choices, std::int64_t groups, std::int32_t experts,
+                  std::int64_t* begins, std::int64_t* listed, std::int64_t* positions,
+                  const ExpertCounts& counts, std::span<std::byte> workspace, void* stream) {
   const std::int64_t count = choices.tokens * choices.choices;
-  requireRoom(workspace, listByExpertWorkspace(count, experts));
+  requireRoom(workspace, listByExpertWorkspace(count, groups, experts));
+  Choices<float> one = choices;
+  one.tokens = choices.tokens / groups;
+  one.weights = nullptr;
   myGpu().kernel(
       "listing choices by expert",
       [=] {
-        Ranges ranges = readsOf(choices) + Ranges{writes(begins, experts + 1),
-                                                  writes(listed, count), writes(positions, count),
-                                                  writes(workspace.data(), std::ssize(workspace))};
-        if (counts.counts != nullptr)
-          for (std::int64_t e = 0; e < experts; e += counts.block)
-            ranges.push_back(writes(counts.counts + e / counts.block * counts.distance,
-                                    std::min<std::int64_t>(counts.block, experts - e)));
-        ranges.push_back(writes(counts.sums, experts));
+        Ranges ranges{reads(choices.experts, count),
+                      reads(choices.slots, count),
+                      writes(begins, groups * (experts + 1)),
+                      writes(listed, count),
+                      writes(positions, count),
+                      writes(counts.sums, experts),
+                      writes(workspace.data(), std::ssize(workspace))};
+        for (std::int64_t e = 0; e < experts && counts.counts != nullptr; e += counts.block)
+          ranges.push_back(writes(
+              counts.counts + e / counts.block * counts.distance,
+              (groups - 1) * counts.block + std::min<std::int64_t>(counts.block, experts - e)));
         return ranges;
       },
       [=] {
-        moeccl::listByExpert<float>(choices, experts, begins, listed);
         std::fill_n(positions, count, -1);
-        for (std::int64_t i = 0; i < begins[experts]; ++i) positions[listed[i]] = i;
-        for (std::int32_t e = 0; e < experts; ++e) counts.set(e, begins[e + 1] - begins[e]);
+        std::int64_t before = 0;
+        for (std::int64_t group = 0; group < groups; ++group) {
+          const std::int64_t first = group * one.tokens * one.choices;
+          std::int64_t* const of = begins + group * (experts + 1);
+          Choices<float> own = one;
+          own.experts += first;
+          if (own.slots != nullptr) own.slots += first;
+          moeccl::listByExpert<float>(own, experts, of, listed + before);
+          for (std::int64_t i = 0; i < of[experts]; ++i)
+            positions[first + listed[before + i]] = before + i;
+          for (std::int32_t e = 0; e < experts; ++e) counts.set(group, e, of[e + 1] - of[e]);
+          const std::int64_t kept = of[experts];
+          for (std::int32_t e = 0; e <= experts; ++e) of[e] += before;
+          before += kept;
+        }
         spoil(workspace);
       },
       stream);

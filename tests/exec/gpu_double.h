@@ -272,8 +272,8 @@ class GpuDouble final : public Gpu {
     // Only one for parts is split.
     Purpose purpose = Purpose::parts;
     int splits = 0;
-    int graphs = 0;                         // that use it
-    std::set<const std::byte*> registered;  // memory for messages
+    int graphs = 0;                              // that use it
+    std::set<const std::byte*> registered = {};  // memory for messages
   };
   struct Capture {
     std::uint64_t id;

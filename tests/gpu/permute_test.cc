@@ -157,14 +157,14 @@ void lists(Random& random, moecclDataType_t datatype, const Batch& batch) {
   for (std::int64_t e = 0; e < shape.experts; ++e)
     counts[e / block * 2 * block + e % block] = begins[e + 1] - begins[e];
   const auto choices = static_cast<std::int64_t>(batch.chosen.size());
-  Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, shape.experts));
+  Device<std::byte> workspace(moeccl::cuda::listByExpertWorkspace(choices, 1, shape.experts));
   std::vector<double> sums(shape.experts);
   for (double& sum : sums) sum = static_cast<double>(random() % 100);
   Device<double> deviceSums(sums);
   for (std::int32_t e = 0; e < shape.experts; ++e)
     sums[e] += static_cast<double>(begins[e + 1] - begins[e]);
-  moeccl::cuda::listByExpert(deviceChoices, shape.experts, deviceBegins.data(), deviceListed.data(),
-                             positions.data(),
+  moeccl::cuda::listByExpert(deviceChoices, 1, shape.experts, deviceBegins.data(),
+                             deviceListed.data(), positions.data(),
                              {deviceCounts.data(), block, 2 * block, deviceSums.data()},
                              {workspace.data(), workspace.size()}, nullptr);
   workspace.get("listByExpert");
@@ -228,6 +228,54 @@ void lists(Random& random, moecclDataType_t datatype, const Batch& batch) {
   expectClose(decoded<Format>(deviceOutput.get("output")), output, 0, what + "addListed");
   expectClose(decoded<Format>(deviceGradient.get("gradients")), inputGradient, 0,
               what + "gatherListedBackward");
+}
+
+// Several lists at once, of groups with as many tokens each.
+GPU_TEST(listsOfSeveralGroups) {
+  for (const std::int64_t groups : {1, 2, 5})
+    for (const std::int64_t tokens : {0, 1, 60, 700}) {
+      const std::int32_t experts = static_cast<std::int32_t>(random() % 40 + 1), width = 2;
+      const std::int64_t each = tokens * width;
+      std::vector<std::int32_t> chosen(groups * each);
+      for (std::int32_t& expert : chosen)
+        expert = static_cast<std::int32_t>(random() % (experts + 1)) - 1;
+      std::vector<std::int64_t> begins(groups * (experts + 1)), listed(chosen.size(), -1),
+          positions(chosen.size(), -1), counts(groups * experts);
+      std::vector<double> sums(experts, 3);
+      std::int64_t before = 0;
+      for (std::int64_t group = 0; group < groups; ++group) {
+        std::int64_t* const of = begins.data() + group * (experts + 1);
+        listByExpert(Choices<float>{chosen.data() + group * each, nullptr, nullptr, tokens, width},
+                     experts, of, listed.data() + before);
+        for (std::int64_t i = 0; i < of[experts]; ++i)
+          positions[group * each + listed[before + i]] = before + i;
+        for (std::int32_t e = 0; e < experts; ++e) {
+          counts[group * experts + e] = of[e + 1] - of[e];
+          if (group == groups - 1) sums[e] += static_cast<double>(of[e + 1] - of[e]);
+        }
+        const std::int64_t kept = of[experts];
+        for (std::int32_t e = 0; e <= experts; ++e) of[e] += before;
+        before += kept;
+      }
+      Device<std::int32_t> deviceChosen(chosen);
+      Device<std::int64_t> deviceBegins(begins.size()), devicePositions(positions.size()),
+          deviceListed(std::vector<std::int64_t>(listed.size(), -1)), deviceCounts(counts.size());
+      Device<double> deviceSums(std::vector<double>(experts, 3));
+      Device<std::byte> workspace(
+          moeccl::cuda::listByExpertWorkspace(groups * each, groups, experts));
+      moeccl::cuda::listByExpert(
+          {deviceChosen.data(), nullptr, nullptr, groups * tokens, width}, groups, experts,
+          deviceBegins.data(), deviceListed.data(), devicePositions.data(),
+          {deviceCounts.data(), experts, experts, deviceSums.data(), groups - 1},
+          {workspace.data(), workspace.size()}, nullptr);
+      const std::string what = std::to_string(groups) + " x " + std::to_string(tokens) + ": ";
+      workspace.get("listByExpert");
+      expectSame(deviceBegins.get("begins"), begins, what + "begins");
+      expectSame(deviceListed.get("listed"), listed, what + "listed");
+      expectSame(devicePositions.get("positions"), positions, what + "positions");
+      expectSame(deviceCounts.get("counts"), counts, what + "counts");
+      expectSame(deviceSums.get("sums"), sums, what + "sums");
+    }
 }
 
 GPU_TEST(tokensMoveToPlacesAndBack) {

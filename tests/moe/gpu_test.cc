@@ -238,7 +238,9 @@ TEST(LayerOnGpus, AskLittleOfADroplessForward) {
                                         {8, 8, 1, moecclOrderEspEp},
                                         {2, 4, 2, moecclOrderEspEp},
                                         {2, 2, 4, moecclOrderEpEsp},
-                                        {8, 4, 2, moecclOrderEpEsp}}) {
+                                        {8, 4, 2, moecclOrderEpEsp},
+                                        {1, 1, 8, moecclOrderEspEp},
+                                        {2, 1, 8, moecclOrderEspEp}}) {
     Problem problem;
     problem.grid = grid;
     problem.tokens = 64;

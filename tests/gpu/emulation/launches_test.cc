@@ -28,7 +28,8 @@ TEST(Launches, OfADroplessForward) {
       gates::Kind::softmax, kTokens, kEmbedding, kExperts, kChoices, kTokens, kTokens};
   const cuda::Gate gate(config, moecclFloat32, kTokens, 1);
   std::vector<std::byte> workspace(
-      std::max(gate.workspaceBytes(), cuda::listByExpertWorkspace(kTokens * kChoices, kExperts)) +
+      std::max(gate.workspaceBytes(),
+               cuda::listByExpertWorkspace(kTokens * kChoices, 1, kExperts)) +
       256);
   const auto aligned = [](std::vector<std::byte>& memory) {
     const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -65,7 +66,7 @@ TEST(Launches, OfADroplessForward) {
   choose(nullptr);
   EXPECT_EQ(launches() - before, test::launchesOf("choosing experts alone"));
   before = launches();
-  cuda::listByExpert(choices, kExperts, begins.data(), listed.data(), positions.data(),
+  cuda::listByExpert(choices, 1, kExperts, begins.data(), listed.data(), positions.data(),
                      {counts.data(), kLocal, kLocal, sums.data() + kExperts}, aligned(workspace),
                      nullptr);
   expectLaunches("listing choices by expert");
