@@ -48,9 +48,9 @@ struct Settings {
   std::size_t unexpectedBytes = kTcpMemory;
   moecclMemory_t memory = moecclMemoryHost;
   bool registers = true;  // memory for messages with NCCL
-  std::string trace;    // empty: none
-  std::string profile;  // empty: none
-  bool probe = false;   // links, where there is no profile
+  std::string trace;      // empty: none
+  std::string profile;    // empty: none
+  bool probe = false;     // links, where there is no profile
   // Called while a call waits; nullptr: nothing is.
   void (*idle)(void* context) = nullptr;
   void* idleContext = nullptr;
