@@ -1,5 +1,7 @@
 #include "perf/common/collectives.h"
 
+#include <moeccl/route.h>
+
 #include <array>
 #include <vector>
 
@@ -94,7 +96,7 @@ constexpr std::array kCollectives = {
     },
     MeasuredCollective{
         .name = "alltoallv",
-        .description = "alltoall by the function for unequal blocks",
+        .description = "alltoall by the function for unequal blocks of bounded size",
         .sendBlocks = perRank,
         .recvBlocks = perRank,
         .sent = toEach,
@@ -103,8 +105,9 @@ constexpr std::array kCollectives = {
         .call =
             [](const CollectiveCall& c) {
               const EqualParts parts(c);
-              return moecclAllToAllv(c.send, parts.counts, parts.displs, c.recv, parts.counts,
-                                     parts.displs, c.type, c.comm, c.stream);
+              return moecclAllToAllvBounded(
+                  c.send, parts.counts, parts.displs, c.recv, parts.counts, parts.displs, c.count,
+                  c.count * static_cast<std::size_t>(c.world.ranks), c.type, c.comm, c.stream);
             },
     },
     MeasuredCollective{

@@ -39,10 +39,12 @@ LayerCandidate::LayerCandidate(const Layer& layer, const Setting& setting, moecc
   comm_ = place.comm.get();
   grid_ = place.grid.get();
   gathers_ = layer.grid.nMp > 1;
+  config_.tokenRouting = setting.tokenRouting;
   moecclMoeLayer_t handle = nullptr;
   const moecclResult_t result = moecclMoeLayerCreate(grid_, &config_, &handle);
   // What is wrong with the layer itself is wrong under the baseline too.
-  if (result == moecclInvalidArgument && setting.schedule > moecclScheduleBaseline)
+  if (result == moecclInvalidArgument &&
+      (setting.schedule > moecclScheduleBaseline || setting.tokenRouting != 0))
     reason_ = moecclGetLastError(nullptr);
   else
     require(result, "make the layer", nullptr);
@@ -71,6 +73,7 @@ LayerCandidate::Work LayerCandidate::work() const {
   cluster.grid = grid_;
   moecclMoeConfig_t config = config_;
   config.schedule = shapes().schedule;
+  if (config.dropless == 1) config.tokenRouting = shapes().tokenRouting == 1 ? 1 : -1;
   moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;

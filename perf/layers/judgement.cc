@@ -21,7 +21,7 @@ Best bestOf(const std::vector<Timed>& timed) {
 
 std::optional<std::size_t> candidateOf(const std::vector<Timed>& timed, moecclSchedule_t schedule) {
   const auto found = std::find_if(timed.begin(), timed.end(), [&](const Timed& candidate) {
-    return candidate.setting.schedule == schedule && candidate.setting.algorithms.empty();
+    return candidate.setting.schedule == schedule && candidate.setting.choosesTheRest();
   });
   if (found == timed.end()) return std::nullopt;
   return static_cast<std::size_t>(found - timed.begin());

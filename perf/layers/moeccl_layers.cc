@@ -9,11 +9,31 @@
 namespace moeccl::perf::layers {
 namespace {
 
+std::vector<Layer> layersOf(const Options& options, int ranks) {
+  std::vector<Layer> layers;
+  if (options.layer.empty()) {
+    layers = drawLayers(ranks, options.layers, options.seed, options.topK);
+  } else {
+    const std::vector<std::int64_t>& it = options.layer;
+    const int esp = static_cast<int>(it[1]);
+    layers.push_back({{static_cast<int>(it[0]), ranks / esp, esp, moecclOrderEspEp},
+                      1,
+                      it[2],
+                      it[3],
+                      it[4],
+                      it[5],
+                      options.topK,
+                      1.2});
+  }
+  for (Layer& layer : layers)
+    if (options.dropless) layer.capacityFactor = 0;
+  return layers;
+}
+
 void run(const Options& options, const Job& job) {
   std::optional<Report> report;
   if (job.rank() == 0) report.emplace(options, job);
-  const std::vector<Layer> layers =
-      drawLayers(job.ranks(), options.layers, options.seed, options.topK);
+  const std::vector<Layer> layers = layersOf(options, job.ranks());
   const int scale = options.scale > 0 ? options.scale : chooseScale(layers, options, job);
   if (report) report->begin(scale);
   for (const Layer& drawn : layers) {

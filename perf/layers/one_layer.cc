@@ -41,7 +41,7 @@ Parsed<OneLayer> parse(int argc, const char* const* argv) {
   app.add_option("--hidden", layer.hidden)->capture_default_str();
   app.add_option("--experts", layer.experts)->capture_default_str();
   app.add_option("--top-k", layer.topK)->capture_default_str();
-  app.add_option("--capacity-factor", layer.capacityFactor)->capture_default_str();
+  app.add_option("--capacity-factor", layer.capacityFactor, "0: dropless")->capture_default_str();
   std::map<std::string, moecclSchedule_t> schedules;
   for (const moecclSchedule_t schedule : everySchedule())
     schedules[scheduleName(schedule)] = schedule;

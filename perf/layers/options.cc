@@ -40,9 +40,9 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       "MOECCL_ID_FILE, or from mpirun.\nperf/layers/README.md describes what is printed and the "
       "JSON.",
       "moeccl-layers");
-  app.add_option("-l,--layers", options.layers, "how many layers to draw")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
+  auto* layers = app.add_option("-l,--layers", options.layers, "how many layers to draw")
+                     ->check(CLI::Range(1, 100000))
+                     ->capture_default_str();
   app.add_option("--seed", options.seed, "of the draws, the weights, the tokens and the turns")
       ->check(kNotNegative)
       ->capture_default_str();
@@ -55,8 +55,19 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->check(kPositive)
       ->excludes(scale)
       ->capture_default_str();
-  app.add_option("--top-k", options.topK, "experts per token (default: drawn from 1 and 2)")
-      ->check(CLI::Range(1, 64));
+  auto* topK =
+      app.add_option("--top-k", options.topK, "experts per token (default: drawn from 1 and 2)")
+          ->check(CLI::Range(1, 64));
+  app.add_flag("--dropless", options.dropless,
+               "the layers have no capacity; candidates differ in token routing");
+  app.add_option("--layer", options.layer,
+                 "N_MP,N_ESP,B L,M,H,E: this layer, with --top-k, instead of drawn ones")
+      ->delimiter(',')
+      ->expected(6)
+      ->check(kPositive)
+      ->needs(topK)
+      ->excludes(layers)
+      ->excludes(scale);
   app.add_option("--pass", pass,
                  "forward, or both: each forward pass is followed by a backward one")
       ->check(CLI::IsMember({"forward", "both"}))
@@ -83,6 +94,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
     app.parse(argc, argv);
     checkEnvironment();
     if (pass == "both") options.pass = moecclPassBoth;
+    if (!options.layer.empty()) options.layers = options.scale = 1;
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();
   } catch (const CLI::ParseError& error) {

@@ -16,7 +16,9 @@ struct Options {
   std::uint64_t seed = 1;
   int scale = 0;  // 0: by layerSeconds
   double layerSeconds = 5;
-  std::int64_t topK = 0;                  // 0: drawn
+  std::int64_t topK = 0;  // 0: drawn
+  bool dropless = false;
+  std::vector<std::int64_t> layer;        // N_MP, N_ESP, B L, M, H, E; empty: layers are drawn
   moecclPass_t pass = moecclPassForward;  // or both
   int repetitions = 5;
   int closeRepetitions = 15;

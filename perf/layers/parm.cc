@@ -7,7 +7,7 @@ ParmTimes parmTimes(const Layer& layer, const ParmLines& lines, bool published) 
   const double mp = layer.grid.nMp, esp = layer.grid.nEsp;
   const double x = static_cast<double>(layer.tokens()) * static_cast<double>(layer.embedding);
   // Parm's y = E T M N_ESP, with E T = k f B L.
-  double y = static_cast<double>(layer.topK) * layer.capacityFactor * x * esp;
+  double y = static_cast<double>(layer.topK) * layer.rowsPerChoice() * x * esp;
   if (published) y *= static_cast<double>(layer.embedding);
 
   // Our lines are over what a rank puts in: a part of x, y / N_MP without the shards' copies, and

@@ -15,10 +15,14 @@ void printHead(const Run& run) {
   const Options& options = run.options;
   std::string nodes;
   for (const int size : run.ranksPerNode) nodes += ' ' + std::to_string(size);
-  std::printf("# moeccl-layers, moeccl %d.%d.%d: %d layers of Parm's table III, seed %llu; ",
-              run.version / 10000, run.version / 100 % 100, run.version % 100, options.layers,
-              static_cast<unsigned long long>(options.seed));
-  std::printf("L, M and H divided by %d\n", run.scale);
+  std::printf("# moeccl-layers, moeccl %d.%d.%d: ", run.version / 10000, run.version / 100 % 100,
+              run.version % 100);
+  if (options.layer.empty())
+    std::printf("%d layers of Parm's table III, seed %llu; L, M and H divided by %d",
+                options.layers, static_cast<unsigned long long>(options.seed), run.scale);
+  else
+    std::printf("the layer that was asked for");
+  std::printf("%s\n", options.dropless ? "; dropless" : "");
   std::printf("# %d ranks, by node:%s\n", run.ranks, nodes.c_str());
   if (run.ranks > 1 && std::getenv("OPENBLAS_NUM_THREADS") == nullptr)
     std::printf("# OPENBLAS_NUM_THREADS is not set; ranks that share cores slow each other down\n");

@@ -22,7 +22,8 @@ const std::vector<std::vector<std::string>> kAlgorithms = {
 }  // namespace
 
 std::string Setting::name() const {
-  return scheduleName(schedule) + (algorithms.empty() ? "" : " " + algorithms);
+  return scheduleName(schedule) + (algorithms.empty() ? "" : " " + algorithms) +
+         (tokenRouting == 0 ? "" : " tokenRouting=" + std::to_string(tokenRouting));
 }
 
 std::string scheduleName(moecclSchedule_t schedule) {
@@ -37,10 +38,13 @@ std::vector<moecclSchedule_t> everySchedule() {
   return all;
 }
 
-std::vector<Setting> settings() {
+std::vector<Setting> settings(bool dropless) {
   std::vector<Setting> all;
   for (const moecclSchedule_t schedule : everySchedule()) {
     all.push_back({schedule, ""});
+    for (const int tokenRouting : {-1, 1})
+      if (dropless) all.push_back({schedule, "", tokenRouting});
+    if (dropless) continue;
     if (const auto i = static_cast<std::size_t>(schedule); i < kAlgorithms.size())
       for (const std::string& algorithms : kAlgorithms[i]) all.push_back({schedule, algorithms});
   }

@@ -1,8 +1,9 @@
-// Who takes part: a schedule with a setting of its algorithms.
+// Who takes part: a schedule with a setting of its algorithms, or of how rows come to experts.
 #pragma once
 
 #include <moeccl/moe.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,12 +11,13 @@ namespace moeccl::perf::layers {
 
 struct Setting {
   moecclSchedule_t schedule;
-  std::string algorithms;  // as in moecclConfig_t; "": the library's choice
+  std::string algorithms;         // as in moecclConfig_t; "": the library's choice
+  std::int64_t tokenRouting = 0;  // as in moecclMoeConfig_t
 
-  // "S1 dispatch=flat;combine=flat", or the schedule's alone.
+  // "S1 dispatch=flat;combine=flat", "S1 tokenRouting=1", or the schedule's alone.
   std::string name() const;
-  // Nothing is fixed: what the library does by itself.
-  bool isAuto() const { return schedule == moecclScheduleAuto && algorithms.empty(); }
+  // Nothing but the schedule is fixed.
+  bool choosesTheRest() const { return algorithms.empty() && tokenRouting == 0; }
 };
 
 // As in MOECCL_SCHEDULE.
@@ -23,7 +25,7 @@ std::string scheduleName(moecclSchedule_t schedule);
 std::vector<moecclSchedule_t> everySchedule();
 
 // Every schedule that the library has, with automatic algorithms and then with those that matter
-// for it; the last is auto.
-std::vector<Setting> settings();
+// for it; the last is auto. Of a dropless layer with both ways of its rows instead.
+std::vector<Setting> settings(bool dropless);
 
 }  // namespace moeccl::perf::layers

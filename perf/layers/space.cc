@@ -48,7 +48,7 @@ Layer drawLayer(const moecclGridShape_t& grid, std::int64_t topK, Draws& draws) 
 }  // namespace
 
 std::int64_t Layer::capacity() const {
-  const double exact = static_cast<double>(topK) * capacityFactor * static_cast<double>(tokens()) /
+  const double exact = static_cast<double>(topK) * rowsPerChoice() * static_cast<double>(tokens()) /
                        static_cast<double>(experts);
   const auto up = [this](std::int64_t value) {
     return (value + grid.nMp - 1) / grid.nMp * grid.nMp;
@@ -57,7 +57,7 @@ std::int64_t Layer::capacity() const {
 }
 
 double Layer::work() const {
-  return static_cast<double>(topK) * capacityFactor * static_cast<double>(tokens()) *
+  return static_cast<double>(topK) * rowsPerChoice() * static_cast<double>(tokens()) *
          static_cast<double>(embedding) * static_cast<double>(hidden);
 }
 
@@ -69,6 +69,7 @@ moecclMoeConfig_t Layer::config(moecclSchedule_t schedule, moecclPass_t pass) co
   config.experts = experts;
   config.topK = topK;
   config.capacityFactor = capacityFactor;
+  config.dropless = isDropless() ? 1 : 0;
   config.schedule = schedule;
   config.training = isTraining(pass);
   return config;

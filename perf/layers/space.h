@@ -18,10 +18,14 @@ struct Layer {
   std::int64_t hidden;     // H
   std::int64_t experts;    // E
   std::int64_t topK;       // k, never more than E
-  double capacityFactor;   // f
+  double capacityFactor;   // f; 0: dropless
 
   std::int64_t tokens() const { return samples * length; }
-  // Places per expert, T, with as many capacity groups as N_MP (moeccl/moe.h).
+  bool isDropless() const { return capacityFactor == 0; }
+  // Rows that experts get, over those that were chosen.
+  double rowsPerChoice() const { return isDropless() ? 1 : capacityFactor; }
+  // Places per expert, T, with as many capacity groups as N_MP (moeccl/moe.h); dropless: rows, on
+  // average.
   std::int64_t capacity() const;
   // What the time of a layer grows with: multiplications of its experts.
   double work() const;

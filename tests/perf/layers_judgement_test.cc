@@ -47,7 +47,7 @@ const Rule& ruleOf(const std::vector<Rule>& rules, const std::string& name) {
 }
 
 TEST(LayerSettings, CoverEverySchedule) {
-  const std::vector<Setting> all = settings();
+  const std::vector<Setting> all = settings(false);
   for (int schedule = moecclScheduleBaseline; schedule < moecclNumSchedules; ++schedule)
     EXPECT_EQ(std::count_if(all.begin(), all.end(),
                             [&](const Setting& setting) {
@@ -58,6 +58,10 @@ TEST(LayerSettings, CoverEverySchedule) {
   EXPECT_EQ(all.front().name(), "baseline");
   EXPECT_EQ(all.back().name(), "auto");
   EXPECT_EQ(all[1].name(), "baseline alltoall=linear");
+  const std::vector<Setting> dropless = settings(true);
+  EXPECT_EQ(dropless[1].name(), "baseline tokenRouting=-1");
+  EXPECT_EQ(dropless[2].name(), "baseline tokenRouting=1");
+  EXPECT_EQ(dropless.back().name(), "auto");
 }
 
 TEST(LayerJudgement, BestIsTheLeastMedian) {

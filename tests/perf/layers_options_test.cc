@@ -41,6 +41,16 @@ TEST(LayersOptions, Values) {
   EXPECT_EQ(parsed.options.note, "100 Mbit/s");
 }
 
+TEST(LayersOptions, AGivenLayer) {
+  const Parsed<Options> parsed =
+      parse({"--layer", "1,2,512,2048,64,64", "--top-k", "8", "--dropless"});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.layer, (std::vector<std::int64_t>{1, 2, 512, 2048, 64, 64}));
+  EXPECT_EQ(parsed.options.layers, 1);
+  EXPECT_EQ(parsed.options.scale, 1);
+  EXPECT_TRUE(parsed.options.dropless);
+}
+
 TEST(LayersOptions, MistakesAreNamed) {
   const struct {
     std::vector<const char*> arguments;
@@ -54,6 +64,10 @@ TEST(LayersOptions, MistakesAreNamed) {
       {{"--scale", "8", "--layer-seconds", "2"}, {"--scale", "--layer-seconds"}},
       {{"--layer-seconds", "0"}, {"--layer-seconds"}},
       {{"--top-k", "0"}, {"--top-k"}},
+      {{"--layer", "1,2,3", "--top-k", "1"}, {"--layer"}},
+      {{"--layer", "1,1,0,8,8,8", "--top-k", "1"}, {"--layer"}},
+      {{"--layer", "1,1,8,8,8,8"}, {"--layer", "--top-k"}},
+      {{"--layer", "1,1,8,8,8,8", "--top-k", "1", "--layers", "3"}, {"--layer"}},
       {{"--pass", "backward"}, {"--pass", "backward"}},
       {{"-r", "0"}, {"--repetitions"}},
       {{"--turn-ms", "-1"}, {"--turn-ms"}},

@@ -97,6 +97,18 @@ class Layers(unittest.TestCase):
             self.assertIn(text, process.stdout)
         self.assertIn("9 of 9 layers", process.stderr)
 
+    def test_dropless(self):
+        report = self.measured(ranks("2x2", "--layer", "1,2,64,32,16,8", "--top-k", "4", "--dropless", "--pass", "both",
+                                     "-r", "3", "--turn-ms", "0", "--json", self.json))
+        layer, = report["layers"]
+        self.assertEqual((layer["nEp"], layer["nEsp"], layer["topK"], layer["capacityFactor"]), (2, 2, 4, 0))
+        names = {candidate["name"] for candidate in layer["candidates"]}
+        self.assertEqual(names, {"baseline", "baseline tokenRouting=-1", "baseline tokenRouting=1",
+                                 "S1", "S1 tokenRouting=-1", "S1 tokenRouting=1", "auto"})
+        # What is chosen is one of the two that are fixed.
+        timed_as = {candidate["name"]: candidate["timedAs"] for candidate in layer["candidates"]}
+        self.assertEqual(timed_as["S1 tokenRouting=-1"] == "S1", timed_as["S1 tokenRouting=1"] != "S1")
+
     def test_backward_takes_longer(self):
         both, forward = (self.measured(ranks("2x2", "-l", "4", *TINY, "--pass", which, "--json", self.json))
                          for which in ("both", "forward"))
