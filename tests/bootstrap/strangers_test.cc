@@ -172,7 +172,7 @@ TEST_F(Strangers, AProofServesOnce) {
 }
 
 TEST_F(Strangers, ACrowdDoesNotDelayTheRanks) {
-  const moecclUniqueId id = makeUniqueId({.handshakeMs = 20'000, .maxStrangers = 64});
+  const moecclUniqueId id = makeUniqueId({}, {.handshakeMs = 20'000, .maxStrangers = 64});
   const std::uint16_t port = decodeId(id).port;
   // 200 that stay and say nothing, half of a greeting, a greeting, or garbage; and one that knocks
   // again and again while the ranks join.

@@ -189,7 +189,7 @@ typedef struct {
   moecclNoisyTopKGate_t noisyTopK;
   moecclSigmoidGate_t sigmoid;
   /* 1: no capacity, no choice is dropped. Ranks tell each other how many tokens each expert gets,
-   * and then exchange just these, by moecclAllToAllv. Memory grows with what arrives, which for one
+   * and then exchange just these. Memory grows with what arrives, which for one
    * hot expert is all tokens of all ranks, and is kept. Not with ExpertChoice, whose experts choose
    * as many tokens as they have places. Not under S2, which splits the capacity: without one it
    * would be S1 with more to gate and k times as much to gather. */
@@ -208,6 +208,13 @@ typedef struct {
    * of moecclGateSoftmax or moecclGateSwitch, whose weights are probabilities. 0: they stay as they
    * are. Dropless, and with ExpertChoice: 0. */
   int64_t renormalize;
+  /* Of a dropless layer: how rows come to experts. 1: by token routing (route.h): a token crosses
+   * to a node once, and what that node's experts make of it comes back as one sum. -1: a row for
+   * each choice, by moecclAllToAllv. 0: whichever is predicted to be faster; on one node, and with
+   * topK 1, -1. Token routing is of host memory and of float32, float16 and bfloat16, for
+   * up to 128 choices (topK) and 32768 experts, under the baseline and S1. Sums are then in
+   * float32, by node, expert and shard. */
+  int64_t tokenRouting;
 } moecclMoeConfig_t;
 
 #define MOECCL_MOE_CONFIG_MAGIC 0x6d6f6c63u
@@ -215,7 +222,7 @@ typedef struct {
   {                                                                                             \
     sizeof(moecclMoeConfig_t), MOECCL_MOE_CONFIG_MAGIC, MOECCL_VERSION, -1, 0, 0, 0, 0, 0.0, 0, \
         moecclMoeGelu, moecclFloat32, moecclScheduleAuto, 0, 0, moecclGateSoftmax, 0, {0.0},    \
-        {0.0, 0.0}, {0, 0, 0.0, 0}, 0, 0, 0, 0, 0                                               \
+        {0.0, 0.0}, {0, 0, 0.0, 0}, 0, 0, 0, 0, 0, 0                                            \
   }
 
 /* The caller's part of a layer. Begin with MOECCL_MOE_SHAPES_INITIALIZER. */
@@ -233,13 +240,14 @@ typedef struct {
   int64_t capacityGroups;    /* g; dropless: 0 */
   moecclSchedule_t schedule; /* of the next Forward; with config.learn of the last; never auto */
   int64_t chunks;            /* into which S1 cuts each rank's tokens; 1 under others */
+  int64_t tokenRouting;      /* 1: rows go by token routing; 0: they do not */
 } moecclMoeShapes_t;
 
 #define MOECCL_MOE_SHAPES_MAGIC 0x6d6f7368u
 #define MOECCL_MOE_SHAPES_INITIALIZER                                                     \
   {                                                                                       \
     sizeof(moecclMoeShapes_t), MOECCL_MOE_SHAPES_MAGIC, MOECCL_VERSION, 0, 0, 0, 0, 0, 0, \
-        moecclScheduleAuto, 0                                                             \
+        moecclScheduleAuto, 0, 0                                                          \
   }
 
 /* Weights, row-major, of config.datatype. Begin with MOECCL_MOE_WEIGHTS_INITIALIZER. b2 is the same

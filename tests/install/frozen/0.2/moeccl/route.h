@@ -5,6 +5,7 @@
  *   moecclTokenRouteCreate            once: the shapes that stay
  *   moecclTokenRouteSet               each step: which experts each token chose
  *   moecclTokenRouteGetCounts         how many rows come, and which expert's they are
+ *   moecclTokenRouteGetRankCounts     the same by the rank that they come from
  *   moecclTokenRouteDispatch          tokens -> rows
  *       (the caller's experts)
  *   moecclTokenRouteCombine           rows -> tokens
@@ -105,6 +106,10 @@ typedef struct {
 MOECCL_API moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid,
                                                  const moecclTokenRouteConfig_t* config,
                                                  moecclTokenRoute_t* route);
+/* Makes another route of the same grid and config, which has no routing yet. So several routings
+ * can be under way, each with the calls of its passes. Local: ranks need not make as many. Errors:
+ * InvalidArgument (a route that is none). */
+MOECCL_API moecclResult_t moecclTokenRouteCopy(moecclTokenRoute_t route, moecclTokenRoute_t* copy);
 /* Frees a route. Not collective: calls of it that are queued on streams still run. NULL is allowed.
  * */
 MOECCL_API moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route);
@@ -130,6 +135,9 @@ MOECCL_API moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int
  * whose end it waits. Errors: InvalidUsage (before that). */
 MOECCL_API moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows,
                                                     int64_t* expertBegins);
+/* counts [localExperts][P]: how many rows of each of the rank's experts come from each rank. Known
+ * when GetCounts is; the same errors. */
+MOECCL_API moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts);
 /* Of a route in latency mode: how many rows buffers of Dispatch and Combine have room for, since so
  * many can come. Errors: InvalidUsage (another mode, in which GetCounts says it). */
 MOECCL_API moecclResult_t moecclTokenRouteGetMostRows(moecclTokenRoute_t route, int64_t* rows);

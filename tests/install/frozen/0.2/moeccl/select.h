@@ -81,7 +81,7 @@ typedef struct {
    * nMp is above 1: it computes a token on all ranks of an MP group. What these learn may differ in
    * its last bits. */
   int automatic;
-  int reserved; /* 0 */
+  int tokenRouting; /* 1: rows go by token routing; 0: they do not (config.tokenRouting) */
 } moecclScheduleChoice_t;
 
 #define MOECCL_SCHEDULE_CHOICE_MAGIC 0x6d6f7363u
@@ -100,14 +100,15 @@ typedef struct {
   moecclPass_t pass;      /* forward or backward */
   moecclGroup_t group;    /* whose ranks call it */
   const char* phase;      /* for people, as in the layer's errors: "MP-AllGather" */
-  const char* collective; /* "allgather", as in MOECCL_ALGO */
-  const char*
-      algorithm;   /* "bruck:radix=4", the fastest; of groups that differ, the slowest one's */
-  size_t bytes;    /* of one rank's sendbuff, in one call */
-  double seconds;  /* predicted, of one call by itself */
-  int calls;       /* one after the other: one for each chunk */
-  int measured;    /* as in moecclAlgorithmChoice_t */
-  uint64_t digest; /* the same, of the plans of all groups of the kind */
+  const char* collective; /* "allgather", as in MOECCL_ALGO; of token routing "tokendispatch" or
+                             "tokencombine", which are calls of route.h */
+  const char* algorithm;  /* "bruck:radix=4", the fastest; of groups that differ, the slowest one's;
+                             of token  routing as in moecclTokenRouteConfig_t */
+  size_t bytes;           /* of one rank's sendbuff, in one call; of token routing of its tokens */
+  double seconds;         /* predicted, of one call by itself */
+  int calls;              /* one after the other: one for each chunk */
+  int measured;           /* as in moecclAlgorithmChoice_t */
+  uint64_t digest;        /* the same, of the plans of all groups of the kind */
 } moecclScheduleExchange_t;
 
 #define MOECCL_SCHEDULE_EXCHANGE_MAGIC 0x6d6f7378u
