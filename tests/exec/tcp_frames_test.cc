@@ -214,7 +214,7 @@ TEST(TcpFrames, ThePeersShareBoundsSmallMessagesToo) {
   }
   EXPECT_EQ(taken, kShare / chargeOf(8));
   EXPECT_LE(taken * (256 + sizeof(InboundMessage)), kShare);
-  peer.lose("the end");
+  peer.lose("the end", TransferStatus::unreachable);
 }
 
 // A living peer may have sent any number of messages before one that it has no credit for.
@@ -228,7 +228,7 @@ TEST(TcpFrames, OnlyAnnouncedMessagesCountAsAnnounced) {
     ASSERT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
   header.bytes = 8;
   EXPECT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
-  peer.lose("the end");
+  peer.lose("the end", TransferStatus::unreachable);
 }
 
 TEST(TcpFrames, StrangersDisturbNobody) {
