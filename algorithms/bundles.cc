@@ -73,6 +73,14 @@ class ByNodes {
     return scratchFor(plan_, bundles_.payloads(source, destination));
   }
 
+  // Others' bundles are put behind one's own, for a message of one run, unless there are none, or
+  // one's own is in scratch already.
+  bool staysWhereItIs(int destination) const {
+    const BlockList own = bundles_.leaving(destination);
+    return topology_.nodeSize(node_) == 1 ||
+           (!own.empty() && own.runs().front().buffer == Buffer::scratch);
+  }
+
   // Step 0. Both ends of a message go through the destinations in the same order.
   void gather() {
     const int size = topology_.nodeSize(node_), local = topology_.localOf(rank_);
@@ -90,9 +98,10 @@ class ByNodes {
       for (int source : neighbours_) {
         if (source == destination) continue;
         BlockList place;
+        const bool stays = source == rank_ && staysWhereItIs(destination);
         if (destination == rank_)
           place = bundles_.arriving(source);
-        else if (size == 1)
+        else if (stays)
           place = bundles_.leaving(destination);
         else
           place = held(source, destination);
@@ -101,7 +110,7 @@ class ByNodes {
           arriving[topology_.localOf(source)].append(place);
           continue;
         }
-        if (size > 1) {
+        if (!stays) {
           own.append(bundles_.leaving(destination));
           ownPlaces.append(place);
         }
@@ -117,7 +126,7 @@ class ByNodes {
     }
     arrivals_.push_back(plan_.since(firstRecv));
     ready_.push_back(plan_.since(first));
-    if (size == 1) ready_.insert(ready_.end(), ownWaits.begin(), ownWaits.end());
+    ready_.insert(ready_.end(), ownWaits.begin(), ownWaits.end());
     for (int i = 1; i < size; ++i) {
       const int to = (local + i) % size;
       if (!leaving[to].empty()) plan_.send(step(0), neighbours_[to], leaving[to], waits[to]);

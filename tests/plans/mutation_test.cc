@@ -85,6 +85,23 @@ std::vector<std::pair<Buffer, int>> blocksOf(std::span<const Blocks> runs) {
   return blocks;
 }
 
+// Whether the lists name the same payloads, of which several blocks may hold one.
+bool holdTheSame(std::span<const Blocks> before, std::span<const Blocks> after, const Plan& plan,
+                 int rank, const Promise& promise) {
+  const auto payloadsOf = [&](std::span<const Blocks> runs) {
+    std::vector<Payload> payloads;
+    for (const auto& [buffer, block] : blocksOf(runs)) {
+      std::vector<Payload> held = {{rank, block}};
+      if (buffer == Buffer::scratch) held = {plan.scratch[static_cast<size_t>(block)]};
+      if (buffer == Buffer::output) held.clear(), promise.expected(rank, block, held);
+      for (const Payload& payload : held)
+        payloads.push_back(promise.identity ? promise.identity(payload) : payload);
+    }
+    return payloads;
+  };
+  return payloadsOf(before) == payloadsOf(after);
+}
+
 // Whether `op` waits for `earlier`, directly or by way of others.
 bool dependsOn(const Plan& plan, int op, int earlier) {
   for (OpRange range : plan.deps(plan.ops[op]))
@@ -122,11 +139,22 @@ bool sizesAreThoseOfOneSum(const Plan& original, const Plan& mutant) {
   return true;
 }
 
+// Whether scratch differs only in which of several inputs that hold the same a block is as large
+// as.
+bool sizesAreThoseOfOneInput(const Plan& original, const Plan& mutant, const Promise& promise) {
+  if (!promise.identity) return false;
+  for (size_t i = 0; i < original.scratch.size(); ++i)
+    if (promise.identity(original.scratch[i]) != promise.identity(mutant.scratch[i])) return false;
+  return true;
+}
+
 // Why a mutant may be as good as the original; empty where there is no reason.
 std::string explain(const Mutant& mutant, const Plan& original, const Promise& promise) {
   if (mutant.kind == "resize scratch" && promise.sums &&
       sizesAreThoseOfOneSum(original, mutant.plan))
     return "contributions to one sum are equally large";
+  if (mutant.kind == "resize scratch" && sizesAreThoseOfOneInput(original, mutant.plan, promise))
+    return "inputs that hold the same are equally large";
   if (mutant.op < 0 || mutant.op >= static_cast<int>(mutant.plan.ops.size())) return "";
   const Op& op = mutant.plan.ops[mutant.op];
   if (mutant.kind == "drop dependency") {
@@ -140,6 +168,15 @@ std::string explain(const Mutant& mutant, const Plan& original, const Promise& p
       readsOriginalsOfCopies(original.src(original.ops[mutant.op]), mutant.plan.src(op), original,
                              mutant.rank))
     return "an own block is read from the input instead of from its copy in scratch";
+  if (!promise.sums && (mutant.kind == "swap blocks" || mutant.kind == "replace block" ||
+                        mutant.kind == "change buffer")) {
+    const Op& was = original.ops[mutant.op];
+    const auto same = [&](auto list) {
+      return holdTheSame((original.*list)(was), (mutant.plan.*list)(op), original, mutant.rank,
+                         promise);
+    };
+    if (same(&Plan::src) && same(&Plan::dst)) return "the blocks hold the same";
+  }
   if (mutant.kind == "change lane" && (op.kind == OpKind::copy || op.kind == OpKind::reduce))
     return "a local op is ordered by its dependencies, whatever its lane";
   if ((mutant.kind == "earlier step" || mutant.kind == "later step") &&
