@@ -106,9 +106,7 @@ Fixed fixedSteps(const Problem& problem, const Solved& solved) {
   return all;
 }
 
-bool same(const Elements& a, const Elements& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
-}
+bool same(const Elements& a, const Elements& b) { return a == b; }
 
 // Runs a layer that comes to believe that another schedule is faster, and checks each step of it.
 void expectChange(const Problem& problem, const Solved& solved, const Fixed& fixed, bool ucx,
