@@ -11,6 +11,7 @@
 
 #include "src/exec/tcp.h"
 #include "tests/exec/transport_contract.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -70,6 +71,9 @@ TransferStatus sendWithoutDescriptors(std::string* error) {
 
 // The peer is innocent: the transfer has failed, the peer is not unreachable.
 TEST(TcpTransport, ARankWithoutDescriptorsBlamesItself) {
+#ifdef MOECCL_SANITIZED
+  GTEST_SKIP() << "a sanitizer without descriptors takes all memory for unreadable";
+#endif
   // In a process of its own, which may lower its hard limit.
   const pid_t child = fork();
   if (child == 0) {
