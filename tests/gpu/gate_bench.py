@@ -8,11 +8,10 @@ weights, places and the auxiliary loss; places are given to first choices before
 "product" is logits = tokens x gate, "rest" all that comes after. PyTorch runs as it is (eager), and compiled.
 """
 import argparse
-import json
-import os
-import statistics
 import subprocess
 import sys
+
+from measured import milliseconds, note
 
 
 def gate(torch, logits, choices, capacity):
@@ -30,29 +29,6 @@ def gate(torch, logits, choices, capacity):
     return chosen, weights, places, loss
 
 
-def milliseconds(torch, work, measurements=9, calls=20):
-    """The median of some measurements of several calls each."""
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(measurements):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(calls):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / calls)
-    return statistics.median(times)
-
-
-def note(row):
-    """For report.py."""
-    if path := os.environ.get("MEASUREMENTS"):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-
 def compare(torch, options, count, experts):
     tokens = torch.rand(count, options.embedding, device="cuda") * 2 - 1
     weights = torch.rand(options.embedding, experts, device="cuda") * 2 - 1
@@ -62,10 +38,11 @@ def compare(torch, options, count, experts):
                              str(options.choices)], check=True, capture_output=True, text=True).stdout
     ours = [float(word) for word in output.split()]
     rows = {"moeccl": ours}
-    product = milliseconds(torch, lambda: tokens @ weights)
+    product = milliseconds(torch, lambda: tokens @ weights, calls=20)
     for name, function in (("eager", gate), ("compiled", torch.compile(gate))):
         try:
-            rows[name] = [product, milliseconds(torch, lambda: function(torch, logits, options.choices, capacity))]
+            rest = milliseconds(torch, lambda: function(torch, logits, options.choices, capacity), calls=20)
+            rows[name] = [product, rest]
         except Exception as error:  # no compiler for it on this machine
             print(f"{count:>8}{experts:>8}{name:>12}  {str(error).splitlines()[0]}")
     for name, (first, rest) in rows.items():

@@ -13,10 +13,11 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
+
+from measured import milliseconds, note
 
 
 class Layer:
@@ -73,29 +74,6 @@ class Layer:
         results = torch.bmm(hidden, self.w2).reshape(-1, width)
         results = torch.cat((results, torch.zeros(1, width, device="cuda", dtype=results.dtype)))[at]
         return (results.float() * (best * kept)[..., None]).sum(dim=1).to(self.tokens.dtype)
-
-
-def milliseconds(torch, work, measurements=9, calls=10):
-    """The median of some measurements of several calls each."""
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(measurements):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(calls):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / calls)
-    return statistics.median(times)
-
-
-def note(row):
-    """For report.py."""
-    if path := os.environ.get("MEASUREMENTS"):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
 
 
 def compare(torch, row):
