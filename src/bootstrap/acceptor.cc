@@ -93,7 +93,7 @@ void Acceptor::accept(const Socket& listener) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
-      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      if (!isOwnError(errno)) return;
       if (errno == EMFILE && raiseDescriptorLimit()) continue;
       if (strangers_.empty()) return pause();
       dropOldest();

@@ -23,7 +23,7 @@ void RendezvousService::acceptAll() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     const int fd = accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      if (!isOwnError(errno)) return;
       if (errno == EMFILE && raiseDescriptorLimit()) continue;
       if (!strangers_.empty()) {
         dropOldestStranger();
