@@ -197,7 +197,7 @@ void Learner::note(const Evidence& now) {
 bool Learner::countVotes(std::span<const std::int64_t> votes) {
   for (std::size_t i = 0; i < votes.size(); ++i) {
     const std::size_t alternative = i % alternatives_.size();
-    if (votes[i] == 0) continue;
+    if (votes[i] == 0 || forbidden_[alternative] != 0) continue;
     if (votes[i] != ranks_) {
       forbid(alternative);
       continue;
@@ -231,6 +231,15 @@ void Learner::change(std::size_t to) {
   led_ = strayed_ = 0;
   anchor_ = evidence_[to].seconds;
   if (evidence_[to].there()) evidence_[to].sure = false;  // it is measured anew
+}
+
+void Learner::settle(std::size_t alternative) {
+  if (alternative != current_) change(alternative);
+  trialLeft_ = 0;
+  trialOpen_ = false;
+  forget(tried_, kTrialWarmUp);
+  proposed_.reset();
+  written_.reset();
 }
 
 void Learner::correct() {

@@ -74,6 +74,8 @@ class Learner {
   void write(std::span<std::int64_t> mine);
   // It is not taken any more. The same on all ranks.
   void forbid(std::size_t alternative) { forbidden_[alternative] = 1; }
+  // Changes to that one at once; what was tried, voted or written is void. The same on all ranks.
+  void settle(std::size_t alternative);
 
   // Of the last change, for people.
   const std::string& why() const { return why_; }

@@ -32,9 +32,28 @@ void Learning::exchange() {
   if (const moecclResult_t result = stream_->join(nullptr); result != moecclSuccess)
     throw Error(result, std::string("AllReduce of what the layer measured: ") +
                             moecclGetLastError(nullptr));
-  if (learner_.apply(sums_) && groups_.world.rank == 0)
+  if (learner_.apply(sums_)) logChange();
+}
+
+void Learning::logChange() const {
+  if (groups_.world.rank == 0)
     log(LogLevel::info, {groups_.world.rank, groups_.world.ranks}, "the layer changes: %s",
         learner_.why().c_str());
+}
+
+void Learning::settle(std::size_t alternative) {
+  const bool changes = alternative != learner_.current();
+  learner_.settle(alternative);
+  if (changes) logChange();
+}
+
+std::size_t Learning::withoutChunks(std::size_t alternative) const {
+  const LayerShape& cut = shapes_[alternative];
+  for (std::size_t i = 0; i < shapes_.size(); ++i)
+    if (shapes_[i].schedule == cut.schedule && shapes_[i].chunks == 1 &&
+        shapes_[i].routed == cut.routed)
+      return i;
+  return alternative;
 }
 
 std::string wordOf(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {

@@ -25,9 +25,14 @@ class Learning {
 
   Learner& learner() { return learner_; }
   const LayerShape& shape(std::size_t alternative) const { return shapes_[alternative]; }
+  // Learner::settle, and rank 0 says so.
+  void settle(std::size_t alternative);
+  // The same schedule whole; itself where there is none.
+  std::size_t withoutChunks(std::size_t alternative) const;
 
  private:
   void exchange();
+  void logChange() const;
 
   const Groups& groups_;
   Learner learner_;

@@ -272,12 +272,34 @@ void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecc
   if (learning_ != nullptr) returned_ = schedules::Clock::now();
 }
 
-// What has no passes around own experts is not changed to any more.
+// Passes around own experts are whole. So is the layer from the first one on, where its chunks are
+// the library's choice; a forward pass before it keeps its own.
 void MoeLayer::expectOwnPasses() {
   if (const char* const why = whyNoOwnPasses(shape())) throw Error(moecclInvalidUsage, why);
-  if (learning_ == nullptr || std::exchange(hasOwnPasses_, true)) return;
+  if (shape().chunks > 1 && config_.chunks > 1)
+    throw Error(moecclInvalidUsage,
+                stringf("config.chunks is %lld; it must be 0 or 1 for passes around own experts",
+                        static_cast<long long>(config_.chunks)));
+  if (learning_ != nullptr) return learnOfOwnPasses();
+  if (shape().chunks == 1) return;
+  LayerShape whole = shape();
+  whole.chunks = 1;
+  running_.push_back(std::make_shared<Running>(groups_, whole, computeFor(whole), false));
+  now_ = running_.size() - 1;
+}
+
+// What has no passes around own experts is not changed to any more.
+void MoeLayer::learnOfOwnPasses() {
+  if (hasOwnPasses_) return;
+  const std::size_t whole = learning_->withoutChunks(learning_->learner().current());
+  if (!prepare(whole))
+    throw Error(moecclSystemError, "there is no memory for the schedule without chunks");
   for (std::size_t i = 0; i < running_.size(); ++i)
-    if (whyNoOwnPasses(learning_->shape(i)) != nullptr) learning_->learner().forbid(i);
+    if (learning_->shape(i).chunks > 1 || whyNoOwnPasses(learning_->shape(i)) != nullptr)
+      learning_->learner().forbid(i);
+  learning_->settle(whole);
+  now_ = whole;
+  hasOwnPasses_ = true;
 }
 
 OwnPass& MoeLayer::beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream) {

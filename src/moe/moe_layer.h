@@ -92,6 +92,7 @@ class MoeLayer {
   Running& beginStep();
   void dropUnused();
   void expectOwnPasses();
+  void learnOfOwnPasses();
   // Of a choice that was saved.
   LayerShape shapeNamed(const std::string& name) const;
   void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);

@@ -22,8 +22,6 @@ schedules::Sizes withoutGate(schedules::Sizes sizes) {
 }  // namespace
 
 const char* whyNoOwnPasses(const LayerShape& shape) {
-  if (shape.chunks != 1)
-    return "the layer cuts chunks; config.chunks must be 1 for passes around own experts";
   if (shape.residual > 0)
     return "the layer has a residual branch; config.residual must be 0 for passes around own "
            "experts";

@@ -16,7 +16,7 @@ struct OwnRouting {
   const void* weights = nullptr;
 };
 
-// Why such passes are not offered; null: they are.
+// Why such passes are not offered; null: they are, but in chunks.
 const char* whyNoOwnPasses(const LayerShape& shape);
 // Throws Error (InvalidArgument) unless all experts exist; for routing in the host's memory.
 void requireExperts(const LayerShape& shape, const OwnRouting& routing);

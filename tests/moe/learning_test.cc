@@ -330,42 +330,99 @@ TEST(Learning, AroundOwnExpertsWithPassesInFlight) {
   });
 }
 
+// The layer's choice, but under that schedule.
+std::string textUnder(moecclMoeLayer_t layer, const std::string& schedule) {
+  std::string text = textOf(moecclMoeLayerSaveChoice, layer);
+  const std::string current = std::string("current ") + nameOf(scheduleOf(layer));
+  return text.replace(text.find(current), current.size(), "current " + schedule);
+}
+
+std::int64_t chunksOf(moecclMoeLayer_t layer) {
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  check(moecclMoeLayerGetShapes(layer, &shapes));
+  return shapes.chunks;
+}
+
+// Opens a pass around own experts, and closes it.
+moecclResult_t beginOwn(const LayerRank& at, const Problem& problem) {
+  const OwnNumbers own(problem, at.batch);
+  const auto given = encode(problem.datatype, own.weights);
+  moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
+  routing.experts = own.experts.data();
+  routing.weights = given.data();
+  moecclMoePass_t pass = nullptr;
+  moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
+  const moecclResult_t result =
+      moecclMoeBegin(at.layer, at.input.data(), &routing, nullptr, &pass, &rows);
+  check(moecclMoePassDestroy(pass));
+  return result;
+}
+
+Problem inChunks() {
+  Problem problem = training("own experts, chunks");
+  problem.tokens = 43;
+  problem.capacityGroups = 4;
+  return problem;
+}
+
 // Passes around own experts know no chunks.
 TEST(Learning, TakesNoChunksFromTheFirstBeginOn) {
-  Problem problem;
-  problem.name = "own experts, chunks";
-  problem.grid = {2, 2, 1, moecclOrderEspEp};
-  problem.tokens = 24;
-  problem.experts = 8;
-  runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
-    moecclMoeConfig_t config = ownConfig(problem);
-    config.capacityGroups = 4;
-    config.learn = 1;
-    moecclMoeLayer_t layer = nullptr;
-    check(moecclMoeLayerCreate(grid, &config, &layer));
+  const Problem problem = inChunks();
+  const Solved solved = solve(problem);
+  moecclMoeConfig_t config = solved.layer.config;
+  config.learn = 1;
+  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
     const auto refused = [&] {
-      const std::string told = textOf(moecclMoeLayerExplainChoice, layer);
+      const std::string told = textOf(moecclMoeLayerExplainChoice, at.layer);
       const std::size_t line = told.find("S1:chunks=2 ");
       checkThat(line != std::string::npos, told.c_str());
       return told.substr(line, told.find('\n', line) - line).find("it cannot be taken") !=
              std::string::npos;
     };
-    checkThat(!refused(), "it is refused before any Begin");
-    const OwnNumbers own(problem, rank / problem.grid.nMp);
-    const auto input = encode(problem.datatype, own.tokens);
-    const auto given = encode(problem.datatype, own.weights);
-    moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
-    routing.experts = own.experts.data();
-    routing.weights = given.data();
-    moecclMoePass_t pass = nullptr;
-    moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
-    check(moecclMoeBegin(layer, input.data(), &routing, nullptr, &pass, &rows));
-    checkThat(refused(), "chunks might be taken");
-    check(moecclMoePassDestroy(pass));
-    check(moecclMoeLayerDestroy(layer));
-    check(moecclGridDestroy(grid));
+    // It would change to chunks, but for Begin; or it runs in chunks.
+    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, "S1:chunks=2").c_str()));
+    for (int i = 0; i + 1 < kChange; ++i) stepOf(at, problem);
+    checkThat(!refused() && chunksOf(at.layer) == 1, "it is refused before any Begin");
+    for (const char* schedule : {"", "S1:chunks=2"}) {
+      if (*schedule != '\0') {
+        check(moecclMoeLayerRestoreChoice(at.layer, textUnder(at.layer, schedule).c_str()));
+        checkThat(chunksOf(at.layer) == 2, "it does not run in chunks");
+      }
+      check(beginOwn(at, problem));
+      for (int i = 0; i < kSteps; ++i) {
+        checkThat(refused() && chunksOf(at.layer) == 1, "chunks might be taken");
+        stepOf(at, problem);
+      }
+    }
+  });
+}
+
+// The layer goes without the chunks that it has chosen, and refuses those that were asked for. A
+// Forward that came before has its Backward.
+TEST(Choices, OfChunksEndWithPassesAroundOwnExperts) {
+  const Problem problem = inChunks();
+  const Solved solved = solve(problem);
+  moecclMoeConfig_t config = solved.layer.config;
+  config.schedule = moecclScheduleS1;
+  config.chunks = 2;
+  std::vector<Step> expected(static_cast<std::size_t>(problem.ranks()));
+  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+    expected[at.rank] = stepOf(at, problem);
+    checkError(beginOwn(at, problem), moecclInvalidUsage, nullptr,
+               {"config.chunks is 2", "it must be 0 or 1"});
+  });
+  config.chunks = 0;
+  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+    check(moecclMoeLayerRestoreChoice(at.layer, textUnder(at.layer, "S1:chunks=2").c_str()));
+    Step step{at.input, at.input};
+    check(moecclMoeForward(at.layer, at.input.data(), step.output.data(), nullptr));
+    checkThat(chunksOf(at.layer) == 2, "it does not run in chunks");
+    check(beginOwn(at, problem));
+    checkThat(chunksOf(at.layer) == 1, "it still runs in chunks");
+    check(moecclMoeBackward(at.layer, at.input.data(), 0.5, step.gradient.data(), nullptr));
+    checkThat(same(step.output, expected[at.rank].output), "output");
+    checkThat(same(step.gradient, expected[at.rank].gradient), "gradient");
+    stepOf(at, problem);
   });
 }
 
@@ -378,9 +435,8 @@ TEST(Choices, AreRestored) {
   config.learn = 1;
   onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
     const std::string other = othersOf(at.layer).back();
-    std::string text = withRumour(at.layer, other);
-    const std::string current = std::string("current ") + nameOf(scheduleOf(at.layer));
-    text.replace(text.find(current), current.size(), "current " + other);
+    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, other).c_str()));
+    const std::string text = textUnder(at.layer, other);
     moecclMoeConfig_t still = config;
     still.learn = 0;
     for (const moecclMoeConfig_t& like : {config, still}) {

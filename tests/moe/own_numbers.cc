@@ -54,6 +54,7 @@ moecclMoeConfig_t ownConfig(const Problem& problem) {
   config.experts = problem.experts;
   config.topK = kOwnChoices;
   config.capacityFactor = problem.dropless ? 0 : static_cast<double>(problem.experts);
+  config.capacityGroups = problem.capacityGroups;
   config.dropless = problem.dropless;
   config.tokenRouting = problem.tokenRouting;
   config.datatype = problem.datatype;

@@ -21,6 +21,7 @@ struct OwnNumbers {
   std::vector<double> output, inputGradient, weightGradients;
 };
 
+// Of automatic chunks.
 moecclMoeConfig_t ownConfig(const Problem& problem);
 
 // What the caller's experts do: `from` is rows.rows, or rows.results backward. On the first shard

@@ -1,5 +1,6 @@
 #include "tests/moe/own_pass_run.h"
 
+#include <string>
 #include <vector>
 
 #include "tests/moe/on_device.h"
@@ -26,6 +27,23 @@ void doubleRows(DeviceMemory& device, const Problem& problem, const moecclMoeRow
              bytes);
 }
 
+// So many, as if the layer had chosen them.
+void choose(moecclMoeLayer_t layer, std::int64_t chunks) {
+  std::size_t bytes = 0;
+  check(moecclMoeLayerSaveChoice(layer, nullptr, &bytes));
+  std::string text(bytes, '\0');
+  check(moecclMoeLayerSaveChoice(layer, text.data(), &bytes));
+  const std::string before = "current S1", cut = before + ":chunks=" + std::to_string(chunks);
+  text.replace(text.find(before), before.size(), cut);
+  check(moecclMoeLayerRestoreChoice(layer, text.c_str()));
+}
+
+void checkChunks(moecclMoeLayer_t layer, std::int64_t chunks) {
+  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+  check(moecclMoeLayerGetShapes(layer, &shapes));
+  checkThat(shapes.chunks == chunks, std::to_string(shapes.chunks) + " chunks");
+}
+
 }  // namespace
 
 void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t schedule,
@@ -37,6 +55,10 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   check(moecclMoeLayerGetShapes(layer, &shapes));
   const bool counts = shapes.firstHidden == 0;
+  if (problem.chunks > 0) {
+    choose(layer, problem.chunks);
+    checkChunks(layer, problem.chunks);
+  }
 
   const OwnNumbers own(problem, rank / problem.grid.nMp);
   const DeviceElements input(device, encode(problem.datatype, own.tokens));
@@ -55,6 +77,7 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
     return decode(problem.datatype, elements.read());
   };
   check(moecclMoeBegin(layer, input.get(), &routing, stream, &pass, &rows));
+  checkChunks(layer, 1);
   doubleRows(device, problem, rows, rows.rows, counts, stream);
   check(moecclMoeEnd(pass, result.get(), stream));
   checkThat(read(result) == own.output, "output");
@@ -86,6 +109,10 @@ std::vector<OwnProblem> ownProblems(std::span<const moecclDataType_t> datatypes)
           for (const moecclSchedule_t schedule : schedulesOf(problem))
             if (schedule != moecclScheduleBaseline || grid.nMp == 1)
               all.push_back({problem, schedule});
+          if (dropless) continue;
+          problem.chunks = 2;
+          problem.capacityGroups = 2 * grid.nMp;
+          all.push_back({problem, moecclScheduleS1});
         }
   return all;
 }

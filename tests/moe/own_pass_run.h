@@ -11,10 +11,11 @@
 namespace moeccl::test {
 
 struct OwnProblem {
-  Problem problem;
+  Problem problem;  // chunks: that the layer has chosen itself, until its first pass
   moecclSchedule_t schedule;
 };
-// Few grids, with and without capacity, with no, one and more tokens, under each schedule.
+// Few grids, with and without capacity, with no, one and more tokens, under each schedule; and S1
+// in chunks.
 std::vector<OwnProblem> ownProblems(std::span<const moecclDataType_t> datatypes);
 
 // A pass forward and backward; throws what is wrong. Ranks call it together.

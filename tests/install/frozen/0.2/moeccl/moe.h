@@ -180,7 +180,8 @@ typedef struct {
    * It must divide capacityGroups / N_MP. 1: none. 0: none, or as many as the cluster's profile
    * predicts to be the fastest, if such layers were measured. Results do not depend on it, but for
    * rounding. Exchanges go on while experts compute on GPUs and if the communicator has a progress
-   * thread, else between two experts. Other schedules ignore it. Dropless: 0 or 1. */
+   * thread, else between two experts. Other schedules ignore it. Dropless: 0 or 1. Passes around
+   * own experts are whole: with 0, so is the layer from the first moecclMoeBegin on. */
   int64_t chunks;
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */
@@ -439,8 +440,7 @@ MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeSta
  * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
  * Begin. Memory is that of the schedules in use, three at most.
  * Only schedules that automatic choice may take are taken (moecclScheduleChoice_t), so ranks of an
- * MP group go on having the same bits. Passes around own experts forbid chunks from the first Begin
- * on. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
+ * MP group go on having the same bits. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
 
 /* For people, in lines of text: the schedule, the corrections, what each schedule took or should
  * take, and the phases of the one in use beside their predictions. `text` has room for *bytes,
@@ -518,9 +518,9 @@ typedef struct {
 
 /* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its
  * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist).
- * InvalidUsage (the layer cuts chunks, has a residual branch, renormalizes, or has another gate
- * than moecclGateSoftmax). Likewise with config.training under the baseline and N_MP above 1, whose
- * experts see each token N_MP times. SystemError, and those of Forward. */
+ * InvalidUsage (config.chunks cuts the layer, or it has a residual branch, renormalizes, or has
+ * another gate than moecclGateSoftmax). Likewise with config.training under the baseline and N_MP
+ * above 1, whose experts see each token N_MP times. SystemError, and those of Forward. */
 MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
                                          const moecclMoeRouting_t* routing, moecclStream_t stream,
                                          moecclMoePass_t* pass, moecclMoeRows_t* rows);
