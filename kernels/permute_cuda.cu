@@ -1,25 +1,10 @@
 #include "kernels/float_formats.h"
-#include "kernels/launch_cuda.h"
+#include "kernels/over_rows_cuda.h"
 #include "kernels/permute.h"
-#include "kernels/permute_rows.h"
 #include "kernels/warp_cuda.h"
 
 namespace moeccl::cuda {
 namespace {
-
-static_assert(kRowBlockThreads == kThreads);
-
-// Calls body(row, thread) for `rows` rows by as many threads each as the shape says.
-template <typename Body>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
-    rowKernel(RowShape shape, std::int64_t rows, Body body) {
-  const std::int64_t blockRows = kThreads / shape.rowThreads;
-  const std::int64_t rowInBlock = threadIdx.x / shape.rowThreads;
-  const std::int64_t thread = threadIdx.x - rowInBlock * shape.rowThreads;
-  for (std::int64_t row = blockIdx.x * blockRows + rowInBlock; row < rows;
-       row += gridDim.x * blockRows)
-    body(row, thread);
-}
 
 // Calls body(item) for `items` items, by one warp each.
 template <typename Body>
@@ -29,13 +14,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   for (std::int64_t item = blockIdx.x * kWarps + threadIdx.x / Warp::kCount; item < items;
        item += gridDim.x * kWarps)
     body(item);
-}
-
-template <typename Body>
-void overRows(const RowShape& shape, std::int64_t rows, void* stream, const char* what, Body body) {
-  if (rows == 0 || shape.vectors == 0) return;
-  const std::int64_t blocks = (rows - 1) / shape.blockRows() + 1;
-  launchKernel(what, rowKernel<Body>, gridOf(blocks), kThreads, stream, shape, rows, body);
 }
 
 template <typename Body>
@@ -117,7 +95,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   }
 }
 
-// Bodies are structures, as extended lambdas would need a compiler flag of their own.
 template <typename Access>
 struct Scatter {
   RowShape shape;

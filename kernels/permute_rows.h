@@ -81,8 +81,8 @@ struct Sums {
   static constexpr int kElements = sizeof(Access) / sizeof(Bits);
   float values[kRowVectors * kElements];
 
-  MOECCL_DEVICE void clear() {
-    for (float& value : values) value = 0;
+  MOECCL_DEVICE void clear(float to = 0) {
+    for (float& value : values) value = to;
   }
   MOECCL_DEVICE void add(float weight, const Row<Access>& row, int count) {
     for (int i = 0; i < kRowVectors; ++i) {

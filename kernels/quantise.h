@@ -26,4 +26,14 @@ void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
 void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
                 std::size_t rowCount, std::size_t elements, std::byte* rows);
 
+namespace cuda {
+
+// The same on a stream of a GPU, whose addresses all are, aligned to elements, and those of float8
+// to scales. Which NaN it is may differ. Both throw Error.
+void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+              std::size_t rowCount, std::size_t elements, std::byte* quantised, void* stream);
+void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                std::size_t rowCount, std::size_t elements, std::byte* rows, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "moeccl/moeccl.h"
 
@@ -20,4 +21,21 @@ void addWeighted(moecclDataType_t datatype, std::byte* dst, const std::byte* con
 float weighGradient(moecclDataType_t datatype, std::byte* gradient, const std::byte* row,
                     float weight, std::size_t bytes);
 
+// The same of several rows: sets ofWeights [count].
+struct WeighedRows {
+  moecclDataType_t datatype;
+  std::byte* gradients;
+  const std::byte* rows;
+  std::size_t rowBytes;
+  const float* weights;
+  std::int64_t count;
+};
+void weighGradients(const WeighedRows& rows, float* ofWeights);
+
+namespace cuda {
+
+// On a stream of a GPU, whose addresses all are, aligned to elements. Throws Error.
+void weighGradients(const WeighedRows& rows, float* ofWeights, void* stream);
+
+}  // namespace cuda
 }  // namespace moeccl

@@ -94,4 +94,12 @@ float weighGradient(moecclDataType_t datatype, std::byte* gradient, const std::b
   return ofWeight;
 }
 
+void weighGradients(const WeighedRows& rows, float* ofWeights) {
+  for (std::int64_t row = 0; row < rows.count; ++row) {
+    const std::size_t at = static_cast<std::size_t>(row) * rows.rowBytes;
+    ofWeights[row] = weighGradient(rows.datatype, rows.gradients + at, rows.rows + at,
+                                   rows.weights[row], rows.rowBytes);
+  }
+}
+
 }  // namespace moeccl

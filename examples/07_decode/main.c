@@ -148,7 +148,7 @@ static int runLayer(const Model* model, const Team* team, int layer, int count, 
     choose(model->gates[layer], normal + t * kHidden, experts + t * kChoices,
            weights + t * kChoices);
   }
-  if (moecclTokenRouteSet(team->route, count, experts, weights) != moecclSuccess ||
+  if (moecclTokenRouteSet(team->route, count, experts, weights, NULL) != moecclSuccess ||
       moecclTokenRouteDispatch(team->route, normal, team->rows, NULL) != moecclSuccess ||
       moecclTokenRouteGetCounts(team->route, NULL, begins) != moecclSuccess)
     return fail("dispatch");

@@ -40,7 +40,9 @@
  *   on; sums are made there and cross once), rank (a token goes once to each rank that has one of
  *   its experts), flat (a row for each choice).
  *
- * Routes are of host communicators.
+ * On a GPU communicator all buffers, topkIndices and topkWeights too, are of its device; counts are
+ * the host's. Set waits for the GPU, since the host must know the choices. The other calls enqueue.
+ * Results have the same bits as on hosts. Latency mode is of host communicators.
  */
 #ifndef MOECCL_ROUTE_H_
 #define MOECCL_ROUTE_H_
@@ -101,8 +103,8 @@ typedef struct {
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the route's
  * calls; the grid need not. Errors: InvalidArgument (a field of config; where one rank's is wrong
- * all ranks fail), InvalidUsage (ranks came with different configs; a GPU communicator), and those
- * of moecclAllGather. */
+ * all ranks fail), InvalidUsage (ranks came with different configs; latency mode on a GPU
+ * communicator), and those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid,
                                                  const moecclTokenRouteConfig_t* config,
                                                  moecclTokenRoute_t* route);
@@ -120,12 +122,14 @@ MOECCL_API moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route);
  *   tokens       how many this rank has
  *   topkIndices  [tokens][k] experts; -1: none. May be NULL for no tokens
  *   topkWeights  [tokens][k]; NULL for no tokens, or with moecclRouteWeightsCaller
- * Both are read before it returns. In latency mode it is local, a token names an expert once at
- * most, and it waits for calls of the routing before. Errors: InvalidArgument (an expert that is
- * none, more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or not wanted),
- * and those of moecclAllToAllv. */
+ * Both are read before it returns, once what is queued on `stream` is complete. On GPUs it also
+ * waits for the communicator's calls before it. In latency mode it is local, a token names an
+ * expert once at most, and it waits for calls of the routing before. Errors: InvalidArgument (an
+ * expert that is none, more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or
+ * not wanted), InvalidUsage (a stream that is being captured), and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
-                                              const int32_t* topkIndices, const float* topkWeights);
+                                              const int32_t* topkIndices, const float* topkWeights,
+                                              moecclStream_t stream);
 
 /* The rank's own experts, and how large a row of Dispatch is. Any pointer may be NULL. */
 MOECCL_API moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int* firstExpert,
@@ -146,10 +150,12 @@ MOECCL_API moecclResult_t moecclTokenRouteGetAlgorithm(moecclTokenRoute_t route,
                                                        const char** algorithm);
 
 /* The four calls below are collective, and calls of the grid's communicator: all ranks make them in
- * the same order, after Set. `stream` is as there. Buffers do not overlap. In latency mode Combine
- * comes after Dispatch, a call on another stream than the one before waits for that, and there are
- * no backward passes. Errors: InvalidArgument (a buffer that is NULL, or overlaps another),
- * InvalidUsage (before Set, or what latency mode has not), and those of moecclAllToAllv. */
+ * the same order, after Set. `stream` is as there. Buffers do not overlap. On GPUs what is added up
+ * or multiplied is aligned to its elements, and the second call of a routing can be captured. In
+ * latency mode Combine comes after Dispatch, a call on another stream than the one before waits for
+ * that, and there are no backward passes. Errors: InvalidArgument (a buffer that is NULL, or
+ * overlaps another), InvalidUsage (before Set, or what latency mode has not), and those of
+ * moecclAllToAllv. */
 
 /* tokens [tokens][row] -> rows [rows][row] of config.datatype. */
 MOECCL_API moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* tokens,
@@ -180,7 +186,7 @@ MOECCL_API moecclResult_t moecclTokenRouteDispatchBackward(moecclTokenRoute_t ro
 
 /* What all ranks have brought to Set since the route was made, or since the last call of this with
  * `reset` not 0. Collective. choices [E]: of each expert; rows [P]: that came to each rank. Either
- * may be NULL. Errors: those of moecclAllReduce. */
+ * may be NULL. Errors: those of moecclAllGather. */
 MOECCL_API moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choices,
                                                    int64_t* rows, int reset);
 
@@ -188,14 +194,19 @@ MOECCL_API moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int
  * of float8 is its elements, then a float32 scale for each 128 of them: the largest magnitude among
  * these, by the largest finite value of the type. An element is worth its value times its scale. A
  * group with a NaN or an infinity becomes NaN. Quantize reads float32, float16 or bfloat16, and
- * Dequantize writes it. Local. Errors: InvalidArgument (types, sizes, buffers that are NULL or
- * overlap). */
+ * Dequantize writes it. Local. With a GPU communicator buffers are of its device, and the work is
+ * enqueued on `stream`; else, or with comm NULL, they are of the host, stream is NULL, and it is
+ * complete on return. Errors: InvalidArgument (types, sizes, buffers that are NULL or overlap; on
+ * GPUs rows of float8 that do not begin at a multiple of 4, others at one of their elements' size;
+ * a stream on hosts). */
 MOECCL_API moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden,
                                              moecclDataType_t fromType, const void* from,
-                                             moecclDataType_t toType, void* to);
+                                             moecclDataType_t toType, void* to, moecclComm_t comm,
+                                             moecclStream_t stream);
 MOECCL_API moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden,
                                                moecclDataType_t fromType, const void* from,
-                                               moecclDataType_t toType, void* to);
+                                               moecclDataType_t toType, void* to, moecclComm_t comm,
+                                               moecclStream_t stream);
 
 /* moecclAllToAllv for who routes rows without a route, with bounds that are the same on all ranks:
  * no block has more than mostCount elements, and no rank sends or receives more than mostTotal in

@@ -190,7 +190,8 @@ class Measured {
       if (seconds != nullptr) seconds[part] += secondsSince(begin);
     };
     timed(kSet, [&] {
-      ok(moecclTokenRouteSet(route_.get(), options_.tokens, chosen_.data(), weights_.data()),
+      ok(moecclTokenRouteSet(route_.get(), options_.tokens, chosen_.data(), weights_.data(),
+                             nullptr),
          "set a routing");
     });
     if (!latency_) {

@@ -3,20 +3,37 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "src/api/arguments.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
+#include "src/exec/gpu.h"
 #include "src/route/token_route.h"
 #include "src/structs.h"
 #include "src/text.h"
 
 struct moecclTokenRoute {
+  moecclTokenRoute(moecclComm_t of, moeccl::TokenRoute made) : comm(of), route(std::move(made)) {
+    const moeccl::RouteShape& shape = route.shape();
+    if (!shape.latency) return;
+    // So that no Set allocates.
+    const auto most = static_cast<std::size_t>(shape.maxTokens * shape.choices);
+    chosen.reserve(most);
+    weights.reserve(most);
+  }
+
   moecclComm_t comm;  // of the grid
   moeccl::TokenRoute route;
+  // What Set was given, on the host.
+  std::vector<std::int32_t> chosen;
+  std::vector<float> weights;
 };
 
 namespace moeccl {
@@ -177,6 +194,13 @@ struct NamedBuffer {
   std::size_t bytes;
 };
 
+// Of what kernels of GPUs compute with.
+void requireAligned(const char* name, const void* at, std::size_t element) {
+  if (reinterpret_cast<std::uintptr_t>(at) % element != 0)
+    invalid(std::string(name) + " is at an address that is no multiple of " +
+            std::to_string(element) + "; on GPUs it must be");
+}
+
 // All are there, and apart.
 void requireRoom(std::initializer_list<NamedBuffer> buffers) {
   for (auto one = buffers.begin(); one != buffers.end(); ++one) {
@@ -200,9 +224,9 @@ void requireDistinct(const RouteShape& shape, std::int64_t tokens, const std::in
   }
 }
 
-// Arguments of a Set that are wrong by themselves.
-void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen,
-                  const float* weights) {
+// Arguments of a Set that are wrong whatever the choices are.
+void checkTokens(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen,
+                 const float* weights) {
   const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.choices;
   if (tokens < 0 || tokens > most || (shape.maxTokens > 0 && tokens > shape.maxTokens))
     invalid("tokens is " + std::to_string(tokens) + "; it must be 0 to " +
@@ -216,6 +240,9 @@ void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32
   if (shape.weighted)
     require(weights != nullptr,
             "topkWeights is NULL; with moecclRouteWeightsLibrary each choice needs a weight");
+}
+
+void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen) {
   for (std::int64_t i = 0; i < tokens * shape.choices; ++i)
     if (chosen[i] < -1 || chosen[i] >= shape.experts.count)
       invalid("topkIndices[" + std::to_string(i / shape.choices) + "][" +
@@ -255,30 +282,78 @@ void requireRows(std::int64_t rows, std::int64_t hidden, const char* wideName, c
                {narrowName, narrow, routeBytes(rows, quantisedBytes(elements))}});
 }
 
+// Where rows are converted: on the GPU of a communicator, in the order of a stream, or on the host
+// at once.
+class Converter {
+ public:
+  Converter(const HeldComm& held, moecclStream_t stream)
+      : device_(held.isNull ? std::nullopt : communicatorOf(held).device()) {
+    if (!device_)
+      require(stream == nullptr,
+              "stream is not NULL; rows in host memory are converted at once, so it must be NULL");
+  }
+
+  void requireAligned(const char* wideName, const void* wide, std::size_t wideBytes,
+                      const char* narrowName, const void* narrow) const {
+    if (!device_) return;
+    moeccl::requireAligned(wideName, wide, wideBytes);
+    moeccl::requireAligned(narrowName, narrow, sizeof(float));
+  }
+  template <typename OnGpu, typename OnHost>
+  void run(const OnGpu& onGpu, const OnHost& onHost) const {
+    if (!device_) return onHost();
+    const OnDevice here(*device_->gpu, device_->number);
+    onGpu(*device_->gpu);
+  }
+
+ private:
+  const std::optional<Device> device_;
+};
+
 }  // namespace
 }  // namespace moeccl
 
 moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
-                                  const void* from, moecclDataType_t toType, void* to) {
-  return moeccl::boundary("moecclQuantizeRows", nullptr, [&] {
+                                  const void* from, moecclDataType_t toType, void* to,
+                                  moecclComm_t comm, moecclStream_t stream) {
+  const moeccl::HeldComm held = moeccl::hold(comm);
+  return moeccl::boundary("moecclQuantizeRows", moeccl::lastErrorOf(held), [&] {
     moeccl::requireWide("fromType", fromType);
     moeccl::requireFloat8("toType", toType);
     moeccl::requireRows(rows, hidden, "from", from, moeccl::sizeOf(fromType), "to", to);
-    moeccl::quantise(toType, fromType, static_cast<const std::byte*>(from),
-                     static_cast<std::size_t>(rows), static_cast<std::size_t>(hidden),
-                     static_cast<std::byte*>(to));
+    const auto rowCount = static_cast<std::size_t>(rows),
+               elements = static_cast<std::size_t>(hidden);
+    const auto* const wide = static_cast<const std::byte*>(from);
+    auto* const narrow = static_cast<std::byte*>(to);
+    const moeccl::Converter converter(held, stream);
+    converter.requireAligned("from", from, moeccl::sizeOf(fromType), "to", to);
+    converter.run(
+        [&](moeccl::Gpu& gpu) {
+          gpu.quantise(toType, fromType, wide, rowCount, elements, narrow, stream);
+        },
+        [&] { moeccl::quantise(toType, fromType, wide, rowCount, elements, narrow); });
   });
 }
 
 moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
-                                    const void* from, moecclDataType_t toType, void* to) {
-  return moeccl::boundary("moecclDequantizeRows", nullptr, [&] {
+                                    const void* from, moecclDataType_t toType, void* to,
+                                    moecclComm_t comm, moecclStream_t stream) {
+  const moeccl::HeldComm held = moeccl::hold(comm);
+  return moeccl::boundary("moecclDequantizeRows", moeccl::lastErrorOf(held), [&] {
     moeccl::requireFloat8("fromType", fromType);
     moeccl::requireWide("toType", toType);
     moeccl::requireRows(rows, hidden, "to", to, moeccl::sizeOf(toType), "from", from);
-    moeccl::dequantise(fromType, toType, static_cast<const std::byte*>(from),
-                       static_cast<std::size_t>(rows), static_cast<std::size_t>(hidden),
-                       static_cast<std::byte*>(to));
+    const auto rowCount = static_cast<std::size_t>(rows),
+               elements = static_cast<std::size_t>(hidden);
+    const auto* const narrow = static_cast<const std::byte*>(from);
+    auto* const wide = static_cast<std::byte*>(to);
+    const moeccl::Converter converter(held, stream);
+    converter.requireAligned("to", to, moeccl::sizeOf(toType), "from", from);
+    converter.run(
+        [&](moeccl::Gpu& gpu) {
+          gpu.dequantise(fromType, toType, narrow, rowCount, elements, wide, stream);
+        },
+        [&] { moeccl::dequantise(fromType, toType, narrow, rowCount, elements, wide); });
   });
 }
 
@@ -291,15 +366,16 @@ moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteC
   return moeccl::boundary("moecclTokenRouteCreate", moeccl::lastErrorOf(state), [&] {
     const moecclGrid& it = moeccl::gridOf(grid);
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    if (communicator.device())
-      throw moeccl::Error(moecclInvalidUsage,
-                          "grid is of a GPU communicator; token routes are of host memory");
     moeccl::CommunicatorOob oob(communicator);
     moeccl::RouteShape shape{};
     moeccl::agreeAfter(oob, [&] {
       moeccl::require(route != nullptr, "route is NULL; pass where to store the route");
       shape = moeccl::shapeOf(moeccl::readStruct(moeccl::kRouteConfig, config),
                               moeccl::asGrid(it.shape));
+      if (shape.latency && communicator.device())
+        throw moeccl::Error(moecclInvalidUsage,
+                            "config.mode is moecclRouteLatency, and grid is of a GPU communicator; "
+                            "there it must be moecclRouteThroughput");
     });
     moeccl::requireSame(communicator, shape);
     auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
@@ -332,16 +408,27 @@ moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route) {
 }
 
 moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
-                                   const int32_t* topkIndices, const float* topkWeights) {
+                                   const int32_t* topkIndices, const float* topkWeights,
+                                   moecclStream_t stream) {
   return onRoute("moecclTokenRouteSet", route, [&](const HeldRoute& held) {
     moeccl::TokenRoute& it = held.get();
     moeccl::Communicator& communicator = held.communicator();
-    moeccl::checkChoices(it.shape(), tokens, topkIndices, topkWeights);
+    moeccl::checkTokens(it.shape(), tokens, topkIndices, topkWeights);
+    moeccl::requireStream(communicator, stream);
+    const auto choices = static_cast<std::size_t>(tokens * it.shape().choices);
+    route->chosen.resize(choices);
+    route->weights.resize(it.shape().weighted ? choices : 0);
+    const moeccl::Communicator::Reading readings[] = {
+        {route->chosen.data(), topkIndices, choices * sizeof(std::int32_t)},
+        {route->weights.data(), topkWeights, route->weights.size() * sizeof(float)}};
+    communicator.read(readings, stream);
+    moeccl::checkChoices(it.shape(), tokens, route->chosen.data());
     const auto counts =
         it.shape().latency
             ? moeccl::AlgorithmChoice{}
             : moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes());
-    it.set(communicator, counts, tokens, topkIndices, topkWeights);
+    it.set(communicator, counts, tokens, route->chosen.data(),
+           it.shape().weighted ? route->weights.data() : nullptr);
   });
 }
 
@@ -417,8 +504,12 @@ moecclResult_t combine(const char* function, moecclTokenRoute_t route, const cha
   return onRoute(function, route, [&](const HeldRoute& held) {
     moeccl::TokenRoute& it = forward ? held.getCounted() : held.getForGradients();
     const size_t row = it.shape().combineRowBytes();
-    moeccl::requireRoom({{inputName, input, moeccl::routeBytes(it.roomForRows(), row)},
-                         {outputName, output, moeccl::routeBytes(it.tokens(), row)}});
+    const moeccl::NamedBuffer from{inputName, input, moeccl::routeBytes(it.roomForRows(), row)},
+        to{outputName, output, moeccl::routeBytes(it.tokens(), row)};
+    moeccl::requireRoom({from, to});
+    if (held.communicator().device())
+      for (const moeccl::NamedBuffer& buffer : {from, to})
+        moeccl::requireAligned(buffer.name, buffer.at, moeccl::sizeOf(it.shape().combineDatatype));
     moeccl::requireStream(held.communicator(), stream);
     it.combine(held.communicator(), input, output, forward && it.shape().weighted, stream);
   });
@@ -449,12 +540,19 @@ moecclResult_t moecclTokenRouteCombineBackward(moecclTokenRoute_t route,
       moeccl::require(rows == nullptr && weightGradients == nullptr,
                       "rows and weightGradients must be NULL with moecclRouteWeightsCaller: the "
                       "library has no weights");
-    moeccl::requireRoom(
-        {{"outputGradients", outputGradients, moeccl::routeBytes(it.tokens(), row)},
-         {"rows", rows, weighted ? moeccl::routeBytes(it.roomForRows(), row) : 0},
-         {"rowGradients", rowGradients, moeccl::routeBytes(it.roomForRows(), row)},
-         {"weightGradients", weightGradients,
-          weighted ? moeccl::routeBytes(it.tokens() * it.shape().choices, sizeof(float)) : 0}});
+    const moeccl::NamedBuffer from{"outputGradients", outputGradients,
+                                   moeccl::routeBytes(it.tokens(), row)},
+        kept{"rows", rows, weighted ? moeccl::routeBytes(it.roomForRows(), row) : 0},
+        to{"rowGradients", rowGradients, moeccl::routeBytes(it.roomForRows(), row)},
+        ofWeights{
+            "weightGradients", weightGradients,
+            weighted ? moeccl::routeBytes(it.tokens() * it.shape().choices, sizeof(float)) : 0};
+    moeccl::requireRoom({from, kept, to, ofWeights});
+    if (held.communicator().device()) {
+      for (const moeccl::NamedBuffer& buffer : {from, kept, to})
+        moeccl::requireAligned(buffer.name, buffer.at, moeccl::sizeOf(it.shape().combineDatatype));
+      moeccl::requireAligned(ofWeights.name, ofWeights.at, sizeof(float));
+    }
     moeccl::requireStream(held.communicator(), stream);
     it.combineBackward(held.communicator(), outputGradients, rows, rowGradients, weightGradients,
                        stream);
@@ -468,16 +566,15 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
     moeccl::Communicator& communicator = held.communicator();
     std::vector<std::int64_t> own = it.choicesOfExperts();
     const std::size_t experts = own.size();
-    own.resize(experts + static_cast<std::size_t>(communicator.ranks()), 0);
-    own[experts + static_cast<std::size_t>(communicator.rank())] = it.rowsSoFar(communicator);
-    std::vector<std::int64_t> all(own.size());
-    const std::size_t bytes = own.size() * sizeof(std::int64_t);
-    communicator.launch({moeccl::choose(*held.comm, moeccl::Collective::allReduce, bytes),
-                         own.data(), all.data(), bytes, moecclInt64, moecclSum},
-                        nullptr);
-    if (choices != nullptr) std::copy_n(all.begin(), experts, choices);
-    if (rows != nullptr)
-      std::copy(all.begin() + static_cast<std::ptrdiff_t>(experts), all.end(), rows);
+    own.push_back(it.rowsSoFar(communicator));
+    std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(communicator.ranks()));
+    communicator.allgather(own.data(), all.data(), own.size() * sizeof(std::int64_t));
+    if (choices != nullptr) std::fill_n(choices, experts, 0);
+    for (auto theirs = all.begin(); theirs != all.end(); ++theirs) {
+      for (std::size_t expert = 0; expert < experts; ++expert, ++theirs)
+        if (choices != nullptr) choices[expert] += *theirs;
+      if (rows != nullptr) *rows++ = *theirs;
+    }
     if (reset != 0) it.forgetLoads();
   });
 }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,15 +28,15 @@ struct Call {
   // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of
   // blockBytes bytes.
   std::shared_ptr<CachedPlan> own = {};
-  // Sums are weighted by these (placement.h), which, like what `before` needs, `keep` owns.
+  // Sums are weighted by the first two; the next become zeros; of the last, where rowBytes is not
+  // 0, the input is made (placement.h). `keep` owns what they refer to.
   std::span<const float> inputWeights = {}, scratchWeights = {};
+  std::span<const std::int32_t> zeros = {};
+  WeighedRows weighing = {};
   std::shared_ptr<const void> keep = {};
   // Where others' blocks pass by relays: what the messages hold, which only this knows; `keep` owns
   // it.
   Content* content = nullptr;
-  // What this rank does when the call begins, in the order of its stream. It takes the domain's
-  // time, and cannot fail.
-  std::function<void()> before = {};
   // Of allGatherv and reduceScatterv: the bytes of each rank's block.
   std::vector<std::size_t> rankBytes = {};
   // By which ranks agree on something inside another function, such as moecclCommSplit.

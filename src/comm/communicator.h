@@ -7,12 +7,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "algorithms/topology.h"
 #include "src/comm/call.h"
+#include "src/comm/rank_bytes.h"
 #include "src/comm/settings.h"
 
 namespace moeccl {
@@ -65,6 +67,19 @@ class Communicator {
   virtual void requireIdle() {}
   // Collective: what each rank has, `bytes` bytes of host memory. Waits for it.
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
+  // An exchange of host memory between ranks that know from whom how many bytes come: of nobody
+  // else is anything heard. Fills `receives`, whose sizes are as they come; what is for this rank
+  // itself, or is empty, is left out. Collective; waits for it.
+  virtual void exchange(const std::shared_ptr<const PlanName>& name,
+                        const std::vector<RankBytes>& sends, std::vector<RankBytes>& receives) = 0;
+  // Copies what is where buffers are to other memory of the host, once `stream` has come so far;
+  // the caller waits for it.
+  struct Reading {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+  };
+  virtual void read(std::span<const Reading> parts, void* stream) = 0;
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
   // Those of its ranks that are known to be dead or to have left, in the order in which that became

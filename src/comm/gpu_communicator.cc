@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "kernels/reduce.h"
-#include "src/comm/gpu_oob.h"
 #include "src/comm/operands.h"
 #include "src/comm/plan_cache.h"
 #include "src/error.h"
+#include "src/exec/row_run.h"
 #include "src/log.h"
 #include "src/text.h"
 
@@ -129,10 +129,8 @@ GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choic
 
 // On the first lane, in one group.
 void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
-  const Use use(*this);
-  NcclLanes& lanes = use.require();
-  const OnDevice here(*gpu_, device_);
-  try {
+  const auto what = [this] { return "messages of rank " + std::to_string(rank_); };
+  onLanes(what, [&](NcclLanes& lanes) {
     lanes.begin(stream, {});
     LaneGroup group(lanes, 0, stream);
     for (const Message& message : call.messages) {
@@ -144,12 +142,27 @@ void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
     }
     group.end();
     lanes.end(stream);
-  } catch (const RefusedInCapture& e) {
-    throw Error(e.result(), std::string("messages: ") + e.what());
-  } catch (const Error& e) {
-    fail(e.result(), "messages of rank " + std::to_string(rank_) + ": " + e.what());
-    throwIfFailed();
-  }
+  });
+}
+
+void GpuCommunicator::enqueueRows(Call& call, void* stream) {
+  CachedPlan& own = *call.own;
+  const auto what = [&] { return onRank(own.name()); };
+  onLanes(what, [&](NcclLanes& lanes) {
+    const Operands operands = operandsOf(call, own.plan->plan(), nullptr, &scratch_);
+    if (own.rows == nullptr || !own.rows->serves(operands)) {
+      if (gpu_->capture(stream) != 0)
+        throw RefusedInCapture(moecclInvalidUsage,
+                               "the stream is being captured, and it is the first such call of "
+                               "this routing: make it once before the capture");
+      if (std::ranges::find(metRows_, own.digest) == metRows_.end()) {
+        lanes.meet();
+        metRows_.push_back(own.digest);
+      }
+      own.rows = std::make_shared<RowRun>(own.plan, lanes.rowMemory(), operands);
+    }
+    own.rows->enqueue(lanes, operands, stream);
+  });
 }
 
 // NCCL has not all of our types and operators, and lets a number win against a NaN.
@@ -175,16 +188,19 @@ void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* st
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
   if (!call.isCollective()) return enqueueMessages(call, stream);
+  if (call.own) {
+    if (logs(LogLevel::trace))
+      log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
+          call.own->name().c_str(), call.blockBytes, stream);
+    return enqueueRows(call, stream);
+  }
   CachedRun& cached = runFor(call.choice);
   NcclRun& run = *cached.run;
-  const auto name = [&call] { return nameOf(call.choice); };
   if (logs(LogLevel::trace))
-    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p", name().c_str(),
-        call.blockBytes, stream);
-  const Use use(*this);
-  NcclLanes& lanes = use.require();
-  const OnDevice here(*gpu_, device_);
-  try {
+    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
+        nameOf(call.choice).c_str(), call.blockBytes, stream);
+  const auto what = [&] { return onRank(nameOf(call.choice)); };
+  onLanes(what, [&](NcclLanes& lanes) {
     if (!cached.met && gpu_->capture(stream) == 0) {
       lanes.meet();
       cached.met = true;
@@ -195,23 +211,7 @@ void GpuCommunicator::launch(Call call, void* stream) {
       run.enqueue(lanes, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
     if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
       gpu_->divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
-  } catch (const RefusedInCapture& e) {
-    throw Error(e.result(), name() + ": " + e.what());
-  } catch (const Error& e) {
-    fail(e.result(), name() + " on rank " + std::to_string(rank_) + ": " + e.what());
-    throwIfFailed();
-  }
-}
-
-void GpuCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
-  const Use use(*this);
-  NcclLanes& lanes = use.require();
-  try {
-    GpuOob(lanes).allgather(send, recv, bytes);
-  } catch (const Error& e) {
-    fail(e.result(), "rank " + std::to_string(rank_) + ": " + e.what());
-    throwIfFailed();
-  }
+  });
 }
 
 void GpuCommunicator::throwIfFailed() const {

@@ -48,6 +48,10 @@ class GpuCommunicator final : public Communicator {
   // `stream`: a cudaStream_t; nullptr: the legacy default stream. Returns when all is enqueued.
   void launch(Call call, void* stream) override;
   void allgather(const void* send, void* recv, std::size_t bytes) override;
+  // Both wait for calls before them, too.
+  void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
+                std::vector<RankBytes>& receives) override;
+  void read(std::span<const Reading> parts, void* stream) override;
   moecclResult_t asyncFailure() override;
   // CUDA graphs do.
   void requireUnused() const override;
@@ -113,6 +117,26 @@ class GpuCommunicator final : public Communicator {
   // needed for that.
   void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
   void enqueueMessages(const Call& call, void* stream);
+  // Of a plan of the call's own.
+  void enqueueRows(Call& call, void* stream);
+  // Calls body(lanes); what it throws becomes the communicator's error, and begins with what().
+  template <typename What, typename Body>
+  void onLanes(const What& what, const Body& body) {
+    const Use use(*this);
+    NcclLanes& lanes = use.require();
+    const OnDevice here(*gpu_, device_);
+    try {
+      body(lanes);
+    } catch (const RefusedInCapture& e) {
+      throw Error(e.result(), what() + ": " + e.what());
+    } catch (const Error& e) {
+      fail(e.result(), what() + ": " + e.what());
+      throwIfFailed();
+    }
+  }
+  std::string onRank(const std::string& what) const {
+    return what + " on rank " + std::to_string(rank_);
+  }
   // Whether NCCL's own function does the call, if its algorithm is that.
   static bool isNative(const Call& call);
   void enqueueNative(NcclLanes& lanes, const Call& call, void* stream);
@@ -138,6 +162,7 @@ class GpuCommunicator final : public Communicator {
   std::uint32_t splits_ = 0, shrinks_ = 0;
   std::vector<CachedRun> runs_;
   std::vector<AlgorithmChoice> refused_;  // that have been asked about
+  std::vector<std::uint64_t> metRows_;    // names of own plans whose calls all ranks have come to
   std::vector<Extent> scratch_;           // of the call at hand
 
   // Of what the job's thread changes too:

@@ -140,7 +140,6 @@ void HostCommunicator::start(const Call& call, const Active& active) {
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
     if (route.trace != nullptr) route.traceLabel = route.trace->label(textOf(*active.plan));
-    if (!active.counting && call.before) call.before();
     active.slot->run.start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.

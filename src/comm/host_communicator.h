@@ -42,6 +42,9 @@ class HostCommunicator final : public Communicator {
   // `stream`: a Stream, or nullptr: returns when the call is complete.
   void launch(Call call, void* stream) override;
   void allgather(const void* send, void* recv, std::size_t bytes) override;
+  void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
+                std::vector<RankBytes>& receives) override;
+  void read(std::span<const Reading> parts, void* stream) override;
   Domain& domain() { return *domain_; }
   std::shared_ptr<Domain> sharedDomain() { return domain_; }
   std::function<void()> leaver() const override {

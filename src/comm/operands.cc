@@ -29,6 +29,8 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
   };
   operands.inputWeights = call.inputWeights;
   operands.scratchWeights = call.scratchWeights;
+  operands.zeros = call.zeros;
+  if (call.weighing.rowBytes > 0) operands.weighing = &call.weighing;
   if (call.content != nullptr && plan.relays) {
     operands.content = call.content;
     return operands;

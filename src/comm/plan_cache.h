@@ -15,6 +15,8 @@
 
 namespace moeccl {
 
+class RowRun;
+
 // A run, and what its operands refer to.
 struct RunSlot {
   explicit RunSlot(std::shared_ptr<const PreparedPlan> plan) : run(std::move(plan)) {}
@@ -41,6 +43,7 @@ struct CachedPlan {
   std::shared_ptr<const PreparedPlan> plan;
   std::vector<std::unique_ptr<RunSlot>> slots;
   std::vector<RunSlot*> idle;
+  std::shared_ptr<RowRun> rows;  // of an own plan, on GPUs
 
   RunSlot& take();
   void giveBack(RunSlot& slot) { idle.push_back(&slot); }

@@ -18,6 +18,8 @@
 #include <utility>
 
 #include "kernels/copy.h"
+#include "kernels/row_lists.h"
+#include "kernels/weigh.h"
 #include "src/error.h"
 
 namespace moeccl {
@@ -101,6 +103,18 @@ class Gpu {
                       std::size_t bytes, Stream stream) = 0;
   virtual void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes,
                       std::int64_t divisor, Stream stream) = 0;
+  // The same of kernels/row_lists.h and kernels/weigh.h.
+  virtual void copyRows(const RowMatrices& matrices, const RowCopies& copies, Stream stream) = 0;
+  virtual void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
+                       const RowWeights& weights, Stream stream) = 0;
+  virtual void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) = 0;
+  // Of kernels/quantise.h.
+  virtual void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+                        std::size_t rowCount, std::size_t elements, std::byte* quantised,
+                        Stream stream) = 0;
+  virtual void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                          std::size_t rowCount, std::size_t elements, std::byte* rows,
+                          Stream stream) = 0;
 
   virtual Id newId() = 0;
   // Both are collective, and throw Timeout where patience ends. The first makes one for parts.

@@ -1,6 +1,7 @@
 #include "src/exec/host_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -104,6 +105,14 @@ void HostRun::start(const Route& route, const Operands& operands) {
 
   if (operands.content != nullptr) operands.content->begin(plan, operands.input, operands.output);
   layOut();
+  for (const std::int32_t block : operands.zeros) {
+    const Extent where = operands.outputExtents[block];
+    std::memset(operands.output + where.offset, 0, where.bytes);
+  }
+  // The input is this rank's own, where it is made.
+  if (operands.weighing != nullptr)
+    weighGradients(*operands.weighing,
+                   reinterpret_cast<float*>(const_cast<std::byte*>(operands.input)));
 
   if (route.trace != nullptr) began_.resize(plan.ops.size());
   std::copy(plan_->waitsFor().begin(), plan_->waitsFor().end(), waitsFor_.begin());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "algorithms/plan.h"
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
 #include "src/error.h"
@@ -156,6 +157,26 @@ class NcclGpu final : public Gpu {
   void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
               Stream stream) override {
     cuda::divide(datatype, data, bytes, divisor, stream);
+  }
+  void copyRows(const RowMatrices& matrices, const RowCopies& copies, Stream stream) override {
+    cuda::copyRows(matrices, copies, stream);
+  }
+  void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
+               const RowWeights& weights, Stream stream) override {
+    cuda::addRows(datatype, matrices, sums, weights, stream);
+  }
+  void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) override {
+    cuda::weighGradients(rows, ofWeights, stream);
+  }
+  void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+                std::size_t rowCount, std::size_t elements, std::byte* quantised,
+                Stream stream) override {
+    cuda::quantise(to, from, rows, rowCount, elements, quantised, stream);
+  }
+  void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                  std::size_t rowCount, std::size_t elements, std::byte* rows,
+                  Stream stream) override {
+    cuda::dequantise(from, to, quantised, rowCount, elements, rows, stream);
   }
 
   Id newId() override {

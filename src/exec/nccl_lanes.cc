@@ -41,6 +41,7 @@ NcclLanes::~NcclLanes() {
     if (arena_ != nullptr) outgrown_.push_back(arena_);
     for (std::byte* arena : outgrown_) freeArena(arena);
     for (std::byte* memory : host_) gpu_->freePinned(memory);
+    rowMemory_->close();
   } catch (...) {  // CUDA has gone before us, and all of this with it
   }
 }

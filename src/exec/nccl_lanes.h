@@ -19,6 +19,7 @@
 
 #include "algorithms/plan.h"
 #include "src/exec/gpu.h"
+#include "src/exec/row_memory.h"
 
 namespace moeccl {
 
@@ -53,6 +54,11 @@ class NcclLanes {
   void begin(Gpu::Stream stream, const Needs& needs);
   // The call is enqueued, and `stream` has waited for all of it.
   void end(Gpu::Stream stream);
+
+  // Whether the call that has begun is being captured.
+  bool isCapturing() const { return capturing_; }
+  // For lists that calls bring along.
+  const std::shared_ptr<RowMemory>& rowMemory() const { return rowMemory_; }
 
   // Collective: waits, without the GPU, until all ranks have come to it. NCCL connects ranks at
   // their first messages, and waits there for ever for one that never comes. Throws Timeout.
@@ -134,6 +140,7 @@ class NcclLanes {
   std::vector<Registration> registrations_;
   bool inGraphs_ = false;             // a graph uses arena_
   std::vector<std::byte*> outgrown_;  // arenas that graphs use
+  const std::shared_ptr<RowMemory> rowMemory_ = std::make_shared<RowMemory>(gpu_);
   // The last is in use; a call that was given up may still use others.
   std::vector<std::byte*> host_;
   std::size_t hostBytes_ = 0;  // of the last

@@ -57,6 +57,7 @@ void NcclRun::enqueue(NcclLanes& lanes, const Operands& operands, Gpu::Stream st
   needs.arenaBytes = layOut(operands);
   lanes.begin(stream, needs);
   placement_.arena = lanes.arena();
+  prepare(lanes, stream);
   fork(lanes, stream);
   for (std::size_t i = 0; i < order_.launches.size(); ++i) launch(lanes, i);
   join(lanes, stream);
@@ -112,18 +113,17 @@ void NcclRun::launch(NcclLanes& lanes, std::size_t index) {
   Gpu& gpu = lanes.gpu();
   for (std::int32_t before : launch.after)
     if (before >= 0) gpu.wait(stream, lanes.event(event_[before]));
-  copyAndPack(gpu, launch, stream);
+  copyAndPack(gpu, index, stream);
   exchange(lanes, launch, stream);
-  unpack(gpu, launch, stream);
-  for (std::int32_t i : order_.opsOf(launch))
-    if (op(i).kind == OpKind::reduce) reduce(gpu, op(i), stream);
+  unpack(gpu, index, stream);
+  reduce(gpu, index, stream);
   if (event_[index] >= 0) gpu.record(lanes.event(event_[index]), stream);
 }
 
-void NcclRun::copyAndPack(Gpu& gpu, const Launch& launch, Gpu::Stream stream) {
+void NcclRun::copyAndPack(Gpu& gpu, std::size_t launch, Gpu::Stream stream) {
   const auto add = [&](const BlockCopy& copy) { copies_.push_back(copy); };
   const Plan& plan = plan_->plan();
-  for (std::int32_t i : order_.opsOf(launch)) {
+  for (std::int32_t i : order_.opsOf(order_.launches[launch])) {
     if (op(i).kind == OpKind::copy) placement_.move(plan.src(op(i)), plan.dst(op(i)), add);
     if (op(i).kind == OpKind::send && places_[i].staged)
       placement_.pack(placement_.data(places_[i]), plan.src(op(i)), add);
@@ -131,9 +131,9 @@ void NcclRun::copyAndPack(Gpu& gpu, const Launch& launch, Gpu::Stream stream) {
   launchCopies(gpu, stream);
 }
 
-void NcclRun::unpack(Gpu& gpu, const Launch& launch, Gpu::Stream stream) {
+void NcclRun::unpack(Gpu& gpu, std::size_t launch, Gpu::Stream stream) {
   const auto add = [&](const BlockCopy& copy) { copies_.push_back(copy); };
-  for (std::int32_t i : order_.opsOf(launch))
+  for (std::int32_t i : order_.opsOf(order_.launches[launch]))
     if (op(i).kind == OpKind::recv && places_[i].staged)
       placement_.unpack(placement_.data(places_[i]), plan_->plan().dst(op(i)), add);
   launchCopies(gpu, stream);
@@ -171,6 +171,11 @@ void NcclRun::exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream strea
           move(placement_.at(run, block), bytes);
   }
   group.end();
+}
+
+void NcclRun::reduce(Gpu& gpu, std::size_t launch, Gpu::Stream stream) {
+  for (std::int32_t i : order_.opsOf(order_.launches[launch]))
+    if (op(i).kind == OpKind::reduce) reduce(gpu, op(i), stream);
 }
 
 void NcclRun::reduce(Gpu& gpu, const Op& what, Gpu::Stream stream) {

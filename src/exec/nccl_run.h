@@ -46,6 +46,9 @@ class NcclRun {
   // Throws std::invalid_argument when the steps of the plan's lanes wait for each other in a
   // circle.
   explicit NcclRun(std::shared_ptr<const PreparedPlan> plan);
+  virtual ~NcclRun() = default;
+  NcclRun(const NcclRun&) = delete;
+  NcclRun& operator=(const NcclRun&) = delete;
 
   const PreparedPlan& prepared() const { return *plan_; }
 
@@ -54,28 +57,39 @@ class NcclRun {
   // come so far.
   void enqueue(NcclLanes& lanes, const Operands& operands, Gpu::Stream stream);
 
+ protected:
+  // Places all messages; returns the bytes of arena that it takes.
+  virtual std::size_t layOut(const Operands& operands);
+  // The arena is there, and nothing has been enqueued yet.
+  virtual void prepare(NcclLanes&, Gpu::Stream) {}
+  // What a launch does beside its messages.
+  virtual void copyAndPack(Gpu& gpu, std::size_t launch, Gpu::Stream stream);
+  virtual void unpack(Gpu& gpu, std::size_t launch, Gpu::Stream stream);
+  virtual void reduce(Gpu& gpu, std::size_t launch, Gpu::Stream stream);
+  const LaunchOrder& order() const { return order_; }
+  const Op& op(std::int32_t index) const {
+    return plan_->plan().ops[static_cast<std::size_t>(index)];
+  }
+  std::span<const Blocks> blocksOf(const Op& message) const {
+    return message.kind == OpKind::send ? plan_->plan().src(message) : plan_->plan().dst(message);
+  }
+
+  // Of the call that is being enqueued:
+  Placement placement_;
+  std::vector<MessagePlace> places_;  // by op
+
  private:
   using LaneStreams = std::array<Gpu::Stream, kMaxLanes>;
 
   void dropRepeatedWaits();
   void findLanes();
-  // Places all messages; returns the bytes of arena that it takes.
-  std::size_t layOut(const Operands& operands);
   MessagePlace placeOf(std::span<const Blocks> runs, std::size_t* arena) const;
   void fork(NcclLanes& lanes, Gpu::Stream stream);
   void join(NcclLanes& lanes, Gpu::Stream stream);
   void launch(NcclLanes& lanes, std::size_t index);
-  void copyAndPack(Gpu& gpu, const Launch& launch, Gpu::Stream stream);
   void exchange(NcclLanes& lanes, const Launch& launch, Gpu::Stream stream);
-  std::span<const Blocks> blocksOf(const Op& message) const {
-    return message.kind == OpKind::send ? plan_->plan().src(message) : plan_->plan().dst(message);
-  }
-  void unpack(Gpu& gpu, const Launch& launch, Gpu::Stream stream);
   void reduce(Gpu& gpu, const Op& op, Gpu::Stream stream);
   void launchCopies(Gpu& gpu, Gpu::Stream stream);
-  const Op& op(std::int32_t index) const {
-    return plan_->plan().ops[static_cast<std::size_t>(index)];
-  }
 
   const std::shared_ptr<const PreparedPlan> plan_;
   LaunchOrder order_;                // `after` without what earlier steps of the lane wait for
@@ -85,9 +99,7 @@ class NcclRun {
   int callers_ = -1;  // the lane that is the caller's stream, -1: none
 
   // Of the call that is being enqueued:
-  Placement placement_;
   LaneStreams streams_{};
-  std::vector<MessagePlace> places_;  // by op
   std::vector<BlockCopy> copies_;
   std::vector<const std::byte*> sources_;  // of the reduction at hand
 };

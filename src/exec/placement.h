@@ -10,6 +10,7 @@
 #include "algorithms/extents.h"
 #include "algorithms/plan.h"
 #include "kernels/copy.h"
+#include "kernels/weigh.h"
 #include "moeccl/moeccl.h"
 #include "src/exec/content.h"
 
@@ -28,6 +29,12 @@ struct Operands {
   // Sums are of blocks times their weights, by block of the input and of the scratch; 1 beyond the
   // lists. None: no sum is weighted.
   std::span<const float> inputWeights = {}, scratchWeights = {};
+
+  // Blocks of the output that nothing is written to: they become zeros.
+  std::span<const std::int32_t> zeros = {};
+  // The input is made first, of these gradients' weights (kernels/weigh.h); null: it is there. On
+  // GPUs it lies in the arena, and these weights are the host's.
+  const WeighedRows* weighing = nullptr;
 
   // Of messages, instead of blocks; nullptr: blocks.
   Content* content = nullptr;
@@ -78,6 +85,7 @@ class Placement {
   // The arena's bytes before any message, and where a message of these blocks lies: what it needs
   // of the arena begins at *arenaBytes, which grows.
   std::size_t scratchBytes() const { return aligned(operands.scratchBytes); }
+  static std::size_t aligned(std::size_t bytes);
   MessagePlace layOut(std::span<const Blocks> runs, std::size_t* arenaBytes) const;
   // The same of a message of so many bytes at most.
   MessagePlace layOut(std::size_t bytes, std::size_t* arenaBytes) const;
@@ -92,7 +100,6 @@ class Placement {
   void move(std::span<const Blocks> from, std::span<const Blocks> to, const Copy& copy) const;
 
  private:
-  static std::size_t aligned(std::size_t bytes);
   std::byte* base(Buffer buffer) const;
   bool contiguous(std::span<const Blocks> runs) const;
   // Calls part(where, stride, bytes, count) for blocks at equal distances, in order.

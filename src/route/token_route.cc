@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "kernels/weigh.h"
 #include "src/error.h"
 #include "src/log.h"
 
@@ -47,6 +46,21 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
   return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
 }
 
+// An all-to-all of host memory where buffers are elsewhere.
+void exchangeEqual(Communicator& communicator, const void* send, void* recv, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(send);
+  auto* const to = static_cast<std::byte*>(recv);
+  std::vector<RankBytes> sends, receives;
+  for (int rank = 0; rank < communicator.ranks(); ++rank) {
+    const std::byte* const part = from + static_cast<std::size_t>(rank) * bytes;
+    sends.push_back({rank, {part, part + bytes}});
+    receives.push_back(sends.back());
+  }
+  communicator.exchange(std::make_shared<PlanName>("token route: counts"), sends, receives);
+  for (std::size_t rank = 0; rank < receives.size(); ++rank)
+    std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
+}
+
 }  // namespace
 
 struct TokenRoute::State {
@@ -56,7 +70,8 @@ struct TokenRoute::State {
   Home home;
   std::optional<Relay> relay;
   std::optional<Here> here;
-  std::vector<std::int32_t> dropped;  // tokens without a choice
+  // Tokens without a choice, and choices of none.
+  std::vector<std::int32_t> dropped, notChosen;
 
   Knowledge known(const Topology& topology, int rank) const {
     return {topology, chosen.way, rank, home, *relay, *here};
@@ -146,7 +161,11 @@ const TokenRoute::Candidate& TokenRoute::choose(Communicator& communicator,
         block[kCounts + i] = static_cast<std::int32_t>(home.of(node).choices.size());
     }
   }
-  communicator.launch({counts, tells.data(), told.data(), numbers * sizeof(std::int32_t)}, nullptr);
+  const std::size_t bytes = numbers * sizeof(std::int32_t);
+  if (communicator.device())
+    exchangeEqual(communicator, tells.data(), told.data(), bytes);
+  else
+    communicator.launch({counts, tells.data(), told.data(), bytes}, nullptr);
 
   std::vector<RouteCounts> all(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -197,8 +216,8 @@ std::vector<RowList> TokenRoute::tellRelays(Communicator& communicator, const St
       sends.push_back({relay, packed(state.home.of(node).rows.list)});
   for (const int source : sources)
     receives.push_back({source, roomFor(source, chunks, 1, entriesFrom)});
-  exchangeRankBytes(communicator, nameOf("token route: rows to relays", *candidate.algorithm),
-                    sends, receives);
+  communicator.exchange(nameOf("token route: rows to relays", *candidate.algorithm), sends,
+                        receives);
   std::vector<RowList> lists;
   for (const RankBytes& part : receives)
     lists.push_back(part.rank == rank_ ? RowList{} : read(part, chunks, 1, entriesFrom));
@@ -217,8 +236,8 @@ void TokenRoute::countFromRelays(Communicator& communicator, const State& state,
   }
   for (const auto& [relay, sources] : state.chosen.paths.relays)
     receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
-  exchangeRankBytes(communicator, nameOf("token route: counts in nodes", *state.chosen.algorithm),
-                    sends, receives);
+  communicator.exchange(nameOf("token route: counts in nodes", *state.chosen.algorithm), sends,
+                        receives);
   for (const RankBytes& part : receives)
     if (part.rank != rank_)
       std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
@@ -236,8 +255,7 @@ std::vector<RowList> TokenRoute::hearRelays(Communicator& communicator, const St
   for (const auto& [relay, sources] : paths.relays)
     receives.push_back(
         {relay, roomFor(relay, chunks, static_cast<int>(sources.size()), entriesFrom)});
-  exchangeRankBytes(communicator, nameOf("token route: rows", *state.chosen.algorithm), sends,
-                    receives);
+  communicator.exchange(nameOf("token route: rows", *state.chosen.algorithm), sends, receives);
   std::vector<RowList> lists;
   for (std::size_t i = 0; i < receives.size(); ++i)
     lists.push_back(receives[i].rank == rank_
@@ -262,6 +280,8 @@ void TokenRoute::set(Communicator& communicator, const AlgorithmChoice& counts, 
   const auto state = std::make_shared<State>(candidate, std::move(home));
   for (std::int32_t token = 0; token < tokens; ++token)
     if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
+  for (std::int32_t choice = 0; choice < tokens * shape_.choices; ++choice)
+    if (chosen[choice] < 0) state->notChosen.push_back(choice);
   state->relay.emplace(topology_, shape_.experts, candidate.way, candidate.paths, rank_,
                        state->home, tellRelays(communicator, *state, chunks, entriesFrom));
   if (candidate.relays) countFromRelays(communicator, *state, entriesFrom);
@@ -348,17 +368,12 @@ void TokenRoute::combine(Communicator& communicator, const void* rows, void* out
     call.inputWeights = state_->here->weights;
     call.scratchWeights = plans_->weights;
   }
+  call.zeros = state_->dropped;
   struct Kept {
     std::shared_ptr<const State> state;
     std::shared_ptr<const Plans> plans;
   };
   call.keep = std::make_shared<Kept>(Kept{state_, plans_});
-  if (!state_->dropped.empty())
-    call.before = [output, bytes = call.blockBytes, state = state_] {
-      for (const std::int32_t token : state->dropped)
-        std::memset(static_cast<std::byte*>(output) + static_cast<std::size_t>(token) * bytes, 0,
-                    bytes);
-    };
   communicator.launch(std::move(call), stream);
 }
 
@@ -371,22 +386,23 @@ void TokenRoute::combineBackward(Communicator& communicator, const void* outputG
   if (!plans_->back)
     plans_->back = ownPlan(nameOf("token route: gradients of weights", algorithm()),
                            returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
-  const auto ofWeights =
-      std::make_shared<std::vector<float>>(static_cast<std::size_t>(this->rows()));
-  Call call{{}, ofWeights->data(), weightGradients, sizeof(float), moecclFloat32};
-  call.own = plans_->back;
-  call.keep = ofWeights;
-  call.before = [ofWeights, state = state_, rows, rowGradients, weightGradients,
-                 bytes = shape_.combineRowBytes(), datatype = shape_.combineDatatype] {
-    for (std::size_t row = 0; row < ofWeights->size(); ++row)
-      (*ofWeights)[row] = weighGradient(
-          datatype, static_cast<std::byte*>(rowGradients) + row * bytes,
-          static_cast<const std::byte*>(rows) + row * bytes, state->here->weights[row], bytes);
-    const Home& home = state->home;
-    std::fill_n(weightGradients,
-                static_cast<std::size_t>(home.tokens()) * static_cast<std::size_t>(home.choices()),
-                0.0f);
+  // On GPUs the gradients of weights lie in memory of the communicator's.
+  struct Kept {
+    std::shared_ptr<const State> state;
+    std::vector<float> ofWeights;
   };
+  const auto kept = std::make_shared<Kept>(Kept{state_, {}});
+  if (!communicator.device()) kept->ofWeights.resize(static_cast<std::size_t>(this->rows()));
+  Call call{{}, kept->ofWeights.data(), weightGradients, sizeof(float), moecclFloat32};
+  call.own = plans_->back;
+  call.keep = kept;
+  call.zeros = state_->notChosen;
+  call.weighing = {shape_.combineDatatype,
+                   static_cast<std::byte*>(rowGradients),
+                   static_cast<const std::byte*>(rows),
+                   shape_.combineRowBytes(),
+                   state_->here->weights.data(),
+                   this->rows()};
   communicator.launch(std::move(call), stream);
 }
 

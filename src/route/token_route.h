@@ -11,7 +11,6 @@
 #include "moeccl/route.h"
 #include "src/comm/communicator.h"
 #include "src/cost/route_price.h"
-#include "src/route/exchange.h"
 #include "src/route/latency_route.h"
 #include "src/route/route_shape.h"
 

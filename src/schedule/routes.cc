@@ -14,7 +14,7 @@ void PassRun::route(const Phase& phase) {
   const Chosen chosen = work_.chosen(table(phase.reads[0]));
   routedTokens_ = chosen.tokens;
   check(phase.name,
-        moecclTokenRouteSet(route_.get(), chosen.tokens, chosen.experts, chosen.weights));
+        moecclTokenRouteSet(route_.get(), chosen.tokens, chosen.experts, chosen.weights, nullptr));
   check(phase.name, moecclTokenRouteGetRankCounts(route_.get(), hostCounts_.data()));
   const int counts = phase.writes[0];
   counts_.setGiven({hostCounts_.data(), static_cast<std::size_t>(elements(counts))},

@@ -254,7 +254,7 @@ void expectRoutesAndLayers(moecclGrid_t grid) {
   check(moecclTokenRouteCreate(grid, &routing, &route));
   const std::int32_t chosen = 6;
   const float weight = 1;
-  check(moecclTokenRouteSet(route, 1, &chosen, &weight));
+  check(moecclTokenRouteSet(route, 1, &chosen, &weight, nullptr));
   std::int64_t rows = 0;
   check(moecclTokenRouteGetCounts(route, &rows, nullptr));
   int first = 0, local = 0;

@@ -72,7 +72,7 @@ long allocationsOf(const std::vector<int>& nodes, const char* algorithm, int bef
     const auto pass = [&](int count, int shift) {
       for (std::size_t i = 0; i < chosen.size(); ++i)
         chosen[i] = static_cast<int32_t>((static_cast<int>(i) + rank * 3 + shift) % kExperts);
-      check(moecclTokenRouteSet(route, count, chosen.data(), weights.data()), comm);
+      check(moecclTokenRouteSet(route, count, chosen.data(), weights.data(), nullptr), comm);
       check(moecclTokenRouteDispatch(route, tokens.data(), rows.data(), nullptr), comm);
       check(moecclTokenRouteCombine(route, rows.data(), output.data(), nullptr), comm);
       check(moecclTokenRouteGetCounts(route, nullptr, nullptr), comm);

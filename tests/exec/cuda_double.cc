@@ -12,6 +12,7 @@
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/narrow.h"
 #include "kernels/permute.h"
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
 #include "src/error.h"
@@ -173,6 +174,31 @@ void reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* dst,
 void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
             void* stream) {
   myGpu().divide(datatype, data, bytes, divisor, stream);
+}
+
+// ---- kernels/row_lists.h, kernels/weigh.h, kernels/quantise.h ----
+
+void copyRows(const RowMatrices& matrices, const RowCopies& copies, void* stream) {
+  myGpu().copyRows(matrices, copies, stream);
+}
+
+void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
+             const RowWeights& weights, void* stream) {
+  myGpu().addRows(datatype, matrices, sums, weights, stream);
+}
+
+void weighGradients(const WeighedRows& rows, float* ofWeights, void* stream) {
+  myGpu().weighGradients(rows, ofWeights, stream);
+}
+
+void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+              std::size_t rowCount, std::size_t elements, std::byte* quantised, void* stream) {
+  myGpu().quantise(to, from, rows, rowCount, elements, quantised, stream);
+}
+
+void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                std::size_t rowCount, std::size_t elements, std::byte* rows, void* stream) {
+  myGpu().dequantise(from, to, quantised, rowCount, elements, rows, stream);
 }
 
 // ---- kernels/blas_cuda.h: kernels that would multiply do it themselves ----

@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "kernels/copy.h"
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
+#include "kernels/row_lists.h"
+#include "kernels/weigh.h"
 
 using moeccl::test::cudaRuntime;
 
@@ -29,6 +32,19 @@ void copyBlocks(std::span<const BlockCopy>, void*) { std::abort(); }
 void divide(moecclDataType_t, std::byte*, std::size_t, std::int64_t, void*) { std::abort(); }
 void reduce(moecclRedOp_t, moecclDataType_t, std::byte*, const std::byte* const*, std::size_t,
             std::size_t, std::size_t, void*) {
+  std::abort();
+}
+void copyRows(const RowMatrices&, const RowCopies&, void*) { std::abort(); }
+void addRows(moecclDataType_t, const RowMatrices&, const RowSums&, const RowWeights&, void*) {
+  std::abort();
+}
+void weighGradients(const WeighedRows&, float*, void*) { std::abort(); }
+void quantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
+              std::byte*, void*) {
+  std::abort();
+}
+void dequantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
+                std::byte*, void*) {
   std::abort();
 }
 

@@ -10,7 +10,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
+#include "kernels/weigh.h"
 #include "src/error.h"
 
 namespace moeccl::test {
@@ -29,6 +31,45 @@ std::string textOf(const void* event, int record) {
   char text[64];
   std::snprintf(text, sizeof text, "%p %d", event, record);
   return text;
+}
+
+// Of rows, those that follow one another as one.
+class RowRanges {
+ public:
+  explicit RowRanges(const RowMatrices& matrices) : matrices_(matrices) {}
+  void add(RowAt at, bool write) {
+    const std::byte* const begin = matrices_.row(at);
+    if (!ranges_.empty())
+      if (GpuWorld::Range& last = ranges_.back();
+          last.write == write && static_cast<const std::byte*>(last.begin) + last.bytes == begin) {
+        last.bytes += matrices_.rowBytes;
+        return;
+      }
+    ranges_.push_back({begin, matrices_.rowBytes, write});
+  }
+  template <typename T>
+  void list(const T* begin, std::int64_t count) {
+    if (begin != nullptr)
+      ranges_.push_back({begin, static_cast<std::size_t>(count) * sizeof(T), false});
+  }
+  std::vector<GpuWorld::Range> take() { return std::move(ranges_); }
+
+ private:
+  const RowMatrices& matrices_;
+  std::vector<GpuWorld::Range> ranges_;
+};
+
+// Threads of one kernel have no order.
+bool touchTheSame(std::vector<GpuWorld::Range> ranges) {
+  std::ranges::sort(ranges, {}, &GpuWorld::Range::begin);
+  const std::byte *readEnd = nullptr, *writeEnd = nullptr;
+  for (const GpuWorld::Range& range : ranges) {
+    const auto* const begin = static_cast<const std::byte*>(range.begin);
+    if (begin < writeEnd || (range.write && begin < readEnd)) return true;
+    (range.write ? writeEnd : readEnd) =
+        std::max(range.write ? writeEnd : readEnd, begin + range.bytes);
+  }
+  return false;
 }
 
 }  // namespace
@@ -409,6 +450,102 @@ void GpuDouble::divide(moecclDataType_t datatype, std::byte* data, std::size_t b
   item->ranges.push_back({data, bytes, true});
   item->work = [=] { moeccl::divide(datatype, data, bytes, divisor); };
   submit(streamOf(stream), std::move(item));
+}
+
+void GpuDouble::copyRows(const RowMatrices& matrices, const RowCopies& copies, Stream stream) {
+  kernel(
+      "a copy of " + std::to_string(copies.count) + " rows",
+      [=, this] {
+        RowRanges rows(matrices);
+        for (std::int64_t i = 0; i < copies.count; ++i) rows.add(copies.from[i], false);
+        for (std::int64_t i = 0; i < copies.count; ++i) rows.add(copies.to[i], true);
+        rows.list(copies.from, copies.count);
+        rows.list(copies.to, copies.count);
+        std::vector<GpuWorld::Range> ranges = rows.take();
+        if (touchTheSame(ranges)) fault("copies of rows of one launch touch the same bytes");
+        return ranges;
+      },
+      [=] {
+        for (std::int64_t i = 0; i < copies.count; ++i)
+          copyBytes(matrices.row(copies.to[i]), matrices.row(copies.from[i]), matrices.rowBytes);
+      },
+      stream);
+}
+
+void GpuDouble::addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
+                        const RowWeights& weights, Stream stream) {
+  kernel(
+      "a sum of " + std::to_string(sums.count) + " rows",
+      [=, this] {
+        RowRanges rows(matrices);
+        const std::int32_t first = sums.begins[0], behind = sums.begins[sums.count];
+        for (std::int32_t term = first; term < behind; ++term) rows.add(sums.terms[term], false);
+        for (std::int64_t i = 0; i < sums.count; ++i) rows.add(sums.to[i], true);
+        rows.list(sums.begins, sums.count + 1);
+        rows.list(sums.terms + first, behind - first);
+        rows.list(sums.to, sums.count);
+        for (int matrix = 0; matrix < kRowMatrices; ++matrix)
+          rows.list(weights.of[matrix], weights.counts[matrix]);
+        std::vector<GpuWorld::Range> ranges = rows.take();
+        if (touchTheSame(ranges)) fault("sums of rows of one launch touch the same bytes");
+        return ranges;
+      },
+      [=] {
+        std::vector<const std::byte*> terms;
+        std::vector<float> factors;
+        for (std::int64_t i = 0; i < sums.count; ++i) {
+          terms.clear();
+          factors.clear();
+          for (std::int32_t term = sums.begins[i]; term < sums.begins[i + 1]; ++term) {
+            terms.push_back(matrices.row(sums.terms[term]));
+            factors.push_back(weights.at(sums.terms[term]));
+          }
+          std::byte* const to = matrices.row(sums.to[i]);
+          if (terms.empty())
+            std::memset(to, 0, matrices.rowBytes);
+          else
+            addWeighted(datatype, to, terms.data(), factors.data(), 1, terms.size(),
+                        matrices.rowBytes);
+        }
+      },
+      stream);
+}
+
+void GpuDouble::weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) {
+  const auto count = static_cast<std::size_t>(rows.count);
+  kernel(
+      "weighing " + std::to_string(count) + " gradients",
+      [=] {
+        return std::vector<GpuWorld::Range>{{rows.gradients, count * rows.rowBytes, true},
+                                            {rows.rows, count * rows.rowBytes, false},
+                                            {rows.weights, count * sizeof(float), false},
+                                            {ofWeights, count * sizeof(float), true}};
+      },
+      [=] { moeccl::weighGradients(rows, ofWeights); }, stream);
+}
+
+void GpuDouble::quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+                         std::size_t rowCount, std::size_t elements, std::byte* quantised,
+                         Stream stream) {
+  kernel(
+      "quantising " + std::to_string(rowCount) + " rows",
+      [=] {
+        return std::vector<GpuWorld::Range>{{rows, rowCount * elements * sizeOf(from), false},
+                                            {quantised, rowCount * quantisedBytes(elements), true}};
+      },
+      [=] { moeccl::quantise(to, from, rows, rowCount, elements, quantised); }, stream);
+}
+
+void GpuDouble::dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                           std::size_t rowCount, std::size_t elements, std::byte* rows,
+                           Stream stream) {
+  kernel(
+      "dequantising " + std::to_string(rowCount) + " rows",
+      [=] {
+        return std::vector<GpuWorld::Range>{{quantised, rowCount * quantisedBytes(elements), false},
+                                            {rows, rowCount * elements * sizeOf(to), true}};
+      },
+      [=] { moeccl::dequantise(from, to, quantised, rowCount, elements, rows); }, stream);
 }
 
 // ---- NCCL ----

@@ -245,6 +245,16 @@ class GpuDouble final : public Gpu {
               std::size_t bytes, Stream stream) override;
   void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::int64_t divisor,
               Stream stream) override;
+  void copyRows(const RowMatrices& matrices, const RowCopies& copies, Stream stream) override;
+  void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
+               const RowWeights& weights, Stream stream) override;
+  void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) override;
+  void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
+                std::size_t rowCount, std::size_t elements, std::byte* quantised,
+                Stream stream) override;
+  void dequantise(moecclDataType_t from, moecclDataType_t to, const std::byte* quantised,
+                  std::size_t rowCount, std::size_t elements, std::byte* rows,
+                  Stream stream) override;
   Id newId() override;
   Comm join(const Id& id, int ranks, int rank, const Patience& patience) override;
   Comm split(Comm comm, int color, int key, Purpose purpose, const Patience& patience) override;

@@ -161,7 +161,7 @@ static int checkRoute(moecclGrid_t grid) {
   config.maxTokens = kTokens;
   CHECK_UNKNOWN(config, moecclTokenRouteCreate(grid, &config, &route));
   CHECK(moecclTokenRouteCreate(grid, &config, &route) == moecclSuccess);
-  CHECK(moecclTokenRouteSet(route, kTokens, experts, ones) == moecclSuccess);
+  CHECK(moecclTokenRouteSet(route, kTokens, experts, ones, NULL) == moecclSuccess);
   CHECK(moecclTokenRouteDispatch(route, input, rows, NULL) == moecclSuccess);
   CHECK(rows[0] == 3 && rows[2] == 7 && rows[4] == 1 && rows[6] == 5);
   CHECK(moecclTokenRouteCombine(route, rows, output, NULL) == moecclSuccess);

@@ -1,7 +1,8 @@
-#include "src/route/exchange.h"
-
 #include <cstring>
 #include <utility>
+
+#include "src/comm/host_communicator.h"
+#include "src/comm/stream.h"
 
 namespace moeccl {
 namespace {
@@ -21,13 +22,14 @@ struct Parts {
 
 }  // namespace
 
-void exchangeRankBytes(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
-                       const std::vector<RankBytes>& sends, std::vector<RankBytes>& receives) {
+void HostCommunicator::exchange(const std::shared_ptr<const PlanName>& name,
+                                const std::vector<RankBytes>& sends,
+                                std::vector<RankBytes>& receives) {
   const auto crosses = [&](const RankBytes& part) {
-    return part.rank != communicator.rank() && !part.bytes.empty();
+    return part.rank != rank_ && !part.bytes.empty();
   };
   PlanBuilder plan;
-  Parts out(communicator.ranks()), in(communicator.ranks());
+  Parts out(ranks()), in(ranks());
   for (const RankBytes& part : sends)
     if (crosses(part)) {
       plan.send({}, part.rank, input(part.rank));
@@ -53,12 +55,18 @@ void exchangeRankBytes(Communicator& communicator, const std::shared_ptr<const P
   call.outputTable = in.where;
   call.own = ownPlan(name, plan.build(), nullptr);
   call.keep = buffers;
-  communicator.launch(std::move(call), nullptr);
+  launch(std::move(call), nullptr);
   for (RankBytes& part : receives)
     if (crosses(part))
       std::memcpy(part.bytes.data(),
                   buffers->in.data() + in.where[static_cast<std::size_t>(part.rank)].offset,
                   part.bytes.size());
+}
+
+void HostCommunicator::read(std::span<const Reading> parts, void* stream) {
+  if (stream != nullptr) static_cast<Stream*>(stream)->synchronize();
+  for (const Reading& part : parts)
+    if (part.bytes > 0) std::memcpy(part.to, part.from, part.bytes);
 }
 
 }  // namespace moeccl

@@ -1,0 +1,72 @@
+#include "src/exec/row_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace moeccl {
+namespace {
+
+// Few sizes, so that pieces fit again.
+constexpr std::size_t kLeast = std::size_t{16} << 10;
+
+}  // namespace
+
+RowMemory::Piece& RowMemory::find(std::size_t bytes) {
+  Piece* best = nullptr;
+  for (const std::unique_ptr<Piece>& piece : pieces_)
+    if (!piece->isTaken && piece->bytes >= bytes &&
+        (best == nullptr || piece->bytes < best->bytes) &&
+        (!piece->isRecorded || gpu_->complete(piece->copied)))
+      best = piece.get();
+  if (best != nullptr) return *best;
+  auto made = std::make_unique<Piece>();
+  made->bytes = std::bit_ceil(std::max(bytes, kLeast));
+  pieces_.reserve(pieces_.size() + 1);
+  try {
+    made->device = gpu_->allocate(made->bytes);
+    made->host = gpu_->allocatePinned(made->bytes);
+    made->copied = gpu_->newEvent();
+  } catch (...) {
+    if (made->host != nullptr) gpu_->freePinned(made->host);
+    if (made->device != nullptr) gpu_->free(made->device);
+    throw;
+  }
+  pieces_.push_back(std::move(made));
+  return *pieces_.back();
+}
+
+std::shared_ptr<RowMemory::Piece> RowMemory::take(std::size_t bytes) {
+  Piece* piece = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    piece = &find(bytes);
+    piece->isTaken = true;
+  }
+  return {piece, [self = shared_from_this()](Piece* given) {
+            const std::lock_guard lock(self->mutex_);
+            const auto is = [given](const auto& one) { return one.get() == given; };
+            if (std::ranges::any_of(self->pieces_, is)) given->isTaken = false;
+          }};
+}
+
+void RowMemory::copy(Piece& piece, std::size_t bytes, Gpu::Stream stream) {
+  gpu_->toDevice(piece.device, piece.host, bytes, stream);
+  gpu_->record(piece.copied, stream);
+  piece.isRecorded = true;
+}
+
+void RowMemory::close() noexcept {
+  std::vector<std::unique_ptr<Piece>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = std::exchange(pieces_, {});
+  }
+  for (const std::unique_ptr<Piece>& piece : all) {
+    gpu_->deleteEvent(piece->copied);
+    gpu_->freePinned(piece->host);
+    gpu_->free(piece->device);
+  }
+}
+
+}  // namespace moeccl

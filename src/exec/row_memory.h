@@ -1,0 +1,43 @@
+// Memory of a GPU for lists that calls bring along, each with memory of the host's from which it is
+// copied. It is used again without waiting: on the GPU by calls of the same communicator, which
+// follow each other (NcclLanes), on the host once a copy is known to be complete.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/exec/gpu.h"
+
+namespace moeccl {
+
+class RowMemory : public std::enable_shared_from_this<RowMemory> {
+ public:
+  // Calls are made while the device is the thread's current one.
+  explicit RowMemory(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  RowMemory(const RowMemory&) = delete;
+  RowMemory& operator=(const RowMemory&) = delete;
+
+  struct Piece {
+    std::byte *device = nullptr, *host = nullptr;
+    std::size_t bytes = 0;
+    Gpu::Event copied = nullptr;  // recorded behind the last copy
+    bool isRecorded = false, isTaken = false;
+  };
+  // A piece of at least so many bytes, until the last who has it lets go. Throws Error.
+  std::shared_ptr<Piece> take(std::size_t bytes);
+  // Enqueues the copy of the piece's first bytes from the host.
+  void copy(Piece& piece, std::size_t bytes, Gpu::Stream stream);
+  // Frees all pieces, also those that somebody has: no call will use them any more.
+  void close() noexcept;
+
+ private:
+  Piece& find(std::size_t bytes);
+
+  const std::shared_ptr<Gpu> gpu_;
+  std::mutex mutex_;  // of what is taken: a graph lets go in a thread of CUDA's
+  std::vector<std::unique_ptr<Piece>> pieces_;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,375 @@
+// Token routes on GPU communicators, with doubles for CUDA and NCCL: ranks are threads, each with a
+// device of its own, on whose memory and streams everything lies. The doubles run what is queued
+// late and in random order, and find fault with what nothing orders.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/api/route_world.h"
+#include "tests/exec/gpu_ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+constexpr Backend kGpus[] = {{"gpus", false, false}};
+
+class GpuMemory final : public Memory {
+ public:
+  void* allocate(size_t bytes) override { return myGpu().allocate(bytes); }
+  void free(void* memory) noexcept override { myGpu().free(static_cast<std::byte*>(memory)); }
+  void put(void* to, const void* from, size_t bytes, moecclStream_t stream) override {
+    myGpu().toDevice(static_cast<std::byte*>(to), from, bytes, stream);
+  }
+  void get(void* to, const void* from, size_t bytes, moecclStream_t stream) override {
+    if (bytes > 0) myGpu().toHost(to, static_cast<const std::byte*>(from), bytes, stream);
+    myGpu().synchronize(stream);
+  }
+};
+
+// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
+// fault with, or were left with, fails the test. Returns what the devices were asked for.
+std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction& function) {
+  GpuWorld world({.seed = seed, .oneQueue = seed % 5 == 0, .threads = true, .ownMemory = true});
+  {
+    const GpusOfRanks gpus(world);
+    Job job = jobOf(c);
+    job.memory = moecclMemoryCuda;
+    runJob(job, function);
+  }
+  world.run();
+  EXPECT_EQ(world.problems(), "");
+  EXPECT_EQ(world.stuck(), "");
+  EXPECT_EQ(world.leftovers(), "");
+  return world.calls();
+}
+
+class TokenRoutesOnGpus : public testing::TestWithParam<Case> {};
+
+TEST_P(TokenRoutesOnGpus, AgainstPlainLoops) {
+  const Case c = GetParam();
+  const World world(c);
+  Case fewer = c;
+  fewer.tokens = c.tokens / 2;
+  const World then(fewer);
+  const auto seed = static_cast<unsigned>(c.experts * 31 + c.choices * 7 + c.ranks());
+  onGpus(c, seed, [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    const Route route(grid.it, c);
+    GpuMemory memory;
+    const moecclStream_t stream = c.stream ? myGpu().newStream(false) : nullptr;
+    for (const World* it : {&world, &then, &world})
+      exercise(*it, comm, route.it, rank, memory, stream);
+    if (stream != nullptr) myGpu().deleteStream(stream);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutesOnGpus, testing::ValuesIn(productCases(kGpus, false)),
+                         nameOfRoute);
+
+// Large enough for several chunks.
+std::vector<Case> largeCases() {
+  std::vector<Case> all;
+  for (const char* algorithm : {"node", "rank", "flat"}) {
+    Case c;
+    c.backend = &kGpus[0];
+    c.nodes = {2, 1};
+    c.experts = 5;
+    c.choices = 3;
+    c.algorithm = algorithm;
+    c.tokens = 30;
+    c.hidden = 4096;
+    all.push_back(c);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutesOnGpus, testing::ValuesIn(largeCases()), nameOfRoute);
+
+Case smallCase() {
+  Case c;
+  c.backend = &kGpus[0];
+  c.nodes = {2, 2};
+  c.experts = 7;
+  c.choices = 3;
+  c.hidden = 8;
+  c.algorithm = "node";
+  return c;
+}
+
+// Tokens whose rows come back from experts that do nothing, in the memory of a device.
+struct Echo {
+  Echo(const World& world, int rank, Memory& memory, moecclStream_t stream)
+      : tokens(world.tokens(rank)),
+        hidden(world.c.hidden),
+        input(memory, stream, values(world, rank)),
+        output(memory, stream, std::vector<float>(values(world, rank).size(), -1)) {
+    for (int token = 0; token < tokens; ++token) {
+      float sum = 0;
+      for (int choice = 0; choice < world.c.choices; ++choice)
+        if (world.experts[rank][token * world.c.choices + choice] >= 0)
+          sum += world.weight({rank, token, choice});
+      sums.push_back(sum);
+    }
+  }
+  static std::vector<float> values(const World& world, int rank) {
+    std::vector<float> all;
+    for (int token = 0; token < world.tokens(rank); ++token)
+      for (int64_t i = 0; i < world.c.hidden; ++i) all.push_back(small(rank, token, i));
+    return all;
+  }
+  // After Dispatch and Combine of it.
+  void requireSums(const World& world, int rank) const {
+    const Bytes got = output.get();
+    for (int token = 0; token < tokens; ++token)
+      for (int64_t i = 0; i < hidden; ++i) {
+        float value = 0;
+        std::memcpy(&value, &got[static_cast<size_t>(token * hidden + i) * sizeof value],
+                    sizeof value);
+        checkThat(value == sums[token] * small(rank, token, i), "another sum");
+      }
+    checkThat(tokens == world.tokens(rank), "other tokens");
+  }
+
+  const int tokens;
+  const int64_t hidden;
+  const Buffer input, output;
+  std::vector<float> sums;
+};
+
+void set(moecclTokenRoute_t route, const World& world, moecclComm_t comm, int rank, Memory& memory,
+         moecclStream_t stream) {
+  const Buffer chosen(memory, stream, world.experts[rank]),
+      weights(memory, stream, world.weights(rank));
+  check(moecclTokenRouteSet(route, world.tokens(rank), chosen.at<int32_t>(), weights.at<float>(),
+                            stream),
+        comm);
+}
+
+int64_t rowsOf(moecclTokenRoute_t route, moecclComm_t comm) {
+  int64_t rows = -1;
+  check(moecclTokenRouteGetCounts(route, &rows, nullptr), comm);
+  return rows;
+}
+
+// What is queued keeps its routing, whatever is set meanwhile, and lists are not written over while
+// they are needed.
+TEST(TokenRoutesOfGpus, KeepTheRoutingThatTheyWereCalledWith) {
+  const Case c = smallCase();
+  const World world(c);
+  Case other = c;
+  other.style = Style::hot;
+  const World hot(other);
+  for (unsigned seed = 1; seed <= 4; ++seed)
+    onGpus(c, seed, [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      const Route routes[] = {{grid.it, c}, {grid.it, c}};
+      GpuMemory memory;
+      const moecclStream_t streams[] = {myGpu().newStream(false), myGpu().newStream(false)};
+      for (int step = 0; step < 4; ++step) {
+        std::vector<std::unique_ptr<Echo>> echoes;
+        std::vector<std::unique_ptr<Buffer>> rows;
+        for (int i = 0; i < 2; ++i) {
+          const World& it = (step + i) % 2 == 0 ? world : hot;
+          set(routes[i].it, it, comm, rank, memory, streams[i]);
+          echoes.push_back(std::make_unique<Echo>(it, rank, memory, streams[i]));
+          rows.push_back(std::make_unique<Buffer>(
+              memory, streams[i],
+              std::vector<float>(static_cast<size_t>(rowsOf(routes[i].it, comm) * c.hidden))));
+        }
+        for (int i = 0; i < 2; ++i) {
+          check(moecclTokenRouteDispatch(routes[i].it, echoes[i]->input.at(), rows[i]->at(),
+                                         streams[i]),
+                comm);
+          check(moecclTokenRouteCombine(routes[i].it, rows[i]->at(), echoes[i]->output.at(),
+                                        streams[i]),
+                comm);
+        }
+        check(moecclTokenRouteSet(routes[0].it, 0, nullptr, nullptr, nullptr), comm);
+        for (int i = 0; i < 2; ++i) echoes[i]->requireSums((step + i) % 2 == 0 ? world : hot, rank);
+      }
+      for (const moecclStream_t stream : streams) myGpu().deleteStream(stream);
+    });
+}
+
+TEST(TokenRoutesOfGpus, BecomeGraphs) {
+  const Case c = smallCase();
+  const World world(c);
+  onGpus(c, 3, [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    GpuMemory memory;
+    const moecclStream_t stream = myGpu().newStream(false);
+    moecclTokenRoute_t route = nullptr;
+    {
+      const Route made(grid.it, c);
+      check(moecclTokenRouteCopy(made.it, &route), comm);
+    }
+    set(route, world, comm, rank, memory, stream);
+    const Echo echo(world, rank, memory, stream);
+    const Buffer rows(memory, stream,
+                      std::vector<float>(static_cast<size_t>(rowsOf(route, comm) * c.hidden)));
+    const auto dispatch = [&] {
+      return moecclTokenRouteDispatch(route, echo.input.at(), rows.at(), stream);
+    };
+    const auto combine = [&] {
+      return moecclTokenRouteCombine(route, rows.at(), echo.output.at(), stream);
+    };
+    myGpu().synchronize(stream);
+    myGpu().beginCapture(stream);
+    checkError(dispatch(), moecclInvalidUsage, comm,
+               {"moecclTokenRouteDispatch", "being captured", "once before the capture"});
+    const int32_t* const device = static_cast<const int32_t*>(echo.input.at());
+    checkError(moecclTokenRouteSet(route, 1, device, echo.input.at<float>(), stream),
+               moecclInvalidUsage, comm, {"moecclTokenRouteSet", "outside of captures"});
+    myGpu().endCapture(stream);
+    check(dispatch(), comm);
+    check(combine(), comm);
+    echo.requireSums(world, rank);
+    myGpu().beginCapture(stream);
+    check(dispatch(), comm);
+    check(combine(), comm);
+    {
+      const auto graph = myGpu().endCapture(stream);
+      // Its lists are the graph's, whatever becomes of the route.
+      set(route, world, comm, rank, memory, stream);
+      check(moecclTokenRouteDestroy(route));
+      for (int replay = 0; replay < 2; ++replay) {
+        const std::vector<unsigned char> nothing(echo.output.get().size(), 0xee);
+        myGpu().toDevice(echo.output.at<std::byte>(), nothing.data(), nothing.size(), stream);
+        myGpu().replay(*graph, stream);
+        echo.requireSums(world, rank);
+      }
+    }
+    myGpu().deleteStream(stream);
+  });
+}
+
+// Of each launch, one kernel moves all rows, however many they are.
+TEST(TokenRoutesOfGpus, MoveRowsInFewLaunches) {
+  const auto copiesOf = [](int tokens) {
+    Case c = smallCase();
+    c.tokens = tokens;
+    const World world(c);
+    const std::vector<std::string> calls = onGpus(c, 2, [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      const Route route(grid.it, c);
+      GpuMemory memory;
+      exercise(world, comm, route.it, rank, memory, nullptr);
+    });
+    const auto isKernel = [](const std::string& call) {
+      return call.ends_with(" rows") || call.find(" runs of blocks") != call.npos;
+    };
+    return std::ranges::count_if(calls, isKernel);
+  };
+  // Of few tokens some messages have rows that follow one another.
+  const auto few = copiesOf(8);
+  EXPECT_GT(few, 0);
+  EXPECT_LT(copiesOf(160), few + few / 4);
+}
+
+TEST(TokenRoutesOfGpus, NameWhatIsWrong) {
+  Case c = smallCase();
+  c.nodes = {1, 1};
+  c.maxTokens = 4;
+  c.tokens = 4;
+  const World world(c);
+  onGpus(c, 1, [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.maxTokens = 4;
+    moecclTokenRoute_t none = nullptr;
+    checkError(moecclTokenRouteCreate(grid.it, &config, &none), moecclInvalidUsage, comm,
+               {"config.mode is moecclRouteLatency", "moecclRouteThroughput"});
+    const Route route(grid.it, c);
+    GpuMemory memory;
+    const Buffer wrong(memory, nullptr, std::vector<int32_t>{0, 1, 7}),
+        weights(memory, nullptr, std::vector<float>{1, 1, 1});
+    const auto refusesSet = [&](int64_t tokens, const int32_t* chosen, const float* with,
+                                const std::vector<std::string>& parts) {
+      checkError(moecclTokenRouteSet(route.it, tokens, chosen, with, nullptr),
+                 moecclInvalidArgument, comm, parts);
+    };
+    refusesSet(1, wrong.at<int32_t>(), weights.at<float>(), {"topkIndices[0][2] is 7", "0 to 6"});
+    refusesSet(1, nullptr, weights.at<float>(), {"topkIndices is NULL"});
+    refusesSet(1, wrong.at<int32_t>(), nullptr, {"topkWeights is NULL"});
+    refusesSet(5, wrong.at<int32_t>(), weights.at<float>(), {"tokens is 5", "0 to 4"});
+    set(route.it, world, comm, rank, memory, nullptr);
+    const auto bytes =
+        static_cast<size_t>(rowsOf(route.it, comm) + world.tokens(rank) + 1) * c.combinedBytes();
+    const Buffer room(memory, nullptr, Bytes(bytes));
+    auto* const at = room.at<unsigned char>();
+    unsigned char* const behind = at + static_cast<size_t>(world.tokens(rank)) * c.combinedBytes();
+    checkError(moecclTokenRouteCombine(route.it, behind + 2, at, nullptr), moecclInvalidArgument,
+               comm, {"rows is at an address", "multiple of 4"});
+    checkError(moecclTokenRouteDispatch(route.it, at, nullptr, nullptr), moecclInvalidArgument,
+               comm, {"rows is NULL"});
+    checkError(moecclTokenRouteDispatch(route.it, at, at, nullptr), moecclInvalidArgument, comm,
+               {"overlap"});
+  });
+}
+
+// In the order of a stream, as on hosts.
+TEST(TokenRoutesOfGpus, QuantizeRows) {
+  constexpr int64_t kRows = 3, kHidden = 256;
+  constexpr size_t kBytes = kRows * (kHidden + kHidden / 128 * sizeof(float));
+  Case c = smallCase();
+  c.nodes = {1};
+  onGpus(c, 8, [&](moecclComm_t comm, int rank) {
+    GpuMemory memory;
+    const moecclStream_t stream = myGpu().newStream(false);
+    std::vector<float> rows, expectedBack(kRows * kHidden);
+    for (int64_t i = 0; i < kRows * kHidden; ++i)
+      rows.push_back(static_cast<float>(small(rank, 1, i)) * (i < kHidden ? 16 : 1));
+    Bytes expected(kBytes);
+    check(moecclQuantizeRows(kRows, kHidden, moecclFloat32, rows.data(), moecclFloat8e4m3,
+                             expected.data(), nullptr, nullptr));
+    check(moecclDequantizeRows(kRows, kHidden, moecclFloat8e4m3, expected.data(), moecclFloat32,
+                               expectedBack.data(), nullptr, nullptr));
+    const Buffer from(memory, stream, rows), to(memory, stream, Bytes(kBytes)),
+        back(memory, stream, std::vector<float>(rows.size()));
+    check(moecclQuantizeRows(kRows, kHidden, moecclFloat32, from.at(), moecclFloat8e4m3, to.at(),
+                             comm, stream),
+          comm);
+    check(moecclDequantizeRows(kRows, kHidden, moecclFloat8e4m3, to.at(), moecclFloat32, back.at(),
+                               comm, stream),
+          comm);
+    checkThat(to.get() == expected, "other rows of float8");
+    const Bytes got = back.get();
+    checkThat(std::memcmp(got.data(), expectedBack.data(), got.size()) == 0, "other rows");
+    checkError(moecclQuantizeRows(1, kHidden, moecclFloat32, from.at(), moecclFloat8e4m3,
+                                  to.at<unsigned char>() + 2, comm, stream),
+               moecclInvalidArgument, comm, {"to is at an address", "multiple of 4"});
+    myGpu().deleteStream(stream);
+  });
+}
+
+TEST(TokenRoutesOfGpus, CountLoads) {
+  const Case c = smallCase();
+  const World world(c);
+  onGpus(c, 6, [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    const Route route(grid.it, c);
+    GpuMemory memory;
+    for (int step = 0; step < 2; ++step) set(route.it, world, comm, rank, memory, nullptr);
+    std::vector<int64_t> choices(static_cast<size_t>(c.experts), -1), rows(4, -1);
+    check(moecclTokenRouteGetLoads(route.it, choices.data(), rows.data(), 1), comm);
+    for (int expert = 0; expert < c.experts; ++expert) {
+      int64_t expected = 0;
+      for (const auto& theirs : world.experts) expected += 2 * std::ranges::count(theirs, expert);
+      checkThat(choices[expert] == expected, "another number of choices");
+    }
+    for (int each = 0; each < 4; ++each) {
+      int64_t expected = 0;
+      for (const auto& expert : world.rowsOf(each))
+        expected += 2 * static_cast<int64_t>(expert.size());
+      checkThat(rows[each] == expected, "another number of rows");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moeccl::test

@@ -1,0 +1,389 @@
+#include "tests/api/route_world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <ostream>
+#include <random>
+#include <sstream>
+#include <utility>
+
+#include "kernels/small_float.h"
+#include "tests/pairwise.h"
+
+namespace moeccl::test {
+namespace {
+
+unsigned mixed(unsigned a, unsigned b, unsigned c, unsigned d, unsigned e) {
+  unsigned hash = 2166136261u;
+  for (unsigned word : {a, b, c, d, e}) hash = (hash ^ word) * 16777619u ^ hash >> 13;
+  return hash ^ hash >> 15;
+}
+
+// What shard `shard` of an expert makes of a row: of very different sizes, so that every order of
+// adding shows.
+float made(const World::Choice& at, int shard, int64_t element, moecclDataType_t type) {
+  const unsigned hash = mixed(static_cast<unsigned>(at.source), static_cast<unsigned>(at.token),
+                              static_cast<unsigned>(at.choice), static_cast<unsigned>(shard),
+                              static_cast<unsigned>(element));
+  const float size =
+      std::ldexp(1 + static_cast<float>(hash % 1024) / 1024, static_cast<int>(hash >> 10 & 7) - 4);
+  return rounded(hash >> 20 & 1 ? size : -size, type);
+}
+
+Bytes tokensOf(const World& world, int rank) {
+  const size_t row = world.c.rowBytes();
+  Bytes tokens(static_cast<size_t>(world.tokens(rank)) * row);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<unsigned char>(mixed(static_cast<unsigned>(rank),
+                                                 static_cast<unsigned>(i / row),
+                                                 static_cast<unsigned>(i % row), 1, 2));
+  return tokens;
+}
+
+// Sums as the header says: nodes by number, in each by expert, then by shard.
+Bytes expectedOutput(const World& world, int rank, bool weighted) {
+  const Case& c = world.c;
+  Bytes output(static_cast<size_t>(world.tokens(rank)) * c.combinedBytes());
+  for (int token = 0; token < world.tokens(rank); ++token) {
+    std::vector<int> choices;
+    for (int choice = 0; choice < c.choices; ++choice)
+      if (world.experts[rank][token * c.choices + choice] >= 0) choices.push_back(choice);
+    std::ranges::stable_sort(
+        choices, {}, [&](int choice) { return world.experts[rank][token * c.choices + choice]; });
+    for (int64_t element = 0; element < c.hidden; ++element) {
+      float sum = 0;
+      bool first = true;
+      for (size_t node = 0; node < c.nodes.size(); ++node) {
+        float ofNode = 0;
+        bool firstOfNode = true;
+        for (int choice : choices)
+          for (int shard = 0; shard < c.esp; ++shard) {
+            const int expert = world.experts[rank][token * c.choices + choice];
+            const int holder = world.rankOf(world.holderOf(expert), shard);
+            if (world.node[holder] != static_cast<int>(node)) continue;
+            const World::Choice at{rank, token, choice};
+            const float term =
+                made(at, shard, element, c.combined) * (weighted ? world.weight(at) : 1.0f);
+            ofNode = firstOfNode ? term : ofNode + term;
+            firstOfNode = false;
+          }
+        if (firstOfNode) continue;
+        ofNode = rounded(ofNode, c.combined);
+        sum = first ? ofNode : sum + ofNode;
+        first = false;
+      }
+      put(output, static_cast<size_t>(token * c.hidden + element), sum, c.combined);
+    }
+  }
+  return output;
+}
+
+void requireEqual(const Bytes& got, const Bytes& expected, size_t row, const char* what) {
+  checkThat(got.size() == expected.size(), std::string(what) + " has another size");
+  for (size_t i = 0; i < got.size(); ++i)
+    checkThat(got[i] == expected[i], std::string(what) + ": byte " + std::to_string(i % row) +
+                                         " of row " + std::to_string(i / row) + " is wrong");
+}
+
+}  // namespace
+
+std::string textOf(const Case& c) {
+  std::ostringstream out;
+  out << c.backend->name << ", nodes";
+  for (int node : c.nodes) out << " " << node;
+  out << ", esp " << c.esp << ", order " << c.order << ", experts " << c.experts << ", k "
+      << c.choices << ", type " << c.datatype << "/" << c.combined
+      << (c.weighted ? "" : ", caller weighs") << ", " << (*c.algorithm ? c.algorithm : "auto")
+      << ", " << kStyles[static_cast<int>(c.style)] << (c.stream ? ", on a stream" : "")
+      << (c.latency         ? ", latency"
+          : c.maxTokens > 0 ? ", bounded"
+                            : "");
+  return out.str();
+}
+void PrintTo(const Case& c, std::ostream* out) { *out << textOf(c); }
+
+float rounded(float value, moecclDataType_t type) {
+  if (type == moecclFloat16) return Float16::decode(Float16::encode(value));
+  if (type == moecclBfloat16) return Bfloat16::decode(Bfloat16::encode(value));
+  return value;
+}
+
+void put(Bytes& bytes, size_t index, float value, moecclDataType_t type) {
+  if (type == moecclFloat32) {
+    std::memcpy(&bytes[index * 4], &value, 4);
+    return;
+  }
+  const std::uint16_t bits =
+      type == moecclFloat16 ? Float16::encode(value) : Bfloat16::encode(value);
+  std::memcpy(&bytes[index * 2], &bits, 2);
+}
+
+World::World(const Case& it) : c(it), ep(it.ranks() / it.esp) {
+  std::mt19937 random(17);
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
+  for (int rank = 0; rank < c.ranks(); ++rank) {
+    int tokens = c.tokens;
+    if (c.style == Style::none || (c.style == Style::uneven && rank % 3 != 1)) tokens = 0;
+    std::vector<int32_t> chosen;
+    for (int i = 0; i < tokens * c.choices; ++i) {
+      int expert = below(c.experts + 1) - 1;
+      if (c.style == Style::hot) expert = c.experts - 1;
+      if (c.style == Style::repeated) expert = below(2) % c.experts;
+      // In latency mode a token has an expert once.
+      const auto its = chosen.end() - i % c.choices;
+      if (c.latency && std::find(its, chosen.end(), expert) != chosen.end()) expert = -1;
+      chosen.push_back(expert);
+    }
+    experts.push_back(std::move(chosen));
+  }
+  node.reserve(static_cast<size_t>(c.ranks()));
+  for (size_t n = 0; n < c.nodes.size(); ++n)
+    node.insert(node.end(), c.nodes[n], static_cast<int>(n));
+}
+
+int World::firstExpert(int position) const {
+  int first = 0;
+  for (int p = 0; p < position; ++p) first += c.experts / ep + (p < c.experts % ep);
+  return first;
+}
+
+int World::holderOf(int expert) const {
+  int position = 0;
+  while (firstExpert(position + 1) <= expert) ++position;
+  return position;
+}
+
+std::vector<std::vector<World::Choice>> World::rowsOf(int rank) const {
+  const int position = positionOf(rank);
+  std::vector<std::vector<Choice>> rows;
+  for (int expert = firstExpert(position); expert < firstExpert(position + 1); ++expert) {
+    rows.emplace_back();
+    for (int source = 0; source < c.ranks(); ++source)
+      for (int token = 0; token < tokens(source); ++token)
+        for (int choice = 0; choice < c.choices; ++choice)
+          if (experts[source][token * c.choices + choice] == expert)
+            rows.back().push_back({source, token, choice});
+  }
+  return rows;
+}
+
+float World::weight(const Choice& at) const {
+  return std::ldexp(1.0f, (at.source + at.token * 3 + at.choice) % 5 - 2);
+}
+
+std::vector<float> World::weights(int rank) const {
+  std::vector<float> all;
+  for (int i = 0; i < tokens(rank) * c.choices; ++i)
+    all.push_back(weight({rank, i / c.choices, i % c.choices}));
+  return all;
+}
+
+float small(int a, int b, int64_t element) {
+  return static_cast<float>(mixed(static_cast<unsigned>(a), static_cast<unsigned>(b), 5, 7,
+                                  static_cast<unsigned>(element)) %
+                            7) -
+         3;
+}
+
+std::vector<Case> productCases(std::span<const Backend> backends, bool latency) {
+  const std::vector<std::vector<int>> nodes = {{1}, {4}, {2, 2}, {3, 1, 2}, {1, 1, 1}, {4, 4}};
+  const int choices[] = {1, 2, 3, 8, 16};
+  const moecclDataType_t types[] = {moecclFloat32, moecclBfloat16, moecclFloat16, moecclFloat8e4m3,
+                                    moecclFloat8e5m2};
+  const moecclDataType_t combined[] = {moecclFloat32, moecclBfloat16, moecclFloat16};
+  const char* const algorithms[] = {"node", "rank", "flat", ""};
+  enum {
+    kBackend,
+    kNodes,
+    kEsp,
+    kExperts,
+    kChoices,
+    kType,
+    kCombined,
+    kWeights,
+    kWay,
+    kStyle,
+    kStream,
+    kBound
+  };
+  const auto fits = [](size_t column, size_t value, size_t other, size_t otherValue) {
+    if (column == kNodes && other == kEsp) return otherValue == 0 || (value != 0 && value != 4);
+    return true;
+  };
+  std::vector<Case> all;
+  for (const Row& row : pairwise({backends.size(), nodes.size(), 3, 4, std::size(choices),
+                                  std::size(types), std::size(combined), 2, std::size(algorithms),
+                                  std::size(kStyles), 2, std::size_t{latency ? 3u : 2u}},
+                                 fits)) {
+    Case c;
+    c.backend = &backends[row[kBackend]];
+    c.nodes = nodes[row[kNodes]];
+    c.esp = row[kEsp] == 0 ? 1 : 2;
+    c.order = row[kEsp] == 2 ? moecclOrderEpEsp : moecclOrderEspEp;
+    const int ep = c.ranks() / c.esp;
+    const int experts[] = {1, ep, 2 * ep + 1, 5 * ep};
+    c.experts = experts[row[kExperts]];
+    c.choices = choices[row[kChoices]];
+    c.datatype = types[row[kType]];
+    c.combined = combined[row[kCombined]];
+    c.weighted = row[kWeights] == 0;
+    c.algorithm = algorithms[row[kWay]];
+    c.style = static_cast<Style>(row[kStyle]);
+    c.stream = row[kStream] == 1;
+    if (row[kBound] > 0) c.maxTokens = c.tokens;
+    c.latency = row[kBound] == 2;
+    if (c.narrow()) c.hidden = 128;
+    all.push_back(c);
+  }
+  return all;
+}
+
+Job jobOf(const Case& c) {
+  return {.ranks = c.ranks(),
+          .nodes = c.nodes,
+          .algorithms = {},
+          .processes = c.backend->processes,
+          .ucx = c.backend->ucx};
+}
+
+Buffer::Buffer(Memory& memory, moecclStream_t stream, Bytes content)
+    : memory_(memory), stream_(stream), content_(std::move(content)) {
+  if (content_.empty()) return;
+  at_ = memory_.allocate(content_.size());
+  memory_.put(at_, content_.data(), content_.size(), stream_);
+}
+
+Buffer::~Buffer() {
+  if (at_ != nullptr) memory_.free(at_);
+}
+
+Bytes Buffer::get() const {
+  Bytes now(content_.size());
+  memory_.get(now.data(), at_, now.size(), stream_);
+  return now;
+}
+
+void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, int rank,
+              Memory& memory, moecclStream_t stream) {
+  const Case& c = world.c;
+  const auto ok = [&](moecclResult_t result) { check(result, comm); };
+  const auto buffer = [&](auto content) { return Buffer(memory, stream, std::move(content)); };
+  const std::vector<float> weights = world.weights(rank);
+  {
+    const Buffer chosen = buffer(world.experts[rank]), given = buffer(weights);
+    ok(moecclTokenRouteSet(route, world.tokens(rank), chosen.at<int32_t>(),
+                           c.weighted ? given.at<float>() : nullptr, stream));
+  }
+
+  const std::vector<std::vector<World::Choice>> byExpert = world.rowsOf(rank);
+  std::vector<World::Choice> choices;
+  int firstExpert = -1, localExperts = -1;
+  size_t rowBytes = 0;
+  ok(moecclTokenRouteGetShape(route, &firstExpert, &localExperts, &rowBytes));
+  checkThat(firstExpert == world.firstExpert(world.positionOf(rank)), "another first expert");
+  checkThat(localExperts == static_cast<int>(byExpert.size()), "another number of experts");
+  checkThat(rowBytes == c.rowBytes(), "rows of another size");
+  for (const std::vector<World::Choice>& ofExpert : byExpert)
+    choices.insert(choices.end(), ofExpert.begin(), ofExpert.end());
+  const auto requireCounts = [&] {
+    int64_t count = -1, begin = 0;
+    std::vector<int64_t> begins(byExpert.size() + 1, -1);
+    ok(moecclTokenRouteGetCounts(route, &count, begins.data()));
+    for (size_t expert = 0; expert < byExpert.size(); ++expert) {
+      checkThat(begins[expert] == begin, "an expert begins elsewhere");
+      begin += static_cast<int64_t>(byExpert[expert].size());
+    }
+    checkThat(count == begin && begins.back() == count,
+              std::to_string(count) + " rows come instead of " + std::to_string(begin));
+    std::vector<int64_t> ofRanks(byExpert.size() * static_cast<size_t>(c.ranks()), -1);
+    ok(moecclTokenRouteGetRankCounts(route, ofRanks.data()));
+    auto ofRank = ofRanks.begin();
+    for (const std::vector<World::Choice>& ofExpert : byExpert)
+      for (int source = 0; source < c.ranks(); ++source)
+        checkThat(*ofRank++ == std::ranges::count(ofExpert, source, &World::Choice::source),
+                  "another number of rows from a rank");
+  };
+  int64_t room = static_cast<int64_t>(choices.size());
+  if (c.latency) {
+    ok(moecclTokenRouteGetMostRows(route, &room));
+    checkThat(room == c.ranks() * c.maxTokens * std::min(c.choices, localExperts),
+              "another bound of rows");
+  } else {
+    requireCounts();
+  }
+
+  const Buffer tokens = buffer(tokensOf(world, rank));
+  const auto most = static_cast<size_t>(room);
+  const Buffer rows = buffer(Bytes(most * c.rowBytes(), 0xee));
+  Bytes expectedRows;
+  ok(moecclTokenRouteDispatch(route, tokens.at(), rows.at(), stream));
+  if (c.latency) requireCounts();
+  std::vector<Bytes> all;
+  for (int source = 0; source < c.ranks(); ++source) all.push_back(tokensOf(world, source));
+  for (const World::Choice& at : choices) {
+    const auto from = all[at.source].begin() +
+                      static_cast<std::ptrdiff_t>(static_cast<size_t>(at.token) * c.rowBytes());
+    expectedRows.insert(expectedRows.end(), from, from + static_cast<std::ptrdiff_t>(c.rowBytes()));
+  }
+  expectedRows.resize(most * c.rowBytes(), 0xee);  // nothing behind them
+  requireEqual(rows.get(), expectedRows, c.rowBytes(), "dispatch");
+
+  const size_t outputBytes = static_cast<size_t>(world.tokens(rank)) * c.combinedBytes();
+  Bytes results(most * c.combinedBytes());
+  for (size_t row = 0; row < choices.size(); ++row)
+    for (int64_t i = 0; i < c.hidden; ++i)
+      put(results, row * static_cast<size_t>(c.hidden) + static_cast<size_t>(i),
+          made(choices[row], world.shardOf(rank), i, c.combined), c.combined);
+  const Buffer ofExperts = buffer(results), output = buffer(Bytes(outputBytes, 0xee)),
+               unweighted = buffer(Bytes(outputBytes, 0xee));
+  ok(moecclTokenRouteCombine(route, ofExperts.at(), output.at(), stream));
+  if (!c.latency)
+    ok(moecclTokenRouteDispatchBackward(route, ofExperts.at(), unweighted.at(), stream));
+  requireEqual(output.get(), expectedOutput(world, rank, c.weighted), c.combinedBytes(), "combine");
+  if (c.latency) return;
+  requireEqual(unweighted.get(), expectedOutput(world, rank, false), c.combinedBytes(),
+               "dispatch backward");
+
+  // Of what experts made, -3..3 for row and shard, and gradients -3..3.
+  const auto kept = [](const World::Choice& at, int shard, int64_t i) {
+    return small(at.source * 100 + at.token, at.choice * 10 + shard, i);
+  };
+  Bytes gradients(outputBytes), expectedGradients(results);
+  for (int token = 0; token < world.tokens(rank); ++token)
+    for (int64_t i = 0; i < c.hidden; ++i)
+      put(gradients, static_cast<size_t>(token * c.hidden + i), small(rank, token, i), c.combined);
+  for (size_t row = 0; row < choices.size(); ++row)
+    for (int64_t i = 0; i < c.hidden; ++i) {
+      const size_t at = row * static_cast<size_t>(c.hidden) + static_cast<size_t>(i);
+      put(results, at, kept(choices[row], world.shardOf(rank), i), c.combined);
+      put(expectedGradients, at,
+          small(choices[row].source, choices[row].token, i) *
+              (c.weighted ? world.weight(choices[row]) : 1),
+          c.combined);
+    }
+  const Buffer outputGradients = buffer(gradients), keptRows = buffer(results),
+               rowGradients = buffer(Bytes(results.size(), 0xee)),
+               ofWeights = buffer(std::vector<float>(weights.size(), -99));
+  ok(moecclTokenRouteCombineBackward(route, outputGradients.at(),
+                                     c.weighted ? keptRows.at() : nullptr, rowGradients.at(),
+                                     c.weighted ? ofWeights.at<float>() : nullptr, stream));
+  requireEqual(rowGradients.get(), expectedGradients, c.combinedBytes(), "combine backward");
+  std::vector<float> weightGradients(weights.size());
+  const Bytes got = ofWeights.get();
+  if (!got.empty()) std::memcpy(weightGradients.data(), got.data(), got.size());
+  for (size_t i = 0; c.weighted && i < weights.size(); ++i) {
+    float expected = 0;
+    const World::Choice at{rank, static_cast<int>(i) / c.choices, static_cast<int>(i) % c.choices};
+    for (int shard = 0; world.experts[rank][i] >= 0 && shard < c.esp; ++shard)
+      for (int64_t element = 0; element < c.hidden; ++element)
+        expected += small(rank, at.token, element) * kept(at, shard, element);
+    checkThat(weightGradients[i] == expected, "the gradient of a weight is " +
+                                                  std::to_string(weightGradients[i]) +
+                                                  " instead of " + std::to_string(expected));
+  }
+}
+
+}  // namespace moeccl::test
