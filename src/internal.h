@@ -27,6 +27,7 @@ typedef struct {
   int device;           // of a GPU; -1: host memory
   int ranksOnNode;      // of the job on its largest node, of which the grid may be a part
   moecclLinks_t links;  // what is taken for granted of them
+  int background;       // 1: exchanges go on while the caller computes
   unsigned long model;  // a number of what calls are chosen by: another one with each profile
   void* attached;       // by moecclInternalAttach
 } moecclInternalGrid_t;

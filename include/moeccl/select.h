@@ -69,10 +69,10 @@ typedef struct {
   unsigned version;
   moecclSchedule_t schedule;
   double seconds;       /* predicted, of the pass or passes */
-  double communication; /* of these: in exchanges */
+  double communication; /* of these: in exchanges, beyond local work */
   /* What a rank sends to other nodes: the mean of the ranks of the largest node. */
   double bytesBetween;
-  /* Into which S1 cuts tokens, as the config says or the fastest measured; 1 of others. */
+  /* Into which S1 cuts tokens, as the config says or the fastest of 1, 2, 4 and 8; 1 of others. */
   int64_t chunks;
   int measured;   /* 1: all by fits; 0: some priced from links, or local work of float64 taken as
                      twice that of float32 */
@@ -121,8 +121,10 @@ typedef struct {
 /* Finds every schedule that the layer and the grid offer (Parm V-B); the layer's automatic choice
  * is the first. Local; repeated questions about one grid are answered from memory. Of a dropless
  * layer times are those of even loads, k B L / E tokens of an MP group for each expert. What a
- * layer does at once (the residual branch and dispatch) is predicted as one after the other.
- * Errors: InvalidArgument, and those of moecclMoeLayerCreate about the config. */
+ * layer does at once (chunks; the residual branch and dispatch) is predicted by what waits for
+ * what. On one kind of link exchanges follow each other. Beside local work they go on where they do
+ * so: on GPUs, and if the communicator has a progress thread. Errors: InvalidArgument, and those of
+ * moecclMoeLayerCreate about the config. */
 MOECCL_API moecclResult_t moecclSelectSchedule(const moecclScheduleQuery_t* query,
                                                moecclScheduleChoices_t* choices);
 MOECCL_API moecclResult_t moecclScheduleChoicesCount(moecclScheduleChoices_t choices,

@@ -61,10 +61,11 @@ moecclResult_t moecclInternalDescribe(moecclGrid_t grid, moecclInternalGrid_t* i
   return boundary(nullptr, nullptr, [&] {
     const moecclGrid& theirs = moeccl::gridOf(grid);
     const auto world = moeccl::holdWorld(grid);
-    const auto device = moeccl::communicatorOf(world).device();
+    const moeccl::Communicator& comm = moeccl::communicatorOf(world);
+    const auto device = comm.device();
     *it = {device ? device->number : -1, world->model->ranksOnNode(),
-           moeccl::typicalOf(moeccl::communicatorOf(world)).kind, world->model->number(),
-           theirs.attached.get()};
+           moeccl::typicalOf(comm).kind, device || comm.settings().progressThread,
+           world->model->number(),       theirs.attached.get()};
   });
 }
 

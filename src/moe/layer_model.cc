@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <optional>
 #include <utility>
 
 #include "algorithms/choice.h"
 #include "src/select/alternatives.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -31,8 +28,6 @@ constexpr TypicalLocal kSmallGpu = {{200e-6, 0.2e-12, 0.16e-12, 10e-12, 20e-12, 
 const TypicalLocal& typicalLocal(moecclLinks_t kind) {
   return kind == moecclLinksNvlink ? kLargeGpu : kind == moecclLinksPcie ? kSmallGpu : kCore;
 }
-
-constexpr double kForEver = std::numeric_limits<double>::infinity();
 
 // The group of a kind that each rank belongs to.
 int groupOf(const Grid& grid, GroupKind kind, int rank) {
@@ -71,7 +66,8 @@ LayerModel::LayerModel(const Cluster& it)
       profile_(it.profile),
       grid_(asGrid(it.shape)),
       where_(textOf(grid_, it.topology)),
-      kind_(it.typical.kind) {
+      kind_(it.typical.kind),
+      background_(it.background || it.typical.onGpus()) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (Topology& topology : differentGroups(it.topology, grid_, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
@@ -126,7 +122,8 @@ LayerKey LayerModel::keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass 
 
 LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
   const ScheduleTerms terms = termsOf(shape, pass);
-  LayerSample sample{{terms.local.begin(), terms.local.end()}, {}};
+  const LocalFeatures local = terms.local();
+  LayerSample sample{{local.begin(), local.end()}, {}};
   for (const Exchange& exchange : terms.exchanges) {
     LayerExchange stored{std::string(nameOf(exchange.collective)), {}, exchange.bytes};
     for (const CostModel& group : groups(exchange.group))
@@ -170,23 +167,8 @@ LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, std::int64_t chunk
   return {};
 }
 
-std::vector<LayerShape> LayerModel::cut(const LayerShape& shape,
-                                        std::span<const Pass> passes) const {
-  std::vector<LayerShape> all{shape};
-  if (shape.dropless || !cutsChunks(shape.schedule)) return all;
-  const std::int64_t groupsOfPart = shape.groups / shape.grid.nMp;
-  for (const std::int64_t chunks : kChunks)
-    if (chunks > 1 && groupsOfPart % chunks == 0 && std::ranges::all_of(passes, [&](Pass pass) {
-          return measured(shape.schedule, chunks, pass) != nullptr;
-        }))
-      all.emplace_back(shape).chunks = chunks;
-  return all;
-}
-
-bool LayerModel::canSave(const LayerShape& shape) const {
-  return kind_ == moecclLinksHost &&
-         groups_[static_cast<std::size_t>(GroupKind::world)][0].topology().nodes() > 1 &&
-         shape.choices > 1 && routes(shape.schedule, shape);
+bool LayerModel::knowsOverlap(const LayerShape& shape, Pass pass) const {
+  return shape.chunks > 1 && measured(shape.schedule, shape.chunks, pass) != nullptr;
 }
 
 std::vector<RouteEstimate> LayerModel::routesOf(const LayerShape& shape, const Exchange& exchange) {
@@ -213,44 +195,69 @@ std::vector<RouteEstimate> LayerModel::routesOf(const LayerShape& shape, const E
   return all;
 }
 
+// Where rows leave nodes these decide.
 LayerModel::ExchangeEstimate LayerModel::estimateRouted(const LayerShape& shape, Pass pass,
-                                                        const Exchange& exchange, double* latency,
-                                                        double* bytesBetween) {
+                                                        const Exchange& exchange) {
   const RouteEstimate fastest = routesOf(shape, exchange)[0];
   const bool dispatches = exchange.routed == Routed::dispatch;
-  *latency = dispatches ? fastest.dispatchLatency : fastest.combineLatency;
-  *bytesBetween = (dispatches ? fastest.dispatchedBetween : fastest.combinedBetween) *
-                  static_cast<double>(shape.embedding * shape.elementBytes);
-  return {pass,
-          exchange,
-          {},
-          dispatches ? fastest.dispatch : fastest.combine,
-          false,
-          std::hash<std::string_view>()(fastest.algorithm),
-          fastest.algorithm};
+  ExchangeEstimate estimate{pass, exchange};
+  estimate.seconds = dispatches ? fastest.dispatch : fastest.combine;
+  estimate.latency = dispatches ? fastest.dispatchLatency : fastest.combineLatency;
+  estimate.bytesBetween = (dispatches ? fastest.dispatchedBetween : fastest.combinedBetween) *
+                          static_cast<double>(shape.embedding * shape.elementBytes);
+  estimate.measured = false;
+  estimate.digest = std::hash<std::string_view>()(fastest.algorithm);
+  estimate.route = fastest.algorithm;
+  return estimate;
 }
 
 LayerModel::ExchangeEstimate LayerModel::estimate(const LayerShape& shape, Pass pass,
-                                                  const Exchange& exchange, double* latency,
-                                                  double* bytesBetween) {
-  if (exchange.routed != Routed::no)
-    return estimateRouted(shape, pass, exchange, latency, bytesBetween);
+                                                  const Exchange& exchange) {
+  if (exchange.routed != Routed::no) return estimateRouted(shape, pass, exchange);
   const AlgorithmChoice how = given(exchange.collective);
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;  // so that the order of groups counts
-  ExchangeEstimate slowest{pass, exchange, {}, 0, true, 0};
-  *bytesBetween = 0;
+  ExchangeEstimate slowest{pass, exchange};
   for (CostModel& group : groups(exchange.group)) {
     const auto one = group.fastest(exchange.collective, how, exchange.bytes);
-    *bytesBetween = std::max(
-        *bytesBetween, group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
+    slowest.bytesBetween =
+        std::max(slowest.bytesBetween,
+                 group.bytesBetween(exchange.collective, how, one.choice, exchange.bytes));
     slowest.measured &= one.measured;
     slowest.digest = slowest.digest * kOdd + group.digest(exchange.collective, how, one.choice);
-    if (slowest.choice.algorithm != nullptr && one.seconds <= slowest.seconds) continue;
+    if (slowest.group != nullptr && one.seconds <= slowest.seconds) continue;
+    slowest.group = &group;
     slowest.choice = one.choice;
     slowest.seconds = one.seconds;
-    *latency = one.latency;
+    slowest.latency = one.latency;
   }
   return slowest;
+}
+
+LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
+                                          const ScheduleTerms& terms,
+                                          std::span<const ExchangeEstimate> exchanges) const {
+  const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
+  ExchangesInLayer inTurn(factors);
+  std::vector<PhasePrice> prices;
+  double local = 0;
+  for (const ScheduleTerms::Phase& phase : terms.phases) {
+    PhasePrice& price = prices.emplace_back();
+    price.local = factors.local * localSeconds(pass, phase.local, shape);
+    local += price.local;
+    if (phase.exchange < 0) continue;
+    const ExchangeEstimate& it = exchanges[static_cast<std::size_t>(phase.exchange)];
+    const double beyond = it.seconds - it.latency;
+    inTurn.add(phase.calls, it.latency, beyond);
+    price.exchange = phase.calls * (factors.latency * it.latency + factors.bytes * beyond);
+    price.link = it.betweenNodes() ? Link::between : Link::inNode;
+  }
+  const schedules::Schedule& value = valueOf(shape, pass);
+  const double communication = value.streams > 1 && !knowsOverlap(shape, pass)
+                                   ? criticalPath(value, prices, background_) - local
+                                   : inTurn.seconds();
+  LocalFeatures layer{};
+  layer[kLayer] = 1;
+  return {local + factors.local * localSeconds(pass, layer, shape) + communication, communication};
 }
 
 LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<const Pass> passes) {
@@ -259,80 +266,35 @@ LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<con
   Estimate estimate{shape, 0, 0, 0, profile_ != nullptr, automatic, {}};
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
-    const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
-    ExchangesInLayer all(factors);
+    const std::size_t first = estimate.exchanges.size();
     for (const Exchange& exchange : terms.exchanges) {
-      double latency = 0, bytesBetween = 0;
-      estimate.exchanges.push_back(this->estimate(shape, pass, exchange, &latency, &bytesBetween));
-      const ExchangeEstimate& slowest = estimate.exchanges.back();
-      estimate.measured &= slowest.measured;
-      estimate.bytesBetween += exchange.times * bytesBetween;
-      all.add(exchange.times, latency, slowest.seconds - latency);
+      const ExchangeEstimate it = this->estimate(shape, pass, exchange);
+      estimate.measured &= it.measured;
+      estimate.bytesBetween += exchange.times * it.bytesBetween;
+      estimate.exchanges.push_back(it);
     }
     estimate.measured &=
         profile_ != nullptr && profile_->local(pass) != nullptr && shape.datatype == moecclFloat32;
-    estimate.communication += all.seconds();
-    estimate.seconds += factors.local * localSeconds(pass, terms.local, shape);
+    const PassPrice price =
+        priceOf(shape, pass, terms, std::span(estimate.exchanges).subspan(first));
+    estimate.communication += price.communication;
+    estimate.seconds += price.seconds;
   }
-  estimate.seconds += estimate.communication;
   // Not even that, where factors leave nothing of an exchange.
-  if (std::isnan(estimate.seconds)) estimate.seconds = estimate.communication = kForEver;
+  if (!(estimate.seconds < kForEver)) estimate.seconds = estimate.communication = kForEver;
   return estimate;
 }
 
-LayerModel::Estimate LayerModel::fastestOf(const LayerShape& shape, std::span<const Pass> passes,
-                                           Free free) {
-  std::optional<Estimate> best;
-  for (const LayerShape& it : free.chunks ? cut(shape, passes) : std::vector{shape}) {
-    Estimate one = estimate(it, passes);
-    if (!best || one.seconds < best->seconds) best = std::move(one);
-  }
-  if (!free.routing || !canSave(shape)) return std::move(*best);
-  LayerShape routed = shape;
-  routed.routed = true;
-  Estimate other = estimate(routed, passes);
-  if (other.seconds < best->seconds) std::swap(other, *best);
-  best->otherwise = other.seconds;
-  return std::move(*best);
-}
-
-std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerShape> offered,
-                                                        std::span<const Pass> passes, Free free) {
-  std::vector<Estimate> all;
-  for (const LayerShape& shape : offered) all.push_back(fastestOf(shape, passes, free));
-  std::ranges::stable_sort(all, {}, &Estimate::seconds);
-  // What cannot run is no choice, unless nothing else is: then calls say why.
-  if (!all.empty() && all[0].seconds < kForEver)
-    std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
-  std::stable_partition(all.begin(), all.end(), [](const Estimate& it) { return it.automatic; });
-  return all;
-}
-
 // Kinds of links share an exchange's time as they share the price of its plan.
-Costs LayerModel::costsOf(const LayerShape& shape, const Exchange& exchange, double latencies,
-                          double bytes) {
-  if (exchange.routed != Routed::no) {
-    // Where rows leave nodes these decide.
-    double latency = 0, bytesBetween = 0;
-    const double all =
-        estimateRouted(shape, Pass::forward, exchange, &latency, &bytesBetween).seconds;
-    Costs costs;
-    costs[Cost::latencyBetween] = latencies * latency;
-    costs[bytesBetween > 0 ? Cost::bytesBetween : Cost::bytesInNode] = bytes * (all - latency);
-    return costs;
-  }
-  const AlgorithmChoice how = given(exchange.collective);
-  CostModel* slowest = nullptr;
-  CostModel::Estimate most{};
-  for (CostModel& group : groups(exchange.group)) {
-    const auto one = group.fastest(exchange.collective, how, exchange.bytes);
-    if (slowest != nullptr && one.seconds <= most.seconds) continue;
-    slowest = &group;
-    most = one;
-  }
-  const CostModel::Shares inside =
-      slowest->inNode(exchange.collective, how, most.choice, exchange.bytes);
-  const double latency = latencies * most.latency, beyond = bytes * (most.seconds - most.latency);
+Costs LayerModel::costsOf(const ExchangeEstimate& it, const LayerFactors& factors, int calls) {
+  CostModel::Shares inside;
+  if (it.group != nullptr)
+    inside = it.group->inNode(it.exchange.collective, given(it.exchange.collective), it.choice,
+                              it.exchange.bytes);
+  else if (!it.betweenNodes())
+    inside.bytes = 1;
+  const double latency = calls * factors.latency * it.latency,
+               beyond = calls * factors.bytes * (it.seconds - it.latency);
   Costs costs;
   costs[Cost::latencyInNode] = inside.latency * latency;
   costs[Cost::latencyBetween] = (1 - inside.latency) * latency;
@@ -341,16 +303,13 @@ Costs LayerModel::costsOf(const LayerShape& shape, const Exchange& exchange, dou
   return costs;
 }
 
-Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> passes) {
+Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> passes) {
   using schedules::Kind;
-  // Calls of chunks are phases of their own; those of one routing are one phase.
-  const auto callsOf = [](const schedules::Phase& phase, const Exchange& exchange) {
-    return phase.kind == Kind::route ? exchange.times : 1;
-  };
-  const Estimate estimate = this->estimate(shape, passes);
+  const LayerShape& shape = estimate.shape;
   Alternative all{
       nameInChunks(shape.schedule, shape.chunks, shape.routed), {}, 0, estimate.measured};
-  double exchanges = 0;
+  double inTurn = 0;
+  std::size_t first = 0;  // of the pass's exchanges
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
     const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
@@ -366,10 +325,9 @@ Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> p
       it.name = phase.name;
       it.beside = phase.stream != 0;
       if (term.exchange >= 0) {
-        const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(term.exchange)];
-        it.predicted = costsOf(shape, exchange, factors.latency * callsOf(phase, exchange),
-                               factors.bytes * callsOf(phase, exchange));
-        exchanges += it.predicted.seconds();
+        it.predicted = costsOf(estimate.exchanges[first + static_cast<std::size_t>(term.exchange)],
+                               factors, term.calls);
+        inTurn += it.predicted.seconds();
         if (!phase.routed) continue;
       }
       const Cost kind = phase.kind == Kind::gate ? forward ? Cost::gateForward : Cost::gateBackward
@@ -379,115 +337,15 @@ Alternative LayerModel::costsOf(const LayerShape& shape, std::span<const Pass> p
                                   : Cost::movesBackward;
       it.predicted[kind] = factors.local * localSeconds(pass, term.local, shape);
     }
+    first += terms.exchanges.size();
   }
-  // What hides behind the longest exchange is in none alone.
+  // What hides behind something else is in none alone.
   for (std::vector<Alternative::Phase>& pass : all.phases)
     for (Alternative::Phase& phase : pass)
       for (const Cost kind :
            {Cost::latencyInNode, Cost::latencyBetween, Cost::bytesInNode, Cost::bytesBetween})
-        if (exchanges > 0) phase.predicted[kind] *= estimate.communication / exchanges;
+        if (inTurn > 0) phase.predicted[kind] *= estimate.communication / inTurn;
   return all;
-}
-
-std::vector<LayerModel::Candidate> LayerModel::candidates(std::span<const LayerShape> offered,
-                                                          std::span<const Pass> passes, Free free) {
-  std::vector<Candidate> all;
-  for (const LayerShape& shape : offered)
-    for (const std::int64_t chunks : kChunks) {
-      LayerShape it = shape;
-      if (free.chunks) it.chunks = chunks;
-      const bool cuts = !shape.dropless && cutsChunks(shape.schedule) &&
-                        shape.groups / shape.grid.nMp % it.chunks == 0;
-      if (chunks > 1 && (!free.chunks || !cuts)) continue;
-      const Estimate estimate = fastestOf(it, passes, {false, free.routing});
-      if (estimate.automatic && estimate.seconds < kForEver)
-        all.push_back({estimate.shape, costsOf(estimate.shape, passes)});
-    }
-  return all;
-}
-
-std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
-                                      const ScheduleTerms& terms) {
-  const auto line = [](double seconds, const std::string& what) {
-    return stringf("      %10.3f ms  %s\n", seconds * 1e3, what.c_str());
-  };
-  std::string text = line(localSeconds(pass, terms.local, shape), "local work");
-  for (std::size_t i = 0; i < terms.phases.size(); ++i) {
-    const ScheduleTerms::Phase& phase = terms.phases[i];
-    const std::string what = describe(valueOf(shape, pass), static_cast<int>(i));
-    if (phase.exchange < 0) {
-      text += line(localSeconds(pass, phase.local, shape), what);
-      continue;
-    }
-    const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(phase.exchange)];
-    double longest = 0;
-    std::string algorithms;
-    if (exchange.routed != Routed::no) {
-      const bool dispatches = exchange.routed == Routed::dispatch;
-      algorithms = stringf("                     %.0f B:", exchange.bytes);
-      const std::vector<RouteEstimate> all = routesOf(shape, exchange);
-      longest = dispatches ? all[0].dispatch : all[0].combine;
-      for (const RouteEstimate& one : all)
-        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",",
-                              (dispatches ? one.dispatch : one.combine) * 1e3,
-                              std::string(one.algorithm).c_str());
-      text += line(longest, what) + algorithms + " (priced)\n";
-      continue;
-    }
-    for (CostModel& group : groups(exchange.group)) {
-      const auto all =
-          group.estimates(exchange.collective, given(exchange.collective), exchange.bytes);
-      if (!all.empty()) longest = std::max(longest, all[0].seconds);
-      algorithms += stringf("                     %.0f B:", exchange.bytes);
-      for (const CostModel::Estimate& one : all)
-        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",", one.seconds * 1e3,
-                              textOf(one.choice).c_str());
-      algorithms += !all.empty() && all[0].measured ? "\n" : " (priced)\n";
-    }
-    text += line(longest, what) + algorithms;
-  }
-  return text;
-}
-
-std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<const Pass> passes,
-                                Free free) {
-  std::string text;
-  for (const Estimate& estimate : estimates(offered, passes, free)) {
-    const LayerShape& shape = estimate.shape;
-    text += stringf("%-9s %10.3f ms, of these %.3f ms in exchanges%s\n", nameOf(shape.schedule),
-                    estimate.seconds * 1e3, estimate.communication * 1e3,
-                    estimate.measured ? "" : " (not all of it measured)");
-    if (!estimate.automatic)
-      text +=
-          "    only if asked for: ranks of an MP group compute the same tokens apart, and what "
-          "they "
-          "learn may differ in its last bits\n";
-    if (shape.chunks > 1)
-      text += stringf("    in %lld chunks\n", static_cast<long long>(shape.chunks));
-    const char* const other = shape.routed ? "a row for each choice" : "token routing";
-    if (shape.routed || estimate.otherwise > 0)
-      text += shape.routed ? "    rows go by token routing" : "    a row goes for each choice";
-    if (estimate.otherwise > 0)
-      text += stringf("; by %s it would take %.3f ms", other, estimate.otherwise * 1e3);
-    if (shape.routed || estimate.otherwise > 0) text += "\n";
-    for (const Pass pass : passes) {
-      const ScheduleTerms terms = termsOf(shape, pass);
-      const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
-      text += stringf("    %s", nameOf(pass));
-      if (factors != LayerFactors{})
-        text += stringf(
-            "; in whole layers local work takes %.2f times as long, latencies of exchanges "
-            "%.2f times%s, their bytes %.2f times",
-            factors.local, factors.latency,
-            factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1
-                ? " (but no less than the longest with half of its own)"
-                : "",
-            factors.bytes);
-      text += "\n";
-      text += explainPhases(shape, pass, terms);
-    }
-  }
-  return text;
 }
 
 }  // namespace moeccl

@@ -1,15 +1,18 @@
 // What a layer costs on a grid under each schedule: its exchanges by their fastest algorithms, and
-// its local work.
+// its local work. What goes on at once follows from the schedule's streams (critical_path.h), or,
+// of chunks that a profile has measured in whole layers, from that.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "src/moe/critical_path.h"
 #include "src/moe/learner.h"
 #include "src/moe/schedule_list.h"
 #include "src/moe/schedule_terms.h"
@@ -31,18 +34,23 @@ class LayerModel {
   struct ExchangeEstimate {
     Pass pass;
     Exchange exchange;
-    AlgorithmChoice choice;  // of the slowest group of the kind
-    double seconds;          // of one call
-    bool measured;
-    std::uint64_t digest;         // of the plans of all groups of the kind
+    CostModel* group = nullptr;   // the slowest of the kind
+    AlgorithmChoice choice = {};  // its
+    double seconds = 0;           // of one call
+    double latency = 0;           // of these: what no bytes would take
+    double bytesBetween = 0;      // that a rank sends to other nodes
+    bool measured = true;
+    std::uint64_t digest = 0;     // of the plans of all groups of the kind
     std::string_view route = {};  // the algorithm of token routing, instead of `choice`
+
+    bool betweenNodes() const { return bytesBetween > 0; }
   };
   struct Estimate {
     LayerShape shape;  // with its schedule and chunks
     double seconds;
-    double communication;
-    double bytesBetween;  // that a rank sends to other nodes: the mean of the largest node's
-    bool measured;        // all of it
+    double communication;  // of these: beyond local work
+    double bytesBetween;   // that a rank sends to other nodes: the mean of the largest node's
+    bool measured;         // all of it
     // Whether automatic choice may take it: copies of a token's rows, each computed among others,
     // can differ in their last bits, and so can what the ranks of an MP group learn from them.
     bool automatic;
@@ -64,9 +72,9 @@ class LayerModel {
   // The same with every phase and every algorithm, for people.
   std::string explain(std::span<const LayerShape> offered, std::span<const Pass> passes, Free free);
 
-  // The same layers that automatic choice may take, each by phases and kinds of cost; of what may
-  // be cut in chunks all numbers of them, whether that was measured or not; with token routing or
-  // without as is predicted to be faster. Takes milliseconds.
+  // The same layers that automatic choice may take, each by phases and kinds of cost; in every
+  // number of chunks; with token routing or without as is predicted to be faster. Takes
+  // milliseconds.
   struct Candidate {
     LayerShape shape;
     Alternative costs;
@@ -84,36 +92,43 @@ class LayerModel {
   AlgorithmChoice given(Collective collective) const;
 
  private:
+  static constexpr double kForEver = std::numeric_limits<double>::infinity();
+
   double localSeconds(Pass pass, const LocalFeatures& work, const LayerShape& shape) const;
   // A line for each phase of the value, with its price, and for each exchange its algorithms'.
   std::string explainPhases(const LayerShape& shape, Pass pass, const ScheduleTerms& terms);
   // Within a layer, against the parts by themselves; nothing where no such layers were measured.
   const LayerFactors* measured(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
-  // In chunks that were not measured as without: what is hidden behind what is never assumed.
+  // In chunks that were not measured as without.
   LayerFactors factorsOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
-  // The layer in every number of chunks that it may be cut into; of several, those that were
-  // measured.
-  std::vector<LayerShape> cut(const LayerShape& shape, std::span<const Pass> passes) const;
+  // Whether factors hold what is hidden behind what.
+  bool knowsOverlap(const LayerShape& shape, Pass pass) const;
+  // The layer in every number of chunks that it may be cut into, whole first.
+  static std::vector<LayerShape> cut(const LayerShape& shape, Free free);
   // Whether token routing can save anything: on several nodes, of several choices.
   bool canSave(const LayerShape& shape) const;
-  ExchangeEstimate estimate(const LayerShape& shape, Pass pass, const Exchange& exchange,
-                            double* latency, double* bytesBetween);
-  ExchangeEstimate estimateRouted(const LayerShape& shape, Pass pass, const Exchange& exchange,
-                                  double* latency, double* bytesBetween);
+  ExchangeEstimate estimate(const LayerShape& shape, Pass pass, const Exchange& exchange);
+  ExchangeEstimate estimateRouted(const LayerShape& shape, Pass pass, const Exchange& exchange);
   // Of tokens that choose evenly. Links say by how much algorithms differ; how long the one takes
   // that sends what an all-to-all-v does is asked where all-to-all-v's are.
   std::vector<RouteEstimate> routesOf(const LayerShape& shape, const Exchange& exchange);
+  struct PassPrice {
+    double seconds, communication;
+  };
+  // `exchanges`: those of the terms.
+  PassPrice priceOf(const LayerShape& shape, Pass pass, const ScheduleTerms& terms,
+                    std::span<const ExchangeEstimate> exchanges) const;
   Estimate fastestOf(const LayerShape& shape, std::span<const Pass> passes, Free free);
   Estimate estimate(const LayerShape& shape, std::span<const Pass> passes);
-  Alternative costsOf(const LayerShape& shape, std::span<const Pass> passes);
-  // Of one call, and of all of a pass `latencies` and `bytes` times as much.
-  Costs costsOf(const LayerShape& shape, const Exchange& exchange, double latencies, double bytes);
+  Alternative costsOf(const Estimate& estimate, std::span<const Pass> passes);
+  Costs costsOf(const ExchangeEstimate& it, const LayerFactors& factors, int calls);
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;
   Grid grid_;
   std::string where_;  // the same
   moecclLinks_t kind_;
+  bool background_;  // exchanges go on while ranks compute
   // Of layers that were measured: by schedule, chunks (kChunks) and pass.
   std::vector<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>> layers_;
   // Of local work where ranks share processors: against where it was measured, and against one

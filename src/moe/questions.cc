@@ -61,8 +61,8 @@ Cluster clusterOf(moecclGrid_t grid, const moecclInternalGrid_t& it) {
         moecclCommNodeOfRank(groups.world.comm, rank, &nodes[static_cast<std::size_t>(rank)]));
   Known known;
   requireSuccess(moecclInternalModel(grid, nullptr, &Known::take, &known));
-  return {Topology(nodes),          groups.shape,   known.fixed,
-          std::move(known.profile), it.ranksOnNode, typicalOf(it.links)};
+  return {Topology(nodes), groups.shape,        known.fixed,       std::move(known.profile),
+          it.ranksOnNode,  typicalOf(it.links), it.background != 0};
 }
 
 }  // namespace

@@ -9,8 +9,10 @@ namespace {
 
 using namespace schedules;
 
-constexpr double kSumBytes = 8;     // of one of a part's gate sums, and of a count
-constexpr double kRouteBytes = 36;  // that ranks tell each other of what tokens chose
+constexpr double kSumBytes = 8;  // of one of a part's gate sums, and of a count
+// That ranks tell each other of what tokens chose, by an all-to-all of counts and one of lists.
+constexpr double kRouteBytes = 36;
+constexpr int kRouteCalls = 2;
 
 class Terms {
  public:
@@ -21,15 +23,11 @@ class Terms {
         embedding_(static_cast<double>(shape.embedding)),
         choices_(static_cast<double>(shape.gate.choices)),
         tokens_(static_cast<double>(shape.tokens)) {
-    terms_.local[kLayer] = 1;
     for (const Phase& phase : schedule.phases) {
       ScheduleTerms::Phase& it = terms_.phases.emplace_back();
-      if (phase.kind == Kind::exchange)
-        it.exchange = exchange(phase);
-      else
-        compute(phase, it.local);
-      if (phase.kind == Kind::route || phase.routed) it.exchange = route(phase);
-      for (std::size_t i = 0; i < kLocalFeatures; ++i) terms_.local[i] += it.local[i];
+      if (phase.kind == Kind::route) it.calls = kRouteCalls;
+      if (communicates(phase) && ranksOf(phase.group) > 1) it.exchange = exchange(phase, it.calls);
+      if (phase.kind != Kind::exchange) compute(phase, it.local);
     }
   }
 
@@ -63,43 +61,43 @@ class Terms {
                                                : Dim::esp);
   }
 
-  // Calls of one name are one term: they are of different chunks. The term's place, or -1: none.
-  int exchange(const Phase& phase) {
-    if (ranksOf(phase.group) == 1) return -1;
+  // Calls of one name are one term: they are of different chunks.
+  int exchange(const Phase& phase, int calls) {
     std::vector<Exchange>& all = terms_.exchanges;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (std::string_view(all[i].name) == phase.name) {
-        ++all[i].times;
-        return static_cast<int>(i);
-      }
-    double bytes = 0;
-    for (std::size_t i = 0; i < phase.writes.size(); ++i)
-      bytes += count(phase.reads[i]) * (table(phase.reads[i]).element == Element::layer
-                                            ? static_cast<double>(shape_.elementBytes)
-                                            : kSumBytes);
-    const Collective collective = carrier(schedule_, phase);
-    // What all of a group get is sent to each of them.
-    if (collective != phase.collective && phase.collective == Collective::allGather)
-      bytes *= static_cast<double>(ranksOf(phase.group));
-    all.push_back({phase.name.c_str(), collective, phase.group, bytes});
-    return static_cast<int>(all.size()) - 1;
+    const auto known = std::ranges::find(all, std::string_view(phase.name), &Exchange::name);
+    const auto index = static_cast<int>(known - all.begin());
+    if (known == all.end())
+      all.push_back(callOf(phase, calls));
+    else
+      known->times += calls;
+    return index;
   }
 
-  // Routing is told by an all-to-all of counts, and lists of choices behind it.
-  int route(const Phase& phase) {
-    if (ranksOf(GroupKind::world) == 1) return -1;
-    Exchange made{phase.name.c_str(), Collective::allToAll, GroupKind::world, 0};
+  Exchange callOf(const Phase& phase, int calls) const {
+    Exchange call{phase.name.c_str(), Collective::allToAll, phase.group, 0, calls};
     if (phase.routed) {
       const bool dispatches = (phase.kind == Kind::permute) != phase.backward;
       const int tokens = dispatches ? phase.reads[0] : phase.writes[0];
-      made.routed = dispatches ? Routed::dispatch : Routed::combine;
-      made.bytes = tokensOf(table(tokens)) * embedding_ * static_cast<double>(shape_.elementBytes);
-    } else {
-      made.bytes = kRouteBytes * static_cast<double>(ranksOf(GroupKind::world));
-      made.times = 2;
+      call.routed = dispatches ? Routed::dispatch : Routed::combine;
+      call.bytes = tokensOf(table(tokens)) * embedding_ * bytesOf(Element::layer);
+      return call;
     }
-    terms_.exchanges.push_back(made);
-    return static_cast<int>(terms_.exchanges.size()) - 1;
+    const auto ranks = static_cast<double>(ranksOf(phase.group));
+    if (phase.kind == Kind::route) {
+      call.bytes = kRouteBytes * ranks;
+      return call;
+    }
+    call.collective = carrier(schedule_, phase);
+    for (std::size_t i = 0; i < phase.writes.size(); ++i)
+      call.bytes += count(phase.reads[i]) * bytesOf(table(phase.reads[i]).element);
+    // What all of a group get is sent to each of them.
+    if (call.collective != phase.collective && phase.collective == Collective::allGather)
+      call.bytes *= ranks;
+    return call;
+  }
+
+  double bytesOf(Element element) const {
+    return element == Element::layer ? static_cast<double>(shape_.elementBytes) : kSumBytes;
   }
 
   // Tokens of a table of tokens, without padding.
@@ -163,6 +161,14 @@ const Schedule& valueOf(const LayerShape& shape, Pass pass) {
                 .residual = shape.residual > 0,
                 .chunks = static_cast<int>(shape.chunks),
                 .routed = shape.routed});
+}
+
+LocalFeatures ScheduleTerms::local() const {
+  LocalFeatures all{};
+  all[kLayer] = 1;
+  for (const Phase& phase : phases)
+    for (std::size_t i = 0; i < kLocalFeatures; ++i) all[i] += phase.local[i];
+  return all;
 }
 
 ScheduleTerms termsOf(const LayerShape& shape, Pass pass) {

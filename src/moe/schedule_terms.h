@@ -1,5 +1,5 @@
-// What a pass of a layer costs by its schedule's value, with the sizes that it runs with: its
-// exchanges, and its local work.
+// What a pass of a layer costs by its schedule's value, with the sizes that it runs with: of each
+// phase its exchange, and its local work.
 #pragma once
 
 #include <array>
@@ -28,13 +28,16 @@ using LocalFeatures = std::array<double, kLocalFeatures>;  // as featuresOf(Loca
 
 struct ScheduleTerms {
   std::vector<Exchange> exchanges;
-  LocalFeatures local{};
-  // Of each phase its exchange, or -1, and its share of the local work.
+  // Of each phase its exchange, or -1, with how many of its calls; and its share of the local work.
   struct Phase {
     int exchange = -1;
+    int calls = 1;
     LocalFeatures local{};
   };
   std::vector<Phase> phases;
+
+  // Of the whole pass.
+  LocalFeatures local() const;
 };
 
 // The value that such a layer runs by.

@@ -27,6 +27,7 @@ struct Cluster {
   std::shared_ptr<const Profile> profile;
   int ranksOnNode;  // of the job on its largest node, of which these may be a part
   Typical typical = {};
+  bool background = false;  // exchanges go on while ranks compute, as they do on GPUs
 };
 
 // One that does not exist. Throws Error for a field that is not as moecclCluster_t says.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -96,7 +97,7 @@ TEST(Select, WholeLayersCount) {
   });
 }
 
-// S1 is cut in as many chunks as were measured to be the fastest, never in what nobody measured.
+// S1 is cut in as many chunks as were measured to be the fastest.
 TEST(Select, ChunksAreChosen) {
   runJob(kJob, [](moecclComm_t comm, int) {
     moecclGrid_t grid = gridOn(comm);
@@ -140,6 +141,59 @@ TEST(Select, ChunksAreChosen) {
                {"config.chunks is 2", "divide capacityGroups / nMp, 3"});
     check(moecclGridDestroy(grid));
   });
+}
+
+// Where nobody has measured chunks, by what their exchanges hide behind.
+TEST(Select, ChunksArePriced) {
+  const int nodes[] = {8, 8};
+  for (const moecclLinks_t links : {moecclLinksHost, moecclLinksNvlink}) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.nNodes = 2;
+    cluster.ranksPerNode = nodes;
+    cluster.shape = {2, 16, 1, moecclOrderEspEp};
+    cluster.links = links;
+    moecclMoeConfig_t layer = layerConfig();
+    layer.tokens = 16384;
+    layer.embedding = 4096;
+    layer.hidden = 8192;
+    layer.experts = 16;
+    layer.schedule = moecclScheduleS1;
+    layer.capacityGroups = 16;
+    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.layer = &layer;
+    std::map<std::int64_t, double> seconds;
+    for (const std::int64_t chunks : {0, 1, 2, 4, 8}) {
+      layer.chunks = chunks;
+      const auto all = schedules(query);
+      ASSERT_EQ(all.size(), 1u);
+      EXPECT_TRUE(chunks == 0 || all[0].chunks == chunks) << all[0].chunks;
+      seconds[chunks] = all[0].seconds;
+    }
+    EXPECT_EQ(seconds[0], std::min({seconds[1], seconds[2], seconds[4], seconds[8]}));
+    // Experts hide most of what is exchanged beside them.
+    if (links == moecclLinksNvlink) EXPECT_LT(seconds[0], 0.9 * seconds[1]);
+  }
+}
+
+// A progress thread exchanges while experts compute.
+TEST(Select, ChunksHideMoreWithAProgressThread) {
+  std::map<bool, double> seconds;
+  for (const bool progressThread : {false, true})
+    runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}, .progressThread = progressThread},
+           [&](moecclComm_t comm, int rank) {
+             moecclGrid_t grid = gridOn(comm);
+             moecclMoeConfig_t layer = layerConfig();
+             layer.tokens = 4096;
+             layer.hidden = 256;
+             layer.schedule = moecclScheduleS1;
+             layer.capacityGroups = 4;
+             layer.chunks = 2;
+             const auto all = schedules(grid, layer);
+             if (rank == 0) seconds[progressThread] = all[0].seconds;
+             check(moecclGridDestroy(grid));
+           });
+  EXPECT_LT(seconds[true], seconds[false]);
 }
 
 TEST(Select, LayersFollowTheProfile) {
@@ -474,10 +528,10 @@ TEST(Select, TheResidualBranchTakesTimeUnderEverySchedule) {
     for (const Choice& choice : schedules(grid, config)) {
       const Choice before = choiceOf(without, choice.schedule);
       checkThat(choice.seconds > before.seconds, "no time");
+      checkThat(choice.communication > before.communication * (1 - 1e-9), "communication");
       // S1 gathers parts anyway.
-      checkThat(
-          (choice.communication > before.communication) == (choice.schedule != moecclScheduleS1),
-          "communication");
+      checkThat((choice.nExchanges > before.nExchanges) == (choice.schedule != moecclScheduleS1),
+                "exchanges");
     }
     check(moecclGridDestroy(grid));
   });
