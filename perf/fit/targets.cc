@@ -2,23 +2,50 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <stdexcept>
 
+#include "perf/common/choices.h"
 #include "perf/fit/options.h"
 
 namespace moeccl::perf {
 namespace {
 
 struct Use {
-  const char* collective;
+  std::string collective;
   moecclGroup_t group;
+  auto operator<=>(const Use&) const = default;
 };
-constexpr Use kOfGroups[] = {
-    {"allgather", moecclGroupMp},  {"allreduce", moecclGroupMp},  {"alltoall", moecclGroupEp},
-    {"allgather", moecclGroupEsp}, {"allreduce", moecclGroupEsp}, {"reducescatter", moecclGroupEsp},
-    {"alltoallv", moecclGroupEp},  {"alltoallv", moecclGroupEsp},
-};
-// Those of grids. splitdispatch is dispatch of the rank's share; without MP, SAA gathers nothing.
+
+// What layers exchange on a grid under every schedule, with capacity and without.
+std::set<Use> usesOf(const moecclGridShape_t& shape) {
+  const int ranks = shape.nEp * shape.nEsp;
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = 1;
+  cluster.ranksPerNode = &ranks;
+  cluster.shape = shape;
+  moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  layer.tokens = layer.embedding = layer.topK = layer.training = layer.residual = 1;
+  layer.hidden = shape.nEsp;
+  layer.experts = shape.nEp;
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  query.pass = moecclPassBoth;
+  std::set<Use> uses;
+  for (layer.dropless = 0; layer.dropless <= 1; ++layer.dropless) {
+    layer.capacityFactor = 1 - layer.dropless;
+    layer.tokenRouting = -layer.dropless;
+    std::string refused;  // by MOECCL_SCHEDULE
+    const ScheduleChoices choices(query, &refused);
+    for (int i = 0; i < choices.count(); ++i)
+      for (const moecclScheduleExchange_t& exchange : choices.exchanges(i))
+        uses.insert({exchange.collective, exchange.group});
+  }
+  return uses;
+}
+
+// splitdispatch is dispatch of the rank's share; without MP, SAA gathers nothing.
 constexpr std::string_view kDispatch = "dispatch", kCombine = "combine",
                            kCombineAllGather = "combineallgather", kSplitDispatch = "splitdispatch";
 constexpr int kAnyMp = 0;
@@ -83,12 +110,10 @@ std::string textOfPattern(std::span<const int> pattern) {
 }
 
 std::vector<std::string> measurableCollectives() {
-  std::vector<std::string> names{std::string(kDispatch), std::string(kCombine),
-                                 std::string(kCombineAllGather)};
-  for (const Use& use : kOfGroups)
-    if (std::ranges::find(names, use.collective) == names.end()) names.emplace_back(use.collective);
-  std::ranges::sort(names);
-  return names;
+  std::set<std::string> names;
+  for (const Use& use : usesOf({2, 2, 2, moecclOrderEspEp}))
+    if (use.collective != kSplitDispatch) names.insert(use.collective);
+  return {names.begin(), names.end()};
 }
 
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
@@ -102,33 +127,39 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
     const auto [place, isNew] = known.try_emplace({std::string(collective), key}, targets.size());
     if (isNew) targets.push_back({{&collectiveNamed(collective)}, group, {}, text});
     Target& target = targets[place->second];
-    target.grids.push_back(grid);
+    if (target.grids.empty() || target.grids.back() != grid) target.grids.push_back(grid);
     return target;
   };
+  std::vector<std::set<Use>> uses;
+  for (const moecclGridShape_t& shape : grids) uses.push_back(usesOf(shape));
   for (std::size_t grid = 0; grid < grids.size(); ++grid)
-    for (const auto& [collective, group] : kOfGroups) {
-      const std::vector<int> members = membersOf(grids[grid], group, 0, ranks);
-      if (members.size() == 1) continue;
-      const std::vector<int> pattern = patternOf(members, nodeOfRank);
+    for (const auto& [collective, group] : uses[grid]) {
+      if (collectiveNamed(collective).usesGrid) continue;
+      const std::vector<int> pattern =
+          patternOf(membersOf(grids[grid], group, 0, ranks), nodeOfRank);
       add(collective, group, grid, pattern,
-          std::string(collective) + " of " + textOfPattern(pattern) + " ranks");
+          collective + " of " + textOfPattern(pattern) + " ranks");
     }
   for (std::size_t grid = 0; grid < grids.size(); ++grid) {
     const moecclGridShape_t& shape = grids[grid];
-    const std::string ofShape = ", grid " + textOf(shape);
-    const auto ofGrid = [&](std::string_view collective, int mp) -> Target& {
+    const auto ofGrid = [&](std::string_view collective, const std::string& text,
+                            int mp) -> Target& {
       return add(collective, moecclGroupWorld, grid, {shape.nEp, shape.nEsp, shape.order, mp},
-                 std::string(collective) + ofShape);
+                 text + ", grid " + textOf(shape));
     };
-    Target& dispatch = ofGrid(kDispatch, kAnyMp);
-    if (dispatch.grids.size() == 1) dispatch.text = "dispatch and splitdispatch" + ofShape;
-    Target& combine = ofGrid(kCombine, kAnyMp);
-    if (shape.nMp > 1) {
-      ofGrid(kCombineAllGather, shape.nMp);
-    } else if (combine.collectives.size() == 1) {
-      combine.collectives.push_back(&collectiveNamed(kCombineAllGather));
-      combine.text = "combine and combineallgather" + ofShape;
-      std::swap(combine.grids.front(), combine.grids.back());
+    for (const auto& [collective, group] : uses[grid]) {
+      if (!collectiveNamed(collective).usesGrid) continue;
+      if (collective == kDispatch || collective == kSplitDispatch) {
+        ofGrid(kDispatch, "dispatch and splitdispatch", kAnyMp);
+      } else if (collective == kCombineAllGather && shape.nMp == 1) {
+        Target& combine = ofGrid(kCombine, "", kAnyMp);
+        if (combine.collectives.size() > 1) continue;
+        combine.collectives.push_back(&collectiveNamed(collective));
+        combine.text = "combine and combineallgather, grid " + textOf(shape);
+        std::swap(combine.grids.front(), combine.grids.back());
+      } else {
+        ofGrid(collective, collective, collective == kCombineAllGather ? shape.nMp : kAnyMp);
+      }
     }
   }
   return targets;

@@ -53,7 +53,8 @@ std::string textOfPattern(std::span<const int> pattern);
 // The collectives that targets have.
 std::vector<std::string> measurableCollectives();
 
-// Of rank 0's groups: each collective that a schedule uses on them, groups of one rank left out.
+// Of rank 0's groups: each collective that layers call on them, under the schedules that the
+// library has. Groups of one rank call none.
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank);
 

@@ -203,7 +203,8 @@ class LayerBenchmark {
 }  // namespace
 
 Measured measure(const Layer& layer, const Options& options, const Job& job, Grids& grids) {
-  LayerBenchmark benchmark(layer, settings(layer.isDropless()), options, job, grids);
+  LayerBenchmark benchmark(layer, settings(layer, options.pass, job.ranksPerNode()), options, job,
+                           grids);
   Measured measured{benchmark.check(), benchmark.notOffered()};
   benchmark.run(measured.timed);
   return measured;
@@ -211,9 +212,9 @@ Measured measure(const Layer& layer, const Options& options, const Job& job, Gri
 
 double bytesOnNode(const Layer& layer, moecclPass_t pass, const Job& job) {
   double bytes = bytesOfData(layer, pass);
-  for (const Setting& setting : settings(layer.isDropless()))
-    bytes += bytesOfSchedule(layer, setting.schedule, pass);
   const std::vector<int> ranksPerNode = job.ranksPerNode();
+  for (const Setting& setting : settings(layer, pass, ranksPerNode))
+    bytes += bytesOfSchedule(layer, setting.schedule, pass);
   return bytes * *std::max_element(ranksPerNode.begin(), ranksPerNode.end());
 }
 
@@ -222,14 +223,15 @@ int chooseScale(const std::vector<Layer>& layers, const Options& options, const 
   std::vector<Layer> sorted = layers;
   std::ranges::stable_sort(sorted, {}, &Layer::work);
   const Layer& large = sorted[sorted.size() * 3 / 4];
-  const std::vector<Setting> baseline = {settings(large.isDropless()).front()};
+  const std::vector<Setting> all = settings(large, options.pass, job.ranksPerNode()),
+                             baseline = {all.front()};
   const auto tooMuch = [&](int scale) {
     const Layer layer = scaled(large, scale);
     if (bytesOnNode(layer, options.pass, job) > options.memoryGib * (1 << 30)) return true;
     const double seconds = LayerBenchmark(layer, baseline, options, job, grids).warmSeconds(0);
     const double turn = std::max(seconds, options.turnMs / 1000);
     const double turns = options.repetitions * turn + (kWarmUps + 2) * seconds;
-    return turns * static_cast<double>(settings(layer.isDropless()).size()) > options.layerSeconds;
+    return turns * static_cast<double>(all.size()) > options.layerSeconds;
   };
   int scale = kLargestScale;
   while (scale > 1 && !tooMuch(scale / 2)) scale /= 2;

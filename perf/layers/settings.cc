@@ -1,23 +1,44 @@
 #include "perf/layers/settings.h"
 
+#include <map>
+#include <set>
+
+#include "perf/common/choices.h"
+
 namespace moeccl::perf::layers {
 namespace {
 
-// By schedule: the algorithms of its exchanges, one collective after the other, each time with the
-// others left to the library. Those that the library chooses itself are not timed again.
-const std::vector<std::vector<std::string>> kAlgorithms = {
-    {},
-    {"alltoall=linear", "alltoall=pairwise", "alltoall=hierarchical", "allreduce=ring",
-     "allreduce=halving_doubling", "allreduce=hierarchical"},
-    {"dispatch=flat;combine=flat", "dispatch=dedup;combine=dedup",
-     "dispatch=hierarchical;combine=hierarchical", "allgather=ring", "allgather=hierarchical"},
-    {"splitdispatch=flat;combineallgather=pipelined",
-     "splitdispatch=flat;combineallgather=sequential",
-     "splitdispatch=dedup;combineallgather=pipelined",
-     "splitdispatch=dedup;combineallgather=sequential",
-     "splitdispatch=hierarchical;combineallgather=hierarchical"},
-    {"allreduce=ring", "allreduce=halving_doubling", "allreduce=hierarchical"},
-};
+// Each algorithm that an exchange of the schedule can go by, for all exchanges that have one of
+// that name, with the others left to the library: "dispatch=flat;combine=flat".
+std::vector<std::string> algorithmsOf(const Layer& layer, moecclSchedule_t schedule,
+                                      moecclPass_t pass, const std::vector<int>& ranksPerNode) {
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = static_cast<int>(ranksPerNode.size());
+  cluster.ranksPerNode = ranksPerNode.data();
+  cluster.shape = layer.grid;
+  const moecclMoeConfig_t config = layer.config(schedule, pass);
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  query.pass = pass;
+  std::string refused;
+  const ScheduleChoices choices(query, &refused);
+  if (choices.count() == 0) return {};
+  std::map<std::string, std::size_t> bytes;  // by collective
+  for (const moecclScheduleExchange_t& exchange : choices.exchanges(0))
+    bytes.emplace(exchange.collective, exchange.bytes);
+  std::map<std::string, std::set<std::string>> collectives;  // by algorithm
+  for (const auto& [collective, size] : bytes)
+    for (const PredictedAlgorithm& it : algorithmChoices(cluster, collective, size, 1))
+      collectives[it.algorithm.substr(0, it.algorithm.find(':'))].insert(collective);
+  std::vector<std::string> all;
+  for (const auto& [algorithm, having] : collectives) {
+    std::string& text = all.emplace_back();
+    for (const std::string& collective : having)
+      text += (text.empty() ? "" : ";") + collective + "=" + algorithm;
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -38,15 +59,16 @@ std::vector<moecclSchedule_t> everySchedule() {
   return all;
 }
 
-std::vector<Setting> settings(bool dropless) {
+std::vector<Setting> settings(const Layer& layer, moecclPass_t pass,
+                              const std::vector<int>& ranksPerNode) {
   std::vector<Setting> all;
   for (const moecclSchedule_t schedule : everySchedule()) {
     all.push_back({schedule, ""});
-    for (const int tokenRouting : {-1, 1})
-      if (dropless) all.push_back({schedule, "", tokenRouting});
-    if (dropless) continue;
-    if (const auto i = static_cast<std::size_t>(schedule); i < kAlgorithms.size())
-      for (const std::string& algorithms : kAlgorithms[i]) all.push_back({schedule, algorithms});
+    if (layer.isDropless())
+      for (const int tokenRouting : {-1, 1}) all.push_back({schedule, "", tokenRouting});
+    else
+      for (const std::string& it : algorithmsOf(layer, schedule, pass, ranksPerNode))
+        all.push_back({schedule, it});
   }
   all.push_back({moecclScheduleAuto, ""});
   return all;

@@ -1,11 +1,13 @@
 // Who takes part: a schedule with a setting of its algorithms, or of how rows come to experts.
 #pragma once
 
-#include <moeccl/moe.h>
+#include <moeccl/select.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "perf/layers/space.h"
 
 namespace moeccl::perf::layers {
 
@@ -24,8 +26,10 @@ struct Setting {
 std::string scheduleName(moecclSchedule_t schedule);
 std::vector<moecclSchedule_t> everySchedule();
 
-// Every schedule that the library has, with automatic algorithms and then with those that matter
-// for it; the last is auto. Of a dropless layer with both ways of its rows instead.
-std::vector<Setting> settings(bool dropless);
+// Every schedule that the library has, with automatic algorithms and then with each of those that
+// its exchanges can go by on such nodes; the last is auto. Of a dropless layer with both ways of
+// its rows instead.
+std::vector<Setting> settings(const Layer& layer, moecclPass_t pass,
+                              const std::vector<int>& ranksPerNode);
 
 }  // namespace moeccl::perf::layers

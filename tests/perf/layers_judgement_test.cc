@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -47,7 +48,9 @@ const Rule& ruleOf(const std::vector<Rule>& rules, const std::string& name) {
 }
 
 TEST(LayerSettings, CoverEverySchedule) {
-  const std::vector<Setting> all = settings(false);
+  const std::vector<int> nodes = {4, 4};
+  Layer layer{{2, 2, 4, moecclOrderEspEp}, 2, 8, 16, 16, 4, 1, 1.2};
+  const std::vector<Setting> all = settings(layer, moecclPassForward, nodes);
   for (int schedule = moecclScheduleBaseline; schedule < moecclNumSchedules; ++schedule)
     EXPECT_EQ(std::count_if(all.begin(), all.end(),
                             [&](const Setting& setting) {
@@ -57,8 +60,17 @@ TEST(LayerSettings, CoverEverySchedule) {
         << schedule;
   EXPECT_EQ(all.front().name(), "baseline");
   EXPECT_EQ(all.back().name(), "auto");
-  EXPECT_EQ(all[1].name(), "baseline alltoall=linear");
-  const std::vector<Setting> dropless = settings(true);
+  // Every algorithm of every exchange, those of one name at once.
+  std::set<std::string> names;
+  for (const Setting& setting : all) EXPECT_TRUE(names.insert(setting.name()).second);
+  for (const char* name :
+       {"baseline allgather=linear;allreduce=linear;alltoall=linear", "baseline alltoall=pairwise",
+        "S1 combine=dedup;dispatch=dedup", "S1 allgather=ring", "S2 splitdispatch=flat",
+        "S2 combineallgather=pipelined"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_FALSE(names.contains("PPMoE allreduce=ring"));  // the layer is not offered
+  layer.capacityFactor = 0;
+  const std::vector<Setting> dropless = settings(layer, moecclPassForward, nodes);
   EXPECT_EQ(dropless[1].name(), "baseline tokenRouting=-1");
   EXPECT_EQ(dropless[2].name(), "baseline tokenRouting=1");
   EXPECT_EQ(dropless.back().name(), "auto");
