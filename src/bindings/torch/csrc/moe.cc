@@ -2,7 +2,6 @@
 
 #include <moeccl/select.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <unordered_map>
@@ -13,8 +12,17 @@
 namespace moeccl::torch {
 namespace {
 
-constexpr std::array<const char*, moecclNumSchedules> kSchedules = {"auto", "baseline", "S1", "S2",
-                                                                    "PPMoE"};
+moecclSchedule_t scheduleNamed(const std::string& name) {
+  std::string names;
+  for (int number = 0;; ++number) {
+    const auto schedule = static_cast<moecclSchedule_t>(number);
+    const char* const known = moecclScheduleName(schedule);
+    TORCH_CHECK_VALUE(known != nullptr, "schedule is ", name, "; it must be one of ", names);
+    if (name == known) return schedule;
+    if (number > 0) names += ", ";
+    names += known;
+  }
+}
 
 // Wrong arguments are ValueErrors, all else is DistBackendError.
 void checkCall(moecclResult_t result, const std::string& where) {
@@ -65,7 +73,7 @@ std::vector<Choice> choicesOf(const moecclScheduleQuery_t& query, const std::str
   for (int i = 0; i < count; ++i) {
     moecclScheduleChoice_t one = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
     checkCall(moecclScheduleChoicesGet(found, i, &one), where);
-    choices.push_back({kSchedules.at(one.schedule), one.seconds, one.communication,
+    choices.push_back({moecclScheduleName(one.schedule), one.seconds, one.communication,
                        one.bytesBetween, one.measured != 0});
   }
   return choices;
@@ -179,10 +187,7 @@ moecclMoeConfig_t configOf(const LayerOptions& options) {
   config.training = options.training ? 1 : 0;
   config.chunks = 1;
   config.datatype = datatypeOf(options.type);
-  const auto* const name = std::ranges::find(kSchedules, options.schedule);
-  TORCH_CHECK_VALUE(name != kSchedules.end(), "schedule is ", options.schedule,
-                    "; it must be auto, baseline, S1, S2 or PPMoE");
-  config.schedule = static_cast<moecclSchedule_t>(name - kSchedules.begin());
+  config.schedule = scheduleNamed(options.schedule);
   return config;
 }
 
@@ -335,7 +340,7 @@ std::pair<at::Tensor, at::Tensor> MoeLayer::beginBackward(const at::Tensor& tick
 std::string MoeLayer::schedule() const {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   checkCall(moecclMoeLayerGetShapes(layer_, &shapes), grid_->where());
-  return kSchedules.at(shapes.schedule);
+  return moecclScheduleName(shapes.schedule);
 }
 
 std::string MoeLayer::explain() const {
