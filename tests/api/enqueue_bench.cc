@@ -59,6 +59,20 @@ class SilentGpu final : public Gpu {
   void divide(moecclDataType_t, std::byte*, std::size_t, std::int64_t, Stream) override {
     ++calls_;
   }
+  void copyRows(const RowMatrices&, const RowCopies&, Stream) override { ++calls_; }
+  void addRows(moecclDataType_t, const RowMatrices&, const RowSums&, const RowWeights&,
+               Stream) override {
+    ++calls_;
+  }
+  void weighGradients(const WeighedRows&, float*, Stream) override { ++calls_; }
+  void quantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
+                std::byte*, Stream) override {
+    ++calls_;
+  }
+  void dequantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
+                  std::byte*, Stream) override {
+    ++calls_;
+  }
   Id newId() override { return {}; }
   Comm join(const Id&, int, int rank, const Patience&) override {
     rank_ = rank;
