@@ -65,8 +65,7 @@ moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* 
 // Whether a layer of that shape, whatever its schedule, can follow this one, which is not auto.
 bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 
-// Whether a layer of that shape, of host memory, can have its rows routed under this schedule,
-// which is not auto.
+// Whether a layer of that shape can have its rows routed under this schedule, which is not auto.
 bool routes(moecclSchedule_t schedule, const LayerShape& shape);
 // Under any.
 bool routesSomehow(const LayerShape& shape);

@@ -93,7 +93,12 @@ void LayerWork::gate(const Step& step) {
   const bool lists = std::ranges::any_of(step.schedule.tables,
                                          [](const Table& it) { return has(it, Dim::keptRows); });
   const bool counts = step.writes.size() > 2;
-  if (!counts && !lists) return;
+  // On GPUs what a gate sums up of its choices is counted when they are listed.
+  const bool routes = compute_.onStreams() &&
+                      std::ranges::any_of(step.schedule.phases, [](const schedules::Phase& phase) {
+                        return phase.kind == schedules::Kind::route;
+                      });
+  if (!counts && !lists && !routes) return;
   ExpertCounts all;
   if (counts) {
     const std::int64_t local = shape_.localExperts;
@@ -119,8 +124,9 @@ void LayerWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
 
 schedules::Chosen LayerWork::chosen(const Table& routing) { return routerOf(routing).chosen(); }
 
-void LayerWork::setWeightGradients(const Table& routing, const float* from, void* to) {
-  routerOf(routing).setWeightGradients(from, to);
+void LayerWork::setWeightGradients(const Table& routing, const float* from, void* to,
+                                   moecclStream_t stream) {
+  routerOf(routing).setWeightGradients(from, to, stream);
 }
 
 void LayerWork::setKept() {

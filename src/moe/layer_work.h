@@ -38,7 +38,8 @@ class LayerWork : public schedules::Work {
   void gate(const schedules::Step& step) override;
   void readCounts(const schedules::Table& table, std::span<std::int64_t> counts) override;
   schedules::Chosen chosen(const schedules::Table& routing) override;
-  void setWeightGradients(const schedules::Table& routing, const float* from, void* to) override;
+  void setWeightGradients(const schedules::Table& routing, const float* from, void* to,
+                          moecclStream_t stream) override;
   void permute(const schedules::Step& step) override;
   void combine(const schedules::Step& step) override;
   void residual(const schedules::Step& step) override;

@@ -30,9 +30,8 @@ bool severalNodes(const Groups& groups) {
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
                        bool onGpu) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
-  if (shape.routed && onGpu)
-    throw Error(moecclInvalidArgument,
-                "config.tokenRouting is 1; token routing is of host memory; it must be 0 or -1");
+  // What a routing makes the host wait for on GPUs no prediction knows.
+  if (onGpu && config.tokenRouting == 0 && shape.dropless) config.tokenRouting = -1;
   const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
                     shape.groups > groups.shape.nMp && !shape.dropless && cutsChunks(requested);
   const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
@@ -85,8 +84,8 @@ std::shared_ptr<Compute> MoeLayer::computeFor(const LayerShape& shape) const {
 }
 
 bool MoeLayer::mayRoute() const {
-  return !onGpu_ && config_.tokenRouting >= 0 && routesSomehow(shape()) &&
-         (config_.tokenRouting > 0 || severalNodes(groups_));
+  if (config_.tokenRouting < 0 || !routesSomehow(shape())) return false;
+  return config_.tokenRouting > 0 || (!onGpu_ && severalNodes(groups_));
 }
 
 void MoeLayer::makeRoute() {

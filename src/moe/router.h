@@ -54,11 +54,11 @@ class Router {
                             const double* sumGradients, const GateGradients& gradients,
                             void* inputGradient, moecclStream_t stream) = 0;
 
-  // For token routing, which others than hosts, and float64, do not have: see schedules::Work.
+  // For token routing, which float64 does not have: see schedules::Work.
   virtual schedules::Chosen chosen() {
     throw Error(moecclInternalError, "token routing where there is none");
   }
-  virtual void setWeightGradients(const float*, void*) {}
+  virtual void setWeightGradients(const float*, void*, moecclStream_t) {}
 
   // Without places between: the choices that have one, expert by expert, once Compute::list has
   // made the list. A part of it, as begins count:

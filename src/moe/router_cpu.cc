@@ -229,7 +229,7 @@ schedules::Chosen CpuRouter<Real>::chosen() {
 }
 
 template <typename Real>
-void CpuRouter<Real>::setWeightGradients(const float* from, void* to) {
+void CpuRouter<Real>::setWeightGradients(const float* from, void* to, moecclStream_t) {
   for (std::int64_t i = 0; i < tokens_ * shape_.choices; ++i)
     written<Real>(to)[i] = narrowed<Real>(static_cast<Wide<Real>>(from[i]));
 }

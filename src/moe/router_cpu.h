@@ -36,7 +36,7 @@ class CpuRouter final : public Router {
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
   schedules::Chosen chosen() override;
-  void setWeightGradients(const float* from, void* to) override;
+  void setWeightGradients(const float* from, void* to, moecclStream_t stream) override;
   // As Compute::list, of one that is group `group`.
   const std::int64_t* list(std::int64_t group, const ExpertCounts& counts);
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;

@@ -178,6 +178,12 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
                  memory_.blas(), memory_.workspace(), stream);
 }
 
+void CudaRouter::setWeightGradients(const float* from, void* to, moecclStream_t stream) {
+  const std::int64_t count = tokens_ * shape_.choices;
+  compute_.zero(to, count, stream);
+  cuda::addNarrowed(shape_.datatype, from, count, to, stream);
+}
+
 const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {
   CudaLists& lists = *lists_;
   Choices<float> all = choices();

@@ -65,6 +65,8 @@ class CudaRouter final : public Router {
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
+  schedules::Chosen chosen() override { return {tokens_, chosenExperts(), in<float>(weights_)}; }
+  void setWeightGradients(const float* from, void* to, moecclStream_t stream) override;
   void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
   void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
   void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,

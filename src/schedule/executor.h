@@ -228,10 +228,11 @@ class PassRun {
   bool timed_ = false;
   Clock::time_point last_;
   std::vector<std::int64_t> times_;
-  TokenRoute route_;                    // set forward, for both passes
-  std::int64_t routedTokens_ = 0;       // of that
-  std::vector<float> weightGradients_;  // as it gives them
-  const Phase* weighted_ = nullptr;     // in which it does, until they are taken
+  TokenRoute route_;               // set forward, for both passes
+  std::int64_t routedTokens_ = 0;  // of that
+  Memory weightGradients_;         // as it gives them
+  std::size_t weightGradientsRoom_ = 0;
+  const Phase* weighted_ = nullptr;  // in which it does, until they are taken
   ExpertsStep step_{};
   std::vector<std::int64_t> begins_;
   std::vector<ExpertRun> copies_;

@@ -13,8 +13,8 @@ void PassRun::route(const Phase& phase) {
   }
   const Chosen chosen = work_.chosen(table(phase.reads[0]));
   routedTokens_ = chosen.tokens;
-  check(phase.name,
-        moecclTokenRouteSet(route_.get(), chosen.tokens, chosen.experts, chosen.weights, nullptr));
+  check(phase.name, moecclTokenRouteSet(route_.get(), chosen.tokens, chosen.experts, chosen.weights,
+                                        mover_.onStreams() ? stream_ : nullptr));
   check(phase.name, moecclTokenRouteGetRankCounts(route_.get(), hostCounts_.data()));
   const int counts = phase.writes[0];
   counts_.setGiven({hostCounts_.data(), static_cast<std::size_t>(elements(counts))},
@@ -33,7 +33,8 @@ void PassRun::moveRouted(const Phase& phase) {
 
 void PassRun::takeWeightGradients() {
   const int gradients = weighted_->writes[1];
-  work_.setWeightGradients(table(gradients), weightGradients_.data(), at(gradients));
+  work_.setWeightGradients(table(gradients), static_cast<const float*>(weightGradients_.get()),
+                           at(gradients), stream_);
   weighted_ = nullptr;
 }
 
@@ -45,9 +46,11 @@ moecclResult_t PassRun::moveRouted(const Phase& phase, moecclStream_t stream) {
     return phase.backward ? moecclTokenRouteDispatchBackward(route, from, to, stream)
                           : moecclTokenRouteDispatch(route, from, to, stream);
   if (!phase.backward) return moecclTokenRouteCombine(route, from, to, stream);
-  weightGradients_.resize(static_cast<std::size_t>(routedTokens_ * sizes_.at(Dim::choices)));
+  const auto bytes =
+      static_cast<std::size_t>(routedTokens_ * sizes_.at(Dim::choices)) * sizeof(float);
+  if (bytes > weightGradientsRoom_) mover_.grow(weightGradients_, weightGradientsRoom_, bytes);
   return moecclTokenRouteCombineBackward(route, from, at(phase.reads[1]), to,
-                                         weightGradients_.data(), stream);
+                                         static_cast<float*>(weightGradients_.get()), stream);
 }
 
 }  // namespace moeccl::schedules

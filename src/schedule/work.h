@@ -27,7 +27,8 @@ struct Step {
   const Table& table(int index) const { return schedule.tables[static_cast<std::size_t>(index)]; }
 };
 
-// What the tokens of a rank chose, on the host: [tokens][k], expert -1: nothing that is kept.
+// What the tokens of a rank chose, in the memory of its buffers: [tokens][k], expert -1: nothing
+// that is kept.
 struct Chosen {
   std::int64_t tokens;
   const std::int32_t* experts;
@@ -42,11 +43,11 @@ class Work {
   virtual void gate(const Step& step) = 0;
   // The same on the host, once the stream of the gate has come so far. `table`: that of the counts.
   virtual void readCounts(const Table& table, std::span<std::int64_t> counts) = 0;
-  // For token routing, which is of host memory. `routing`: the table of it. Valid until the next
-  // gate.
+  // For token routing. `routing`: the table of it. Valid until the next gate.
   virtual Chosen chosen(const Table& routing) = 0;
   // Sets gradients of weights [tokens][k] from those of token routing.
-  virtual void setWeightGradients(const Table& routing, const float* from, void* to) = 0;
+  virtual void setWeightGradients(const Table& routing, const float* from, void* to,
+                                  moecclStream_t stream) = 0;
   virtual void permute(const Step& step) = 0;
   virtual void combine(const Step& step) = 0;
   virtual void residual(const Step& step) = 0;

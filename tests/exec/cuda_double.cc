@@ -338,6 +338,18 @@ void widen(moecclDataType_t datatype, const void* from, std::int64_t count, floa
   });
 }
 
+void addNarrowed(moecclDataType_t datatype, const float* from, std::int64_t count, void* to,
+                 void* stream) {
+  withReal(datatype, [&]<typename Real>(Real) {
+    myGpu().kernel(
+        "adding to narrow elements",
+        [=] {
+          return Ranges{reads(from, count), writes(as<Real>(to), count)};
+        },
+        [=] { moeccl::addNarrowed(from, count, as<Real>(to)); }, stream);
+  });
+}
+
 // ---- kernels/permute.h ----
 
 void scatterTokens(const Choices<float>& choices, const void* input, std::size_t tokenBytes,

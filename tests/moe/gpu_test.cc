@@ -99,6 +99,10 @@ INSTANTIATE_TEST_SUITE_P(Hard, LayersOnGpus, testing::ValuesIn(every(1, hardProb
 INSTANTIATE_TEST_SUITE_P(Narrow, LayersOnGpus, testing::ValuesIn(every(1, narrowProblems(), false)),
                          nameOfLayer);
 
+// Rows go by token routing.
+INSTANTIATE_TEST_SUITE_P(Routed, LayersOnGpus, testing::ValuesIn(every(3, routedProblems(), false)),
+                         nameOfLayer);
+
 class ChunkedOnGpus : public testing::TestWithParam<Problem> {};
 
 TEST_P(ChunkedOnGpus, LearnsTheReference) {
@@ -122,6 +126,30 @@ TEST(LayerOnGpus, PassAroundOwnExperts) {
       const DeviceStream stream(device);
       runOwnPass(device, own.problem, own.schedule, grid, rank, stream.get());
     });
+  }
+}
+
+// Rows go by token routing where the config asks for it, and nowhere else.
+TEST(LayerOnGpus, RouteTokensAroundOwnExperts) {
+  const moecclDataType_t datatypes[] = {moecclFloat32, moecclFloat16, moecclBfloat16};
+  unsigned seed = 100;
+  for (OwnProblem own : ownProblems(datatypes)) {
+    if (!own.problem.dropless) continue;
+    if (own.problem.ranks() > 1) own.problem.nodes = {1, own.problem.ranks() - 1};
+    for (const std::int64_t tokenRouting : {0, 1}) {
+      own.problem.tokenRouting = tokenRouting;
+      if (std::ranges::count(schedulesOf(own.problem), own.schedule) == 0) continue;
+      SCOPED_TRACE(nameOf(own.schedule));
+      std::vector<std::string> calls;
+      onGpus(own.problem, {.seed = ++seed, .calls = &calls},
+             [&](Device& device, moecclGrid_t grid, int rank) {
+               const DeviceStream stream(device);
+               runOwnPass(device, own.problem, own.schedule, grid, rank, stream.get());
+             });
+      const bool routes = std::ranges::any_of(
+          calls, [](const std::string& call) { return call.ends_with(" rows"); });
+      EXPECT_EQ(routes, tokenRouting == 1 && own.problem.tokens > 0);
+    }
   }
 }
 

@@ -211,10 +211,10 @@ typedef struct {
   int64_t renormalize;
   /* Of a dropless layer: how rows come to experts. 1: by token routing (route.h): a token crosses
    * to a node once, and what that node's experts make of it comes back as one sum. -1: a row for
-   * each choice, by moecclAllToAllv. 0: whichever is predicted to be faster; on one node, and with
-   * topK 1, -1. Token routing is of host memory and of float32, float16 and bfloat16, for
-   * up to 128 choices (topK) and 32768 experts, under the baseline and S1. Sums are then in
-   * float32, by node, expert and shard. */
+   * each choice, by moecclAllToAllv. 0: whichever is predicted to be faster; on one node, with topK
+   * 1, and on GPUs, -1. Token routing is of float32, float16 and bfloat16, for up to 128 choices
+   * (topK) and 32768 experts, under the baseline and S1. Sums are then in float32, by node, expert
+   * and shard. On GPUs a pass then waits for the ranks' exchange of choices, too. */
   int64_t tokenRouting;
 } moecclMoeConfig_t;
 
