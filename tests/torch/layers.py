@@ -219,6 +219,18 @@ def every_grid_and_schedule():
 
 
 @check
+def layers_learn():
+    case = Case(learn=True, capacity_factor=1.0)
+    for _ in range(40):
+        case.step()[1].backward()
+    for module in (case.layer, case.gate):
+        module.zero_grad()
+    run(case)
+    text = case.layer.explain()
+    assert "runs under" in text and "ms a step measured" in text, text
+
+
+@check
 def gates_and_experts_of_all_kinds():
     for gate in ("logits", "pair", "dropped", "router"):
         for batched in (False, True):

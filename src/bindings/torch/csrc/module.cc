@@ -41,15 +41,18 @@ void bindLayer(py::module& module) {
           }),
           NoGil());
   py::class_<LayerOptions>(module, "LayerOptions")
-      .def(py::init([](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts,
-                       int64_t topK, double capacityFactor, int64_t capacityGroups,
-                       at::ScalarType type, bool training, const std::string& schedule) {
-             return LayerOptions{tokens,         embedding,      hidden, experts,  topK,
-                                 capacityFactor, capacityGroups, type,   training, schedule};
-           }),
-           py::kw_only(), py::arg("tokens"), py::arg("embedding"), py::arg("hidden"),
-           py::arg("experts"), py::arg("top_k"), py::arg("capacity_factor"),
-           py::arg("capacity_groups"), py::arg("dtype"), py::arg("training"), py::arg("schedule"));
+      .def(
+          py::init([](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts,
+                      int64_t topK, double capacityFactor, int64_t capacityGroups,
+                      at::ScalarType type, bool training, bool learn, const std::string& schedule) {
+            return LayerOptions{tokens,   embedding,      hidden,         experts,
+                                topK,     capacityFactor, capacityGroups, type,
+                                training, learn,          schedule};
+          }),
+          py::kw_only(), py::arg("tokens"), py::arg("embedding"), py::arg("hidden"),
+          py::arg("experts"), py::arg("top_k"), py::arg("capacity_factor"),
+          py::arg("capacity_groups"), py::arg("dtype"), py::arg("training"), py::arg("learn"),
+          py::arg("schedule"));
   py::class_<MoeLayer, std::shared_ptr<MoeLayer>>(module, "Layer")
       .def(py::init<std::shared_ptr<MoeGrid>, const LayerOptions&>(), NoGil())
       .def("begin",

@@ -186,6 +186,7 @@ moecclMoeConfig_t configOf(const LayerOptions& options) {
   config.dropless = options.capacityFactor == 0 ? 1 : 0;
   config.training = options.training ? 1 : 0;
   config.chunks = 1;
+  config.learn = options.learn ? 1 : 0;
   config.datatype = datatypeOf(options.type);
   config.schedule = scheduleNamed(options.schedule);
   return config;
@@ -347,8 +348,15 @@ std::string MoeLayer::explain() const {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid_->grid();
   const moecclMoeConfig_t config = configOf(options_);
-  return explained(queryOf(config, cluster), grid_->where()) + "The layer follows " + schedule() +
-         ".\n";
+  std::string text = explained(queryOf(config, cluster), grid_->where()) + "The layer follows " +
+                     schedule() + ".\n";
+  if (!options_.learn) return text;
+  size_t bytes = 0;
+  checkCall(moecclMoeLayerExplainChoice(layer_, nullptr, &bytes), grid_->where());
+  std::string learned(bytes, '\0');
+  checkCall(moecclMoeLayerExplainChoice(layer_, learned.data(), &bytes), grid_->where());
+  learned.pop_back();
+  return text + learned;
 }
 
 size_t MoeLayer::openPasses() {

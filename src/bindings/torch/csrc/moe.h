@@ -66,7 +66,7 @@ struct LayerOptions {
   double capacityFactor;
   int64_t capacityGroups;
   at::ScalarType type;
-  bool training;
+  bool training, learn;
   std::string schedule;
 };
 moecclMoeConfig_t configOf(const LayerOptions& options);

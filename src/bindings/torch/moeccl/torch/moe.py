@@ -92,6 +92,8 @@ class MoE(torch.nn.Module):
                  choices before second ones, in the order of tokens; further ones are dropped. Where ranks bring
                  different numbers of tokens the largest counts as n.
     schedule     "auto", "baseline", "S1", "S2" or "PPMoE".
+    learn        Whether a layer whose schedule is "auto" times its passes, corrects predictions by that, and changes
+                 its schedule on all ranks at the same step. explain() then says what it learned.
     tokens       The most that a rank brings in one call, the same on all ranks. With it ranks need not tell each
                  other how many they bring (one small all-gather before each forward pass).
     hidden       Hidden size of an expert, all shards together, for predictions. None: from its number of parameters.
@@ -104,8 +106,8 @@ class MoE(torch.nn.Module):
     """
 
     def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
-                 esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", tokens=None,
-                 hidden=None, gradients="mean"):
+                 esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", learn=False,
+                 tokens=None, hidden=None, gradients="mean"):
         super().__init__()
         self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
         self.gate, self.experts = gate, experts
@@ -128,7 +130,7 @@ class MoE(torch.nn.Module):
         self.top_k, self.hidden, self.tokens = top_k, hidden, tokens
         self.capacity_factor = float(capacity_factor or 0)
         self.capacity_groups = capacity_groups or 0
-        self.schedule, self.gradients = schedule, gradients
+        self.schedule, self.learn, self.gradients = schedule, learn, gradients
         # Replicas' gradients are averaged, so a sum is theirs times as many.
         batches = self.grid.size // self.grid.mp_size
         self._scale = {"mean": 1 / batches, "sum": float(self.grid.replicas), None: 1.0}[gradients]
@@ -234,7 +236,7 @@ class MoE(torch.nn.Module):
         return _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=self._hidden(embedding),
                                experts=self.num_experts, top_k=choices, capacity_factor=self.capacity_factor,
                                capacity_groups=self.capacity_groups, dtype=dtype, training=training,
-                               schedule=self.schedule)
+                               learn=self.learn, schedule=self.schedule)
 
     def _hidden(self, embedding):
         """The same on all ranks, a multiple of the shards."""

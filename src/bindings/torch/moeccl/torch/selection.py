@@ -22,7 +22,7 @@ def select(*, nodes, experts, top_k, embedding, hidden, tokens, mp_size=1, ep_si
     options = _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=hidden, experts=experts, top_k=top_k,
                               capacity_factor=float(capacity_factor or 0), capacity_groups=capacity_groups or 0,
                               dtype=type_of(dtype), training=training,
-                              schedule="auto")
+                              learn=False, schedule="auto")
     choices, text = _C.predict(options, mp_size, ep_size or ranks // esp_size, esp_size, order == "ep", list(nodes),
                                profile or "")
     return text if explain else choices
