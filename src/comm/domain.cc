@@ -167,6 +167,14 @@ bool Domain::poll() {
   return anything;
 }
 
+bool Domain::advance() {
+  Lock lock(*this);
+  // Others that go on sending must not keep it here.
+  int rounds = 0;
+  while (rounds < kLastRounds && poll()) ++rounds;
+  return rounds > 0;
+}
+
 bool Domain::hear() {
   if (const std::uint64_t news = watch_->news(); news != std::exchange(news_, news)) {
     for (Watch::News next; watch_->next(&next);)

@@ -69,11 +69,8 @@ class Domain {
   Watch& watch() { return *watch_; }
   Trace* trace() { return trace_.get(); }
 
-  // Polls once.
-  void advance() {
-    Lock lock(*this);
-    poll();
-  }
+  // Polls until nothing happens any more; returns whether anything did.
+  bool advance();
 
   // The functions below want the lock to be held.
 

@@ -45,14 +45,15 @@ Proposal proposalIn(const std::vector<std::byte>& bytes) {
   return {words[0] != 0, words[1] != 0, {words.begin() + 2, words.end()}};
 }
 
-// Calls `meanwhile` now and then; less often while nothing happens, for all ranks of a node wait
-// here together.
+// Makes progress and calls `meanwhile` now and then; less often while nothing happens, for all
+// ranks of a node wait here together.
 bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
                const Watch::Done& done, const std::function<void()>& meanwhile) {
-  constexpr std::int64_t kLongestMs = 32;
-  for (std::int64_t ms = 1; !from.watch.await(topic, std::min(deadline, afterMs(ms)), done);
-       ms = std::min(2 * ms, kLongestMs)) {
+  constexpr std::int64_t kShortestMs = 1, kLongestMs = 32;
+  for (std::int64_t ms = kShortestMs;
+       !from.watch.await(topic, std::min(deadline, afterMs(ms)), done);) {
     if (isPast(deadline)) return false;
+    ms = from.progress() ? kShortestMs : std::min(2 * ms, kLongestMs);
     meanwhile();
   }
   return true;
@@ -171,10 +172,7 @@ class Agreement {
             heard = hear(posts, losses, &mine, &decision);
             return heard || superseded;
           },
-          [&] {
-            from_.progress();
-            superseded = newestAttempt(from_, mine.without) > topic_.attempt;
-          });
+          [&] { superseded = newestAttempt(from_, mine.without) > topic_.attempt; });
       if (heard) continue;
       // Nobody shall count on it.
       from_.watch.post(topic_, {});
@@ -201,10 +199,7 @@ class Agreement {
     awaitWith(
         from_, topic_, std::min(deadline_, afterMs(kAgainMs)),
         [&](const Watch::Posts&, const std::vector<Loss>&) { return again; },
-        [&] {
-          from_.progress();
-          again = newestAttempt(from_, {from_.watch.rank()}) > topic_.attempt;
-        });
+        [&] { again = newestAttempt(from_, {from_.watch.rank()}) > topic_.attempt; });
     if (again) throw Superseded();
     throw Error(moecclInvalidUsage,
                 stringf("rank %d cannot shrink the communicator: the others have excluded it, or "

@@ -34,8 +34,9 @@ struct Shrinking {
   int rank;                  // the caller's
   std::int64_t timeoutMs;    // of each agreement; negative: for ever
   std::uint32_t* attempts;   // made so far with this communicator
-  // Advances the failed calls of others, which wait for this rank to refuse their messages.
-  std::function<void()> progress;
+  // Advances the failed calls of others, which wait for this rank to refuse their messages; returns
+  // whether anything happened.
+  std::function<bool()> progress;
 };
 
 // Collective over all members but those that are lost or that some rank has in `excluded` (ranks of

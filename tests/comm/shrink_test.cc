@@ -31,8 +31,8 @@ struct Member {
   std::string shrink(const std::vector<int>& excluded, const Make& make,
                      std::int64_t timeoutMs = 60000) {
     try {
-      shrinkTo({*watch, 3, members, watch->rank(), timeoutMs, &attempts, [] {}}, excluded,
-               [&](Oob& oob) -> std::unique_ptr<Communicator> {
+      shrinkTo({*watch, 3, members, watch->rank(), timeoutMs, &attempts, [] { return false; }},
+               excluded, [&](Oob& oob) -> std::unique_ptr<Communicator> {
                  make(oob);
                  return nullptr;
                });

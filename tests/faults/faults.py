@@ -182,6 +182,8 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
             tally.fault("saw nothing", case, rank, report)
             continue
         tally.times.append((report["returned"] - since) / 1e9)
+        if tally.times[-1] > 1:
+            print(f"seed {case.seed}, rank {rank}: its error came after {tally.times[-1]:.3f} s: {text}", flush=True)
         if report["joined"] is None:
             named = re.findall(r"ranks? (\d+)", text)
             hosts = {host for other in gone for host in (f"node{lab.node_of(other)}", f"10.77.1.{1 + lab.node_of(other)}:")}
