@@ -124,6 +124,7 @@ class GpuCommunicator final : public Communicator {
   void onLanes(const What& what, const Body& body) {
     const Use use(*this);
     NcclLanes& lanes = use.require();
+    lanes.setTimeout(callTimeoutMs());
     const OnDevice here(*gpu_, device_);
     try {
       body(lanes);

@@ -47,6 +47,8 @@ class NcclLanes {
   // For whatever waits from now on.
   void setPatience(Patience patience) { patience_ = std::move(patience); }
   const Patience& patience() const { return patience_; }
+  // Of the calls from now on.
+  void setTimeout(std::int64_t milliseconds) { patience_.timeoutMs = milliseconds; }
 
   // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing
   // are made by all ranks together. Throws Error; RefusedInCapture where something is missing and

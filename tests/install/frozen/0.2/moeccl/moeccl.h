@@ -275,8 +275,9 @@ MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResul
 MOECCL_API moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks);
 
 /* Calls of comm that this rank makes from now on give up after timeoutMs instead of
- * config.timeoutMs, with the same meaning of 0 (what the config says) and of negatives. Local: set
- * it before a call for a timeout of that call. Has no effect on GPU communicators. */
+ * config.timeoutMs. 0: what the config says. Negative: never. Local: set it before a call for a
+ * timeout of that call. On GPU communicators it bounds what the call itself waits for (9 above),
+ * and not the work that it enqueues. */
 MOECCL_API moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs);
 
 MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
