@@ -4,11 +4,14 @@
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
 The program finds moeccl through pkg-config alone, as a user's does. Every header of include/moeccl
-must have been installed.
+must have been installed. With MPI the program of include/CPP.md is built and run too, by the page's
+own commands, and prints what the page says.
 """
 import argparse
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 
@@ -24,6 +27,29 @@ def find(root, name):
     if len(found) != 1:
         raise SystemExit(f"{name} was installed {len(found)} times: {found}")
     return found[0]
+
+
+def guide(source, stage, environment):
+    """Does what include/CPP.md says."""
+    with open(os.path.join(source, "include", "CPP.md"), encoding="utf-8") as file:
+        page = file.read()
+    program = re.search(r"^`(\w+\.cpp)`.*?^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    with open(os.path.join(stage, program[1]), "w", encoding="utf-8") as file:
+        file.write(program[2])
+    commands = re.findall(r"^    ((?:mpicxx|mpirun) .*)$", page, re.MULTILINE)
+    printed = re.findall(r"^    (step .*)$", page, re.MULTILINE)
+    if len(commands) != 2 or not printed:
+        raise SystemExit("include/CPP.md no longer has the commands and the output that this test looks for")
+    for command in commands:
+        print("$ " + command, flush=True)
+        done = subprocess.run(command, shell=True, cwd=stage, stdout=subprocess.PIPE, text=True, timeout=300,
+                              env={**os.environ, **environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"})
+        print(done.stdout, end="")
+        if done.returncode != 0:
+            raise SystemExit(f"{command} ends with {done.returncode}")
+    if missing := [line for line in printed if line not in done.stdout.splitlines()]:
+        raise SystemExit(f"{commands[-1]} does not print {missing}")
 
 
 def main():
@@ -52,6 +78,10 @@ def main():
             run([*shlex.split(options.cc), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
                  os.path.join(options.source, "tests", "install", source), "-o", program, *shlex.split(flags)])
             run([program], LD_LIBRARY_PATH=os.path.dirname(find(stage, f"lib{package}.so")))
+        if shutil.which("mpicxx"):
+            guide(options.source, stage, {
+                "PKG_CONFIG_PATH": os.path.dirname(pc), "PKG_CONFIG_SYSROOT_DIR": stage,
+                "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl-moe.so"))})
 
 
 if __name__ == "__main__":
