@@ -29,7 +29,7 @@ TEST_P(Algorithms, OnEveryCutOfUpTo6Ranks) {
   for (int ranks = 1; ranks <= 6; ++ranks)
     for (const Topology& topology : compositions(ranks)) checkVariants(topology, {3});
 }
-TEST_P(Algorithms, WideOnEveryCutOf7To12Ranks) {
+TEST_P(Algorithms, SlowOnEveryCutOf7To12Ranks) {
   for (int ranks = 7; ranks <= 12; ++ranks)
     for (const Topology& topology : compositions(ranks)) checkVariants(topology, {3});
 }

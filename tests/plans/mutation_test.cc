@@ -269,7 +269,7 @@ void areCaughtOrExplained(const std::vector<Topology>& topologies) {
 }
 
 TEST(Mutations, AreCaughtOrExplained) { areCaughtOrExplained(smallTopology()); }
-TEST(Mutations, WideAreCaughtOrExplained) { areCaughtOrExplained(topologies()); }
+TEST(Mutations, SlowAreCaughtOrExplained) { areCaughtOrExplained(topologies()); }
 
 // Many mutations on top of each other, as long as the verifier accepts them; the interpreter must
 // agree at every turn, with what is accepted and with what is said to wait in a circle.
