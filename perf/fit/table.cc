@@ -30,9 +30,7 @@ struct Row {
 
 Row rowOf(const json& curve) {
   const json& fit = curve.at("fit");
-  const json& segments = fit.at("segments");
-  return {curve.at("algorithm"), segments.front().at("alpha"), segments.back().at("beta"),
-          fit.at("medianError")};
+  return {curve.at("algorithm"), fit.at("alpha"), fit.at("beta"), fit.at("medianError")};
 }
 
 std::string linksOf(const json& costs) {

@@ -28,13 +28,13 @@ MARKERS = "osD^vP*X<>"
 STYLES = ("-", "--", "-.", ":")
 
 
-def load(path, schema):
+def load(path, schema, version):
     try:
         with open(path, encoding="utf-8") as file:
             loaded = json.load(file)
     except (OSError, ValueError) as error:
         raise SystemExit(f"cannot read {path}: {error}") from None
-    if not isinstance(loaded, dict) or loaded.get("schema") != schema or loaded.get("schemaVersion") != 1:
+    if not isinstance(loaded, dict) or loaded.get("schema") != schema or loaded.get("schemaVersion") != version:
         raise SystemExit(f"{path} is no {schema} of this version of moeccl-fit")
     return loaded
 
@@ -54,11 +54,7 @@ def time_text(seconds):
 
 
 def predicted(fit, size):
-    segment = fit["segments"][0]
-    for other in fit["segments"]:
-        if size >= other["from"]:
-            segment = other
-    return segment["alpha"] + segment["beta"] * (size - segment["from"])
+    return fit["alpha"] + fit["beta"] * size
 
 
 def error(curve, sample):
@@ -225,12 +221,12 @@ def is_noisy(curve):
 
 
 def noisy_text(curves):
-    """Which curves choices had better not rest on."""
+    """The curves whose lines say little."""
     noisy = [f"{curve['collective']} {curve['algorithm']} of {curve['where']}" for curve in curves if is_noisy(curve)]
     if not noisy:
         return ""
-    return f"<p>Half of the samples are more than {100 * NOISY:g} % off the lines of these curves, because the " \
-        "cluster was busy or the budget short; what is chosen by them is chosen by noise:</p>\n<ul>\n" \
+    return f"<p>Half of the samples of these curves are more than {100 * NOISY:g} % off their lines. The cluster was " \
+        "busy, the budget short, or their times jump. Their &alpha; and &beta; say little:</p>\n<ul>\n" \
         + "".join(f"<li>{html.escape(name)}</li>\n" for name in noisy) + "</ul>\n"
 
 
@@ -238,15 +234,13 @@ def curve_table(groups):
     rows, marked = [], set()
     for collective, curves in groups.items():
         for curve in curves:
-            for number, segment in enumerate(curve["fit"]["segments"]):
-                name = f"{curve['algorithm']}, from {size_text(segment['from'])}" if number else curve["algorithm"]
-                speed = f"{1e-9 / segment['beta']:.3g} GB/s" if segment["beta"] > 0 else "-"
-                errors = (f"{curve['fit']['r2']:.4f}", f"{100 * curve['fit']['medianError']:.1f} %",
-                          f"{100 * curve['fit']['worstError']:.0f} %", str(len(curve["samples"])))
-                if is_noisy(curve):
-                    marked.add(len(rows))
-                rows.append((collective, name, time_text(segment["alpha"]), f"{segment['beta'] * 1e9:.4g} ns",
-                             speed, *(errors if number == 0 else [""] * 4)))
+            fit = curve["fit"]
+            if is_noisy(curve):
+                marked.add(len(rows))
+            speed = f"{1e-9 / fit['beta']:.3g} GB/s" if fit["beta"] > 0 else "-"
+            rows.append((collective, curve["algorithm"], time_text(fit["alpha"]), f"{fit['beta'] * 1e9:.4g} ns", speed,
+                         f"{fit['r2']:.4f}", f"{100 * fit['medianError']:.1f} %", f"{100 * fit['worstError']:.0f} %",
+                         str(len(curve["samples"]))))
     return table(rows, ("collective", "algorithm", "&alpha;", "&beta; per byte", "1 / &beta;", "R<sup>2</sup>",
                         "median error", "worst error", "samples"), marked)
 
@@ -406,8 +400,8 @@ def main():
     parser.add_argument("--map", help="JSON of moeccl-fit --map")
     parser.add_argument("json", help="the profile")
     options = parser.parse_args()
-    profile = load(options.json, "moeccl-profile")
-    maps = load(options.map, "moeccl-map")["maps"] if options.map else []
+    profile = load(options.json, "moeccl-profile", 2)
+    maps = load(options.map, "moeccl-map", 1)["maps"] if options.map else []
 
     pyplot = drawing.pyplot()
     parts = sections(pyplot, profile, maps)

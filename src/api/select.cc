@@ -76,7 +76,7 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
       moecclAlgorithmChoice_t choice = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
       choice.measured = estimate.measured;
       choice.seconds = estimate.seconds;
-      const moeccl::Segment line = model.line(which, given, estimate.choice);
+      const moeccl::Line line = model.line(which, given, estimate.choice);
       choice.alpha = line.alpha;
       choice.beta = line.beta;
       choice.digest = model.digest(which, given, estimate.choice);

@@ -11,7 +11,6 @@ namespace {
 // The relative error that a sample has besides its spread: conditions drift from one size to the
 // next.
 constexpr double kDrift = 0.01;
-constexpr double kMostFactor = 2;
 
 // How far the samples of one size are off, as a factor less 1; those that spread less count more.
 double meanError(const Fit& fit, std::span<const Point> samples, double* variance) {
@@ -20,7 +19,7 @@ double meanError(const Fit& fit, std::span<const Point> samples, double* varianc
     const double own = kErrorOfSpread * sample.spread;
     const double weight = 1 / (own * own + kDrift * kDrift);
     const double factor =
-        std::clamp(sample.seconds / fit.at(sample.x), 1 / kMostFactor, kMostFactor);
+        std::clamp(sample.seconds / fit.at(sample.x), 1 / kMostCorrected, kMostCorrected);
     sum += weight * (factor - 1);
     weights += weight;
   }
@@ -59,9 +58,8 @@ void neverFall(const Fit& fit, std::span<const double> variances,
 
 std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples) {
   std::vector<Point> sorted;
-  std::ranges::copy_if(samples, std::back_inserter(sorted), [&](const Point& sample) {
-    return sample.spread > 0 && fit.at(sample.x) > 0;
-  });
+  std::ranges::copy_if(samples, std::back_inserter(sorted),
+                       [&](const Point& sample) { return fit.at(sample.x) > 0; });
   std::ranges::stable_sort(sorted, {}, &Point::x);
   std::vector<Correction> corrections;
   std::vector<double> variances;

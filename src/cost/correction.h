@@ -18,10 +18,11 @@ struct Correction {
 };
 
 // One for each size that was measured, ascending. Of what the samples are off, that much counts
-// which their spreads do not explain (as James and Stein shrink means), so none where no spread is
-// known; never more than twice or half. Corrected, the line does not fall either: a larger size
-// that took less was one of the two disturbed, and both count by what their spreads say of them.
-// `fit` is of these samples.
+// which their spreads do not explain (as James and Stein shrink means); a spread that is not known
+// explains nothing. Never more than kMostCorrected times, or a part of so many. Corrected, the line
+// does not fall either: a larger size that took less was one of the two disturbed, and both count
+// by what their spreads say of them. `fit` is of these samples.
+inline constexpr double kMostCorrected = 10;
 std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples);
 
 // Between two by a straight line; below the first and beyond the last theirs. 1 where there are

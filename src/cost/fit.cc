@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <numeric>
-#include <optional>
 
 #include "src/cost/least_squares.h"
 #include "src/error.h"
@@ -16,20 +14,6 @@ namespace {
 
 // Relative errors that samples have besides their spread, since no model is exact.
 constexpr double kModelError = 0.02;
-// Errors of a line below this need no second one.
-constexpr double kGoodEnough = 0.01;
-// What a knee must be worth. Since the best knee of many is taken, chance reaches 4 often, and 8
-// once or twice in 100 straight lines of 8 to 80 samples; tests/select/fit_test.cc counts.
-constexpr double kWorth = 10;
-constexpr std::size_t kSamplesForKnee = 8, kSizesPerSegment = 3;
-// Where the spreads of the samples are known they tell how exact the samples are, as well as so
-// many more samples would, and less is enough.
-constexpr double kSpreadsCount = 4;
-constexpr double kWorthBesideSpreads = 8;
-constexpr std::size_t kSamplesForKneeBesideSpreads = 6;
-// Of thousands of sizes, not every boundary is tried.
-constexpr std::size_t kMaxBoundaries = 256;
-
 void require(bool holds, std::size_t index, const char* what, double value, const char* right) {
   if (!holds)
     throw Error(moecclInvalidArgument,
@@ -117,103 +101,7 @@ FitAgreement agreementOf(std::span<const Sample> samples, std::span<const double
   return agreement;
 }
 
-// Samples by size, with their weights.
-struct Samples {
-  std::span<const Point> points;
-  std::span<const double> weights;
-
-  Samples part(std::size_t begin, std::size_t end) const {
-    return {points.subspan(begin, end - begin), weights.subspan(begin, end - begin)};
-  }
-  std::size_t size() const { return points.size(); }
-};
-
-// The line from `from` on, which is no larger than the samples' sizes.
-Segment lineThrough(const Samples& samples, double from) {
-  const bool oneSize = samples.points.front().x == samples.points.back().x;
-  const std::vector<double> line = solve(
-      samples.points, samples.weights, oneSize ? 1 : 2,
-      [&](const Point& point, std::size_t feature) { return feature == 0 ? 1.0 : point.x - from; });
-  return {from, line[0], oneSize ? 0 : line[1]};
-}
-
-double squaredError(const Samples& samples, const Fit& fit) {
-  return squaredError(samples.points, samples.weights,
-                      [&](const Point& point) { return fit.at(point.x); });
-}
-
-// Fisher's F of the second line: by how much it and the knee lower the error, per parameter, in
-// units of what remains per degree of freedom. Both with the error that is good enough, so that
-// what is left of a perfect line is nothing to explain. `spread`: the samples' typical one, 0 if it
-// is not known.
-double worthOfKnee(double lineError, double pairError, std::size_t samples, double spread) {
-  constexpr double kLine = 2, kPair = 5;
-  const double n = static_cast<double>(samples), floor = n * kGoodEnough * kGoodEnough;
-  const double error = kErrorOfSpread * spread, known = spread > 0 ? kSpreadsCount : 0;
-  const double expected = known * (kModelError * kModelError + error * error);
-  return (lineError - pairError) / (kPair - kLine) /
-         ((pairError + floor + expected) / (n - kPair + known));
-}
-
-// Where to go over from one line to the other: where a steeper one meets the first, but not before
-// the sample at `below`; else at the second's own first sample.
-double kneeOf(const Segment& first, const Segment& second, double below) {
-  if (second.beta <= first.beta || second.at(below) > first.at(below)) return second.from;
-  const double knee =
-      second.from + (first.at(second.from) - second.alpha) / (second.beta - first.beta);
-  return std::max(knee, below);
-}
-
-// The best pair of lines; nothing where there are too few sizes.
-std::optional<Fit> fitPair(const Samples& samples) {
-  std::vector<std::size_t> starts;  // of each size
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    if (i == 0 || samples.points[i].x != samples.points[i - 1].x) starts.push_back(i);
-  std::optional<Fit> best;
-  double least = 0;
-  const std::size_t stride = 1 + starts.size() / kMaxBoundaries;
-  for (std::size_t s = kSizesPerSegment; s + kSizesPerSegment <= starts.size(); s += stride) {
-    const std::size_t boundary = starts[s];
-    const Segment first = lineThrough(samples.part(0, boundary), 0);
-    Segment second =
-        lineThrough(samples.part(boundary, samples.size()), samples.points[boundary].x);
-    const double knee = kneeOf(first, second, samples.points[boundary - 1].x);
-    if (knee > samples.points.back().x) continue;
-    // Raised where it would begin below the first: predictions do not fall.
-    second = {knee, std::max(second.at(knee), first.at(knee)), second.beta};
-    Fit pair{{first, second}, {}};
-    const double error = squaredError(samples, pair);
-    if (!best || error < least) {
-      least = error;
-      best = std::move(pair);
-    }
-  }
-  return best;
-}
-
-// Where a jump lies between two samples nobody knows: from one to the other predictions rise
-// evenly. Were the first line drawn on to the jump, what has one would seem the best choice before
-// it.
-void bridgeJump(Fit& fit, const Samples& samples) {
-  const Segment& first = fit.segments[0];
-  const Segment second = fit.segments[1];
-  double below = 0;
-  for (const Point& point : samples.points)
-    if (point.x < second.from) below = point.x;
-  const double rise = second.alpha - first.at(below);
-  if (second.alpha <= first.at(second.from) * (1 + 1e-9) || below >= second.from) return;
-  fit.segments[1] = {below, first.at(below), rise / (second.from - below)};
-  fit.segments.push_back(second);
-}
-
 }  // namespace
-
-double Fit::at(double x) const {
-  const Segment* segment = segments.data();
-  for (const Segment& later : std::span(segments).subspan(1))
-    if (x >= later.from) segment = &later;
-  return segment->at(x);
-}
 
 Fit fitLine(std::span<const Point> points) {
   if (points.empty()) throw Error(moecclInvalidArgument, "there are no samples to fit a line to");
@@ -224,21 +112,16 @@ Fit fitLine(std::span<const Point> points) {
   }
   std::vector<Point> sorted(points.begin(), points.end());
   std::ranges::stable_sort(sorted, {}, &Point::x);
-  const std::vector<double> weights = weightsOf(std::span<const Point>(sorted));
-  const Samples samples{sorted, weights};
-
-  Fit fit{{lineThrough(samples, 0)}, {}};
-  const double spread = typicalSpread(points);
-  if (samples.size() >= (spread > 0 ? kSamplesForKneeBesideSpreads : kSamplesForKnee)) {
-    const std::optional<Fit> pair = fitPair(samples);
-    if (pair && worthOfKnee(squaredError(samples, fit), squaredError(samples, *pair),
-                            samples.size(), spread) > (spread > 0 ? kWorthBesideSpreads : kWorth)) {
-      fit = *pair;
-      bridgeJump(fit, samples);
-    }
-  }
-  fit.agreement = agreementOf(samples.points, samples.weights,
-                              [&](const Point& point) { return fit.at(point.x); });
+  const std::span<const Point> samples = sorted;
+  const std::vector<double> weights = weightsOf(samples);
+  const bool oneSize = samples.front().x == samples.back().x;
+  std::vector<double> line =
+      solve(samples, weights, oneSize ? 1 : 2,
+            [](const Point& point, std::size_t feature) { return feature == 0 ? 1.0 : point.x; });
+  line.resize(2);
+  Fit fit{{line[0], line[1]}, {}};
+  fit.agreement =
+      agreementOf(samples, weights, [&](const Point& point) { return fit.at(point.x); });
   return fit;
 }
 

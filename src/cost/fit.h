@@ -19,15 +19,13 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// seconds = alpha + beta (x - from), for x >= from. So alpha is what `from` takes, and of a first
-// segment, from 0 on, what nothing takes.
-struct Segment {
-  double from = 0;
+// seconds = alpha + beta x
+struct Line {
   double alpha = 0;
   double beta = 0;
 
-  double at(double x) const { return alpha + beta * (x - from); }
-  bool operator==(const Segment&) const = default;
+  double at(double x) const { return alpha + beta * x; }
+  bool operator==(const Line&) const = default;
 };
 
 // How well a fit agrees with its samples. Errors are |predicted / measured - 1|. r2 is 1 - (squared
@@ -49,28 +47,16 @@ inline constexpr double kMaxSize = 1e19;
 inline constexpr double kMaxFeature = 1e100;
 inline constexpr double kMaxSpread = 1e6;
 
-// A line, or two that meet; or, where the second begins higher, a third between them, from the last
-// sample of the first to the first of the second. Segments ascend by `from`; the first begins at 0.
-// Predictions are never negative and never fall as x grows.
 struct Fit {
-  std::vector<Segment> segments;
+  Line line;
   FitAgreement agreement;
 
-  // Below the first sample by the first segment, beyond the last by the last. Segments must not be
-  // empty.
-  double at(double x) const;
+  double at(double x) const { return line.at(x); }
   bool operator==(const Fit&) const = default;
 };
 
-// alpha, beta >= 0. Samples of one size only give a constant: they tell no slope.
-//
-// A second segment, from eight samples on, from six where spreads are known, has to earn its three
-// parameters: an F test that allows for the best knee having been searched among all boundaries
-// between samples gives one straight line in 100 a knee by chance. Each segment has samples of at
-// least three sizes, and what one line predicts within 1 % has no knee. A curve that falls at a
-// knee is fitted by what does not.
-//
-// Throws InvalidArgument for no samples, and for one that is out of the bounds above.
+// alpha, beta >= 0. Samples of one size only give a constant: they tell no slope. Throws
+// InvalidArgument for no samples, and for one that is out of the bounds above.
 Fit fitLine(std::span<const Point> points);
 
 // One measurement of what has many causes.

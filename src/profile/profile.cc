@@ -134,16 +134,20 @@ const Curve* Profile::find(std::string_view collective, std::string_view algorit
 double Curve::seconds(double bytes) const {
   const auto corrected = [&](double x) { return fit.at(x) * factorAt(corrections, x); };
   const auto after = std::ranges::upper_bound(samples, bytes, {}, &Point::x);
-  if (!corrections.empty() && after != samples.begin() && after != samples.end()) {
+  if (after == samples.begin()) return corrected(bytes);
+  if (after != samples.end()) {
     const double low = after[-1].x, high = after->x;
     const double from = corrected(low), to = corrected(high);
     return from + (to - from) * ((bytes - low) / (high - low));
   }
-  const double line = corrected(bytes);
-  const double largest = samples.empty() ? bytes : samples.back().x;
-  if (bytes <= largest || largest < 1) return line;
-  const double last = corrected(largest);
-  return fit.segments.back().beta * largest < kNoSlope * last ? last * (bytes / largest) : line;
+  const double largest = samples.back().x, last = corrected(largest);
+  if (largest < 1) return corrected(bytes);
+  const auto before = std::ranges::lower_bound(samples, largest, {}, &Point::x);
+  const double slope = before == samples.begin()
+                           ? fit.line.beta
+                           : (last - corrected(before[-1].x)) / (largest - before[-1].x);
+  return slope * largest < kNoSlope * last ? last * (bytes / largest)
+                                           : last + slope * (bytes - largest);
 }
 
 std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,

@@ -53,12 +53,10 @@ struct Curve {
   Fit fit;
   std::vector<Correction> corrections = {};  // by Profile, from the samples and the fit
 
-  // Between two sizes that were measured, the straight line from one prediction to the other: where
-  // the lines of a fit meet between them nobody knows, and a curve with a knee there would else
-  // seem faster than others that have none. (Where no spread is known, samples may be anything:
-  // then by the fit alone.) Beyond the largest sample the line goes on. Where it has no slope, as
-  // through samples that were disturbed or are too small, it tells nothing there: then as if each
-  // byte took what those of the largest sample took.
+  // Between two sizes that were measured, the straight line from one prediction to the other.
+  // Beyond the largest, the one through the last two. Where that has no slope, as through samples
+  // that were disturbed or are too small, it tells nothing there: then as if each byte took what
+  // those of the largest sample took.
   double seconds(double bytes) const;
   bool operator==(const Curve&) const = default;
 };

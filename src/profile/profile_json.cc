@@ -1,13 +1,13 @@
 // The file of a profile. Objects may have members that are not named here: they are ignored, and
 // are not kept when the profile is written again.
 //
-//   {"schema": "moeccl-profile", "schemaVersion": 1,
+//   {"schema": "moeccl-profile", "schemaVersion": 2,
 //    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
 //                    "transport": "ucx 1.13.1", "library": "0.1.0",
 //                    "network": "1000 Mb/s MTU 1500"},
 //    "date": "...", "command": "...",
 //    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
-//                "fit": {"segments": [{"from": 0, "alpha": 1e-05, "beta": 8e-10}],
+//                "fit": {"alpha": 1e-05, "beta": 8e-10,
 //                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
 //                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],
 //    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, ..., "moves": 0},
@@ -25,10 +25,10 @@
 //                             "seconds": 0.01, "spread": 0.02}]}],
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
-// A segment is alpha + beta (bytes - from) from its `from` on. Seconds, bytes, and seconds per byte
-// (beta) and per product or element (local). Fits are taken as they are; those who change samples
-// by hand call for new ones (Profile::refit). "local", its passes, "layers"
-// (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be missing.
+// Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as
+// they are; those who change samples by hand call for new ones (Profile::refit). "local", its
+// passes, "layers" (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be
+// missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -45,11 +45,11 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchema = "moeccl-profile";
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 constexpr JsonLimits kLimits = {
     .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
-constexpr std::size_t kMaxSegments = 16, kMaxExchanges = 64;
+constexpr std::size_t kMaxExchanges = 64;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
 // Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one
 // byte or product would make coefficients of samples that are beyond it.)
@@ -71,25 +71,8 @@ FitAgreement readAgreement(const JsonReader& fit) {
 }
 
 Fit readFit(const JsonReader& from) {
-  Fit fit;
-  const JsonReader segments = from["segments"];
-  const std::size_t count = segments.size(1, kMaxSegments);
-  for (std::size_t i = 0; i < count; ++i) {
-    const JsonReader segment = segments[i];
-    const double least = i == 0 ? 0 : fit.segments.back().from;
-    const Segment read{segment["from"].number(least, i == 0 ? 0 : kMaxSize),
-                       segment["alpha"].number(0, kMaxCoefficient),
-                       segment["beta"].number(0, kMaxCoefficient)};
-    const double before = i == 0 ? 0 : fit.segments.back().at(read.from);
-    if (read.alpha < before * (1 - 1e-9))
-      segment["alpha"].fail(
-          stringf("is %g; it must not be less than the %g that the segment before "
-                  "predicts there",
-                  read.alpha, before));
-    fit.segments.push_back(read);
-  }
-  fit.agreement = readAgreement(from);
-  return fit;
+  return {{from["alpha"].number(0, kMaxCoefficient), from["beta"].number(0, kMaxCoefficient)},
+          readAgreement(from)};
 }
 
 double readSeconds(const JsonReader& sample) {
@@ -233,18 +216,14 @@ std::string printTimes(double seconds, double spread) {
 }
 
 std::string printCurve(const Curve& curve) {
-  const auto segment = [](const Segment& s) {
-    return "{\"from\": " + shown(s.from) + ", \"alpha\": " + shown(s.alpha) +
-           ", \"beta\": " + shown(s.beta) + "}";
-  };
   const auto sample = [](const Point& point) {
     return "{\"bytes\": " + shown(point.x) + ", " + printTimes(point.seconds, point.spread);
   };
   return "{\"collective\": " + shown(curve.key.collective) +
          ", \"algorithm\": " + shown(curve.key.algorithm) +
          ", \"where\": " + shown(curve.key.where) +
-         ",\n   \"fit\": {\"segments\": " + printList(curve.fit.segments, "    ", segment) + ", " +
-         printAgreement(curve.fit.agreement) +
+         ",\n   \"fit\": {\"alpha\": " + shown(curve.fit.line.alpha) +
+         ", \"beta\": " + shown(curve.fit.line.beta) + ", " + printAgreement(curve.fit.agreement) +
          ",\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
 }
 

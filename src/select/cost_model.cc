@@ -218,8 +218,8 @@ CostModel::Shares CostModel::inNode(Collective collective, const AlgorithmChoice
           share(price(inside, block) - latencyInside, price(links_, block) - latency)};
 }
 
-Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
-                        const AlgorithmChoice& candidate) {
+Line CostModel::line(Collective collective, const AlgorithmChoice& given,
+                     const AlgorithmChoice& candidate) {
   const Candidate* const known = candidateOf(collective, given, candidate);
   if (known == nullptr || topology_.ranks() == 1) return {};
   std::vector<FeaturePoint> points;
@@ -230,7 +230,7 @@ Segment CostModel::line(Collective collective, const AlgorithmChoice& given,
     for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
       points.push_back({{1, bytes}, seconds(candidatesOf(collective, given), *known, bytes), 0});
   const FeatureFit fit = fitFeatures(points);
-  return {0, fit.coefficients[0], fit.coefficients[1]};
+  return {fit.coefficients[0], fit.coefficients[1]};
 }
 
 }  // namespace moeccl

@@ -68,8 +68,7 @@ class CostModel {
   Shares inNode(Collective collective, const AlgorithmChoice& given,
                 const AlgorithmChoice& candidate, double bytes);
   // The straight line through what was measured, or is priced: seconds = alpha + beta bytes.
-  Segment line(Collective collective, const AlgorithmChoice& given,
-               const AlgorithmChoice& candidate);
+  Line line(Collective collective, const AlgorithmChoice& given, const AlgorithmChoice& candidate);
 
   // How a profile calls the group, of a collective on a grid with that.
   std::string where(Collective collective, const AlgorithmChoice& given) const {

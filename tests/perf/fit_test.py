@@ -139,7 +139,7 @@ class Fit(unittest.TestCase):
         maps = self.read(self.path("map.json"))
         self.assertEqual((maps["ranksPerNode"], len(maps["maps"])), ([2], 2 * 4))
         # What was fitted is not taken over but made anew.
-        profile["curves"][0]["fit"]["segments"][0]["alpha"] += 1
+        profile["curves"][0]["fit"]["alpha"] += 1
         with open(self.profile, "w", encoding="utf-8") as file:
             json.dump(profile, file)
         execute(OPTIONS.fit, "--refit", self.profile, "-o", self.profile)

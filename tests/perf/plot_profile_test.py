@@ -11,21 +11,18 @@ import unittest
 SCRIPT = None  # set in main
 
 
-def curve(collective, algorithm, where, alpha, beta, knee=None):
-    segments = [{"from": 0, "alpha": alpha, "beta": beta}]
-    if knee:
-        segments.append({"from": knee, "alpha": alpha, "beta": 2 * beta})
+def curve(collective, algorithm, where, alpha, beta):
     samples = [{"bytes": 4 ** i, "seconds": (alpha + beta * 4 ** i) * (1 + i % 3 / 10), "spread": i / 10}
                for i in range(4, 9)]
     return {"collective": collective, "algorithm": algorithm, "where": where, "samples": samples,
-            "fit": {"segments": segments, "r2": 0.9, "medianError": 0.1, "worstError": 0.2}}
+            "fit": {"alpha": alpha, "beta": beta, "r2": 0.9, "medianError": 0.1, "worstError": 0.2}}
 
 
 PROFILE = {
-    "schema": "moeccl-profile", "schemaVersion": 1,
+    "schema": "moeccl-profile", "schemaVersion": 2,
     "fingerprint": {"ranksPerNode": [2, 2], "processor": "<some> & any", "processorsPerNode": 2,
                     "transport": "UCX", "library": "0.1.0"},
-    "curves": [curve("alltoall", "linear", "2x2", 1e-5, 1e-9, 4096), curve("alltoall", "bruck", "2x2", 1e-6, 0),
+    "curves": [curve("alltoall", "linear", "2x2", 1e-5, 1e-9), curve("alltoall", "bruck", "2x2", 1e-6, 0),
                curve("alltoall", "bruck:radix=4", "2x2", 2e-6, 2e-9),
                *(curve(name, "linear", "1x2", 1e-5, 1e-9) for name in "abcde")],
     "local": {"forward": {"fit": {"seconds": {"layer": 1e-6, "gate": 1e-10}, "r2": 1, "medianError": 0,
@@ -78,7 +75,7 @@ class Plot(unittest.TestCase):
             text = file.read()
         # Five collectives of a group are two pictures.
         self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2)
-        for words in ("Ranks 2x2", "linear, from 4K", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
+        for words in ("Ranks 2x2", "linear", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
                       "Local work, forward", "S2, forward", "1.25", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
             self.assertIn(words, text)
 

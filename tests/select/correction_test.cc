@@ -11,7 +11,7 @@ namespace moeccl {
 namespace {
 
 // seconds = 1 + x
-const Fit kLine{{{0, 1, 1}}, {}};
+const Fit kLine{{1, 1}, {}};
 
 std::vector<Correction> of(const std::vector<Point>& samples) {
   return correctionsOf(kLine, samples);
@@ -24,8 +24,6 @@ double secondsAt(const std::vector<Point>& samples, double x) {
 TEST(Correction, NothingWhereNothingIsKnown) {
   EXPECT_EQ(factorAt({}, 5), 1);
   EXPECT_TRUE(of({}).empty());
-  // Without spreads a sample may be anything.
-  EXPECT_TRUE(of({{3, 5, 0}}).empty());
   EXPECT_EQ(of({{3, 4, 0.1}}), (std::vector<Correction>{{3, 1}}));
 }
 
@@ -45,6 +43,8 @@ TEST(Correction, WhatTheSpreadExplainsIsLeftToTheLine) {
   EXPECT_EQ(of({{3, 4.4, 0.4}})[0].factor, 1);
   EXPECT_GT(of({{3, 4.4, 0.1}})[0].factor, 1.08);
   EXPECT_LT(of({{3, 4.4, 0.1}})[0].factor, 1.1);
+  // What is not known explains nothing.
+  EXPECT_GT(of({{3, 4.4, 0}})[0].factor, 1.09);
   // More of them count more.
   EXPECT_GT(of(std::vector<Point>(9, {3, 4.4, 0.4}))[0].factor, 1.08);
   EXPECT_EQ(of(std::vector<Point>(9, {3, 4.4, 0.4})).size(), 1u);
@@ -73,17 +73,17 @@ TEST(Correction, PredictionsNeverFall) {
     for (const Correction& correction : of(samples)) {
       const double seconds = kLine.at(correction.x) * correction.factor;
       EXPECT_GE(seconds, before * (1 - 1e-12));
-      EXPECT_GE(correction.factor, 0.5 * (1 - 1e-12));
-      EXPECT_LE(correction.factor, 2 * (1 + 1e-12));
+      EXPECT_GE(correction.factor, (1 - 1e-12) / kMostCorrected);
+      EXPECT_LE(correction.factor, kMostCorrected * (1 + 1e-12));
       before = seconds;
     }
   }
 }
 
 TEST(Correction, HasBounds) {
-  EXPECT_NEAR(of({{3, 4e9, 1e-6}})[0].factor, 2, 0.01);
-  EXPECT_NEAR(of({{3, 4e-9, 1e-6}})[0].factor, 0.5, 0.01);
-  const Fit nothing{{{0, 0, 0}}, {}};
+  EXPECT_NEAR(of({{3, 4e9, 1e-6}})[0].factor, kMostCorrected, 0.01);
+  EXPECT_NEAR(of({{3, 4e-9, 1e-6}})[0].factor, 1 / kMostCorrected, 0.01);
+  const Fit nothing{{0, 0}, {}};
   EXPECT_TRUE(correctionsOf(nothing, std::vector<Point>{{3, 1, 0.1}}).empty());
 }
 

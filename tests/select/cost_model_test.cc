@@ -305,7 +305,7 @@ TEST(CostModel, AFixedAlgorithmIsMeasuredWhereItsTwinIs) {
 
 TEST(CostModel, LinesGoThroughWhatWasMeasured) {
   CostModel model(Topology::even(2, 4), twoLines("2x4"));
-  const Segment line =
+  const Line line =
       model.line(Collective::allToAll, {}, {findAlgorithm(Collective::allToAll, "linear"), {}});
   EXPECT_NEAR(line.alpha, 1e-3, 1e-9);
   EXPECT_NEAR(line.beta, 1e-9, 1e-15);

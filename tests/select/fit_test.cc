@@ -1,4 +1,4 @@
-// Fits find again what the data was made of, and know when it was made of more than one line.
+// Fits find again what the data was made of.
 #include "src/cost/fit.h"
 
 #include <gtest/gtest.h>
@@ -46,13 +46,11 @@ TEST(FitLine, FindsAlphaAndBeta) {
     for (double beta : {1e-11, 1e-9, 1e-7}) {
       const auto time = [&](double x) { return alpha + beta * x; };
       const Fit exact = fitLine(samples(20, 2, 0, 1, time));
-      ASSERT_EQ(exact.segments.size(), 1u);
-      EXPECT_NEAR(exact.segments[0].alpha / alpha, 1, 1e-9);
-      EXPECT_NEAR(exact.segments[0].beta / beta, 1, 1e-9);
+      EXPECT_NEAR(exact.line.alpha / alpha, 1, 1e-9);
+      EXPECT_NEAR(exact.line.beta / beta, 1, 1e-9);
       EXPECT_NEAR(exact.agreement.r2, 1, 1e-12);
       EXPECT_LT(exact.agreement.worstError, 1e-9);
       const Fit noisy = fitLine(samples(24, 2, 0.03, 1, time));
-      ASSERT_EQ(noisy.segments.size(), 1u);
       for (double x : {64.0, 1e3, 1e6, 1e9}) EXPECT_NEAR(noisy.at(x) / time(x), 1, 0.1);
       EXPECT_GT(noisy.agreement.medianError, 0.005);
       EXPECT_LT(noisy.agreement.worstError, 0.15);
@@ -66,7 +64,7 @@ TEST(FitLine, SmallSizesCount) {
   for (std::size_t i = 0; i < points.size(); ++i) points[i].seconds *= i % 2 ? 1.01 : 0.99;
   const Fit fit = fitLine(points);
   EXPECT_NEAR(fit.at(64) / 1e-5, 1, 0.02);
-  EXPECT_NEAR(fit.segments.back().beta / 1e-9, 1, 0.02);
+  EXPECT_NEAR(fit.line.beta / 1e-9, 1, 0.02);
   EXPECT_NEAR(fit.agreement.medianError, 0.01, 0.005);
 }
 
@@ -87,11 +85,11 @@ TEST(FitLine, WhatSpreadsCountsLess) {
 TEST(FitLine, NeverNegative) {
   // Falling, and rising faster than through the origin.
   const Fit falling = fitLine(samples(6, 2, 0, 1, [](double x) { return 1e-3 / x; }));
-  EXPECT_EQ(falling.segments[0].beta, 0);
-  EXPECT_GT(falling.segments[0].alpha, 0);
+  EXPECT_EQ(falling.line.beta, 0);
+  EXPECT_GT(falling.line.alpha, 0);
   const Fit steep = fitLine(samples(6, 2, 0, 1, [](double x) { return 1e-9 * (x - 60); }));
-  EXPECT_EQ(steep.segments[0].alpha, 0);
-  EXPECT_GT(steep.segments[0].beta, 0);
+  EXPECT_EQ(steep.line.alpha, 0);
+  EXPECT_GT(steep.line.beta, 0);
   for (const Fit& fit : {falling, steep})
     for (double x : {0.0, 1.0, 1e18}) EXPECT_GE(fit.at(x), 0);
 }
@@ -100,24 +98,23 @@ TEST(FitLine, FewSamples) {
   EXPECT_EQ(errorOf([] { fitLine({}); }), "there are no samples to fit a line to");
   const std::vector<Point> two{{1000, 3e-6}, {2000, 5e-6}};
   const Fit one = fitLine(std::span(two).first(1));
-  EXPECT_EQ(one.segments, (std::vector<Segment>{{0, one.at(0), 0}}));
+  EXPECT_EQ(one.line, (Line{one.at(0), 0}));
   EXPECT_DOUBLE_EQ(one.at(1e6), 3e-6);
   EXPECT_EQ(one.agreement.r2, 1);
   const Fit line = fitLine(two);
-  EXPECT_NEAR(line.segments[0].alpha, 1e-6, 1e-18);
-  EXPECT_NEAR(line.segments[0].beta, 2e-9, 1e-21);
+  EXPECT_NEAR(line.line.alpha, 1e-6, 1e-18);
+  EXPECT_NEAR(line.line.beta, 2e-9, 1e-21);
   // Of one size: a constant, between the least and the most.
   const Fit same = fitLine(std::vector<Point>(9, {1000, 3e-6}));
-  EXPECT_EQ(same.segments.size(), 1u);
   EXPECT_DOUBLE_EQ(same.at(5), 3e-6);
   const Fit between = fitLine(std::vector<Point>{{8, 1e-6}, {8, 3e-6}});
-  EXPECT_EQ(between.segments[0].beta, 0);
+  EXPECT_EQ(between.line.beta, 0);
   EXPECT_GT(between.at(8), 1e-6);
   EXPECT_LT(between.at(8), 3e-6);
   for (double x = 1; x < 1e9; x = 3 * x + 1) {
     const Fit some = fitLine(std::vector<Point>{{x, 1e-6}, {x, 1.1e-6}, {x, 1e-6 + 1e-12 * x}});
-    ASSERT_EQ(some.segments[0].beta, 0) << x;
-    ASSERT_GT(some.segments[0].alpha, 0.9e-6) << x;
+    ASSERT_EQ(some.line.beta, 0) << x;
+    ASSERT_GT(some.line.alpha, 0.9e-6) << x;
   }
   // Empty messages only.
   EXPECT_DOUBLE_EQ(fitLine(std::vector<Point>{{0, 2e-6}}).at(100), 2e-6);
@@ -154,103 +151,13 @@ TEST(FitLine, RefusesWhatIsNoMeasurement) {
     EXPECT_NE(fitOf({1, 1, spread}).find("sample 1: spread is"), std::string::npos) << spread;
 }
 
-// Eager and rendezvous: from 32 KiB on 60 us more, and another slope.
-double jump(double x) { return x < 32768 ? 1e-5 + 2e-9 * x : 1.3e-4 + 0.8e-9 * x; }
-// Out of the cache: steeper from 1 MB on, without a jump.
-double bend(double x) { return x < 1e6 ? 1e-5 + 1e-10 * x : 1.1e-4 + 1e-9 * (x - 1e6); }
-
-TEST(FitLine, FindsKnees) {
-  for (unsigned seed = 0; seed < 20; ++seed)
-    for (double noise : {0.0, 0.02, 0.05}) {
-      const Fit jumped = fitLine(samples(20, 2, noise, seed, jump));
-      ASSERT_EQ(jumped.segments.size(), 3u) << seed << ' ' << noise;
-      EXPECT_EQ(jumped.segments[0].from, 0);
-      EXPECT_EQ(jumped.segments[1].from, 16384);
-      EXPECT_EQ(jumped.segments[2].from, 32768);
-      // In the middle of the gap neither line is drawn on.
-      EXPECT_NEAR(jumped.at(24576) / ((jumped.at(16384) + jumped.at(32768)) / 2), 1, 1e-9);
-      const Fit bent = fitLine(samples(20, 2, noise, seed, bend));
-      ASSERT_EQ(bent.segments.size(), 2u) << seed << ' ' << noise;
-      for (double x : {100.0, 1e5, 4e6, 1e8}) {
-        EXPECT_NEAR(jumped.at(x) / jump(x), 1, 0.02 + 3 * noise) << x;
-        EXPECT_NEAR(bent.at(x) / bend(x), 1, 0.05 + 3 * noise) << x;
-      }
-    }
-}
-
-TEST(FitLine, LinesMeetWhereTheyDo) {
-  const Fit bent = fitLine(samples(20, 2, 0, 1, bend));
-  ASSERT_EQ(bent.segments.size(), 2u);
-  EXPECT_NEAR(bent.segments[1].from, 1e6, 1);
-  EXPECT_NEAR(bent.at(1.02e6) / bend(1.02e6), 1, 1e-9);
-}
-
-TEST(FitLine, ChanceMakesFewKnees) {
-  int knees = 0, lines = 0;
-  for (int count : {8, 12, 21, 40})
-    for (double noise : {0.02, 0.05, 0.1, 0.2})
-      for (unsigned seed = 0; seed < 50; ++seed, ++lines) {
-        const Fit fit = fitLine(samples(count, std::pow(1 << 20, 1.0 / (count - 1)), noise, seed,
-                                        [](double x) { return 1e-5 + 1e-9 * x; }));
-        knees += fit.segments.size() > 1;
-      }
-  EXPECT_LE(knees, lines / 100);
-}
-
-// Of five repetitions the first and third quartiles are some 2.4 times as far apart as their median
-// errs.
-TEST(FitLine, KnownSpreadsTellKneesFromChance) {
-  int chance = 0, found = 0, lines = 0;
-  for (int count : {6, 7, 9})
-    for (double noise : {0.02, 0.05, 0.1})
-      for (unsigned seed = 0; seed < 100; ++seed, ++lines) {
-        const auto fitOf = [&](double (*time)(double)) {
-          std::vector<Point> points = samples(count, 4, noise, seed, time);
-          for (Point& point : points) point.spread = 2.4 * noise;
-          return fitLine(points).segments.size();
-        };
-        chance += fitOf([](double x) { return 1e-5 + 1e-9 * x; }) > 1;
-        found += fitOf([](double x) { return x < 4096 ? 1e-5 : 2e-5 + 5e-9 * x; }) > 1;
-      }
-  EXPECT_LE(chance, lines / 100);
-  EXPECT_GE(found, lines * 3 / 4);
-}
-
-TEST(FitLine, ManySamples) {
-  const auto time = [](double x) { return x < 1e4 ? 1e-5 : 5e-5 + 1e-9 * x; };
-  const Fit fit = fitLine(samples(8192, std::pow(1e6, 1.0 / 8192), 0.05, 1, time));
-  ASSERT_EQ(fit.segments.size(), 3u);
-  EXPECT_NEAR(fit.segments[2].from, 1e4, 1e3);
-}
-
-TEST(FitLine, NoKneeWhereOneLineIsGoodEnough) {
-  const Fit fit = fitLine(
-      samples(20, 2, 0, 1, [](double x) { return (1e-5 + 1e-9 * x) * (x < 1e4 ? 1 : 1.005); }));
-  EXPECT_EQ(fit.segments.size(), 1u);
-}
-
-// Whatever was measured: also what falls, and falls at a jump.
-TEST(FitLine, PredictionsNeverFall) {
-  std::mt19937 generator(3);
-  std::uniform_real_distribution<double> uniform(0, 1);
-  int pairs = 0;
-  for (int round = 0; round < 2000; ++round) {
-    const double at = 64 * std::pow(2, 16 * uniform(generator)), jump = 4 * uniform(generator);
-    const double alpha = 1e-6 * std::pow(100, uniform(generator)), slope = 3 * uniform(generator);
-    const Fit fit = fitLine(samples(16, 2, 0.03, static_cast<unsigned>(round), [&](double x) {
-      return x < at ? alpha + 1e-9 * x
-                    : jump * (alpha + 1e-9 * at) + slope * 1e-9 * (x - at) + 1e-9;
-    }));
-    pairs += fit.segments.size() >= 2;
-    double before = 0;
-    for (double x = 0; x < 1e8; x = x * 1.1 + 1) {
-      ASSERT_GE(fit.at(x), before) << round << " at " << x;
-      before = fit.at(x);
-    }
-    const double knee = fit.segments.back().from;
-    ASSERT_GE(fit.segments.back().at(knee), fit.segments.front().at(knee) * (1 - 1e-12));
-  }
-  EXPECT_GT(pairs, 500);
+TEST(FitLine, IsStraightWhateverWasMeasured) {
+  // Eager and rendezvous: from 32 KiB on 60 us more, and another slope.
+  const auto jump = [](double x) { return x < 32768 ? 1e-5 + 2e-9 * x : 1.3e-4 + 0.8e-9 * x; };
+  const Fit fit = fitLine(samples(20, 2, 0.02, 1, jump));
+  for (double x : {64.0, 1e4, 1e8}) EXPECT_DOUBLE_EQ(fit.at(x), fit.line.alpha + fit.line.beta * x);
+  EXPECT_GT(fit.line.beta, 0.5e-9);
+  EXPECT_LT(fit.line.beta, 4e-9);
 }
 
 // The best of all sets of columns whose plain least squares are not negative: one of them is the
