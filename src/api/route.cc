@@ -22,7 +22,7 @@
 struct moecclTokenRoute {
   moecclTokenRoute(moecclComm_t of, moeccl::TokenRoute made) : comm(of), route(std::move(made)) {
     const moeccl::RouteShape& shape = route.shape();
-    if (!shape.latency) return;
+    if (!shape.latency || route.isSetOnGpu()) return;
     // So that no Set allocates.
     const auto most = static_cast<std::size_t>(shape.maxTokens * shape.choices);
     chosen.reserve(most);
@@ -41,8 +41,8 @@ namespace {
 
 constexpr StructKind<moecclTokenRouteConfig_t> kRouteConfig = {
     "config", "MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER", MOECCL_TOKEN_ROUTE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm),
-    MOECCL_END_OF(moecclTokenRouteConfig_t, algorithm)};
+    MOECCL_END_OF(moecclTokenRouteConfig_t, numBuckets),
+    MOECCL_END_OF(moecclTokenRouteConfig_t, numBuckets)};
 
 constexpr int kMostChoices = 128;
 // Of a rank, in latency mode: memory is there for all of them.
@@ -62,6 +62,20 @@ bool isWide(moecclDataType_t type) {
 
 bool isNarrow(moecclDataType_t type) {
   return type == moecclFloat8e4m3 || type == moecclFloat8e5m2;
+}
+
+std::vector<std::int64_t> bucketsOf(const moecclTokenRouteConfig_t& config) {
+  requireBetween("numBuckets", config.numBuckets, 0,
+                 config.mode == moecclRouteLatency ? config.maxTokens : 0);
+  if (config.numBuckets == 0) return {};
+  require(config.buckets != nullptr, "config.buckets is NULL, and config.numBuckets is not 0");
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i < config.numBuckets; before = config.buckets[i++])
+    if (config.buckets[i] <= before || config.buckets[i] > config.maxTokens)
+      invalid("config.buckets[" + std::to_string(i) + "] is " + std::to_string(config.buckets[i]) +
+              "; it must be more than " + std::to_string(before) + " and at most maxTokens, " +
+              std::to_string(config.maxTokens));
+  return {config.buckets, config.buckets + config.numBuckets};
 }
 
 RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
@@ -105,7 +119,8 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
           combined,
           config.weights == moecclRouteWeightsLibrary,
           algorithm,
-          latency};
+          latency,
+          bucketsOf(config)};
 }
 
 void requireSame(Communicator& communicator, const RouteShape& shape) {
@@ -113,6 +128,9 @@ void requireSame(Communicator& communicator, const RouteShape& shape) {
     const char* name;
     std::int64_t value;
   };
+  // Different ones have the same number at most by chance.
+  std::int64_t buckets = std::ssize(shape.buckets);
+  for (const std::int64_t bucket : shape.buckets) buckets = buckets * 1031 + bucket;
   const std::array fields = {
       Field{"experts", shape.experts.count},
       Field{"topK", shape.choices},
@@ -122,6 +140,7 @@ void requireSame(Communicator& communicator, const RouteShape& shape) {
       Field{"hidden", shape.hidden},
       Field{"mode", shape.latency ? 1 : 0},
       Field{"maxTokens", shape.maxTokens},
+      Field{"buckets (by a number that stands for them)", buckets},
       Field{
           "algorithm (by its place among them, from 1; 0: automatic)",
           shape.algorithm == nullptr ? 0 : shape.algorithm - routes::routeAlgorithms().data() + 1}};
@@ -372,10 +391,6 @@ moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteC
       moeccl::require(route != nullptr, "route is NULL; pass where to store the route");
       shape = moeccl::shapeOf(moeccl::readStruct(moeccl::kRouteConfig, config),
                               moeccl::asGrid(it.shape));
-      if (shape.latency && communicator.device())
-        throw moeccl::Error(moecclInvalidUsage,
-                            "config.mode is moecclRouteLatency, and grid is of a GPU communicator; "
-                            "there it must be moecclRouteThroughput");
     });
     moeccl::requireSame(communicator, shape);
     auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
@@ -415,6 +430,7 @@ moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
     moeccl::Communicator& communicator = held.communicator();
     moeccl::checkTokens(it.shape(), tokens, topkIndices, topkWeights);
     moeccl::requireStream(communicator, stream);
+    if (it.isSetOnGpu()) return it.setOnGpu(communicator, tokens, topkIndices, topkWeights, stream);
     const auto choices = static_cast<std::size_t>(tokens * it.shape().choices);
     route->chosen.resize(choices);
     route->weights.resize(it.shape().weighted ? choices : 0);
@@ -454,13 +470,24 @@ moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows
 moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts) {
   return onRoute("moecclTokenRouteGetRankCounts", route, [&](const HeldRoute& held) {
     moeccl::Communicator& communicator = held.communicator();
-    const moeccl::TokenRoute& it = held.getCounted();
-    const moeccl::routes::Here& here = it.arriving(communicator);
+    moeccl::TokenRoute& it = held.getCounted();
     moeccl::require(counts != nullptr || it.localExperts() == 0,
                     "counts is NULL; it must have room for [localExperts][P]");
-    for (int expert = 0; expert < it.localExperts(); ++expert)
-      for (int rank = 0; rank < communicator.ranks(); ++rank)
-        *counts++ = here.rowsOf(static_cast<std::size_t>(expert), rank);
+    if (counts != nullptr) it.rankCounts(communicator, counts);
+  });
+}
+
+moecclResult_t moecclTokenRouteGetDeviceCounts(moecclTokenRoute_t route,
+                                               const int64_t** expertBegins) {
+  return onRoute("moecclTokenRouteGetDeviceCounts", route, [&](const HeldRoute& held) {
+    const moeccl::TokenRoute& it = held.get();
+    moeccl::require(expertBegins != nullptr,
+                    "expertBegins is NULL; pass where to store the address");
+    if (it.deviceBegins() == nullptr)
+      throw moeccl::Error(moecclInvalidUsage,
+                          "the route is not in latency mode on GPUs; moecclTokenRouteGetCounts has "
+                          "the counts");
+    *expertBegins = it.deviceBegins();
   });
 }
 
@@ -564,9 +591,8 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
   return onRoute("moecclTokenRouteGetLoads", route, [&](const HeldRoute& held) {
     moeccl::TokenRoute& it = held.get();
     moeccl::Communicator& communicator = held.communicator();
-    std::vector<std::int64_t> own = it.choicesOfExperts();
-    const std::size_t experts = own.size();
-    own.push_back(it.rowsSoFar(communicator));
+    const std::vector<std::int64_t> own = it.loads(communicator);
+    const std::size_t experts = own.size() - 1;
     std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(communicator.ranks()));
     communicator.allgather(own.data(), all.data(), own.size() * sizeof(std::int64_t));
     if (choices != nullptr) std::fill_n(choices, experts, 0);
@@ -575,6 +601,6 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
         if (choices != nullptr) choices[expert] += *theirs;
       if (rows != nullptr) *rows++ = *theirs;
     }
-    if (reset != 0) it.forgetLoads();
+    if (reset != 0) it.forgetLoads(communicator);
   });
 }

@@ -20,6 +20,7 @@
 namespace moeccl {
 
 class Gpu;
+class NcclLanes;
 class Oob;
 
 // A device of a GPU, and what calls it.
@@ -80,6 +81,10 @@ class Communicator {
     std::size_t bytes;
   };
   virtual void read(std::span<const Reading> parts, void* stream) = 0;
+  // On GPUs alone: calls body(lanes), which enqueues something on `stream`. meets: messages too, so
+  // that the first of the name waits for all ranks.
+  virtual void enqueue(const PlanName& name, void* stream, bool meets,
+                       const std::function<void(NcclLanes& lanes)>& body) = 0;
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
   // Those of its ranks that are known to be dead or to have left, in the order in which that became

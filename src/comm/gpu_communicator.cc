@@ -145,20 +145,37 @@ void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
   });
 }
 
+void GpuCommunicator::requireNoCapture(void* stream) const {
+  if (gpu_->capture(stream) != 0)
+    throw RefusedInCapture(moecclInvalidUsage,
+                           "the stream is being captured, and it is the first such call of this "
+                           "routing: make it once before the capture");
+}
+
+void GpuCommunicator::meetFor(NcclLanes& lanes, std::uint64_t name, void* stream) {
+  if (std::ranges::find(metRows_, name) != metRows_.end()) return;
+  requireNoCapture(stream);
+  lanes.meet();
+  metRows_.push_back(name);
+}
+
+void GpuCommunicator::enqueue(const PlanName& name, void* stream, bool meets,
+                              const std::function<void(NcclLanes& lanes)>& body) {
+  const auto what = [&] { return onRank(name.text); };
+  onLanes(what, [&](NcclLanes& lanes) {
+    if (meets) meetFor(lanes, name.digest, stream);
+    body(lanes);
+  });
+}
+
 void GpuCommunicator::enqueueRows(Call& call, void* stream) {
   CachedPlan& own = *call.own;
   const auto what = [&] { return onRank(own.name()); };
   onLanes(what, [&](NcclLanes& lanes) {
     const Operands operands = operandsOf(call, own.plan->plan(), nullptr, &scratch_);
     if (own.rows == nullptr || !own.rows->serves(operands)) {
-      if (gpu_->capture(stream) != 0)
-        throw RefusedInCapture(moecclInvalidUsage,
-                               "the stream is being captured, and it is the first such call of "
-                               "this routing: make it once before the capture");
-      if (std::ranges::find(metRows_, own.digest) == metRows_.end()) {
-        lanes.meet();
-        metRows_.push_back(own.digest);
-      }
+      requireNoCapture(stream);
+      meetFor(lanes, own.digest, stream);
       own.rows = std::make_shared<RowRun>(own.plan, lanes.rowMemory(), operands);
     }
     own.rows->enqueue(lanes, operands, stream);

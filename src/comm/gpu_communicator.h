@@ -52,6 +52,8 @@ class GpuCommunicator final : public Communicator {
   void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
                 std::vector<RankBytes>& receives) override;
   void read(std::span<const Reading> parts, void* stream) override;
+  void enqueue(const PlanName& name, void* stream, bool meets,
+               const std::function<void(NcclLanes& lanes)>& body) override;
   moecclResult_t asyncFailure() override;
   // CUDA graphs do.
   void requireUnused() const override;
@@ -119,6 +121,9 @@ class GpuCommunicator final : public Communicator {
   void enqueueMessages(const Call& call, void* stream);
   // Of a plan of the call's own.
   void enqueueRows(Call& call, void* stream);
+  // All ranks come to their first call of this name, which cannot be captured.
+  void meetFor(NcclLanes& lanes, std::uint64_t name, void* stream);
+  void requireNoCapture(void* stream) const;
   // Calls body(lanes); what it throws becomes the communicator's error, and begins with what().
   template <typename What, typename Body>
   void onLanes(const What& what, const Body& body) {

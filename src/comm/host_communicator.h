@@ -45,6 +45,8 @@ class HostCommunicator final : public Communicator {
   void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
                 std::vector<RankBytes>& receives) override;
   void read(std::span<const Reading> parts, void* stream) override;
+  [[noreturn]] void enqueue(const PlanName& name, void* stream, bool meets,
+                            const std::function<void(NcclLanes& lanes)>& body) override;
   Domain& domain() { return *domain_; }
   std::shared_ptr<Domain> sharedDomain() { return domain_; }
   std::function<void()> leaver() const override {

@@ -69,4 +69,9 @@ void HostCommunicator::read(std::span<const Reading> parts, void* stream) {
     if (part.bytes > 0) std::memcpy(part.to, part.from, part.bytes);
 }
 
+void HostCommunicator::enqueue(const PlanName& name, void*, bool,
+                               const std::function<void(NcclLanes& lanes)>&) {
+  throw Error(moecclInternalError, name.text + " is meant for GPUs");
+}
+
 }  // namespace moeccl

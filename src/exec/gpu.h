@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/copy.h"
+#include "kernels/latency_rows.h"
 #include "kernels/row_lists.h"
 #include "kernels/weigh.h"
 #include "src/error.h"
@@ -108,6 +109,9 @@ class Gpu {
   virtual void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
                        const RowWeights& weights, Stream stream) = 0;
   virtual void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) = 0;
+  virtual void clear(std::byte* to, std::size_t bytes, Stream stream) = 0;
+  // Of kernels/latency_rows.h.
+  virtual void runLatency(LatencyStep step, const LatencyRows& rows, Stream stream) = 0;
   // Of kernels/quantise.h.
   virtual void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
                         std::size_t rowCount, std::size_t elements, std::byte* quantised,

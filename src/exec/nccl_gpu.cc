@@ -168,6 +168,12 @@ class NcclGpu final : public Gpu {
   void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) override {
     cuda::weighGradients(rows, ofWeights, stream);
   }
+  void clear(std::byte* to, std::size_t bytes, Stream stream) override {
+    cuda::clear(to, bytes, stream);
+  }
+  void runLatency(LatencyStep step, const LatencyRows& rows, Stream stream) override {
+    cuda::runLatency(step, rows, stream);
+  }
   void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
                 std::size_t rowCount, std::size_t elements, std::byte* quantised,
                 Stream stream) override {

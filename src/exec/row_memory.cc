@@ -7,25 +7,25 @@
 namespace moeccl {
 namespace {
 
-// Few sizes, so that pieces fit again.
+// Of lists, few sizes, so that pieces fit again.
 constexpr std::size_t kLeast = std::size_t{16} << 10;
 
 }  // namespace
 
-RowMemory::Piece& RowMemory::find(std::size_t bytes) {
+RowMemory::Piece& RowMemory::find(std::size_t bytes, bool onHost) {
   Piece* best = nullptr;
   for (const std::unique_ptr<Piece>& piece : pieces_)
-    if (!piece->isTaken && piece->bytes >= bytes &&
+    if (!piece->isTaken && piece->bytes >= bytes && (piece->host != nullptr) == onHost &&
         (best == nullptr || piece->bytes < best->bytes) &&
         (!piece->isRecorded || gpu_->complete(piece->copied)))
       best = piece.get();
   if (best != nullptr) return *best;
   auto made = std::make_unique<Piece>();
-  made->bytes = std::bit_ceil(std::max(bytes, kLeast));
+  made->bytes = onHost ? std::bit_ceil(std::max(bytes, kLeast)) : bytes;
   pieces_.reserve(pieces_.size() + 1);
   try {
     made->device = gpu_->allocate(made->bytes);
-    made->host = gpu_->allocatePinned(made->bytes);
+    if (onHost) made->host = gpu_->allocatePinned(made->bytes);
     made->copied = gpu_->newEvent();
   } catch (...) {
     if (made->host != nullptr) gpu_->freePinned(made->host);
@@ -36,11 +36,11 @@ RowMemory::Piece& RowMemory::find(std::size_t bytes) {
   return *pieces_.back();
 }
 
-std::shared_ptr<RowMemory::Piece> RowMemory::take(std::size_t bytes) {
+std::shared_ptr<RowMemory::Piece> RowMemory::take(std::size_t bytes, bool onHost) {
   Piece* piece = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    piece = &find(bytes);
+    piece = &find(bytes, onHost);
     piece->isTaken = true;
   }
   return {piece, [self = shared_from_this()](Piece* given) {
@@ -64,7 +64,7 @@ void RowMemory::close() noexcept {
   }
   for (const std::unique_ptr<Piece>& piece : all) {
     gpu_->deleteEvent(piece->copied);
-    gpu_->freePinned(piece->host);
+    if (piece->host != nullptr) gpu_->freePinned(piece->host);
     gpu_->free(piece->device);
   }
 }

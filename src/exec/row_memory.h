@@ -25,15 +25,16 @@ class RowMemory : public std::enable_shared_from_this<RowMemory> {
     Gpu::Event copied = nullptr;  // recorded behind the last copy
     bool isRecorded = false, isTaken = false;
   };
-  // A piece of at least so many bytes, until the last who has it lets go. Throws Error.
-  std::shared_ptr<Piece> take(std::size_t bytes);
+  // A piece of at least so many bytes, until the last who has it lets go; onHost: with as many of
+  // the host. Throws Error.
+  std::shared_ptr<Piece> take(std::size_t bytes, bool onHost);
   // Enqueues the copy of the piece's first bytes from the host.
   void copy(Piece& piece, std::size_t bytes, Gpu::Stream stream);
   // Frees all pieces, also those that somebody has: no call will use them any more.
   void close() noexcept;
 
  private:
-  Piece& find(std::size_t bytes);
+  Piece& find(std::size_t bytes, bool onHost);
 
   const std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;  // of what is taken: a graph lets go in a thread of CUDA's

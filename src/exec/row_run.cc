@@ -59,7 +59,7 @@ RowRun::RowRun(std::shared_ptr<const PreparedPlan> plan, std::shared_ptr<RowMemo
                lists.begins.size() * sizeof(std::int32_t) +
                (operands.inputWeights.size() + operands.scratchWeights.size() + weighing.size()) *
                    sizeof(float);
-  piece_ = memory_->take(listBytes_);
+  piece_ = memory_->take(listBytes_, true);
   std::size_t at = 0;
   const auto put = [&]<typename T>(std::span<const T> values) {
     if (!values.empty()) std::memcpy(piece_->host + at, values.data(), values.size_bytes());

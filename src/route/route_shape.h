@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "algorithms/routes/route.h"
 #include "moeccl/moeccl.h"
@@ -18,7 +19,8 @@ struct RouteShape {
   bool weighted;                            // by the library
   const routes::RouteAlgorithm* algorithm;  // nullptr: by price
   bool latency;
-  std::size_t rowBytes() const;  // of a dispatch
+  std::vector<std::int64_t> buckets;  // ascending; latency mode on GPUs
+  std::size_t rowBytes() const;       // of a dispatch
   std::size_t combineRowBytes() const;
 };
 

@@ -86,8 +86,7 @@ struct TokenRoute::Plans {
   std::shared_ptr<CachedPlan> oldDispatch, oldCombine, oldBack;
 };
 
-TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape,
-                       RoutePrices prices)
+TokenRoute::TokenRoute(Communicator& communicator, const RouteShape& shape, RoutePrices prices)
     : shape_(shape),
       rank_(communicator.rank()),
       topology_(communicator.topology()),
@@ -100,7 +99,9 @@ TokenRoute::TokenRoute(const Communicator& communicator, const RouteShape& shape
     candidates_.push_back(
         {&algorithm, way, pathsOf(topology_, way, rank_), hasRelays(topology_, way)});
   }
-  if (shape.latency)
+  if (shape.latency && communicator.device())
+    onGpu_ = std::make_shared<GpuLatencyRoute>(shape, communicator, algorithmOfLatency());
+  else if (shape.latency)
     latency_ = std::make_shared<LatencyRoute>(shape, topology_, rank_, algorithmOfLatency());
 }
 
@@ -314,23 +315,41 @@ const Here& TokenRoute::arriving(Communicator& communicator) const {
   return latency_ ? latency_->here(communicator) : *state_->here;
 }
 
-const std::vector<std::int64_t>& TokenRoute::expertBegins(Communicator& communicator) const {
+const std::vector<std::int64_t>& TokenRoute::expertBegins(Communicator& communicator) {
+  if (onGpu_) return begins_ = onGpu_->expertBegins(communicator);
   return arriving(communicator).expertBegins;
 }
 
+void TokenRoute::rankCounts(Communicator& communicator, std::int64_t* counts) {
+  if (onGpu_) {
+    std::ranges::copy(onGpu_->rankCounts(communicator), counts);
+    return;
+  }
+  const Here& here = arriving(communicator);
+  for (int expert = 0; expert < localExperts(); ++expert)
+    for (int rank = 0; rank < topology_.ranks(); ++rank)
+      *counts++ = here.rowsOf(static_cast<std::size_t>(expert), rank);
+}
+
 std::int64_t TokenRoute::tokens() const {
-  return latency_ ? latency_->tokens() : state_->home.tokens();
+  return onGpu_ ? onGpu_->tokens() : latency_ ? latency_->tokens() : state_->home.tokens();
 }
 
 const RouteAlgorithm& TokenRoute::algorithm() const {
-  return latency_ ? latency_->algorithm() : *state_->chosen.algorithm;
+  return onGpu_     ? onGpu_->algorithm()
+         : latency_ ? latency_->algorithm()
+                    : *state_->chosen.algorithm;
 }
 
-std::int64_t TokenRoute::rowsSoFar(Communicator& communicator) const {
-  return latency_ ? latency_->rowsSoFar(communicator) : rowsSoFar_;
+std::vector<std::int64_t> TokenRoute::loads(Communicator& communicator) const {
+  if (onGpu_) return onGpu_->loads(communicator);
+  std::vector<std::int64_t> all = choicesOfExperts_;
+  all.push_back(latency_ ? latency_->rowsSoFar(communicator) : rowsSoFar_);
+  return all;
 }
 
-void TokenRoute::forgetLoads() {
+void TokenRoute::forgetLoads(Communicator& communicator) {
+  if (onGpu_) return onGpu_->forgetLoads(communicator);
   std::ranges::fill(choicesOfExperts_, 0);
   rowsSoFar_ = 0;
   if (latency_) latency_->forgetRows();
@@ -349,12 +368,14 @@ void TokenRoute::moveRows(Communicator& communicator, const void* tokens, void* 
 
 void TokenRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
                           void* stream) {
+  if (onGpu_) return onGpu_->dispatch(communicator, tokens, rows, stream);
   if (latency_) return latency_->dispatch(communicator, tokens, rows, stream);
   moveRows(communicator, tokens, rows, shape_.rowBytes(), "token dispatch", stream);
 }
 
 void TokenRoute::combine(Communicator& communicator, const void* rows, void* output, bool weighted,
                          void* stream) {
+  if (onGpu_) return onGpu_->combine(communicator, rows, output, stream);
   if (latency_) return latency_->combine(communicator, rows, output, stream);
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));

@@ -11,6 +11,7 @@
 #include "moeccl/route.h"
 #include "src/comm/communicator.h"
 #include "src/cost/route_price.h"
+#include "src/route/gpu_latency_route.h"
 #include "src/route/latency_route.h"
 #include "src/route/route_shape.h"
 
@@ -19,7 +20,7 @@ namespace moeccl {
 // The communicator that functions are given is always the same. They throw Error.
 class TokenRoute {
  public:
-  TokenRoute(const Communicator& communicator, const RouteShape& shape, RoutePrices prices);
+  TokenRoute(Communicator& communicator, const RouteShape& shape, RoutePrices prices);
 
   const RouteShape& shape() const { return shape_; }
   const RoutePrices& prices() const { return prices_; }
@@ -30,17 +31,31 @@ class TokenRoute {
   std::size_t countBytes() const;
   void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
            const std::int32_t* chosen, const float* weights);
-  bool isSet() const { return latency_ ? latency_->isSet() : state_ != nullptr; }
+  // Whether it is set by setOnGpu() instead, in the order of a stream.
+  bool isSetOnGpu() const { return onGpu_ != nullptr; }
+  void setOnGpu(Communicator& communicator, std::int64_t tokens, const std::int32_t* chosen,
+                const float* weights, void* stream) {
+    onGpu_->set(communicator, tokens, chosen, weights, stream);
+  }
+  bool isSet() const {
+    return onGpu_ ? onGpu_->isSet() : latency_ ? latency_->isSet() : state_ != nullptr;
+  }
   // Whether it is known, or will be when calls are over, how many rows come.
-  bool isCounted() const { return latency_ ? latency_->isDispatched() : isSet(); }
+  bool isCounted() const {
+    return onGpu_ ? onGpu_->isDispatched() : latency_ ? latency_->isDispatched() : isSet();
+  }
   // The functions below: after set().
   // Rows that buffers must have room for.
-  std::int64_t roomForRows() const { return latency_ ? latency_->mostRows() : rows(); }
+  std::int64_t roomForRows() const {
+    return onGpu_ ? onGpu_->mostRows() : latency_ ? latency_->mostRows() : rows();
+  }
   // How many rows come for each of the rank's experts, from where each begins. Waits, in latency
   // mode, for what is under way.
-  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) const;
-  // The same rows by expert and the rank that they come from.
-  const routes::Here& arriving(Communicator& communicator) const;
+  const std::vector<std::int64_t>& expertBegins(Communicator& communicator);
+  // The first of these in the memory of a GPU, where a dispatch sets it; else nullptr.
+  const std::int64_t* deviceBegins() const { return onGpu_ ? onGpu_->deviceBegins() : nullptr; }
+  // Sets counts [localExperts][ranks] of the same rows.
+  void rankCounts(Communicator& communicator, std::int64_t* counts);
   std::int64_t tokens() const;
   const routes::RouteAlgorithm& algorithm() const;
 
@@ -50,10 +65,10 @@ class TokenRoute {
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
                        void* rowGradients, float* weightGradients, void* stream);
 
-  // Of this rank: its choices of each expert, and the rows that came to it; since forgetLoads().
-  const std::vector<std::int64_t>& choicesOfExperts() const { return choicesOfExperts_; }
-  std::int64_t rowsSoFar(Communicator& communicator) const;
-  void forgetLoads();
+  // Of this rank: its choices of each expert, and behind them the rows that came to it; since
+  // forgetLoads().
+  std::vector<std::int64_t> loads(Communicator& communicator) const;
+  void forgetLoads(Communicator& communicator);
 
  private:
   struct Candidate {
@@ -77,6 +92,7 @@ class TokenRoute {
   routes::RowList read(const RankBytes& part, int chunks, int sources,
                        const std::vector<std::int32_t>& entriesFrom) const;
   std::int64_t rows() const;
+  const routes::Here& arriving(Communicator& communicator) const;
   std::vector<routes::RowList> tellRelays(Communicator& communicator, const State& state,
                                           int chunks,
                                           const std::vector<std::int32_t>& entriesFrom) const;
@@ -95,7 +111,9 @@ class TokenRoute {
   std::vector<Candidate> candidates_;
   std::vector<std::int64_t> choicesOfExperts_;
   std::int64_t rowsSoFar_ = 0;
-  std::shared_ptr<LatencyRoute> latency_;  // instead of what is below
+  std::vector<std::int64_t> begins_;        // of a GPU
+  std::shared_ptr<GpuLatencyRoute> onGpu_;  // instead of what is below
+  std::shared_ptr<LatencyRoute> latency_;   // the same
   std::shared_ptr<State> state_;
   std::shared_ptr<Plans> plans_;
 };

@@ -65,6 +65,8 @@ class SilentGpu final : public Gpu {
     ++calls_;
   }
   void weighGradients(const WeighedRows&, float*, Stream) override { ++calls_; }
+  void clear(std::byte*, std::size_t, Stream) override { ++calls_; }
+  void runLatency(LatencyStep, const LatencyRows&, Stream) override { ++calls_; }
   void quantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
                 std::byte*, Stream) override {
     ++calls_;

@@ -67,7 +67,7 @@ TEST_P(TokenRoutesOnGpus, AgainstPlainLoops) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutesOnGpus, testing::ValuesIn(productCases(kGpus, false)),
+INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutesOnGpus, testing::ValuesIn(productCases(kGpus, true)),
                          nameOfRoute);
 
 // Large enough for several chunks.
@@ -122,16 +122,17 @@ struct Echo {
     return all;
   }
   // After Dispatch and Combine of it.
-  void requireSums(const World& world, int rank) const {
+  void requireSums(int rank) const { requireSums(*this, rank); }
+  // After those of the same tokens with the choices of another.
+  void requireSums(const Echo& other, int rank) const {
     const Bytes got = output.get();
     for (int token = 0; token < tokens; ++token)
       for (int64_t i = 0; i < hidden; ++i) {
         float value = 0;
         std::memcpy(&value, &got[static_cast<size_t>(token * hidden + i) * sizeof value],
                     sizeof value);
-        checkThat(value == sums[token] * small(rank, token, i), "another sum");
+        checkThat(value == other.sums[token] * small(rank, token, i), "another sum");
       }
-    checkThat(tokens == world.tokens(rank), "other tokens");
   }
 
   const int tokens;
@@ -189,7 +190,7 @@ TEST(TokenRoutesOfGpus, KeepTheRoutingThatTheyWereCalledWith) {
                 comm);
         }
         check(moecclTokenRouteSet(routes[0].it, 0, nullptr, nullptr, nullptr), comm);
-        for (int i = 0; i < 2; ++i) echoes[i]->requireSums((step + i) % 2 == 0 ? world : hot, rank);
+        for (int i = 0; i < 2; ++i) echoes[i]->requireSums(rank);
       }
       for (const moecclStream_t stream : streams) myGpu().deleteStream(stream);
     });
@@ -227,7 +228,7 @@ TEST(TokenRoutesOfGpus, BecomeGraphs) {
     myGpu().endCapture(stream);
     check(dispatch(), comm);
     check(combine(), comm);
-    echo.requireSums(world, rank);
+    echo.requireSums(rank);
     myGpu().beginCapture(stream);
     check(dispatch(), comm);
     check(combine(), comm);
@@ -240,11 +241,113 @@ TEST(TokenRoutesOfGpus, BecomeGraphs) {
         const std::vector<unsigned char> nothing(echo.output.get().size(), 0xee);
         myGpu().toDevice(echo.output.at<std::byte>(), nothing.data(), nothing.size(), stream);
         myGpu().replay(*graph, stream);
-        echo.requireSums(world, rank);
+        echo.requireSums(rank);
       }
     }
     myGpu().deleteStream(stream);
   });
+}
+
+// The choices of each step are the GPU's: a graph of a whole step goes on with others, of fewer
+// tokens too, which the host never sees.
+TEST(TokenRoutesOfGpus, DecodeInAGraph) {
+  for (const char* algorithm : {"node", "rank", "flat"}) {
+    Case c = smallCase();
+    c.algorithm = algorithm;
+    c.latency = true;
+    c.tokens = 3;
+    c.maxTokens = 8;
+    c.buckets = {4, 6};
+    const World world(c);
+    Case other = c;
+    other.style = Style::hot;
+    const World hot(other);
+    onGpus(c, 4, [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      const Route route(grid.it, c);
+      GpuMemory memory;
+      const moecclStream_t stream = myGpu().newStream(false);
+      int64_t most = 0;
+      check(moecclTokenRouteGetMostRows(route.it, &most), comm);
+      const int64_t* begins = nullptr;
+      check(moecclTokenRouteGetDeviceCounts(route.it, &begins), comm);
+      const Buffer chosen(memory, stream, world.experts[rank]),
+          weights(memory, stream, world.weights(rank)),
+          rows(memory, stream, std::vector<float>(static_cast<size_t>(most * c.hidden)));
+      const Echo echo(world, rank, memory, stream);
+      const auto step = [&] {
+        check(moecclTokenRouteSet(route.it, world.tokens(rank), chosen.at<int32_t>(),
+                                  weights.at<float>(), stream),
+              comm);
+        check(moecclTokenRouteDispatch(route.it, echo.input.at(), rows.at(), stream), comm);
+        check(moecclTokenRouteCombine(route.it, rows.at(), echo.output.at(), stream), comm);
+      };
+      myGpu().beginCapture(stream);
+      check(moecclTokenRouteSet(route.it, 0, nullptr, nullptr, stream), comm);
+      checkError(moecclTokenRouteDispatch(route.it, echo.input.at(), rows.at(), stream),
+                 moecclInvalidUsage, comm, {"being captured", "once before the capture"});
+      myGpu().endCapture(stream);
+      step();
+      echo.requireSums(rank);
+      // From now on there is no memory to be had.
+      myGpu().limitMemory(1);
+      step();
+      echo.requireSums(rank);
+      myGpu().limitMemory(static_cast<std::size_t>(-1));
+      const auto before = world.experts[rank].size();
+      myGpu().beginCapture(stream);
+      step();
+      {
+        const auto graph = myGpu().endCapture(stream);
+        for (const World* it : {&hot, &world, &hot}) {
+          checkThat(it->experts[rank].size() == before, "other tokens");
+          myGpu().toDevice(chosen.at<std::byte>(), it->experts[rank].data(),
+                           before * sizeof(int32_t), stream);
+          myGpu().replay(*graph, stream);
+          const Echo expected(*it, rank, memory, stream);
+          echo.requireSums(expected, rank);
+          const size_t local = it->rowsOf(rank).size();
+          std::vector<int64_t> got(local + 1);
+          memory.get(got.data(), begins, got.size() * sizeof(int64_t), stream);
+          int64_t begin = 0;
+          for (size_t expert = 0; expert < local; ++expert) {
+            checkThat(got[expert] == begin, "an expert begins elsewhere");
+            begin += static_cast<int64_t>(it->rowsOf(rank)[expert].size());
+          }
+          checkThat(got[local] == begin, "another number of rows");
+        }
+      }
+      myGpu().deleteStream(stream);
+    });
+  }
+}
+
+// What a call moves is a bucket's, and buckets that are none are refused.
+TEST(TokenRoutesOfGpus, SendWhatABucketHas) {
+  const auto bytesOf = [](int tokens) {
+    Case c = smallCase();
+    c.nodes = {1, 1};
+    c.latency = true;
+    c.maxTokens = 16;
+    c.buckets = {2, 8};
+    c.hidden = 1024;
+    c.tokens = tokens;
+    const World world(c);
+    std::size_t most = 0;
+    for (const std::string& call : onGpus(c, 2, [&](moecclComm_t comm, int rank) {
+           const Grid grid(comm, world);
+           const Route route(grid.it, c);
+           GpuMemory memory;
+           exercise(world, comm, route.it, rank, memory, nullptr);
+         }))
+      if (const std::size_t at = call.find("send of "); at != call.npos)
+        most = std::max(most, static_cast<std::size_t>(std::stoull(call.substr(at + 8))));
+    return most;
+  };
+  EXPECT_LT(bytesOf(2), bytesOf(3));
+  EXPECT_EQ(bytesOf(3), bytesOf(8));
+  EXPECT_LT(bytesOf(8), bytesOf(9));
+  EXPECT_EQ(bytesOf(9), bytesOf(16));
 }
 
 // Of each launch, one kernel moves all rows, however many they are.
@@ -278,12 +381,6 @@ TEST(TokenRoutesOfGpus, NameWhatIsWrong) {
   const World world(c);
   onGpus(c, 1, [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
-    config.maxTokens = 4;
-    moecclTokenRoute_t none = nullptr;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &none), moecclInvalidUsage, comm,
-               {"config.mode is moecclRouteLatency", "moecclRouteThroughput"});
     const Route route(grid.it, c);
     GpuMemory memory;
     const Buffer wrong(memory, nullptr, std::vector<int32_t>{0, 1, 7}),
@@ -297,6 +394,21 @@ TEST(TokenRoutesOfGpus, NameWhatIsWrong) {
     refusesSet(1, nullptr, weights.at<float>(), {"topkIndices is NULL"});
     refusesSet(1, wrong.at<int32_t>(), nullptr, {"topkWeights is NULL"});
     refusesSet(5, wrong.at<int32_t>(), weights.at<float>(), {"tokens is 5", "0 to 4"});
+    const int64_t* none = nullptr;
+    checkError(moecclTokenRouteGetDeviceCounts(route.it, &none), moecclInvalidUsage, comm,
+               {"not in latency mode on GPUs"});
+    const int64_t buckets[] = {2, 2};
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.maxTokens = 4;
+    config.buckets = buckets;
+    config.numBuckets = 2;
+    moecclTokenRoute_t refused = nullptr;
+    checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
+               {"config.buckets[1] is 2", "more than 2", "at most maxTokens, 4"});
+    config.mode = moecclRouteThroughput;
+    checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
+               {"config.numBuckets is 2"});
     set(route.it, world, comm, rank, memory, nullptr);
     const auto bytes =
         static_cast<size_t>(rowsOf(route.it, comm) + world.tokens(rank) + 1) * c.combinedBytes();

@@ -40,6 +40,7 @@ struct Case {
   bool stream = false;
   int64_t maxTokens = 0;
   bool latency = false;
+  std::vector<int64_t> buckets = {};
   int tokens = 6;
   int64_t hidden = 5;
 
@@ -109,6 +110,8 @@ struct Route {
     config.maxTokens = c.maxTokens;
     config.mode = c.latency ? moecclRouteLatency : moecclRouteThroughput;
     config.algorithm = c.algorithm;
+    config.buckets = c.buckets.data();
+    config.numBuckets = static_cast<int64_t>(c.buckets.size());
     check(moecclTokenRouteCreate(grid, &config, &it));
   }
   ~Route() { moecclTokenRouteDestroy(it); }

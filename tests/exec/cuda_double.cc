@@ -10,6 +10,7 @@
 #include "kernels/copy.h"
 #include "kernels/expert.h"
 #include "kernels/gates/gate_cuda.h"
+#include "kernels/latency_rows.h"
 #include "kernels/narrow.h"
 #include "kernels/permute.h"
 #include "kernels/quantise.h"
@@ -176,7 +177,7 @@ void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::
   myGpu().divide(datatype, data, bytes, divisor, stream);
 }
 
-// ---- kernels/row_lists.h, kernels/weigh.h, kernels/quantise.h ----
+// ---- what token routes ask for ----
 
 void copyRows(const RowMatrices& matrices, const RowCopies& copies, void* stream) {
   myGpu().copyRows(matrices, copies, stream);
@@ -189,6 +190,10 @@ void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSu
 
 void weighGradients(const WeighedRows& rows, float* ofWeights, void* stream) {
   myGpu().weighGradients(rows, ofWeights, stream);
+}
+
+void runLatency(LatencyStep step, const LatencyRows& rows, void* stream) {
+  myGpu().runLatency(step, rows, stream);
 }
 
 void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,

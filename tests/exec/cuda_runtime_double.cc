@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/copy.h"
+#include "kernels/latency_rows.h"
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/row_lists.h"
@@ -39,6 +40,7 @@ void addRows(moecclDataType_t, const RowMatrices&, const RowSums&, const RowWeig
   std::abort();
 }
 void weighGradients(const WeighedRows&, float*, void*) { std::abort(); }
+void runLatency(LatencyStep, const LatencyRows&, void*) { std::abort(); }
 void quantise(moecclDataType_t, moecclDataType_t, const std::byte*, std::size_t, std::size_t,
               std::byte*, void*) {
   std::abort();

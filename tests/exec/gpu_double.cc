@@ -524,6 +524,171 @@ void GpuDouble::weighGradients(const WeighedRows& rows, float* ofWeights, Stream
       [=] { moeccl::weighGradients(rows, ofWeights); }, stream);
 }
 
+void GpuDouble::clear(std::byte* to, std::size_t bytes, Stream stream) {
+  kernel(
+      "clearing " + bytesText(bytes),
+      [=] {
+        return std::vector<GpuWorld::Range>{{to, bytes, true}};
+      },
+      [=] { std::memset(to, 0, bytes); }, stream);
+}
+
+namespace {
+
+std::size_t times(std::int64_t count, std::size_t bytes) {
+  return static_cast<std::size_t>(count) * bytes;
+}
+
+// What a step of latency mode touches, when it begins.
+std::vector<GpuWorld::Range> rangesOf(LatencyStep step, const LatencyRows& rows) {
+  const std::int64_t runs = std::int64_t{rows.localExperts} * rows.ranks;
+  const std::int64_t choices = rows.bucket * rows.choices;
+  const auto all = [](const auto* at, std::int64_t count, bool write) {
+    return GpuWorld::Range{at, times(count, sizeof *at), write};
+  };
+  const GpuWorld::Range regions{rows.regions, times(rows.ranks, rows.regionBytes), false},
+      stage{rows.stage, times(rows.ranks * rows.bucket * rows.most(), rows.combineBytes),
+            step == LatencyStep::pack},
+      back{rows.back, times(rows.nodes * rows.bucket, rows.combineBytes),
+           step == LatencyStep::sums};
+  const auto arrived = [&](const void* at, std::size_t rowBytes, bool write) {
+    return GpuWorld::Range{at, times(rows.begins[rows.localExperts], rowBytes), write};
+  };
+  switch (step) {
+    case LatencyStep::choices:
+      return {all(rows.chosen, rows.tokens * rows.choices, false),
+              all(rows.weights, rows.weighted ? rows.tokens * rows.choices : 0, false),
+              {rows.region(rows.rank), rows.headerBytes, true},
+              all(rows.loads, rows.experts, true)};
+    case LatencyStep::counts:
+      return {regions, all(rows.counts, runs, true)};
+    case LatencyStep::begins:
+      return {all(rows.counts, runs, false), all(rows.firsts, runs, true),
+              all(rows.begins, rows.localExperts + 1, true),
+              all(rows.loads, rows.experts + 1, true)};
+    case LatencyStep::places:
+      return {regions, all(rows.firsts, runs, false), all(rows.places, rows.ranks * choices, true)};
+    case LatencyStep::rows:
+      return {regions, all(rows.places, rows.ranks * choices, false),
+              arrived(rows.output, rows.rowBytes, true)};
+    case LatencyStep::pack:
+      return {regions, all(rows.places, rows.ranks * choices, false),
+              arrived(rows.input, rows.combineBytes, false), stage};
+    case LatencyStep::sums:
+      return {regions,
+              stage,
+              {rows.terms, times(rows.termRows * rows.bucket, rows.combineBytes), false},
+              {rows.sumRows, times(rows.sums * rows.bucket, rows.combineBytes), true},
+              back};
+    case LatencyStep::finish:
+      return {regions, back, {rows.output, times(rows.tokens, rows.combineBytes), true}};
+  }
+  return {};
+}
+
+// Calls function(expert, source, token, choice) by expert, source and token.
+template <typename Function>
+void eachRow(const LatencyRows& rows, const Function& function) {
+  for (std::int32_t expert = 0; expert < rows.localExperts; ++expert)
+    for (std::int32_t source = 0; source < rows.ranks; ++source)
+      for (std::int64_t token = 0; token < rows.bucket; ++token)
+        if (const std::int32_t choice = rows.find(source, token, rows.firstExpert + expert);
+            choice >= 0)
+          function(expert, source, token, choice);
+}
+
+void addUp(const LatencyRows& rows, std::byte* to, const std::vector<const std::byte*>& terms,
+           const std::vector<float>& weights) {
+  if (terms.empty())
+    std::memset(to, 0, rows.combineBytes);
+  else
+    addWeighted(rows.datatype, to, terms.data(), weights.data(), 1, terms.size(),
+                rows.combineBytes);
+}
+
+void runOnHost(LatencyStep step, const LatencyRows& rows) {
+  const std::int64_t runs = std::int64_t{rows.localExperts} * rows.ranks;
+  switch (step) {
+    case LatencyStep::choices:
+      for (std::int64_t token = 0; token < rows.bucket; ++token) {
+        rows.writeChoices(token);
+        for (std::int32_t c = 0; c < rows.choices; ++c)
+          if (const std::int32_t expert = rows.expertsOf(rows.rank, token)[c]; expert >= 0)
+            ++rows.loads[expert];
+      }
+      return;
+    case LatencyStep::counts:
+      std::fill_n(rows.counts, runs, 0);
+      return eachRow(rows, [&](std::int32_t expert, std::int32_t source, std::int64_t,
+                               std::int32_t) { ++rows.counts[expert * rows.ranks + source]; });
+    case LatencyStep::begins: {
+      std::int64_t before = 0;
+      for (std::int64_t run = 0; run < runs; ++run) {
+        if (run % rows.ranks == 0) rows.begins[run / rows.ranks] = before;
+        rows.firsts[run] = before;
+        before += rows.counts[run];
+      }
+      rows.begins[rows.localExperts] = before;
+      rows.loads[rows.experts] += before;
+      return;
+    }
+    case LatencyStep::places: {
+      std::int32_t place = 0;
+      return eachRow(
+          rows, [&](std::int32_t, std::int32_t source, std::int64_t token, std::int32_t choice) {
+            rows.places[rows.choiceAt(source, token, choice)] = place++;
+          });
+    }
+    case LatencyStep::rows:
+      return eachRow(
+          rows, [&](std::int32_t, std::int32_t source, std::int64_t token, std::int32_t choice) {
+            const std::int32_t place = rows.places[rows.choiceAt(source, token, choice)];
+            copyBytes(rows.output + times(place, rows.rowBytes),
+                      rows.region(source) + rows.headerBytes + times(token, rows.rowBytes),
+                      rows.rowBytes);
+          });
+    case LatencyStep::pack:
+      return eachRow(rows, [&](std::int32_t expert, std::int32_t source, std::int64_t token,
+                               std::int32_t choice) {
+        const std::int32_t place = rows.places[rows.choiceAt(source, token, choice)];
+        const std::int64_t row =
+            rows.stageRow(source, token, rows.before(source, token, rows.firstExpert + expert));
+        copyBytes(rows.stage + times(row, rows.combineBytes),
+                  rows.input + times(place, rows.combineBytes), rows.combineBytes);
+      });
+    case LatencyStep::sums:
+      for (std::int64_t sum = 0; sum < rows.sums; ++sum)
+        for (std::int64_t token = 0; token < rows.bucket; ++token) {
+          std::vector<const std::byte*> terms;
+          std::vector<float> weights;
+          std::byte* const to = rows.eachTerm(sum, token, [&](const std::byte* from, float weight) {
+            terms.push_back(from);
+            weights.push_back(weight);
+          });
+          if (!terms.empty()) addUp(rows, to, terms, weights);
+        }
+      return;
+    case LatencyStep::finish:
+      for (std::int64_t token = 0; token < rows.tokens; ++token) {
+        std::vector<const std::byte*> terms;
+        for (std::int32_t node = 0; node < rows.nodes; ++node)
+          if (rows.has(token, node))
+            terms.push_back(rows.back + times(node * rows.bucket + token, rows.combineBytes));
+        addUp(rows, rows.output + times(token, rows.combineBytes), terms,
+              std::vector<float>(terms.size(), 1));
+      }
+      return;
+  }
+}
+
+}  // namespace
+
+void GpuDouble::runLatency(LatencyStep step, const LatencyRows& rows, Stream stream) {
+  kernel(
+      "step " + std::to_string(static_cast<int>(step)) + " of latency mode",
+      [=] { return rangesOf(step, rows); }, [=] { runOnHost(step, rows); }, stream);
+}
+
 void GpuDouble::quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
                          std::size_t rowCount, std::size_t elements, std::byte* quantised,
                          Stream stream) {

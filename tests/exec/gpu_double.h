@@ -249,6 +249,8 @@ class GpuDouble final : public Gpu {
   void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
                const RowWeights& weights, Stream stream) override;
   void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) override;
+  void clear(std::byte* to, std::size_t bytes, Stream stream) override;
+  void runLatency(LatencyStep step, const LatencyRows& rows, Stream stream) override;
   void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
                 std::size_t rowCount, std::size_t elements, std::byte* quantised,
                 Stream stream) override;

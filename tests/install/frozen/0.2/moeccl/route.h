@@ -42,7 +42,10 @@
  *
  * On a GPU communicator all buffers, topkIndices and topkWeights too, are of its device; counts are
  * the host's. Set waits for the GPU, since the host must know the choices. The other calls enqueue.
- * Results have the same bits as on hosts. Latency mode is of host communicators.
+ * Results have the same bits as on hosts. In latency mode Set enqueues too, and nothing waits: so
+ * all of a step can be captured, once it has been made. What is no expert there, or an expert that
+ * the token has already, counts as -1. Messages have the sizes of config.buckets, and a route has
+ * memory for P * maxTokens tokens and twice the rows of moecclTokenRouteGetMostRows.
  */
 #ifndef MOECCL_ROUTE_H_
 #define MOECCL_ROUTE_H_
@@ -91,6 +94,11 @@ typedef struct {
   /* "node", "rank" or "flat"; NULL or "": the fastest as predicted, for each Set anew, from what
    * all ranks bring to it; in latency mode once, for maxTokens that choose evenly. */
   const char* algorithm;
+  /* Of latency mode on GPUs: numbers of tokens, ascending, up to maxTokens, which is the last one
+   * whether or not it is among them. Messages have room for the least that is not below Set's
+   * tokens: it must be the same on all ranks. Hosts send what there is. NULL and 0: maxTokens. */
+  const int64_t* buckets;
+  int64_t numBuckets;
 } moecclTokenRouteConfig_t;
 
 #define MOECCL_TOKEN_ROUTE_CONFIG_MAGIC 0x6d6f6572u
@@ -98,13 +106,13 @@ typedef struct {
   {                                                                                               \
     sizeof(moecclTokenRouteConfig_t), MOECCL_TOKEN_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,      \
         moecclRouteWeightsLibrary, moecclBfloat16, (moecclDataType_t)0, moecclRouteThroughput, 1, \
-        0, NULL                                                                                   \
+        0, NULL, NULL, 0                                                                          \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the route's
  * calls; the grid need not. Errors: InvalidArgument (a field of config; where one rank's is wrong
- * all ranks fail), InvalidUsage (ranks came with different configs; latency mode on a GPU
- * communicator), and those of moecclAllGather. */
+ * all ranks fail), InvalidUsage (ranks came with different configs), and those of
+ * moecclAllGather. */
 MOECCL_API moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid,
                                                  const moecclTokenRouteConfig_t* config,
                                                  moecclTokenRoute_t* route);
@@ -124,7 +132,8 @@ MOECCL_API moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route);
  *   topkWeights  [tokens][k]; NULL for no tokens, or with moecclRouteWeightsCaller
  * Both are read before it returns, once what is queued on `stream` is complete. On GPUs it also
  * waits for the communicator's calls before it. In latency mode it is local, a token names an
- * expert once at most, and it waits for calls of the routing before. Errors: InvalidArgument (an
+ * expert once at most, and it waits for calls of the routing before; on GPUs it waits for nothing,
+ * and both are read in the order of the stream. Errors: InvalidArgument (an
  * expert that is none, more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or
  * not wanted), InvalidUsage (a stream that is being captured), and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
@@ -142,6 +151,11 @@ MOECCL_API moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, in
 /* counts [localExperts][P]: how many rows of each of the rank's experts come from each rank. Known
  * when GetCounts is; the same errors. */
 MOECCL_API moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts);
+/* Of a route in latency mode on GPUs: *expertBegins, where the device has what GetCounts says. Each
+ * Dispatch sets it, in the order of its stream; it is valid as long as the route. Errors:
+ * InvalidUsage (another route). */
+MOECCL_API moecclResult_t moecclTokenRouteGetDeviceCounts(moecclTokenRoute_t route,
+                                                          const int64_t** expertBegins);
 /* Of a route in latency mode: how many rows buffers of Dispatch and Combine have room for, since so
  * many can come. Errors: InvalidUsage (another mode, in which GetCounts says it). */
 MOECCL_API moecclResult_t moecclTokenRouteGetMostRows(moecclTokenRoute_t route, int64_t* rows);
