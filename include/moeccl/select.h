@@ -17,9 +17,8 @@ typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3
 /* One measured layer of float32, with a capacity and without a residual branch. On a grid of one
  * rank, while all ranks of the machine compute such a layer: the local work, without exchanges. On
  * a larger grid: how much longer the schedule's exchanges and local work take together than by
- * themselves, per grid, schedule, pass and chunks of S1. There may be 1, 2, 4 or 8 chunks. The
- * layer's communicator must choose its algorithms by this profile's samples of them. The sample
- * counts once these are there. */
+ * themselves, per grid, schedule and pass; not in chunks. The layer's communicator must choose its
+ * algorithms by this profile's samples of them. The sample counts once these are there. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;

@@ -35,7 +35,6 @@ std::vector<moecclSchedule_t> offeredBy(moecclGrid_t grid, const moecclMoeConfig
   return offered;
 }
 
-constexpr std::int64_t kMostChunks = 4, kChunkedTokens = 512;
 // Small layers one after another, as training has them: alone, they would begin with what the
 // barrier leaves.
 constexpr double kBlockSeconds = 20e-3;
@@ -77,12 +76,6 @@ SchedulesMeasured measureSchedules(Team& team, const FitOptions& options, moeccl
     config.schedule = schedule;
     add();
   }
-  // S1 in chunks, where each is worth a message.
-  config.schedule = moecclScheduleS1;
-  config.capacityGroups = std::int64_t{shape.nMp} * kMostChunks;
-  for (config.chunks = 2; config.chunks <= kMostChunks && kind.tokens >= kChunkedTokens;
-       config.chunks *= 2)
-    add();
   takeTurns(team, turns,
             {options.steadyPercent, options.maxRepetitions, until, Calls::inARow, kBlockSeconds},
             true);

@@ -75,10 +75,9 @@ LayerModel::LayerModel(const Cluster& it)
   if (profile_ == nullptr) return;
   layers_.resize(static_cast<std::size_t>(scheduleNumbers()));
   for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)
-    for (std::size_t i = 0; i < kChunks.size(); ++i)
-      for (const Pass pass : {Pass::forward, Pass::backward})
-        layers_[schedule][i][static_cast<std::size_t>(pass)] =
-            profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), kChunks[i], pass));
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      layers_[schedule][static_cast<std::size_t>(pass)] =
+          profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), pass));
   if (profile_->fingerprint.ranksPerNode.empty() || it.typical.onGpus()) return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
@@ -116,8 +115,8 @@ AlgorithmChoice LayerModel::given(Collective collective) const {
   return choice;
 }
 
-LayerKey LayerModel::keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const {
-  return {nameInChunks(schedule, chunks), nameOf(pass), where_};
+LayerKey LayerModel::keyOf(moecclSchedule_t schedule, Pass pass) const {
+  return {nameOf(schedule), nameOf(pass), where_};
 }
 
 LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
@@ -149,26 +148,11 @@ double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
   return pass == Pass::forward ? seconds : 2 * seconds;
 }
 
-const LayerFactors* LayerModel::measured(moecclSchedule_t schedule, std::int64_t chunks,
-                                         Pass pass) const {
-  const auto known = std::ranges::find(kChunks, chunks);
-  if (known == kChunks.end()) return nullptr;
-  if (layers_.empty()) return nullptr;
+LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, Pass pass) const {
+  if (layers_.empty()) return {};
   const LayerCurve* const layers =
-      layers_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(known - kChunks.begin())]
-             [static_cast<std::size_t>(pass)];
-  return layers == nullptr ? nullptr : &layers->factors;
-}
-
-LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, std::int64_t chunks,
-                                   Pass pass) const {
-  for (const std::int64_t as : {chunks, std::int64_t{1}})
-    if (const LayerFactors* const factors = measured(schedule, as, pass)) return *factors;
-  return {};
-}
-
-bool LayerModel::knowsOverlap(const LayerShape& shape, Pass pass) const {
-  return shape.chunks > 1 && measured(shape.schedule, shape.chunks, pass) != nullptr;
+      layers_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)];
+  return layers == nullptr ? LayerFactors{} : layers->factors;
 }
 
 std::vector<RouteEstimate> LayerModel::routesOf(const LayerShape& shape, const Exchange& exchange) {
@@ -236,7 +220,7 @@ LayerModel::ExchangeEstimate LayerModel::estimate(const LayerShape& shape, Pass 
 LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
                                           const ScheduleTerms& terms,
                                           std::span<const ExchangeEstimate> exchanges) const {
-  const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
+  const LayerFactors factors = factorsOf(shape.schedule, pass);
   ExchangesInLayer inTurn(factors);
   std::vector<PhasePrice> prices;
   double local = 0;
@@ -252,9 +236,8 @@ LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
     price.link = it.betweenNodes() ? Link::between : Link::inNode;
   }
   const schedules::Schedule& value = valueOf(shape, pass);
-  const double communication = value.streams > 1 && !knowsOverlap(shape, pass)
-                                   ? criticalPath(value, prices, background_) - local
-                                   : inTurn.seconds();
+  const double communication =
+      value.streams > 1 ? criticalPath(value, prices, background_) - local : inTurn.seconds();
   LocalFeatures layer{};
   layer[kLayer] = 1;
   return {local + factors.local * localSeconds(pass, layer, shape) + communication, communication};
@@ -312,7 +295,7 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
   std::size_t first = 0;  // of the pass's exchanges
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
-    const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
+    const LayerFactors factors = factorsOf(shape.schedule, pass);
     const schedules::Schedule& value = valueOf(shape, pass);
     const bool forward = pass == Pass::forward;
     LocalFeatures layer{};

@@ -1,6 +1,5 @@
 // What a layer costs on a grid under each schedule: its exchanges by their fastest algorithms, and
-// its local work. What goes on at once follows from the schedule's streams (critical_path.h), or,
-// of chunks that a profile has measured in whole layers, from that.
+// its local work. What goes on at once follows from the schedule's streams (critical_path.h).
 #pragma once
 
 #include <array>
@@ -83,7 +82,7 @@ class LayerModel {
                                     std::span<const Pass> passes, Free free);
 
   // What a profile stores of a layer that was measured.
-  LayerKey keyOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
+  LayerKey keyOf(moecclSchedule_t schedule, Pass pass) const;
   LayerSample sampleOf(const LayerShape& shape, Pass pass);
 
   // Groups of one kind may lie differently on the nodes: these are the different ones. A call of
@@ -97,12 +96,8 @@ class LayerModel {
   double localSeconds(Pass pass, const LocalFeatures& work, const LayerShape& shape) const;
   // A line for each phase of the value, with its price, and for each exchange its algorithms'.
   std::string explainPhases(const LayerShape& shape, Pass pass, const ScheduleTerms& terms);
-  // Within a layer, against the parts by themselves; nothing where no such layers were measured.
-  const LayerFactors* measured(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
-  // In chunks that were not measured as without.
-  LayerFactors factorsOf(moecclSchedule_t schedule, std::int64_t chunks, Pass pass) const;
-  // Whether factors hold what is hidden behind what.
-  bool knowsOverlap(const LayerShape& shape, Pass pass) const;
+  // Within a layer, against the parts by themselves.
+  LayerFactors factorsOf(moecclSchedule_t schedule, Pass pass) const;
   // The layer in every number of chunks that it may be cut into, whole first.
   static std::vector<LayerShape> cut(const LayerShape& shape, Free free);
   // Whether token routing can save anything: on several nodes, of several choices.
@@ -128,9 +123,8 @@ class LayerModel {
   Grid grid_;
   std::string where_;  // the same
   moecclLinks_t kind_;
-  bool background_;  // exchanges go on while ranks compute
-  // Of layers that were measured: by schedule, chunks (kChunks) and pass.
-  std::vector<std::array<std::array<const LayerCurve*, 2>, kChunks.size()>> layers_;
+  bool background_;                                       // exchanges go on while ranks compute
+  std::vector<std::array<const LayerCurve*, 2>> layers_;  // measured: by schedule and pass
   // Of local work where ranks share processors: against where it was measured, and against one
   // alone.
   double slowdown_ = 1, slowdownAlone_ = 1;

@@ -73,20 +73,19 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
     if (shape.routed || estimate.otherwise > 0) text += "\n";
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(shape, pass);
-      const LayerFactors factors = factorsOf(shape.schedule, shape.chunks, pass);
+      const LayerFactors factors = factorsOf(shape.schedule, pass);
       const int streams = valueOf(shape, pass).streams;
-      const bool overlaps = streams > 1 && !knowsOverlap(shape, pass);
       text += stringf("    %s", nameOf(pass));
       if (factors != LayerFactors{})
         text += stringf(
             "; in whole layers local work takes %.2f times as long, latencies of exchanges "
             "%.2f times%s, their bytes %.2f times",
             factors.local, factors.latency,
-            factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1 && !overlaps
+            factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1 && streams == 1
                 ? " (but no less than the longest with half of its own)"
                 : "",
             factors.bytes);
-      if (overlaps)
+      if (streams > 1)
         text += stringf("; on %d streams exchanges go on beside each other%s", streams,
                         background_ ? " and beside local work" : "");
       text += "\n";

@@ -128,7 +128,7 @@ std::array<double, 7> workOf(const LayerShape& shape) {
 void addWhole(moecclProfile_t profile, const MoeLayer& layer, Pass pass,
               moecclInternalSample_t sample) {
   LayerModel& model = questionsOf(layer.groups().grid).model();
-  const LayerKey key = model.keyOf(layer.shape().schedule, layer.shape().chunks, pass);
+  const LayerKey key = model.keyOf(layer.shape().schedule, pass);
   const LayerSample whole = model.sampleOf(layer.shape(), pass);
   std::vector<std::vector<const char*>> groups;
   std::vector<moecclInternalSample_t::Exchange> exchanges;
@@ -206,12 +206,11 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
       ours.numbers = work.data();
       return moeccl::requireSuccess(moecclInternalAddSample(profile, &ours));
     }
-    if (!std::ranges::count(moeccl::kChunks, shape.chunks))
-      throw moeccl::Error(
-          moecclInvalidArgument,
-          moeccl::stringf("sample.layer is cut into %lld chunks; it must be 1, 2, 4 or 8, since "
-                          "none chooses among others",
-                          static_cast<long long>(shape.chunks)));
+    if (shape.chunks > 1)
+      throw moeccl::Error(moecclInvalidArgument,
+                          moeccl::stringf("sample.layer is cut into %lld chunks; it must be whole, "
+                                          "with config.chunks 1",
+                                          static_cast<long long>(shape.chunks)));
     moeccl::addWhole(profile, layer, backward ? moeccl::Pass::backward : moeccl::Pass::forward,
                      ours);
   });

@@ -97,53 +97,49 @@ TEST(Select, WholeLayersCount) {
   });
 }
 
-// S1 is cut in as many chunks as were measured to be the fastest.
+// Layers are cut as they ask for it, or as is predicted to be the fastest. A progress thread
+// exchanges while experts compute, so that more is hidden.
 TEST(Select, ChunksAreChosen) {
-  runJob(kJob, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = gridOn(comm);
-    moecclProfile_t profile = profileOn(comm, grid, 1.5);
-    addLocalWork(comm, profile);
-    moecclMoeConfig_t config = layerConfig();
-    config.schedule = moecclScheduleS1;
-    config.capacityGroups = 8;
-    const auto chunksOf = [&](std::int64_t chunks) {
-      config.chunks = chunks;
-      moecclMoeLayer_t layer = nullptr;
-      check(moecclMoeLayerCreate(grid, &config, &layer));
-      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-      check(moecclMoeLayerGetShapes(layer, &shapes));
-      const auto choices = schedules(grid, config);
-      checkThat(choices.size() == 1 && choices[0].chunks == shapes.chunks, "another choice");
-      if (profile != nullptr)
-        for (int i = 0; i < 8; ++i) {
-          moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
-          sample.layer = layer;
-          sample.seconds = shapes.chunks == 2 ? 2 : 9;
-          check(moecclProfileAddLayer(profile, &sample));
-        }
-      check(moecclMoeLayerDestroy(layer));
-      return shapes.chunks;
-    };
-    for (const std::int64_t chunks : {1, 2, 4})
-      checkThat(chunksOf(chunks) == chunks, "not what was asked for");
-    check(moecclProfileFit(profile));
-    check(moecclCommSetProfile(comm, profile), comm);
-    check(moecclProfileDestroy(profile));
-    profile = nullptr;
-    checkThat(chunksOf(0) == 2, "not the fastest");
-    checkThat(chunksOf(1) == 1, "not what was asked for");
-    config.capacityGroups = 6;
-    checkThat(chunksOf(0) == 1, "2 does not divide 3");
-    config.chunks = 2;
-    config.schedule = moecclScheduleAuto;
-    moecclMoeLayer_t layer = nullptr;
-    checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidArgument, nullptr,
-               {"config.chunks is 2", "divide capacityGroups / nMp, 3"});
-    check(moecclGridDestroy(grid));
-  });
+  std::map<bool, double> seconds;
+  for (const bool progressThread : {false, true})
+    runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}, .progressThread = progressThread},
+           [&](moecclComm_t comm, int rank) {
+             moecclGrid_t grid = gridOn(comm);
+             moecclMoeConfig_t config = layerConfig();
+             config.tokens = 4096;
+             config.hidden = 256;
+             config.schedule = moecclScheduleS1;
+             config.capacityGroups = 8;
+             const auto chosen = [&](std::int64_t chunks) {
+               config.chunks = chunks;
+               moecclMoeLayer_t layer = nullptr;
+               check(moecclMoeLayerCreate(grid, &config, &layer));
+               moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+               check(moecclMoeLayerGetShapes(layer, &shapes));
+               const auto choices = schedules(grid, config);
+               checkThat(choices.size() == 1 && choices[0].chunks == shapes.chunks,
+                         "another choice");
+               check(moecclMoeLayerDestroy(layer));
+               return choices[0];
+             };
+             for (const std::int64_t chunks : {1, 2, 4})
+               checkThat(chosen(chunks).chunks == chunks, "not what was asked for");
+             const double predicted = chosen(2).seconds;
+             if (rank == 0) seconds[progressThread] = predicted;
+             if (progressThread) checkThat(chosen(0).chunks > 1, "not the fastest");
+             config.capacityGroups = 6;
+             checkThat(chosen(0).chunks == 1, "2 does not divide 3");
+             config.chunks = 2;
+             config.schedule = moecclScheduleAuto;
+             moecclMoeLayer_t layer = nullptr;
+             checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidArgument, nullptr,
+                        {"config.chunks is 2", "divide capacityGroups / nMp, 3"});
+             check(moecclGridDestroy(grid));
+           });
+  EXPECT_LT(seconds[true], seconds[false]);
 }
 
-// Where nobody has measured chunks, by what their exchanges hide behind.
+// By what their exchanges hide behind.
 TEST(Select, ChunksArePriced) {
   const int nodes[] = {8, 8};
   for (const moecclLinks_t links : {moecclLinksHost, moecclLinksNvlink}) {
@@ -174,26 +170,6 @@ TEST(Select, ChunksArePriced) {
     // Experts hide most of what is exchanged beside them.
     if (links == moecclLinksNvlink) EXPECT_LT(seconds[0], 0.9 * seconds[1]);
   }
-}
-
-// A progress thread exchanges while experts compute.
-TEST(Select, ChunksHideMoreWithAProgressThread) {
-  std::map<bool, double> seconds;
-  for (const bool progressThread : {false, true})
-    runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}, .progressThread = progressThread},
-           [&](moecclComm_t comm, int rank) {
-             moecclGrid_t grid = gridOn(comm);
-             moecclMoeConfig_t layer = layerConfig();
-             layer.tokens = 4096;
-             layer.hidden = 256;
-             layer.schedule = moecclScheduleS1;
-             layer.capacityGroups = 4;
-             layer.chunks = 2;
-             const auto all = schedules(grid, layer);
-             if (rank == 0) seconds[progressThread] = all[0].seconds;
-             check(moecclGridDestroy(grid));
-           });
-  EXPECT_LT(seconds[true], seconds[false]);
 }
 
 TEST(Select, LayersFollowTheProfile) {
