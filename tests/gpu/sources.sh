@@ -39,7 +39,7 @@ sources_of() {
       ;;
     ranks_gpu)
       library_sources
-      printf '%s\n' tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc tests/api/{exercise,results}.cc \
+      printf '%s\n' tests/gpu/ranks/*.cc tests/gpu/launcher/launcher.cc tests/api/{exercise,results,route_world}.cc \
         tests/moe/{on_device,problem,problem_tables,task}.cc examples/moe_reference*.cc
       ;;
     moeccl-perf | moeccl-fit)
