@@ -33,8 +33,8 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 
 # Clients, and what they import.
-if ! "$venv/bin/python" -c 'import transformers, deepspeed' >/dev/null 2>&1; then
-  "$venv/bin/pip" install -q transformers==5.23.0 py-cpuinfo hjson msgpack einops pydantic psutil tqdm
+if ! "$venv/bin/python" -c 'import transformers, deepspeed, expecttest' >/dev/null 2>&1; then
+  "$venv/bin/pip" install -q transformers==5.23.0 expecttest py-cpuinfo hjson msgpack einops pydantic psutil tqdm
   DS_BUILD_OPS=0 "$venv/bin/pip" install -q --no-deps --no-build-isolation deepspeed==0.19.8
 fi
 
@@ -53,6 +53,7 @@ for number in "${ranks[@]}"; do
   run "$number" checks.py
   run "$number" layers.py
 done
+run 4 c10d.py
 BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged
 run 4 deepspeed_layer.py
 run 8 mixtral.py

@@ -279,12 +279,26 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather(TensorLists& outputTenso
                                                         Tensors& inputTensors,
                                                         const c10d::AllgatherOptions& options) {
   only(inputTensors);
-  only(outputTensors);
-  return allgather_coalesced(outputTensors, inputTensors, options);
+  return gatherLists({only(outputTensors)}, inputTensors, options);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_coalesced(
     TensorLists& outputTensors, Tensors& inputTensors, const c10d::AllgatherOptions& options) {
+  // A list for each rank, of what it gives.
+  TORCH_CHECK(static_cast<int>(outputTensors.size()) == getSize(), "there are ",
+              outputTensors.size(), " lists of outputs for ", getSize(), " ranks");
+  TensorLists byInput(inputTensors.size());
+  for (const Tensors& ofRank : outputTensors) {
+    TORCH_CHECK(ofRank.size() == inputTensors.size(), "a list of outputs has ", ofRank.size(),
+                " tensors for ", inputTensors.size(), " inputs");
+    for (size_t i = 0; i < ofRank.size(); ++i) byInput[i].push_back(ofRank[i]);
+  }
+  return gatherLists(byInput, inputTensors, options);
+}
+
+c10::intrusive_ptr<c10d::Work> MoecclBackend::gatherLists(TensorLists outputTensors,
+                                                          Tensors& inputTensors,
+                                                          const c10d::AllgatherOptions& options) {
   Needs needs;
   struct Part {
     void* in;
@@ -292,9 +306,6 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_coalesced(
     Parts out;
   };
   std::vector<Part> parts;
-  // c10d's lists are by rank there, and by call here.
-  TORCH_CHECK(outputTensors.size() == inputTensors.size(), "there are ", outputTensors.size(),
-              " lists of outputs for ", inputTensors.size(), " inputs");
   for (size_t i = 0; i < inputTensors.size(); ++i) {
     TORCH_CHECK(static_cast<int>(outputTensors[i].size()) == getSize(), "there are ",
                 outputTensors[i].size(), " outputs for ", getSize(), " ranks");

@@ -76,6 +76,9 @@ class MoecclBackend final : public c10d::Backend {
   // Makes the call, or several that `launch` starts in a group of its own.
   WorkPointer run(c10d::OpType type, std::chrono::milliseconds timeout, bool async, Needs needs,
                   const Launch& launch);
+  // outputs: a list for each input, by rank.
+  WorkPointer gatherLists(TensorLists outputs, Tensors& inputs,
+                          const c10d::AllgatherOptions& options);
   WorkPointer message(c10d::OpType type, Needs needs, const Launch& launch);
   WorkPointer newWork(c10d::OpType type, Needs needs, bool onCuda);
   // Of what `needs` has: the host's, or that of the device.

@@ -23,6 +23,15 @@ int allgather(const void* send, void* recv, size_t bytes, void* context) {
   return moecclAllGather(send, recv, bytes, moecclUint8, comm, nullptr) == moecclSuccess ? 0 : 1;
 }
 
+// A group that is made anew may get the same store, where an id that was used would mislead.
+void forget(c10d::Store& store, const std::string& key) {
+  try {
+    store.deleteKey(key);
+  } catch (const std::exception&) {
+    // Not all stores can.
+  }
+}
+
 }  // namespace
 
 void check(moecclResult_t result, moecclComm_t comm, const std::string& where) {
@@ -30,7 +39,9 @@ void check(moecclResult_t result, moecclComm_t comm, const std::string& where) {
   std::string text = comm == nullptr ? "" : moecclGetLastError(comm);
   if (text.empty()) text = moecclGetLastError(nullptr);
   if (text.empty()) text = moecclGetErrorString(result);
-  C10_THROW_ERROR(DistBackendError, "[" + where + "] " + text);
+  // Trainers look for the word.
+  C10_THROW_ERROR(DistBackendError,
+                  "[" + where + "] " + (result == moecclTimeout ? "timeout of " : "") + text);
 }
 
 std::shared_ptr<Communicator> Communicator::create(c10d::Store& store, int rank, int size,
@@ -51,8 +62,13 @@ std::shared_ptr<Communicator> Communicator::create(c10d::Store& store, int rank,
   }
   const moecclConfig_t config = configWith(timeout);
   moecclComm_t comm = nullptr;
-  check(moecclCommInitRankConfig(&comm, size, id, rank, &config), nullptr, where);
-  return std::shared_ptr<Communicator>(new Communicator(comm));
+  const moecclResult_t result = moecclCommInitRankConfig(&comm, size, id, rank, &config);
+  if (rank == 0) forget(store, key);
+  check(result, nullptr, where);
+  std::shared_ptr<Communicator> made(new Communicator(comm));
+  // Nobody makes the next group before the id is gone.
+  check(moecclBarrier(comm, nullptr), comm, where);
+  return made;
 }
 
 std::shared_ptr<Communicator> Communicator::subset(const std::vector<int>& ranks,
