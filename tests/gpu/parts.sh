@@ -13,13 +13,13 @@ part() {
 # absent NAME REASON: a part that cannot be run here.
 absent() { names+=("$1") programs+=("") commands+=("") reasons+=("$2"); }
 
-# Of all that is built and of how each part is called: what passed with another is run again.
+# Of all that is built, of the GPU's model and of how each part is called: what passed with another is run again.
 fingerprint() {
   {
     find algorithms include kernels perf src tests/api tests/gpu tests/kernels tests/moe examples \
       -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null | sort |
       xargs cat
-    printf '%s\n' "$arch" "$nccl" "$1"
+    printf '%s\n' "$arch" "$nccl" "${gpu% (UUID*}" "$1"
   } | cksum
 }
 
@@ -71,14 +71,28 @@ kept() {
   [[ ${known[0]} == "${names[$1]}" && ${known[2]} == passed && ${known[1]} == "$(fingerprint "${commands[$1]}")" ]] ||
     return
   ((passed += known[4], failed += known[5], skipped += known[6]))
+  return 0 # whatever these add up to
+}
+
+# tried NUMBER: whether an earlier run with a budget has begun it and not seen it pass.
+tried() {
+  [[ $budget && -f $build/parts/$1 ]] || return
+  local known
+  mapfile -t known <"$build/parts/$1"
+  [[ ${known[0]} == "${names[$1]}" && ${known[2]} =~ ^(unfinished|failed|not built)$ && ${known[3]} -gt 0 &&
+    ${known[1]} == "$(fingerprint "${commands[$1]}")" ]]
 }
 
 # Builds and runs the parts, and exits.
 run_parts() {
-  local number unfinished=0 built
+  local number unfinished=0 built fresh=() again=()
   passed=0 failed=0 skipped=0
   mkdir -p "$build/parts"
+  # What has taken a budget before comes last, or one part that hangs would keep all others from it.
   for number in "${!names[@]}"; do
+    if tried "$number"; then again+=("$number"); else fresh+=("$number"); fi
+  done
+  for number in "${fresh[@]}" "${again[@]}"; do
     kept "$number" && continue
     if [[ $budget ]] && (($(left) <= 0)); then
       keep "$number" unfinished 0 0 0 0

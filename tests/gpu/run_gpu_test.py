@@ -145,6 +145,35 @@ class RunGpu(unittest.TestCase):
         code, text = self.run_gpu(*options, "500", "--seed", "7")
         self.assertIn("==== kernels:", text)
 
+    def test_what_has_passed_counts_once_where_nothing_is_skipped(self):
+        self.write("kernels_gpu", "echo 3 passed, 0 failed, 0 skipped\n")
+        options = ["--only", "kernels", "--no-sanitizer", "--budget", "500"]
+        first = self.run_gpu(*options)[1]
+        code, text = self.run_gpu(*options)
+        self.assertEqual(code, 0, text)
+        self.assertNotIn("==== kernels:", text)
+        self.assertNotIn("==== layouts, measured:", text)
+        self.assertEqual(text.splitlines()[-1], first.splitlines()[-1])
+
+    def test_numbers_of_another_gpu_are_not_kept(self):
+        options = ["--only", "kernels", "--no-sanitizer", "--budget", "500"]
+        for model, runs in (("one", True), ("one", False), ("another", True)):
+            self.write("bin/nvidia-smi", f"#!/bin/sh\necho 'GPU 0: {model} (UUID: GPU-'$$')'\n")
+            code, text = self.run_gpu(*options)
+            self.assertEqual(code, 0, text)
+            self.assertEqual("==== kernels:" in text, runs, text)
+
+    def test_a_part_that_hangs_keeps_no_other_from_the_budget(self):
+        options = ["--no-sanitizer", "--nodes", "1", "--budget"]
+        self.assertEqual(self.run_gpu(*options[:3], "--build-only")[0], 0)
+        self.write("kernels_gpu", "touch $FAKE/began; sleep 600\n")
+        code, text = self.run_gpu(*options, "15")
+        if not (self.fake / "began").exists():
+            self.skipTest("this machine is too slow now")
+        self.assertEqual(code, 75, text)
+        code, text = self.run_gpu(*options, "20")
+        self.assertEqual(self.parts()["layouts, measured"]["status"], "passed", text)
+
 
 if __name__ == "__main__":
     unittest.main()
