@@ -124,5 +124,5 @@ build_programs() {
   done
   echo "$flags" | cmp -s - "$build/flags" || echo "$flags" >"$build/flags"
   makefile_for "$flags" "$@" >"$build/Makefile"
-  ${budget:+timeout --kill-after=5 "$(left)"} make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"
+  ${budget:+timeout --kill-after=5 "$(timeout_left)"} make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"
 }

@@ -24,6 +24,8 @@ fingerprint() {
 }
 
 left() { echo $((budget - SECONDS)); }
+# The same for timeout, which takes 0 for no limit and nothing below.
+timeout_left() { echo $((SECONDS < budget ? budget - SECONDS : 1)); }
 
 # keep NUMBER STATUS SECONDS PASSED FAILED SKIPPED
 keep() {
@@ -37,7 +39,7 @@ run_part() {
   if [[ -z ${commands[number]} ]]; then
     status=skipped counts=(0 0 1)
   else
-    [[ $budget ]] && limit=(timeout --kill-after=5 "$(left)")
+    [[ $budget ]] && limit=(timeout --kill-after=5 "$(timeout_left)")
     MEASUREMENTS=$build/parts/$number.jsonl
     rm -f "$MEASUREMENTS"
     (export MEASUREMENTS && "${limit[@]}" bash -c "${commands[number]}") 2>&1 | tee "$log"
