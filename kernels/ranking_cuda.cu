@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     listKernel(Entries entries, const std::int64_t* sums, std::int64_t* counts,
                std::int64_t* begins, std::int64_t* listed, std::int64_t* positions,
                ExpertCounts experts) {
