@@ -220,6 +220,23 @@ TEST_F(GpuDeaths, OrATimeoutEndACallThatARankLeaves) {
       1500);
 }
 
+// NCCL's own functions connect ranks too.
+TEST_F(GpuDeaths, OrATimeoutEndAFunctionOfNcclThatARankLeaves) {
+  std::barrier<> over(2);
+  std::array<int, 2> data{};
+  Job job{.ranks = 2, .nodes = {1, 1}, .algorithms = "allreduce=native", .timeoutMs = 1500};
+  job.memory = moecclMemoryCuda;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    if (rank == 1) myGpu().breakKernels("NCCL's all-reduce");
+    checkError(moecclAllReduce(&data[rank], &data[rank], 1, moecclInt32, moecclSum, comm, nullptr),
+               rank == 1 ? moecclUnhandledCudaError : moecclTimeout, comm,
+               {rank == 1 ? "launch failed" : "NCCL is not connected to all ranks after 1500 ms"});
+    myGpu().breakKernels("");
+    over.arrive_and_wait();
+    throw Aborts();
+  });
+}
+
 // Lanes are made by all ranks together.
 TEST_F(GpuDeaths, EndTheWaitForMoreLanes) {
   std::barrier<> over(3);

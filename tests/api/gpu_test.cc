@@ -19,6 +19,7 @@
 
 #include "moeccl/model.h"
 #include "moeccl/nccl.h"
+#include "moeccl/route.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/profiles.h"
@@ -372,6 +373,11 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
       }
     });
   for (std::thread& thread : threads) thread.join();
+  // A user's communicator need not block, and may not be ready yet.
+  const std::vector<std::string> calls = world_.calls();
+  EXPECT_EQ(std::ranges::count_if(
+                calls, [](const std::string& call) { return call.ends_with(": settles"); }),
+            3);
 }
 
 // As NCCL, which would wait for the graph for ever.
@@ -510,6 +516,32 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
   });
+}
+
+// Of all that are predicted, by a profile or without one, the fastest is one that GPUs do not have.
+TEST_F(Gpus, ChooseOfWhatTheyServe) {
+  for (const bool measured : {false, true})
+    run({.ranks = 8, .nodes = {4, 4}, .algorithms = ""}, [&](moecclComm_t comm, int rank) {
+      if (measured) {
+        moecclProfile_t profile = nullptr;
+        check(moecclProfileCreate(comm, &profile), comm);
+        addLine(profile, {"alltoallv", "bruck", 1e-6, 1e-12}, comm, nullptr);
+        addLine(profile, {"alltoallv", "pairwise", 1e-4, 1e-9}, comm, nullptr);
+        check(moecclProfileFit(profile));
+        check(moecclCommSetProfile(comm, profile), comm);
+        check(moecclProfileDestroy(profile));
+      }
+      std::vector<std::size_t> counts(8, 1), displs(8);
+      std::iota(displs.begin(), displs.end(), 0);
+      const std::vector<int> in(8, rank);
+      std::vector<int> out(8, -1), expected(8);
+      std::iota(expected.begin(), expected.end(), 0);
+      check(moecclAllToAllvBounded(in.data(), counts.data(), displs.data(), out.data(),
+                                   counts.data(), displs.data(), 1, 8, moecclInt32, comm, nullptr),
+            comm);
+      synchronize(nullptr);
+      checkThat(out == expected, "wrong data");
+    });
 }
 
 // moeccl-fit measures what is listed.

@@ -773,6 +773,7 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
 void GpuDouble::settle(Comm comm, const Patience&) {
   const Lock lock(world_.mutex_);
   commOf(comm);
+  say("settles");
 }
 
 void GpuDouble::drop(const CommState& comm, bool abort) {
