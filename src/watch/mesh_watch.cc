@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -32,6 +33,12 @@ struct Header {
   std::uint64_t bytes;     // of the body
 };
 constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
+// A header alone: the peer has read so many bytes more.
+constexpr std::uint32_t kRead = 4;
+// What a peer that is stopped may have unread. Its kernel has room for that, so that TCP, which
+// takes a full one for a host that does not answer, never waits.
+constexpr std::size_t kUnread = std::size_t{16} << 10;
+constexpr std::size_t kTellRead = kUnread / 4;
 
 bool meansHostIsGone(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
@@ -58,10 +65,13 @@ class MeshWatch final : public Watch {
 
  private:
   struct Connection {
-    int peer;
+    int peer = -1;
     Socket socket;
     std::vector<std::byte> in, out;
     std::size_t sent = 0;        // of `out`
+    std::deque<Body> waiting{};  // messages that the peer has no room for
+    std::size_t unread = 0;      // of messages in `out` or sent, as far as the peer has told
+    std::size_t owed = 0;        // read, and not told
     bool awaitsWriting = false;  // epoll tells when there is room
     bool shut = false;           // for writing
   };
@@ -75,6 +85,7 @@ class MeshWatch final : public Watch {
   void takeEndedProcesses();
   void takeOutbox();
   void say(const Header& header, std::span<const std::byte> body, const Connection* except);
+  void fill(Connection& connection, bool all);
   void read(Connection& connection);
   bool parse(Connection& connection);
   void hear(const Header& header, std::span<const std::byte> body, const Connection& from);
@@ -132,7 +143,9 @@ MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& opti
   }
   for (ControlLink& link : mesh.links) {
     watchFor(events_.get(), EPOLL_CTL_ADD, link.socket.get(), EPOLLIN, connections_.size());
-    connections_.push_back({link.peer, std::move(link.socket), {}, {}});
+    Connection& connection = connections_.emplace_back();
+    connection.peer = link.peer;
+    connection.socket = std::move(link.socket);
   }
   std::vector<int> descriptors;
   for (const Connection& connection : connections_) descriptors.push_back(connection.socket.get());
@@ -233,10 +246,27 @@ void MeshWatch::say(const Header& header, std::span<const std::byte> body,
   const auto head = std::as_bytes(std::span(&header, 1));
   for (Connection& connection : connections_) {
     if (!connection.socket || &connection == except) continue;
-    persist([&] { connection.out.reserve(connection.out.size() + head.size() + body.size()); });
-    connection.out.insert(connection.out.end(), head.begin(), head.end());
-    connection.out.insert(connection.out.end(), body.begin(), body.end());
+    persist([&] {
+      Body message;
+      message.reserve(head.size() + body.size());
+      message.insert(message.end(), head.begin(), head.end());
+      message.insert(message.end(), body.begin(), body.end());
+      connection.waiting.push_back(std::move(message));
+    });
+    fill(connection, false);
     write(connection);
+  }
+}
+
+// What the peer has room for goes on its way, or all. It tells no less than kTellRead.
+void MeshWatch::fill(Connection& connection, bool all) {
+  while (!connection.waiting.empty()) {
+    const Body& next = connection.waiting.front();
+    if (!all && connection.unread >= kTellRead && connection.unread + next.size() > kUnread) return;
+    persist([&] { connection.out.reserve(connection.out.size() + next.size()); });
+    connection.out.insert(connection.out.end(), next.begin(), next.end());
+    connection.unread += next.size();
+    connection.waiting.pop_front();
   }
 }
 
@@ -292,11 +322,25 @@ bool MeshWatch::parse(Connection& connection) {
     std::memcpy(&header, in.data() + at, sizeof header);
     if (header.bytes > kLongestBody || header.origin < 0 || header.origin >= ranks()) return false;
     if (in.size() - at - sizeof header < header.bytes) break;
+    if (header.kind == kRead) {
+      if (header.bytes != 0 || header.sequence > connection.unread) return false;
+      connection.unread -= header.sequence;
+      at += sizeof header;
+      continue;
+    }
+    connection.owed += sizeof header + header.bytes;
     hear(header, std::span(in).subspan(at + sizeof header, header.bytes), connection);
     at += sizeof header + header.bytes;
   }
   connection.in.erase(connection.in.begin(),
                       connection.in.begin() + static_cast<std::ptrdiff_t>(at));
+  if (connection.owed >= kTellRead) {
+    const Header told{kRead, rank(), std::exchange(connection.owed, 0), 0};
+    const auto bytes = std::as_bytes(std::span(&told, 1));
+    persist([&] { connection.out.reserve(connection.out.size() + bytes.size()); });
+    connection.out.insert(connection.out.end(), bytes.begin(), bytes.end());
+  }
+  fill(connection, false);
   return true;
 }
 
@@ -320,6 +364,7 @@ void MeshWatch::drop(Connection& connection) {
 void MeshWatch::close(Connection& connection, int error) {
   drop(connection);
   connection.out.clear();
+  connection.waiting.clear();
   connection.sent = 0;
   lose(connection.peer, meansHostIsGone(error));
 }
@@ -350,6 +395,11 @@ bool MeshWatch::allClosed() const {
 // the peer is lost.
 void MeshWatch::linger() {
   const TimePoint deadline = afterMs(kLingerMs);
+  for (Connection& connection : connections_) {
+    if (!connection.socket) continue;
+    fill(connection, true);
+    write(connection);
+  }
   while (!allClosed() && !isPast(deadline)) {
     for (Connection& connection : connections_) {
       if (!connection.socket || connection.shut || !connection.out.empty()) continue;

@@ -1,6 +1,7 @@
 // Ranks that end: the others' calls return soon, name them, and nobody else.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -207,6 +208,46 @@ TEST_P(Computing, IsNoDeath) {
 
 INSTANTIATE_TEST_SUITE_P(All, Computing, testing::Values(std::pair(4, 1000)));
 INSTANTIATE_TEST_SUITE_P(Slow, Computing, testing::Values(std::pair(20, 0)));
+
+// However much the others have to tell who is stopped.
+TEST(Stopping, IsNoDeath) {
+  constexpr int kMembers = 4, kStopped = 3, kTold = 1000;
+  test::runProcesses(kMembers, {}, [&](Board& board, int rank) {
+    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+    config.failureDetectionMs = 1000;
+    moecclComm_t comm = test::join(board, rank, kMembers, config), others = nullptr;
+    check(moecclCommSplit(comm, rank == kStopped ? MOECCL_SPLIT_NOCOLOR : 0, 0, &others, nullptr),
+          comm);
+    if (rank == kStopped) {
+      const pid_t self = getpid(), waker = fork();
+      if (waker == 0) {
+        kill(self, SIGSTOP);
+        ++board.ready;
+        while (board.over < kMembers - 1) std::this_thread::sleep_for(milliseconds(1));
+        kill(self, SIGCONT);
+        _exit(0);
+      }
+      while (board.ready == 0) std::this_thread::yield();
+      int status = 0;
+      waitpid(waker, &status, 0);
+    } else {
+      while (board.ready == 0) std::this_thread::yield();
+      for (int i = 0; i < kTold; ++i) {
+        moecclComm_t part = nullptr;
+        check(moecclCommSplit(others, 0, 0, &part, nullptr), others);
+        check(moecclCommAbort(part), others);
+      }
+      std::this_thread::sleep_for(milliseconds(3 * config.failureDetectionMs));
+      ++board.over;
+    }
+    int failed = 0;
+    check(moecclBarrier(comm, nullptr), comm);
+    check(moecclCommGetFailedRanks(comm, nullptr, &failed), comm);
+    EXPECT_EQ(failed, 0);
+    if (others != nullptr) check(moecclCommAbort(others), comm);
+    check(moecclCommDestroy(comm), comm);
+  });
+}
 
 // Who destroys does not wait for who has ended meanwhile.
 TEST(Deaths, EndADestroy) {
