@@ -13,7 +13,7 @@ std::uint32_t CallLog::add(const CallSignature& signature) {
       if (record.made) larger[record.number % larger.size()] = record;
     records_ = std::move(larger);
   }
-  at(next_) = {signature, next_, true, false, {}};
+  at(next_) = {signature, next_, true, false, {}, false};
   return next_++;
 }
 

@@ -16,6 +16,7 @@ struct CallRecord {
   std::uint32_t number = 0;
   bool made = false, over = true;
   std::chrono::steady_clock::time_point asked{};  // when other ranks were asked about it, or never
+  bool wondered = false;  // whether a rank that calls the same has asked, without any sign
 };
 
 class CallLog {

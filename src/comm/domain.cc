@@ -210,7 +210,7 @@ void Domain::checkTimeouts() {
     if (watched.collective != nullptr && watched.still >= watched.compared + kComparing &&
         !watched.run->failed()) {
       watched.compared = watched.still;
-      watched.communicator->compare(*watched.collective);
+      watched.communicator->compare(*watched.collective, watched.still);
       if (watched.run->failed()) return;
     }
     const std::chrono::milliseconds limit = watched.timeout;

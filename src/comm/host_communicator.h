@@ -104,7 +104,7 @@ class HostCommunicator final : public Communicator {
   void timedOut(const Run& run, std::chrono::milliseconds timeout);
   // For a run that does not advance: looks for messages of ranks that have made another call than
   // this one, and asks about them.
-  void compare(const HostRun& run);
+  void compare(const HostRun& run, std::chrono::steady_clock::duration still);
   // Returns whether the notice was for this communicator.
   bool hears(const Notice& notice);
   // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.

@@ -472,6 +472,11 @@ std::vector<Mismatched> mismatchedCalls() {
       return moecclBroadcast(in, out, 4, moecclInt32, root, comm, stream);
     };
   };
+  const auto reduceTo = [](int root) -> Calls {
+    return [=](moecclComm_t comm, moecclStream_t stream) {
+      return moecclReduce(in, out, 4, moecclInt32, moecclSum, root, comm, stream);
+    };
+  };
   const Calls a = allToAll(2, moecclInt32), g = allGather(2);
   return {
       {"collective", {"alltoall (", "allgather ("}, a, g},
@@ -502,6 +507,11 @@ std::vector<Mismatched> mismatchedCalls() {
        {"4 x int32, root 0", "4 x int32, root 1"},
        both(broadcast(0), g),
        both(broadcast(1), g)},
+      // Both roots wait, and nobody else does.
+      {"rootsThatWait",
+       {"4 x int32, sum, root 0", "4 x int32, sum, root 3"},
+       both(reduceTo(0), g),
+       both(reduceTo(3), g)},
       {"v",
        {"alltoallv (bruck) of int32", "alltoall (bruck) of 3 x int32"},
        v,
