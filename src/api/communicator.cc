@@ -103,6 +103,7 @@ moecclResult_t initRank(const char* function, moecclComm_t* comm, int nRanks,
     const moeccl::Settings settings = moeccl::readSettings(config);
     const auto oob = moeccl::join(id, nRanks, rank, settings.timeoutMs);
     *comm = create(*oob, settings);
+    oob->finish();
   });
 }
 

@@ -27,6 +27,8 @@ class Oob {
   // For ranks that wait for one another by other means: throws Error where it is known that one of
   // them has failed. Does not wait.
   virtual void check() {}
+  // This rank needs the others no more. Whoever drops it without that has failed.
+  virtual void finish() {}
 };
 
 // The launcher's. `oob.context` must outlive this.

@@ -82,6 +82,12 @@ class RendezvousOob : public Oob {
     if (got < 0 && errno != EAGAIN && errno != EINTR) lost(std::strerror(errno));
   }
 
+  void finish() override {
+    deadline_ = withSlack(afterMs(timeoutMs_));
+    const MessageHeader header{MessageKind::goodbye, moecclSuccess, 0};
+    sendAll(&header, sizeof header);
+  }
+
  private:
   static TimePoint withSlack(TimePoint deadline) {
     return deadline == kNever ? kNever : deadline + std::chrono::milliseconds(kAnswerSlackMs);

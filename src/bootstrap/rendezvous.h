@@ -36,9 +36,10 @@ struct RendezvousLimits {
 // moecclInvalidArgument where it takes none).
 moecclUniqueId makeUniqueId(std::string_view interfaces = {}, const RendezvousLimits& limits = {});
 
-// Returns when all `ranks` have joined. Dropping the result before the others are done is an error
-// to them only if they still need this rank. `timeoutMs` (negative: for ever) bounds the wait for
-// all to arrive, and then each all-gather. Throws Error, on every rank that has arrived:
+// Returns when all `ranks` have joined. Dropping the result without finish() is an error to the
+// others, which hear of it in their next call of check() too. `timeoutMs` (negative: for ever)
+// bounds the wait for all to arrive, and then each all-gather. Throws Error, on every rank that has
+// arrived:
 //   moecclInvalidArgument  not an id, or a rank outside [0, ranks)
 //   moecclInvalidUsage     ranks disagree on `ranks`, two came as one rank, the id was used before
 //   moecclTimeout          names the ranks that are missing

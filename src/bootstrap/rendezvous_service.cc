@@ -118,6 +118,7 @@ void RendezvousService::admit(Id id, Connection& connection, const Arrival& arri
     member_.resize(ranks);
     arrived_.resize(ranks);
     left_.resize(ranks);
+    finished_.resize(ranks);
     arrivals_.resize(ranks);
   }
   const bool known = rank >= 0 && rank < ranks_;
@@ -155,6 +156,10 @@ void RendezvousService::onHeader(Connection& connection) {
   std::memcpy(&header, connection.in.data(), sizeof header);
   connection.have = 0;
   const int rank = connection.rank;
+  if (phase_ == Phase::exchanging && rank >= 0 && header.kind == MessageKind::goodbye) {
+    finished_[rank] = true;
+    return;
+  }
   if (phase_ != Phase::exchanging || rank < 0 || header.kind != MessageKind::part ||
       header.bytes > kMaxWholeBytes / static_cast<std::uint64_t>(ranks_) ||
       (round_.open && round_.began[rank]))
@@ -202,7 +207,7 @@ void RendezvousService::onDeparture(int rank) {
   const std::string who = nameOf(rank);
   if (phase_ == Phase::gathering)
     fail(moecclRemoteError, who + " left while " + haveNot(arrived_, "arrived"));
-  else if (phase_ == Phase::exchanging && round_.open && !round_.done[rank])
+  else if (phase_ == Phase::exchanging && (round_.open ? !round_.done[rank] : !finished_[rank]))
     fail(moecclRemoteError, who + " left while the communicator was set up");
 }
 

@@ -123,6 +123,7 @@ class RendezvousService {
   int firstRank_ = 0;                 // that one
   std::vector<Id> member_;            // by rank; 0: not here
   std::vector<bool> arrived_, left_;  // by rank
+  std::vector<bool> finished_;        // by rank: it has said goodbye
   std::vector<Arrival> arrivals_;     // by rank
   int missing_ = 0;                   // ranks that have not arrived
   int present_ = 0;                   // ranks that have, and have not left

@@ -9,6 +9,7 @@
 //    part, bytes                   ───────▶                                      \ as often as
 //                                  ◀───────  whole, ranks * bytes                / needed
 //                                  ◀───────  failure, text   (instead of any of these)
+//    goodbye                       ───────▶  when the rank needs the others no more
 //
 // The service proves itself first, on however many connections a rank tries; a rank joins on one of
 // them at a time, and tries again when that one ends before the service has heard it (in a crowd of
@@ -65,7 +66,14 @@ struct Join {
 };
 static_assert(sizeof(Join) == 128);
 
-enum class MessageKind : std::uint32_t { heard = 1, welcome = 2, part = 3, whole = 4, failure = 5 };
+enum class MessageKind : std::uint32_t {
+  heard = 1,
+  welcome = 2,
+  part = 3,
+  whole = 4,
+  failure = 5,
+  goodbye = 6
+};
 
 struct MessageHeader {
   MessageKind kind;

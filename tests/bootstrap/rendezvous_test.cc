@@ -11,6 +11,7 @@
 #include <numeric>
 #include <span>
 
+#include "src/bootstrap/clock.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_id.h"
 #include "src/error.h"
@@ -246,6 +247,32 @@ TEST_F(Rendezvous, NamesARankThatLeavesTooEarly) {
   }
 }
 
+TEST_F(Rendezvous, TellsThoseThatWaitElsewhereOfARankThatLeaves) {
+  const moecclUniqueId id = makeUniqueId();
+  const std::vector<Outcome> outcomes = runThreads(3, [&](int rank) {
+    const std::unique_ptr<Oob> oob = join(id, 3, rank, kLong);
+    exchangeValue(*oob, rank);
+    if (rank == 1) throw Error(moecclNumResults, "left");
+    for (const TimePoint end = afterMs(kLong); !isPast(end);) oob->check();
+  });
+  for (int rank : {0, 2}) {
+    expectFailure(outcomes[rank], moecclRemoteError, "rank 1");
+    expectFailure(outcomes[rank], moecclRemoteError, "left while the communicator was set up");
+  }
+}
+
+TEST_F(Rendezvous, LetsRanksLeaveThatNeedTheOthersNoMore) {
+  const moecclUniqueId id = makeUniqueId();
+  for (const Outcome& outcome : runThreads(3, [&](int rank) {
+         const std::unique_ptr<Oob> oob = join(id, 3, rank, kLong);
+         exchangeValue(*oob, rank);
+         if (rank != 1)
+           for (const TimePoint end = afterMs(200); !isPast(end);) oob->check();
+         oob->finish();
+       }))
+    EXPECT_EQ(outcome.result, moecclSuccess) << outcome.text;
+}
+
 TEST_F(Rendezvous, TellsAllThatRanksExchangeDifferentSizes) {
   const moecclUniqueId id = makeUniqueId();
   for (const Outcome& outcome : runThreads(3, [&](int rank) {
@@ -276,7 +303,7 @@ TEST_F(Rendezvous, RefusesASecondUseWithoutHarmToTheFirst) {
 
 TEST_F(Rendezvous, RefusesASecondUseAfterTheFirst) {
   const moecclUniqueId id = makeUniqueId();
-  expectSuccess(runThreads(2, [&](int rank) { join(id, 2, rank, kLong); }));
+  expectSuccess(runThreads(2, [&](int rank) { join(id, 2, rank, kLong)->finish(); }));
   // The service may still be about to end.
   for (const Outcome& outcome : runThreads(2, [&](int rank) { join(id, 2, rank, kLong); }))
     EXPECT_TRUE(outcome.result == moecclInvalidUsage || outcome.result == moecclSystemError)
