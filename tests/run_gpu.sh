@@ -36,7 +36,7 @@ All tests, or those with TEXT in their name.
   --budget SECONDS test and measure, what tells most first, and stop after so many seconds, building included.
                    The next call with the same options goes on where this one stopped; what has passed is run
                    again when sources or options change
-  --preflight      only say what is here and what is missing, and where it was looked for
+  --preflight      only say what is here and what is missing, and where it was looked for; the exit code is 0
 
 The last lines are a table of the parts and "N passed, N failed, N skipped". build-gpu/results.json has that table, the
 machine, versions and what each part has measured.

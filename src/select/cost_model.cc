@@ -148,6 +148,11 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
   if (!serves || serves(fastest)) return fastest;
   for (const Estimate& next : estimates(collective, given, bytes))
     if (serves(next.choice)) return next.choice;
+  // A profile may have measured nothing that is served here.
+  for (const Algorithm& algorithm : algorithms())
+    if (const AlgorithmChoice other{&algorithm, problem};
+        algorithm.collective == collective && serves(other))
+      return other;
   return fastest;
 }
 
