@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "kernels/reduce.h"
 #include "kernels/reduce_ops.h"
@@ -22,8 +23,11 @@ struct Matrices {
     for (int matrix = 0; matrix < kRowMatrices; ++matrix) {
       std::vector<Bits>& of = host[matrix];
       for (std::int64_t i = 0; i < kRows[matrix] * embedding; ++i)
-        of.push_back(Format::encode(std::ldexp(static_cast<float>(random() % 2047) - 1023,
-                                               static_cast<int>(random() % 12) - 12)));
+        if constexpr (std::is_same_v<Format, Unchanged<std::uint8_t>>)
+          of.push_back(static_cast<Bits>(random()));
+        else
+          of.push_back(Format::encode(std::ldexp(static_cast<float>(random() % 2047) - 1023,
+                                                 static_cast<int>(random() % 12) - 12)));
       device[matrix] = std::make_unique<Device<Bits>>(of, shift);
     }
   }
