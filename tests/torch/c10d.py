@@ -2,9 +2,9 @@
 
     torchrun --standalone --nproc-per-node 4 tests/torch/c10d.py [PATTERN]
 
-Each runs in all ranks of this job, with a process group of its own. It asks by the name of the backend what it may demand,
-so they run under Gloo's name and, for all-to-all on CPUs, under MPI's: C10D_AS=mpi. Prints a line for each, and why it was
-left out, and counts at the end. The exit code is 0 only if some passed and none failed.
+Each runs in all ranks of this job, with a process group of its own. They ask by the name of the backend what they may demand,
+so they run under Gloo's name. Prints a line for each, and why it was left out, and counts at the end. The exit code is 0 only
+if some passed and none failed.
 """
 
 import collections
@@ -16,7 +16,7 @@ import time
 import traceback
 import unittest
 
-os.environ["BACKEND"] = os.environ.get("C10D_AS", "gloo")
+os.environ["BACKEND"] = "gloo"
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -25,7 +25,7 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 TIMEOUT = datetime.timedelta(seconds=20)
 SKIPS = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
-# What the tests ask of Gloo or MPI alone, by patterns of their names.
+# What is asked of other backends alone, by patterns of the tests' names.
 LEFT_OUT = {
     r"_cuda|_gpu|nccl|mixed_backend|isend_irecv_op_err": "asks for GPUs",
     r"SyncBatchNorm_process_group": "asks for torchvision",
