@@ -133,9 +133,9 @@ MOECCL_API moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route);
  * Both are read before it returns, once what is queued on `stream` is complete. On GPUs it also
  * waits for the communicator's calls before it. In latency mode it is local, a token names an
  * expert once at most, and it waits for calls of the routing before; on GPUs it waits for nothing,
- * and both are read in the order of the stream. Errors: InvalidArgument (an
- * expert that is none, more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or
- * not wanted), InvalidUsage (a stream that is being captured), and those of moecclAllToAllv. */
+ * and both are read in the order of the stream. Errors: InvalidArgument (an expert that is none,
+ * more than maxTokens, tokens * k beyond 2^31 - 1, weights that are missing or not wanted),
+ * InvalidUsage (a stream that is being captured), and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
                                               const int32_t* topkIndices, const float* topkWeights,
                                               moecclStream_t stream);

@@ -33,7 +33,7 @@ struct Header {
   std::uint64_t bytes;     // of the body
 };
 constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
-// A header alone: the peer has read so many bytes more.
+// Beside the kinds of Watch. A header alone: the peer has read `sequence` bytes more.
 constexpr std::uint32_t kRead = 4;
 // What a peer that is stopped may have unread. Its kernel has room for that, so that TCP, which
 // takes a full one for a host that does not answer, never waits.
