@@ -221,8 +221,13 @@ TEST(CostModel, TakesTheFastestOfThoseThatAreServed) {
   EXPECT_EQ(chosenOf(0), all[0].choice);
   EXPECT_EQ(chosenOf(1), all[1].choice);
   EXPECT_EQ(chosenOf(2), all[2].choice);
+  // Of what is priced none: another one that is served.
+  const AlgorithmChoice other = chosenOf(all.size());
+  EXPECT_EQ(other.algorithm->collective, Collective::allToAll);
+  for (const auto& priced : all) EXPECT_FALSE(priced.choice == other);
   // What is refused then says why.
-  EXPECT_EQ(chosenOf(all.size()), all[0].choice);
+  const auto none = [](const AlgorithmChoice&) { return false; };
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 4096, none), all[0].choice);
 }
 
 // Each of the all-gather's steps has a number in tags, of which there are 4096.
