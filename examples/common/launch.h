@@ -288,6 +288,11 @@ static inline moecclResult_t launchComm(moecclComm_t* comm, const moecclConfig_t
   if (launcher != NULL &&
       (launchNumber(launcher->rank, &rank) != 0 || launchNumber(launcher->nRanks, &nRanks) != 0))
     return moecclInvalidArgument;
+  if (rank >= nRanks) {
+    fprintf(stderr, "%s is %d; it must be below %s, which is %d\n", launcher->rank, rank,
+            launcher->nRanks, nRanks);
+    return moecclInvalidArgument;
+  }
   if (nRanks > 1 && launchPath(launcher, path, sizeof path) != 0) return moecclInvalidArgument;
   if (rank == 0) {
     result = moecclGetUniqueId(&id);

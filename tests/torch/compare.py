@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """torch.distributed on moeccl beside Gloo, and DeepSpeed's MoE layer with and without moeccl.
 
-    perf/moeccl-lab run --no-prefix -- VENV/bin/python tests/torch/compare.py PART... [--json FILE]
+    perf/moeccl-lab run --no-prefix -- VENV/bin/python tests/torch/compare.py PART... [--csv FILE --cluster NAME]
 
 PART is one or more of
 
@@ -17,8 +17,8 @@ MOECCL_ID_FILE.
 """
 import argparse
 import contextlib
+import csv
 import datetime
-import json
 import os
 import statistics
 import sys
@@ -41,13 +41,37 @@ EXCHANGES = (64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB)  # byt
 REDUCTIONS = (8, KIB, 16 * KIB, 64 * KIB, 1024 * KIB)
 GROUPS = 20
 
-# DeepSpeed's layers. imbalance: the fullest expert's tokens by the mean, which a bias of the gate makes.
+# DeepSpeed's layers. skew: a bias of the gate, which fills one expert. mp: so many ranks in a row have the same tokens,
+# as tensor parallelism makes them; told: DeepSpeed knows that, and exchanges each token once.
 LAYERS = {
     "dropless": dict(experts=8, k=1, model=256, hidden=256, tokens=512, capacity=None),
-    "dropless, imbalance 3.7": dict(experts=8, k=1, model=256, hidden=256, tokens=128, capacity=None, skew=0.7),
+    "dropless, imbalance 4": dict(experts=8, k=1, model=256, hidden=256, tokens=128, capacity=None, skew=0.32),
     "capacity 1.0": dict(experts=8, k=2, model=256, hidden=256, tokens=512, capacity=1.0),
     "top-8 of 64, dropless": dict(experts=64, k=8, model=256, hidden=88, tokens=256, capacity=None),
+    "dropless, MP of 2": dict(experts=8, k=1, model=256, hidden=256, tokens=512, capacity=None, mp=2),
+    "capacity 1.0, MP of 2": dict(experts=8, k=2, model=256, hidden=256, tokens=512, capacity=1.0, mp=2),
+    "capacity 1.0, MP of 2, told": dict(experts=8, k=2, model=256, hidden=256, tokens=512, capacity=1.0, mp=2, told=True),
 }
+
+
+class TensorParallel:
+    """What DeepSpeed asks of Megatron's mpu: groups of so many ranks in a row."""
+
+    def __init__(self, job, name, size):
+        for first in range(0, job.ranks, size):
+            made = dist.new_group(list(range(first, first + size)), backend="gloo" if name == "gloo" else "cpu:moeccl")
+            if first <= job.rank < first + size:
+                self.group = made
+        self.rank, self.size = job.rank % size, size
+
+    def get_tensor_model_parallel_rank(self):
+        return self.rank
+
+    def get_tensor_model_parallel_world_size(self):
+        return self.size
+
+    def get_tensor_model_parallel_group(self):
+        return self.group
 
 
 class Job:
@@ -117,12 +141,12 @@ def summary(times, base="gloo"):
     return result
 
 
-def line(what, result, base="gloo"):
-    cells = [what, f"{result[base]['ms']:.2f}"]
+def line(what, result):
+    cells = [what, f"{result['gloo']['ms']:.2f}" if "gloo" in result else "refuses"]
     for name, each in result.items():
-        if name not in (base, "repetitions"):
-            low, middle, high = each["ratio"]
-            cells.append(f"{each['ms']:.2f} | {middle:.2f} ({low:.2f} to {high:.2f})")
+        if name not in ("gloo", "repetitions"):
+            low, middle, high = each.get("ratio", (None, None, None))
+            cells.append(f"{each['ms']:.2f} | {f'{middle:.2f} ({low:.2f} to {high:.2f})' if middle else '-'}")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -240,11 +264,16 @@ def layers(job, say):
                 layer.set_deepspeed_parallelism()
             model = torch.nn.ModuleDict({"layer": layer})
             if replace:
-                moeccl.torch.replace_deepspeed(model)
+                moeccl.torch.replace_deepspeed(model, mp_size=shape.get("mp", 1))
             return model
 
+        told = {name: TensorParallel(job, name, shape["mp"]) for name in job.backends} if "told" in shape else {}
         models = {"gloo": made("gloo"), "moeccl": made("moeccl"), "layer": made("moeccl", True)}
-        generator = torch.Generator().manual_seed(job.rank)
+        base = "gloo"
+        if told:  # Gloo refuses the flat buffer that DeepSpeed then gathers into
+            del models["gloo"]
+            base = "moeccl"
+        generator = torch.Generator().manual_seed(job.rank // shape.get("mp", 1))
         tokens = torch.randn(1, shape["tokens"], shape["model"], generator=generator)
         if "skew" in shape:  # one direction that the gate's first expert likes
             with torch.no_grad():
@@ -255,16 +284,19 @@ def layers(job, say):
 
         def step(name):
             model = models[name]
+            deepspeed_groups.mpu = told.get(name)  # the layer of moeccl's asks nobody
             with job.default("gloo" if name == "gloo" else "moeccl"):
                 model.zero_grad()
                 source = tokens.clone().requires_grad_()
                 output, auxiliary, _ = model["layer"](source)
                 (output.square().sum() + auxiliary).backward()
-            return output.detach()
+            return output.detach(), source.grad
 
         outputs = {name: step(name) for name in models}
-        for name, output in outputs.items():
-            largest = (output - outputs["gloo"]).abs().max().item()
+        if not all(map(torch.equal, outputs["moeccl"], outputs[base])):
+            raise SystemExit(f"rank {job.rank}: {what}: DeepSpeed on moeccl gives other bits than on Gloo")
+        for name, (output, _) in outputs.items():
+            largest = (output - outputs[base][0]).abs().max().item()
             if largest > 1e-4:
                 raise SystemExit(f"rank {job.rank}: {what}: outputs of {name} are off by {largest}")
         counts = models["layer"]["layer"].deepspeed_moe.exp_counts.float()
@@ -272,12 +304,26 @@ def layers(job, say):
         computing[0] = 0.0
         times = job.turns({name: lambda name=name: step(name) for name in models})
         share = computing[0] / sum(map(sum, times.values()))
-        results[what] = summary(times)
+        results[what] = summary(times, base)
         results[what]["imbalance"] = (counts.max() / counts.mean()).item()
         results[what]["share"] = share
         shown = {name: each for name, each in results[what].items() if name not in ("imbalance", "share")}
-        say(line(f"{what} (imbalance {results[what]['imbalance']:.1f})", shown)[:-1] + f"| {100 * share:.0f} % |")
+        what += f" (imbalance {results[what]['imbalance']:.1f}{'; beside DeepSpeed on moeccl' if told else ''})"
+        say(line(what, shown)[:-1] + f"| {100 * share:.0f} % |")
     return results
+
+
+def write_csv(path, cluster, results):
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        if file.tell() == 0:
+            rows.writerow(("cluster", "part", "case", "by", "ms", "faster_first_quartile", "faster_median", "faster_third_quartile"))
+        for part, cases in results.items():
+            for case, each in cases.items():
+                for name in ("gloo", "moeccl", "layer"):
+                    if name in each:
+                        ratio = [f"{number:.3f}" for number in each[name].get("ratio", ())]
+                        rows.writerow((cluster, part, case, name, f"{each[name]['ms']:.4g}", *(ratio or ("", "", ""))))
 
 
 PARTS = {"exchanges": exchanges, "overlap": overlap, "groups": groups, "layers": layers}
@@ -286,7 +332,8 @@ PARTS = {"exchanges": exchanges, "overlap": overlap, "groups": groups, "layers":
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--csv", metavar="FILE", help="rows are added to it, for perf/scripts/plot_torch.py")
+    parser.add_argument("--cluster", default="", metavar="NAME", help="the first column there")
     parser.add_argument("--budget", type=float, default=4, metavar="SECONDS", help="per row and backend")
     options = parser.parse_args()
     if "MOECCL_ID_FILE" not in os.environ:
@@ -302,9 +349,8 @@ def main():
     for part in options.parts:
         say(f"\n{part}, {job.ranks} ranks\n")
         results[part] = PARTS[part](job, say)
-    if job.rank == 0 and options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"ranks": job.ranks, "torch": torch.__version__, "parts": results}, file, indent=1)
+    if job.rank == 0 and options.csv:
+        write_csv(options.csv, options.cluster, results)
     dist.barrier(group=job.moeccl)
     dist.destroy_process_group()
 

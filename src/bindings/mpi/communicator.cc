@@ -174,7 +174,8 @@ void report(MPI_Comm world) {
   PMPI_Comm_rank(world, &rank);
   if (rank != 0 || !settings().report) return;
   for (std::size_t i = 0; i < kNames.size(); ++i)
-    if (const std::int64_t ours = served[i][0], theirs = served[i][1]; ours + theirs > 0)
+    if (const std::int64_t ours = served[i][0], theirs = served[i][1];
+        ours + theirs > 0 && settings().serves[i])
       std::fprintf(stderr, "moeccl-mpi: %s: %lld of %lld calls served by moeccl\n", kNames[i],
                    static_cast<long long>(ours), static_cast<long long>(ours + theirs));
 }

@@ -87,11 +87,11 @@ int Communicator::serve(Collective collective, std::size_t bytes, MPI_Comm comm,
   int result = MPI_SUCCESS;
   if (byMoeccl) {
     const moecclResult_t served = ours();
+    noteServed(collective, true);
     if (served != moecclSuccess) return fail(served, comm);
   } else {
     result = theirs();
   }
-  noteServed(collective, byMoeccl);
   choice.took(PMPI_Wtime() - start, comm);
   return result;
 }

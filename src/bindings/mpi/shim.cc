@@ -47,6 +47,7 @@ moecclResult_t stored(moecclResult_t result, Flat& received) {
 MOECCL_SHIM int MPI_Alltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype,
                              void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::allToAll, false);
     return PMPI_Alltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
   };
   const bool inPlace = sendbuf == MPI_IN_PLACE;
@@ -72,6 +73,7 @@ MOECCL_SHIM int MPI_Alltoallv(const void* sendbuf, const int* sendcounts, const 
                               MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
                               const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::allToAllv, false);
     return PMPI_Alltoallv(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
                           recvtype, comm);
   };
@@ -100,6 +102,7 @@ MOECCL_SHIM int MPI_Alltoallv(const void* sendbuf, const int* sendcounts, const 
 MOECCL_SHIM int MPI_Allgather(const void* sendbuf, int sendcount, MPI_Datatype sendtype,
                               void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::allGather, false);
     return PMPI_Allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
   };
   const bool inPlace = sendbuf == MPI_IN_PLACE;
@@ -129,6 +132,7 @@ MOECCL_SHIM int MPI_Allgatherv(const void* sendbuf, int sendcount, MPI_Datatype 
                                void* recvbuf, const int* recvcounts, const int* displs,
                                MPI_Datatype recvtype, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::allGatherv, false);
     return PMPI_Allgatherv(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype,
                            comm);
   };
@@ -183,7 +187,10 @@ std::optional<Reduction> reductionOf(Collective collective, MPI_Datatype type, M
 
 MOECCL_SHIM int MPI_Allreduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype datatype,
                               MPI_Op op, MPI_Comm comm) {
-  const auto theirs = [&] { return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm); };
+  const auto theirs = [&] {
+    noteServed(Collective::allReduce, false);
+    return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
+  };
   const std::optional<Reduction> known = reductionOf(Collective::allReduce, datatype, op);
   if (!known || count <= 0) return theirs();
   Communicator* const mine = Communicator::of(comm);
@@ -201,6 +208,7 @@ MOECCL_SHIM int MPI_Allreduce(const void* sendbuf, void* recvbuf, int count, MPI
 MOECCL_SHIM int MPI_Reduce_scatter_block(const void* sendbuf, void* recvbuf, int recvcount,
                                          MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::reduceScatter, false);
     return PMPI_Reduce_scatter_block(sendbuf, recvbuf, recvcount, datatype, op, comm);
   };
   const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op);
@@ -227,6 +235,7 @@ MOECCL_SHIM int MPI_Reduce_scatter_block(const void* sendbuf, void* recvbuf, int
 MOECCL_SHIM int MPI_Reduce_scatter(const void* sendbuf, void* recvbuf, const int* recvcounts,
                                    MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
   const auto theirs = [&] {
+    noteServed(Collective::reduceScatter, false);
     return PMPI_Reduce_scatter(sendbuf, recvbuf, recvcounts, datatype, op, comm);
   };
   const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op);
@@ -302,6 +311,7 @@ MOECCL_SHIM int MPI_Ialltoall(const void* sendbuf, int sendcount, MPI_Datatype s
                               void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm,
                               MPI_Request* request) {
   const auto theirs = [&] {
+    noteServed(Collective::iAllToAll, false);
     return PMPI_Ialltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,
                           request);
   };
