@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMostEndpoints = 2;
 
 struct TcpAddressHeader {
-  char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'T', '1'};
+  char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'T', '2'};
   std::int32_t rank = 0;
   std::int32_t ranks = 0;
   std::int64_t process = 0;

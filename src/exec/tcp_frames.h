@@ -20,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/exec/tcp_memory.h"
+
 namespace moeccl {
 
 static_assert(std::endian::native == std::endian::little);
@@ -49,9 +51,11 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 32);
 
 // What a message that nobody has asked for takes of the receiver's memory, and so of its sender's
-// credit. A message without a byte takes none.
-inline constexpr std::size_t kMessageCost = 512;
-constexpr std::size_t chargeOf(std::size_t bytes) { return bytes > 0 ? bytes + kMessageCost : 0; }
+// credit: its block, and what is known of it. A message without a byte takes none.
+inline constexpr std::size_t kMessageCost = 320;
+constexpr std::size_t chargeOf(std::size_t bytes) {
+  return bytes > 0 ? MessageMemory::costOf(bytes) + kMessageCost : 0;
+}
 
 // Of a message, in one frame: so long may a frame without data wait, and so much is copied for a
 // sender that cancels.

@@ -43,7 +43,7 @@ void TcpPeer::recv(Transfer* transfer) {
   if (message.arrived == message.end) return deliver(found);
   if (!message.inOrder) return;
   // The rest goes straight to its place.
-  copyBytes(flight.to, message.memory.get(), std::min(message.arrived, flight.bytes));
+  copyBytes(flight.to, message.memory, std::min(message.arrived, flight.bytes));
   release(message);
 }
 
@@ -266,27 +266,25 @@ TcpPeer::Verdict TcpPeer::begin(const FrameHeader& header, Incoming* incoming) {
   if (announced && announcedToUs_ == kMostAnnounced) return Verdict::bad;
   if (!announced && chargeOf(header.bytes) > share_ - held_) return Verdict::bad;
 
-  if (common_.spare.empty()) common_.spare.emplace_back();
+  InboundMessages begun(&common_.memory);
+  begun.push_back({.id = header.id,
+                   .tag = header.value,
+                   .bytes = header.bytes,
+                   .promised = header.payload,
+                   .end = header.bytes,
+                   .charge = announced ? 0 : chargeOf(header.bytes),
+                   .announced = announced});
+  const auto message = begun.begin();
   Transfer* const transfer = takePosted(header.value);
   if (transfer == nullptr && announced && common_.closing) {
     tell({.kind = FrameKind::refuse, .id = header.id});
     return Verdict::taken;
   }
-  InboundMessages& list = transfer != nullptr ? flowing_ : unexpected_;
-  const auto message = common_.spare.begin();
-  MessageMemory::Block memory;
   if (transfer == nullptr && !announced && header.bytes > 0)
-    memory = common_.memory.take(header.bytes);
-  list.splice(list.end(), common_.spare, message);
-  *message = {.id = header.id,
-              .tag = header.value,
-              .bytes = header.bytes,
-              .promised = header.payload,
-              .end = header.bytes,
-              .charge = announced ? 0 : chargeOf(header.bytes),
-              .announced = announced,
-              .memory = std::move(memory),
-              .transfer = transfer};
+    message->memory = common_.memory.take(header.bytes);
+  message->transfer = transfer;
+  InboundMessages& list = transfer != nullptr ? flowing_ : unexpected_;
+  list.splice(list.end(), begun);
   held_ += message->charge;
   announcedToUs_ += announced ? 1 : 0;
   if (transfer != nullptr) transfer->flight.request = &*message;
@@ -341,7 +339,7 @@ TcpPeer::Verdict TcpPeer::withdraw(const FrameHeader& header) {
 
 std::span<std::byte> TcpPeer::placeOf(const Incoming& incoming) {
   const InboundMessage& message = *incoming.message;
-  if (message.memory) return {message.memory.get() + incoming.offset, incoming.left};
+  if (message.memory != nullptr) return {message.memory + incoming.offset, incoming.left};
   const Transfer* const transfer = message.transfer;
   if (transfer != nullptr && incoming.offset < transfer->flight.bytes)
     return {transfer->flight.to + incoming.offset,
@@ -357,7 +355,7 @@ void TcpPeer::arrived(Incoming* incoming, std::size_t bytes) {
   if (message.arrived < message.end) return;
   incoming->left = 0;
   if (message.transfer != nullptr) return deliver(incoming->message);
-  if (!message.memory) recycle(flowing_, incoming->message);
+  if (message.memory == nullptr) recycle(flowing_, incoming->message);
 }
 
 // A message that is here, to the receive that it belongs to.
@@ -366,7 +364,8 @@ void TcpPeer::deliver(InboundMessages::iterator at) {
   Transfer* const transfer = message.transfer;
   const std::size_t room = transfer->flight.bytes, bytes = message.bytes;
   const TransferStatus status = bytes <= room ? TransferStatus::ok : TransferStatus::truncated;
-  if (message.memory) copyBytes(transfer->flight.to, message.memory.get(), std::min(bytes, room));
+  if (message.memory != nullptr)
+    copyBytes(transfer->flight.to, message.memory, std::min(bytes, room));
   recycle(flowing_, at);
   finish(transfer, status, bytes);
 }
@@ -383,7 +382,8 @@ void TcpPeer::settle(InboundMessage& message) {
 
 // It needs no memory any more, and what it was charged is free.
 void TcpPeer::release(InboundMessage& message) {
-  if (message.memory) common_.memory.give(std::move(message.memory), message.bytes);
+  if (std::byte* const memory = std::exchange(message.memory, nullptr))
+    common_.memory.give(memory, message.bytes);
   owed_ += message.charge;
   message.charge = 0;
 }
@@ -391,8 +391,7 @@ void TcpPeer::release(InboundMessage& message) {
 void TcpPeer::recycle(InboundMessages& list, InboundMessages::iterator message) {
   release(*message);
   settle(*message);
-  message->transfer = nullptr;
-  common_.spare.splice(common_.spare.end(), list, message);
+  list.erase(message);
 }
 
 Transfer* TcpPeer::takePosted(Tag tag) {

@@ -34,17 +34,16 @@ struct InboundMessage {
   std::size_t charge = 0;  // credit of its sender that has not been given back
   bool announced = false;  // none of its data has come, nor will before it is granted
   bool inOrder = true;     // what has arrived is its beginning
-  MessageMemory::Block memory;
+  std::byte* memory = nullptr;   // for all its bytes, of MessageMemory; none where it needs none
   Transfer* transfer = nullptr;  // the receive that it belongs to
 };
-using InboundMessages = std::list<InboundMessage>;
+using InboundMessages = std::pmr::list<InboundMessage>;
 
 // What the peers of one rank share.
 struct TcpCommon {
   explicit TcpCommon(std::size_t memoryBytes) : memory(memoryBytes), sink(std::size_t{64} << 10) {}
 
   MessageMemory memory;
-  InboundMessages spare;
   std::vector<std::byte> sink;          // for what nobody wants
   std::bitset<kSourceBits> barrier;     // rounds of the closing barrier that have come in
   std::size_t sends = 0, receives = 0;  // in flight
@@ -58,7 +57,11 @@ class TcpPeer {
  public:
   // The peer may send `share` bytes unasked.
   TcpPeer(TcpCommon& common, int rank, std::size_t share)
-      : common_(common), rank_(rank), share_(share) {}
+      : common_(common),
+        rank_(rank),
+        share_(share),
+        unexpected_(&common.memory),
+        flowing_(&common.memory) {}
 
   // Before anything else: who it is, for people, how much it lets this rank send unasked, and on
   // how many connections.

@@ -4,15 +4,18 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <random>
 
 #include "src/bootstrap/acceptor.h"
 #include "src/exec/tcp_transport.h"
 #include "tests/exec/transport_world.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -213,7 +216,62 @@ TEST(TcpFrames, ThePeersShareBoundsSmallMessagesToo) {
     ++taken;
   }
   EXPECT_EQ(taken, kShare / chargeOf(8));
-  EXPECT_LE(taken * (256 + sizeof(InboundMessage)), kShare);
+  EXPECT_LE(common.memory.held(), kShare);
+  peer.lose("the end", TransferStatus::unreachable);
+}
+
+// Of this process alone, whatever its files.
+std::size_t residentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t all = 0, resident = 0, shared = 0;
+  statm >> all >> resident >> shared;
+  return (resident - shared) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// What was kept for messages of one size makes room for those of another.
+TEST(TcpFrames, MemoryStaysWithinItsBoundWhateverTheSizes) {
+  constexpr std::size_t kShare = std::size_t{32} << 20, kMargin = kShare / 32;
+  TcpCommon common(kShare);
+  TcpPeer peer(common, 1, kShare);
+  peer.know("a peer", kShare, 1);
+  FrameHeader header = {.kind = FrameKind::message, .id = 1, .value = tagOf(1, 1)};
+  const std::size_t before = residentBytes();
+  for (std::size_t bytes :
+       {std::size_t{1} << 20, std::size_t{500'000}, std::size_t{250'000}, std::size_t{70'000},
+        std::size_t{40'000}, std::size_t{9000}, std::size_t{300}, std::size_t{1}, std::size_t{9000},
+        std::size_t{600'000}}) {
+    header.payload = static_cast<std::uint32_t>(bytes);
+    header.bytes = bytes;
+    std::size_t sent = 0;
+    TcpPeer::Incoming incoming;
+    while (peer.take(header, true, &incoming) == TcpPeer::Verdict::taken) {
+      while (incoming.left > 0) {
+        const std::span<std::byte> place = peer.placeOf(incoming);
+        std::ranges::fill(place, static_cast<std::byte>(header.id));
+        peer.arrived(&incoming, place.size());
+      }
+      ++header.id;
+      ++sent;
+    }
+    EXPECT_EQ(sent, kShare / chargeOf(bytes));
+    EXPECT_GE(sent * (bytes + 1024), kShare - kShare / 8) << bytes;
+    EXPECT_LE(common.memory.held(), kShare + kMargin) << bytes;
+    if (!kSanitized) {
+      EXPECT_LE(residentBytes(), before + kShare + kMargin) << bytes;
+    }
+    // They come in their order, each with its own bytes.
+    std::vector<std::byte> room(bytes);
+    for (std::size_t left = sent; left > 0; --left) {
+      Probe recv;
+      recv.flight = {.to = room.data(), .bytes = bytes, .tag = header.value, .inFlight = true};
+      peer.recv(&recv);
+      ASSERT_EQ(recv.status, TransferStatus::ok);
+      const auto expected = static_cast<std::byte>(header.id - left);
+      ASSERT_EQ(std::ranges::count(room, expected), static_cast<std::ptrdiff_t>(bytes));
+    }
+    peer.giveCreditBack();
+  }
+  EXPECT_LE(common.memory.held(), kShare);
   peer.lose("the end", TransferStatus::unreachable);
 }
 
