@@ -111,4 +111,11 @@ std::vector<IpAddress> addressesToListenOn(std::string_view choice,
   return addresses;
 }
 
+IpEndpoint endpointToDial(std::span<const IpEndpoint> theirs, std::span<const IpAddress> mine) {
+  const auto found = std::ranges::find_if(theirs, [&](const IpEndpoint& each) {
+    return std::ranges::find(mine, each.address.family, &IpAddress::family) != mine.end();
+  });
+  return found == theirs.end() ? theirs.front() : *found;
+}
+
 }  // namespace moeccl

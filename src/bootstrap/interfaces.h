@@ -1,6 +1,7 @@
 // The network interfaces of this host, and which of them a rank listens on.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,5 +43,10 @@ const InterfaceAddress* interfaceToListenOn(std::string_view choice,
 // first. Throws Error (moecclInvalidArgument) where there is none.
 std::vector<IpAddress> addressesToListenOn(std::string_view choice,
                                            std::span<const InterfaceAddress> interfaces);
+inline constexpr std::size_t kFamilies = 2;
+
+// Of where another rank listens, which is not empty, the first of a family that one of this rank's
+// addresses has, or else the first.
+IpEndpoint endpointToDial(std::span<const IpEndpoint> theirs, std::span<const IpAddress> mine);
 
 }  // namespace moeccl

@@ -46,6 +46,12 @@ struct IpAddress {
   bool operator==(const IpAddress&) const = default;
 };
 
+// Where somebody listens.
+struct IpEndpoint {
+  IpAddress address;
+  std::uint16_t port = 0;
+};
+
 std::string addressText(const IpAddress& address);
 // "10.0.0.1:4242", "[fd00::1]:4242"
 std::string endpointText(const IpAddress& address, std::uint16_t port);

@@ -15,9 +15,6 @@
 namespace moeccl {
 namespace {
 
-// At most one of each family.
-constexpr std::size_t kMostEndpoints = 2;
-
 struct TcpAddressHeader {
   char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'T', '2'};
   std::int32_t rank = 0;
@@ -63,7 +60,7 @@ Transport::Address TcpTransport::address() {
   Address bytes(sizeof header + endpoints_.size() * sizeof(EndpointBytes));
   std::memcpy(bytes.data(), &header, sizeof header);
   std::byte* to = bytes.data() + sizeof header;
-  for (const Endpoint& each : endpoints_) {
+  for (const IpEndpoint& each : endpoints_) {
     const EndpointBytes endpoint{static_cast<std::uint16_t>(each.address.family == AF_INET ? 4 : 6),
                                  each.port, each.address.bytes};
     std::memcpy(to, &endpoint, sizeof endpoint);
@@ -100,8 +97,7 @@ void TcpTransport::readAddress(Peer& peer, const Address& bytes) {
                 header.rank, header.ranks, rank, ranks_));
   const auto endpoints = static_cast<std::size_t>(header.endpoints);
   if (header.connections < 1 || header.connections > kMostTcpConnections || endpoints < 1 ||
-      endpoints > kMostEndpoints ||
-      bytes.size() != sizeof header + endpoints * sizeof(EndpointBytes))
+      endpoints > kFamilies || bytes.size() != sizeof header + endpoints * sizeof(EndpointBytes))
     throw std::runtime_error(
         stringf("rank %d: the address of rank %d is not a TCP address", rank_, rank));
   header.host[sizeof header.host - 1] = '\0';
@@ -109,20 +105,15 @@ void TcpTransport::readAddress(Peer& peer, const Address& bytes) {
   peer.core.know(stringf("process %lld on %s", static_cast<long long>(header.process), header.host),
                  header.share, connections);
   if (rank != rank_) peer.connections.resize(static_cast<std::size_t>(connections));
-  // The first that this rank has an address of the same family for.
+  std::vector<IpEndpoint> theirs;
   for (std::size_t i = 0; i < endpoints; ++i) {
     EndpointBytes raw;
     std::memcpy(&raw, bytes.data() + sizeof header + i * sizeof raw, sizeof raw);
-    const Endpoint endpoint{{raw.family == 4 ? AF_INET : AF_INET6, raw.address}, raw.port};
-    const auto isMine = [&](const Endpoint& mine) {
-      return mine.address.family == endpoint.address.family;
-    };
-    const bool usable = std::ranges::any_of(endpoints_, isMine);
-    if (i == 0 || (usable && !std::ranges::any_of(endpoints_, [&](const Endpoint& mine) {
-                     return mine.address.family == peer.endpoint.address.family;
-                   })))
-      peer.endpoint = endpoint;
+    theirs.push_back({{raw.family == 4 ? AF_INET : AF_INET6, raw.address}, raw.port});
   }
+  std::vector<IpAddress> mine;
+  for (const IpEndpoint& each : endpoints_) mine.push_back(each.address);
+  peer.endpoint = endpointToDial(theirs, mine);
 }
 
 bool TcpTransport::watch(int fd, std::uint32_t events, void* data) {

@@ -61,14 +61,10 @@ class TcpTransport final : public PollableTransport {
   bool hasMet();
 
  private:
-  struct Endpoint {
-    IpAddress address;
-    std::uint16_t port = 0;
-  };
   struct Peer {
     Peer(TcpCommon& common, int rank, std::size_t share) : core(common, rank, share) {}
     TcpPeer core;
-    Endpoint endpoint;
+    IpEndpoint endpoint;   // that this rank dials
     bool reached = false;  // it has been turned to, or has turned to this rank
     std::string left;      // why its connections will end; empty: they are to stay
     // By index; null: none yet. Sized when the peer is known.
@@ -117,7 +113,7 @@ class TcpTransport final : public PollableTransport {
   FileDescriptor epoll_, woken_;
   int sleepOn_[1];
   std::optional<Acceptor> acceptor_;
-  std::vector<Endpoint> endpoints_;           // of this rank
+  std::vector<IpEndpoint> endpoints_;         // of this rank
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; empty until connected
   std::size_t connections_ = 0;
   std::vector<TcpConnection*> ready_;    // to be advanced

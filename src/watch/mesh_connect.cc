@@ -4,6 +4,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -26,9 +27,8 @@ constexpr std::int64_t kLookMs = 50;
 // What peers need to know of a rank. Plain bytes.
 struct Contact {
   ProcessIdentity process;
-  IpAddress address;
-  std::uint16_t port = 0;  // 0: none listens
-  char path[64] = {};      // of a Unix socket; empty: none
+  std::array<IpEndpoint, kFamilies> endpoints{};  // port 0: none
+  char path[64] = {};                             // of a Unix socket; empty: none
 };
 
 // A file that is gone with this.
@@ -108,6 +108,7 @@ class Connector {
   const std::vector<int> peers_;
   SocketFile file_;
   Acceptor acceptor_;
+  std::vector<IpAddress> addresses_;  // of this rank, where it has peers on other nodes
   std::vector<Contact> contacts_;
   std::vector<Dial> dials_;
   std::vector<ControlLink> links_;
@@ -136,13 +137,14 @@ void Connector::exchangeContacts() {
   Contact mine;
   agreeAfter(oob_, [&] {
     mine.process = ProcessIdentity::self();
+    if (!std::ranges::all_of(peers_, [this](int peer) { return sameNode(peer); }))
+      addresses_ = addressesToListenOn(options_.interfaces, interfaceAddresses());
     for (int peer : peers_) {
       if (peer < oob_.rank()) continue;
       if (sameNode(peer) && file_.path().empty()) acceptor_.listen(file_.listen());
-      if (!sameNode(peer) && mine.port == 0) {
-        mine.address = addressesToListenOn(options_.interfaces, interfaceAddresses()).front();
-        mine.port = acceptor_.listen(mine.address);
-      }
+      if (!sameNode(peer) && mine.endpoints[0].port == 0)
+        for (std::size_t i = 0; i < addresses_.size(); ++i)
+          mine.endpoints[i] = {addresses_[i], acceptor_.listen(addresses_[i])};
     }
     std::strncpy(mine.path, file_.path().c_str(), sizeof mine.path - 1);
   });
@@ -153,7 +155,9 @@ void Connector::begin(Dial& dial) {
   const Contact& contact = contacts_[static_cast<std::size_t>(dial.peer)];
   dial.socket = Socket();
   if (!sameNode(dial.peer)) {
-    if (const int error = startConnect(contact.address, contact.port, &dial.socket))
+    const auto none = std::ranges::find(contact.endpoints, 0, &IpEndpoint::port);
+    const IpEndpoint to = endpointToDial({contact.endpoints.begin(), none}, addresses_);
+    if (const int error = startConnect(to.address, to.port, &dial.socket))
       unreachable(dial.peer, error);
     dial.until = afterMs(options_.failureDetectionMs);
     return;

@@ -52,6 +52,18 @@ TEST(Interfaces, TheChosenOnesAddressesAlone) {
   EXPECT_EQ(addressesToListenOn("", std::span(kHost).first(1)), Addresses{kHost[0].address});
 }
 
+TEST(Interfaces, AFamilyThatBothHaveIsDialed) {
+  const std::vector<IpEndpoint> both = {{v4(1), 41}, {v6(1), 61}};
+  const auto port = [](std::span<const IpEndpoint> theirs, const Addresses& mine) {
+    return endpointToDial(theirs, mine).port;
+  };
+  EXPECT_EQ(port(both, {v4(2), v6(2)}), 41);
+  EXPECT_EQ(port(both, {v4(2)}), 41);
+  EXPECT_EQ(port(both, {v6(2)}), 61);
+  EXPECT_EQ(port(std::span(both).last(1), {v4(2), v6(2)}), 61);
+  EXPECT_EQ(port(std::span(both).last(1), {v4(2)}), 61);  // the kernel says why not
+}
+
 TEST(Interfaces, AChoiceOfNoneIsAnErrorThatNamesThemAll) {
   test::expectFailure(
       test::outcomeOf([] { addressesToListenOn("=eth", kHost); }), moecclInvalidArgument,
