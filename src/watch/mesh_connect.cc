@@ -7,7 +7,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "src/bootstrap/acceptor.h"
@@ -23,6 +25,11 @@ namespace {
 
 // Between two looks whether the job still stands.
 constexpr std::int64_t kLookMs = 50;
+// Of Unix sockets. Ranks of a node share /dev/shm: that makes them one (host.cc).
+constexpr char kFolder[] = "/dev/shm";
+constexpr std::string_view kFiles = "/dev/shm/moeccl.";
+// Within this time a process has bound a socket for which it has made a file.
+constexpr std::chrono::seconds kNewFile{1};
 
 // What peers need to know of a rank. Plain bytes.
 struct Contact {
@@ -56,12 +63,30 @@ sockaddr_un addressOf(const std::string& path) {
   return address;
 }
 
+// Removes the files of processes that were killed before they could.
+void removeLeftFiles() {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder, ignored)) {
+    const std::string& path = entry.path().native();
+    if (!path.starts_with(kFiles)) continue;
+    // Nobody listens for datagrams: a living socket is of another type, and a file that was just
+    // made may have none yet. Those of other users are not reached.
+    const Socket probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const sockaddr_un address = addressOf(path);
+    if (probe &&
+        ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+        errno == ECONNREFUSED &&
+        entry.last_write_time(ignored) < std::filesystem::file_time_type::clock::now() - kNewFile)
+      unlink(path.c_str());
+  }
+}
+
 Socket SocketFile::listen() {
-  // Ranks of a node share /dev/shm: that makes them one (host.cc).
+  removeLeftFiles();
   std::uint64_t name[2];
   fillRandom(std::as_writable_bytes(std::span(name)));
   const std::string path =
-      stringf("/dev/shm/moeccl.%016llx%016llx", static_cast<unsigned long long>(name[0]),
+      stringf("%s%016llx%016llx", kFiles.data(), static_cast<unsigned long long>(name[0]),
               static_cast<unsigned long long>(name[1]));
   Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const sockaddr_un address = addressOf(path);

@@ -1,9 +1,13 @@
 // What ranks hear of one another: threads on the local watch, processes over control connections.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +18,7 @@
 
 #include "src/bootstrap/rendezvous.h"
 #include "src/watch/local_watch.h"
+#include "src/watch/mesh.h"
 #include "src/watch/mesh_watch.h"
 #include "tests/bootstrap/support.h"
 
@@ -301,6 +306,51 @@ TEST(MeshWatch, AStoppedRankLives) {
     ++stopped;
     EXPECT_TRUE(eventually([&] { return stopped >= 1 + watch.ranks(); }));
   });
+}
+
+// A Unix socket by a file of this test's.
+struct SocketFile {
+  explicit SocketFile(const std::string& name) : path("/dev/shm/moeccl." + name) {
+    unlink(path.c_str());
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    socket = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~SocketFile() { unlink(path.c_str()); }
+  // When it was made, in seconds from now.
+  void setTime(int seconds) {
+    timespec times[2];
+    clock_gettime(CLOCK_REALTIME, times);
+    times[0].tv_sec += seconds;
+    times[1] = times[0];
+    EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+  bool exists() const { return access(path.c_str(), F_OK) == 0; }
+
+  std::string path;
+  Socket socket;
+};
+
+// A process that is killed during the start leaves the file of its socket.
+TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
+  const std::string name = std::to_string(getpid());
+  SocketFile dead("dead" + name), living("living" + name), fresh("fresh" + name);
+  dead.socket = Socket();
+  fresh.socket = Socket();
+  dead.setTime(-100);
+  living.setTime(-100);
+  fresh.setTime(100);
+  const moecclUniqueId id = makeUniqueId();
+  expectSuccess(runThreads(2, [&](int rank) {
+    const auto oob = join(id, 2, rank, 20000);
+    const Topology topology = nodesOf({2});
+    EXPECT_EQ(connectMesh(*oob, topology, optionsOf(topology)).links.size(), 1u);
+  }));
+  EXPECT_FALSE(dead.exists());
+  EXPECT_TRUE(living.exists());
+  EXPECT_TRUE(fresh.exists());
 }
 
 // A peer that proved itself but then sends nonsense is dropped, and nothing else happens.
