@@ -25,6 +25,9 @@ namespace {
 
 // Between two looks whether the job still stands.
 constexpr std::int64_t kLookMs = 50;
+// Tells who has dialed that the connection is the pair's: until then it may be closed, and the
+// dialer does not know how much of what it has sent was read.
+constexpr char kWelcome = 'w';
 // Of Unix sockets. Ranks of a node share /dev/shm: that makes them one (host.cc).
 constexpr char kFolder[] = "/dev/shm";
 constexpr std::string_view kFiles = "/dev/shm/moeccl.";
@@ -107,7 +110,7 @@ class Connector {
   Mesh connect();
 
  private:
-  // A connection that this rank dials, until it is a link.
+  // A connection that this rank dials, until it is a link: the peer has welcomed it.
   struct Dial {
     int peer;
     Socket socket;                       // none: another try is due at `until`
@@ -119,6 +122,7 @@ class Connector {
   void exchangeContacts();
   void begin(Dial& dial);
   void greet(Dial& dial);
+  void again(Dial& dial);
   // Whether it is a link.
   bool advanceDial(Dial& dial, bool ready);
   void takeGuests();
@@ -195,7 +199,15 @@ void Connector::begin(Dial& dial) {
     return greet(dial);
   }
   if (errno != EAGAIN) unreachable(dial.peer, errno);
-  dial.until = afterMs(kLookMs);  // many dial it at the same time
+  again(dial);  // many dial it at the same time
+}
+
+// After a pause. A peer whom a crowd of strangers calls may close what it has accepted; one that
+// has ended has closed its port, and that is found then.
+void Connector::again(Dial& dial) {
+  dial.socket = Socket();
+  dial.handshake.reset();
+  dial.until = afterMs(kLookMs);
 }
 
 void Connector::greet(Dial& dial) {
@@ -215,26 +227,38 @@ bool Connector::advanceDial(Dial& dial, bool ready) {
       unreachable(dial.peer, stringf("its host has not answered for %lld ms",
                                      static_cast<long long>(options_.failureDetectionMs)));
     if (!ready) return false;
-    if (const int error = connectResult(dial.socket)) unreachable(dial.peer, error);
+    if (const int error = connectResult(dial.socket)) {
+      if (error != ECONNRESET) unreachable(dial.peer, error);
+      again(dial);
+      return false;
+    }
     tuneConnection(dial.socket);
     breakWhenSilent(dial.socket, options_.failureDetectionMs);
     greet(dial);
   }
-  if (!advance(*dial.handshake, dial.socket))
-    unreachable(dial.peer, dial.handshake->state() == Handshake::State::refused
-                               ? "something else listens there"
-                               : "it has closed the connection");
-  return dial.handshake->state() == Handshake::State::done;
+  if (!advance(*dial.handshake, dial.socket)) {
+    if (dial.handshake->state() == Handshake::State::refused)
+      unreachable(dial.peer, "something else listens there");
+    again(dial);
+    return false;
+  }
+  if (dial.handshake->state() != Handshake::State::done) return false;
+  char welcome;
+  const ssize_t got = recv(dial.socket.get(), &welcome, sizeof welcome, 0);
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) again(dial);
+  return got > 0;
 }
 
 void Connector::takeGuests() {
   acceptor_.serve();
   for (Acceptor::Guest guest; acceptor_.next(&guest);) {
     const auto peer = static_cast<int>(guest.hello.rank);
-    const std::vector<int> awaited = missing();
     if (guest.hello.purpose != static_cast<std::uint32_t>(ConnectionPurpose::control) ||
-        peer <= oob_.rank() || std::ranges::find(awaited, peer) == awaited.end())
+        peer <= oob_.rank() || !std::ranges::binary_search(peers_, peer) ||
+        send(guest.socket.get(), &kWelcome, sizeof kWelcome, MSG_NOSIGNAL) != sizeof kWelcome)
       continue;
+    // One that it had before has ended before it was welcome.
+    std::erase_if(links_, [peer](const ControlLink& link) { return link.peer == peer; });
     if (!sameNode(peer)) breakWhenSilent(guest.socket, options_.failureDetectionMs);
     links_.push_back({peer, std::move(guest.socket)});
   }

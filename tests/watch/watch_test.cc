@@ -16,6 +16,7 @@
 #include <set>
 #include <thread>
 
+#include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/watch/local_watch.h"
 #include "src/watch/mesh.h"
@@ -351,6 +352,82 @@ TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
   EXPECT_FALSE(dead.exists());
   EXPECT_TRUE(living.exists());
   EXPECT_TRUE(fresh.exists());
+}
+
+// Of rank 1 of two, whose rank 0 listens at `path`, as this test does.
+class WithImpostor final : public Oob {
+ public:
+  explicit WithImpostor(std::string path) : path_(std::move(path)) {}
+  int rank() const override { return 1; }
+  int ranks() const override { return 2; }
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    std::memset(recv, 0, bytes);
+    std::memcpy(static_cast<char*>(recv) + bytes, send, bytes);
+    // A contact ends with a path of 64 bytes (mesh_connect.cc), and comes after an agreement.
+    if (++calls_ == 2)
+      std::memcpy(static_cast<char*>(recv) + bytes - 64, path_.data(), path_.size());
+  }
+
+ private:
+  const std::string path_;
+  int calls_ = 0;
+};
+
+// What becomes of a connection that is accepted.
+enum class Fate { closed, closedOnceGreeted, closedOnceProved, welcome };
+
+void meet(const Socket& listener, Fate fate) {
+  Socket socket;
+  ASSERT_TRUE(eventually([&] {
+    socket = Socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return static_cast<bool>(socket);
+  }));
+  if (fate == Fate::closed) return;
+  Handshake handshake = Handshake::acceptor(optionsOf(nodesOf({2})).secret);
+  ASSERT_TRUE(eventually([&] {
+    advance(handshake, socket);
+    return fate == Fate::closedOnceGreeted ? handshake.begun()
+                                           : handshake.state() == Handshake::State::done;
+  }));
+  if (fate == Fate::welcome) {
+    ASSERT_EQ(send(socket.get(), "w", 1, 0), 1);
+  }
+}
+
+// A peer whom a crowd of strangers calls closes what it has accepted, of ranks too.
+TEST(MeshConnect, IsTriedAgainUntilThePeerHasWelcomedTheRank) {
+  const SocketFile file("crowded" + std::to_string(getpid()));
+  ASSERT_EQ(listen(file.socket.get(), 10), 0);
+  const Topology topology = nodesOf({2});
+  Outcome outcome;
+  std::thread rank([&] {
+    outcome = outcomeOf([&] {
+      WithImpostor oob(file.path);
+      EXPECT_EQ(connectMesh(oob, topology, optionsOf(topology)).links.size(), 1u);
+    });
+  });
+  for (Fate fate : {Fate::closed, Fate::closedOnceGreeted, Fate::closedOnceProved, Fate::welcome})
+    meet(file.socket, fate);
+  rank.join();
+  expectSuccess({outcome});
+}
+
+TEST(MeshConnect, IsNotTriedAgainWhereThePeerHasEnded) {
+  SocketFile file("ended" + std::to_string(getpid()));
+  ASSERT_EQ(listen(file.socket.get(), 10), 0);
+  const Topology topology = nodesOf({2});
+  Outcome outcome;
+  std::thread rank([&] {
+    outcome = outcomeOf([&] {
+      WithImpostor oob(file.path);
+      connectMesh(oob, topology, optionsOf(topology));
+    });
+  });
+  meet(file.socket, Fate::closedOnceProved);
+  file.socket = Socket();
+  rank.join();
+  expectFailure(outcome, moecclRemoteError,
+                "rank 1 cannot reach rank 0 on host0: Connection refused");
 }
 
 // A peer that proved itself but then sends nonsense is dropped, and nothing else happens.
