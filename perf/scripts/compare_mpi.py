@@ -9,8 +9,9 @@
 run takes moeccl-lab, moeccl-fit and moeccl-perf from this repository and its build/, else from the PATH, or --lab, --fit
 and --perf; and a quiet machine. moeccl
 chooses by a profile of all-to-all that is made first, as on any cluster (FOLDER/profiles). Open MPI's best is
-the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all; a
-time is that of the slowest rank, a ratio that of the same repetitions of the same run.
+the lowest median over its algorithms, over ob1 and ucx, and over rendezvous as they choose it and none at all. It is
+chosen on every other repetition, and compared on the rest. A time is that of the slowest rank, a ratio that of the same
+repetitions of the same run.
 """
 import argparse
 import collections
@@ -74,7 +75,7 @@ def measure(options):
     os.makedirs(os.path.join(options.folder, "profiles"), exist_ok=True)
     settings = list(itertools.product(options.shapes or SHAPES, options.uplinks or UPLINKS))
     for number, (shape, uplink) in enumerate(settings):
-        missing = missing_of(options.folder, shape, uplink)
+        missing = missing_of(options, shape, uplink)
         if not missing:
             continue
         nodes, ranks = map(int, shape.split("x"))
@@ -99,11 +100,11 @@ def path_of(folder, shape, uplink, transport, sizes):
     return os.path.join(folder, f"{shape}-{uplink}-{transport}-{sizes}.json")
 
 
-def missing_of(folder, shape, uplink):
+def missing_of(options, shape, uplink):
     """The (transport, sizes) of a setting that are still to be measured; small messages are eager anyway."""
-    return [(transport, sizes) for transport, sizes in itertools.product(TRANSPORTS, SIZES)
+    return [(transport, sizes) for transport, sizes in itertools.product(options.transports, SIZES)
             if not (transport.endswith("-eager") and sizes in ("small", "middle"))
-            and not os.path.exists(path_of(folder, shape, uplink, transport, sizes))]
+            and not os.path.exists(path_of(options.folder, shape, uplink, transport, sizes))]
 
 
 def run(options, lab, ranks, path, transport, sizes, calls, profile):
@@ -111,7 +112,7 @@ def run(options, lab, ranks, path, transport, sizes, calls, profile):
     unfinished = os.path.abspath(path + ".part")
     subprocess.run([options.lab, "mpirun", "--name", lab, "--", "-np", str(ranks), *mpirun, "-x", "MOECCL_PROFILE",
                     options.perf, "alltoall",
-                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", "5", "-a", "3",
+                    "--blocks", *SIZES[sizes], "-n", str(calls), "-w", str(max(1, calls // 10)), "-r", str(options.repetitions), "-a", "3",
                     "--algorithms", OURS[sizes], "--compare", "mpi", "--mpi-algorithms", THEIRS[sizes], *perf,
                     "--json", unfinished], check=True, stdout=subprocess.DEVNULL,
                    env={**os.environ, "MOECCL_PROFILE": profile})
@@ -137,7 +138,7 @@ def write_csv(options):
         for block, times in of_block.items():
             cells[shape, uplink][block].append(("-".join(transport[:-1]), times))
     for shape, uplink in cells:
-        if missing := missing_of(options.folder, shape, uplink):
+        if missing := missing_of(options, shape, uplink):
             names = ", ".join(os.path.basename(path_of(options.folder, shape, uplink, *one)) for one in missing)
             sys.exit(f"{options.folder} is not complete: there is no {names}; \"run\" goes on where it stopped")
     if not cells:
@@ -170,18 +171,23 @@ def blocks_of(found):
 
 
 def best_of_mpi(runs):
-    """(transport, algorithm, times of the run it is from)."""
-    candidates = [(statistics.median(values), transport, name, times)
+    """(transport, algorithm, times of the run it is from), by the first, third, ... repetition."""
+    candidates = [(statistics.median(values[::2]), transport, name, times)
                   for transport, times in runs for name, values in times.items() if name.startswith("mpi:")]
     return min(candidates, key=lambda candidate: candidate[0])[1:]
 
 
 def ratios(runs, ours):
-    """Times faster than Open MPI's best, by repetition. `ours`: an algorithm, or best: of all of moeccl's."""
+    """Times faster than Open MPI's best, by repetition that did not choose. `ours`: an algorithm, or best: of all of moeccl's."""
     _, name, times = best_of_mpi(runs)
     if ours == "best":
-        ours = min((own for own in times if not own.startswith("mpi:")), key=lambda own: statistics.median(times[own]))
-    return [theirs / own for theirs, own in zip(times[name], times[ours])]
+        ours = min((own for own in times if not own.startswith("mpi:")), key=lambda own: statistics.median(times[own][::2]))
+    return [theirs / own for theirs, own in zip(times[name][1::2], times[ours][1::2])]
+
+
+def quartiles(values):
+    first, _, third = statistics.quantiles(values, method="inclusive") if len(values) > 1 else 3 * values
+    return first, third
 
 
 def settings_of(found):
@@ -202,7 +208,7 @@ def print_tables(options):
                 values = ratios(found[shape, uplink][block], ours)
                 middle = statistics.median(values)
                 means[block].append(middle)
-                row.append(f"{middle:.2f} [{min(values):.2f}, {max(values):.2f}]")
+                row.append("{:.2f} [{:.2f}, {:.2f}]".format(middle, *quartiles(values)))
             print(f"| {shape}, {'unshaped' if uplink == 'none' else uplink} | " + " | ".join(row) + " |")
         print("| geometric mean | " + " | ".join(f"**{geometric(means[block]):.2f}**" for block in blocks) + " |")
         print("| smallest | " + " | ".join(f"{min(means[block]):.2f}" for block in blocks) + " |\n")
@@ -239,8 +245,8 @@ def plot(options):
             values = [ratios(runs[block], ours) for block in blocks]
             middle = [statistics.median(row) for row in values]
             axis.errorbar(blocks, middle, fmt=style, label=label, capsize=3, markersize=4,
-                          yerr=[[m - min(row) for m, row in zip(middle, values)],
-                                [max(row) - m for m, row in zip(middle, values)]])
+                          yerr=[[m - quartiles(row)[0] for m, row in zip(middle, values)],
+                                [quartiles(row)[1] - m for m, row in zip(middle, values)]])
         axis.axhline(1, color="gray", linewidth=0.8)
         axis.set(xscale="log", yscale="log", title=f"{shape}, {'unshaped' if uplink == 'none' else uplink}")
         axis.set_xticks(blocks, [size_text(block) for block in blocks], rotation=45, fontsize=8)
@@ -255,6 +261,10 @@ def plot(options):
     drawing.save(figure, options.picture)
 
 
+def transports(command):
+    command.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS), help="of Open MPI")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -265,9 +275,12 @@ def main():
     command.add_argument("--budget", type=float, default=60, help="seconds of moeccl-fit, for each cluster")
     command.add_argument("--shapes", nargs="+", choices=SHAPES)
     command.add_argument("--uplinks", nargs="+", choices=UPLINKS)
+    command.add_argument("--repetitions", type=int, default=10)
+    transports(command)
     command.set_defaults(call=measure)
     command = commands.add_parser("csv")
     command.add_argument("folder")
+    transports(command)
     command.add_argument("csv")
     command.set_defaults(call=write_csv)
     command = commands.add_parser("table")
