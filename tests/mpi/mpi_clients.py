@@ -139,6 +139,8 @@ class Client:
     def run(self, shim, ranks, folder):
         environment = dict(os.environ, MOECCL_MPI_TRIALS="0", OPENBLAS_NUM_THREADS="1", **self.environment)
         launcher = LAUNCHERS[self.mpi] if self.mpi != "intel" else [self.environment["I_MPI_ROOT"] + "/bin/mpiexec"]
+        if self.mpi == "mpich":  # its ranks poll without a pause
+            ranks = min(ranks, max(2, os.cpu_count()))
         command = [*launcher, "-n", str(ranks), *([shim] if shim else []), *self.command]
         done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=600, check=False)
