@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "examples/common/launch.h"
 
@@ -24,8 +25,17 @@ Job::Job(const Options& options)
     throw std::runtime_error("this rank could not join the others");
   }
   comm_.reset(comm);
-  require(moecclCommUserRank(comm, &rank_), "ask for the rank", comm);
-  require(moecclCommCount(comm, &ranks_), "count the ranks", comm);
+  findPlace();
+}
+
+Job::Job(Comm comm, std::unique_ptr<Memory> memory)
+    : memory_(std::move(memory)), mine_(*memory_), everyones_(*memory_), comm_(std::move(comm)) {
+  findPlace();
+}
+
+void Job::findPlace() {
+  require(moecclCommUserRank(comm(), &rank_), "ask for the rank", comm());
+  require(moecclCommCount(comm(), &ranks_), "count the ranks", comm());
 }
 
 std::vector<int> Job::ranksPerNode() const {

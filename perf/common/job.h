@@ -18,6 +18,8 @@ class Job {
   // examples/common/launch.h. Its communicator is of options.memory. Collective. Throws
   // std::runtime_error.
   explicit Job(const Options& options);
+  // Of ranks that have found each other; buffers are in `memory`. Throws std::runtime_error.
+  Job(Comm comm, std::unique_ptr<Memory> memory);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -46,6 +48,7 @@ class Job {
   [[noreturn]] void fail();
 
  private:
+  void findPlace();
   void gatherBytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<Memory> memory_;

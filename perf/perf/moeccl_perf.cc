@@ -61,7 +61,9 @@ std::int64_t run(const Options& options, const Job& job) {
 int routeMain(int argc, char** argv) {
   const Parsed<RouteOptions> parsed = parseRouteOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-perf route", parsed)) return *code;
-  return runRanks("moeccl-perf route", Options{}, [&](Job& job) {
+  Options ofJob;
+  ofJob.memory = parsed.options.memory;
+  return runRanks("moeccl-perf route", ofJob, [&](Job& job) {
     return measureRoutes(parsed.options, job) == 0 ? EXIT_SUCCESS : kWrongData;
   });
 }

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 
 #include "perf/common/statistics.h"
+#include "perf/perf/route_report.h"
 
 namespace moeccl::perf {
 namespace {
@@ -63,17 +63,52 @@ std::vector<std::int32_t> routingOf(const RouteOptions& options, const Job& job)
 struct RouteDeleter {
   void operator()(moecclTokenRoute_t route) const { moecclTokenRouteDestroy(route); }
 };
-struct GridDeleter {
-  void operator()(moecclGrid_t grid) const { moecclGridDestroy(grid); }
-};
 
-enum Part { kSet, kDispatch, kCombine, kParts };
+// Small numbers, in any of the wide types: the leading bits of a float are a bfloat16.
+void store(const DataType& type, std::byte* to, float value) {
+  if (type.value == moecclFloat32) {
+    std::memcpy(to, &value, 4);
+  } else if (type.value == moecclBfloat16) {
+    std::memcpy(to, reinterpret_cast<const std::byte*>(&value) + 2, 2);
+  } else {
+    const int size = static_cast<int>(std::abs(value));
+    const auto bits = static_cast<std::uint16_t>((value < 0 ? 0x8000 : 0) | (size == 0   ? 0
+                                                                             : size == 1 ? 0x3c00
+                                                                                         : 0x4000));
+    std::memcpy(to, &bits, 2);
+  }
+}
+
+float load(const DataType& type, const std::byte* from) {
+  float value = 0;
+  if (type.value == moecclFloat32) {
+    std::memcpy(&value, from, 4);
+  } else if (type.value == moecclBfloat16) {
+    std::memcpy(reinterpret_cast<std::byte*>(&value) + 2, from, 2);
+  } else {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, from, 2);
+    const int exponent = bits >> 10 & 31;
+    value = static_cast<float>(exponent == 0 ? std::ldexp(bits & 1023, -24)
+                                             : std::ldexp(1024 + (bits & 1023), exponent - 25));
+    if ((bits & 0x8000) != 0) value = -value;
+  }
+  return value;
+}
 
 class Measured {
  public:
   Measured(const RouteOptions& options, const Job& job, moecclGrid_t grid,
            const std::vector<std::int32_t>& chosen, const std::string& algorithm)
-      : options_(options), job_(job), chosen_(chosen), name_(algorithm) {
+      : options_(options),
+        job_(job),
+        tokens_(job.memory()),
+        rows_(job.memory()),
+        made_(job.memory()),
+        output_(job.memory()),
+        chosen_(job.memory()),
+        weights_(job.memory()) {
+    result_.name = algorithm;
     moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
     config.experts = options.experts;
     config.topK = options.choices;
@@ -89,16 +124,12 @@ class Measured {
     if (latency_) {
       std::int64_t most = 0;
       ok(moecclTokenRouteGetMostRows(route, &most), "ask for the most rows");
-      rows_.resize(rowBytes() * static_cast<std::size_t>(most));
+      makeRoomFor(most);
     }
-    // Small numbers and halves of them: no sum has to be rounded.
-    weights_.assign(chosen.size(), 0.5f);
-    tokens_.resize(rowBytes() * static_cast<std::size_t>(options.tokens));
-    for (std::size_t row = 0; row < static_cast<std::size_t>(options.tokens); ++row)
-      std::memset(tokens_.data() + row * rowBytes(), 0, rowBytes());
-    output_.resize(tokens_.size());
-    for (std::size_t i = 0; i < tokens_.size() / options.dataType.bytes; ++i)
-      store(i, static_cast<float>((i * 7 + static_cast<std::size_t>(job.rank())) % 5) - 2);
+    fill(chosen_, chosen.data(), chosen.size() * sizeof(std::int32_t));
+    const std::vector<float> weights(chosen.size(), kWeight);
+    fill(weights_, weights.data(), weights.size() * sizeof(float));
+    fillTokens();
   }
 
   // The mean of some calls, each begun by all ranks at once; the slowest rank's. And of each step
@@ -106,122 +137,139 @@ class Measured {
   void turn() {
     for (int i = 0; i < options_.warmupIterations; ++i) step(nullptr);
     const auto count = static_cast<std::size_t>(options_.iterations);
-    std::vector<double> mine(kParts * count), steps(count, 0);
-    for (std::size_t i = 0; i < count; ++i) step(&mine[i * kParts]);
+    std::vector<double> mine(kRouteParts * count), steps(count, 0);
+    for (std::size_t i = 0; i < count; ++i) step(&mine[i * kRouteParts]);
     const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
-    for (std::size_t part = 0; part < kParts; ++part) {
+    for (std::size_t part = 0; part < kRouteParts; ++part) {
       double sum = 0;
       for (std::size_t i = 0; i < count; ++i) {
-        sum += slowest[i * kParts + part];
-        steps[i] += slowest[i * kParts + part];
+        sum += slowest[i * kRouteParts + part];
+        steps[i] += slowest[i * kRouteParts + part];
       }
-      times_[part].push_back(sum / options_.iterations);
+      result_.times[part].push_back(sum / options_.iterations);
     }
-    steps_.insert(steps_.end(), steps.begin(), steps.end());
+    result_.steps.insert(result_.steps.end(), steps.begin(), steps.end());
   }
 
-  std::int64_t wrong() const {
-    std::int64_t wrong = 0;
-    const float sum = 0.5f * static_cast<float>(options_.choices * options_.esp);
-    for (std::size_t i = 0; i < tokens_.size() / options_.dataType.bytes; ++i)
-      wrong += load(output_, i) != sum * load(tokens_, i);
-    return wrong;
-  }
-
-  void print(const Measured& first) const {
+  // Collective.
+  const RouteResult& finish() {
     const char* algorithm = nullptr;
     ok(moecclTokenRouteGetAlgorithm(route_.get(), &algorithm), "ask for the algorithm");
-    const bool chosen = name_ == "auto" || latency_;
-    const std::string name = chosen ? name_ + ": " + std::string(algorithm) : name_;
-    std::printf("%-13s", name.c_str());
-    for (int part = 0; part < kParts; ++part) {
-      const Spread spread = spreadOf(times_[part]);
-      const Spread ratio = ratioOf(first.times_[part], times_[part]);
-      std::printf("  %9.3f (%8.3f) %6.2f", 1e3 * spread.median, 1e3 * spread.min, ratio.median);
-    }
-    std::printf("  %9.3f %9.3f %6.2f\n", 1e3 * quantileOf(steps_, 0.5),
-                1e3 * quantileOf(steps_, 0.99),
-                quantileOf(first.steps_, 0.5) / quantileOf(steps_, 0.5));
+    result_.algorithm = algorithm;
+    result_.wrong = job_.sum(wrong());
+    return result_;
   }
 
  private:
+  // Sums of small numbers and halves of them need no rounding.
+  static constexpr float kWeight = 0.5f;
+
+  std::size_t elements() const {
+    return static_cast<std::size_t>(options_.tokens * options_.hidden);
+  }
   std::size_t rowBytes() const {
-    return static_cast<std::size_t>(options_.hidden) * options_.dataType.bytes;
+    const auto hidden = static_cast<std::size_t>(options_.hidden);
+    return hidden * options_.dataType.bytes +
+           (options_.isQuantised() ? hidden / 128 * sizeof(float) : 0);
+  }
+  std::size_t combineRowBytes() const {
+    return static_cast<std::size_t>(options_.hidden) * options_.combined.bytes;
   }
   void ok(moecclResult_t result, const char* what) const { require(result, what, job_.comm()); }
+  moecclStream_t stream() const { return job_.memory().stream(); }
 
-  // Small numbers, in any of the types: the leading bits of a float are a bfloat16.
-  void store(std::size_t i, float value) {
-    if (options_.dataType.value == moecclFloat32) {
-      std::memcpy(&tokens_[i * 4], &value, 4);
-    } else if (options_.dataType.value == moecclBfloat16) {
-      std::memcpy(&tokens_[i * 2], reinterpret_cast<const char*>(&value) + 2, 2);
-    } else {
-      const int size = static_cast<int>(std::abs(value));
-      const std::uint16_t bits =
-          static_cast<std::uint16_t>((value < 0 ? 0x8000 : 0) | (size == 0   ? 0
-                                                                 : size == 1 ? 0x3c00
-                                                                             : 0x4000));
-      std::memcpy(&tokens_[i * 2], &bits, 2);
-    }
+  void fill(Buffer& buffer, const void* from, std::size_t bytes) {
+    buffer.atLeast(bytes);
+    job_.memory().put(buffer.data(), from, bytes);
   }
-  float load(const std::vector<char>& from, std::size_t i) const {
-    float value = 0;
-    if (options_.dataType.value == moecclFloat32) {
-      std::memcpy(&value, &from[i * 4], 4);
-    } else if (options_.dataType.value == moecclBfloat16) {
-      std::memcpy(reinterpret_cast<char*>(&value) + 2, &from[i * 2], 2);
-    } else {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, &from[i * 2], 2);
-      const int exponent = bits >> 10 & 31;
-      value = static_cast<float>(exponent == 0 ? std::ldexp(bits & 1023, -24)
-                                               : std::ldexp(1024 + (bits & 1023), exponent - 25));
-      if ((bits & 0x8000) != 0) value = -value;
-    }
-    return value;
+
+  float token(std::size_t element) const {
+    return static_cast<float>((element * 7 + static_cast<std::size_t>(job_.rank())) % 5) - 2;
+  }
+
+  void fillTokens() {
+    std::vector<std::byte> wide(elements() * options_.combined.bytes);
+    for (std::size_t i = 0; i < elements(); ++i)
+      store(options_.combined, &wide[i * options_.combined.bytes], token(i));
+    output_.atLeast(wide.size());
+    if (!options_.isQuantised()) return fill(tokens_, wide.data(), wide.size());
+    fill(made_, wide.data(), wide.size());
+    tokens_.atLeast(static_cast<std::size_t>(options_.tokens) * rowBytes());
+    ok(moecclQuantizeRows(options_.tokens, options_.hidden, options_.combined.value, made_.data(),
+                          options_.dataType.value, tokens_.data(), job_.comm(), stream()),
+       "quantise tokens");
+    job_.memory().synchronize();
+  }
+
+  void makeRoomFor(std::int64_t rows) {
+    rows_.atLeast(static_cast<std::size_t>(rows) * rowBytes());
+    if (options_.isQuantised()) made_.atLeast(static_cast<std::size_t>(rows) * combineRowBytes());
+  }
+
+  // What experts that change nothing make of the rows.
+  const std::byte* expertsOutput() {
+    if (!options_.isQuantised()) return rows_.data();
+    ok(moecclDequantizeRows(countRows(), options_.hidden, options_.dataType.value, rows_.data(),
+                            options_.combined.value, made_.data(), job_.comm(), stream()),
+       "dequantise rows");
+    return made_.data();
+  }
+
+  std::int64_t countRows() const {
+    std::int64_t rows = 0;
+    ok(moecclTokenRouteGetCounts(route_.get(), &rows, nullptr), "count rows");
+    return rows;
+  }
+
+  std::int64_t wrong() const {
+    std::vector<std::byte> output(elements() * options_.combined.bytes);
+    job_.memory().get(output.data(), output_.data(), output.size());
+    const float sum = kWeight * static_cast<float>(options_.choices * options_.esp);
+    std::int64_t wrong = 0;
+    for (std::size_t i = 0; i < elements(); ++i)
+      wrong += load(options_.combined, &output[i * options_.combined.bytes]) != sum * token(i);
+    return wrong;
   }
 
   void step(double* seconds) {
-    const auto timed = [&](Part part, const auto& call) {
-      ok(moecclBarrier(job_.comm(), nullptr), "meet");
+    const auto timed = [&](RoutePart part, const auto& call) {
+      ok(moecclBarrier(job_.comm(), stream()), "meet");
+      job_.memory().synchronize();
       const Clock::time_point begin = Clock::now();
       call();
+      job_.memory().synchronize();
       if (seconds != nullptr) seconds[part] += secondsSince(begin);
     };
     timed(kSet, [&] {
-      ok(moecclTokenRouteSet(route_.get(), options_.tokens, chosen_.data(), weights_.data(),
-                             nullptr),
+      ok(moecclTokenRouteSet(route_.get(), options_.tokens,
+                             reinterpret_cast<const std::int32_t*>(chosen_.data()),
+                             reinterpret_cast<const float*>(weights_.data()), stream()),
          "set a routing");
     });
-    if (!latency_) {
-      std::int64_t rows = 0;
-      ok(moecclTokenRouteGetCounts(route_.get(), &rows, nullptr), "count rows");
-      if (rows_.size() < rowBytes() * static_cast<std::size_t>(rows))
-        rows_.resize(rowBytes() * static_cast<std::size_t>(rows));
-    }
+    if (!latency_) makeRoomFor(countRows());
     timed(kDispatch, [&] {
-      ok(moecclTokenRouteDispatch(route_.get(), tokens_.data(), rows_.data(), nullptr), "dispatch");
+      ok(moecclTokenRouteDispatch(route_.get(), tokens_.data(), rows_.data(), stream()),
+         "dispatch");
     });
+    const std::byte* const made = expertsOutput();
     timed(kCombine, [&] {
-      ok(moecclTokenRouteCombine(route_.get(), rows_.data(), output_.data(), nullptr), "combine");
+      ok(moecclTokenRouteCombine(route_.get(), made, output_.data(), stream()), "combine");
     });
   }
 
   const RouteOptions& options_;
   const Job& job_;
-  const std::vector<std::int32_t>& chosen_;
-  const std::string name_;
+  RouteResult result_;
   bool latency_ = false;
   std::unique_ptr<moecclTokenRoute, RouteDeleter> route_;
-  std::vector<float> weights_;
-  std::vector<char> tokens_, rows_, output_;
-  std::vector<double> times_[kParts], steps_;
+  // Rows as they go to experts and, where these are quantised, as they return.
+  Buffer tokens_, rows_, made_, output_;
+  Buffer chosen_, weights_;
 };
 
-// Rows that leave a node for each token: by node, by rank, by choice.
-void printRows(const RouteOptions& options, const Job& job,
-               const std::vector<std::int32_t>& chosen) {
+// Collective.
+RowsPerToken rowsPerToken(const RouteOptions& options, const Job& job,
+                          const std::vector<std::int32_t>& chosen) {
   const int ep = job.ranks() / options.esp, share = options.experts / ep,
             longer = options.experts % ep;
   std::vector<int> node(static_cast<std::size_t>(job.ranks()));
@@ -249,14 +297,12 @@ void printRows(const RouteOptions& options, const Job& job,
     out[0] += static_cast<std::int64_t>(nodes.size());
     out[1] += static_cast<std::int64_t>(ranks.size());
   }
-  double perToken[3];
-  for (int i = 0; i < 3; ++i)
-    perToken[i] = static_cast<double>(job.sum(out[i])) /
-                  static_cast<double>(std::max<std::int64_t>(1, options.tokens * job.ranks()));
-  if (job.rank() == 0)
-    std::printf(
-        "# rows that leave a node for each token: %.2f by node, %.2f by rank, %.2f by choice\n",
-        perToken[0], perToken[1], perToken[2]);
+  const auto perToken = [&](std::int64_t rows) {
+    return static_cast<double>(job.sum(rows)) /
+           static_cast<double>(std::max<std::int64_t>(1, options.tokens * job.ranks()));
+  };
+  const double byNode = perToken(out[0]), byRank = perToken(out[1]);
+  return {byNode, byRank, perToken(out[2])};
 }
 
 }  // namespace
@@ -269,31 +315,23 @@ std::int64_t measureRoutes(const RouteOptions& options, const Job& job) {
   require(moecclGridCreate(job.comm(),
                            {1, job.ranks() / options.esp, options.esp, moecclOrderEspEp}, &made),
           "make a grid", job.comm());
-  const std::unique_ptr<moecclGrid, GridDeleter> grid(made);
+  const Grid grid(made);
   const std::vector<std::int32_t> chosen = routingOf(options, job);
+  const RowsPerToken rows = rowsPerToken(options, job, chosen);
+  std::optional<RouteReport> report;
+  if (job.rank() == 0) report.emplace(options, job, rows);
   std::vector<std::unique_ptr<Measured>> all;
   for (const std::string& algorithm : options.algorithms)
     all.push_back(std::make_unique<Measured>(options, job, grid.get(), chosen, algorithm));
-  if (job.rank() == 0) {
-    std::printf(
-        "# %d ranks on %zu nodes, %lld tokens each, %d of %d experts (%s), rows of %lld %s\n",
-        job.ranks(), job.ranksPerNode().size(), static_cast<long long>(options.tokens),
-        options.choices, options.experts, options.routing.c_str(),
-        static_cast<long long>(options.hidden), options.dataType.name);
-  }
-  printRows(options, job, chosen);
   for (int turn = 0; turn < options.repetitions; ++turn)
     for (const auto& each : all) each->turn();
+  std::vector<RouteResult> results;
   std::int64_t wrong = 0;
-  for (const auto& each : all) wrong += job.sum(each->wrong());
-  if (job.rank() == 0) {
-    std::printf("# ms: median (least) of %d turns; times faster than %s\n", options.repetitions,
-                options.algorithms[0].c_str());
-    std::printf("%-13s  %27s  %27s  %27s  %27s\n", "#", "set", "dispatch", "combine",
-                "a step: P50, P99");
-    for (const auto& each : all) each->print(*all[0]);
-    std::printf("# %lld elements wrong\n", static_cast<long long>(wrong));
+  for (const auto& each : all) {
+    results.push_back(each->finish());
+    wrong += results.back().wrong;
   }
+  if (report) report->finish(results);
   return wrong;
 }
 

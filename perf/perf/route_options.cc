@@ -3,22 +3,25 @@
 #include <CLI/CLI.hpp>
 #include <map>
 
+#include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
 
 namespace moeccl::perf {
 namespace {
 
-// That sums are made of too.
 const std::map<std::string, DataType> kTypes = {{"bfloat16", {"bfloat16", moecclBfloat16, 2}},
                                                 {"half", {"half", moecclFloat16, 2}},
-                                                {"float", {"float", moecclFloat32, 4}}};
+                                                {"float", {"float", moecclFloat32, 4}},
+                                                {"fp8_e4m3", {"fp8_e4m3", moecclFloat8e4m3, 1}},
+                                                {"fp8_e5m2", {"fp8_e5m2", moecclFloat8e5m2, 1}}};
 
 }  // namespace
 
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   Parsed<RouteOptions> parsed;
   RouteOptions& options = parsed.options;
-  std::string dataType = options.dataType.name;
+  options.commandLine.assign(argv, argv + argc);
+  std::string dataType = options.dataType.name, memory = "host";
   CLI::App app(
       "Measures token routing: Set, Dispatch and Combine, for several algorithms in turns. Ranks "
       "come as in moeccl-perf.",
@@ -46,8 +49,10 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   app.add_option("--hidden", options.hidden, "elements of a token")
       ->check(kPositive)
       ->capture_default_str();
-  app.add_option("-d,--datatype", dataType, "bfloat16, half or float")
-      ->check(CLI::IsMember({"bfloat16", "half", "float"}))
+  app.add_option("-d,--datatype", dataType,
+                 "of the rows that go to experts: bfloat16, half, float, fp8_e4m3 or fp8_e5m2. Of "
+                 "the latter two bfloat16 returns")
+      ->check(CLI::IsMember(kTypes))
       ->capture_default_str();
   app.add_option("--esp", options.esp, "ranks that share an expert")
       ->check(kPositive)
@@ -62,9 +67,13 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       ->check(kPositive)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the routing")->capture_default_str();
+  addMemoryOption(app, memory);
+  app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
   try {
     app.parse(argc, argv);
     options.dataType = kTypes.at(dataType);
+    options.combined = options.isQuantised() ? kTypes.at("bfloat16") : options.dataType;
+    options.memory = memoryNamed(memory);
     if (options.algorithms.empty()) {
       options.algorithms = {"flat", "rank", "node", "auto"};
       if (options.tokens >= 1 && options.tokens <= 128) options.algorithms.push_back("latency");
@@ -73,6 +82,11 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       throw CLI::ValidationError("--topk", "a token cannot have " +
                                                std::to_string(options.choices) + " of " +
                                                std::to_string(options.experts) + " experts");
+    if (options.isQuantised() && options.hidden % 128 != 0)
+      throw CLI::ValidationError("--hidden",
+                                 std::to_string(options.hidden) +
+                                     " is no multiple of 128, and rows of a float8 have "
+                                     "a scale for each 128 elements");
     if ((options.routing == "text") != !options.textFile.empty())
       throw CLI::ValidationError("--text", "goes with --routing text, which needs it");
   } catch (const CLI::CallForHelp&) {

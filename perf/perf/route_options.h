@@ -15,10 +15,16 @@ struct RouteOptions {
   std::string textFile;
   int experts = 64, choices = 8;
   std::int64_t tokens = 512, hidden = 2048;
-  DataType dataType = {"bfloat16", moecclBfloat16, 2};
+  // Of the rows that come to experts; those that return are of the other one.
+  DataType dataType = {"bfloat16", moecclBfloat16, 2}, combined = dataType;
   int esp = 1;
   int iterations = 3, warmupIterations = 1, repetitions = 5;
   unsigned seed = 1;
+  moecclMemory_t memory = moecclMemoryHost;
+  std::string jsonFile;  // empty: none
+  std::vector<std::string> commandLine;
+
+  bool isQuantised() const { return dataType.bytes == 1; }
 };
 
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv);

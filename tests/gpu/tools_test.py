@@ -3,8 +3,8 @@
 
     tools_test.py --perf COMMAND --fit COMMAND [--memory host] [--ranks N] [TEXT]
 
-Each collective of moeccl-perf is a test, with all algorithms that GPUs offer, its data checked; and a profile
-by moeccl-fit: all of these, or those with TEXT in their name. The last line counts them.
+Each collective of moeccl-perf is a test, with all algorithms that GPUs offer, its data checked; so is each payload
+of token routes; and a profile by moeccl-fit: all of these, or those with TEXT in their name. The last line counts them.
 """
 import argparse
 import json
@@ -65,6 +65,23 @@ def perf(options, folder, collective, algorithms):
     return ""
 
 
+def route(options, folder, datatype):
+    report = os.path.join(folder, "route.json")
+    text, well = run(options.ranks, folder, [
+        options.perf, "route", "--memory", options.memory, "-d", datatype, "--tokens", "64", "--hidden", "1024",
+        "--experts", "8", "--topk", "2", "-r", "3", "--json", report])
+    if not well:
+        return text
+    with open(report, encoding="utf-8") as file:
+        results = json.load(file)
+    if (results["memory"] == "cuda") != bool(results["device"]):
+        return "the device is not in the JSON"
+    if len(results["results"]) != 5 or any(result["wrong"] != 0 for result in results["results"]):
+        return text
+    print(text)
+    return ""
+
+
 def fit(options, folder):
     profile = os.path.join(folder, "profile.json")
     text, well = run(options.ranks, folder, [
@@ -88,6 +105,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         tests = [(f"moeccl-perf {name}", lambda name=name, those=those: perf(options, folder, name, those))
                  for name, those in algorithms_of_collectives().items()]
+        tests += [(f"moeccl-perf route {datatype}", lambda datatype=datatype: route(options, folder, datatype))
+                  for datatype in ("bfloat16", "half", "float", "fp8_e4m3", "fp8_e5m2")]
         tests.append(("moeccl-fit", lambda: fit(options, folder)))
         text, well = run(1, folder, [options.perf, "alltoall", "--memory", options.memory, "-b", "8", "-e", "8"])
         if not well and "no usable CUDA driver" in text:

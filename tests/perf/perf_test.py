@@ -68,22 +68,58 @@ class Perf(unittest.TestCase):
                     report = json.load(file)
                 self.assertEqual(report["grid"], {"nMp": 2, "nEp": 2, "nEsp": 2, "order": "EspEp", "experts": 2})
 
+    def routed(self, *arguments):
+        """What a run of routes that must have gone well printed, and its JSON."""
+        process = ranks("2x2", "route", "-n", "1", "-r", "2", "--tokens", "40", "--experts", "9", "--topk", "3",
+                        "--json", self.json, *arguments)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertIn("# 0 elements wrong", process.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf-route", 1))
+        self.assertEqual((report["memory"], report["device"], report["ranksPerNode"]), ("host", None, [2, 2]))
+        self.assertEqual((report["experts"], report["topk"], report["tokens"]), (9, 3, 40))
+        for result in report["results"]:
+            self.assertEqual((result["wrong"], result["reference"]), (0, report["results"][0]["name"]))
+            for call in ("set", "dispatch", "combine"):
+                times = result[call]["timesUs"]
+                self.assertEqual(len(times), 2)
+                self.assertEqual(min(times), result[call]["timeUs"]["min"])
+            self.assertLessEqual(result["step"]["p50Us"], result["step"]["p99Us"])
+        return process.stdout, report
+
     def test_token_routing(self):
         for routing in (["even", "-d", "half"], ["zipf", "--esp", "2"], ["hot", "-d", "float"],
                         ["text", "--text", __file__]):
             with self.subTest(routing[0]):
-                process = ranks("2x2", "route", "-n", "1", "-r", "2", "--tokens", "40", "--hidden", "70", "--experts", "9",
-                                "--topk", "3", "--routing", *routing)
-                self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
-                self.assertIn("# 0 elements wrong", process.stdout)
+                text, report = self.routed("--hidden", "70", "--routing", *routing)
+                names = ["flat", "rank", "node", "auto", "latency"]
+                self.assertEqual([result["name"] for result in report["results"]], names)
+                self.assertEqual([result["algorithm"] for result in report["results"]][:3], names[:3])
                 for name in ("flat", "rank", "node", "auto: ", "latency: "):
-                    self.assertRegex(process.stdout, rf"(?m)^{name}")
-                by = [float(rows) for rows in re.findall(r"(\d\.\d\d) by", process.stdout)]
+                    self.assertRegex(text, rf"(?m)^{name}")
+                by = [float(rows) for rows in re.findall(r"(\d\.\d\d) by", text)]
                 self.assertEqual(by, sorted(by))
                 self.assertGreater(by[0], 0)
-        process = execute(OPTIONS.perf, "route", "--topk", "9", "--experts", "8")
-        self.assertEqual(process.returncode, 2)
-        self.assertIn("a token cannot have 9 of 8 experts", process.stderr)
+                self.assertEqual(by, [round(rows, 2) for rows in report["rowsPerToken"].values()])
+
+    def test_token_routing_of_float8(self):
+        for name in ("fp8_e4m3", "fp8_e5m2"):
+            with self.subTest(name):
+                _, report = self.routed("--hidden", "256", "-d", name)
+                self.assertEqual((report["type"], report["combineType"]), (name, "bfloat16"))
+
+    def test_wrong_options_of_token_routing(self):
+        for arguments, text in ((["--topk", "9", "--experts", "8"], "a token cannot have 9 of 8 experts"),
+                                (["-d", "fp8_e4m3", "--hidden", "200"], "--hidden: 200 is no multiple of 128"),
+                                (["-d", "int8"], "--datatype: int8 not in"),
+                                (["--memory", "disk"], "--memory: disk not in")):
+            process = execute(OPTIONS.perf, "route", *arguments)
+            self.assertEqual(process.returncode, 2, arguments)
+            self.assertIn(text, process.stderr)
+        process = execute(OPTIONS.perf, "route", "--json", "/no/such/folder/out.json", "--tokens", "1")
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("--json: cannot write /no/such/folder/out.json", process.stderr)
 
     def test_bus_bandwidth_counts_what_leaves_a_rank(self):
         # Of 16 blocks, which the four ranks of an MP group have in common, a rank sends on its own 4, 3 of them away.

@@ -1,0 +1,120 @@
+#include "perf/perf/route_report.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#include "perf/common/statistics.h"
+
+namespace moeccl::perf {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+constexpr std::array kParts = {"set", "dispatch", "combine"};
+
+ordered_json toJson(const Spread& spread) {
+  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
+}
+
+ordered_json toJson(const RouteResult& result, const RouteResult& reference) {
+  ordered_json json = {{"name", result.name}, {"algorithm", result.algorithm}};
+  for (std::size_t part = 0; part < kRouteParts; ++part) {
+    std::vector<double> micros = result.times[part];
+    for (double& time : micros) time *= 1e6;
+    json[kParts[part]] = {{"timesUs", micros},
+                          {"timeUs", toJson(spreadOf(micros))},
+                          {"ratio", toJson(ratioOf(reference.times[part], result.times[part]))}};
+  }
+  json["step"] = {
+      {"p50Us", 1e6 * quantileOf(result.steps, 0.5)},
+      {"p99Us", 1e6 * quantileOf(result.steps, 0.99)},
+      {"ratio", quantileOf(reference.steps, 0.5) / quantileOf(result.steps, 0.5)},
+  };
+  json["wrong"] = result.wrong;
+  json["reference"] = reference.name;
+  return json;
+}
+
+void print(const RouteResult& result, const RouteResult& reference) {
+  const std::string name =
+      result.name == result.algorithm ? result.name : result.name + ": " + result.algorithm;
+  std::printf("%-13s", name.c_str());
+  for (std::size_t part = 0; part < kRouteParts; ++part) {
+    const Spread spread = spreadOf(result.times[part]);
+    const Spread ratio = ratioOf(reference.times[part], result.times[part]);
+    std::printf("  %9.3f (%8.3f) %6.2f", 1e3 * spread.median, 1e3 * spread.min, ratio.median);
+  }
+  std::printf("  %9.3f %9.3f %6.2f\n", 1e3 * quantileOf(result.steps, 0.5),
+              1e3 * quantileOf(result.steps, 0.99),
+              quantileOf(reference.steps, 0.5) / quantileOf(result.steps, 0.5));
+}
+
+}  // namespace
+
+RouteReport::RouteReport(const RouteOptions& options, const Job& job, const RowsPerToken& rows)
+    : options_(options) {
+  if (!options.jsonFile.empty()) {
+    file_.open(options.jsonFile);
+    if (!file_)
+      throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
+                               std::strerror(errno));
+  }
+  const std::string device = job.memory().device();
+  const std::vector<int> ranksPerNode = job.ranksPerNode();
+  int version = 0;
+  require(moecclGetVersion(&version), "ask for the version", nullptr);
+  json_ = {
+      {"schema", "moeccl-perf-route"},
+      {"schemaVersion", kSchemaVersion},
+      {"commandLine", options.commandLine},
+      {"moecclVersion", version},
+      {"memory", options.memory == moecclMemoryCuda ? "cuda" : "host"},
+      {"device", device.empty() ? ordered_json() : ordered_json(device)},
+      {"ranks", job.ranks()},
+      {"ranksPerNode", ranksPerNode},
+      {"esp", options.esp},
+      {"experts", options.experts},
+      {"topk", options.choices},
+      {"tokens", options.tokens},
+      {"hidden", options.hidden},
+      {"type", options.dataType.name},
+      {"combineType", options.combined.name},
+      {"routing", options.routing},
+      {"seed", options.seed},
+      {"rowsPerToken", {{"node", rows.node}, {"rank", rows.rank}, {"choice", rows.choice}}},
+      {"iterations", options.iterations},
+      {"warmupIterations", options.warmupIterations},
+      {"repetitions", options.repetitions},
+      {"results", ordered_json::array()},
+  };
+  std::printf("# %d ranks on %zu nodes, %lld tokens each, %d of %d experts (%s), rows of %lld %s\n",
+              job.ranks(), ranksPerNode.size(), static_cast<long long>(options.tokens),
+              options.choices, options.experts, options.routing.c_str(),
+              static_cast<long long>(options.hidden), options.dataType.name);
+  if (!device.empty()) std::printf("# on GPUs: rank 0 has an %s\n", device.c_str());
+  std::printf(
+      "# rows that leave a node for each token: %.2f by node, %.2f by rank, %.2f by choice\n",
+      rows.node, rows.rank, rows.choice);
+}
+
+void RouteReport::finish(const std::vector<RouteResult>& results) {
+  std::printf("# ms: median (least) of %d turns; times faster than %s\n", options_.repetitions,
+              results[0].name.c_str());
+  std::printf("%-13s  %27s  %27s  %27s  %27s\n", "#", kParts[0], kParts[1], kParts[2],
+              "a step: P50, P99");
+  std::int64_t wrong = 0;
+  for (const RouteResult& result : results) {
+    print(result, results[0]);
+    json_["results"].push_back(toJson(result, results[0]));
+    wrong += result.wrong;
+  }
+  std::printf("# %lld elements wrong\n", static_cast<long long>(wrong));
+  if (!file_.is_open()) return;
+  file_ << json_.dump(1) << '\n';
+  if (!file_.flush()) throw std::runtime_error("--json: cannot write all of " + options_.jsonFile);
+}
+
+}  // namespace moeccl::perf

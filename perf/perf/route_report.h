@@ -1,0 +1,47 @@
+// The table of `moeccl-perf route` and its JSON file. Only rank 0 makes one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "perf/common/job.h"
+#include "perf/perf/route_options.h"
+
+namespace moeccl::perf {
+
+enum RoutePart { kSet, kDispatch, kCombine, kRouteParts };
+
+// Of one algorithm, in seconds.
+struct RouteResult {
+  std::string name;                                    // as given to --algorithms
+  std::string algorithm;                               // that ran
+  std::array<std::vector<double>, kRouteParts> times;  // of each call, by turn
+  std::vector<double> steps;                           // of the three calls, one after another
+  std::int64_t wrong = 0;                              // elements
+};
+
+// That leave a node for each token: a row per node, per rank or per choice.
+struct RowsPerToken {
+  double node, rank, choice;
+};
+
+class RouteReport {
+ public:
+  // Opens the JSON file, so that a wrong name is found before anything is measured, and prints the
+  // head. Throws std::runtime_error.
+  RouteReport(const RouteOptions& options, const Job& job, const RowsPerToken& rows);
+
+  // Prints the table and writes the JSON file. Throws std::runtime_error.
+  void finish(const std::vector<RouteResult>& results);
+
+ private:
+  const RouteOptions& options_;
+  std::ofstream file_;
+  nlohmann::ordered_json json_;
+};
+
+}  // namespace moeccl::perf
