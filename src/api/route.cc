@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -123,14 +124,26 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
           bucketsOf(config)};
 }
 
+// Collective. Throws where rank 0 and another one have different values in the same place, which
+// nameOf(place) names; all ranks have as many.
+template <typename NameOf>
+void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
+                       const NameOf& nameOf) {
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
+  communicator.allgather(mine.data(), all.data(), mine.size_bytes());
+  for (std::size_t i = mine.size(); i < all.size(); ++i)
+    if (const std::size_t place = i % mine.size(); all[i] != all[place])
+      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
+                                          " is " + std::to_string(all[place]) + " on rank 0 and " +
+                                          std::to_string(all[i]) + " on rank " +
+                                          std::to_string(i / mine.size()));
+}
+
 void requireSame(Communicator& communicator, const RouteShape& shape) {
   struct Field {
     const char* name;
     std::int64_t value;
   };
-  // Different ones have the same number at most by chance.
-  std::int64_t buckets = std::ssize(shape.buckets);
-  for (const std::int64_t bucket : shape.buckets) buckets = buckets * 1031 + bucket;
   const std::array fields = {
       Field{"experts", shape.experts.count},
       Field{"topK", shape.choices},
@@ -140,22 +153,17 @@ void requireSame(Communicator& communicator, const RouteShape& shape) {
       Field{"hidden", shape.hidden},
       Field{"mode", shape.latency ? 1 : 0},
       Field{"maxTokens", shape.maxTokens},
-      Field{"buckets (by a number that stands for them)", buckets},
+      Field{"numBuckets", std::ssize(shape.buckets)},
       Field{
           "algorithm (by its place among them, from 1; 0: automatic)",
           shape.algorithm == nullptr ? 0 : shape.algorithm - routes::routeAlgorithms().data() + 1}};
   std::array<std::int64_t, fields.size()> mine{};
   std::ranges::transform(fields, mine.begin(), &Field::value);
-  std::vector<std::array<std::int64_t, fields.size()>> all(
-      static_cast<std::size_t>(communicator.ranks()));
-  communicator.allgather(mine.data(), all.data(), sizeof mine);
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    for (std::size_t i = 0; i < fields.size(); ++i)
-      if (all[rank][i] != all[0][i])
-        throw Error(moecclInvalidUsage, std::string("ranks came with different configs: ") +
-                                            fields[i].name + " is " + std::to_string(all[0][i]) +
-                                            " on rank 0 and " + std::to_string(all[rank][i]) +
-                                            " on rank " + std::to_string(rank));
+  requireSameValues(communicator, mine,
+                    [&](std::size_t place) { return std::string(fields[place].name); });
+  if (shape.buckets.empty()) return;
+  requireSameValues(communicator, shape.buckets,
+                    [](std::size_t place) { return "buckets[" + std::to_string(place) + "]"; });
 }
 
 // A route, and its communicator, as a function was given them.

@@ -350,6 +350,38 @@ TEST(TokenRoutesOfGpus, SendWhatABucketHas) {
   EXPECT_EQ(bytesOf(9), bytesOf(16));
 }
 
+// NCCL would wait for ever where ranks send messages of different buckets.
+TEST(TokenRoutesOfGpus, CompareBuckets) {
+  Case c = smallCase();
+  c.nodes = {2, 1};
+  c.latency = true;
+  c.maxTokens = 16;
+  const World world(c);
+  struct Try {
+    std::vector<int64_t> others, last;  // of ranks 0 and 1, and of rank 2
+    std::string what;
+  };
+  const Try tries[] = {
+      {{2, 8}, {2, 7}, "buckets[1] is 8 on rank 0 and 7 on rank 2"},
+      {{2, 8}, {2}, "numBuckets is 2 on rank 0 and 1 on rank 2"},
+      {{}, {16}, "numBuckets is 0 on rank 0 and 1 on rank 2"},
+  };
+  onGpus(c, 6, [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    for (const Try& it : tries) {
+      const std::vector<int64_t>& buckets = rank == 2 ? it.last : it.others;
+      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      config.mode = moecclRouteLatency;
+      config.maxTokens = c.maxTokens;
+      config.buckets = buckets.data();
+      config.numBuckets = static_cast<int64_t>(buckets.size());
+      moecclTokenRoute_t refused = nullptr;
+      checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidUsage, comm,
+                 {"different configs", it.what});
+    }
+  });
+}
+
 // Of each launch, one kernel moves all rows, however many they are.
 TEST(TokenRoutesOfGpus, MoveRowsInFewLaunches) {
   const auto copiesOf = [](int tokens) {
