@@ -1,18 +1,10 @@
 #include "src/comm/call_log.h"
 
-#include <utility>
-
 namespace moeccl {
 
-bool CallLog::hasRoom() const { return records_.size() < kMost || at(next_).over; }
+bool CallLog::hasRoom() const { return at(next_).over; }
 
 std::uint32_t CallLog::add(const CallSignature& signature) {
-  if (!at(next_).over) {
-    std::vector<CallRecord> larger(records_.size() * 2);
-    for (CallRecord& record : records_)
-      if (record.made) larger[record.number % larger.size()] = record;
-    records_ = std::move(larger);
-  }
   at(next_) = {signature, next_, true, false, {}, false};
   return next_++;
 }

@@ -1,5 +1,4 @@
-// The calls of a communicator by their numbers: those that are not over, and those before them, as
-// many as there is room for.
+// The calls of a communicator by their numbers: those that are not over, and those before them.
 #pragma once
 
 #include <chrono>
@@ -21,8 +20,9 @@ struct CallRecord {
 
 class CallLog {
  public:
-  // Whether there may be one more: tags tell kMost calls apart.
-  static constexpr std::uint32_t kMost = std::uint32_t{1} << kCallBits;
+  // Whether there may be one more: of 2^kCallBits that tags tell apart half are under way at once,
+  // so that of two messages from a rank the number of one tells that of the other.
+  static constexpr std::uint32_t kMost = std::uint32_t{1} << (kCallBits - 1);
   bool hasRoom() const;
   // Returns its number: 0, 1, ...
   std::uint32_t add(const CallSignature& signature);
@@ -37,9 +37,7 @@ class CallLog {
   const CallRecord& at(std::uint32_t number) const { return records_[number % records_.size()]; }
 
   std::uint32_t next_ = 0;
-  // By number modulo its size, a power of two: it grows, up to kMost, where more calls are under
-  // way at once than ever before.
-  std::vector<CallRecord> records_ = std::vector<CallRecord>(16);
+  std::vector<CallRecord> records_ = std::vector<CallRecord>(kMost);  // by number modulo its size
 };
 
 }  // namespace moeccl

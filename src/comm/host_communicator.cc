@@ -18,6 +18,8 @@ namespace {
 // How long a call whose connection broke waits to hear which rank is dead or has given up. Usually
 // at once: this is for busy machines.
 constexpr std::chrono::milliseconds kHearing{1000};
+// So many calls later it is seen whether ranks have made others.
+constexpr std::uint32_t kLookEvery = 8;
 
 std::string textOf(const CachedPlan& plan) { return plan.name(); }
 
@@ -85,6 +87,7 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   if (call.own) plans_.add(call.own);
   CachedPlan& plan = call.own ? *call.own : plans_.get(call.choice, topology_, rank_);
   Active active{&plan.take(), &plan, number};
+  active.looks = looks_;
   active.counting = call.sized() && call.content == nullptr && plan.plan->plan().relays;
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "communicator %u: call %u: %s, %zu bytes per block",
@@ -201,6 +204,10 @@ void HostCommunicator::end(const Call& call, const Active& active) {
     } else {
       active.plan->giveBack(*active.slot);
     }
+  }
+  if (active.plan != nullptr && failure_ == moecclSuccess) {
+    judge(active);
+    if (active.number % kLookEvery == 0) lookBehind(active.number);
   }
   // What had completed when another call failed is complete.
   const bool fails = failure_ != moecclSuccess && (run.failed() || active.counting);

@@ -74,12 +74,13 @@ class HostCommunicator final : public Communicator {
     std::uint32_t number = 0;
     bool counting = false;           // a first part, which tells relays what they will carry
     MessageRun* messages = nullptr;  // of what is none
+    std::uint64_t looks = 0;         // by lookBehind() before it began
 
     Run& run() const { return slot != nullptr ? static_cast<Run&>(slot->run) : *messages; }
   };
-  // Every collective takes a number when it is made, not when it starts. Tags hold it modulo
-  // 2^kCallBits, so this waits while the call that would share its tags is not over. Plans the
-  // call, so that beginning it will not fail for that. Throws Error; then nothing has happened.
+  // Every collective takes a number when it is made, not when it starts. No more than
+  // CallLog::kMost are under way at once, for which this waits. Plans the call, so that beginning
+  // it will not fail for that. Throws Error; then nothing has happened.
   std::uint32_t nextCall(const Call& call, Domain::Lock& lock);
   // For a call that will never begin: peers would wait for it, so the communicator has failed.
   void abandon(const std::string& why);
@@ -125,6 +126,11 @@ class HostCommunicator final : public Communicator {
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
   void ask(CallRecord& record);
+  // Whether messages have come for calls that are over here, the last of them `number`: of a rank
+  // that has made another. Or of one that is far ahead: which, its later messages tell.
+  void lookBehind(std::uint32_t number);
+  // What a call that is over has told of them.
+  void judge(const Active& active);
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
@@ -156,6 +162,17 @@ class HostCommunicator final : public Communicator {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool heard_ = false;  // the failure is another rank's
+  // The first message of a rank that nobody has taken, for a call that is over.
+  struct Suspect {
+    Tag tag = 0;
+    int rank = -1;
+    std::uint32_t call = 0;
+    std::uint64_t looks = 0;  // when it was found
+    std::string text;         // of the call; empty where it is not known any more
+    Clock::time_point since{};
+  };
+  std::vector<Suspect> suspects_;
+  std::uint64_t looks_ = 0;
   std::uint32_t shrinks_ = 0;
   std::vector<int> failed_;           // ranks, in the order in which this became known
   std::vector<int> left_;             // those of them that have left

@@ -17,6 +17,12 @@ constexpr std::chrono::milliseconds kAnswering{1000};
 // done its part in those that followed, so that they cannot be over here.
 constexpr std::uint32_t kPast = 8;
 
+// How far behind the last call messages are looked for that nobody has taken, and how many calls
+// later they are judged at the latest. Together less than what is under way at once.
+constexpr std::uint32_t kBehind = CallLog::kMost / 2, kJudgedAfter = CallLog::kMost / 4;
+// Or so much later: a rank that is asked tells more.
+constexpr std::chrono::milliseconds kJudging{20};
+
 }  // namespace
 
 void HostCommunicator::compare(const HostRun& run, std::chrono::steady_clock::duration still) {
@@ -53,6 +59,53 @@ void HostCommunicator::compare(const HostRun& run, std::chrono::steady_clock::du
        "rank " + std::to_string(rank) + " made another call than rank " + std::to_string(rank_) +
            ", which called " + record->signature.text() + ", and does not say which",
        true);
+}
+
+void HostCommunicator::lookBehind(std::uint32_t number) {
+  ++looks_;
+  Transport& transport = domain_->transport();
+  std::vector<Suspect> found;
+  Tag stray = 0;
+  const bool any = transport.unexpected(makeTag({.comm = number_}), kAnyCall, &stray);
+  for (int rank = 0; any && rank < ranks(); ++rank) {
+    const auto source = static_cast<std::uint32_t>(transportRanks_[rank]);
+    if (!transport.unexpected(makeTag({.comm = number_, .source = source}),
+                              kAnyCall | tagBits(kSourceBits), &stray))
+      continue;
+    const auto known = std::ranges::find(suspects_, stray, &Suspect::tag);
+    if (known != suspects_.end() && number - known->call <= CallLog::kMost) {
+      found.push_back(std::move(*known));
+      continue;
+    }
+    const auto behind = static_cast<std::uint32_t>((number - callOf(stray)) & tagBits(kCallBits));
+    if (behind > kBehind || behind > number || !calls_.isOver(number - behind)) continue;
+    CallRecord* const record = calls_.find(number - behind);
+    found.push_back({stray, rank, number - behind, looks_,
+                     record != nullptr ? record->signature.text() : "", Clock::now()});
+    if (record != nullptr) ask(*record);
+  }
+  suspects_ = std::move(found);
+}
+
+// A call that began after the look has had a message of the suspect. That was sent after the
+// suspect's, in a call that was not over, so that the suspect's is of no call 2^kCallBits later.
+void HostCommunicator::judge(const Active& active) {
+  for (const Suspect& suspect : suspects_) {
+    const std::uint32_t since = active.number - suspect.call;
+    if (active.looks < suspect.looks || since > CallLog::kMost) continue;
+    if (since < kBehind + kJudgedAfter && Clock::now() < suspect.since + kJudging) continue;
+    const bool heard = std::ranges::any_of(active.plan->plan->plan().ops, [&](const Op& op) {
+      return op.kind == OpKind::recv && op.peer == suspect.rank;
+    });
+    Tag still = 0;
+    if (!heard || !domain_->transport().unexpected(suspect.tag, ~Tag{0}, &still)) continue;
+    const std::string rank = "rank " + std::to_string(suspect.rank);
+    return fail(moecclRemoteError, suspect.rank,
+                rank + " made another call than rank " + std::to_string(rank_) +
+                    (suspect.text.empty() ? std::string() : ", which called " + suspect.text) +
+                    "; all ranks must make the same calls, in the same order",
+                true);
+  }
 }
 
 void HostCommunicator::ask(CallRecord& record) {

@@ -11,8 +11,10 @@
 // tag       the caller's: messages of one tag between two ranks match in their order
 // comm      communicator, unique among those that any two ranks share
 // call      number of the collective call on that communicator, modulo 2^9; a call waits while the
-//           one 2^9 before it is not over (Communicator::nextCall)
-// what      digest ^ (part, lane, sequence)
+//           one 2^8 before it is not over (Communicator::nextCall)
+// what      digest ^ (turn, part, lane, sequence)
+//   turn      how often `call` has begun again, modulo 2^9: a message that nobody has taken is none
+//             of the same call 2^9 later
 //   digest    of all that the ranks of a call must have alike (digestOf in src/comm/call.h). Ranks
 //             that do not call the same never match, but with a chance of 2^-24 where a rank has
 //             one message for another, and of 2^-9 at most: messages that differ in the upper bits
@@ -55,10 +57,15 @@ constexpr std::uint32_t messageNumber(std::uint32_t part, std::uint32_t lane,
   return number << kSequenceBits | (sequence & tagBits(kSequenceBits));
 }
 
+constexpr std::uint32_t turnOf(std::uint32_t call) {
+  constexpr int kNumberBits = kPartBits + kLaneBits + kSequenceBits;
+  return call >> kCallBits << kNumberBits;
+}
+
 constexpr Tag makeTag(const TagFields& f) {
   Tag tag = (f.comm & tagBits(kCommBits)) << kMessageBits;
   tag = tag << kCallBits | (f.call & tagBits(kCallBits));
-  const std::uint32_t what = f.digest ^ messageNumber(f.part, f.lane, f.sequence);
+  const std::uint32_t what = f.digest ^ turnOf(f.call) ^ messageNumber(f.part, f.lane, f.sequence);
   tag = tag << kWhatBits | (what & tagBits(kWhatBits));
   return tag << kSourceBits | (f.source & tagBits(kSourceBits));
 }
@@ -79,6 +86,13 @@ inline constexpr int kBitsBelowComm = kMessageBits + kCallBits + kWhatBits + kSo
 // The bits in which messages of one call agree, whatever its ranks take it for.
 inline constexpr Tag kSameCall = ~tagBits(kWhatBits + kSourceBits);
 
+// And those of all collectives of a communicator.
+inline constexpr Tag kAnyCall = ~tagBits(kCallBits + kWhatBits + kSourceBits);
+
+// Modulo 2^kCallBits.
+constexpr std::uint32_t callOf(Tag tag) {
+  return static_cast<std::uint32_t>(tag >> (kWhatBits + kSourceBits) & tagBits(kCallBits));
+}
 constexpr int sourceOf(Tag tag) { return static_cast<int>(tag & tagBits(kSourceBits)); }
 
 }  // namespace moeccl

@@ -92,6 +92,11 @@ void TcpTransport::cancel(Transfer* transfer) {
 }
 
 bool TcpTransport::unexpected(Tag value, Tag mask, Tag* found) {
+  // Of one peer, it costs nothing where there are many.
+  if (constexpr Tag kSource = tagBits(kSourceBits); (mask & kSource) == kSource) {
+    const int source = sourceOf(value);
+    return source < ranks_ && !peers_.empty() && peer(source).core.unexpected(value, mask, found);
+  }
   return std::ranges::any_of(
       peers_, [&](const auto& peer) { return peer->core.unexpected(value, mask, found); });
 }

@@ -556,6 +556,65 @@ TEST_P(Disagreement, AnotherCall) {
     }
 }
 
+// Two roots of a broadcast have nothing to wait for, and so have whoever calls next. They learn it
+// before long, and what is under way then is right.
+TEST_P(Disagreement, RootsThatOnlySend) {
+  for (bool onStream : {false, true}) {
+    SCOPED_TRACE(onStream ? "on a stream" : "blocking");
+    runJob(job(2), [&](moecclComm_t comm, int rank) {
+      constexpr int kCalls = 400;
+      moecclStream_t stream = nullptr;
+      if (onStream) check(moecclStreamCreate(comm, &stream), comm);
+      moecclResult_t result = moecclBroadcast(in, out, 4, moecclInt32, rank, comm, stream);
+      for (int call = 0; call < kCalls && result == moecclSuccess; ++call) {
+        const int value = call + rank;
+        int sum = 0;
+        result = moecclAllReduce(&value, &sum, 1, moecclInt32, moecclSum, comm, stream);
+        if (result == moecclSuccess) result = moecclStreamSynchronize(stream);
+        if (result == moecclSuccess) checkThat(sum == 2 * call + 1, "a wrong sum");
+      }
+      checkError(result, moecclRemoteError, nullptr, {"broadcast (", "root ", "the same calls"});
+      moecclStreamDestroy(stream);
+      throw Aborts{};
+    });
+  }
+}
+
+// One is so far ahead when the other calls that it knows nothing of its call any more.
+TEST_P(Disagreement, RootsOfWhichOneIsLate) {
+  runJob(job(2), [&](moecclComm_t comm, int rank) {
+    constexpr int kCalls = 400;
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    moecclResult_t result = moecclBroadcast(in, out, 4, moecclInt32, rank, comm, nullptr);
+    for (int call = 0; call < kCalls && result == moecclSuccess; ++call)
+      result = moecclBroadcast(in, out, 4, moecclInt32, 0, comm, nullptr);
+    if (result == moecclSuccess)
+      result = moecclAllReduce(in, out, 4, moecclInt32, moecclSum, comm, nullptr);
+    checkError(result, moecclRemoteError, nullptr, {"rank 0", "rank 1", "the same calls"});
+    throw Aborts{};
+  });
+}
+
+// Whoever is far ahead has made no mistake: its messages are of calls that have the numbers of
+// calls long over.
+TEST_P(Disagreement, ARankThatIsFarAheadIsNone) {
+  runJob(job(3), [&](moecclComm_t comm, int rank) {
+    constexpr int kCalls = 2000;
+    // Rank 1 has nothing of rank 2 for most of the calls, whom nobody keeps.
+    int value = 0;
+    for (int call = 0; call < kCalls; ++call) {
+      value = call;
+      if (rank == 1 && call % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      const bool all = call % 530 == 529;
+      check(all ? moecclBroadcast(&value, &value, 1, moecclInt32, 2, comm, nullptr)
+                : moecclReduce(&call, &value, 1, moecclInt32, moecclSum, 0, comm, nullptr),
+            comm);
+      if (all) checkThat(value == call, "another call's value");
+      if (!all && rank == 0) checkThat(value == 3 * call, "a wrong sum");
+    }
+  });
+}
+
 // Ranks may be early or late, on streams or not: nobody takes that for a mistake.
 TEST_P(Disagreement, EarlyAndLateCallsAreTheSame) {
   Job wanted = job(3);

@@ -190,6 +190,20 @@ void runWithRandomExtents(const Algorithm& algorithm, const Topology& topology, 
   });
 }
 
+// A message that nobody has taken is none of a call that has the same place in tags later.
+TEST(Tags, CallsOfOneNumberDiffer) {
+  constexpr std::uint32_t kLater = 1u << kCallBits;
+  constexpr std::uint32_t kNumbers = 1u << (kPartBits + kLaneBits + kSequenceBits);
+  for (std::uint32_t call : {0u, 7u, 100 * kLater + 511})
+    for (std::uint32_t turns : {1u, 2u, 511u}) {
+      const Tag one = makeTag({.call = call, .digest = 0xabcdef}),
+                other = makeTag({.call = call + turns * kLater, .digest = 0xabcdef});
+      EXPECT_EQ(callOf(one), callOf(other));
+      // Whichever messages of the two.
+      EXPECT_GE((one ^ other) >> kSourceBits, kNumbers);
+    }
+}
+
 TEST(HostRun, EveryAlgorithmWithRandomExtents) {
   const std::vector<std::vector<int>> nodes = {{1},       {3},       {2, 2}, {1, 4, 2},
                                                {3, 3, 3}, {1, 1, 1}, {5, 1}};
