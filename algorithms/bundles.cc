@@ -6,13 +6,6 @@
 namespace moeccl {
 namespace {
 
-// New scratch for a bundle.
-BlockList scratchFor(PlanBuilder& plan, const std::vector<Payload>& payloads) {
-  BlockList list;
-  for (const Payload& payload : payloads) list.append(scratch(plan.scratch(payload)));
-  return list;
-}
-
 void addWait(std::vector<OpRange>& waits, OpRange range) {
   if (range.count > 0 && (waits.empty() || !(waits.back() == range))) waits.push_back(range);
 }
@@ -33,10 +26,12 @@ class Leadership {
   // `leaderThere` serves.
   std::vector<int> served(int leader, int there, int leaderThere) const {
     std::vector<int> destinations;
-    for (int destination : topology_.ranksOn(there))
-      if (leaderFor(topology_.nodeOf(leader), destination) == leader &&
-          leaderFor(there, destination) == leaderThere)
-        destinations.push_back(destination);
+    const int leaders = count(topology_.nodeOf(leader)), first = topology_.localOf(leader);
+    if (first >= leaders) return destinations;
+    const std::span<const int> ranks = topology_.ranksOn(there);
+    for (size_t local = static_cast<size_t>(first); local < ranks.size();
+         local += static_cast<size_t>(leaders))
+      if (leaderFor(there, ranks[local]) == leaderThere) destinations.push_back(ranks[local]);
     return destinations;
   }
 
@@ -69,9 +64,7 @@ class ByNodes {
  private:
   At step(int number) const { return {at_.lane, at_.step + number}; }
 
-  BlockList held(int source, int destination) {
-    return scratchFor(plan_, bundles_.payloads(source, destination));
-  }
+  BlockList held(int source, int destination) { return bundles_.held(plan_, source, destination); }
 
   // Others' bundles are put behind one's own, for a message of one run, unless there are none, or
   // one's own is in scratch already.
@@ -236,27 +229,31 @@ std::vector<OpRange> exchangeInRounds(PlanBuilder& plan, const Topology& topolog
   for (int i = 1; i < ranks; ++i) addWait(ready, bundles.ready((rank + i) % ranks));
   for (std::int64_t unit = 1; unit < ranks; unit *= radix, ++at->step) {
     const int firstSend = plan.opCount();
-    std::vector<std::vector<int>> moving(static_cast<size_t>(radix));  // positions, by digit
-    for (int i = 0; i < ranks; ++i) moving[static_cast<size_t>(i / unit % radix)].push_back(i);
+    // The positions whose digit in this round is `digit`, in order.
+    const auto eachMoving = [&](int digit, auto function) {
+      for (std::int64_t first = digit * unit; first < ranks; first += unit * radix)
+        for (std::int64_t i = first; i < std::min<std::int64_t>(first + unit, ranks); ++i)
+          function(static_cast<int>(i), static_cast<int>(digit * unit + i - first));
+    };
     std::vector<OpRange> waits = arrived;
     waits.insert(waits.end(), ready.begin(), ready.end());
-    for (int digit = 1; digit < radix && !moving[digit].empty(); ++digit) {
+    for (int digit = 1; digit < radix && digit * unit < ranks; ++digit) {
       BlockList leaving;
-      for (int i : moving[digit]) leaving.append(place[i]);
+      eachMoving(digit, [&](int i, int) { leaving.append(place[i]); });
       plan.send(*at, static_cast<int>((rank + digit * unit) % ranks), leaving, waits);
     }
     const int firstRecv = plan.opCount();
     if (firstRecv == firstSend) continue;
-    for (int digit = 1; digit < radix && !moving[digit].empty(); ++digit) {
+    for (int digit = 1; digit < radix && digit * unit < ranks; ++digit) {
       BlockList arriving;
-      for (int i : moving[digit]) {
+      eachMoving(digit, [&](int i, int back) {
         const bool last = i < unit * radix;  // no digit is left
         // It started from the rank that is as far back as the digits so far say.
-        const int source = static_cast<int>((rank - i % (unit * radix) + ranks) % ranks);
-        place[i] = last ? bundles.arriving(source)
-                        : scratchFor(plan, bundles.payloads(source, (source + i) % ranks));
+        const int source = rank < back ? rank - back + ranks : rank - back;
+        const int end = source + i < ranks ? source + i : source + i - ranks;
+        place[i] = last ? bundles.arriving(source) : bundles.held(plan, source, end);
         arriving.append(place[i]);
-      }
+      });
       const int from = static_cast<int>(((rank - digit * unit) % ranks + ranks) % ranks);
       plan.recv(*at, from, arriving);
     }

@@ -18,8 +18,8 @@ class Bundles {
   virtual OpRange ready(int /*destination*/) const { return {0, 0}; }
   // Where what `source` has for this rank belongs.
   virtual BlockList arriving(int source) const = 0;
-  // What `source` has for `destination`, in the order of both lists above.
-  virtual std::vector<Payload> payloads(int source, int destination) const = 0;
+  // New scratch for what `source` has for `destination`, in the order of both lists above.
+  virtual BlockList held(PlanBuilder& plan, int source, int destination) const = 0;
 };
 
 // Both append ops on one lane, from a step on, and return those that bring what arrives. *at is

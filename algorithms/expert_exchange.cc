@@ -11,12 +11,12 @@ namespace {
 // on, so that every link of a node is busy. So many steps are under way at once.
 constexpr int kStepsAtOnce = 2;
 
-// Whether the ranks of an ESP group share a node.
-bool inOneNode(const Topology& topology, const Grid& grid, int position) {
+// The node that the ranks of an ESP group share; -1: none.
+int homeOf(const Topology& topology, const Grid& grid, int position) {
   const int home = topology.nodeOf(grid.rankOf(position, 0));
   for (int shard = 1; shard < grid.esp; ++shard)
-    if (topology.nodeOf(grid.rankOf(position, shard)) != home) return false;
-  return true;
+    if (topology.nodeOf(grid.rankOf(position, shard)) != home) return -1;
+  return home;
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ bool inOneNode(const Topology& topology, const Grid& grid, int position) {
 int slicesOf(const Topology& topology, const Grid& grid) {
   if (topology.nodes() == 1) return 1;
   for (int position = 0; position < grid.ep; ++position)
-    if (inOneNode(topology, grid, position)) return grid.esp;
+    if (homeOf(topology, grid, position) >= 0) return grid.esp;
   return 1;
 }
 
@@ -45,6 +45,8 @@ ExpertExchange::ExpertExchange(const Topology& topology, const Parameters& param
     throw NotOffered(std::to_string(chunks) + " parts between " + std::to_string(topology.nodes()) +
                      " nodes make more messages than the " + std::to_string(kMaxMessagesPerLane) +
                      " that can be told apart");
+  for (int position = 0; position < grid_.ep; ++position)
+    homes_.push_back(homeOf(topology, grid_, position));
 }
 
 BlockList ExpertExchange::tokens(Buffer buffer, int position, int slot, PieceRange range) const {
@@ -63,10 +65,17 @@ BlockList ExpertExchange::ofRank(Buffer buffer, int peer, PieceRange range) cons
 
 BlockList ExpertExchange::ofNode(Buffer buffer, int node, PieceRange range) const {
   BlockList list;
-  for (int expert = 0; expert < experts_; ++expert)
-    for (int peer : topology_.ranksOn(node))
-      list.append(
-          {buffer, (expert * topology_.ranks() + peer) * pieces_ + range.first, range.count});
+  const std::span<const int> ranks = topology_.ranksOn(node);
+  const auto count = static_cast<int>(ranks.size());
+  const bool inLine = range.count == 1 && ranks.back() - ranks.front() == count - 1;
+  for (int expert = 0; expert < experts_; ++expert) {
+    const int first = expert * topology_.ranks() * pieces_ + range.first;
+    if (inLine) {
+      list.append({buffer, first + ranks[0] * pieces_, count, pieces_});
+      continue;
+    }
+    for (int peer : ranks) list.append({buffer, first + peer * pieces_, range.count});
+  }
   return list;
 }
 
@@ -85,8 +94,8 @@ Blocks ExpertExchange::scratchFor(PlanBuilder& plan, int from, std::span<const i
 
 bool ExpertExchange::sliced(int rank, int position) const {
   if (!dedup_ || grid_.esp == 1) return false;
-  const int home = topology_.nodeOf(grid_.rankOf(position, 0));
-  return topology_.nodeOf(rank) != home && inOneNode(topology_, grid_, position);
+  const int home = homes_[static_cast<size_t>(position)];
+  return home >= 0 && topology_.nodeOf(rank) != home;
 }
 
 std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange range) const {
@@ -96,6 +105,7 @@ std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange rang
                                                        : range;
   };
   if (dedup_ && slicesOf(topology_, grid_) > 1) plan.lanes(2);
+  plan.reserve(messages());
   const int first = plan.opCount();
   plan.copy({}, tokens(Buffer::input, position_, ownSlot(), range),
             ofRank(Buffer::output, rank_, range));
@@ -141,6 +151,7 @@ std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange rang
 std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range, int step,
                                              OpRange throttle, OpRange* sent) const {
   const int nodes = topology_.nodes();
+  plan.reserve(messages());
   std::vector<OpRange> written;
 
   // Towards nodes that take slices: the shards add up, each its slice for all ranks there.
@@ -181,16 +192,16 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
       const int t = distanceFrom(peer);
       const At at{.lane = 1, .step = step + 2 * t};
       if (sliced(rank_, position)) {
-        written.push_back({plan.recv(
-            at, peer, tokens(Buffer::output, position, ownSlot(), sliceOf(range, shard)))});
+        append(written,
+               {plan.recv(at, peer,
+                          tokens(Buffer::output, position, ownSlot(), sliceOf(range, shard)))});
       } else if (peer == rank_) {
         terms[position].append(ofRank(Buffer::input, rank_, range));
       } else if (grid_.esp == 1) {
-        written.push_back(
-            {plan.recv(at, peer, tokens(Buffer::output, position, ownSlot(), range))});
+        append(written, {plan.recv(at, peer, tokens(Buffer::output, position, ownSlot(), range))});
       } else {
         const Blocks theirs = scratchFor(plan, peer, {&rank_, 1}, range);
-        arrived[position].push_back({plan.recv(at, peer, theirs)});
+        append(arrived[position], {plan.recv(at, peer, theirs)});
         terms[position].append(theirs);
         latest[position] = std::max(latest[position], t);
       }
@@ -217,9 +228,9 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
 
   for (int position = 0; position < grid_.ep; ++position)
     if (!terms[position].empty())
-      written.push_back(
-          {plan.reduce({.lane = 1, .step = step + 2 * latest[position] + 1}, terms[position],
-                       tokens(Buffer::output, position, ownSlot(), range), arrived[position])});
+      append(written,
+             {plan.reduce({.lane = 1, .step = step + 2 * latest[position] + 1}, terms[position],
+                          tokens(Buffer::output, position, ownSlot(), range), arrived[position])});
   return written;
 }
 

@@ -43,6 +43,11 @@ class ExpertExchange {
   std::vector<OpRange> combine(PlanBuilder& plan, PieceRange range, int step, OpRange throttle,
                                OpRange* sent) const;
   int steps() const { return 2 * topology_.nodes(); }
+  // About as many as an exchange has: with every rank, and of each node's slices with every shard.
+  size_t messages() const {
+    const int sliced = dedup_ ? topology_.nodes() * grid_.esp : 0;
+    return 2 * static_cast<size_t>(topology_.ranks() + sliced);
+  }
 
   // The same in few large messages, which ranks relay for one another: by way of their nodes, where
   // `dedup` holds too, or in Bruck's rounds, where it must not be asked for. All on lane 0.
@@ -88,6 +93,7 @@ class ExpertExchange {
   const int experts_, rank_, tokenSlots_, pieces_;
   const bool dedup_;
   const int node_, position_, shard_;
+  std::vector<int> homes_;  // of ESP groups, by position: their node, or -1 where it is none alone
 };
 
 }  // namespace moeccl

@@ -16,14 +16,14 @@ class ExpertExchange::DispatchBundles final : public Bundles {
   BlockList arriving(int source) const override {
     return it_.ofRank(Buffer::output, source, it_.via(source, it_.rank_));
   }
-  std::vector<Payload> payloads(int source, int destination) const override {
+  BlockList held(PlanBuilder& plan, int source, int destination) const override {
     const int first = it_.grid_.positionOf(destination) * it_.experts_;
     const PieceRange range = it_.via(source, destination);
-    std::vector<Payload> list;
+    BlockList list;
     for (int expert = first; expert < first + it_.experts_; ++expert)
       for (int piece = range.first; piece < range.first + range.count; ++piece)
-        list.push_back(
-            {source, (expert * it_.tokenSlots_ + it_.slotOf(source)) * it_.pieces_ + piece});
+        list.append(scratch(plan.scratch(
+            {source, (expert * it_.tokenSlots_ + it_.slotOf(source)) * it_.pieces_ + piece})));
     return list;
   }
 
@@ -56,14 +56,8 @@ class ExpertExchange::CombineBundles final : public Bundles {
     return sums_[static_cast<size_t>(destination)].empty() ? OpRange{0, 0} : added_;
   }
   BlockList arriving(int source) const override { return places_[static_cast<size_t>(source)]; }
-  std::vector<Payload> payloads(int source, int destination) const override {
-    const PieceRange range = it_.via(destination, source);
-    std::vector<Payload> list;
-    for (int expert = 0; expert < it_.experts_; ++expert)
-      for (int piece = range.first; piece < range.first + range.count; ++piece)
-        list.push_back(
-            {source, (expert * it_.topology_.ranks() + destination) * it_.pieces_ + piece});
-    return list;
+  BlockList held(PlanBuilder& plan, int source, int destination) const override {
+    return it_.scratchFor(plan, source, {&destination, 1}, it_.via(destination, source));
   }
 
  private:

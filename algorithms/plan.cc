@@ -24,7 +24,10 @@ void BlockList::append(Blocks blocks) {
     one_ = blocks;
     return;
   }
-  if (many_.empty()) many_ = {one_};
+  if (many_.empty()) {
+    many_.reserve(4);
+    many_.push_back(one_);
+  }
   many_.push_back(blocks);
 }
 
@@ -37,7 +40,7 @@ std::int64_t blockCount(std::span<const Blocks> runs) {
 PoolRange PlanBuilder::keep(const BlockList& list) {
   const PoolRange range{static_cast<std::int32_t>(plan_.blockPool.size()),
                         static_cast<std::int32_t>(list.runs().size())};
-  for (const Blocks& run : list.runs()) plan_.blockPool.push_back(run);
+  plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
   return range;
 }
 

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
@@ -100,6 +101,15 @@ struct OpRange {
   bool operator==(const OpRange&) const = default;
 };
 
+// Ranges of no ops are left out, and neighbours become one.
+inline void append(std::vector<OpRange>& ranges, OpRange more) {
+  if (more.count <= 0) return;
+  if (!ranges.empty() && ranges.back().first + ranges.back().count == more.first)
+    ranges.back().count += more.count;
+  else
+    ranges.push_back(more);
+}
+
 // Entries [begin, begin + count) of one of the plan's pools.
 struct PoolRange {
   std::int32_t begin = 0;
@@ -178,6 +188,11 @@ class PlanBuilder {
   // A new scratch block of the payload's size; returns its index.
   int scratch(Payload payload);
 
+  // So many ops follow, of one list of blocks each or more: memory is taken at once.
+  void reserve(std::size_t ops) {
+    plan_.ops.reserve(plan_.ops.size() + ops);
+    plan_.blockPool.reserve(plan_.blockPool.size() + ops);
+  }
   // There are so many lanes at least: other ranks use them.
   void lanes(int count) { plan_.lanes = std::max(plan_.lanes, count); }
   // See Plan::relays.

@@ -3,20 +3,22 @@
 namespace moeccl {
 namespace {
 
-// Each step is a bijection of what came before, so that one different value cannot be lost.
+// Each step is a bijection of what came before, so that one different value cannot be lost. Steps
+// are short, because plans are long; the last one mixes all bits.
 class Mixer {
  public:
   void add(std::uint64_t value) {
-    state_ = (state_ ^ value) + 0x9e3779b97f4a7c15u;
-    state_ = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9u;
-    state_ = (state_ ^ (state_ >> 27)) * 0x94d049bb133111ebu;
-    state_ ^= state_ >> 31;
+    state_ = (state_ ^ value) * 0xbf58476d1ce4e5b9u + 0x9e3779b97f4a7c15u;
+    state_ ^= state_ >> 32;
   }
   void add(std::int32_t one, std::int32_t other) {
     add(std::uint64_t{static_cast<std::uint32_t>(one)} << 32 | static_cast<std::uint32_t>(other));
   }
   void add(PoolRange range) { add(range.begin, range.count); }
-  std::uint64_t get() const { return state_; }
+  std::uint64_t get() const {
+    const std::uint64_t mixed = (state_ ^ (state_ >> 30)) * 0x94d049bb133111ebu;
+    return mixed ^ (mixed >> 31);
+  }
 
  private:
   std::uint64_t state_ = 0;

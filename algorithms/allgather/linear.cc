@@ -11,6 +11,7 @@ void linearSteps(PlanBuilder& plan, const Topology& topology, const Parameters& 
                  int rank, const Own& own) {
   const int ranks = topology.ranks();
   const int window = parameters.window > 0 ? std::min(parameters.window, ranks) : ranks;
+  plan.reserve(2 * static_cast<size_t>(ranks));
   for (int i = 1; i < ranks; ++i) {
     const int from = (rank - i + ranks) % ranks;
     plan.recv({.step = own.step + (i - 1) / window}, from, output(from));

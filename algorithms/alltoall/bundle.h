@@ -9,8 +9,8 @@ class OneBlock final : public Bundles {
  public:
   BlockList leaving(int destination) const override { return input(destination); }
   BlockList arriving(int source) const override { return output(source); }
-  std::vector<Payload> payloads(int source, int destination) const override {
-    return {{source, destination}};
+  BlockList held(PlanBuilder& plan, int source, int destination) const override {
+    return scratch(plan.scratch({source, destination}));
   }
 };
 

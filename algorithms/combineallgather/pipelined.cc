@@ -36,6 +36,7 @@ Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, 
   const ExpertExchange exchange(topology, parameters, rank, grid.mp, pieces, true);
   PlanBuilder plan;
   plan.cut(pieces);
+  plan.reserve(static_cast<size_t>(chunks) * exchange.messages());
   std::vector<OpRange> sent(static_cast<size_t>(chunks), {0, 0});
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const PieceRange range{chunk * slices, slices};

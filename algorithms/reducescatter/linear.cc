@@ -13,6 +13,7 @@ int linearSteps(PlanBuilder& plan, const Topology& topology, const Parameters& p
                 Blocks result, int* step) {
   const int ranks = topology.ranks();
   const int window = parameters.window > 0 ? std::min(parameters.window, ranks) : ranks;
+  plan.reserve(2 * static_cast<size_t>(ranks));
   BlockList terms;
   std::vector<Blocks> from;
   for (int source = 0; source < ranks; ++source) {

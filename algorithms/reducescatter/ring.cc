@@ -19,6 +19,7 @@ int ringSteps(PlanBuilder& plan, const Topology& topology, int rank, Blocks resu
   const int position = static_cast<int>(std::ranges::find(order, rank) - order.begin());
   const auto at = [&](int steps) { return order[((position + steps) % ranks + ranks) % ranks]; };
   *step = 2 * (ranks - 1);
+  plan.reserve(3 * static_cast<size_t>(ranks));
   if (ranks == 1) {
     *step = 1;
     return plan.copy({}, input(0), result);
