@@ -107,13 +107,20 @@ typedef struct {
   moecclLinks_t links;
   /* What a node's ranks together can send to other nodes, in Gb/s; 0: what is typical. */
   int networkGbits;
+  /* Two levels of switches: so many nodes hang on each leaf switch, in their order, and a core
+   * joins the leaves. 0: one switch has all nodes. What a profile has measured is of one switch:
+   * collectives of ranks on several leaves are priced. */
+  int nodesPerSwitch;
+  /* Of each leaf: what its nodes can send together, when it is full, against what its uplink to
+   * the core carries. At least 1; 0: as 1. */
+  double oversubscription;
 } moecclCluster_t;
 
 #define MOECCL_CLUSTER_MAGIC 0x6d6f636cu
 #define MOECCL_CLUSTER_INITIALIZER                                                      \
   {                                                                                     \
     sizeof(moecclCluster_t), MOECCL_CLUSTER_MAGIC, MOECCL_VERSION, NULL, NULL, 0, NULL, \
-        {1, 1, 1, moecclOrderEspEp}, NULL, moecclLinksHost, 0                           \
+        {1, 1, 1, moecclOrderEspEp}, NULL, moecclLinksHost, 0, 0, 0.0                   \
   }
 
 /* ----------------------------------------------------------------------------------- algorithms */

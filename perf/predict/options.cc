@@ -168,6 +168,17 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
                  "typical of\nthe links)")
       ->check(CLI::Range(1, 1'000'000))
       ->excludes(profileOption);
+  auto* switchOption =
+      app.add_option("--nodes-per-switch", options.nodesPerSwitch,
+                     "nodes that hang on each leaf switch; a core joins the leaves (default: one "
+                     "switch has\nall nodes)")
+          ->check(some);
+  app.add_option("--oversubscription", options.oversubscription,
+                 "what the nodes of a full leaf can send together, against what its uplink to the "
+                 "core carries")
+      ->check(CLI::Range(1.0, 1e6))
+      ->needs(switchOption)
+      ->capture_default_str();
   app.add_option("--pass", pass, "forward, backward or both")->capture_default_str();
   app.add_option("--top", options.top, "print so many of the best; 0: all")
       ->check(kNotNegative)

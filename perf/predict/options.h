@@ -18,7 +18,9 @@ struct PredictOptions {
   std::string profileFile;                // empty: typical links
   moecclLinks_t links = moecclLinksHost;  // without a profile, as in moecclCluster_t
   int networkGbits = 0;                   // the same
-  int top = 20;                           // lines; 0: all
+  int nodesPerSwitch = 0;                 // as in moecclCluster_t
+  double oversubscription = 1;
+  int top = 20;  // lines; 0: all
   bool explain = false;
   std::string jsonFile;  // empty: none
 };

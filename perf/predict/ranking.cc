@@ -1,9 +1,12 @@
 #include "perf/predict/ranking.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
 #include "perf/common/choices.h"
 
@@ -13,6 +16,19 @@ namespace {
 [[noreturn]] void fail(const char* what, moecclResult_t result) {
   throw std::runtime_error(std::string("cannot ") + what + ": " + moecclGetErrorString(result) +
                            ": " + moecclGetLastError(nullptr));
+}
+
+// Calls `each` with every number below `count`, on as many threads as there are processors.
+void atOnce(std::size_t count, const std::function<void(std::size_t)>& each) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) each(i);
+  };
+  std::vector<std::future<void>> others;
+  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i)
+    others.push_back(std::async(std::launch::async, work));
+  work();
+  for (std::future<void>& other : others) other.get();
 }
 
 }  // namespace
@@ -33,6 +49,8 @@ moecclCluster_t Predictor::clusterOf(const moecclGridShape_t& shape) const {
   cluster.profile = profile_.get();
   cluster.links = options_.links;
   cluster.networkGbits = options_.networkGbits;
+  cluster.nodesPerSwitch = options_.nodesPerSwitch;
+  cluster.oversubscription = options_.oversubscription;
   return cluster;
 }
 
@@ -46,20 +64,23 @@ moecclScheduleQuery_t Predictor::queryOf(const moecclCluster_t& cluster) const {
 
 std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& placements) const {
   const int ranks = std::accumulate(options_.ranksPerNode.begin(), options_.ranksPerNode.end(), 0);
-  std::vector<Predicted> all;
-  std::string refused;
-  for (const moecclGridShape_t& shape : placements) {
+  std::vector<std::vector<Predicted>> found(placements.size());
+  std::vector<std::string> refused(placements.size());
+  atOnce(placements.size(), [&](std::size_t at) {
+    const moecclGridShape_t& shape = placements[at];
     const moecclCluster_t cluster = clusterOf(shape);
     const moecclScheduleQuery_t query = queryOf(cluster);
-    const ScheduleChoices choices(query, &refused);
+    const ScheduleChoices choices(query, &refused[at]);
     const double tokens = static_cast<double>(options_.layer.tokens) * (ranks / shape.nMp);
     for (int i = 0; i < choices.count(); ++i) {
       const moecclScheduleChoice_t choice = choices.choice(i);
-      all.push_back(
+      found[at].push_back(
           {shape, choice, choices.text(i), choice.seconds > 0 ? tokens / choice.seconds : 0});
     }
-  }
-  if (all.empty()) throw std::runtime_error("no grid allows this layer: " + refused);
+  });
+  std::vector<Predicted> all;
+  for (std::vector<Predicted>& some : found) all.insert(all.end(), some.begin(), some.end());
+  if (all.empty()) throw std::runtime_error("no grid allows this layer: " + refused.back());
   // Without tokens, at least by time.
   std::ranges::stable_sort(all, {}, [](const Predicted& one) { return one.choice.seconds; });
   std::ranges::stable_sort(all, std::greater<>(), &Predicted::tokensPerSecond);

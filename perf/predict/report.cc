@@ -43,6 +43,15 @@ std::string linksOf(const PredictOptions& options) {
   return which.empty() ? "typical links" : "typical links (" + which + ")";
 }
 
+// ", leaves of 16 nodes, oversubscription 4", or nothing.
+std::string switchesOf(const PredictOptions& options) {
+  if (options.nodesPerSwitch == 0) return {};
+  char text[80];
+  std::snprintf(text, sizeof text, ", leaves of %d nodes, oversubscription %g",
+                options.nodesPerSwitch, options.oversubscription);
+  return text;
+}
+
 std::string textOfShape(const moecclGridShape_t& shape) {
   return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
          std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
@@ -70,8 +79,8 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
 void printRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
   const auto shown =
       options.top == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(options.top));
-  std::printf("# %s, pass: %s, %s\n", textOfNodes(options.ranksPerNode).c_str(),
-              textOfPass(options.pass), linksOf(options).c_str());
+  std::printf("# %s, pass: %s, %s%s\n", textOfNodes(options.ranksPerNode).c_str(),
+              textOfPass(options.pass), linksOf(options).c_str(), switchesOf(options).c_str());
   std::printf("# %zu of %zu, best first; grids are MP,EP,ESP; * is measured, all else is priced\n",
               shown, all.size());
   std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",
@@ -94,6 +103,8 @@ void writeRanking(const PredictOptions& options, const std::vector<Predicted>& a
       {"schema", "moeccl-predict"},
       {"schemaVersion", kSchemaVersion},
       {"ranksPerNode", options.ranksPerNode},
+      {"nodesPerSwitch", options.nodesPerSwitch},
+      {"oversubscription", options.oversubscription},
       {"profile", options.profileFile.empty() ? ordered_json() : ordered_json(options.profileFile)},
       {"layer",
        {{"tokens", layer.tokens},

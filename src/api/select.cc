@@ -68,7 +68,8 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
     const auto state = moeccl::heldOf(theirs);
     std::optional<moeccl::CostModel> imagined;
     if (state.isNull)
-      imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode, ranks.typical);
+      imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode, ranks.typical,
+                       leavesOfAll(ranks.switches, ranks.topology));
     moeccl::CostModel& model = state.isNull ? *imagined : *state->model;
     auto found = std::make_unique<moecclAlgorithmChoices>();
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {

@@ -57,6 +57,15 @@ class NodePrice::Reader {
     }
   }
 
+  void take(const LeafLoad& leaf) {
+    for (std::size_t lane = 0; lane < kMaxLanes; ++lane)
+      for (std::size_t step = 0; step < uplinkOf_[lane].size(); ++step)
+        if (const int uplink = uplinkOf_[lane][step]; uplink >= 0)
+          price_.uplinks_[static_cast<std::size_t>(uplink)].blocksOnLeaf =
+              leaf.blocksIn(static_cast<int>(lane), static_cast<int>(step));
+    price_.allOnLeaf_ = leaf.allBlocks();
+  }
+
  private:
   // A place for every step up to each lane's last.
   void layOut(const Plan& plan) {
@@ -205,9 +214,11 @@ struct NodePrice::Costs {
   }
 };
 
-NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native) {
+NodePrice::NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native,
+                     const LeafLoad* leaf) {
   Reader reader(*this, topology, node);
   for (const Plan& plan : plans) reader.read(plan);
+  if (leaf != nullptr) reader.take(*leaf);
   if (native)
     for (Step& step : steps_)
       if (std::ranges::any_of(step.after, [](int earlier) { return earlier >= 0; }))
@@ -241,9 +252,12 @@ PriceLine NodePrice::lineAt(double blockBytes, const Links& links, const Sharing
     const PriceLine once = {
         links.gapUplink * (uplink.messages + links.crowding * uplink.crowdedMessages),
         links.betaUplink * (uplink.blocks + links.crowding * uplink.crowdedBlocks)};
-    costs.onUplink.push_back(sharing.groups * once);
-    slowest += costs.onUplink.back();
+    slowest += sharing.groups * once;
+    costs.onUplink.push_back(
+        sharing.groups *
+        PriceLine{once.alpha, std::max(once.beta, links.betaUplink * uplink.blocksOnLeaf)});
   }
+  slowest = costs.later(slowest, {0, sharing.groups * links.betaUplink * allOnLeaf_});
   std::vector<PriceLine> ends;
   for (const Rank rank : ranks_) slowest = costs.later(slowest, lineOf(rank, costs, ends));
   return slowest;

@@ -9,6 +9,7 @@
 
 #include "algorithms/plan.h"
 #include "algorithms/topology.h"
+#include "src/cost/leaves.h"
 #include "src/cost/links.h"
 
 namespace moeccl {
@@ -49,12 +50,15 @@ struct PriceLine {
 // its messages between nodes, together with those of the node's other ranks in the same step, then
 // the latency. So lanes overlap; but a rank does one thing at a time, and an uplink carries one: a
 // plan takes no less than all of its work, and all of what the uplink carries. Ranks of other nodes
-// are taken to be no slower.
+// are taken to be no slower. Where a leaf switch's uplink carries less than its nodes send, their
+// steps take as long as it takes for theirs.
 class NodePrice {
  public:
   // plans[i] is that of the node's i-th rank. native: a function of the executor's does the same in
-  // one launch, so that only a rank's first step has the whole cost of beginning.
-  NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native = false);
+  // one launch, so that only a rank's first step has the whole cost of beginning. leaf: null where
+  // one switch has all nodes.
+  NodePrice(const Topology& topology, int node, std::span<const Plan> plans, bool native = false,
+            const LeafLoad* leaf = nullptr);
 
   // Until the slowest rank has done. Blocks of `blockBytes` bytes. Never falls as blocks or costs
   // grow.
@@ -85,10 +89,12 @@ class NodePrice {
     double begins = 1;  // what of overhead and latency it has
   };
   // What all ranks of the node send through the uplink in one step; the latter, times the messages
-  // in each other's way.
+  // in each other's way. And how many it could send until the leaf switch's uplink has all of the
+  // step's.
   struct Uplink {
     double messages = 0, blocks = 0;
     double crowdedMessages = 0, crowdedBlocks = 0;
+    double blocksOnLeaf = 0;
   };
   struct Rank {
     std::size_t first, count;  // of its steps
@@ -106,6 +112,7 @@ class NodePrice {
   std::vector<Rank> ranks_;
   std::vector<Uplink> uplinks_;
   double blocksBetween_ = 0;
+  double allOnLeaf_ = 0;  // the same of all steps together
 };
 
 }  // namespace moeccl

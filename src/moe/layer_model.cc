@@ -44,18 +44,23 @@ int groupOf(const Grid& grid, GroupKind kind, int rank) {
   return 0;
 }
 
-std::vector<Topology> differentGroups(const Topology& world, const Grid& grid, GroupKind kind) {
-  if (kind == GroupKind::world) return {world};
-  std::vector<std::vector<int>> nodes;
+using Place = std::pair<Topology, Leaves>;
+
+std::vector<Place> differentGroups(const Cluster& cluster, const Grid& grid, GroupKind kind) {
+  const Topology& world = cluster.topology;
+  std::vector<std::vector<int>> groups, nodes;
   for (int rank = 0; rank < world.ranks(); ++rank) {
     const auto group = static_cast<std::size_t>(groupOf(grid, kind, rank));
-    if (nodes.size() <= group) nodes.resize(group + 1);
+    groups.resize(std::max(groups.size(), group + 1));
+    nodes.resize(groups.size());
+    groups[group].push_back(rank);
     nodes[group].push_back(world.nodeOf(rank));
   }
-  std::vector<Topology> different;
-  for (const std::vector<int>& group : nodes)
-    if (Topology topology(group); !std::ranges::count(different, topology))
-      different.push_back(std::move(topology));
+  const std::vector<Leaves> leaves = leavesOf(cluster.switches, world, groups);
+  std::vector<Place> different;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    if (Place place{Topology(nodes[i]), leaves[i]}; !std::ranges::count(different, place))
+      different.push_back(std::move(place));
   return different;
 }
 
@@ -69,9 +74,9 @@ LayerModel::LayerModel(const Cluster& it)
       kind_(it.typical.kind),
       background_(it.background || it.typical.onGpus()) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
-    for (Topology& topology : differentGroups(it.topology, grid_, static_cast<GroupKind>(kind)))
-      groups_[static_cast<std::size_t>(kind)].emplace_back(std::move(topology), profile_,
-                                                           it.ranksOnNode, it.typical);
+    for (auto& [topology, leaves] : differentGroups(it, grid_, static_cast<GroupKind>(kind)))
+      groups_[static_cast<std::size_t>(kind)].emplace_back(
+          std::move(topology), profile_, it.ranksOnNode, it.typical, std::move(leaves));
   if (profile_ == nullptr) return;
   layers_.resize(static_cast<std::size_t>(scheduleNumbers()));
   for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)

@@ -1,6 +1,7 @@
 #include "src/select/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -31,6 +32,25 @@ Typical typicalOf(const moecclCluster_t& cluster) {
   return typical;
 }
 
+Switches switchesOf(const moecclCluster_t& cluster) {
+  const double times = cluster.oversubscription;
+  if (cluster.nodesPerSwitch < 0)
+    throw Error(moecclInvalidArgument,
+                stringf("cluster.nodesPerSwitch is %d; it must be 0, for one switch, or more",
+                        cluster.nodesPerSwitch));
+  if (times != 0 && !(times >= 1 && std::isfinite(times)))
+    throw Error(moecclInvalidArgument,
+                stringf("cluster.oversubscription is %g; it must be at least 1, or 0, which is as "
+                        "1",
+                        times));
+  if (times > 1 && cluster.nodesPerSwitch == 0)
+    throw Error(moecclInvalidArgument,
+                stringf("cluster.oversubscription is %g and nodesPerSwitch is 0; set how many "
+                        "nodes hang on each leaf switch",
+                        times));
+  return {cluster.nodesPerSwitch, std::max(times, 1.0)};
+}
+
 }  // namespace
 
 Cluster imaginedCluster(const moecclCluster_t& cluster, std::shared_ptr<const Profile> profile) {
@@ -50,8 +70,8 @@ Cluster imaginedCluster(const moecclCluster_t& cluster, std::shared_ptr<const Pr
                           node, here, kMostRanks));
   }
   const std::span<const int> nodes(cluster.ranksPerNode, static_cast<std::size_t>(cluster.nNodes));
-  return {Topology::uneven(nodes), cluster.shape,           {},
-          std::move(profile),      std::ranges::max(nodes), typicalOf(cluster)};
+  return {Topology::uneven(nodes), cluster.shape,      {},    std::move(profile),
+          std::ranges::max(nodes), typicalOf(cluster), false, switchesOf(cluster)};
 }
 
 void requireShape(const moecclGridShape_t& shape, int ranks) {

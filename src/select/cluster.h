@@ -8,6 +8,7 @@
 #include "algorithms/registry.h"
 #include "algorithms/topology.h"
 #include "moeccl/model.h"
+#include "src/cost/leaves.h"
 #include "src/cost/links.h"
 #include "src/profile/profile.h"
 #include "src/structs.h"
@@ -18,7 +19,7 @@ using FixedAlgorithms = std::array<AlgorithmChoice, kCollectives>;  // no algori
 
 inline constexpr StructKind<moecclCluster_t> kCluster = {
     "cluster", "MOECCL_CLUSTER_INITIALIZER", MOECCL_CLUSTER_MAGIC,
-    MOECCL_END_OF(moecclCluster_t, profile), MOECCL_END_OF(moecclCluster_t, networkGbits)};
+    MOECCL_END_OF(moecclCluster_t, profile), MOECCL_END_OF(moecclCluster_t, oversubscription)};
 
 struct Cluster {
   Topology topology;
@@ -28,6 +29,7 @@ struct Cluster {
   int ranksOnNode;  // of the job on its largest node, of which these may be a part
   Typical typical = {};
   bool background = false;  // exchanges go on while ranks compute, as they do on GPUs
+  Switches switches = {};
 };
 
 // One that does not exist. Throws Error for a field that is not as moecclCluster_t says.

@@ -12,12 +12,13 @@
 namespace moeccl {
 
 CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode,
-                     const Typical& typical)
+                     const Typical& typical, Leaves leaves)
     : topology_(std::move(topology)),
       profile_(std::move(profile)),
       where_(textOf(topology_)),
       links_(typical.links),
-      native_(typical.onGpus()) {
+      native_(typical.onGpus()),
+      leaves_(std::move(leaves)) {
   const int ours = topology_.nodeSize(largestNode(topology_));
   if (ranksOnNode == 0 && profile_ != nullptr && !profile_->fingerprint.ranksPerNode.empty())
     ranksOnNode = std::ranges::max(profile_->fingerprint.ranksPerNode);
@@ -49,7 +50,7 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
   Candidates found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false,
                    {},         0};
-  if (profile_ != nullptr) {
+  if (profile_ != nullptr && leaves_.empty()) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
       if (const Curve* curve = curveOf(collective, given, where))
@@ -67,7 +68,7 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
     found.latency = profile_->latency(nameOf(collective), where(collective, given));
     return found;
   }
-  found.priced = pricedCandidates(collective, given, topology_);
+  found.priced = pricedCandidates(collective, given, topology_, leaves_);
   for (const auto& [choice, price, digest] : *found.priced)
     if (native_ || !choice.algorithm->native || given.algorithm != nullptr)
       found.all.push_back({choice, nullptr, price->lines(links_, sharing_),
@@ -183,7 +184,7 @@ CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmCh
   if (known == nullptr) return {};
   if (!known->plans) {
     PlanFacts facts{};
-    if (const auto priced = pricedCandidate(candidate, topology_))
+    if (const auto priced = pricedCandidate(candidate, topology_, leaves_))
       facts = {priced->price->blocksBetween(), priced->digest};
     known->plans = std::optional<PlanFacts>(facts);
   }
@@ -205,7 +206,7 @@ std::uint64_t CostModel::digest(Collective collective, const AlgorithmChoice& gi
 CostModel::Shares CostModel::inNode(Collective collective, const AlgorithmChoice& given,
                                     const AlgorithmChoice& candidate, double bytes) {
   if (topology_.nodes() == 1) return {1, 1};
-  const auto priced = pricedCandidate(candidate, topology_);
+  const auto priced = pricedCandidate(candidate, topology_, leaves_);
   if (!priced) return {};
   Links inside = links_;
   for (double Links::*cost : {&Links::overheadBetween, &Links::latencyBetween, &Links::betaBetween,

@@ -22,9 +22,10 @@ class CostModel {
  public:
   // Without a profile, or one that has links: those of `typical`. `ranksOnNode`: of the whole
   // cluster, on its largest node, all of which make such calls at once; 0: as the profile says, or
-  // the group's alone. The same on all ranks of the group.
+  // the group's alone. What a profile has measured is of one switch, so where there are leaves
+  // prices hold. The same on all ranks of the group.
   explicit CostModel(Topology topology, std::shared_ptr<const Profile> profile = nullptr,
-                     int ranksOnNode = 0, const Typical& typical = {});
+                     int ranksOnNode = 0, const Typical& typical = {}, Leaves leaves = {});
 
   struct Estimate {
     AlgorithmChoice choice;
@@ -127,6 +128,7 @@ class CostModel {
   Links links_;
   bool native_;
   Sharing sharing_;
+  Leaves leaves_;
   unsigned long number_;
   std::deque<Candidates> known_;  // the one last asked for first
 };

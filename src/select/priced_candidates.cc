@@ -12,6 +12,7 @@ struct Question {
   Collective collective;
   AlgorithmChoice given;
   Topology topology;
+  Leaves leaves;
 
   bool operator==(const Question&) const = default;
 };
@@ -23,7 +24,7 @@ PricedCandidates answer(const Question& question) {
                                  : alternatives(question.collective, given.parameters);
   PricedCandidates candidates;
   for (const AlgorithmChoice& choice : differentOf(all, question.topology))
-    if (auto candidate = pricedCandidate(choice, question.topology))
+    if (auto candidate = pricedCandidate(choice, question.topology, question.leaves))
       candidates.push_back(std::move(*candidate));
   return candidates;
 }
@@ -63,21 +64,33 @@ Answers& answers() {
 
 std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
                                                          const AlgorithmChoice& given,
-                                                         const Topology& topology) {
-  const std::shared_ptr<Answer> it = answers().find({collective, given, topology});
+                                                         const Topology& topology,
+                                                         const Leaves& leaves) {
+  const std::shared_ptr<Answer> it = answers().find({collective, given, topology, leaves});
   std::call_once(it->once, [&] { it->candidates = answer(it->question); });
   return {it, &it->candidates};
 }
 
 std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
-                                               const Topology& topology) {
+                                               const Topology& topology, const Leaves& leaves) {
   const int node = largestNode(topology);
   const auto plans = plansOf(choice, topology, node);
   if (!plans) return std::nullopt;
   const bool native = choice.algorithm->native;
   const std::uint64_t digest = digestOf(*plans);
-  return PricedCandidate{choice, std::make_shared<const NodePrice>(topology, node, *plans, native),
-                         native ? ~digest : digest};
+  std::optional<LeafLoad> leaf;
+  if (!leaves.empty()) {
+    leaf.emplace(topology, leaves);
+    for (int rank : leaf->ranks())
+      leaf->add(topology.nodeOf(rank) == node
+                    ? (*plans)[static_cast<std::size_t>(topology.localOf(rank))]
+                    : choice.algorithm->plan(topology, choice.parameters, rank),
+                rank);
+  }
+  return PricedCandidate{
+      choice,
+      std::make_shared<const NodePrice>(topology, node, *plans, native, leaf ? &*leaf : nullptr),
+      native ? ~digest : digest};
 }
 
 }  // namespace moeccl

@@ -25,10 +25,11 @@ using PricedCandidates = std::vector<PricedCandidate>;
 // process or a group of the same shape, gets that one. May be called by several threads at once.
 std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
                                                          const AlgorithmChoice& given,
-                                                         const Topology& topology);
+                                                         const Topology& topology,
+                                                         const Leaves& leaves = {});
 
 // Nothing where it is not offered.
 std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
-                                               const Topology& topology);
+                                               const Topology& topology, const Leaves& leaves = {});
 
 }  // namespace moeccl

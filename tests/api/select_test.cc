@@ -393,6 +393,45 @@ TEST(Select, AsksAboutClustersOfGpus) {
   refused(1, -7, "cluster.networkGbits is -7");
 }
 
+TEST(Select, AsksAboutLeafSwitches) {
+  const int nodes[] = {2, 2, 2, 2};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.nNodes = 4;
+  cluster.ranksPerNode = nodes;
+  cluster.shape = {2, 4, 2, moecclOrderEspEp};
+  const auto secondsOn = [&](int nodesPerSwitch, double oversubscription) {
+    cluster.nodesPerSwitch = nodesPerSwitch;
+    cluster.oversubscription = oversubscription;
+    return algorithmsFor(cluster, "alltoall", 64e6)[0].seconds;
+  };
+  const double one = secondsOn(0, 0);
+  EXPECT_EQ(secondsOn(4, 8), one);
+  EXPECT_EQ(secondsOn(2, 0), secondsOn(2, 1));
+  EXPECT_GT(secondsOn(2, 8), 2 * one);
+  // Schedules too; groups in a leaf cost what they cost.
+  const moecclMoeConfig_t layer = layerConfig();
+  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &layer;
+  const auto slowest = [&](int nodesPerSwitch) {
+    cluster.nodesPerSwitch = nodesPerSwitch;
+    cluster.oversubscription = 64;
+    return choiceOf(schedules(query), moecclScheduleS1).communication;
+  };
+  EXPECT_GT(slowest(2), slowest(4));
+  const auto refused = [&](int nodesPerSwitch, double oversubscription, const char* text) {
+    cluster.nodesPerSwitch = nodesPerSwitch;
+    cluster.oversubscription = oversubscription;
+    moecclAlgorithmChoices_t none = nullptr;
+    checkError(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, &none), moecclInvalidArgument,
+               nullptr, {text});
+  };
+  refused(-2, 0, "cluster.nodesPerSwitch is -2");
+  refused(2, 0.5, "cluster.oversubscription is 0.5; it must be at least 1");
+  refused(2, NAN, "cluster.oversubscription is nan");
+  refused(0, 4, "cluster.oversubscription is 4 and nodesPerSwitch is 0");
+}
+
 // What is measured on a line is told as that line.
 TEST(Select, LinesAreAlphaAndBeta) {
   runJob(kJob, [](moecclComm_t comm, int) {

@@ -39,6 +39,14 @@ TEST(PredictOptions, LayerAndNodes) {
             moecclPassBoth);
 }
 
+TEST(PredictOptions, LeafSwitches) {
+  const auto parsed = parse({"--uneven", "2,2,2", "--nodes-per-switch", "2", "--oversubscription",
+                             "2.5", "--layer", kLayer});
+  ASSERT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.options.nodesPerSwitch, 2);
+  EXPECT_EQ(parsed.options.oversubscription, 2.5);
+}
+
 TEST(PredictOptions, NameWhatIsWrong) {
   const auto expect = [](std::vector<const char*> arguments, const char* text) {
     const Parsed<PredictOptions> parsed = parse(std::move(arguments));

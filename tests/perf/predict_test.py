@@ -72,6 +72,27 @@ class Plan(unittest.TestCase):
             self.assertEqual(process.returncode, 2, process.stderr)
             self.assertIn(wrong[0], process.stderr)
 
+    def test_leaf_switches(self):
+        cluster = ("--nodes", "4", "--ranks-per-node", "4", "--mp", "4")
+        text, one = self.ranked(*cluster)
+        self.assertNotIn("leaves", text)
+        self.assertEqual((one["nodesPerSwitch"], one["oversubscription"]), (0, 1))
+        _, leaf = self.ranked(*cluster, "--nodes-per-switch", "4", "--oversubscription", "8")
+        self.assertEqual(leaf["choices"], one["choices"])
+        text, tight = self.ranked(*cluster, "--nodes-per-switch", "2", "--oversubscription", "8")
+        self.assertIn("leaves of 2 nodes, oversubscription 8", text)
+        def times(ranking):
+            return {(str(choice["grid"]), choice["schedule"]): choice["communication"] for choice in ranking["choices"]}
+        before, after = times(one), times(tight)
+        for which, seconds in after.items():
+            self.assertGreaterEqual(seconds, before[which] * (1 - 1e-9), which)
+        self.assertGreater(max(after[which] / before[which] for which in after), 2)
+        for wrong in (("--oversubscription", "4"), ("--nodes-per-switch", "2", "--oversubscription", "0.5"),
+                      ("--nodes-per-switch", "0")):
+            process = plan(*cluster, *wrong)
+            self.assertEqual(process.returncode, 2, process.stderr)
+            self.assertIn(wrong[-2] if len(wrong) > 2 else "--nodes-per-switch", process.stderr)
+
     def test_one_mp_and_both_passes(self):
         _, forward = self.ranked("--uneven", "3,1", "--mp", "2")
         _, both = self.ranked("--uneven", "3,1", "--mp", "2", "--pass", "both")
