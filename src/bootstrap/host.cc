@@ -79,8 +79,10 @@ HostIdentity hostIdentity(std::string_view nodeId) {
   // The prefix keeps an id that looks like a host's identity apart from it.
   identity.node = hash(nodeId.empty() ? "found " + nodeIdentity() : "named " + std::string(nodeId));
   identity.process = hash(processIdentity());
-  identity.memory = hash(nodeIdentity());
-  identity.network = hash(kernelIdentity() + " net " + fileIdentity("/proc/self/ns/net"));
+  const std::string network = " net " + fileIdentity("/proc/self/ns/net");
+  // UCX wakes ranks that sleep by sockets whose names are a network namespace's own.
+  identity.memory = hash(nodeIdentity() + network);
+  identity.network = hash(kernelIdentity() + network);
   const std::string name = nodeId.empty() ? hostName() : std::string(nodeId);
   std::strncpy(identity.name, name.c_str(), sizeof identity.name - 1);
   return identity;

@@ -15,7 +15,7 @@ namespace moeccl {
 struct HostIdentity {
   std::uint64_t node = 0;     // equal: the same node
   std::uint64_t process = 0;  // equal: the same process, whatever its nodes are called
-  std::uint64_t memory = 0;   // equal: they can share memory, whatever their nodes are called
+  std::uint64_t memory = 0;   // equal: messages can go by shared memory, whatever nodes are called
   std::uint64_t network = 0;  // equal: one loopback interface
   char name[64] = {};         // for people: the host's name, or the node id; cut when longer
 
