@@ -58,6 +58,7 @@ skip() {
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export MOECCL_PROBE="${MOECCL_PROBE:-0}"  # choices are the same in every run
 build=$root/build-gpu
 arch=
 nccl=

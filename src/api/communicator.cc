@@ -59,7 +59,7 @@ moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
       moeccl::adoptProfile(*state, [&] {
         return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
       });
-    else if (auto probed = moeccl::probeLinks(made))
+    else if (auto probed = moeccl::probeLinks(made, typicalOf(made)))
       state->model = std::make_unique<moeccl::CostModel>(made.topology(), std::move(probed), 0,
                                                          typicalOf(made));
     else if (made.rank() == 0)

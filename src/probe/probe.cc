@@ -17,6 +17,7 @@
 #include "src/bootstrap/network.h"
 #include "src/bootstrap/origin.h"
 #include "src/comm/agreement.h"
+#include "src/exec/gpu.h"
 #include "src/log.h"
 #include "src/probe/cache.h"
 #include "src/profile/group_text.h"
@@ -28,9 +29,11 @@ namespace moeccl {
 namespace {
 
 // Of a rank's block. Small ones tell latencies, large ones bandwidths.
-constexpr std::array<std::size_t, 5> kBlocks = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10};
+using Blocks = std::array<std::size_t, 5>;
+constexpr Blocks kHostBlocks = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10};
+constexpr Blocks kGpuBlocks = {256, 16 << 10, 256 << 10, 1 << 20, 4 << 20};
 // Buffers of a rank.
-constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+constexpr std::size_t kMostOnHosts = std::size_t{8} << 20, kMostOnGpus = std::size_t{64} << 20;
 // Of one algorithm and size: repetitions, and the share of the budget that they may take.
 constexpr int kMostRepetitions = 15;
 constexpr double kShare = 0.05;
@@ -70,12 +73,55 @@ double secondsSince(TimePoint begun) {
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
+// Where a rank's buffers are, and a stream where calls need one.
+class Room {
+ public:
+  Room(const std::optional<Device>& device, std::size_t bytes) : device_(device) {
+    if (!device_) {
+      host_.resize(2 * bytes);
+      input = host_.data();
+      output = input + bytes;
+      return;
+    }
+    const OnDevice here(*device_->gpu, device_->number);
+    input = device_->gpu->allocate(2 * bytes);
+    output = input + bytes;
+    try {
+      stream = device_->gpu->newStream(false);
+    } catch (...) {
+      device_->gpu->free(input);
+      throw;
+    }
+  }
+  ~Room() {
+    if (!device_) return;
+    const OnDevice here(*device_->gpu, device_->number);
+    device_->gpu->deleteStream(stream);
+    device_->gpu->free(input);
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+  std::byte *input = nullptr, *output = nullptr;
+  void* stream = nullptr;
+
+ private:
+  const std::optional<Device> device_;
+  std::vector<std::byte> host_;
+};
+
 class Prober {
  public:
-  explicit Prober(Communicator& communicator) : communicator_(communicator), oob_(communicator) {}
+  explicit Prober(Communicator& communicator)
+      : communicator_(communicator),
+        oob_(communicator),
+        onGpus_(communicator.device().has_value()),
+        blocks_(onGpus_ ? kGpuBlocks : kHostBlocks) {}
 
-  // Times calls until the budget is spent. The same curves on all ranks.
+  // Times calls until the budget is spent. The same curves on all ranks; none where one of them has
+  // no memory for it.
   std::vector<Curve> run() {
+    if (!takeRoom()) return {};
     const Topology& topology = communicator_.topology();
     std::vector<AlgorithmChoice> all;
     for (const auto& [collective, name] : kMeasured)
@@ -83,12 +129,16 @@ class Prober {
     std::vector<Candidate> candidates;
     for (const AlgorithmChoice& choice : differentOf(all, topology))
       candidates.push_back({choice, 0, 0, {}});
-    // Pages and connections are there from now on.
-    call(candidates[0].choice, kBlocks[0]);
+    // Pages and connections are there from now on. NCCL's take long, and calls will need them.
+    call(candidates[0].choice, blocks_[0]);
+    if (onGpus_) {
+      timeReading();
+      begun_ = Clock::now();
+    }
     spent_ = agreed(0).second;
     // The first one up to large blocks, so that bandwidths are known; then all others.
-    for (std::size_t block : kBlocks) measure(candidates[0], block, kProbeCallSeconds / 2);
-    for (std::size_t block : kBlocks)
+    for (std::size_t block : blocks_) measure(candidates[0], block, kProbeCallSeconds / 2);
+    for (std::size_t block : blocks_)
       for (std::size_t i = 1; i < candidates.size(); ++i)
         measure(candidates[i], block, kProbeCallSeconds);
     std::vector<Curve> curves;
@@ -110,19 +160,53 @@ class Prober {
     std::vector<Point> samples;
   };
 
-  void call(const AlgorithmChoice& choice, std::size_t block) {
-    const auto ranks = static_cast<std::size_t>(communicator_.ranks());
-    if (input_.size() < block * ranks) {
-      input_.resize(block * ranks);
-      output_.resize(block * ranks);
+  bool serves(std::size_t block) const {
+    return block * static_cast<std::size_t>(communicator_.ranks()) <=
+           (onGpus_ ? kMostOnGpus : kMostOnHosts);
+  }
+
+  bool takeRoom() {
+    std::size_t largest = blocks_[0];
+    for (std::size_t block : blocks_)
+      if (serves(block)) largest = block;
+    int failed = 0;
+    try {
+      room_.emplace(communicator_.device(),
+                    largest * static_cast<std::size_t>(communicator_.ranks()));
+    } catch (const std::exception& error) {
+      failed = 1;
+      log(LogLevel::info, {communicator_.rank(), communicator_.ranks()}, "no links measured: %s",
+          error.what());
     }
+    return std::ranges::none_of(exchangeValue(oob_, failed),
+                                [](int theirs) { return theirs != 0; });
+  }
+
+  // On GPUs, returns when the result is there.
+  void call(const AlgorithmChoice& choice, std::size_t block) {
     Call one;
     one.choice = choice;
-    one.input = input_.data();
-    one.output = output_.data();
+    one.input = room_->input;
+    one.output = room_->output;
     one.blockBytes = block;
     one.timeoutMs = communicator_.callTimeoutMs();
-    communicator_.launch(std::move(one), nullptr);
+    communicator_.launch(std::move(one), room_->stream);
+    if (onGpus_) read();
+  }
+  void read() {
+    std::byte last;
+    const Communicator::Reading part{&last, room_->output, 1};
+    communicator_.read({&part, 1}, room_->stream);
+  }
+  // What is not the call's.
+  void timeReading() {
+    std::array<double, 3> times;
+    for (double& time : times) {
+      const TimePoint begun = Clock::now();
+      read();
+      time = secondsSince(begun);
+    }
+    reading_ = std::ranges::min(times);
   }
 
   // The longest of all ranks: of `seconds`, and since the beginning.
@@ -139,17 +223,17 @@ class Prober {
   double timed(const AlgorithmChoice& choice, std::size_t block) {
     const TimePoint begun = Clock::now();
     call(choice, block);
-    return secondsSince(begun);
+    const double seconds = secondsSince(begun);
+    return std::max(seconds - reading_, 0.1 * seconds);
   }
 
   // All decisions are made by what all ranks agree on.
   void measure(Candidate& candidate, std::size_t block, double budget) {
-    const auto ranks = static_cast<std::size_t>(communicator_.ranks());
     const double left = budget - spent_;
     const double expected = candidate.block == 0 ? 0
                                                  : candidate.seconds * static_cast<double>(block) /
                                                        static_cast<double>(candidate.block);
-    if (block * ranks > kMostBytes || left <= 0 || expected > kMostOfRest * left) return;
+    if (!serves(block) || left <= 0 || expected > kMostOfRest * left) return;
     // The first one makes the plan.
     double seconds = 0;
     std::tie(seconds, spent_) = agreed(timed(candidate.choice, block));
@@ -171,8 +255,11 @@ class Prober {
 
   Communicator& communicator_;
   CommunicatorOob oob_;
-  std::vector<std::byte> input_, output_;
-  const TimePoint begun_ = Clock::now();
+  const bool onGpus_;
+  const Blocks blocks_;
+  std::optional<Room> room_;
+  double reading_ = 0;
+  TimePoint begun_ = Clock::now();
   double spent_ = 0;
 };
 
@@ -191,6 +278,8 @@ class Keeper {
       : mine_(mine), source_{communicator.rank(), communicator.ranks()}, folder_(cacheFolder()) {
     const Hardware hardware = describeHardware();
     mine_.processor = hardware.processor;
+    if (const auto device = communicator.device())
+      mine_.processor += (mine_.processor.empty() ? "" : ", ") + device->gpu->model(device->number);
     mine_.processorsPerNode = hardware.processors;
     const std::string process = processName();  // "host:1234"
     for (const std::string& part :
@@ -213,7 +302,7 @@ class Keeper {
   }
 
   // `begun`: when the probe did.
-  Known fit(std::vector<Curve> curves, TimePoint begun) {
+  Known fit(std::vector<Curve> curves, TimePoint begun, const Links& typical) {
     Profile measured;
     measured.fingerprint = mine_;
     std::size_t samples = 0;
@@ -221,7 +310,8 @@ class Keeper {
       samples += curve.samples.size();
       measured.add(std::move(curve.key), std::move(curve.samples));
     }
-    const auto fit = fitLinks(measured, [begun] { return secondsSince(begun) >= kProbeSeconds; });
+    const auto fit = fitLinks(
+        measured, [begun] { return secondsSince(begun) >= kProbeSeconds; }, typical);
     if (!fit) return {};
     log(LogLevel::info, source_,
         "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
@@ -259,11 +349,10 @@ class Keeper {
 
 }  // namespace
 
-std::shared_ptr<const Profile> probeLinks(Communicator& communicator) {
+std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typical& typical) {
   const Topology& topology = communicator.topology();
   const std::string transport = communicator.transportName();
-  if (!communicator.settings().probe || topology.ranks() == 1 || communicator.device() ||
-      transport == "loopback")
+  if (!communicator.settings().probe || topology.ranks() == 1 || transport == "loopback")
     return nullptr;
 
   Fingerprint mine;
@@ -291,7 +380,7 @@ std::shared_ptr<const Profile> probeLinks(Communicator& communicator) {
   if (known.found == 0) {
     Prober prober(communicator);
     std::vector<Curve> curves = prober.run();
-    asRank0([&] { return keeper->fit(std::move(curves), prober.begun()); });
+    asRank0([&] { return keeper->fit(std::move(curves), prober.begun(), typical.links); });
     known = exchangeValue(oob, known)[0];
   }
   return known.found == 1 ? profileOf(mine, known) : nullptr;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "src/comm/communicator.h"
+#include "src/cost/links.h"
 #include "src/profile/profile.h"
 
 namespace moeccl {
@@ -14,9 +15,10 @@ namespace moeccl {
 inline constexpr double kProbeSeconds = 0.3, kProbeCallSeconds = 0.2;
 
 // Collective: a profile without samples whose links are the job's, as this process or the user's
-// cache has them (src/probe/cache.h) or as they are measured now. The same on all ranks. nullptr:
-// typical links hold. So it is of one rank, of threads of one process, of GPUs, and where
+// cache has them (src/probe/cache.h) or as they are measured now; costs that this does not tell are
+// those of `typical`. The same on all ranks. nullptr: typical links hold. So it is of one rank, of
+// threads of one process with buffers in host memory, where a GPU has no memory left, and where
 // settings.probe is false. Throws what a call of the communicator throws.
-std::shared_ptr<const Profile> probeLinks(Communicator& communicator);
+std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typical& typical);
 
 }  // namespace moeccl

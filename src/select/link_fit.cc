@@ -32,12 +32,12 @@ std::vector<double> logarithmsOf(const Links& links) {
   return logarithms;
 }
 
-Links linksOf(const std::vector<double>& logarithms) {
+Links linksOf(const std::vector<double>& logarithms, const Links& typical) {
   Links links;
   for (std::size_t i = 0; i < kLinkCosts; ++i) {
     double Links::*const cost = kLinkNames[i].second;
-    const double typical = links.*cost;
-    links.*cost = std::clamp(std::exp(logarithms[i]), typical / kFurthest, typical * kFurthest);
+    links.*cost =
+        std::clamp(std::exp(logarithms[i]), typical.*cost / kFurthest, typical.*cost * kFurthest);
   }
   return links;
 }
@@ -86,8 +86,9 @@ LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
   for (const Priced& curve : curves_) samples_ += curve.samples.size();
 }
 
-std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarithms) const {
-  const Links links = linksOf(logarithms);
+std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarithms,
+                                             const Links& typical) const {
+  const Links links = linksOf(logarithms, typical);
   std::vector<double> residuals;
   for (const Priced& curve : curves_)
     for (const Point& sample : curve.samples) {
@@ -97,9 +98,9 @@ std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarith
       residuals.push_back(weight *
                           huber(std::log(std::max(seconds, kLeastSeconds) / sample.seconds)));
     }
-  const std::vector<double> typical = logarithmsOf({});
+  const std::vector<double> usual = logarithmsOf(typical);
   for (std::size_t i = 0; i < kLinkCosts; ++i)
-    residuals.push_back(kReluctance * (logarithms[i] - typical[i]));
+    residuals.push_back(kReluctance * (logarithms[i] - usual[i]));
   return residuals;
 }
 
@@ -115,16 +116,18 @@ LinkFit LinkSamples::judge(const Links& links) const {
   return {links, errors[errors.size() / 2], errors.back()};
 }
 
-LinkFit LinkSamples::fit(const std::function<bool()>& enough) const {
-  return judge(linksOf(minimise(
-      logarithmsOf({}),
-      [this](const std::vector<double>& logarithms) { return residualsOf(logarithms); }, enough)));
+LinkFit LinkSamples::fit(const std::function<bool()>& enough, const Links& typical) const {
+  const auto residuals = [&](const std::vector<double>& logarithms) {
+    return residualsOf(logarithms, typical);
+  };
+  return judge(linksOf(minimise(logarithmsOf(typical), residuals, enough), typical));
 }
 
-std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool()>& enough) {
+std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool()>& enough,
+                                const Links& typical) {
   const LinkSamples samples(profile);
   if (samples.size() == 0) return std::nullopt;
-  return samples.fit(enough);
+  return samples.fit(enough, typical);
 }
 
 }  // namespace moeccl

@@ -24,9 +24,10 @@ class LinkSamples {
   // How far prices on `links` are off.
   LinkFit judge(const Links& links) const;
   // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those
-  // of samples that spread less. Costs that the samples do not tell stay typical.
+  // of samples that spread less. Costs that the samples do not tell stay as `typical` has them.
   // Ends when `enough` says so.
-  LinkFit fit(const std::function<bool()>& enough = [] { return false; }) const;
+  LinkFit fit(
+      const std::function<bool()>& enough = [] { return false; }, const Links& typical = {}) const;
 
  private:
   struct Priced {
@@ -35,7 +36,8 @@ class LinkSamples {
     double blocks;  // of a rank's send buffer
     std::vector<Point> samples;
   };
-  std::vector<double> residualsOf(const std::vector<double>& logarithms) const;
+  std::vector<double> residualsOf(const std::vector<double>& logarithms,
+                                  const Links& typical) const;
 
   std::vector<Priced> curves_;
   std::size_t samples_ = 0;
@@ -43,6 +45,7 @@ class LinkSamples {
 
 // Nothing where no sample can be priced.
 std::optional<LinkFit> fitLinks(
-    const Profile& profile, const std::function<bool()>& enough = [] { return false; });
+    const Profile& profile, const std::function<bool()>& enough = [] { return false; },
+    const Links& typical = {});
 
 }  // namespace moeccl

@@ -1,0 +1,154 @@
+// GPU jobs without a profile: as on hosts, with doubles of GPUs, whose times are those of the
+// doubles.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "moeccl/model.h"
+#include "tests/api/ranks.h"
+#include "tests/exec/gpu_ranks.h"
+
+namespace moeccl::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GpuProbe : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = fs::temp_directory_path() / "moeccl-probe-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+    unsetenv("MOECCL_PROBE");
+  }
+  void TearDown() override {
+    setenv("MOECCL_PROBE", "0", 1);
+    unsetenv("XDG_CACHE_HOME");
+    fs::remove_all(folder_);
+    world_.run();
+    EXPECT_EQ(world_.problems(), "");
+    EXPECT_EQ(world_.stuck(), "");
+    EXPECT_EQ(world_.leftovers(), "");
+  }
+
+  std::size_t files() const {
+    const fs::path kept = folder_ + "/moeccl";
+    return fs::exists(kept) ? static_cast<std::size_t>(std::distance(fs::directory_iterator(kept),
+                                                                     fs::directory_iterator()))
+                            : 0;
+  }
+  // What each rank predicts. On rank 2's GPU no block of `limit` bytes can be allocated.
+  std::vector<double> predictions(const std::vector<int>& nodes,
+                                  std::size_t limit = static_cast<std::size_t>(-1)) {
+    const Job job{.ranks = 4, .nodes = nodes, .algorithms = {}};
+    std::vector<double> all(4);
+    moecclUniqueId id;
+    check(moecclGetUniqueId(&id));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < job.ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        if (rank == 2) myGpu().limitMemory(limit);
+        const std::string node = "node" + std::to_string(job.nodeOf(rank));
+        moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+        config.nodeId = node.c_str();
+        config.memory = moecclMemoryCuda;
+        moecclComm_t comm = nullptr;
+        ASSERT_EQ(moecclCommInitRankConfig(&comm, job.ranks, id, rank, &config), moecclSuccess)
+            << moecclGetLastError(nullptr);
+        EXPECT_NO_THROW({
+          all[static_cast<std::size_t>(rank)] = predicted(comm);
+          exchange(comm, rank);
+        });
+        EXPECT_EQ(moecclCommDestroy(comm), moecclSuccess);
+      });
+    for (std::thread& thread : threads) thread.join();
+    return all;
+  }
+  static double predicted(moecclComm_t comm) {
+    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+    cluster.comm = comm;
+    moecclAlgorithmChoices_t choices = nullptr;
+    moecclAlgorithmChoice_t first = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
+    check(moecclSelectAlgorithm(&cluster, "alltoall", 1 << 20, 1, &choices), comm);
+    check(moecclAlgorithmChoicesGet(choices, 0, &first), comm);
+    moecclAlgorithmChoicesDestroy(choices);
+    return first.seconds;
+  }
+  // The communicator is of use.
+  static void exchange(moecclComm_t comm, int rank) {
+    const auto device = myDevice();
+    unsigned char* const data = device->allocate(8);
+    moecclStream_t stream = device->newStream();
+    const auto mine = static_cast<unsigned char>(10 * rank);
+    const unsigned char sent[4] = {mine, static_cast<unsigned char>(mine + 1),
+                                   static_cast<unsigned char>(mine + 2),
+                                   static_cast<unsigned char>(mine + 3)};
+    unsigned char got[4] = {};
+    device->put(data, sent, 4);
+    check(moecclAllToAll(data, data + 4, 1, moecclUint8, comm, stream), comm);
+    device->synchronize(stream);
+    device->get(got, data + 4, 4);
+    for (int source = 0; source < 4; ++source) EXPECT_EQ(got[source], 10 * source + rank);
+    device->deleteStream(stream);
+    device->free(data);
+  }
+  // How often messages were sent so far.
+  std::size_t sends() {
+    const std::vector<std::string> calls = world_.calls();
+    return static_cast<std::size_t>(std::ranges::count_if(
+        calls, [](const std::string& call) { return call.find(": send ") != std::string::npos; }));
+  }
+
+  std::string folder_;
+  GpuWorld world_{{.seed = 7, .threads = true}};
+  GpusOfRanks ranks_{world_};
+};
+
+// On a busy machine a probe may have no time left, and keep what is typical: then another
+// cluster's.
+TEST_F(GpuProbe, LinksAreMeasuredOnceAndAlikeOnAllRanks) {
+  bool differ = false;
+  std::size_t clusters = 0;
+  for (const std::vector<int>& nodes :
+       {std::vector{2, 2}, {3, 1}, {1, 3}, {1, 1, 2}, {1, 2, 1}, {2, 1, 1}}) {
+    setenv("MOECCL_PROBE", "0", 1);
+    const std::vector<double> typical = predictions(nodes);
+    EXPECT_EQ(files(), clusters);
+    unsetenv("MOECCL_PROBE");
+    const std::size_t before = sends();
+    const auto begun = std::chrono::steady_clock::now();
+    const std::vector<double> measured = predictions(nodes);
+    // 0.3 s of it are the probe's.
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+    EXPECT_EQ(measured, std::vector<double>(4, measured[0]));
+    differ = measured != typical;
+    if (files() == clusters) continue;
+    EXPECT_EQ(files(), ++clusters);
+    const std::size_t probing = sends() - before;
+    EXPECT_EQ(predictions(nodes), measured);
+    EXPECT_LT(sends() - before - probing, probing / 2);
+    EXPECT_EQ(files(), clusters);
+    if (differ) break;
+  }
+  EXPECT_TRUE(differ) << "links are typical ones";
+  EXPECT_GT(clusters, 0u);
+}
+
+TEST_F(GpuProbe, WithoutMemoryForItLinksAreTypical) {
+  setenv("MOECCL_PROBE", "0", 1);
+  const std::vector<double> typical = predictions({4});
+  unsetenv("MOECCL_PROBE");
+  EXPECT_EQ(predictions({4}, std::size_t{8} << 20), typical);
+  EXPECT_EQ(files(), 0u);
+}
+
+}  // namespace
+}  // namespace moeccl::test
