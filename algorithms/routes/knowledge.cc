@@ -266,6 +266,11 @@ std::int64_t Here::rowsOf(std::size_t localExpert, int source) const {
   return next_[cell] - (cell == 0 ? 0 : next_[cell - 1]);
 }
 
+void Here::rankCounts(int ranks, std::int64_t* counts) const {
+  for (std::size_t expert = 0; expert < localExperts_; ++expert)
+    for (int rank = 0; rank < ranks; ++rank) *counts++ = rowsOf(expert, rank);
+}
+
 bool Here::holds(const RowList& list) const {
   for (std::int32_t entry = 0; entry < list.entries(); ++entry)
     if (const int expert = list.expert(entry) - firstExpert_;

@@ -254,6 +254,8 @@ class Here {
   std::int64_t rows() const { return expertBegins.back(); }
   // Rows of one of the rank's own experts that come from a rank.
   std::int64_t rowsOf(std::size_t localExpert, int source) const;
+  // Sets counts [localExperts][ranks] to these.
+  void rankCounts(int ranks, std::int64_t* counts) const;
 
  private:
   template <typename Visit>

@@ -11,6 +11,16 @@
 
 namespace moeccl {
 
+void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
+
+bool isWide(moecclDataType_t type) {
+  return type == moecclFloat32 || type == moecclFloat16 || type == moecclBfloat16;
+}
+
+bool isFloat8(moecclDataType_t type) {
+  return type == moecclFloat8e4m3 || type == moecclFloat8e5m2;
+}
+
 std::size_t elementBytes(moecclDataType_t datatype) {
   const std::size_t size = sizeOf(datatype);
   if (size == 0)
@@ -55,6 +65,23 @@ Bytes bytesOf(std::size_t count, const char* countName, moecclDataType_t datatyp
 bool overlap(const void* a, std::size_t aBytes, const void* b, std::size_t bBytes) {
   const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
   return x < y + bBytes && y < x + aBytes;
+}
+
+void requireRoom(std::initializer_list<NamedBuffer> buffers) {
+  for (auto one = buffers.begin(); one != buffers.end(); ++one) {
+    if (one->at == nullptr && one->bytes > 0)
+      invalid(std::string(one->name) + " is NULL; it must have room for " +
+              std::to_string(one->bytes) + " bytes");
+    for (auto other = buffers.begin(); other != one; ++other)
+      if (overlap(one->at, one->bytes, other->at, other->bytes))
+        invalid(std::string(other->name) + " and " + one->name + " overlap");
+  }
+}
+
+void requireAligned(const char* name, const void* at, std::size_t element) {
+  if (reinterpret_cast<std::uintptr_t>(at) % element != 0)
+    invalid(std::string(name) + " is at an address that is no multiple of " +
+            std::to_string(element) + "; on GPUs it must be");
 }
 
 void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count) {

@@ -2,11 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
+#include <string>
 
 #include "src/api/handles.h"
 
 namespace moeccl {
 
+[[noreturn]] void invalid(const std::string& text);
+
+// Float32, Float16 or Bfloat16; and the float8 types.
+bool isWide(moecclDataType_t type);
+bool isFloat8(moecclDataType_t type);
 // The size of an element; throws Error for no datatype.
 std::size_t elementBytes(moecclDataType_t datatype);
 // Throws Error for none.
@@ -24,6 +31,15 @@ Bytes bytesOf(std::size_t count, const char* countName, moecclDataType_t datatyp
               long long blocks);
 
 bool overlap(const void* a, std::size_t aBytes, const void* b, std::size_t bBytes);
+struct NamedBuffer {
+  const char* name;
+  const void* at;
+  std::size_t bytes;
+};
+// Throws Error where one is not there, or two overlap.
+void requireRoom(std::initializer_list<NamedBuffer> buffers);
+// Throws Error where kernels of GPUs cannot compute with elements of this size there.
+void requireAligned(const char* name, const void* at, std::size_t element);
 // Both are there unless `count` is 0.
 void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count);
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,15 +15,15 @@
 #include "src/api/arguments.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
-#include "src/exec/gpu.h"
 #include "src/route/token_route.h"
 #include "src/structs.h"
 #include "src/text.h"
 
 struct moecclTokenRoute {
-  moecclTokenRoute(moecclComm_t of, moeccl::TokenRoute made) : comm(of), route(std::move(made)) {
-    const moeccl::RouteShape& shape = route.shape();
-    if (!shape.latency || route.isSetOnGpu()) return;
+  moecclTokenRoute(moecclComm_t of, std::shared_ptr<moeccl::TokenRoute> made)
+      : comm(of), route(std::move(made)) {
+    const moeccl::RouteShape& shape = route->shape();
+    if (!shape.latency || route->isSetOnGpu()) return;
     // So that no Set allocates.
     const auto most = static_cast<std::size_t>(shape.maxTokens * shape.choices);
     chosen.reserve(most);
@@ -31,7 +31,7 @@ struct moecclTokenRoute {
   }
 
   moecclComm_t comm;  // of the grid
-  moeccl::TokenRoute route;
+  std::shared_ptr<moeccl::TokenRoute> route;
   // What Set was given, on the host.
   std::vector<std::int32_t> chosen;
   std::vector<float> weights;
@@ -49,20 +49,10 @@ constexpr int kMostChoices = 128;
 // Of a rank, in latency mode: memory is there for all of them.
 constexpr std::int64_t kMostLatencyTokens = 1024;
 
-[[noreturn]] void invalid(const std::string& text) { throw Error(moecclInvalidArgument, text); }
-
 void requireBetween(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most)
     invalid(std::string("config.") + field + " is " + std::to_string(value) + "; it must be " +
             std::to_string(least) + " to " + std::to_string(most));
-}
-
-bool isWide(moecclDataType_t type) {
-  return type == moecclFloat32 || type == moecclFloat16 || type == moecclBfloat16;
-}
-
-bool isNarrow(moecclDataType_t type) {
-  return type == moecclFloat8e4m3 || type == moecclFloat8e5m2;
 }
 
 std::vector<std::int64_t> bucketsOf(const moecclTokenRouteConfig_t& config) {
@@ -89,16 +79,16 @@ RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
   const bool latency = config.mode == moecclRouteLatency;
   requireBetween("maxTokens", config.maxTokens, latency ? 1 : 0,
                  latency ? kMostLatencyTokens : std::numeric_limits<std::int64_t>::max());
-  if (!isWide(config.datatype) && !isNarrow(config.datatype))
+  if (!isWide(config.datatype) && !isFloat8(config.datatype))
     invalid("config.datatype is " + std::to_string(static_cast<int>(config.datatype)) +
             "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2");
-  if (isNarrow(config.datatype) && config.hidden % static_cast<std::int64_t>(kScaled) != 0)
+  if (isFloat8(config.datatype) && config.hidden % static_cast<std::int64_t>(kScaled) != 0)
     invalid(
         "config.hidden is " + std::to_string(config.hidden) +
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
   moecclDataType_t combined = config.combineDatatype;
   if (static_cast<int>(combined) == 0)
-    combined = isNarrow(config.datatype) ? moecclBfloat16 : config.datatype;
+    combined = isFloat8(config.datatype) ? moecclBfloat16 : config.datatype;
   if (!isWide(combined))
     invalid("config.combineDatatype is " + std::to_string(static_cast<int>(combined)) +
             "; it must be moecclFloat32, Float16 or Bfloat16, or 0");
@@ -177,7 +167,7 @@ struct HeldRoute {
   TokenRoute& get() const {
     require(route != nullptr, "route is NULL; pass a route made by moecclTokenRouteCreate");
     requireLive(HandleKind::tokenRoute, route);
-    return route->route;
+    return *route->route;
   }
   TokenRoute& getSet() const {
     TokenRoute& it = get();
@@ -213,31 +203,6 @@ template <typename Body>
 moecclResult_t onRoute(const char* function, moecclTokenRoute_t route, Body&& body) {
   const HeldRoute held(route);
   return boundary(function, lastErrorOf(held.comm), [&] { body(held); });
-}
-
-struct NamedBuffer {
-  const char* name;
-  const void* at;
-  std::size_t bytes;
-};
-
-// Of what kernels of GPUs compute with.
-void requireAligned(const char* name, const void* at, std::size_t element) {
-  if (reinterpret_cast<std::uintptr_t>(at) % element != 0)
-    invalid(std::string(name) + " is at an address that is no multiple of " +
-            std::to_string(element) + "; on GPUs it must be");
-}
-
-// All are there, and apart.
-void requireRoom(std::initializer_list<NamedBuffer> buffers) {
-  for (auto one = buffers.begin(); one != buffers.end(); ++one) {
-    if (one->at == nullptr && one->bytes > 0)
-      invalid(std::string(one->name) + " is NULL; it must have room for " +
-              std::to_string(one->bytes) + " bytes");
-    for (auto other = buffers.begin(); other != one; ++other)
-      if (overlap(one->at, one->bytes, other->at, other->bytes))
-        invalid(std::string(other->name) + " and " + one->name + " overlap");
-  }
 }
 
 void requireDistinct(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen) {
@@ -283,106 +248,8 @@ std::size_t routeBytes(std::int64_t rows, std::size_t rowBytes) {
   return static_cast<std::size_t>(rows) * rowBytes;
 }
 
-void requireFloat8(const char* name, moecclDataType_t type) {
-  if (!isNarrow(type))
-    invalid(std::string(name) + " is " + std::to_string(static_cast<int>(type)) +
-            "; it must be moecclFloat8e4m3 or moecclFloat8e5m2");
-}
-
-void requireWide(const char* name, moecclDataType_t type) {
-  if (!isWide(type))
-    invalid(std::string(name) + " is " + std::to_string(static_cast<int>(type)) +
-            "; it must be moecclFloat32, Float16 or Bfloat16");
-}
-
-// `wide` of a type with `wideBytes`, and rows of float8.
-void requireRows(std::int64_t rows, std::int64_t hidden, const char* wideName, const void* wide,
-                 std::size_t wideBytes, const char* narrowName, const void* narrow) {
-  constexpr std::int64_t kGroup = static_cast<std::int64_t>(kScaled);
-  if (hidden < 1 || hidden % kGroup != 0 || hidden > std::numeric_limits<std::int32_t>::max())
-    invalid("hidden is " + std::to_string(hidden) + "; it must be a multiple of 128");
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / 8 / hidden;
-  if (rows < 0 || rows > most)
-    invalid("rows is " + std::to_string(rows) + "; it must be 0 to " + std::to_string(most));
-  const auto elements = static_cast<std::size_t>(hidden);
-  requireRoom({{wideName, wide, routeBytes(rows, elements * wideBytes)},
-               {narrowName, narrow, routeBytes(rows, quantisedBytes(elements))}});
-}
-
-// Where rows are converted: on the GPU of a communicator, in the order of a stream, or on the host
-// at once.
-class Converter {
- public:
-  Converter(const HeldComm& held, moecclStream_t stream)
-      : device_(held.isNull ? std::nullopt : communicatorOf(held).device()) {
-    if (!device_)
-      require(stream == nullptr,
-              "stream is not NULL; rows in host memory are converted at once, so it must be NULL");
-  }
-
-  void requireAligned(const char* wideName, const void* wide, std::size_t wideBytes,
-                      const char* narrowName, const void* narrow) const {
-    if (!device_) return;
-    moeccl::requireAligned(wideName, wide, wideBytes);
-    moeccl::requireAligned(narrowName, narrow, sizeof(float));
-  }
-  template <typename OnGpu, typename OnHost>
-  void run(const OnGpu& onGpu, const OnHost& onHost) const {
-    if (!device_) return onHost();
-    const OnDevice here(*device_->gpu, device_->number);
-    onGpu(*device_->gpu);
-  }
-
- private:
-  const std::optional<Device> device_;
-};
-
 }  // namespace
 }  // namespace moeccl
-
-moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
-                                  const void* from, moecclDataType_t toType, void* to,
-                                  moecclComm_t comm, moecclStream_t stream) {
-  const moeccl::HeldComm held = moeccl::hold(comm);
-  return moeccl::boundary("moecclQuantizeRows", moeccl::lastErrorOf(held), [&] {
-    moeccl::requireWide("fromType", fromType);
-    moeccl::requireFloat8("toType", toType);
-    moeccl::requireRows(rows, hidden, "from", from, moeccl::sizeOf(fromType), "to", to);
-    const auto rowCount = static_cast<std::size_t>(rows),
-               elements = static_cast<std::size_t>(hidden);
-    const auto* const wide = static_cast<const std::byte*>(from);
-    auto* const narrow = static_cast<std::byte*>(to);
-    const moeccl::Converter converter(held, stream);
-    converter.requireAligned("from", from, moeccl::sizeOf(fromType), "to", to);
-    converter.run(
-        [&](moeccl::Gpu& gpu) {
-          gpu.quantise(toType, fromType, wide, rowCount, elements, narrow, stream);
-        },
-        [&] { moeccl::quantise(toType, fromType, wide, rowCount, elements, narrow); });
-  });
-}
-
-moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden, moecclDataType_t fromType,
-                                    const void* from, moecclDataType_t toType, void* to,
-                                    moecclComm_t comm, moecclStream_t stream) {
-  const moeccl::HeldComm held = moeccl::hold(comm);
-  return moeccl::boundary("moecclDequantizeRows", moeccl::lastErrorOf(held), [&] {
-    moeccl::requireFloat8("fromType", fromType);
-    moeccl::requireWide("toType", toType);
-    moeccl::requireRows(rows, hidden, "to", to, moeccl::sizeOf(toType), "from", from);
-    const auto rowCount = static_cast<std::size_t>(rows),
-               elements = static_cast<std::size_t>(hidden);
-    const auto* const narrow = static_cast<const std::byte*>(from);
-    auto* const wide = static_cast<std::byte*>(to);
-    const moeccl::Converter converter(held, stream);
-    converter.requireAligned("to", to, moeccl::sizeOf(toType), "from", from);
-    converter.run(
-        [&](moeccl::Gpu& gpu) {
-          gpu.dequantise(fromType, toType, narrow, rowCount, elements, wide, stream);
-        },
-        [&] { moeccl::dequantise(fromType, toType, narrow, rowCount, elements, wide); });
-  });
-}
 
 using moeccl::HeldRoute;
 using moeccl::onRoute;
@@ -403,7 +270,8 @@ moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteC
     moeccl::requireSame(communicator, shape);
     auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
         it.comms[moecclGroupWorld],
-        moeccl::TokenRoute(communicator, shape, {state->model->links(), state->model->sharing()})});
+        moeccl::TokenRoute::make(communicator, shape,
+                                 {state->model->links(), state->model->sharing()})});
     moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
     *route = made.release();
   });
@@ -414,7 +282,7 @@ moecclResult_t moecclTokenRouteCopy(moecclTokenRoute_t route, moecclTokenRoute_t
     const moeccl::TokenRoute& it = held.get();
     moeccl::require(copy != nullptr, "copy is NULL; pass where to store the route");
     auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
-        route->comm, moeccl::TokenRoute(held.communicator(), it.shape(), it.prices())});
+        route->comm, moeccl::TokenRoute::make(held.communicator(), it.shape(), it.prices())});
     moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
     *copy = made.release();
   });
@@ -438,7 +306,7 @@ moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
     moeccl::Communicator& communicator = held.communicator();
     moeccl::checkTokens(it.shape(), tokens, topkIndices, topkWeights);
     moeccl::requireStream(communicator, stream);
-    if (it.isSetOnGpu()) return it.setOnGpu(communicator, tokens, topkIndices, topkWeights, stream);
+    if (it.isSetOnGpu()) return it.set(communicator, {}, tokens, topkIndices, topkWeights, stream);
     const auto choices = static_cast<std::size_t>(tokens * it.shape().choices);
     route->chosen.resize(choices);
     route->weights.resize(it.shape().weighted ? choices : 0);
@@ -448,11 +316,11 @@ moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
     communicator.read(readings, stream);
     moeccl::checkChoices(it.shape(), tokens, route->chosen.data());
     const auto counts =
-        it.shape().latency
+        it.countBytes() == 0
             ? moeccl::AlgorithmChoice{}
             : moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes());
     it.set(communicator, counts, tokens, route->chosen.data(),
-           it.shape().weighted ? route->weights.data() : nullptr);
+           it.shape().weighted ? route->weights.data() : nullptr, stream);
   });
 }
 
@@ -478,7 +346,7 @@ moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows
 moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts) {
   return onRoute("moecclTokenRouteGetRankCounts", route, [&](const HeldRoute& held) {
     moeccl::Communicator& communicator = held.communicator();
-    moeccl::TokenRoute& it = held.getCounted();
+    const moeccl::TokenRoute& it = held.getCounted();
     moeccl::require(counts != nullptr || it.localExperts() == 0,
                     "counts is NULL; it must have room for [localExperts][P]");
     if (counts != nullptr) it.rankCounts(communicator, counts);

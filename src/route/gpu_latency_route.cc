@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/exec/nccl_lanes.h"
+#include "src/route/route_choice.h"
 
 namespace moeccl {
 namespace {
@@ -29,20 +30,18 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const routes::RouteAlgo
 
 }  // namespace
 
-GpuLatencyRoute::GpuLatencyRoute(const RouteShape& shape, Communicator& communicator,
-                                 const routes::RouteAlgorithm& algorithm)
-    : shape_(shape),
-      algorithm_(algorithm),
-      way_(algorithm.way()),
-      rank_(communicator.rank()),
+GpuLatencyRoute::GpuLatencyRoute(Communicator& communicator, const RouteShape& shape,
+                                 const RoutePrices& prices)
+    : TokenRoute(shape, communicator.rank(), prices),
+      algorithm_(algorithmOfLatency(shape, communicator.topology(), rank_, prices)),
+      way_(algorithm_.way()),
       paths_(routes::pathsOf(communicator.topology(), way_, rank_)),
-      setName_(nameOf("token route: choices", algorithm)),
-      dispatchName_(nameOf("token dispatch", algorithm)),
-      combineName_(nameOf("token combine", algorithm)) {
+      setName_(nameOf("token route: choices", algorithm_)),
+      dispatchName_(nameOf("token dispatch", algorithm_)),
+      combineName_(nameOf("token combine", algorithm_)) {
   const Topology& topology = communicator.topology();
   const routes::Experts& experts = shape.experts;
   const Grid& grid = experts.grid;
-  const int position = grid.positionOf(rank_);
   rows_.ranks = topology.ranks();
   rows_.nodes = topology.nodes();
   rows_.rank = rank_;
@@ -50,8 +49,9 @@ GpuLatencyRoute::GpuLatencyRoute(const RouteShape& shape, Communicator& communic
   rows_.experts = experts.count;
   rows_.positions = grid.ep;
   rows_.shards = grid.esp;
-  rows_.firstExpert = experts.begin(position);
-  rows_.localExperts = experts.begin(position + 1) - rows_.firstExpert;
+  rows_.firstExpert = firstExpert();
+  rows_.localExperts = localExperts();
+  begins_.resize(static_cast<std::size_t>(rows_.localExperts) + 1);
   rows_.weighted = shape.weighted;
   rows_.datatype = shape.combineDatatype;
   rows_.combineBytes = shape.combineRowBytes();
@@ -88,7 +88,7 @@ GpuLatencyRoute::GpuLatencyRoute(const RouteShape& shape, Communicator& communic
   planExchanges(topology, slots, termFirst);
 }
 
-std::int64_t GpuLatencyRoute::mostRows() const {
+std::int64_t GpuLatencyRoute::roomForRows() const {
   return rows_.ranks * shape_.maxTokens * rows_.most();
 }
 
@@ -116,7 +116,7 @@ void GpuLatencyRoute::makeRoom(Communicator& communicator,
   const std::size_t firsts = take(bytesOf(runs, sizeof(std::int64_t)));
   const std::size_t places = take(bytesOf(ranks * most * rows_.choices, sizeof(std::int32_t)));
   const std::size_t regions = take(bytesOf(ranks, regionBytes(most)));
-  const std::size_t stage = take(bytesOf(mostRows(), rows_.combineBytes));
+  const std::size_t stage = take(bytesOf(roomForRows(), rows_.combineBytes));
   const std::size_t terms = take(bytesOf(rows_.termRows * most, rows_.combineBytes));
   const std::size_t sums = take(bytesOf(rows_.sums * most, rows_.combineBytes));
   const std::size_t back = take(bytesOf(rows_.nodes * most, rows_.combineBytes));
@@ -236,7 +236,7 @@ void GpuLatencyRoute::launch(Communicator& communicator, const PlanName& name, b
   stream_ = stream;
 }
 
-void GpuLatencyRoute::set(Communicator& communicator, std::int64_t tokens,
+void GpuLatencyRoute::set(Communicator& communicator, const AlgorithmChoice&, std::int64_t tokens,
                           const std::int32_t* chosen, const float* weights, void* stream) {
   const auto fits = std::ranges::find_if(
       shape_.buckets, [tokens](std::int64_t bucket) { return bucket >= tokens; });
@@ -271,7 +271,7 @@ void GpuLatencyRoute::dispatch(Communicator& communicator, const void* tokens, v
   dispatched_ = true;
 }
 
-void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void* output,
+void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void* output, bool,
                               void* stream) {
   LatencyRows call = rows_;
   call.input = static_cast<const std::byte*>(rows);
@@ -286,25 +286,27 @@ void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void
   });
 }
 
-std::vector<std::int64_t> GpuLatencyRoute::read(Communicator& communicator,
-                                                const std::int64_t* from, std::size_t count) const {
-  std::vector<std::int64_t> values(count);
-  const Communicator::Reading reading{values.data(), from, count * sizeof(std::int64_t)};
+void GpuLatencyRoute::read(Communicator& communicator, const std::int64_t* from,
+                           std::span<std::int64_t> to) const {
+  const Communicator::Reading reading{to.data(), from, to.size_bytes()};
   communicator.read({&reading, 1}, stream_);
-  return values;
 }
 
-std::vector<std::int64_t> GpuLatencyRoute::expertBegins(Communicator& communicator) const {
-  return read(communicator, rows_.begins, static_cast<std::size_t>(rows_.localExperts) + 1);
+const std::vector<std::int64_t>& GpuLatencyRoute::expertBegins(Communicator& communicator) {
+  read(communicator, rows_.begins, begins_);
+  return begins_;
 }
 
-std::vector<std::int64_t> GpuLatencyRoute::rankCounts(Communicator& communicator) const {
-  return read(communicator, rows_.counts,
-              static_cast<std::size_t>(rows_.localExperts) * static_cast<std::size_t>(rows_.ranks));
+void GpuLatencyRoute::rankCounts(Communicator& communicator, std::int64_t* counts) const {
+  read(communicator, rows_.counts,
+       {counts,
+        static_cast<std::size_t>(rows_.localExperts) * static_cast<std::size_t>(rows_.ranks)});
 }
 
 std::vector<std::int64_t> GpuLatencyRoute::loads(Communicator& communicator) const {
-  return read(communicator, rows_.loads, static_cast<std::size_t>(rows_.experts) + 1);
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(rows_.experts) + 1);
+  read(communicator, rows_.loads, loads);
+  return loads;
 }
 
 void GpuLatencyRoute::forgetLoads(Communicator& communicator) {

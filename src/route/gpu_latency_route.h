@@ -10,42 +10,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "algorithms/routes/route.h"
 #include "kernels/latency_rows.h"
-#include "src/comm/communicator.h"
 #include "src/exec/row_memory.h"
-#include "src/route/route_shape.h"
+#include "src/route/token_route.h"
 
 namespace moeccl {
 
-class GpuLatencyRoute {
+class GpuLatencyRoute final : public TokenRoute {
  public:
-  // Throws Error, like all functions. The communicator that they are given is always the same.
-  GpuLatencyRoute(const RouteShape& shape, Communicator& communicator,
-                  const routes::RouteAlgorithm& algorithm);
+  GpuLatencyRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  const routes::RouteAlgorithm& algorithm() const { return algorithm_; }
-  std::int64_t mostRows() const;
-  bool isSet() const { return set_; }
-  bool isDispatched() const { return dispatched_; }
-  std::int64_t tokens() const { return rows_.tokens; }
+  const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
+  std::int64_t roomForRows() const override;
+  bool isSet() const override { return set_; }
+  bool isCounted() const override { return dispatched_; }
+  std::int64_t tokens() const override { return rows_.tokens; }
 
-  // Enqueued, like what follows; choices [tokens][k] of the GPU.
-  void set(Communicator& communicator, std::int64_t tokens, const std::int32_t* chosen,
-           const float* weights, void* stream);
-  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream);
-  void combine(Communicator& communicator, const void* rows, void* output, void* stream);
+  // Enqueued, like what follows.
+  bool isSetOnGpu() const override { return true; }
+  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
+           const std::int32_t* chosen, const float* weights, void* stream) override;
+  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
+  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+               void* stream) override;
 
-  // Waits for the last call: [localExperts + 1] and [localExperts][ranks].
-  std::vector<std::int64_t> expertBegins(Communicator& communicator) const;
-  std::vector<std::int64_t> rankCounts(Communicator& communicator) const;
-  // The first in the GPU's memory.
-  const std::int64_t* deviceBegins() const { return rows_.begins; }
-  // [experts] choices of this rank's tokens, and then its rows, since forgetLoads().
-  std::vector<std::int64_t> loads(Communicator& communicator) const;
-  void forgetLoads(Communicator& communicator);
+  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
+  void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
+  const std::int64_t* deviceBegins() const override { return rows_.begins; }
+  std::vector<std::int64_t> loads(Communicator& communicator) const override;
+  void forgetLoads(Communicator& communicator) override;
 
  private:
   // One message: of the bucket's units from unit `first` on.
@@ -70,13 +67,10 @@ class GpuLatencyRoute {
   std::byte* ownRegion() const {
     return rows_.regions + static_cast<std::size_t>(ownSlot_) * rows_.regionBytes;
   }
-  std::vector<std::int64_t> read(Communicator& communicator, const std::int64_t* from,
-                                 std::size_t count) const;
+  void read(Communicator& communicator, const std::int64_t* from, std::span<std::int64_t> to) const;
 
-  const RouteShape shape_;
   const routes::RouteAlgorithm& algorithm_;
   const routes::Way way_;
-  const int rank_;
   const routes::Paths paths_;
   std::vector<int> firstSlot_;  // by number of paths_.relays
   std::int32_t ownSlot_ = 0;
@@ -84,6 +78,7 @@ class GpuLatencyRoute {
   const std::shared_ptr<const PlanName> setName_, dispatchName_, combineName_;
   std::vector<Part> toRelays_, fromRelays_, toRelaysBack_, fromRelaysBack_;
   LatencyRows rows_{};  // of the last Set
+  std::vector<std::int64_t> begins_;
   bool set_ = false, dispatched_ = false;
   void* stream_ = nullptr;  // of the last call
 };

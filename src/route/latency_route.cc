@@ -9,6 +9,7 @@
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/weigh.h"
+#include "src/route/route_choice.h"
 
 namespace moeccl {
 namespace {
@@ -82,23 +83,23 @@ std::size_t RouteShape::combineRowBytes() const {
   return static_cast<std::size_t>(hidden) * sizeOf(combineDatatype);
 }
 
-LatencyRoute::LatencyRoute(const RouteShape& shape, const Topology& topology, int rank,
-                           const routes::RouteAlgorithm& algorithm)
-    : shape_(shape),
-      topology_(topology),
-      rank_(rank),
-      algorithm_(algorithm),
-      way_(algorithm.way()),
-      paths_(routes::pathsOf(topology_, way_, rank)),
+LatencyRoute::LatencyRoute(Communicator& communicator, const RouteShape& shape,
+                           const RoutePrices& prices)
+    : TokenRoute(shape, communicator.rank(), prices),
+      topology_(communicator.topology()),
+      algorithm_(algorithmOfLatency(shape, topology_, rank_, prices)),
+      way_(algorithm_.way()),
+      paths_(routes::pathsOf(topology_, way_, rank_)),
       expertsOn_(expertsOn(topology_, shape.experts)),
       home_(topology_, shape.experts, shape.choices, static_cast<std::int32_t>(shape.maxTokens)),
-      relay_(topology_, shape.experts, way_, paths_, rank,
+      relay_(topology_, shape.experts, way_, paths_, rank_,
              static_cast<std::int32_t>(shape.maxTokens), shape.choices),
-      here_(shape.experts, paths_, rank, topology_.ranks(),
+      here_(shape.experts, paths_, rank_, topology_.ranks(),
             static_cast<std::int32_t>(shape.maxTokens), shape.choices),
       dispatch_(*this),
-      combine_(*this) {
-  const int ranks = topology_.ranks(), own = topology_.nodeOf(rank);
+      combine_(*this),
+      loads_(shape.experts.count) {
+  const int ranks = topology_.ranks(), own = topology_.nodeOf(rank_);
   sourceOfRank_.resize(static_cast<std::size_t>(ranks));
   for (std::size_t i = 0; i < relay_.sources.size(); ++i)
     if (relay_.sources[i].node == own)
@@ -107,10 +108,10 @@ LatencyRoute::LatencyRoute(const RouteShape& shape, const Topology& topology, in
   destinationOfRank_ = byRank(relay_.destinations, ranks);
   dispatch_.reserve();
   combine_.reserve();
-  dispatchPlan_ = prepared("token dispatch", shape, algorithm,
-                           routes::latencyDispatchPlan(topology_, way_, rank), dispatchArena());
-  combinePlan_ = prepared("token combine", shape, algorithm,
-                          routes::latencyCombinePlan(topology_, way_, rank), combineArena());
+  dispatchPlan_ = prepared("token dispatch", shape, algorithm_,
+                           routes::latencyDispatchPlan(topology_, way_, rank_), dispatchArena());
+  combinePlan_ = prepared("token combine", shape, algorithm_,
+                          routes::latencyCombinePlan(topology_, way_, rank_), combineArena());
 }
 
 std::int64_t LatencyRoute::mostEntriesOf(int holder) const {
@@ -124,7 +125,7 @@ std::int64_t LatencyRoute::mostEntriesOn(int node) const {
   return shape_.maxTokens * std::min(shape_.choices, expertsOn_[static_cast<std::size_t>(node)]);
 }
 
-std::int64_t LatencyRoute::mostRows() const { return topology_.ranks() * mostEntriesOf(rank_); }
+std::int64_t LatencyRoute::roomForRows() const { return topology_.ranks() * mostEntriesOf(rank_); }
 
 std::size_t LatencyRoute::letterBytes(int sources, std::int64_t entries, std::int64_t rows,
                                       bool weighted) const {
@@ -212,23 +213,34 @@ void LatencyRoute::waitForCalls(Communicator& communicator) const {
   communicator.waitUntil([&self] { return self.use_count() <= 1; });
 }
 
-void LatencyRoute::set(Communicator& communicator, std::int64_t tokens, const std::int32_t* chosen,
-                       const float* weights) {
+void LatencyRoute::set(Communicator& communicator, const AlgorithmChoice&, std::int64_t tokens,
+                       const std::int32_t* chosen, const float* weights, void*) {
   waitForCalls(communicator);
   home_.fill(chosen, weights, static_cast<std::int32_t>(tokens));
   home_.cut(1);
+  loads_.add(tokens * shape_.choices, chosen);
   set_ = true;
   dispatched_ = false;
 }
 
-const Here& LatencyRoute::here(Communicator& communicator) const {
+const std::vector<std::int64_t>& LatencyRoute::expertBegins(Communicator& communicator) {
   waitForCalls(communicator);
-  return here_;
+  return here_.expertBegins;
 }
 
-std::int64_t LatencyRoute::rowsSoFar(Communicator& communicator) const {
+void LatencyRoute::rankCounts(Communicator& communicator, std::int64_t* counts) const {
   waitForCalls(communicator);
-  return rowsSoFar_;
+  here_.rankCounts(topology_.ranks(), counts);
+}
+
+std::vector<std::int64_t> LatencyRoute::loads(Communicator& communicator) const {
+  waitForCalls(communicator);
+  return loads_.with(rowsSoFar_);
+}
+
+void LatencyRoute::forgetLoads(Communicator&) {
+  loads_.forget();
+  rowsSoFar_ = 0;
 }
 
 void LatencyRoute::launch(Communicator& communicator, const std::shared_ptr<CachedPlan>& plan,
@@ -248,7 +260,7 @@ void LatencyRoute::dispatch(Communicator& communicator, const void* tokens, void
   dispatched_ = true;
 }
 
-void LatencyRoute::combine(Communicator& communicator, const void* rows, void* output,
+void LatencyRoute::combine(Communicator& communicator, const void* rows, void* output, bool,
                            void* stream) {
   launch(communicator, combinePlan_, combine_, rows, output, shape_.combineRowBytes(), stream);
 }

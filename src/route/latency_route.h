@@ -14,39 +14,35 @@
 #include <vector>
 
 #include "algorithms/routes/plans.h"
-#include "src/comm/communicator.h"
 #include "src/exec/content.h"
-#include "src/route/route_shape.h"
+#include "src/route/expert_loads.h"
+#include "src/route/token_route.h"
 
 namespace moeccl {
 
-class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
+class LatencyRoute final : public TokenRoute, public std::enable_shared_from_this<LatencyRoute> {
  public:
-  LatencyRoute(const RouteShape& shape, const Topology& topology, int rank,
-               const routes::RouteAlgorithm& algorithm);
-  LatencyRoute(const LatencyRoute&) = delete;
-  LatencyRoute& operator=(const LatencyRoute&) = delete;
+  LatencyRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  const routes::RouteAlgorithm& algorithm() const { return algorithm_; }
+  const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
   // The most that a dispatch can bring.
-  std::int64_t mostRows() const;
-  bool isSet() const { return set_; }
-  bool isDispatched() const { return dispatched_; }
-  std::int64_t tokens() const { return home_.tokens(); }
+  std::int64_t roomForRows() const override;
+  bool isSet() const override { return set_; }
+  bool isCounted() const override { return dispatched_; }
+  std::int64_t tokens() const override { return home_.tokens(); }
 
-  // Each waits first until the calls before, which may be on any stream, are over. They throw
-  // Error.
-  void set(Communicator& communicator, std::int64_t tokens, const std::int32_t* chosen,
-           const float* weights);
-  // What has come.
-  const routes::Here& here(Communicator& communicator) const;
-  // Rows that have come in all dispatches.
-  std::int64_t rowsSoFar(Communicator& communicator) const;
-  void forgetRows() { rowsSoFar_ = 0; }
+  // Each waits first until the calls before, which may be on any stream, are over.
+  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
+           const std::int32_t* chosen, const float* weights, void* stream) override;
+  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
+  void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
+  std::vector<std::int64_t> loads(Communicator& communicator) const override;
+  void forgetLoads(Communicator& communicator) override;
 
   // Those of one routing are on one stream, or wait for each other.
-  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream);
-  void combine(Communicator& communicator, const void* rows, void* output, void* stream);
+  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
+  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+               void* stream) override;
 
  private:
   class Dispatch final : public Content {
@@ -115,9 +111,7 @@ class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
   void launch(Communicator& communicator, const std::shared_ptr<CachedPlan>& plan, Content& content,
               const void* input, void* output, std::size_t rowBytes, void* stream);
 
-  const RouteShape shape_;
   const Topology topology_;
-  const int rank_;
   const routes::RouteAlgorithm& algorithm_;
   const routes::Way way_;
   const routes::Paths paths_;
@@ -131,6 +125,7 @@ class LatencyRoute : public std::enable_shared_from_this<LatencyRoute> {
   Dispatch dispatch_;
   Combine combine_;
   std::shared_ptr<CachedPlan> dispatchPlan_, combinePlan_;
+  ExpertLoads loads_;
   std::int64_t rowsSoFar_ = 0;
   bool set_ = false, dispatched_ = false;
   void* stream_ = nullptr;  // of the last call

@@ -1,0 +1,332 @@
+#include "src/route/throughput_route.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "src/error.h"
+#include "src/log.h"
+
+namespace moeccl {
+namespace {
+
+using routes::Here;
+using routes::Home;
+using routes::IndexedRows;
+using routes::Knowledge;
+using routes::Relay;
+using routes::RouteAlgorithm;
+using routes::RowList;
+
+// What a rank tells each other rank at first: what its tokens make, and how many entries of rows it
+// will send to that rank, by candidate.
+constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
+
+std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& algorithm) {
+  return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
+}
+
+// An all-to-all of host memory where buffers are elsewhere.
+void exchangeEqual(Communicator& communicator, const void* send, void* recv, std::size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(send);
+  auto* const to = static_cast<std::byte*>(recv);
+  std::vector<RankBytes> sends, receives;
+  for (int rank = 0; rank < communicator.ranks(); ++rank) {
+    const std::byte* const part = from + static_cast<std::size_t>(rank) * bytes;
+    sends.push_back({rank, {part, part + bytes}});
+    receives.push_back(sends.back());
+  }
+  communicator.exchange(std::make_shared<PlanName>("token route: counts"), sends, receives);
+  for (std::size_t rank = 0; rank < receives.size(); ++rank)
+    std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
+}
+
+}  // namespace
+
+struct ThroughputRoute::State {
+  State(const RouteCandidate& candidate, Home tokens)
+      : chosen(candidate), home(std::move(tokens)) {}
+
+  const RouteCandidate& chosen;
+  Home home;
+  std::optional<Relay> relay;
+  std::optional<Here> here;
+  // Tokens without a choice, and choices of none.
+  std::vector<std::int32_t> dropped, notChosen;
+
+  Knowledge known(const Topology& topology, int rank) const {
+    return {topology, chosen.way, rank, home, *relay, *here};
+  }
+};
+
+// Made when they are first needed. Calls share them.
+struct ThroughputRoute::Plans {
+  std::shared_ptr<CachedPlan> dispatch, combine, back;
+  std::vector<float> weights;  // that combine's scratch has
+  // Of the routing before: its plans' memory.
+  std::shared_ptr<CachedPlan> oldDispatch, oldCombine, oldBack;
+};
+
+ThroughputRoute::ThroughputRoute(Communicator& communicator, const RouteShape& shape,
+                                 const RoutePrices& prices)
+    : TokenRoute(shape, communicator.rank(), prices),
+      topology_(communicator.topology()),
+      candidates_(candidatesOf(shape, topology_, rank_)),
+      loads_(shape.experts.count),
+      plans_(std::make_shared<Plans>()) {}
+
+std::size_t ThroughputRoute::countBytes() const {
+  return (kCounts + candidates_.size()) * sizeof(std::int32_t);
+}
+
+// All ranks tell all others, so that they choose alike.
+const RouteCandidate& ThroughputRoute::choose(Communicator& communicator,
+                                              const AlgorithmChoice& counts, const Home& home,
+                                              std::vector<std::int32_t>& entriesFrom, int* chunks) {
+  const auto ranks = static_cast<std::size_t>(topology_.ranks());
+  const std::size_t numbers = kCounts + candidates_.size();
+  std::vector<std::int32_t> tells(ranks * numbers), told(ranks * numbers);
+  const RouteCounts own = countsOf(home, topology_.nodes(), topology_.nodeOf(rank_));
+  for (std::size_t to = 0; to < ranks; ++to) {
+    std::int32_t* const block = &tells[to * numbers];
+    std::memcpy(block, &own, sizeof own);
+    const int rank = static_cast<int>(to), node = topology_.nodeOf(rank);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const RouteCandidate& candidate = candidates_[i];
+      if (!candidate.relays)
+        block[kCounts + i] = static_cast<std::int32_t>(home.choicesFor(rank).size());
+      else if (rank != rank_ && relayOf(topology_, candidate.way, rank_, node) == rank)
+        block[kCounts + i] = static_cast<std::int32_t>(home.of(node).choices.size());
+    }
+  }
+  const std::size_t bytes = numbers * sizeof(std::int32_t);
+  if (communicator.device())
+    exchangeEqual(communicator, tells.data(), told.data(), bytes);
+  else
+    communicator.launch({counts, tells.data(), told.data(), bytes}, nullptr);
+
+  std::vector<RouteCounts> all(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    std::memcpy(&all[rank], &told[rank * numbers], sizeof(RouteCounts));
+  const RouteCandidate& best = cheapest(candidates_, prices_, topology_, shape_, all);
+  *chunks = routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.rowBytes());
+  const auto index = static_cast<std::size_t>(&best - candidates_.data());
+  entriesFrom.resize(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    entriesFrom[rank] = told[rank * numbers + kCounts + index];
+  return best;
+}
+
+std::vector<std::byte> ThroughputRoute::packed(const RowList& list) const {
+  std::vector<std::byte> bytes(
+      routes::packedBytes(list.chunks, list.sources, list.entries(), shape_.weighted));
+  routes::pack(list, shape_.weighted, bytes.data());
+  return bytes;
+}
+
+// Of a list of so many sources that comes from a rank; none from this one.
+std::vector<std::byte> ThroughputRoute::roomFor(
+    int from, int chunks, int sources, const std::vector<std::int32_t>& entriesFrom) const {
+  if (from == rank_) return {};
+  return std::vector<std::byte>(routes::packedBytes(
+      chunks, sources, entriesFrom[static_cast<std::size_t>(from)], shape_.weighted));
+}
+
+RowList ThroughputRoute::read(const RankBytes& part, int chunks, int sources,
+                              const std::vector<std::int32_t>& entriesFrom) const {
+  RowList list;
+  routes::unpack(part.bytes, chunks, sources, entriesFrom[static_cast<std::size_t>(part.rank)],
+                 shape_.weighted, shape_.experts.count, &list);
+  return list;
+}
+
+// The lists of the rank's own rows go to the relays.
+std::vector<RowList> ThroughputRoute::tellRelays(
+    Communicator& communicator, const State& state, int chunks,
+    const std::vector<std::int32_t>& entriesFrom) const {
+  const RouteCandidate& candidate = state.chosen;
+  const std::vector<int>& sources =
+      candidate.paths.relayed[static_cast<std::size_t>(topology_.nodeOf(rank_))];
+  if (!candidate.relays) return std::vector<RowList>(sources.size());
+  std::vector<RankBytes> sends, receives;
+  for (int node = 0; node < topology_.nodes(); ++node)
+    if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
+      sends.push_back({relay, packed(state.home.of(node).rows.list)});
+  for (const int source : sources)
+    receives.push_back({source, roomFor(source, chunks, 1, entriesFrom)});
+  communicator.exchange(nameOf("token route: rows to relays", *candidate.algorithm), sends,
+                        receives);
+  std::vector<RowList> lists;
+  for (const RankBytes& part : receives)
+    lists.push_back(part.rank == rank_ ? RowList{} : read(part, chunks, 1, entriesFrom));
+  return lists;
+}
+
+// How many entries come from each relay, where only that knows.
+void ThroughputRoute::countFromRelays(Communicator& communicator, const State& state,
+                                      std::vector<std::int32_t>& entriesFrom) const {
+  std::vector<RankBytes> sends, receives;
+  for (const Relay::Destination& to : state.relay->destinations) {
+    const std::int32_t entries = to.rows.list.entries();
+    RankBytes told{to.rank, std::vector<std::byte>(sizeof entries)};
+    std::memcpy(told.bytes.data(), &entries, sizeof entries);
+    sends.push_back(std::move(told));
+  }
+  for (const auto& [relay, sources] : state.chosen.paths.relays)
+    receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
+  communicator.exchange(nameOf("token route: counts in nodes", *state.chosen.algorithm), sends,
+                        receives);
+  for (const RankBytes& part : receives)
+    if (part.rank != rank_)
+      std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
+                  sizeof(std::int32_t));
+}
+
+// The lists of what the rank's own experts get come from the relays.
+std::vector<RowList> ThroughputRoute::hearRelays(
+    Communicator& communicator, const State& state, int chunks,
+    const std::vector<std::int32_t>& entriesFrom) const {
+  const routes::Paths& paths = state.chosen.paths;
+  std::vector<RankBytes> sends, receives;
+  for (const Relay::Destination& to : state.relay->destinations)
+    if (to.rank != rank_) sends.push_back({to.rank, packed(to.rows.list)});
+  for (const auto& [relay, sources] : paths.relays)
+    receives.push_back(
+        {relay, roomFor(relay, chunks, static_cast<int>(sources.size()), entriesFrom)});
+  communicator.exchange(nameOf("token route: rows", *state.chosen.algorithm), sends, receives);
+  std::vector<RowList> lists;
+  for (std::size_t i = 0; i < receives.size(); ++i)
+    lists.push_back(receives[i].rank == rank_
+                        ? state.relay->to(rank_)->rows.list
+                        : read(receives[i], chunks, static_cast<int>(paths.relays[i].second.size()),
+                               entriesFrom));
+  return lists;
+}
+
+void ThroughputRoute::set(Communicator& communicator, const AlgorithmChoice& counts,
+                          std::int64_t tokens, const std::int32_t* chosen, const float* weights,
+                          void*) {
+  Home home(topology_, shape_.experts, chosen, weights, static_cast<std::int32_t>(tokens),
+            shape_.choices);
+  std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
+  int chunks = 1;
+  const RouteCandidate& candidate = choose(communicator, counts, home, entriesFrom, &chunks);
+  home.cut(chunks);
+  const auto state = std::make_shared<State>(candidate, std::move(home));
+  for (std::int32_t token = 0; token < tokens; ++token)
+    if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
+  for (std::int32_t choice = 0; choice < tokens * shape_.choices; ++choice)
+    if (chosen[choice] < 0) state->notChosen.push_back(choice);
+  state->relay.emplace(topology_, shape_.experts, candidate.way, candidate.paths, rank_,
+                       state->home, tellRelays(communicator, *state, chunks, entriesFrom));
+  if (candidate.relays) countFromRelays(communicator, *state, entriesFrom);
+  state->here.emplace(shape_.experts, candidate.paths, rank_, topology_.ranks(),
+                      hearRelays(communicator, *state, chunks, entriesFrom));
+
+  loads_.add(tokens * shape_.choices, chosen);
+  rowsSoFar_ += state->here->rows();
+  auto plans = std::make_shared<Plans>();
+  const auto newest = [](auto& made, auto& old) { return made ? std::move(made) : std::move(old); };
+  plans->oldDispatch = newest(plans_->dispatch, plans_->oldDispatch);
+  plans->oldCombine = newest(plans_->combine, plans_->oldCombine);
+  plans->oldBack = newest(plans_->back, plans_->oldBack);
+  state_ = state;
+  plans_ = std::move(plans);
+  log(LogLevel::trace, {rank_, topology_.ranks()},
+      "token route: %lld tokens, %lld rows come, by %s in %d chunks",
+      static_cast<long long>(tokens), static_cast<long long>(roomForRows()),
+      std::string(candidate.algorithm->name).c_str(), chunks);
+}
+
+std::int64_t ThroughputRoute::roomForRows() const { return state_->here->rows(); }
+
+const std::vector<std::int64_t>& ThroughputRoute::expertBegins(Communicator&) {
+  return state_->here->expertBegins;
+}
+
+void ThroughputRoute::rankCounts(Communicator&, std::int64_t* counts) const {
+  state_->here->rankCounts(topology_.ranks(), counts);
+}
+
+std::int64_t ThroughputRoute::tokens() const { return state_->home.tokens(); }
+
+const RouteAlgorithm& ThroughputRoute::algorithm() const { return *state_->chosen.algorithm; }
+
+std::vector<std::int64_t> ThroughputRoute::loads(Communicator&) const {
+  return loads_.with(rowsSoFar_);
+}
+
+void ThroughputRoute::forgetLoads(Communicator&) {
+  loads_.forget();
+  rowsSoFar_ = 0;
+}
+
+void ThroughputRoute::moveRows(Communicator& communicator, const void* tokens, void* rows,
+                               std::size_t rowBytes, void* stream) {
+  if (!plans_->dispatch)
+    plans_->dispatch =
+        ownPlan(nameOf("token dispatch", algorithm()),
+                dispatchPlan(state_->known(topology_, rank_)), plans_->oldDispatch.get());
+  Call call{{}, tokens, rows, rowBytes};
+  call.own = plans_->dispatch;
+  communicator.launch(std::move(call), stream);
+}
+
+void ThroughputRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
+                               void* stream) {
+  moveRows(communicator, tokens, rows, shape_.rowBytes(), stream);
+}
+
+void ThroughputRoute::combine(Communicator& communicator, const void* rows, void* output,
+                              bool weighted, void* stream) {
+  if (!plans_->combine) {
+    routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
+    plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
+                              plans_->oldCombine.get());
+    plans_->weights = std::move(made.weights);
+  }
+  Call call{{}, rows, output, shape_.combineRowBytes(), shape_.combineDatatype};
+  call.own = plans_->combine;
+  if (weighted) {
+    call.inputWeights = state_->here->weights;
+    call.scratchWeights = plans_->weights;
+  }
+  call.zeros = state_->dropped;
+  struct Kept {
+    std::shared_ptr<const State> state;
+    std::shared_ptr<const Plans> plans;
+  };
+  call.keep = std::make_shared<Kept>(Kept{state_, plans_});
+  communicator.launch(std::move(call), stream);
+}
+
+void ThroughputRoute::combineBackward(Communicator& communicator, const void* outputGradients,
+                                      const void* rows, void* rowGradients, float* weightGradients,
+                                      void* stream) {
+  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), stream);
+  if (!shape_.weighted) return;
+  if (!plans_->back)
+    plans_->back = ownPlan(nameOf("token route: gradients of weights", algorithm()),
+                           returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
+  // On GPUs the gradients of weights lie in memory of the communicator's.
+  struct Kept {
+    std::shared_ptr<const State> state;
+    std::vector<float> ofWeights;
+  };
+  const auto kept = std::make_shared<Kept>(Kept{state_, {}});
+  if (!communicator.device()) kept->ofWeights.resize(static_cast<std::size_t>(roomForRows()));
+  Call call{{}, kept->ofWeights.data(), weightGradients, sizeof(float), moecclFloat32};
+  call.own = plans_->back;
+  call.keep = kept;
+  call.zeros = state_->notChosen;
+  call.weighing = {shape_.combineDatatype,
+                   static_cast<std::byte*>(rowGradients),
+                   static_cast<const std::byte*>(rows),
+                   shape_.combineRowBytes(),
+                   state_->here->weights.data(),
+                   roomForRows()};
+  communicator.launch(std::move(call), stream);
+}
+
+}  // namespace moeccl

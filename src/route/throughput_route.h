@@ -1,0 +1,71 @@
+// Throughput mode of a token route: ranks tell each other about a routing, and calls move exactly
+// the rows that there are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/route/expert_loads.h"
+#include "src/route/route_choice.h"
+#include "src/route/token_route.h"
+
+namespace moeccl {
+
+class ThroughputRoute final : public TokenRoute {
+ public:
+  ThroughputRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
+
+  std::size_t countBytes() const override;
+  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
+           const std::int32_t* chosen, const float* weights, void* stream) override;
+  bool isSet() const override { return state_ != nullptr; }
+  bool isCounted() const override { return isSet(); }
+  std::int64_t roomForRows() const override;
+  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
+  void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
+  std::int64_t tokens() const override;
+  const routes::RouteAlgorithm& algorithm() const override;
+
+  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
+  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+               void* stream) override;
+  void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
+                       void* rowGradients, float* weightGradients, void* stream) override;
+
+  std::vector<std::int64_t> loads(Communicator& communicator) const override;
+  void forgetLoads(Communicator& communicator) override;
+
+ private:
+  struct State;  // of a routing
+  struct Plans;
+
+  const RouteCandidate& choose(Communicator& communicator, const AlgorithmChoice& counts,
+                               const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
+                               int* chunks);
+  std::vector<std::byte> packed(const routes::RowList& list) const;
+  std::vector<std::byte> roomFor(int from, int chunks, int sources,
+                                 const std::vector<std::int32_t>& entriesFrom) const;
+  routes::RowList read(const RankBytes& part, int chunks, int sources,
+                       const std::vector<std::int32_t>& entriesFrom) const;
+  std::vector<routes::RowList> tellRelays(Communicator& communicator, const State& state,
+                                          int chunks,
+                                          const std::vector<std::int32_t>& entriesFrom) const;
+  void countFromRelays(Communicator& communicator, const State& state,
+                       std::vector<std::int32_t>& entriesFrom) const;
+  std::vector<routes::RowList> hearRelays(Communicator& communicator, const State& state,
+                                          int chunks,
+                                          const std::vector<std::int32_t>& entriesFrom) const;
+  void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
+                void* stream);
+
+  const Topology topology_;
+  const std::vector<RouteCandidate> candidates_;
+  ExpertLoads loads_;
+  std::int64_t rowsSoFar_ = 0;
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Plans> plans_;
+};
+
+}  // namespace moeccl
