@@ -6,9 +6,11 @@
 namespace moeccl::schedules {
 namespace {
 
+// Rows that are bound late are counted anew for each chunk.
 bool isCut(const Table& table) {
-  return std::ranges::any_of(table.shape,
-                             [](Dim dim) { return dim == Dim::partTokens || dim == Dim::slots; });
+  return table.element == Element::count64 || std::ranges::any_of(table.shape, [](Dim dim) {
+           return dim == Dim::partTokens || dim == Dim::slots || dim == Dim::partRows;
+         });
 }
 
 class Chunks {
@@ -24,7 +26,8 @@ class Chunks {
         continue;
       }
       stages.back().push_back(i);
-      if (phase.kind == Kind::exchange) stages.emplace_back();
+      // Ranks tell each other what tokens chose before rows are under way.
+      if (goesBeside(phase) || phase.kind == Kind::route) stages.emplace_back();
     }
     for (const std::size_t i : before) repeat(i, 0);
     // All start; in between each stage of a chunk goes beside the next one of the chunk before; and
@@ -47,6 +50,10 @@ class Chunks {
   Schedule build() { return made_.build(); }
 
  private:
+  static bool goesBeside(const Phase& phase) {
+    return phase.routed || phase.kind == Kind::exchange;
+  }
+
   bool touches(const Phase& phase) const {
     const auto cut = [&](int table) {
       return isCut(whole_.tables[static_cast<std::size_t>(table)]);
@@ -64,6 +71,7 @@ class Chunks {
       made.chunk = chunk;
       std::ranges::replace(made.shape, Dim::partTokens, Dim::chunkTokens);
       std::ranges::replace(made.shape, Dim::slots, Dim::chunkSlots);
+      std::ranges::replace(made.shape, Dim::partRows, Dim::chunkRows);
     }
     return place->second = made_.table(std::move(made));
   }
@@ -78,7 +86,7 @@ class Chunks {
       // Each chunk adds its own.
       if (shared) made_.at(table).sum = true;
     }
-    if (cut && phase.kind == Kind::exchange) phase.stream = 1 + chunk;
+    if (cut && goesBeside(phase)) phase.stream = 1 + chunk;
     made_.add(std::move(phase));
   }
 
@@ -95,10 +103,9 @@ Schedule chunked(const Schedule& schedule, int chunks) {
   const bool splits = std::ranges::any_of(schedule.tables, [](const Table& table) {
     return std::ranges::count(table.shape, Dim::partTokens) > 0;
   });
-  if (!splits || schedule.dropless || schedule.chunks != 1)
+  if (!splits || schedule.chunks != 1)
     throw NotOffered("schedule " + schedule.name +
-                     " cannot be cut in chunks: these are of whole capacity groups of the parts of "
-                     "a batch");
+                     " cannot be cut in chunks: these are of the parts of a batch");
   return Chunks(schedule, chunks).build();
 }
 

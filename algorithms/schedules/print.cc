@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <ostream>
 #include <sstream>
@@ -8,9 +9,8 @@ namespace moeccl::schedules {
 namespace {
 
 constexpr std::array<const char*, kDims> kDimNames = {
-    "N_MP",  "N_EP", "N_ESP",  "P",       "E_local", "tokens", "part",
-    "chunk", "T",    "T/N_MP", "T/chunk", "rows",    "rows",   "kept rows",
-    "M",     "k",    "sums",   "gate",    "branch"};
+    "N_MP",    "N_EP", "N_ESP", "P",    "E_local",   "tokens", "part", "chunk", "T",    "T/N_MP",
+    "T/chunk", "rows", "rows",  "rows", "kept rows", "M",      "k",    "sums",  "gate", "branch"};
 constexpr std::array<const char*, kGroupKinds> kGroupNames = {"all ranks", "MP", "EP", "ESP"};
 constexpr std::array<const char*, 11> kKindNames = {"exchange", "split",    "join",    "gate",
                                                     "route",    "permute",  "regroup", "experts",
@@ -20,9 +20,11 @@ constexpr std::array<const char*, 3> kStateNames = {"", "replicated", "partial s
 std::string tableName(const Schedule& schedule, int index) {
   const Table& table = schedule.tables[static_cast<std::size_t>(index)];
   if (schedule.chunks == 1) return table.name;
-  for (const Dim dim : table.shape)
-    if (dim == Dim::chunkTokens || dim == Dim::chunkSlots)
-      return table.name + " " + std::to_string(table.chunk);
+  const auto ofChunk = [](Dim dim) {
+    return dim == Dim::chunkTokens || dim == Dim::chunkSlots || dim == Dim::chunkRows;
+  };
+  if (table.element == Element::count64 || std::ranges::any_of(table.shape, ofChunk))
+    return table.name + " " + std::to_string(table.chunk);
   return table.name;
 }
 

@@ -48,6 +48,7 @@ enum class Dim : std::uint8_t {
   chunkSlots,
   batchRows,  // of one expert: the choices of a batch that chose it, all of them
   partRows,   // of one expert: the same of a part
+  chunkRows,  // of one expert: the same of a chunk
   keptRows,   // the choices that have a place with one of the rank's own experts, by expert
   embedding,
   choices,          // that a token has room for
@@ -58,7 +59,9 @@ enum class Dim : std::uint8_t {
 inline constexpr int kDims = static_cast<int>(Dim::residualWeights) + 1;
 
 // Rows whose number only an exchange of counts tells. They are bound late, as extents bind blocks.
-constexpr bool boundLate(Dim dim) { return dim == Dim::batchRows || dim == Dim::partRows; }
+constexpr bool boundLate(Dim dim) {
+  return dim == Dim::batchRows || dim == Dim::partRows || dim == Dim::chunkRows;
+}
 
 using Shape = std::vector<Dim>;
 

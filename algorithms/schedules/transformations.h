@@ -1,6 +1,6 @@
 // Functions from schedule to schedule. A layer's pass is made in this order: the schedule, its
-// backward, dropless, chunked, withResidual; or the schedule, routed, mirrored, withResidual. They
-// throw NotOffered, with the reason for the user,
+// backward, dropless, chunked, withResidual; or the schedule, routed, mirrored, chunked,
+// withResidual. They throw NotOffered, with the reason for the user,
 // where they do not apply.
 #pragma once
 

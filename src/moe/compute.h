@@ -91,10 +91,10 @@ class Compute : public Mover {
   // `keeps`: which of them keeps what its functions for backward need; -1: none. Must not outlive
   // this.
   virtual Routers routers(int count, std::int64_t tokens, int keeps) = 0;
-  // Makes the lists of all of them, and sets `counts`, of which each is a group. begins: by router,
-  // where each expert's begin: [experts + 1] on the host, valid from when the stream has come so
-  // far until the next route.
-  virtual void list(const Routers& routers, const ExpertCounts& counts,
+  // Makes the lists of some that follow one another, and sets `counts`, of which each is a group.
+  // begins: by router, where each expert's begin: [experts + 1] on the host, valid from when the
+  // stream has come so far until the next route.
+  virtual void list(std::span<const std::unique_ptr<Router>> routers, const ExpertCounts& counts,
                     std::span<const std::int64_t*> begins, moecclStream_t stream) = 0;
   // Several at once, of its routers.
   virtual void gather(std::span<const Gathering> parts, moecclStream_t stream) = 0;

@@ -143,7 +143,7 @@ class CpuCompute final : public Compute {
       made.push_back(std::make_unique<CpuRouter<Real>>(shape(), tokens, i == keeps));
     return made;
   }
-  void list(const Routers& routers, const ExpertCounts& counts,
+  void list(std::span<const std::unique_ptr<Router>> routers, const ExpertCounts& counts,
             std::span<const std::int64_t*> begins, moecclStream_t) override {
     for (std::size_t i = 0; i < routers.size(); ++i)
       begins[i] = static_cast<CpuRouter<Real>*>(routers[i].get())

@@ -197,7 +197,7 @@ class CudaCompute final : public Compute {
           std::make_unique<CudaRouter>(*this, gateMemory_, lists, i, tokens, i == keeps));
     return made;
   }
-  void list(const Routers& routers, const ExpertCounts& counts,
+  void list(std::span<const std::unique_ptr<Router>> routers, const ExpertCounts& counts,
             std::span<const std::int64_t*> begins, moecclStream_t stream) override {
     const auto at = [&](std::size_t i) { return static_cast<CudaRouter*>(routers[i].get()); };
     ExpertCounts all = counts;

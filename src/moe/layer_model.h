@@ -99,7 +99,7 @@ class LayerModel {
   // Within a layer, against the parts by themselves.
   LayerFactors factorsOf(moecclSchedule_t schedule, Pass pass) const;
   // The layer in every number of chunks that it may be cut into, whole first.
-  static std::vector<LayerShape> cut(const LayerShape& shape, Free free);
+  std::vector<LayerShape> cut(const LayerShape& shape, Free free) const;
   // Whether token routing can save anything: on several nodes, of several choices.
   bool canSave(const LayerShape& shape) const;
   ExchangeEstimate estimate(const LayerShape& shape, Pass pass, const Exchange& exchange);

@@ -7,12 +7,16 @@
 
 namespace moeccl {
 
-std::vector<LayerShape> LayerModel::cut(const LayerShape& shape, Free free) {
+std::vector<LayerShape> LayerModel::cut(const LayerShape& shape, Free free) const {
   std::vector<LayerShape> all{shape};
-  if (!free.chunks || shape.dropless || !cutsChunks(shape.schedule)) return all;
+  if (!free.chunks || !cutsChunks(shape.schedule, shape.dropless, shape.routed)) return all;
+  if (shape.dropless && kind_ != moecclLinksHost) return all;
+  // Alone there is nothing that could go on beside experts.
+  if (groups_[static_cast<std::size_t>(GroupKind::world)][0].topology().ranks() == 1) return all;
   const std::int64_t groupsOfPart = shape.groups / shape.grid.nMp;
   for (const std::int64_t chunks : kChunks)
-    if (chunks > 1 && groupsOfPart % chunks == 0) all.emplace_back(shape).chunks = chunks;
+    if (chunks > 1 && (shape.dropless || groupsOfPart % chunks == 0))
+      all.push_back(inChunks(shape, chunks));
   return all;
 }
 
@@ -24,18 +28,22 @@ bool LayerModel::canSave(const LayerShape& shape) const {
 
 LayerModel::Estimate LayerModel::fastestOf(const LayerShape& shape, std::span<const Pass> passes,
                                            Free free) {
-  std::optional<Estimate> best;
-  for (const LayerShape& it : cut(shape, free)) {
-    Estimate one = estimate(it, passes);
-    if (!best || one.seconds < best->seconds) best = std::move(one);
-  }
-  if (!free.routing || !canSave(shape)) return std::move(*best);
+  const auto inAnyChunks = [&](const LayerShape& one) {
+    std::optional<Estimate> best;
+    for (const LayerShape& it : cut(one, free)) {
+      Estimate now = estimate(it, passes);
+      if (!best || now.seconds < best->seconds) best = std::move(now);
+    }
+    return std::move(*best);
+  };
+  Estimate best = inAnyChunks(shape);
+  if (!free.routing || !canSave(shape)) return best;
   LayerShape routed = shape;
   routed.routed = true;
-  Estimate other = estimate(routed, passes);
-  if (other.seconds < best->seconds) std::swap(other, *best);
-  best->otherwise = other.seconds;
-  return std::move(*best);
+  Estimate other = inAnyChunks(routed);
+  if (other.seconds < best.seconds) std::swap(other, best);
+  best.otherwise = other.seconds;
+  return best;
 }
 
 std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerShape> offered,

@@ -30,6 +30,9 @@ void requireRange(const char* field, std::int64_t value, std::int64_t least, std
              : "it must be set, from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
+// Each has streams and routings of its own. Those of other layers are bounded by capacityGroups.
+constexpr std::int64_t kMostDroplessChunks = 64;
+
 void checkDropless(const moecclMoeConfig_t& config) {
   if (config.capacityFactor != 0)
     refuse("capacityFactor", config.capacityFactor,
@@ -39,9 +42,7 @@ void checkDropless(const moecclMoeConfig_t& config) {
            "a dropless layer has no capacity; it must be 0");
   if (config.minCapacity != 0)
     refuse("minCapacity", config.minCapacity, "a dropless layer has no capacity; it must be 0");
-  if (config.chunks > 1)
-    refuse("chunks", config.chunks,
-           "chunks are of capacity groups, which a dropless layer has not; it must be 0 or 1");
+  requireRange("chunks", config.chunks, 0, kMostDroplessChunks);
   if (config.gate == moecclGateExpertChoice)
     refuse(
         "dropless", config.dropless,
@@ -167,8 +168,10 @@ void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
 
 // What each rank cuts its tokens into.
 std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) {
-  if (config.chunks == 0 || shape.schedule == moecclScheduleAuto || !cutsChunks(shape.schedule))
+  if (config.chunks == 0 || shape.schedule == moecclScheduleAuto ||
+      !cutsChunks(shape.schedule, shape.dropless, shape.routed))
     return 1;
+  if (shape.dropless) return config.chunks;
   const std::int64_t perPart = shape.groups / shape.grid.nMp;
   if (perPart % config.chunks != 0)
     refuse("chunks", config.chunks,
@@ -252,7 +255,20 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.groupTokens = padded / shape.groups;
   shape.groupSlots = capacity / shape.groups;
   shape.partTokens = padded / grid.nMp;
-  shape.chunks = chunksOf(config, shape);
+  shape.gate.capacityTokens = shape.groupTokens;
+  shape.gate.capacitySlots = shape.groupSlots;
+  shape.chunks = 1;
+  const std::int64_t chunks = chunksOf(config, shape);
+  return chunks == 1 ? shape : inChunks(shape, chunks);
+}
+
+LayerShape inChunks(LayerShape shape, std::int64_t chunks) {
+  shape.chunks = chunks;
+  if (!shape.dropless) return shape;
+  // A group's places are as many as its tokens.
+  shape.groups = shape.grid.nMp * chunks;
+  shape.groupTokens = shape.groupSlots = roundUp(shape.tokens, shape.groups) / shape.groups;
+  shape.partTokens = chunks * shape.groupTokens;
   shape.gate.capacityTokens = shape.groupTokens;
   shape.gate.capacitySlots = shape.groupSlots;
   return shape;

@@ -18,7 +18,7 @@ namespace moeccl {
 //     | tokens ............................ | padding   |
 //
 // Parts and groups begin at a common multiple; groups nest in parts under S1 alone. S1 may cut a
-// part in chunks, which are as many whole groups each.
+// part in chunks, which are as many whole groups each; without capacity each chunk is a group.
 struct LayerShape {
   std::int64_t tokens;  // without padding
   std::int64_t embedding;
@@ -74,6 +74,9 @@ bool routesSomehow(const LayerShape& shape);
 // field, its value and what would be right.
 LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid);
+
+// The same layer with each part cut in so many chunks, which its schedule can do.
+LayerShape inChunks(LayerShape shape, std::int64_t chunks);
 
 // The same as a schedule knows them. `schedule`: of one of the layer's passes.
 schedules::Sizes sizesOf(const LayerShape& shape, const schedules::Schedule& schedule);

@@ -104,7 +104,11 @@ void LayerWork::gate(const Step& step) {
     const std::int64_t local = shape_.localExperts;
     all = {static_cast<std::int64_t*>(step.writes[2]), local, local * batchesOf(step.written(2))};
   }
-  compute_.list(routers_, all, begins_, step.stream);
+  // The routers of other chunks have lists of their own.
+  const std::size_t first = ofBatches_ ? 0 : static_cast<std::size_t>(step.written(0).chunk);
+  const std::size_t count = ofBatches_ ? routers_.size() : 1;
+  compute_.list(std::span(routers_).subspan(first, count), all,
+                std::span(begins_).subspan(first, count), step.stream);
   if (!lists) return;
   compute_.await(step.stream);
   setKept();
@@ -116,8 +120,8 @@ void LayerWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
   for (int ep = 0; ep < groups_.ep.ranks; ++ep)
     for (int batch = 0; batch < batches; ++batch)
       for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-        const std::int64_t* const run =
-            begins_[static_cast<std::size_t>(batch)] + ep * shape_.localExperts + expert;
+        const auto router = static_cast<std::size_t>(ofBatches_ ? batch : table.chunk);
+        const std::int64_t* const run = begins_[router] + ep * shape_.localExperts + expert;
         counts[at++] = run[1] - run[0];
       }
 }

@@ -26,14 +26,28 @@ bool severalNodes(const Groups& groups) {
   return false;
 }
 
+// For dropless layers on GPUs.
+void requireWhole(std::int64_t chunks) {
+  if (chunks > 1)
+    throw Error(moecclInvalidArgument,
+                stringf("config.chunks is %lld; a dropless layer on GPUs is whole, so it must be 0 "
+                        "or 1",
+                        static_cast<long long>(chunks)));
+}
+
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
                        bool onGpu) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
+  if (onGpu && shape.dropless) {
+    requireWhole(config.chunks);
+    config.chunks = 1;
+  }
   // What a routing makes the host wait for on GPUs no prediction knows.
   if (onGpu && config.tokenRouting == 0 && shape.dropless) config.tokenRouting = -1;
   const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
-                    shape.groups > groups.shape.nMp && !shape.dropless && cutsChunks(requested);
+                    (shape.dropless || shape.groups > groups.shape.nMp) &&
+                    cutsChunks(requested, shape.dropless, shape.routed);
   const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
                         routes(requested, shape) && severalNodes(groups);
   if (requested != moecclScheduleAuto && !cuts && !mayRoute) return shape;
@@ -281,9 +295,9 @@ void MoeLayer::expectOwnPasses() {
                         static_cast<long long>(config_.chunks)));
   if (learning_ != nullptr) return learnOfOwnPasses();
   if (shape().chunks == 1) return;
-  LayerShape whole = shape();
-  whole.chunks = 1;
+  const LayerShape whole = inChunks(shape(), 1);
   running_.push_back(std::make_shared<Running>(groups_, whole, computeFor(whole), false));
+  running_.back()->setRoute(route_.get());
   now_ = running_.size() - 1;
 }
 
@@ -390,11 +404,12 @@ LayerShape MoeLayer::shapeNamed(const std::string& name) const {
                                         ", but config.schedule or MOECCL_SCHEDULE asks for " +
                                         nameOf(requested_));
   moecclMoeConfig_t config = config_;
-  if (cutsChunks(named->schedule)) config.chunks = named->chunks;
+  if (cutsChunks(named->schedule, shape().dropless, named->routed)) config.chunks = named->chunks;
   if (named->routed && route_ == nullptr)
     throw Error(moecclInvalidUsage,
                 "text is of schedule " + name + ", but the layer does not route tokens");
   if (shape().dropless) config.tokenRouting = named->routed ? 1 : -1;
+  if (shape().dropless && onGpu_) requireWhole(config.chunks);
   return layerShape(config, named->schedule, groups_.shape);
 }
 

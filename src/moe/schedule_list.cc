@@ -59,16 +59,18 @@ bool seesCopies(moecclSchedule_t schedule) {
 }
 
 std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks, bool routed) {
-  if (routed) return nameOf(schedule) + std::string(kRouted);
-  return chunks > 1 ? nameOf(schedule) + std::string(kInChunks) + std::to_string(chunks)
-                    : nameOf(schedule);
+  std::string name = nameOf(schedule);
+  if (routed) name += kRouted;
+  if (chunks > 1) name += kInChunks + std::to_string(chunks);
+  return name;
 }
 
 std::optional<InChunks> inChunksNamed(std::string_view name) {
-  const bool routed = name.ends_with(kRouted);
-  if (routed) name.remove_suffix(kRouted.size());
   const std::size_t end = std::min(name.find(kInChunks), name.size());
-  const auto schedule = scheduleNamed(name.substr(0, end));
+  std::string_view whole = name.substr(0, end);
+  const bool routed = whole.ends_with(kRouted);
+  if (routed) whole.remove_suffix(kRouted.size());
+  const auto schedule = scheduleNamed(whole);
   if (!schedule || *schedule == moecclScheduleAuto) return std::nullopt;
   InChunks found{*schedule, 1, routed};
   if (end == name.size()) return found;

@@ -19,7 +19,7 @@ bool isSchedule(int number);
 const char* nameOf(moecclSchedule_t schedule);
 // Capitals or not.
 std::optional<moecclSchedule_t> scheduleNamed(std::string_view name);
-// "S1", "S1:chunks=2", "S1:routed", and back.
+// "S1", "S1:chunks=2", "S1:routed", "S1:routed:chunks=2", and back.
 std::string nameInChunks(moecclSchedule_t schedule, std::int64_t chunks, bool routed = false);
 struct InChunks {
   moecclSchedule_t schedule;
@@ -38,8 +38,8 @@ bool offers(moecclSchedule_t schedule, const schedules::Options& options);
 // Whether experts see each token once from each rank of its MP group.
 bool seesCopies(moecclSchedule_t schedule);
 // Whether it can cut its tokens in chunks.
-inline bool cutsChunks(moecclSchedule_t schedule) {
-  return offers(schedule, schedules::Options{.chunks = 2});
+inline bool cutsChunks(moecclSchedule_t schedule, bool dropless, bool routed) {
+  return offers(schedule, schedules::Options{.dropless = dropless, .chunks = 2, .routed = routed});
 }
 
 }  // namespace moeccl

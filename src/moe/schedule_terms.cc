@@ -44,6 +44,8 @@ class Terms {
         return chosen;
       case Dim::partRows:
         return chosen / shape_.grid.nMp;
+      case Dim::chunkRows:
+        return chosen / shape_.grid.nMp / schedule_.chunks;
       case Dim::keptRows:
         return shape_.dropless ? chosen : std::min(chosen, static_cast<double>(shape_.capacity()));
       default:

@@ -33,11 +33,14 @@ PassRun::PassRun(Executor& executor, Work& work)
       mover_(executor.mover()),
       sizes_(executor.sizes()),
       groups_(executor.groups()),
-      counts_(sizes_, groups_),
+      counts_(static_cast<std::size_t>(executor.forward().schedule().chunks),
+              Counts(sizes_, groups_)),
       forward_(executor.forward()),
       memory_(executor.buffers().size()),
       room_(memory_.size()),
-      needed_(memory_.size()) {
+      bound_(counts_.size()),
+      ownCounts_(counts_.size(), -1),
+      routed_(counts_.size()) {
   makeLayouts(forward_, nullptr);
   if (executor.backward() != nullptr) {
     backward_.emplace(*executor.backward());
@@ -89,7 +92,8 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
   }
   for (std::size_t i = 0; i < own.size(); ++i)
     if (isRuns(schedule.tables[i]))
-      half.layouts[i].emplace(schedule.tables[i].shape, own[i], counts_);
+      half.layouts[i].emplace(schedule.tables[i].shape, own[i],
+                              counts_[static_cast<std::size_t>(schedule.tables[i].chunk)]);
 }
 
 void PassRun::findGradients(Half& half) {
@@ -201,9 +205,9 @@ void PassRun::start(Pass pass, const void* input, void* output, moecclStream_t s
   next_ = 0;
   expert_ = -1;
   stopped_ = false;
-  bound_ = false;
   lastExchange_ = "";
-  weighted_ = nullptr;
+  for (Routed& it : routed_) it.weighted = nullptr;
+  std::ranges::fill(bound_, 0);
   std::ranges::fill(joined_, -1);
   std::ranges::fill(queued_, -1);
   std::ranges::fill(half_->written, 0);
@@ -259,38 +263,42 @@ void PassRun::step() {
     expert_ = -1;
 }
 
-// Before a phase that deals with rows: how many there are.
+// Before a phase that deals with rows: how many there are, and room for those that it makes.
 void PassRun::bind(const Phase& phase) {
-  if (bound_) return;
   const auto late = [&](int index) { return half_->binding.late(index); };
   if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late)) return;
   const int counts = phase.reads.back();
-  if (table(counts).element == Element::count64 && table(counts).role == Role::made) {
-    if (at(counts) != nullptr) readCounts(counts);
-    for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
-      if (half != nullptr)
-        for (std::optional<Layout>& layout : half->layouts)
-          if (layout) layout->bind();
+  if (table(counts).element == Element::count64 && table(counts).role == Role::made)
+    bindRows(counts);
+  for (const int made : phase.writes) {
+    const Place& place = half_->binding.place(made);
+    if (late(made) && place.home == Home::buffers)
+      reserve(static_cast<std::size_t>(place.buffer),
+              elements(made) * mover_.elementBytes() * summands(made));
   }
-  bound_ = true;
-  std::ranges::fill(needed_, 0);
-  for (int i = 0; i < static_cast<int>(schedule().tables.size()); ++i) {
-    const Place& place = half_->binding.place(i);
-    if (!late(i) || place.home != Home::buffers || table(i).role == Role::kept) continue;
-    std::int64_t& needed = needed_[static_cast<std::size_t>(place.buffer)];
-    needed = std::max(needed, elements(i) * mover_.elementBytes() * summands(i));
-  }
-  for (std::size_t i = 0; i < needed_.size(); ++i) reserve(i, needed_[i]);
 }
 
-// The one wait of the pass: what the gate has counted is there then, too.
+void PassRun::bindRows(int counts) {
+  const int chunk = table(counts).chunk;
+  char& bound = bound_[static_cast<std::size_t>(chunk)];
+  if (bound != 0) return;
+  bound = 1;
+  if (at(counts) != nullptr) readCounts(counts);
+  for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
+    for (std::size_t i = 0; half != nullptr && i < half->layouts.size(); ++i)
+      if (half->layouts[i] && half->schedule().tables[i].chunk == chunk) half->layouts[i]->bind();
+}
+
+// The one wait of the chunk: what the gate has counted is there then, too.
 void PassRun::readCounts(int index) {
+  const auto chunk = static_cast<std::size_t>(table(index).chunk);
+  const int ownCounts = ownCounts_[chunk];
   const std::span given(hostCounts_.data(), static_cast<std::size_t>(elements(index)));
   mover_.toHost(hostCounts_.data(), at(index), given.size_bytes(), stream_);
-  counts_.setGiven(given, table(index).shape);
-  const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts_)));
-  work_.readCounts(table(ownCounts_), own);
-  counts_.setOwn(own, table(ownCounts_).shape);
+  counts_[chunk].setGiven(given, table(index).shape);
+  const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts)));
+  work_.readCounts(table(ownCounts), own);
+  counts_[chunk].setOwn(own, table(ownCounts).shape);
 }
 
 // A reduce-scatter of rows gets all summands before it adds them.
@@ -320,7 +328,8 @@ void PassRun::wait(std::size_t index) {
 void PassRun::join(int stream, const std::string& phase) {
   joined_[static_cast<std::size_t>(stream)] = queued_[static_cast<std::size_t>(stream)];
   check(phase, executor_.side(stream).join(stream_));
-  if (weighted_ != nullptr && weighted_->stream == stream) takeWeightGradients();
+  for (Routed& it : routed_)
+    if (it.weighted != nullptr && it.weighted->stream == stream) takeWeightGradients(it);
   lap(static_cast<std::size_t>(queued_[static_cast<std::size_t>(stream)]));
 }
 
@@ -377,7 +386,8 @@ void PassRun::compute(const Phase& phase) {
   switch (phase.kind) {
     case Kind::gate:
       if (phase.backward) return work_.gateBackward(step);
-      if (phase.writes.size() > 2) ownCounts_ = phase.writes[2];
+      if (phase.writes.size() > 2)
+        ownCounts_[static_cast<std::size_t>(table(phase.writes[2]).chunk)] = phase.writes[2];
       return work_.gate(step);
     case Kind::permute:
       return phase.backward ? work_.permuteBackward(step) : work_.permute(step);

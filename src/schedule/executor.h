@@ -162,6 +162,7 @@ class PassRun {
 
   void step();
   void bind(const Phase& phase);
+  void bindRows(int counts);
   void readCounts(int table);
   void wait(std::size_t index);
   void join(int stream, const std::string& phase);
@@ -178,7 +179,9 @@ class PassRun {
   void route(const Phase& phase);
   void moveRouted(const Phase& phase);
   moecclResult_t moveRouted(const Phase& phase, moecclStream_t stream);
-  void takeWeightGradients();
+  struct Routed;
+  Routed& routed(const Phase& phase);
+  void takeWeightGradients(Routed& of);
 
   // exchanges.cc
   void exchange(const Phase& phase);
@@ -204,12 +207,11 @@ class PassRun {
   Mover& mover_;
   const Sizes& sizes_;
   const Groups& groups_;
-  Counts counts_;
+  std::vector<Counts> counts_;  // by chunk
   Half forward_;
   std::optional<Half> backward_;
   std::vector<Memory> memory_;  // the pass's own
   std::vector<std::size_t> room_;
-  std::vector<std::int64_t> needed_;
 
   // Of the pass under way:
   Half* half_ = nullptr;
@@ -220,19 +222,23 @@ class PassRun {
   std::int64_t expert_ = -1;       // of those that go one by one; -1: none do
   std::size_t firstOfExpert_ = 0;  // phase of these
   bool stopped_ = false;           // at the experts of phase next_
-  bool bound_ = false;             // rows that are bound late
-  int ownCounts_ = -1;             // table
+  std::vector<char> bound_;        // by chunk: rows that are bound late
+  std::vector<int> ownCounts_;     // by chunk: table
   std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it
   std::vector<int> queued_;        // by stream: its last phase
   const char* lastExchange_ = "";
   bool timed_ = false;
   Clock::time_point last_;
   std::vector<std::int64_t> times_;
-  TokenRoute route_;               // set forward, for both passes
-  std::int64_t routedTokens_ = 0;  // of that
-  Memory weightGradients_;         // as it gives them
-  std::size_t weightGradientsRoom_ = 0;
-  const Phase* weighted_ = nullptr;  // in which it does, until they are taken
+  // Token routing of a chunk.
+  struct Routed {
+    TokenRoute route;         // set forward, for both passes
+    std::int64_t tokens = 0;  // of that
+    Memory weightGradients;   // as it gives them
+    std::size_t room = 0;
+    const Phase* weighted = nullptr;  // in which it does, until they are taken
+  };
+  std::vector<Routed> routed_;
   ExpertsStep step_{};
   std::vector<std::int64_t> begins_;
   std::vector<ExpertRun> copies_;

@@ -5,20 +5,27 @@
 
 namespace moeccl::schedules {
 
+// Of the chunk of a phase of token routing, by the counts that bind its rows.
+PassRun::Routed& PassRun::routed(const Phase& phase) {
+  const int counts = phase.kind == Kind::route ? phase.writes[0] : phase.reads.back();
+  return routed_[static_cast<std::size_t>(table(counts).chunk)];
+}
+
 void PassRun::route(const Phase& phase) {
-  if (route_ == nullptr) {
+  Routed& it = routed(phase);
+  if (it.route == nullptr) {
     moecclTokenRoute_t made = nullptr;
     check(phase.name, moecclTokenRouteCopy(executor_.route(), &made));
-    route_.reset(made);
+    it.route.reset(made);
   }
   const Chosen chosen = work_.chosen(table(phase.reads[0]));
-  routedTokens_ = chosen.tokens;
-  check(phase.name, moecclTokenRouteSet(route_.get(), chosen.tokens, chosen.experts, chosen.weights,
-                                        mover_.onStreams() ? stream_ : nullptr));
-  check(phase.name, moecclTokenRouteGetRankCounts(route_.get(), hostCounts_.data()));
-  const int counts = phase.writes[0];
-  counts_.setGiven({hostCounts_.data(), static_cast<std::size_t>(elements(counts))},
-                   table(counts).shape);
+  it.tokens = chosen.tokens;
+  check(phase.name, moecclTokenRouteSet(it.route.get(), chosen.tokens, chosen.experts,
+                                        chosen.weights, mover_.onStreams() ? stream_ : nullptr));
+  check(phase.name, moecclTokenRouteGetRankCounts(it.route.get(), hostCounts_.data()));
+  const Table& counts = table(phase.writes[0]);
+  counts_[static_cast<std::size_t>(counts.chunk)].setGiven(
+      {hostCounts_.data(), static_cast<std::size_t>(elements(phase.writes[0]))}, counts.shape);
 }
 
 void PassRun::moveRouted(const Phase& phase) {
@@ -27,30 +34,31 @@ void PassRun::moveRouted(const Phase& phase) {
   check(phase.name,
         moveRouted(phase, phase.stream == 0 ? stream_ : executor_.side(phase.stream).get()));
   if (phase.kind != Kind::combine || !phase.backward) return;
-  weighted_ = &phase;
-  if (phase.stream == 0) takeWeightGradients();
+  Routed& it = routed(phase);
+  it.weighted = &phase;
+  if (phase.stream == 0) takeWeightGradients(it);
 }
 
-void PassRun::takeWeightGradients() {
-  const int gradients = weighted_->writes[1];
-  work_.setWeightGradients(table(gradients), static_cast<const float*>(weightGradients_.get()),
+void PassRun::takeWeightGradients(Routed& of) {
+  const int gradients = of.weighted->writes[1];
+  work_.setWeightGradients(table(gradients), static_cast<const float*>(of.weightGradients.get()),
                            at(gradients), stream_);
-  weighted_ = nullptr;
+  of.weighted = nullptr;
 }
 
 moecclResult_t PassRun::moveRouted(const Phase& phase, moecclStream_t stream) {
-  const moecclTokenRoute_t route = route_.get();
+  Routed& it = routed(phase);
+  const moecclTokenRoute_t route = it.route.get();
   const void* const from = at(phase.reads[0]);
   void* const to = at(phase.writes[0]);
   if (phase.kind == Kind::permute)
     return phase.backward ? moecclTokenRouteDispatchBackward(route, from, to, stream)
                           : moecclTokenRouteDispatch(route, from, to, stream);
   if (!phase.backward) return moecclTokenRouteCombine(route, from, to, stream);
-  const auto bytes =
-      static_cast<std::size_t>(routedTokens_ * sizes_.at(Dim::choices)) * sizeof(float);
-  if (bytes > weightGradientsRoom_) mover_.grow(weightGradients_, weightGradientsRoom_, bytes);
+  const auto bytes = static_cast<std::size_t>(it.tokens * sizes_.at(Dim::choices)) * sizeof(float);
+  if (bytes > it.room) mover_.grow(it.weightGradients, it.room, bytes);
   return moecclTokenRouteCombineBackward(route, from, at(phase.reads[1]), to,
-                                         static_cast<float*>(weightGradients_.get()), stream);
+                                         static_cast<float*>(it.weightGradients.get()), stream);
 }
 
 }  // namespace moeccl::schedules

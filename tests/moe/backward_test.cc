@@ -47,6 +47,8 @@ TEST_P(Chunked, LearnsWhatTheReferenceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Chunked, testing::ValuesIn(chunkedProblems()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Dropless, Chunked, testing::ValuesIn(chunkedDroplessProblems()),
+                         nameOfLayer);
 
 TEST(Backward, FollowsTheReferenceInChunks) {
   Problem problem = six("chunks");

@@ -25,6 +25,8 @@ const Prices kS1 = {{"dispatch", {.exchange = 8, .link = Link::between}},
                     {"experts", {.local = 12}},
                     {"combine", {.exchange = 8, .link = Link::between}},
                     {"MP-AllGather", {.exchange = 4, .link = Link::inNode}},
+                    {"token dispatch", {.exchange = 8, .link = Link::between}},
+                    {"token combine", {.exchange = 8, .link = Link::between}},
                     {"residual branch", {.local = 6}}};
 
 double secondsOf(const char* schedule, const Case& it, const Prices& prices) {
@@ -47,6 +49,7 @@ TEST(CriticalPath, OfS1) {
       {"a stream has nothing beside it", {}, true, 32},
       // dispatch 0-4, 4-8; experts 4-10, 10-16; combine 10-14, 16-20; gather 16-18, 20-22
       {"chunks, beside experts", {.chunks = 2}, true, 22},
+      {"the same of token routing", {.dropless = true, .chunks = 2, .routed = true}, true, 22},
       // Experts hold up dispatch, until 14, and combine, until 24; the first gather is beside it.
       {"chunks, beside each other", {.chunks = 2}, false, 30},
       // dispatch 0-8; the branch 0-6, experts 8-20

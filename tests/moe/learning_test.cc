@@ -150,6 +150,7 @@ TEST(Learning, ChangesOnAllRanksAtOneStepWithTheSameResults) {
   std::vector<Problem> problems = {training("training"), six("inference"), training("dropless"),
                                    training("all ranks"), training("residual branch")};
   problems[2].dropless = true;
+  problems[2].chunks = 1;
   problems[2].grid = {1, 3, 2, moecclOrderEspEp};
   problems[3].grid.nMp = problems[3].ranks();
   problems[4].residual = 7;

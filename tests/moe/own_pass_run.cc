@@ -28,12 +28,13 @@ void doubleRows(DeviceMemory& device, const Problem& problem, const moecclMoeRow
 }
 
 // So many, as if the layer had chosen them.
-void choose(moecclMoeLayer_t layer, std::int64_t chunks) {
+void choose(moecclMoeLayer_t layer, std::int64_t chunks, bool routed) {
   std::size_t bytes = 0;
   check(moecclMoeLayerSaveChoice(layer, nullptr, &bytes));
   std::string text(bytes, '\0');
   check(moecclMoeLayerSaveChoice(layer, text.data(), &bytes));
-  const std::string before = "current S1", cut = before + ":chunks=" + std::to_string(chunks);
+  const std::string before = routed ? "current S1:routed" : "current S1",
+                    cut = before + ":chunks=" + std::to_string(chunks);
   text.replace(text.find(before), before.size(), cut);
   check(moecclMoeLayerRestoreChoice(layer, text.c_str()));
 }
@@ -56,7 +57,7 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
   check(moecclMoeLayerGetShapes(layer, &shapes));
   const bool counts = shapes.firstHidden == 0;
   if (problem.chunks > 0) {
-    choose(layer, problem.chunks);
+    choose(layer, problem.chunks, problem.tokenRouting == 1);
     checkChunks(layer, problem.chunks);
   }
 

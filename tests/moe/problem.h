@@ -84,6 +84,8 @@ std::vector<Problem> hardProblems();
 // S1 in chunks through every gate, of one capacity group and of several, some of them nothing but
 // padding; borders of chunks cut sequences. Pairwise as layers().
 std::vector<Problem> chunkedProblems();
+// Without capacity; also by token routing.
+std::vector<Problem> chunkedDroplessProblems();
 // Layers whose rows go by token routing, on one node and several, pairwise as layers().
 std::vector<Problem> routedProblems();
 // The hard one of that name, the first of several.

@@ -335,6 +335,44 @@ std::vector<Problem> chunkedProblems() {
   return problems;
 }
 
+std::vector<Problem> chunkedDroplessProblems() {
+  const struct {
+    moecclGridShape_t grid;
+    std::vector<int> nodes;
+  } clusters[] = {{{1, 1, 1, kEsp}, {1}},
+                  {{1, 2, 2, kEsp}, {2, 2}},
+                  {{2, 2, 3, kEp}, {4, 1, 1}},
+                  {{4, 4, 1, kEsp}, {2, 2}}};
+  const moecclMoeGate_t gates[] = {moecclGateSoftmax, moecclGateNoisyTopK, moecclGateSigmoid};
+  const std::int64_t chunks[] = {2, 3, 5}, tokens[] = {0, 1, 7, 101}, residuals[] = {0, 5};
+  const moecclDataType_t types[] = {moecclFloat32, moecclFloat64};
+  const std::int64_t routings[] = {-1, 1};
+  std::vector<Problem> problems;
+  for (const Row& row : pairwise(
+           {std::size(clusters), std::size(gates), std::size(chunks), std::size(tokens),
+            std::size(residuals), std::size(types), std::size(routings)},
+           [](std::size_t column, std::size_t value, std::size_t other, std::size_t otherValue) {
+             // Token routing has no float64.
+             return column != 5 || other != 6 || value == 0 || otherValue == 0;
+           })) {
+    Problem& problem = problems.emplace_back();
+    problem.name = "chunks without capacity";
+    problem.grid = clusters[row[0]].grid;
+    problem.nodes = clusters[row[0]].nodes;
+    problem.gate = gates[row[1]];
+    problem.chunks = chunks[row[2]];
+    problem.tokens = tokens[row[3]];
+    problem.residual = residuals[row[4]];
+    problem.datatype = types[row[5]];
+    problem.tokenRouting = routings[row[6]];
+    problem.choices = 2;
+    problem.experts = roundedUp(12, problem.grid.nEp);
+    problem.dropless = problem.training = true;
+    problem.seed = static_cast<unsigned>(problems.size());
+  }
+  return problems;
+}
+
 Problem hardProblem(const std::string& name) {
   for (const Problem& problem : hardProblems())
     if (problem.name == name) return problem;

@@ -33,7 +33,7 @@ RoutedLayer randomLayer(const Schedule& schedule, const Grid& grid, std::mt19937
   layer.chunks = schedule.chunks;
   layer.groups = any(1, 3);
   if (schedule.needs.wholeGroups) layer.groups *= grid.mp * schedule.chunks;
-  if (schedule.dropless) layer.groups = 1;
+  if (schedule.dropless) layer.groups = schedule.chunks == 1 ? 1 : grid.mp * schedule.chunks;
   const int unit = std::lcm(layer.groups, grid.mp);
   const int padded = (layer.tokens + unit - 1) / unit * unit;
   layer.groupTokens = padded / layer.groups;

@@ -102,8 +102,6 @@ TEST(Schedules, RouteTokens) {
       "MP-AllGather, MP-AllReduce of the gate's gradient");
   for (const char* name : {"S2", "PPMoE"})
     EXPECT_THROW(scheduleOf(*find(name), kForward, kRouted), NotOffered) << name;
-  EXPECT_THROW(scheduleOf(*find("S1"), kForward, {.dropless = true, .chunks = 2, .routed = true}),
-               NotOffered);
 }
 
 // The branch goes beside dispatch under S1, which gathers it with its parts, and else beside all.
@@ -142,8 +140,21 @@ TEST(Schedules, PipelineTheirChunks) {
   }
   EXPECT_EQ(order, " d0 d1 d2 e0 c0 e1 c1 u0 g0 e2 c2 u1 g1 u2 g2");
   for (const char* name : {"baseline", "S2", "PPMoE"})
-    EXPECT_THROW(scheduleOf(*find(name), kForward, {.chunks = 2}), NotOffered) << name;
-  EXPECT_THROW(scheduleOf(*find("S1"), kForward, {.dropless = true, .chunks = 2}), NotOffered);
+    for (const bool dropless : {false, true})
+      EXPECT_THROW(scheduleOf(*find(name), kForward, {.dropless = dropless, .chunks = 2}),
+                   NotOffered)
+          << name;
+}
+
+// Once all routings are known, dispatches go on beside experts, and these beside combines.
+TEST(Schedules, PipelineTheChunksOfTokenRouting) {
+  EXPECT_EQ(exchangesOf("S1", kForward, {.dropless = true, .chunks = 2, .routed = true}),
+            "token routing, token routing, token dispatch (1), token dispatch (2), token combine "
+            "(1), token combine (2), MP-AllGather (1), MP-AllGather (2), MP-AllGather of the "
+            "gate's sums");
+  EXPECT_EQ(exchangesOf("S1", kBackward, {.dropless = true, .chunks = 2, .routed = true}),
+            "token dispatch (1), token dispatch (2), token combine (1), token combine (2), "
+            "MP-AllGather (1), MP-AllGather (2), MP-AllReduce of the gate's gradient");
 }
 
 TEST(Schedules, WaitForNoMoreThanTheyNeed) {

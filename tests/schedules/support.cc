@@ -8,7 +8,8 @@ std::vector<Options> everyOption() {
     for (const bool residual : {false, true})
       for (const int chunks : {1, 2, 3}) all.push_back({dropless, residual, chunks});
   for (const bool residual : {false, true})
-    all.push_back({.dropless = true, .residual = residual, .routed = true});
+    for (const int chunks : {1, 2, 3})
+      all.push_back({.dropless = true, .residual = residual, .chunks = chunks, .routed = true});
   return all;
 }
 
