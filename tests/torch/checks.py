@@ -378,7 +378,9 @@ def barriers():
 @check
 def wrong_arguments_are_told():
     raises(lambda: dist.all_to_all_single(torch.empty(WORLD + 1), torch.empty(WORLD + 1)), "split")
+    raises(lambda: dist.all_to_all_single(torch.empty(WORLD, 2), torch.empty(WORLD, 3)), "split sizes", str(3 * WORLD))
     raises(lambda: dist.all_gather_into_tensor(torch.empty(1), torch.empty(3)), "bytes")
+    raises(lambda: dist.reduce_scatter_tensor(torch.empty(1).double(), torch.empty(WORLD)), "Double", "Float")
     raises(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), "bitwise")
     dist.barrier()
 

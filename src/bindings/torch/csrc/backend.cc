@@ -452,6 +452,9 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce_scatter_tensor_coalesced(
     TORCH_CHECK(inputTensors[i].numel() == tensor.numel() * getSize(), "the input has ",
                 inputTensors[i].numel(), " elements; it must have ", getSize(), " times the ",
                 tensor.numel(), " of the output");
+    TORCH_CHECK(inputTensors[i].scalar_type() == tensor.scalar_type(),
+                "output and input differ in type: ", tensor.scalar_type(), " and ",
+                inputTensors[i].scalar_type());
     const Numbers numbers = numbersOf(tensor, options.reduceOp);
     void* const in = input(inputTensors[i], &needs);
     parts.push_back({in, output(tensor, false, &needs),
@@ -479,6 +482,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall_base(at::Tensor& outputTe
               "output and input differ in type: ", outputTensor.scalar_type(), " and ",
               inputTensor.scalar_type());
   const bool even = outputSplits.empty() && inputSplits.empty();
+  TORCH_CHECK(!even || out == in, "the output has ", outputTensor.numel(), " elements, the input ",
+              inputTensor.numel(), "; without split sizes both must have the same number");
   const size_t unit = elementBytes(inputTensor);
   void* const from = input(inputTensor, &needs);
   void* const to = output(outputTensor, false, &needs);
