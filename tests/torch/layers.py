@@ -5,8 +5,10 @@
 Every rank runs every check; the first difference ends the job with an error.
 """
 
+import copy
 import gc
 import math
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -308,7 +310,7 @@ def empty_and_uneven_ranks():
     layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
     for count in range(1000, 1060):
         count += RANK
-        layer(random((count, EMBEDDING), 0), torch.zeros(count, 1), torch.ones(count, 1))
+        layer(random((count, EMBEDDING), 0), torch.zeros(count, 1, dtype=torch.int64), torch.ones(count, 1))
     assert len(layer._layers) <= 2, layer._layers.keys()
 
 
@@ -447,6 +449,24 @@ def groups_of_some_ranks():
 
 
 @check
+def copies():
+    """Copies have parameters of their own, and exchange over the same ranks."""
+    for options in ({}, {"ep_size": 2}):
+        case = Case(gate="pair", **options)
+        kept = case.step()[0].detach()
+        copied = copy.deepcopy(case.layer)
+        for parameter in case.layer.experts.parameters():
+            parameter.data.zero_()
+        assert case.step()[0].abs().max() == 0
+        assert torch.equal(copied(case.tokens(case.batch, 0)), kept)
+    try:
+        pickle.dumps(case.layer)
+        raise AssertionError("the layer was pickled")
+    except TypeError as error:
+        assert "state_dict" in str(error), error
+
+
+@check
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()
@@ -476,6 +496,10 @@ def wrong_use_is_told():
     raises(lambda: layer(tokens), "no gate")
     raises(lambda: layer(tokens, indices[:2], weights), "indices")
     raises(lambda: layer(tokens, torch.full((3, 1), WORLD), weights), str(WORLD - 1))
+    raises(lambda: layer(tokens, torch.zeros(3, 1), weights), "indices are torch.float32")
+    raises(lambda: layer(tokens.to(torch.complex64), indices, weights), "complex64")
+    gate = torch.nn.Linear(EMBEDDING, WORLD - 1).double()
+    raises(lambda: moeccl.torch.MoE(experts, gate, top_k=1)(tokens), "logits", str((3, WORLD)))
     raises(lambda: moeccl.torch.MoE(experts).explain(), "explain")
     raises(lambda: moeccl.torch.MoE(experts, schedule="S9")(tokens, indices, weights), "S9", "PPMoE")
     raises(lambda: moeccl.torch.MoE(experts, schedule="S2")(tokens, indices, weights), "S2")
@@ -483,7 +507,8 @@ def wrong_use_is_told():
     raises(lambda: layer(random((3, EMBEDDING + (RANK == 1)), 1), indices, weights), "rank 1", "elements")
     mp = moeccl.torch.MoE(experts, mp_size=2)
     count = 2 + (RANK == 1)
-    raises(lambda: mp(random((count, EMBEDDING), 1), torch.zeros(count, 1), torch.ones(count, 1)), "rank 1", "MP group")
+    choices = torch.zeros(count, 1, dtype=torch.int64)
+    raises(lambda: mp(random((count, EMBEDDING), 1), choices, torch.ones(count, 1)), "rank 1", "MP group")
     wrong = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Linear(EMBEDDING, 3).double()]))
     raises(lambda: wrong(tokens, indices, weights), "rows of 12")
     # The layer works after all that.

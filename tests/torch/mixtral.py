@@ -135,6 +135,7 @@ def other_models():
             assert torch.allclose(ours.grad, mine, rtol=1e-5, atol=1e-8), type(model).__name__
     raises(lambda: moeccl.torch.replace_transformers(torch.nn.Linear(2, 2)), "no such block")
     raises(lambda: moeccl.torch.replace_transformers(tiny(torch.float32), esp_size=2), "esp_size")
+    raises(lambda: moeccl.torch.replace_transformers(model, ep_size=1), "all are replaced")
 
 
 @check

@@ -57,6 +57,12 @@ class Grid:
         self.replica_set = _C.RankSet(backend, self.replica_ranks) if self.replicas > 1 else None
         self.handle = _C.Grid(self.set, mp_size, ep_size, esp_size, order == "ep")
 
+    def __deepcopy__(self, memo):
+        return self  # copies of a layer exchange over the same ranks
+
+    def __reduce__(self):
+        raise TypeError("a moeccl.torch.MoE is bound to its process group and cannot be pickled; save its state_dict()")
+
 
 def _require(condition, text):
     if not condition:

@@ -1,6 +1,7 @@
 """The layer: two functions of autograd around the caller's own experts."""
 
 import contextlib
+import copy
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -134,11 +135,17 @@ class MoE(torch.nn.Module):
         # Replicas' gradients are averaged, so a sum is theirs times as many.
         batches = self.grid.size // self.grid.mp_size
         self._scale = {"mean": 1 / batches, "sum": float(self.grid.replicas), None: 1.0}[gradients]
-        self._replicas = self.grid.replica_set if gradients is not None else None
         self._layers = {}  # by what ranks agree on, the last used one last
         self._averages = True
         self._noted = None
         self.share_replicas()
+
+    def __deepcopy__(self, memo):
+        # Without what the passes made, which a copy makes anew.
+        result = memo[id(self)] = type(self).__new__(type(self))
+        state = {**self.__dict__, "_layers": {}, "_noted": None}
+        result.__dict__.update(copy.deepcopy(state, memo))
+        return result
 
     def extra_repr(self):
         grid = self.grid
@@ -176,6 +183,10 @@ class MoE(torch.nn.Module):
             if tensors:
                 self._replicas.broadcast(tensors)
 
+    @property
+    def _replicas(self):
+        return self.grid.replica_set if self.gradients is not None else None
+
     def _route(self, tokens):
         if self.gate is None:
             raise ValueError("the layer has no gate; call it with tokens, indices and weights")
@@ -183,6 +194,9 @@ class MoE(torch.nn.Module):
         if isinstance(routing, torch.Tensor):
             if self.top_k is None:
                 raise ValueError("the gate returns logits; top_k must be given")
+            if routing.shape != (len(tokens), self.num_experts):
+                raise ValueError(f"the gate returned logits {tuple(routing.shape)}; they must be [tokens, experts], "
+                                 f"{(len(tokens), self.num_experts)}")
             return _top_k(routing, self.top_k)
         if len(routing) == 3:
             _, weights, indices = routing
@@ -253,6 +267,9 @@ class MoE(torch.nn.Module):
         if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
             raise ValueError(f"indices are {tuple(indices.shape)} and weights {tuple(weights.shape)}; both must be "
                              f"[tokens, k], of {len(tokens)} tokens")
+        if indices.is_floating_point() or indices.is_complex() or tokens.is_complex():
+            raise ValueError(f"indices are {indices.dtype} and tokens {tokens.dtype}; indices must be whole numbers, "
+                             "and tokens real ones")
         dtype = type_of(tokens.dtype)
         layer = self._layer(tokens, indices.shape[1], dtype)
         # Whatever needs gradients on this rank, all ranks go through the backward pass.

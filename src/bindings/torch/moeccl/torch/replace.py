@@ -34,9 +34,10 @@ def _keep(module, first, last):
 
 
 def _replace(model, what, make):
-    found = [(name, module) for name, module in model.named_modules() if what(module)]
+    replaced = {each.module for each in model.modules() if isinstance(each, _RoutedExperts)}
+    found = [(name, module) for name, module in model.named_modules() if what(module) and module not in replaced]
     if not found:
-        raise ValueError(f"{type(model).__name__} has no such block")
+        raise ValueError(f"{type(model).__name__} has no such block" + (", all are replaced" if replaced else ""))
     for name, module in found:
         parent, _, own = name.rpartition(".")
         if not name:
