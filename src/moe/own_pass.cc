@@ -38,12 +38,20 @@ const char* whyNoOwnPasses(const LayerShape& shape) {
 
 void requireExperts(const LayerShape& shape, const OwnRouting& routing) {
   const std::int64_t choices = shape.tokens * shape.choices;
-  for (std::int64_t i = 0; i < choices; ++i)
-    if (routing.experts[i] < -1 || routing.experts[i] >= shape.experts)
-      throw Error(moecclInvalidArgument, "routing.experts[" + std::to_string(i) + "] is " +
-                                             std::to_string(routing.experts[i]) +
-                                             "; it must be from 0 to " +
-                                             std::to_string(shape.experts - 1) + ", or -1");
+  const auto wrong = [&](std::int64_t i, const std::string& rule) {
+    return Error(moecclInvalidArgument, "routing.experts[" + std::to_string(i) + "] is " +
+                                            std::to_string(routing.experts[i]) + "; " + rule);
+  };
+  for (std::int64_t i = 0; i < choices; ++i) {
+    const std::int32_t expert = routing.experts[i];
+    if (expert < -1 || expert >= shape.experts)
+      throw wrong(i, "it must be from 0 to " + std::to_string(shape.experts - 1) + ", or -1");
+    const std::int64_t first = i - i % shape.choices;
+    if (expert >= 0 &&
+        std::find(routing.experts + first, routing.experts + i, expert) != routing.experts + i)
+      throw wrong(i, "a token's experts must differ, and token " +
+                         std::to_string(i / shape.choices) + " has it before");
+  }
 }
 
 OwnSchedules::OwnSchedules(const schedules::Schedule& layerForward,

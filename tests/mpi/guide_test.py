@@ -72,6 +72,14 @@ class Guide(unittest.TestCase):
         self.assertTrue(served, pattern)
         self.assertIn(int(served[1]), range(5, 4000))
 
+    def test_what_means_nothing_is_told_and_serves_nothing(self):
+        for options in ({"MOECCL_MPI": "alltoal"}, {"MOECCL_MPI_TRIALS": "x"}, {"MOECCL_MPI_TRIALS": "-1"}):
+            with self.subTest(options):
+                errors = self.run_guide(**options)
+                for name, value in options.items():
+                    self.assertIn(f'{name} has "{value}"; it must be', errors)
+                self.assertNotRegex(errors, r"calls served")
+
     def test_its_options(self):
         named = set(re.findall(r"^\| `(MOECCL_MPI\w*)=", self.text, re.MULTILINE))
         self.assertEqual(named, {"MOECCL_MPI", "MOECCL_MPI_TRIALS", "MOECCL_MPI_FLOAT_SUMS", "MOECCL_MPI_REPORT"})

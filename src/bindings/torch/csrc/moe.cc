@@ -262,6 +262,12 @@ MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& expe
       at::IntArrayRef(wanted), ": [tokens][top_k]");
   closeEnded();
   const at::Tensor input = filled(tokens, 0, options_.type);
+  if (experts.scalar_type() == at::kLong && experts.numel() > 0) {  // before they are cut to int32
+    const auto [least, most] = experts.aminmax();
+    TORCH_CHECK_VALUE(least.item<int64_t>() >= -1 && most.item<int64_t>() < options_.experts,
+                      "indices are from ", least.item<int64_t>(), " to ", most.item<int64_t>(),
+                      "; they must be from 0 to ", options_.experts - 1, ", or -1");
+  }
   const at::Tensor indices = filled(experts, -1, at::kInt);
   const at::Tensor factors = filled(weights, 0, options_.type);
   moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
