@@ -270,12 +270,22 @@ void PassRun::bind(const Phase& phase) {
   const int counts = phase.reads.back();
   if (table(counts).element == Element::count64 && table(counts).role == Role::made)
     bindRows(counts);
-  for (const int made : phase.writes) {
-    const Place& place = half_->binding.place(made);
-    if (late(made) && place.home == Home::buffers)
-      reserve(static_cast<std::size_t>(place.buffer),
-              elements(made) * mover_.elementBytes() * summands(made));
+  for (const int made : phase.writes) reserveRows(made);
+}
+
+void PassRun::reserveRows(int index) {
+  const Place& place = half_->binding.place(index);
+  if (!half_->binding.late(index) || place.home != Home::buffers) return;
+  const auto buffer = static_cast<std::size_t>(place.buffer);
+  const std::int64_t bytes = elements(index) * mover_.elementBytes() * summands(index);
+  if (static_cast<std::size_t>(bytes) <= roomOf(buffer)) return;
+  // What has been queued may still use what lay there. The phase that is next counts as queued.
+  for (std::size_t i = 1; i < queued_.size(); ++i) {
+    if (joined_[i] >= queued_[i]) continue;
+    join(static_cast<int>(i), schedule().phases[static_cast<std::size_t>(queued_[i])].name);
+    joined_[i] = std::min(joined_[i], static_cast<int>(next_) - 1);
   }
+  reserve(buffer, bytes);
 }
 
 void PassRun::bindRows(int counts) {
@@ -287,6 +297,10 @@ void PassRun::bindRows(int counts) {
   for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
     for (std::size_t i = 0; half != nullptr && i < half->layouts.size(); ++i)
       if (half->layouts[i] && half->schedule().tables[i].chunk == chunk) half->layouts[i]->bind();
+  // Nothing but this chunk's rows lies there: all of it grows while nothing is under way.
+  if (counts_.size() == 1)
+    for (int i = 0; i < static_cast<int>(schedule().tables.size()); ++i)
+      if (table(i).role != Role::kept) reserveRows(i);
 }
 
 // The one wait of the chunk: what the gate has counted is there then, too.

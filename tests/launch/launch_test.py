@@ -6,6 +6,7 @@
 PROGRAM is examples/01_alltoall: it joins, and checks what the others have sent.
 """
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -47,13 +48,13 @@ WRONG = {
 
 
 def free_port():
-    """A port that is free with the one above it."""
+    """A port that is free with the one above it, and that no connection gets by itself."""
     while True:
+        port = random.randrange(20000, 32000)
         with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
             try:
-                two.bind(("127.0.0.1", port + 1))
+                one.bind(("", port))
+                two.bind(("", port + 1))
             except OSError:
                 continue
             return str(port)
