@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All-to-all beside Open MPI's, in emulated clusters of several shapes and uplinks.
 
-    compare_mpi.py run FOLDER              measures what FOLDER has no file for yet, about 40 minutes in all
+    compare_mpi.py run FOLDER              measures what FOLDER has no file for yet, some two hours in all
     compare_mpi.py csv FOLDER FILE.csv     all times of all runs as one table
     compare_mpi.py table FILE.csv          Markdown: how many times faster than the best of Open MPI's
     compare_mpi.py plot FILE.csv FILE.png  the same as a picture; takes matplotlib
