@@ -30,18 +30,22 @@ ENVIRONMENT = """
 """
 
 ERRORS = """
+## Errors: its own
+
 ## Errors
 
 | result | meaning |
 |---|---|
-| `moecclSuccess` | not `moecclOther` |
+| `moecclSuccess` | not moecclOther |
 """
 
 README = """
 ```c
   f();
 ```
-[a](src/a.cc), `src/`, `build/src/a.cc`, [b](https://example.com)
+[a](src/a.cc), `src/`, `build/src/a.cc`, [b](https://example.com#a), [c](include/ERRORS.md#errors-its-own), [d](#here-2)
+
+## Here, 2
 """
 
 TREE = {
@@ -168,7 +172,10 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "\nA word" + " and another" * 15 + "."}, "32 words"),
                 ({"docs/a.md": "| a | A word" + " and another" * 15 + " |"}, "docs/a.md: a sentence has 32 words"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
-                ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist")):
+                ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist"),
+                ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),
+                ({"docs/a.md": "[c](#gone)"}, "docs/a.md has no heading #gone"),
+                ({"docs/a.md": "`moecclSuccess`, `moecclGone`"}, "no public header has moecclGone")):
             found = self.problems(**changes)
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])

@@ -4,8 +4,9 @@
     readme.py ROOT
 
 include/ENVIRONMENT.md lists every environment variable that the code reads, include/ERRORS.md every result code, and
-nothing else; README.md's C code stands word for word in an example; and every file that a Markdown link, or a path in
-backquotes, names is there. No sentence of any Markdown page, and no cell of its tables, has more than 30 words.
+nothing else; README.md's C code stands word for word in an example; every file that a Markdown link, or a path in
+backquotes, names is there, and every heading that a link goes to; names that begin with moeccl are in a public
+header, or in a tool, whose JSON may have them. No sentence of any Markdown page, and no cell of its tables, has more than 30 words.
 """
 import os
 import posixpath
@@ -83,6 +84,25 @@ def check_paths(root, path):
             yield f"{path}: {written} does not exist"
 
 
+def anchors(text):
+    """What links can go to: the headings, as GitHub names them."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ +(.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)}
+
+
+def check_anchors(root, path):
+    for link, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)", read(root, path)):
+        page = posixpath.normpath(posixpath.join(posixpath.dirname(path), link)) if link else path
+        if page.endswith(".md") and os.path.exists(os.path.join(root, page)) and anchor not in anchors(read(root, page)):
+            yield f"{path}: {page} has no heading #{anchor}"
+
+
+def check_names(root, path, code):
+    for name in sorted(set(re.findall(r"`(moeccl[A-Z]\w*)`", read(root, path)))):
+        if not re.search(rf"\b{name}\b", code):
+            yield f"{path}: no public header has {name}"
+
+
 def problems(root):
     files = repository_files(root)
     page = "include/ENVIRONMENT.md"
@@ -91,9 +111,13 @@ def problems(root):
     page = "include/ERRORS.md"
     yield from compare(page, "result", table_names(read(root, page), "Errors", r"moeccl\w+"), result_codes(root))
     yield from check_code(root, files)
+    code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.cc", path))
     for path in files:
         if path.endswith(".md"):
             yield from check_paths(root, path)
+            yield from check_anchors(root, path)
+            if path != "CHANGELOG.md":  # which names what is gone, too
+                yield from check_names(root, path, code)
             yield from check_sentences(root, path)
 
 
