@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the dependencies of the code against the table of who may know what.
+"""Holds the dependencies of the code against CONTRIBUTING.md's table of who may know what.
 
     includes.py ROOT
 
-Prints every violation as file:line: what is there, and the rule that it breaks; exits with 1 if there
-is any. CONTRIBUTING.md has the same table for people.
+Prints every violation as file:line: what is there, and the rule that it breaks; exits with 1 if there is any. What the
+table allows and nobody does is one, too.
 """
 import os
 import posixpath
@@ -12,39 +12,6 @@ import re
 import sys
 
 from source_files import CodeFile, all_files, repository_files
-
-# Which parts a part may include; itself and include/ always. A file belongs to the longest part that
-# begins its path. "src" alone stands for src/*.h, which all of src may use: errors, texts, handles, the log, and what
-# libmoeccl-moe may ask of libmoeccl beside the public API (src/internal.h).
-PARTS = {
-    "include": [],
-    "algorithms": [],
-    "algorithms/routes": ["algorithms"],
-    "algorithms/schedules": ["algorithms"],
-    "kernels": ["src"],
-    "src": [],
-    "src/verify": ["algorithms", "algorithms/schedules", "kernels", "src"],
-    "src/cost": ["algorithms", "kernels", "src"],
-    "src/profile": ["algorithms", "algorithms/schedules", "kernels", "src", "src/cost"],
-    "src/select": ["algorithms", "algorithms/routes", "kernels", "src", "src/verify", "src/cost", "src/profile"],
-    "src/bootstrap": ["algorithms", "src"],
-    "src/watch": ["algorithms", "src", "src/bootstrap"],
-    "src/exec": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch"],
-    "src/comm": ["algorithms", "kernels", "src", "src/bootstrap", "src/watch", "src/exec"],
-    "src/probe": ["algorithms", "algorithms/schedules", "kernels", "src", "src/bootstrap", "src/watch", "src/exec", "src/comm", "src/cost", "src/profile",
-                  "src/verify", "src/select"],
-    "src/route": ["algorithms", "algorithms/routes", "kernels", "src", "src/cost", "src/exec", "src/comm"],
-    "src/schedule": ["algorithms/schedules", "src"],
-    "src/moe": ["algorithms", "algorithms/schedules", "kernels", "src", "src/profile", "src/select", "src/schedule"],
-    "src/api": ["algorithms", "algorithms/routes", "kernels", "src", "src/bootstrap", "src/comm", "src/exec", "src/profile", "src/select", "src/probe",
-                "src/route"],
-    "src/bindings": [],
-    "perf": ["examples/common"],
-    "perf/plan": ["algorithms", "algorithms/schedules", "perf", "src/verify"],
-    "examples": ["examples/common"],
-    "examples/common": [],
-    "tests": None,  # everything
-}
 
 CLOCKS = r"chrono|ctime|time\.h|sys/times?\.h|sys/timeb\.h|x86intrin\.h"
 CUDA = r"cuda[\w]*(\.h|/.*)|cu(blas|rand|fft|sparse|solver)\w*\.h|(cub|thrust|cooperative_groups)[./].*"
@@ -78,22 +45,52 @@ CODE = [
      "schedules know no pointers, no elements' values and no calls"),
 ]
 
-# Where no algorithm may be named. Its plan and the registry's entry are all that is known of it.
-NAMELESS = r"src/(verify|cost|profile|select|exec)/.*"
-NAMELESS_RULE = "verify, cost, profile, select and exec know no algorithm by name"
+# Where no algorithm, or schedule of layers, may be named: its plan and the registry's entry are all that is known of it.
+NAMELESS = {
+    "registry": (r"src/(verify|cost|profile|select|exec|route)/.*",
+                 "verify, cost, profile, select, exec and route know no algorithm by name"),
+    "schedules": (r"src/(verify|schedule)/.*", "verify and schedule know no schedule by name"),
+}
 
 TOP_LEVEL = {"meson.build", "meson_options.txt", "include", "src", "kernels", "algorithms", "perf",
              "tests", "examples", "LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
+TABLE = "CONTRIBUTING.md"
 SOURCE = re.compile(r".*\.(h|hh|hpp|inc|c|cc|cpp|cu|cuh)(\.in)?")
 
 
-def part_of(path):
+def read_table(root):
+    """By part the line of its row and the parts that it may include, beside its own files and include/; None:
+    everything. A file belongs to the longest part that begins its path; "src" alone stands for src/*.h."""
+    with open(os.path.join(root, TABLE), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    parts = {}
+    inside = False
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#"):
+            inside = line == "## Who may know what"
+        columns = [column.strip() for column in line.strip("|").split("|")]
+        if not inside or len(columns) != 3:
+            continue
+        named, allowed = ([name.removesuffix("/").removesuffix("/*.h") for name in re.findall(r"`([^`]+)`", column)]
+                          for column in columns[:2])
+        for part in named:
+            mine = None if columns[1] == "everything" else allowed
+            # The headers of src/ itself are for all of it but what is built by itself.
+            if mine is not None and part.startswith("src/") and part != "src/bindings":
+                mine = [*mine, "src"]
+            parts[part] = (number, mine)
+    if not parts:
+        raise SystemExit(f"includes.py: found no table in {TABLE}")
+    return parts
+
+
+def part_of(path, parts):
     """The part that a file belongs to, or None: not a place for code."""
     folder = posixpath.dirname(path)
     if folder == "src":
         return "src"
-    while folder and (folder not in PARTS or folder == "src"):
+    while folder and (folder not in parts or folder == "src"):
         folder = posixpath.dirname(folder)
     return folder or None
 
@@ -107,27 +104,30 @@ def resolve(root, file, include, quoted):
     return None
 
 
-def algorithm_names(root):
-    """(folder, name) of each registered algorithm."""
+def registered(root):
+    """By dictionary of algorithms/meson.build (folder, name) of each algorithm or schedule in it."""
     with open(os.path.join(root, "algorithms", "meson.build")) as file:
         text = file.read()
-    registry = re.search(r"^registry = \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
-    names = []
-    for collective in re.finditer(r"'(\w+)': \{(.*?)\n  \}", registry[1] if registry else "", re.DOTALL):
-        names += [(collective[1].lower(), name) for name in re.findall(r"^ +'(\w+)':", collective[2],
-                                                                       re.MULTILINE)]
-    if not names:
-        raise SystemExit("includes.py: found no algorithm in the registry of algorithms/meson.build")
-    return names
+    dictionaries = {name: re.search(rf"^{name} = \{{(.*?)^\}}", text, re.MULTILINE | re.DOTALL) for name in NAMELESS}
+    for name, found in dictionaries.items():
+        if not found or not re.search(r"^ +'\w+':", found[1], re.MULTILINE):
+            raise SystemExit(f"includes.py: found nothing in `{name}` of algorithms/meson.build")
+    collectives = re.finditer(r"'(\w+)': \{(.*?)\n  \}", dictionaries["registry"][1], re.DOTALL)
+    return {"registry": [(one[1].lower(), name) for one in collectives
+                         for name in re.findall(r"^ +'(\w+)':", one[2], re.MULTILINE)],
+            "schedules": [("schedules", name) for name in re.findall(r"^  '(\w+)':", dictionaries["schedules"][1],
+                                                                     re.MULTILINE)]}
 
 
-def check_include(root, file, part, path, quoted):
-    """Yields the rules that one #include breaks."""
+def check_include(root, file, parts, path, quoted, used):
+    """Yields the rules that one #include breaks, and adds (part, part included) to `used`."""
+    part = part_of(file, parts)
     target = resolve(root, file, path, quoted)
     named = target or path
     if target:
-        target_part = part_of(target)
-        allowed = PARTS[part]
+        target_part = part_of(target, parts)
+        used.add((part, target_part))
+        allowed = parts[part][1]
         if allowed is not None and target_part not in (part, "include", *allowed):
             others = ", ".join(sorted({"include", *allowed}))
             yield f"{part} may include its own files and {others}, not {target_part or target}"
@@ -141,34 +141,34 @@ def check_include(root, file, part, path, quoted):
             yield rule
 
 
-def check_names(code, algorithms):
-    """Yields (line, what, rule) for each algorithm that the code names."""
-    names = "|".join(name for _, name in algorithms)
+def check_names(code, known, rule):
+    """Yields (line, what, rule) for each algorithm or schedule that the code names."""
+    names = "|".join(name for _, name in known)
     for line, text in code.strings:
         if re.search(rf"^({names})$|=\s*({names})\b", text):
-            yield line, f'"{text}"', NAMELESS_RULE
-    for folder, name in algorithms:
-        for line, text in code.words(rf"\b{folder}\s*::\s*{name}\b"):
-            yield line, text, NAMELESS_RULE
+            yield line, f'"{text}"', rule
+    for folder, name in known:
+        for line, text in code.words(rf"\b{folder}\s*::\s*({name}|{name.lower()})\b"):
+            yield line, text, rule
 
 
-def check_file(root, file, algorithms):
+def check_file(root, file, parts, known, used):
     """Yields (line, what, rule) for each violation in one file."""
-    part = part_of(file)
-    if part is None:
-        yield 1, file, "code lives in " + ", ".join(sorted({p.split("/")[0] for p in PARTS}))
+    if part_of(file, parts) is None:
+        yield 1, file, "code lives in " + ", ".join(sorted({p.split("/")[0] for p in parts}))
         return
     with open(os.path.join(root, file), encoding="utf-8") as stream:
         code = CodeFile(stream.read())
     for line, path, quoted in code.includes:
-        for rule in check_include(root, file, part, path, quoted):
+        for rule in check_include(root, file, parts, path, quoted, used):
             yield line, f"#include {path}", rule
     for files, pattern, rule in CODE:
         if re.fullmatch(files, file):
             for line, text in code.words(pattern):
                 yield line, text, rule
-    if re.fullmatch(NAMELESS, file):
-        yield from check_names(code, algorithms)
+    for dictionary, (files, rule) in NAMELESS.items():
+        if re.fullmatch(files, file):
+            yield from check_names(code, known[dictionary], rule)
 
 
 def violations(root):
@@ -178,15 +178,21 @@ def violations(root):
         if not name.startswith("."):
             found.append(f"{name}:1: the top level holds " + ", ".join(sorted(TOP_LEVEL)) +
                          " and dot files, nothing else")
-    algorithms = algorithm_names(root)
-    files = [f"{top}/{path}" for top in sorted({part.split("/")[0] for part in PARTS})
+    known = registered(root)
+    parts = read_table(root)
+    used = set()
+    files = [f"{top}/{path}" for top in sorted({part.split("/")[0] for part in parts})
              if os.path.isdir(os.path.join(root, top))
              for path in sorted(all_files(os.path.join(root, top))) if SOURCE.fullmatch(path)]
     if not files:
         raise SystemExit(f"includes.py: {root} holds no code")
     for file in files:
-        for line, what, rule in sorted(check_file(root, file, algorithms)):
+        for line, what, rule in sorted(check_file(root, file, parts, known, used)):
             found.append(f"{file}:{line}: {what}: {rule}")
+    for part, (line, allowed) in parts.items():
+        for other in allowed or []:
+            if other != "src" and (part, other) not in used:
+                found.append(f"{TABLE}:{line}: {part} includes nothing of {other}: take that out of the row")
     return found
 
 

@@ -18,11 +18,45 @@ REGISTRY = """registry = {
     'ring': 'around',
   },
 }
+schedules = {
+  'S1': ['mirrored', 'one'],
+}
+"""
+
+TABLE = """
+| `kernels` | not a table | of these |
+
+## Who may know what
+
+| folder | may include, beside itself and `include/` | must not know |
+|---|---|---|
+| `include/` | nothing | |
+| `algorithms/`, `algorithms/schedules` | nothing | |
+| `src/*.h` | nothing | |
+| `kernels/` | `src/*.h` | |
+| `src/verify` | `algorithms/` | |
+| `src/cost` | `algorithms/` | |
+| `src/select` | `src/verify` | |
+| `src/exec` | nothing | |
+| `src/comm` | `src/exec`, `algorithms/` | |
+| `src/schedule` | nothing | |
+| `src/moe` | `kernels/` | |
+| `src/api` | `src/comm`, `src/select` | |
+| `src/bindings` | nothing | |
+| `perf/` | `examples/common/` | |
+| `examples/` | `examples/common/` | |
+| `examples/common/` | nothing | |
+| `tests/` | everything | |
+
+| library | who may know it |
+|---|---|
+| UCX | `src/exec/ucx*` |
 """
 
 # A tree that breaks nothing, although it looks like it here and there.
 GOOD = {
     "LICENSE": "",
+    "CONTRIBUTING.md": TABLE,
     ".ci/run": "",
     "algorithms/meson.build": REGISTRY,
     "algorithms/plan.h": "#include <vector>\n",
@@ -47,6 +81,8 @@ GOOD = {
     "src/exec/ucx_worker.cc": '#include <ucp/api/ucp.h>\n#include "src/exec/transport.h"\n',
     "src/exec/nccl_run.cc": "#include <nccl.h>\n",
     "src/comm/comm.h": '#include "src/exec/transport.h"\n#include "algorithms/registry.h"\n',
+    "src/schedule/executor.cc": '#include "src/error.h"\nconst char* a = "not S1";\n',
+    "src/bindings/mpi/shim.cc": "#include <moeccl/moeccl.h>\n",
     "src/moe/layer.cc": '#include "kernels/copy.h"\n#include "src/error.h"\n#include <moeccl/moeccl.h>\n',
     "src/api/api.cc": '#include "src/comm/comm.h"\n#include "src/select/select.h"\n',
     "perf/bench.cc": '#include <moeccl/moeccl.h>\n#include "examples/common/launch.h"\n',
@@ -95,6 +131,10 @@ BAD = [
     ("src/comm/comm.h", '#include "src/api/api.cc"\n', 3, "src/comm may include"),
     ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "the MoE layer stands on the public API"),
     ("src/moe/layer.cc", '#include "src/comm/comm.h"\n', 4, "src/moe may include"),
+    ("src/moe/layer.cc", '#include "algorithms/schedules/s1.h"\n', 4, "not a file of this repository"),
+    ("src/schedule/executor.cc", 'const char* b = "S1";\n', 3, "no schedule by name"),
+    ("src/schedule/executor.cc", "auto s = schedules::s1();\n", 3, "no schedule by name"),
+    ("src/bindings/mpi/shim.cc", '#include "src/error.h"\n', 2, "src/bindings may include"),
     ("perf/bench.cc", '#include "src/error.h"\n', 3, "perf may include"),
     ("perf/bench.cc", '#include "include/moeccl/moeccl.h"\n', 3, "as <moeccl/...>"),
     ("perf/fit/fit.cc", '#include "src/exec/transport.h"\n', 3, "perf may include"),
@@ -137,11 +177,23 @@ class IncludesTest(unittest.TestCase):
             self.assertEqual(run.returncode, 1)
             self.assertIn('kernels/copy.h:1: #include algorithms/plan.h: kernels may include', run.stdout)
 
-    def test_no_registry_is_an_error(self):
-        with tempfile.TemporaryDirectory() as folder:
-            tree(folder, {**GOOD, "algorithms/meson.build": "\n"})
-            with self.assertRaises(SystemExit):
-                includes.violations(folder)
+    def test_rows_allow_what_is_used_alone(self):
+        for row, wider, unused in (("| `src/comm` | `src/exec`,", "| `src/comm` | `src/cost`, `src/exec`,", "src/cost"),
+                                   ("| `src/exec` | nothing", "| `src/exec` | `kernels/`", "kernels")):
+            with self.subTest(row=row), tempfile.TemporaryDirectory() as folder:
+                table = TABLE.replace(row, wider)
+                tree(folder, {**GOOD, "CONTRIBUTING.md": table})
+                line = table[:table.index(wider)].count("\n") + 1
+                self.assertEqual(includes.violations(folder), [
+                    f"CONTRIBUTING.md:{line}: {wider.split('`')[1]} includes nothing of {unused}: take that out of the row"])
+
+    def test_no_registry_or_table_is_an_error(self):
+        for file, text in (("algorithms/meson.build", "\n"), ("algorithms/meson.build", REGISTRY.partition("sched")[0]),
+                           ("CONTRIBUTING.md", TABLE.replace("Who may know what", "Who knows"))):
+            with self.subTest(text=text), tempfile.TemporaryDirectory() as folder:
+                tree(folder, {**GOOD, file: text})
+                with self.assertRaises(SystemExit):
+                    includes.violations(folder)
 
     def test_code_file(self):
         code = CodeFile('#include "a.h" // "b"\n/* "c"\n*/ f("d\\"", \'"\', 1\'0) // \\\n#include "e.h"\n"g"')
