@@ -57,8 +57,8 @@ options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled -Dperf=enabled)
 checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false)
 # Sanitizers see nothing of what nvcc compiles; doubles stand in for GPUs without it too.
 checked+=(-Dcuda=disabled)
-# Some tests do little but wait: one more than there are cores keeps these busy.
-meson_test=(meson test -C "$build" --print-errorlogs --num-processes $(($(nproc) + 1)))
+# Some tests do little but wait: two more than there are cores keep these busy.
+meson_test=(meson test -C "$build" --print-errorlogs --num-processes $(($(nproc) + 2)))
 case $sanitize in
   "") options+=(-Dbuildtype=release -Dcuda=auto) ;;
   address)

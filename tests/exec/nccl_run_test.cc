@@ -146,12 +146,17 @@ class Machine {
   std::vector<Rank> ranks_;
 };
 
+// Alone, uneven, scattered, several ranks on several nodes.
 std::vector<Topology> topologies() {
+  return {Topology::uneven(std::vector{1}), Topology::uneven(std::vector{1, 2, 2}),
+          Topology::uneven(std::vector{3, 4}), moeccl::testing::roundRobin(6, 2)};
+}
+
+std::vector<Topology> moreTopologies() {
   std::vector<Topology> all;
-  for (std::vector<int> nodes : std::vector<std::vector<int>>{
-           {1}, {2}, {1, 1}, {3}, {2, 1}, {5}, {1, 2, 2}, {3, 4}, {4, 4}, {2, 2, 2, 2}, {6, 1, 5}})
+  for (const std::vector<int>& nodes : std::vector<std::vector<int>>{
+           {2}, {1, 1}, {3}, {2, 1}, {5}, {4, 4}, {2, 2, 2, 2}, {6, 1, 5}})
     all.push_back(Topology::uneven(nodes));
-  all.push_back(moeccl::testing::roundRobin(6, 2));
   return all;
 }
 
@@ -171,12 +176,17 @@ std::vector<Parameters> parametersFor(const Algorithm& algorithm, int ranks) {
   return all;
 }
 
-class Algorithms : public ::testing::TestWithParam<const Algorithm*> {};
+struct OnMachines {
+  const Algorithm* algorithm;
+  std::vector<Topology> (*topologies)();
+};
+
+class Algorithms : public ::testing::TestWithParam<OnMachines> {};
 
 TEST_P(Algorithms, DeliverOnEveryMachine) {
-  const Algorithm& algorithm = *GetParam();
+  const Algorithm& algorithm = *GetParam().algorithm;
   int runs = 0;
-  for (const Topology& topology : topologies())
+  for (const Topology& topology : GetParam().topologies())
     for (const Parameters& parameters : parametersFor(algorithm, topology.ranks()))
       for (const GpuWorld::Options& options :
            {GpuWorld::Options{1}, GpuWorld::Options{2}, GpuWorld::Options{3, true}}) {
@@ -192,14 +202,18 @@ TEST_P(Algorithms, DeliverOnEveryMachine) {
   std::cout << runs << " runs\n";
 }
 
-std::vector<const Algorithm*> all() {
-  std::vector<const Algorithm*> list;
-  for (const Algorithm& algorithm : algorithms()) list.push_back(&algorithm);
+std::vector<OnMachines> all(std::vector<Topology> (*topologies)()) {
+  std::vector<OnMachines> list;
+  for (const Algorithm& algorithm : algorithms()) list.push_back({&algorithm, topologies});
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(all()),
-                         [](const auto& info) { return moeccl::testing::nameOf(*info.param); });
+std::string nameOfCase(const ::testing::TestParamInfo<OnMachines>& info) {
+  return moeccl::testing::nameOf(*info.param.algorithm);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Algorithms, ::testing::ValuesIn(all(topologies)), nameOfCase);
+INSTANTIATE_TEST_SUITE_P(Wide, Algorithms, ::testing::ValuesIn(all(moreTopologies)), nameOfCase);
 
 // ---- What is asked of a GPU ----
 

@@ -228,8 +228,10 @@ GPU_TEST(gatesOfManyExperts) {
   moeccl::cuda::Blas blas({space.data(), space.size()});
   for (gates::Kind kind : {gates::Kind::softmax, gates::Kind::noisy, gates::Kind::gshard,
                            gates::Kind::expertChoice, gates::Kind::sigmoid})
-    for (std::int32_t experts : {8, 64, 256, 1000})
+    for (std::int32_t experts : {8, 64, 256, 1000}) {
+      if (quick() && experts > 64 && kind != gates::Kind::softmax) continue;
       compare(random, batchOf(largeConfig(kind, experts), random()), blas);
+    }
 }
 
 // So the ranks of an MP group agree, whatever parts each of them gates.
