@@ -4,10 +4,13 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,6 +35,9 @@ namespace {
 using Blocks = std::array<std::size_t, 5>;
 constexpr Blocks kHostBlocks = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10};
 constexpr Blocks kGpuBlocks = {256, 16 << 10, 256 << 10, 1 << 20, 4 << 20};
+// Copies that are timed: far beyond a processor's caches.
+constexpr std::size_t kCopied = std::size_t{1} << 20;
+constexpr int kCopies = 4;
 // Buffers of a rank.
 constexpr std::size_t kMostOnHosts = std::size_t{8} << 20, kMostOnGpus = std::size_t{64} << 20;
 // Of one algorithm and size: repetitions, and the share of the budget that they may take.
@@ -76,7 +82,7 @@ double secondsSince(TimePoint begun) {
 // Where a rank's buffers are, and a stream where calls need one.
 class Room {
  public:
-  Room(const std::optional<Device>& device, std::size_t bytes) : device_(device) {
+  Room(const std::optional<Device>& device, std::size_t room) : bytes(room), device_(device) {
     if (!device_) {
       host_.resize(2 * bytes);
       input = host_.data();
@@ -102,6 +108,7 @@ class Room {
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
 
+  const std::size_t bytes;  // of each
   std::byte *input = nullptr, *output = nullptr;
   void* stream = nullptr;
 
@@ -127,36 +134,47 @@ class Prober {
     for (const auto& [collective, name] : kMeasured)
       all.push_back({findAlgorithm(collective, name), {}});
     std::vector<Candidate> candidates;
-    for (const AlgorithmChoice& choice : differentOf(all, topology))
-      candidates.push_back({choice, 0, 0, {}});
+    for (const AlgorithmChoice& choice : differentOf(all, topology)) {
+      const Contract contract{choice.algorithm->collective, communicator_.ranks(), {}, 0};
+      candidates.push_back(
+          {keyOf(choice, topology), choice, nullptr, contract.inputBlocks(0), 0, 0, {}});
+    }
     // Pages and connections are there from now on. NCCL's take long, and calls will need them.
-    call(candidates[0].choice, blocks_[0]);
+    call(candidates[0], blocks_[0]);
     if (onGpus_) {
       timeReading();
       begun_ = Clock::now();
     }
     spent_ = agreed(0).second;
+    if (!onGpus_) timeCopies();
+    // What a slow uplink hides: links in nodes by themselves.
+    if (std::optional<Candidate> inNodes = exchangeInNodes()) {
+      for (std::size_t block : blocks_) measure(*inNodes, block, kProbeCallSeconds / 4);
+      candidates.push_back(std::move(*inNodes));
+    }
     // The first one up to large blocks, so that bandwidths are known; then all others.
     for (std::size_t block : blocks_) measure(candidates[0], block, kProbeCallSeconds / 2);
     for (std::size_t block : blocks_)
       for (std::size_t i = 1; i < candidates.size(); ++i)
-        measure(candidates[i], block, kProbeCallSeconds);
+        if (candidates[i].own == nullptr) measure(candidates[i], block, kProbeCallSeconds);
     std::vector<Curve> curves;
     for (Candidate& candidate : candidates)
       if (!candidate.samples.empty())
-        curves.push_back({{std::string(nameOf(candidate.choice.algorithm->collective)),
-                           textOf(candidate.choice), textOf(topology)},
-                          std::move(candidate.samples),
-                          {}});
+        curves.push_back({std::move(candidate.key), std::move(candidate.samples), {}});
     return curves;
   }
   TimePoint begun() const { return begun_; }
+  // Of a copy, per byte, where all ranks copy at once; 0: not measured.
+  double copySeconds() const { return copySeconds_; }
 
  private:
   struct Candidate {
+    CurveKey key;
     AlgorithmChoice choice;
-    double seconds;     // of the last size that was measured; 0: none was
-    std::size_t block;  // that size
+    std::shared_ptr<CachedPlan> own;  // instead of the choice's
+    int blocks;                       // of a rank's input
+    double seconds;                   // of the last size that was measured; 0: none was
+    std::size_t block;                // that size
     std::vector<Point> samples;
   };
 
@@ -182,10 +200,47 @@ class Prober {
                                 [](int theirs) { return theirs != 0; });
   }
 
+  static CurveKey keyOf(const AlgorithmChoice& choice, const Topology& topology) {
+    return {std::string(nameOf(choice.algorithm->collective)), textOf(choice), textOf(topology)};
+  }
+
+  // All-to-alls of the ranks of each node, of all nodes at once. Nothing where a node is all there
+  // is, or none has two ranks; and on GPUs, whose links in nodes no uplink hides.
+  std::optional<Candidate> exchangeInNodes() const {
+    const Topology& topology = communicator_.topology();
+    const int largest = topology.nodeSize(largestNode(topology));
+    if (onGpus_ || topology.nodes() == 1 || largest == 1) return std::nullopt;
+    const AlgorithmChoice linear{findAlgorithm(Collective::allToAll, "linear"), {}};
+    const int node = topology.nodeOf(communicator_.rank());
+    const std::span<const int> ranks = topology.ranksOn(node);
+    Plan plan = linear.algorithm->plan(Topology::even(1, topology.nodeSize(node)), {},
+                                       topology.localOf(communicator_.rank()));
+    for (Op& op : plan.ops)
+      if (op.peer >= 0) op.peer = ranks[static_cast<std::size_t>(op.peer)];
+    return Candidate{
+        keyOf(linear, Topology::even(1, largest)),
+        {},
+        ownPlan(std::make_shared<PlanName>("links in nodes, measured"), std::move(plan), nullptr),
+        largest,
+        0,
+        0,
+        {}};
+  }
+
+  // Of all ranks at once, as they are when they pack what they send.
+  void timeCopies() {
+    const std::size_t bytes = std::min(room_->bytes, kCopied);
+    const TimePoint begun = Clock::now();
+    for (int i = 0; i < kCopies; ++i) std::memcpy(room_->output, room_->input, bytes);
+    const double seconds = secondsSince(begun) / static_cast<double>(kCopies * bytes);
+    std::tie(copySeconds_, spent_) = agreed(seconds);
+  }
+
   // On GPUs, returns when the result is there.
-  void call(const AlgorithmChoice& choice, std::size_t block) {
+  void call(const Candidate& candidate, std::size_t block) {
     Call one;
-    one.choice = choice;
+    one.choice = candidate.choice;
+    one.own = candidate.own;
     one.input = room_->input;
     one.output = room_->output;
     one.blockBytes = block;
@@ -220,9 +275,9 @@ class Prober {
     return {longest, spent};
   }
 
-  double timed(const AlgorithmChoice& choice, std::size_t block) {
+  double timed(const Candidate& candidate, std::size_t block) {
     const TimePoint begun = Clock::now();
-    call(choice, block);
+    call(candidate, block);
     const double seconds = secondsSince(begun);
     return std::max(seconds - reading_, 0.1 * seconds);
   }
@@ -236,21 +291,20 @@ class Prober {
     if (!serves(block) || left <= 0 || expected > kMostOfRest * left) return;
     // The first one makes the plan.
     double seconds = 0;
-    std::tie(seconds, spent_) = agreed(timed(candidate.choice, block));
+    std::tie(seconds, spent_) = agreed(timed(candidate, block));
     const double share = kShare * kProbeCallSeconds;
     const int repetitions = static_cast<int>(
         std::clamp(share / std::max(seconds, 1e-9), 0.0, static_cast<double>(kMostRepetitions)));
     if (repetitions > 1) {
       std::vector<double> times(static_cast<std::size_t>(repetitions));
-      for (double& time : times) time = timed(candidate.choice, block);
+      for (double& time : times) time = timed(candidate, block);
       std::ranges::sort(times);
       std::tie(seconds, spent_) = agreed(times[times.size() / 2]);
     }
     candidate.seconds = seconds;
     candidate.block = block;
-    const Contract contract{candidate.choice.algorithm->collective, communicator_.ranks(), {}, 0};
     candidate.samples.push_back(
-        {static_cast<double>(block) * static_cast<double>(contract.inputBlocks(0)), seconds, 0.1});
+        {static_cast<double>(block) * static_cast<double>(candidate.blocks), seconds, 0.1});
   }
 
   Communicator& communicator_;
@@ -258,7 +312,7 @@ class Prober {
   const bool onGpus_;
   const Blocks blocks_;
   std::optional<Room> room_;
-  double reading_ = 0;
+  double reading_ = 0, copySeconds_ = 0;
   TimePoint begun_ = Clock::now();
   double spent_ = 0;
 };
@@ -302,7 +356,10 @@ class Keeper {
   }
 
   // `begun`: when the probe did.
-  Known fit(std::vector<Curve> curves, TimePoint begun, const Links& typical) {
+  Known fit(std::vector<Curve> curves, const Prober& prober, Links typical) {
+    const TimePoint begun = prober.begun();
+    const bool copied = prober.copySeconds() > 0;
+    if (copied) typical.betaMemory = prober.copySeconds();
     Profile measured;
     measured.fingerprint = mine_;
     std::size_t samples = 0;
@@ -311,7 +368,8 @@ class Keeper {
       measured.add(std::move(curve.key), std::move(curve.samples));
     }
     const auto fit = fitLinks(
-        measured, [begun] { return secondsSince(begun) >= kProbeSeconds; }, typical);
+        measured, [begun] { return secondsSince(begun) >= kProbeSeconds; }, typical,
+        copied ? &Links::betaMemory : nullptr);
     if (!fit) return {};
     log(LogLevel::info, source_,
         "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
@@ -380,7 +438,7 @@ std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typi
   if (known.found == 0) {
     Prober prober(communicator);
     std::vector<Curve> curves = prober.run();
-    asRank0([&] { return keeper->fit(std::move(curves), prober.begun(), typical.links); });
+    asRank0([&] { return keeper->fit(std::move(curves), prober, typical.links); });
     known = exchangeValue(oob, known)[0];
   }
   return known.found == 1 ? profileOf(mine, known) : nullptr;

@@ -87,7 +87,7 @@ LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
 }
 
 std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarithms,
-                                             const Links& typical) const {
+                                             const Links& typical, double Links::*known) const {
   const Links links = linksOf(logarithms, typical);
   std::vector<double> residuals;
   for (const Priced& curve : curves_)
@@ -100,7 +100,8 @@ std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarith
     }
   const std::vector<double> usual = logarithmsOf(typical);
   for (std::size_t i = 0; i < kLinkCosts; ++i)
-    residuals.push_back(kReluctance * (logarithms[i] - usual[i]));
+    residuals.push_back((kLinkNames[i].second == known ? 1 : kReluctance) *
+                        (logarithms[i] - usual[i]));
   return residuals;
 }
 
@@ -116,18 +117,19 @@ LinkFit LinkSamples::judge(const Links& links) const {
   return {links, errors[errors.size() / 2], errors.back()};
 }
 
-LinkFit LinkSamples::fit(const std::function<bool()>& enough, const Links& typical) const {
+LinkFit LinkSamples::fit(const std::function<bool()>& enough, const Links& typical,
+                         double Links::*known) const {
   const auto residuals = [&](const std::vector<double>& logarithms) {
-    return residualsOf(logarithms, typical);
+    return residualsOf(logarithms, typical, known);
   };
   return judge(linksOf(minimise(logarithmsOf(typical), residuals, enough), typical));
 }
 
 std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool()>& enough,
-                                const Links& typical) {
+                                const Links& typical, double Links::*known) {
   const LinkSamples samples(profile);
   if (samples.size() == 0) return std::nullopt;
-  return samples.fit(enough, typical);
+  return samples.fit(enough, typical, known);
 }
 
 }  // namespace moeccl

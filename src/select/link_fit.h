@@ -25,9 +25,11 @@ class LinkSamples {
   LinkFit judge(const Links& links) const;
   // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those
   // of samples that spread less. Costs that the samples do not tell stay as `typical` has them.
-  // Ends when `enough` says so.
+  // Ends when `enough` says so. `known`: a cost that stays close to the typical one, which was
+  // measured by itself.
   LinkFit fit(
-      const std::function<bool()>& enough = [] { return false; }, const Links& typical = {}) const;
+      const std::function<bool()>& enough = [] { return false; }, const Links& typical = {},
+      double Links::*known = nullptr) const;
 
  private:
   struct Priced {
@@ -36,8 +38,8 @@ class LinkSamples {
     double blocks;  // of a rank's send buffer
     std::vector<Point> samples;
   };
-  std::vector<double> residualsOf(const std::vector<double>& logarithms,
-                                  const Links& typical) const;
+  std::vector<double> residualsOf(const std::vector<double>& logarithms, const Links& typical,
+                                  double Links::*known) const;
 
   std::vector<Priced> curves_;
   std::size_t samples_ = 0;
@@ -46,6 +48,6 @@ class LinkSamples {
 // Nothing where no sample can be priced.
 std::optional<LinkFit> fitLinks(
     const Profile& profile, const std::function<bool()>& enough = [] { return false; },
-    const Links& typical = {});
+    const Links& typical = {}, double Links::*known = nullptr);
 
 }  // namespace moeccl
