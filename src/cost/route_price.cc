@@ -10,6 +10,9 @@ namespace {
 // for long.
 constexpr double kChunkBytes = 256 * 1024;
 constexpr int kMostChunks = 16;
+// What relays take longer where they send no fewer rows, since they wait for each other: 4 to 10 %
+// on clusters of 2 and 4 nodes.
+constexpr double kRelayed = 1.07;
 
 struct Rows {
   double between, inNode;
@@ -56,9 +59,9 @@ double passSeconds(const RoutePrices& prices, const Topology& topology, const Ro
     }
     slowest = std::max(slowest, uplink * prices.sharing.groups);
   }
-  double latency = topology.nodes() > 1 ? links.latencyBetween : links.latencyInNode;
-  if (traits.relays) latency += links.latencyInNode;
-  return slowest + latency;
+  const double latency = topology.nodes() > 1 ? links.latencyBetween : links.latencyInNode;
+  if (!traits.relays) return slowest + latency;
+  return kRelayed * slowest + latency + links.latencyInNode;
 }
 
 double meanBetween(const Topology& topology, const RouteTraits& traits,
