@@ -11,15 +11,15 @@
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
 #include "src/bootstrap/clock.h"
+#include "src/comm/call_log.h"
 #include "src/log.h"
 #include "src/text.h"
 
 namespace moeccl {
 namespace {
 
-// Tags tell 512 unfinished calls of a communicator apart, and no call of a group ends before all
-// have begun.
-constexpr std::size_t kMostCalls = 256;
+// No call of a group ends before all have begun, and so many can be unfinished.
+constexpr std::size_t kMostCalls = CallLog::kMost;
 
 struct Noted {
   std::shared_ptr<CommState> state;

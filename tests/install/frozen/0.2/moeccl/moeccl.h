@@ -17,7 +17,7 @@
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, buffers belong to the library until the stream has been synchronised.
  *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
- *     At most 512 calls of a communicator can be unfinished; one more waits for the oldest.
+ *     At most 256 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
  *     later call on that communicator returns the same error; only GetFailedRanks, Shrink, Abort
  *     and Destroy remain. The failing call returns when the library has done with its buffers. If a
