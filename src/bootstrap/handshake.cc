@@ -31,7 +31,7 @@ Handshake Handshake::dialer(const Secret& secret, const Hello& hello) {
   Handshake handshake(secret);
   handshake.hello_ = hello;
   fillRandom(handshake.dialers_);
-  handshake.say(Greeting{kGreetingOfRank, handshake.dialers_});
+  handshake.send(Greeting{kGreetingOfRank, handshake.dialers_});
   handshake.next_ = &Handshake::onChallenge;
   handshake.magic_ = &kChallengeOfRank;
   handshake.await(sizeof(Challenge));
@@ -47,7 +47,7 @@ Handshake Handshake::acceptor(const Secret& secret) {
 }
 
 template <typename Message>
-void Handshake::say(const Message& message) {
+void Handshake::send(const Message& message) {
   static_assert(sizeof message <= sizeof out_);
   std::memcpy(out_.data(), &message, sizeof message);
   sendBegin_ = 0;
@@ -55,7 +55,7 @@ void Handshake::say(const Message& message) {
 }
 
 template <typename Message>
-Message Handshake::heard() const {
+Message Handshake::received() const {
   Message message;
   std::memcpy(&message, in_.data(), sizeof message);
   return message;
@@ -88,25 +88,25 @@ void Handshake::received(std::span<const std::byte> bytes) {
 }
 
 void Handshake::onGreeting() {
-  dialers_ = heard<Greeting>().nonce;
+  dialers_ = received<Greeting>().nonce;
   fillRandom(acceptors_);
-  say(Challenge{kChallengeOfRank, acceptors_, acceptorProof(secret_, dialers_, acceptors_)});
+  send(Challenge{kChallengeOfRank, acceptors_, acceptorProof(secret_, dialers_, acceptors_)});
   next_ = &Handshake::onAnswer;
   magic_ = nullptr;
   await(sizeof(Answer));
 }
 
 void Handshake::onChallenge() {
-  const auto challenge = heard<Challenge>();
+  const auto challenge = received<Challenge>();
   acceptors_ = challenge.nonce;
   refused_ = !equalInConstantTime(challenge.proof, acceptorProof(secret_, dialers_, acceptors_));
   if (refused_) return;
-  say(Answer{hello_, dialerProof(secret_, dialers_, acceptors_, hello_)});
+  send(Answer{hello_, dialerProof(secret_, dialers_, acceptors_, hello_)});
   await(0);
 }
 
 void Handshake::onAnswer() {
-  const auto answer = heard<Answer>();
+  const auto answer = received<Answer>();
   refused_ =
       !equalInConstantTime(answer.proof, dialerProof(secret_, dialers_, acceptors_, answer.hello));
   if (refused_) return;

@@ -73,9 +73,9 @@ class Handshake {
 
   explicit Handshake(const Secret& secret);
   template <typename Message>
-  void say(const Message& message);
+  void send(const Message& message);
   template <typename Message>
-  Message heard() const;
+  Message received() const;
   void await(std::size_t bytes);
   void onGreeting();
   void onChallenge();

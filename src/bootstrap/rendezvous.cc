@@ -49,7 +49,7 @@ void startService(std::unique_ptr<RendezvousService> service) {
 
 class RendezvousOob : public Oob {
  public:
-  // On a connection that the service has heard this rank on.
+  // On a connection that the service has accepted this rank on.
   RendezvousOob(Socket socket, const Arrival& arrival)
       : socket_(std::move(socket)),
         peer_(peerText(socket_)),

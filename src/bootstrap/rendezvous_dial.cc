@@ -34,8 +34,8 @@ class Attempt {
     connecting,  // no connection yet
     greeted,     // no proof yet
     proved,      // it is the service: join()
-    joined,      // it has not heard yet
-    heard,       // take()
+    joined,      // not accepted yet
+    accepted,    // take()
   };
 
   State state() const { return state_; }
@@ -56,7 +56,7 @@ class Attempt {
   void onReady() {
     if (state_ == State::connecting) return onConnected();
     if (state_ == State::greeted) return onChallenge();
-    if (state_ == State::joined) return onHeard();
+    if (state_ == State::joined) return onAccepted();
   }
   void onTime() {
     if (!isPast(next_)) return;
@@ -65,7 +65,7 @@ class Attempt {
   }
   void join(const Arrival& arrival) {
     const Join join{arrival, joinProof(id_.secret, ours_, theirs_, arrival)};
-    if (!say(join)) return;
+    if (!sendAll(join)) return;
     state_ = State::joined;
     next_ = kNever;  // it is the service, however slow
   }
@@ -92,14 +92,14 @@ class Attempt {
     tuneConnection(socket_);
     breakWhenSilent(socket_, kSilenceMs);
     fillRandom(ours_);
-    if (!say(Greeting{kGreetingMagic, ours_})) return;
+    if (!sendAll(Greeting{kGreetingMagic, ours_})) return;
     state_ = State::greeted;
     next_ = afterMs(kAnswerMs);
   }
 
   void onChallenge() {
     Challenge challenge;
-    if (!hear(sizeof challenge)) return;
+    if (!receive(sizeof challenge)) return;
     std::memcpy(&challenge, answer_.data(), sizeof challenge);
     if (std::memcmp(&challenge.magic, &kChallengeMagic, std::min(have_, sizeof challenge.magic)) !=
         0)
@@ -112,18 +112,18 @@ class Attempt {
     have_ = 0;
   }
 
-  void onHeard() {
+  void onAccepted() {
     MessageHeader header;
-    if (!hear(sizeof header) || have_ < sizeof header) return;
+    if (!receive(sizeof header) || have_ < sizeof header) return;
     std::memcpy(&header, answer_.data(), sizeof header);
-    if (header.kind != MessageKind::heard || header.bytes != 0)
+    if (header.kind != MessageKind::accepted || header.bytes != 0)
       return giveUp("it breaks its protocol", false);
-    state_ = State::heard;
+    state_ = State::accepted;
   }
 
   // A small message into an empty socket buffer: all or nothing.
   template <typename Message>
-  bool say(const Message& message) {
+  bool sendAll(const Message& message) {
     if (send(socket_.get(), &message, sizeof message, MSG_NOSIGNAL) ==
         static_cast<ssize_t>(sizeof message))
       return true;
@@ -132,7 +132,7 @@ class Attempt {
   }
 
   // Reads more of a message of so many bytes; false when nothing came.
-  bool hear(std::size_t size) {
+  bool receive(std::size_t size) {
     const ssize_t got = recv(socket_.get(), answer_.data() + have_, size - have_, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) {
@@ -226,7 +226,7 @@ Socket dialService(const RendezvousId& id, const Arrival& arrival) {
     for (std::size_t i = 0; i < polled.size(); ++i) {
       if (polled[i].revents == 0) continue;
       of[i]->onReady();
-      if (of[i]->state() == Attempt::State::heard) return of[i]->take();
+      if (of[i]->state() == Attempt::State::accepted) return of[i]->take();
       if (of[i]->state() != Attempt::State::proved) continue;
       for (Attempt& attempt : attempts)
         if (&attempt != of[i]) attempt.stop();

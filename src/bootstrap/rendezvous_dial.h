@@ -8,7 +8,7 @@
 
 namespace moeccl {
 
-// A connection on which the service has heard `arrival`. Throws Error: moecclSystemError when no
+// A connection on which the service has accepted `arrival`. Throws Error: moecclSystemError when no
 // address can lead to the service any more, moecclTimeout at the deadline (arrival.timeoutMs from
 // now); both list the addresses and what became of each.
 Socket dialService(const RendezvousId& id, const Arrival& arrival);

@@ -98,7 +98,7 @@ void RendezvousService::onJoin(Id id, Connection& connection) {
   connection.have = 0;
   strangers_.erase({true, id});
   join.arrival.name[sizeof join.arrival.name - 1] = '\0';
-  send(id, connection, message(MessageKind::heard, moecclSuccess, ""));
+  send(id, connection, message(MessageKind::accepted, moecclSuccess, ""));
   admit(id, connection, join.arrival);
 }
 

@@ -4,7 +4,7 @@
 //    Greeting: magic, nonce        ───────▶
 //                                  ◀───────  Challenge: magic, nonce, proof
 //    Join: who I am, proof         ───────▶
-//                                  ◀───────  heard
+//                                  ◀───────  accepted
 //                                  ◀───────  welcome, when all ranks have joined
 //    part, bytes                   ───────▶                                      \ as often as
 //                                  ◀───────  whole, ranks * bytes                / needed
@@ -12,8 +12,8 @@
 //    goodbye                       ───────▶  when the rank needs the others no more
 //
 // The service proves itself first, on however many connections a rank tries; a rank joins on one of
-// them at a time, and tries again when that one ends before the service has heard it (in a crowd of
-// strangers the service may have to close it). Integers are little-endian.
+// them at a time, and tries again when that one ends before the service has accepted it (in a crowd
+// of strangers the service may have to close it). Integers are little-endian.
 #pragma once
 
 #include <array>
@@ -67,7 +67,7 @@ struct Join {
 static_assert(sizeof(Join) == 128);
 
 enum class MessageKind : std::uint32_t {
-  heard = 1,
+  accepted = 1,
   welcome = 2,
   part = 3,
   whole = 4,

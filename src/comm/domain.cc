@@ -161,7 +161,7 @@ bool Domain::poll() {
   // Also while other work advances all the time.
   if (++polls_ % kPollsPerLook == 0) checkTimeouts();
   bool anything = transport_->progress();
-  anything |= hear();
+  anything |= takeNews();
   for (HostCommunicator* communicator : communicators_) anything |= communicator->receiveWaiting();
   for (std::size_t i = 0; i < streams_.size(); ++i) anything |= streams_[i]->advance();
   return anything;
@@ -175,7 +175,7 @@ bool Domain::advance() {
   return rounds > 0;
 }
 
-bool Domain::hear() {
+bool Domain::takeNews() {
   if (const std::uint64_t news = watch_->news(); news != std::exchange(news_, news)) {
     for (Watch::News next; watch_->next(&next);)
       std::visit([this](const auto& what) { deliver(what); }, next);
@@ -235,7 +235,7 @@ void Domain::deliver(const Loss& loss) {
 void Domain::deliver(const Notice& notice) {
   if (notice.comm >= numbers_.size()) return;
   for (HostCommunicator* communicator : communicators_)
-    if (communicator->number() == notice.comm && communicator->hears(notice)) return;
+    if (communicator->number() == notice.comm && communicator->accepts(notice)) return;
   if (notice.result == moecclInProgress) return;  // about calls that this rank has not made
   if (numbers_[notice.comm] == NumberState::used) return;
   if (early_.size() == kEarlyNotices) early_.pop_front();
@@ -264,7 +264,7 @@ void Domain::add(HostCommunicator& communicator) {
   numbers_[communicator.number()] = NumberState::used;
   // Why a communicator has failed was told before those who knew left.
   std::erase_if(early_, [&](const Notice& notice) {
-    return communicator.number() == notice.comm && communicator.hears(notice);
+    return communicator.number() == notice.comm && communicator.accepts(notice);
   });
   for (const Loss& loss : losses_) communicator.lost(loss);
 }

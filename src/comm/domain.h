@@ -77,7 +77,7 @@ class Domain {
   // Advances everything; returns whether anything happened.
   bool poll();
   // Tells communicators and the transport what the watch has learned; returns whether it had.
-  bool hear();
+  bool takeNews();
   // Waits until done() holds. Progress is made in here, or by the progress thread. `done` is asked
   // often and must be cheap.
   template <typename Done>

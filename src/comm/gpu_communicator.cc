@@ -24,7 +24,7 @@ std::string nameOf(const AlgorithmChoice& choice) {
 
 // How long a rank that NCCL reports an error to waits to hear which other rank is dead. Usually at
 // once: this is for busy machines.
-constexpr std::chrono::milliseconds kHearing{1000};
+constexpr std::chrono::milliseconds kCauseGrace{1000};
 // How long calls that are under way may take to return before they are interrupted.
 constexpr std::chrono::milliseconds kReturning{1000};
 
@@ -240,7 +240,7 @@ void GpuCommunicator::fail(moecclResult_t result, const std::string& text) {
   std::unique_lock lock(mutex_);
   // NCCL may be the first to find out that a rank is gone, but does not say which.
   if (mayBeADeath(result))
-    changed_.wait_for(lock, kHearing, [this] { return failure_ != moecclSuccess; });
+    changed_.wait_for(lock, kCauseGrace, [this] { return failure_ != moecclSuccess; });
   note(result, text);
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 // How long a call whose connection broke waits to hear which rank is dead or has given up. Usually
 // at once: this is for busy machines.
-constexpr std::chrono::milliseconds kHearing{1000};
+constexpr std::chrono::milliseconds kCauseGrace{1000};
 // So many calls later it is seen whether ranks have made others.
 constexpr std::uint32_t kLookEvery = 8;
 
@@ -98,18 +98,18 @@ HostCommunicator::Active HostCommunicator::begin(const Call& call, std::uint32_t
   return active;
 }
 
-bool HostCommunicator::mayHearWhy(const Run& run) {
+bool HostCommunicator::awaitsCause(const Run& run) {
   if (failure_ != moecclSuccess || (run.failure().status != TransferStatus::unreachable &&
                                     run.failure().status != TransferStatus::failed))
     return false;
   const auto now = Clock::now();
-  if (hearingUntil_ == Clock::time_point{}) hearingUntil_ = now + kHearing;
-  return now < hearingUntil_;
+  if (causeUntil_ == Clock::time_point{}) causeUntil_ = now + kCauseGrace;
+  return now < causeUntil_;
 }
 
 bool HostCommunicator::isOver(const Active& active) {
   Run& run = active.run();
-  if (run.failed()) return !mayHearWhy(run);
+  if (run.failed()) return !awaitsCause(run);
   return run.idle();
 }
 
@@ -178,7 +178,7 @@ std::uint32_t HostCommunicator::nextCall(const Call& call, Domain::Lock& lock) {
 
 std::uint32_t HostCommunicator::takeNumber(const Call& call) {
   Domain::Lock lock(*domain_);
-  domain_->hear();
+  domain_->takeNews();
   throwIfFailed();
   return nextCall(call, lock);
 }
@@ -214,7 +214,7 @@ void HostCommunicator::end(const Call& call, const Active& active) {
   const std::string name = fails ? nameOf(active) : std::string();
   if (active.plan != nullptr && active.plan->own && active.plan->allIdle())
     plans_.drop(*active.plan);
-  if (fails) throw Error(failure_, heard_ ? name + ": " + failureText_ : failureText_);
+  if (fails) throw Error(failure_, remote_ ? name + ": " + failureText_ : failureText_);
   if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
     divide(call.datatype, sums.data(), sums.size(), ranks());
 }
@@ -236,7 +236,7 @@ void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes
 
 void HostCommunicator::run(const Call& call) {
   Domain::Lock lock(*domain_);
-  domain_->hear();
+  domain_->takeNews();
   throwIfFailed();
   const std::uint32_t number = nextCall(call, lock);
   Active active;
@@ -297,7 +297,7 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   if (failure_ != moecclSuccess) return;
   failure_ = result;
   failureText_ = text;
-  heard_ = !tellOthers;
+  remote_ = !tellOthers;
   log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
   if (tellOthers) notify(result, culprit, text, nullptr);
   forEachRun([](Run& run) {
@@ -317,7 +317,7 @@ void HostCommunicator::notify(moecclResult_t result, int culprit, const std::str
     notice.digest = asked->signature.digest();
   }
   std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
-  domain_->watch().tell(notice);
+  domain_->watch().notify(notice);
 }
 
 void HostCommunicator::failFrom(const Run& run, const std::string& name) {
@@ -366,7 +366,7 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
   fail(moecclTimeout, awaited.size() == 1 ? awaited[0] : -1, text, true);
 }
 
-bool HostCommunicator::hears(const Notice& notice) {
+bool HostCommunicator::accepts(const Notice& notice) {
   const auto source = std::ranges::find(transportRanks_, notice.source);
   if (source == transportRanks_.end()) return false;
   const auto rank = static_cast<int>(source - transportRanks_.begin());

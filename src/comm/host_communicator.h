@@ -107,7 +107,7 @@ class HostCommunicator final : public Communicator {
   // this one, and asks about them.
   void compare(const HostRun& run, std::chrono::steady_clock::duration still);
   // Returns whether the notice was for this communicator.
-  bool hears(const Notice& notice);
+  bool accepts(const Notice& notice);
   // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
   void lost(const Loss& loss);
 
@@ -121,7 +121,7 @@ class HostCommunicator final : public Communicator {
                    Topology topology, std::vector<int> transportRanks, Settings settings);
 
   // Whether a run that has failed may have done so for a reason that is about to become known.
-  bool mayHearWhy(const Run& run);
+  bool awaitsCause(const Run& run);
   // Hands `active` to the transport; `counting`: only the sizes of its blocks.
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
@@ -161,7 +161,7 @@ class HostCommunicator final : public Communicator {
   MessageRun::Queue waiting_;
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
-  bool heard_ = false;  // the failure is another rank's
+  bool remote_ = false;  // the failure is another rank's
   // The first message of a rank that nobody has taken, for a call that is over.
   struct Suspect {
     Tag tag = 0;
@@ -174,9 +174,9 @@ class HostCommunicator final : public Communicator {
   std::vector<Suspect> suspects_;
   std::uint64_t looks_ = 0;
   std::uint32_t shrinks_ = 0;
-  std::vector<int> failed_;           // ranks, in the order in which this became known
-  std::vector<int> left_;             // those of them that have left
-  Clock::time_point hearingUntil_{};  // why a connection broke; none yet: not broken
+  std::vector<int> failed_;         // ranks, in the order in which this became known
+  std::vector<int> left_;           // those of them that have left
+  Clock::time_point causeUntil_{};  // why a connection broke; none yet: not broken
 };
 
 }  // namespace moeccl

@@ -94,11 +94,11 @@ void HostCommunicator::judge(const Active& active) {
     const std::uint32_t since = active.number - suspect.call;
     if (active.looks < suspect.looks || since > CallLog::kMost) continue;
     if (since < kBehind + kJudgedAfter && Clock::now() < suspect.since + kJudging) continue;
-    const bool heard = std::ranges::any_of(active.plan->plan->plan().ops, [&](const Op& op) {
+    const bool receives = std::ranges::any_of(active.plan->plan->plan().ops, [&](const Op& op) {
       return op.kind == OpKind::recv && op.peer == suspect.rank;
     });
     Tag still = 0;
-    if (!heard || !domain_->transport().unexpected(suspect.tag, ~Tag{0}, &still)) continue;
+    if (!receives || !domain_->transport().unexpected(suspect.tag, ~Tag{0}, &still)) continue;
     const std::string rank = "rank " + std::to_string(suspect.rank);
     return fail(moecclRemoteError, suspect.rank,
                 rank + " made another call than rank " + std::to_string(rank_) +

@@ -164,16 +164,16 @@ class Agreement {
     while (!decision) {
       if (isLeftOut(mine)) leaveOut();
       from_.watch.post(topic_, bytesOf(mine));
-      bool heard = false;
+      bool settled = false;
       // Who has begun again may have decided before: that counts, and comes first.
       const bool moved = awaitWith(
           from_, topic_, deadline_,
           [&](const Watch::Posts& posts, const std::vector<Loss>& losses) {
-            heard = hear(posts, losses, &mine, &decision);
-            return heard || superseded;
+            settled = settles(posts, losses, &mine, &decision);
+            return settled || superseded;
           },
           [&] { superseded = newestAttempt(from_, mine.without) > topic_.attempt; });
-      if (heard) continue;
+      if (settled) continue;
       // Nobody shall count on it.
       from_.watch.post(topic_, {});
       if (moved) throw Superseded();
@@ -207,8 +207,8 @@ class Agreement {
                         from_.rank));
   }
 
-  bool hear(const Watch::Posts& posts, const std::vector<Loss>& losses, Proposal* mine,
-            std::optional<Proposal>* decision) {
+  bool settles(const Watch::Posts& posts, const std::vector<Loss>& losses, Proposal* mine,
+               std::optional<Proposal>* decision) {
     Ranks& without = mine->without;
     const std::size_t before = without.size();
     // First of all: whoever has decided may have left since, to go on.

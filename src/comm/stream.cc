@@ -32,7 +32,7 @@ void Stream::requireRelative(HostCommunicator& communicator) const {
 void Stream::enqueue(HostCommunicator& communicator, Call call) {
   requireRelative(communicator);
   Domain::Lock lock(*domain_);
-  domain_->hear();
+  domain_->takeNews();
   throwIfFailed();
   communicator.throwIfFailed();
   const std::uint32_t number = communicator.nextCall(call, lock);
@@ -46,7 +46,7 @@ void Stream::enqueue(HostCommunicator& communicator, Call call) {
 
 void Stream::enqueueTogether(std::vector<Queued> calls) {
   Domain::Lock lock(*domain_);
-  domain_->hear();
+  domain_->takeNews();
   if (failure_ != moecclSuccess) {
     for (const Queued& each : calls) each.communicator->abandon(failureText_);
     throwIfFailed();

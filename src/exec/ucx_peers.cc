@@ -61,19 +61,19 @@ bool UcxTransport::settle() {
     }
     anything = true;
   }
-  if (!dooming_.empty()) {
+  if (!cancelling_.empty()) {
     const Clock::time_point now = Clock::now();
-    for (int rank : std::exchange(dooming_, {})) {
+    for (int rank : std::exchange(cancelling_, {})) {
       Peer& with = peer(rank);
-      if (with.doomed.empty()) continue;
+      if (with.cancelled.empty()) continue;
       // UCX (1.13) gives back sends, and receives that are under way, only when the endpoint is
       // closed. But then it answers the peer, whose own wish to connect may still be under way,
       // under another name, and the peer abort()s. So a lost peer's endpoint that owes nothing
       // stays until the worker ends, which answers nobody any more.
       if (with.gone) with.endpoint.reset();
-      dooming_.push_back(rank);
+      cancelling_.push_back(rank);
       if (now < with.patience) continue;
-      giveUpDoomed(with);
+      giveUpCancelled(with);
       anything = true;
     }
   }
@@ -85,7 +85,7 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.gone = true;
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
-  while (Transfer* transfer = peer.pending.front()) doom(transfer);
+  while (Transfer* transfer = peer.pending.front()) cancelInFlight(transfer);
   // It takes nothing any more: nobody need wait until it does.
   for (TransferList* list : {&leaving_, &flushed_})
     for (Transfer* transfer = list->front(); transfer != nullptr;) {
@@ -97,18 +97,19 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
 
 void UcxTransport::lose(int rank, const std::string& why) { losses_.push_back({rank, why, true}); }
 
-void UcxTransport::doom(Transfer* transfer) {
+void UcxTransport::cancelInFlight(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);
-  if (with.doomed.empty()) with.patience = Clock::now() + (with.gone ? kGivingBack : kTakingBack);
+  if (with.cancelled.empty())
+    with.patience = Clock::now() + (with.gone ? kGivingBack : kTakingBack);
   TransferList::remove(transfer);
-  with.doomed.pushBack(transfer);
+  with.cancelled.pushBack(transfer);
   // A receive without a message yet comes back from inside this call.
   if (!transfer->flight.isSend) ucp_request_cancel(worker_.get(), transfer->flight.request);
-  if (!with.doomed.empty() && std::ranges::find(dooming_, with.rank) == dooming_.end())
-    dooming_.push_back(with.rank);
+  if (!with.cancelled.empty() && std::ranges::find(cancelling_, with.rank) == cancelling_.end())
+    cancelling_.push_back(with.rank);
 }
 
-void UcxTransport::giveUpDoomed(Peer& peer) {
+void UcxTransport::giveUpCancelled(Peer& peer) {
   if (!peer.gone) {
     if (peer.endpoint) {
       Control& control = newControl(Control::Kind::gone);
@@ -118,7 +119,7 @@ void UcxTransport::giveUpDoomed(Peer& peer) {
     lose(peer, "a cancelled transfer could not be taken back");
     return;
   }
-  while (Transfer* transfer = peer.doomed.popFront()) {
+  while (Transfer* transfer = peer.cancelled.popFront()) {
     static_cast<RequestSpace*>(transfer->flight.request)->transfer = nullptr;
     finish(transfer, UCS_ERR_UNREACHABLE, 0);
   }

@@ -180,7 +180,7 @@ void UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
   flight.request = request;
   Peer& with = peer(flight.peer);
   with.pending.pushBack(transfer);
-  if (with.gone) doom(transfer);
+  if (with.gone) cancelInFlight(transfer);
 }
 
 void UcxTransport::sendDone(void* request, ucs_status_t status, void* transfer) {
@@ -261,7 +261,7 @@ void UcxTransport::cancel(Transfer* transfer) {
     post(control, with);
     release(control);
   }
-  doom(transfer);
+  cancelInFlight(transfer);
 }
 
 bool UcxTransport::unexpected(Tag value, Tag mask, Tag* found) {
@@ -275,7 +275,7 @@ bool UcxTransport::progress() {
   if (closed_) return false;
   bool anything = ucp_worker_progress(worker_.get()) != 0;
   if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
-  if (!losses_.empty() || !dooming_.empty() || !refused_.empty()) anything |= settle();
+  if (!losses_.empty() || !cancelling_.empty() || !refused_.empty()) anything |= settle();
   if (!flushing_ && !(leaving_.empty() && flushed_.empty())) anything |= flush();
   return anything;
 }
@@ -320,7 +320,7 @@ bool UcxTransport::arm(int* milliseconds) {
   if (closed_) return true;
   if (!losses_.empty() || !refused_.empty()) return false;
   if (!flushing_ && !(leaving_.empty() && flushed_.empty())) return false;
-  if (!dooming_.empty()) *milliseconds = std::min(*milliseconds, 1);
+  if (!cancelling_.empty()) *milliseconds = std::min(*milliseconds, 1);
   // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
   // included, so the sleep needs no other bound.
   const ucs_status_t status = ucp_worker_arm(worker_.get());

@@ -14,7 +14,7 @@
 //   two settings (ucx_settings.cc)           UcxSettings.RanksOfANodeShareMemoryAndWatchEachOther
 //   sends over TCP are done after a flush    SendsThatAreDoneNeedNothingMoreOfTheirRank
 //   receives are completed by callback only  TransportContract's of lengths
-//   doomed transfers, endpoints that are     TransportContract's of cancelled transfers and dead
+//   cancelled transfers, endpoints that are  TransportContract's of cancelled transfers and dead
 //   closed for them, and only for them       peers; tests/faults
 //   processes are watched                    APeerThatDiedBeforeBeingKnown
 //   processes of this machine have           tests/faults, --kills: UCX crashes where it comes to
@@ -105,8 +105,8 @@ class UcxTransport final : public PollableTransport {
     bool gone = false;
     std::string whyGone;
     TransferList pending;          // in flight
-    TransferList doomed;           // in flight, cancelled or lost, not yet given back by UCX
-    Clock::time_point patience{};  // when the doomed have had time enough
+    TransferList cancelled;        // in flight, cancelled or lost, not yet given back by UCX
+    Clock::time_point patience{};  // when the cancelled have had time enough
   };
   struct Loss {
     int rank;
@@ -165,8 +165,8 @@ class UcxTransport final : public PollableTransport {
   void lookAfterProcesses();
   bool settle();
   void lose(Peer& peer, const std::string& why);
-  void doom(Transfer* transfer);
-  void giveUpDoomed(Peer& peer);
+  void cancelInFlight(Transfer* transfer);
+  void giveUpCancelled(Peer& peer);
   void refuse(Tag tag);
 
   // ucx_control.cc
@@ -206,7 +206,7 @@ class UcxTransport final : public PollableTransport {
   // For the next progress() to settle:
   std::vector<Loss> losses_;
   std::vector<Tag> refused_;
-  std::vector<int> dooming_;  // ranks with doomed transfers
+  std::vector<int> cancelling_;  // ranks with cancelled transfers
 
   bool tcp_ = false;      // UCX may use it
   TransferList leaving_;  // sends that UCX calls done

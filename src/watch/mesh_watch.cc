@@ -26,19 +26,11 @@ namespace {
 // How long a leaving rank waits for others to take its last words and close.
 constexpr std::int64_t kLingerMs = 300;
 
-struct Header {
-  std::uint32_t kind;
-  std::int32_t origin;
-  std::uint64_t sequence;  // of the origin's messages, from 1
-  std::uint64_t bytes;     // of the body
-};
 constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
-// Beside the kinds of Watch. A header alone: the peer has read `sequence` bytes more.
-constexpr std::uint32_t kRead = 4;
 // What a peer that is stopped may have unread. Its kernel has room for that, so that TCP, which
 // takes a full one for a host that does not answer, never waits.
 constexpr std::size_t kUnread = std::size_t{16} << 10;
-constexpr std::size_t kTellRead = kUnread / 4;
+constexpr std::size_t kReportRead = kUnread / 4;
 
 bool meansHostIsGone(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
@@ -64,6 +56,12 @@ class MeshWatch final : public Watch {
   void leave() override;
 
  private:
+  struct Header {
+    Kind kind;
+    std::int32_t origin;
+    std::uint64_t sequence;  // of the origin's messages, from 1; of Kind::read bytes read since
+    std::uint64_t bytes;     // of the body
+  };
   struct Connection {
     int peer = -1;
     Socket socket;
@@ -84,11 +82,11 @@ class MeshWatch final : public Watch {
   void handle(std::uint64_t key);
   void takeEndedProcesses();
   void takeOutbox();
-  void say(const Header& header, std::span<const std::byte> body, const Connection* except);
+  void forward(const Header& header, std::span<const std::byte> body, const Connection* except);
   void fill(Connection& connection, bool all);
   void read(Connection& connection);
   bool parse(Connection& connection);
-  void hear(const Header& header, std::span<const std::byte> body, const Connection& from);
+  void receive(const Header& header, std::span<const std::byte> body, const Connection& from);
   void write(Connection& connection);
   void drop(Connection& connection);
   void close(Connection& connection, int error);
@@ -102,8 +100,8 @@ class MeshWatch final : public Watch {
   std::vector<std::int64_t> pids_;  // by rank
   std::vector<Connection> connections_;
   std::optional<ClosedInChildren> copies_;  // of the connections
-  std::vector<std::uint64_t> heard_;        // the last sequence of each rank's messages
-  std::uint64_t told_ = 0;                  // of this rank's
+  std::vector<std::uint64_t> lastFrom_;     // the last sequence of each rank's messages
+  std::uint64_t sequence_ = 0;              // of this rank's
 
   std::mutex outboxMutex_;
   std::vector<std::pair<Kind, Body>> outbox_;
@@ -129,7 +127,7 @@ MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& opti
       detectionMs_(options.failureDetectionMs),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      heard_(options.hosts.size()) {
+      lastFrom_(options.hosts.size()) {
   if (!events_ || !woken_)
     throw Error(moecclSystemError,
                 std::string("watching the other ranks: ") + std::strerror(errno));
@@ -238,11 +236,11 @@ void MeshWatch::takeOutbox() {
     outbox.swap(outbox_);
   }
   for (const auto& [kind, body] : outbox)
-    say({static_cast<std::uint32_t>(kind), rank(), ++told_, body.size()}, body, nullptr);
+    forward({kind, rank(), ++sequence_, body.size()}, body, nullptr);
 }
 
-void MeshWatch::say(const Header& header, std::span<const std::byte> body,
-                    const Connection* except) {
+void MeshWatch::forward(const Header& header, std::span<const std::byte> body,
+                        const Connection* except) {
   const auto head = std::as_bytes(std::span(&header, 1));
   for (Connection& connection : connections_) {
     if (!connection.socket || &connection == except) continue;
@@ -258,11 +256,12 @@ void MeshWatch::say(const Header& header, std::span<const std::byte> body,
   }
 }
 
-// What the peer has room for goes on its way, or all. It tells no less than kTellRead.
+// What the peer has room for goes on its way, or all. It tells no less than kReportRead.
 void MeshWatch::fill(Connection& connection, bool all) {
   while (!connection.waiting.empty()) {
     const Body& next = connection.waiting.front();
-    if (!all && connection.unread >= kTellRead && connection.unread + next.size() > kUnread) return;
+    if (!all && connection.unread >= kReportRead && connection.unread + next.size() > kUnread)
+      return;
     persist([&] { connection.out.reserve(connection.out.size() + next.size()); });
     connection.out.insert(connection.out.end(), next.begin(), next.end());
     connection.unread += next.size();
@@ -322,21 +321,21 @@ bool MeshWatch::parse(Connection& connection) {
     std::memcpy(&header, in.data() + at, sizeof header);
     if (header.bytes > kLongestBody || header.origin < 0 || header.origin >= ranks()) return false;
     if (in.size() - at - sizeof header < header.bytes) break;
-    if (header.kind == kRead) {
+    if (header.kind == Kind::read) {
       if (header.bytes != 0 || header.sequence > connection.unread) return false;
       connection.unread -= header.sequence;
       at += sizeof header;
       continue;
     }
     connection.owed += sizeof header + header.bytes;
-    hear(header, std::span(in).subspan(at + sizeof header, header.bytes), connection);
+    receive(header, std::span(in).subspan(at + sizeof header, header.bytes), connection);
     at += sizeof header + header.bytes;
   }
   connection.in.erase(connection.in.begin(),
                       connection.in.begin() + static_cast<std::ptrdiff_t>(at));
-  if (connection.owed >= kTellRead) {
-    const Header told{kRead, rank(), std::exchange(connection.owed, 0), 0};
-    const auto bytes = std::as_bytes(std::span(&told, 1));
+  if (connection.owed >= kReportRead) {
+    const Header report{Kind::read, rank(), std::exchange(connection.owed, 0), 0};
+    const auto bytes = std::as_bytes(std::span(&report, 1));
     persist([&] { connection.out.reserve(connection.out.size() + bytes.size()); });
     connection.out.insert(connection.out.end(), bytes.begin(), bytes.end());
   }
@@ -344,15 +343,15 @@ bool MeshWatch::parse(Connection& connection) {
   return true;
 }
 
-void MeshWatch::hear(const Header& header, std::span<const std::byte> body,
-                     const Connection& from) {
+void MeshWatch::receive(const Header& header, std::span<const std::byte> body,
+                        const Connection& from) {
   if (header.origin == rank()) return;
   // Each way that a message can take keeps the order, so whichever comes first is the next.
-  std::uint64_t& last = heard_[static_cast<std::size_t>(header.origin)];
+  std::uint64_t& last = lastFrom_[static_cast<std::size_t>(header.origin)];
   if (header.sequence <= last) return;
   last = header.sequence;
-  say(header, body, &from);
-  persist([&] { arrived(header.origin, static_cast<Kind>(header.kind), body); });
+  forward(header, body, &from);
+  persist([&] { arrived(header.origin, header.kind, body); });
 }
 
 void MeshWatch::drop(Connection& connection) {
@@ -382,9 +381,7 @@ void MeshWatch::lose(int rank, bool hostIsGone) {
     body = bodyOf(loss);
     isNew = note(loss);
   });
-  if (isNew)
-    say({static_cast<std::uint32_t>(Kind::loss), this->rank(), ++told_, body.size()}, body,
-        nullptr);
+  if (isNew) forward({Kind::loss, this->rank(), ++sequence_, body.size()}, body, nullptr);
 }
 
 bool MeshWatch::allClosed() const {

@@ -12,7 +12,7 @@ namespace moeccl {
 namespace {
 
 // Of a communicator that nobody asks about any more, a broken peer could send for ever.
-constexpr std::size_t kMostUnheard = 4096;
+constexpr std::size_t kMostUnread = 4096;
 
 struct LossRecord {
   std::int32_t rank;
@@ -51,20 +51,20 @@ void Watch::changed() {
 
 void Watch::add(News news) {
   // Losses stay: there are no more than ranks.
-  if (unheard_.size() >= kMostUnheard) {
+  if (unread_.size() >= kMostUnread) {
     const auto oldest = std::ranges::find_if(
-        unheard_, [](const News& each) { return std::holds_alternative<Notice>(each); });
-    if (oldest != unheard_.end()) unheard_.erase(oldest);
+        unread_, [](const News& each) { return std::holds_alternative<Notice>(each); });
+    if (oldest != unread_.end()) unread_.erase(oldest);
   }
-  unheard_.push_back(std::move(news));
+  unread_.push_back(std::move(news));
   news_.fetch_add(1, std::memory_order_release);
 }
 
 bool Watch::next(News* news) {
   const std::lock_guard lock(mutex_);
-  if (unheard_.empty()) return false;
-  *news = std::move(unheard_.front());
-  unheard_.pop_front();
+  if (unread_.empty()) return false;
+  *news = std::move(unread_.front());
+  unread_.pop_front();
   return true;
 }
 
@@ -94,7 +94,7 @@ Watch::Body Watch::bodyOf(const Loss& loss) {
   return bytesOf(record);
 }
 
-void Watch::tell(const Notice& notice) { carry(Kind::notice, bytesOf(notice)); }
+void Watch::notify(const Notice& notice) { carry(Kind::notice, bytesOf(notice)); }
 
 void Watch::post(const Topic& topic, std::span<const std::byte> bytes) {
   if (bytes.size() > kLongestPost)
@@ -130,6 +130,8 @@ void Watch::arrived(int origin, Kind kind, std::span<const std::byte> body) {
         board_[*topic][origin].assign(body.begin(), body.end());
         changed_.notify_all();
       }
+      return;
+    case Kind::read:
       return;
   }
 }

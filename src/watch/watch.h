@@ -78,7 +78,7 @@ class Watch {
   // All that are known to be lost, in the order in which that became known.
   std::vector<Loss> losses() const;
 
-  void tell(const Notice& notice);
+  void notify(const Notice& notice);
 
   // Replaces what this rank has posted there.
   void post(const Topic& topic, std::span<const std::byte> bytes);
@@ -98,7 +98,12 @@ class Watch {
   virtual void leave() = 0;
 
  protected:
-  enum class Kind : std::uint32_t { notice = 1, loss = 2, post = 3 };
+  enum class Kind : std::uint32_t {
+    notice = 1,
+    loss = 2,
+    post = 3,
+    read = 4,  // between two ends of a connection (mesh_watch.cc): how much its peer has read
+  };
   using Body = std::vector<std::byte>;
 
   // Brings a message of this rank to all others. Called with no lock held.
@@ -120,7 +125,7 @@ class Watch {
   std::condition_variable changed_;
   std::function<void()> wake_;
   std::atomic<std::uint64_t> news_ = 0;
-  std::deque<News> unheard_;
+  std::deque<News> unread_;
   std::vector<Loss> losses_;
   std::map<Topic, Posts> board_;
 };

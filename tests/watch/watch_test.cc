@@ -140,7 +140,7 @@ TEST_P(Watches, NoticesReachEverybodyInOrder) {
       notice.culprit = i == 0 ? 1000000 : i % watch.ranks();  // there is no such rank
       notice.comm = static_cast<std::uint32_t>(i);
       std::memset(notice.text, 'x', sizeof notice.text);  // without an end
-      watch.tell(notice);
+      watch.notify(notice);
     }
     std::vector<std::uint32_t> heard(static_cast<std::size_t>(watch.ranks()));
     for (int i = 0; i < 20 * (watch.ranks() - 1); ++i) {
