@@ -9,11 +9,11 @@ time, with a band of 10 %. Right: mean speedups over the baseline, the paper's t
 It takes matplotlib.
 """
 import argparse
-import json
 import os
 import statistics
 
 import drawing
+from tool_json import load_json
 
 COLORS = {"baseline": "tab:gray", "S1": "tab:blue", "S2": "tab:orange", "PPMoE": "tab:green", "auto": "tab:red"}
 RULE_STYLES = {"model": {"color": "tab:red", "linewidth": 2.5},
@@ -22,13 +22,7 @@ RULE_STYLES = {"model": {"color": "tab:red", "linewidth": 2.5},
 
 
 def load(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"cannot read {path}: {error}; moeccl-layers writes it when it ends") from None
-    if not isinstance(report, dict) or report.get("schema") != "moeccl-layers" or report.get("schemaVersion") != 2:
-        raise SystemExit(f"{path} is no JSON of this version of moeccl-layers")
+    report = load_json(path, "moeccl-layers", 2)
     if not report["layers"]:
         raise SystemExit(f"{path} holds no layer that was measured")
     return report

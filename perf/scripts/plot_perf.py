@@ -11,11 +11,11 @@ repetition: median, in brackets the smallest and the largest. --against best-mpi
 pictures where MPI was measured) is the fastest of MPI's algorithms at each size, by median.
 """
 import argparse
-import json
 import os
 import statistics
 
 import drawing
+from tool_json import load_json
 
 
 # What files that are joined have in common.
@@ -26,10 +26,7 @@ def load(paths):
     """One report of all of `paths`, which commas separate."""
     joined = None
     for path in paths.split(","):
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
-        if report.get("schema") != "moeccl-perf" or report.get("schemaVersion") != 1:
-            raise SystemExit(f"{path} is no JSON of this version of moeccl-perf")
+        report = load_json(path, "moeccl-perf", 1)
         if joined is None:
             joined = report
         elif any(joined.get(key) != report.get(key) for key in SAME):

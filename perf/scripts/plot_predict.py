@@ -10,20 +10,9 @@ Above 1, S1 is faster.
 """
 import argparse
 import collections
-import json
 
 import drawing
-
-
-def load(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            loaded = json.load(file)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"cannot read {path}: {error}") from None
-    if not isinstance(loaded, dict) or loaded.get("schema") != "moeccl-predict" or loaded.get("schemaVersion") != 1:
-        raise SystemExit(f"{path} is no ranking of this version of moeccl-predict")
-    return loaded
+from tool_json import load_json
 
 
 def nodes(ranking):
@@ -88,7 +77,7 @@ def main():
     parser.add_argument("--output", required=True, help="the picture, PNG")
     parser.add_argument("rankings", nargs="+", metavar="RANKING.json")
     options = parser.parse_args()
-    shown = columns([load(path) for path in options.rankings])
+    shown = columns([load_json(path, "moeccl-predict", 1) for path in options.rankings])
     if not shown:
         raise SystemExit("nothing to draw: the files have one number of nodes and one k f; give several of either")
     drawing.save(plot(drawing.pyplot(), shown), options.output)

@@ -14,11 +14,11 @@ import argparse
 import base64
 import html
 import io
-import json
 import os
 import re
 
 import drawing
+from tool_json import load_json
 
 COLLECTIVES_PER_PICTURE = 4
 NOISY = 0.2  # the median error of a curve from which on it says little
@@ -26,17 +26,6 @@ SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PP
 OTHER_COLOUR = "#d98cb3"
 MARKERS = "osD^vP*X<>"
 STYLES = ("-", "--", "-.", ":")
-
-
-def load(path, schema, version):
-    try:
-        with open(path, encoding="utf-8") as file:
-            loaded = json.load(file)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"cannot read {path}: {error}") from None
-    if not isinstance(loaded, dict) or loaded.get("schema") != schema or loaded.get("schemaVersion") != version:
-        raise SystemExit(f"{path} is no {schema} of this version of moeccl-fit")
-    return loaded
 
 
 def size_text(size):
@@ -400,8 +389,8 @@ def main():
     parser.add_argument("--map", help="JSON of moeccl-fit --map")
     parser.add_argument("json", help="the profile")
     options = parser.parse_args()
-    profile = load(options.json, "moeccl-profile", 2)
-    maps = load(options.map, "moeccl-map", 1)["maps"] if options.map else []
+    profile = load_json(options.json, "moeccl-profile", 2)
+    maps = load_json(options.map, "moeccl-map", 1)["maps"] if options.map else []
 
     pyplot = drawing.pyplot()
     parts = sections(pyplot, profile, maps)

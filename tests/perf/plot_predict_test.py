@@ -50,7 +50,7 @@ class Plot(unittest.TestCase):
         self.assertEqual(widths[1], 2 * widths[0])
 
     def test_wrong_files_are_told(self):
-        for rankings, said in (([ranking(2, 1, 1)], "nothing to draw"), ([{"schema": "other"}], "0.json is no ranking")):
+        for rankings, said in (([ranking(2, 1, 1)], "nothing to draw"), ([{"schema": "other"}], "0.json is no moeccl-predict")):
             done = self.plot(rankings, "never.png")
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)
