@@ -1,13 +1,12 @@
 #include "perf/fit/map.h"
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "perf/common/choices.h"
+#include "perf/common/output_file.h"
 
 namespace moeccl::perf {
 namespace {
@@ -121,10 +120,7 @@ void writeMap(const std::string& path, moecclProfile_t profile,
                             {"schemaVersion", kSchemaVersion},
                             {"ranksPerNode", ranksPerNode},
                             {"maps", std::move(maps)}};
-  std::ofstream file(path);
-  file << all.dump(1) << '\n';
-  if (!file.flush())
-    throw std::runtime_error("--map: cannot write " + path + ": " + std::strerror(errno));
+  OutputFile("--map", path).write(all.dump(1) + '\n');
 }
 
 std::vector<int> ranksPerNodeOf(const std::string& profileFile) {

@@ -1,10 +1,7 @@
 #include "perf/layers/report.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <stdexcept>
 
 #include "perf/common/statistics.h"
 
@@ -77,13 +74,9 @@ void printDisturbances(const Run& run) {
 }  // namespace
 
 Report::Report(const Options& options, const Job& job)
-    : run_{options, job.ranks(), job.ranksPerNode(), 0, 0, {}, {}} {
+    : run_{options, job.ranks(), job.ranksPerNode(), 0, 0, {}, {}},
+      file_("--json", options.jsonFile) {
   require(moecclGetVersion(&run_.version), "ask for the version", nullptr);
-  if (options.jsonFile.empty()) return;
-  file_.open(options.jsonFile);
-  if (!file_)
-    throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
-                             std::strerror(errno));
 }
 
 void Report::begin(int scale) {
@@ -132,10 +125,7 @@ void Report::showProgress() const {
 void Report::finish() {
   printDisturbances(run_);
   printSummaries(run_);
-  if (!file_.is_open()) return;
-  file_ << toJson(run_) << '\n';
-  if (!file_.flush())
-    throw std::runtime_error("--json: cannot write all of " + run_.options.jsonFile);
+  file_.write(toJson(run_) + '\n');
 }
 
 }  // namespace moeccl::perf::layers

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "perf/common/job.h"
+#include "perf/common/output_file.h"
 #include "perf/layers/options.h"
 #include "perf/layers/outcome.h"
 
@@ -45,7 +45,7 @@ class Report {
   void showProgress() const;
 
   Run run_;
-  std::ofstream file_;
+  OutputFile file_;
   std::chrono::steady_clock::time_point start_;
 };
 

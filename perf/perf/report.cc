@@ -1,12 +1,7 @@
 #include "perf/perf/report.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <numeric>
-#include <stdexcept>
-
-#include "perf/common/statistics.h"
 
 namespace moeccl::perf {
 namespace {
@@ -14,10 +9,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
-
-ordered_json toJson(const Spread& spread) {
-  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
-}
 
 ordered_json toJson(const Result& result, const Result& reference) {
   return {
@@ -59,44 +50,25 @@ void printResult(const Result& result, const Result& reference) {
 
 Report::Report(const Options& options, const Job& job, const World& world,
                const std::vector<int>& ranksPerNode)
-    : options_(options) {
-  if (!options.jsonFile.empty()) {
-    file_.open(options.jsonFile);
-    if (!file_)
-      throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
-                               std::strerror(errno));
-  }
-  const std::string device = job.memory().device();
-  int version = 0;
-  require(moecclGetVersion(&version), "ask for the version", nullptr);
-  json_ = {
-      {"schema", "moeccl-perf"},
-      {"schemaVersion", kSchemaVersion},
-      {"commandLine", options.commandLine},
+    : options_(options), json_("moeccl-perf", kSchemaVersion, options, job) {
+  json_.describe({
       {"collective", options.collective->name},
-      {"moecclVersion", version},
       {"mpiVersion",
        options.mpiAlgorithms.empty() ? ordered_json() : ordered_json(job.mpi()->version())},
-      {"memory", options.memory == moecclMemoryCuda ? "cuda" : "host"},
-      {"device", device.empty() ? ordered_json() : ordered_json(device)},
-      {"ranks", job.ranks()},
-      {"ranksPerNode", ranksPerNode},
       {"grid", gridToJson(options, world)},
-      {"iterations", options.iterations},
-      {"warmupIterations", options.warmupIterations},
       {"checkIterations", options.checkIterations},
-      {"repetitions", options.repetitions},
       {"average", static_cast<int>(options.average)},
       {"results", ordered_json::array()},
-  };
+  });
 
+  const int version = json_.version();
   std::string nodes;
   for (const int size : ranksPerNode) nodes += ' ' + std::to_string(size);
   std::printf("# moeccl-perf, moeccl %d.%d.%d: %s, %s\n", version / 10000, version / 100 % 100,
               version % 100, options.collective->name.data(),
               options.collective->description.data());
   std::printf("# %d ranks, by node:%s\n", job.ranks(), nodes.c_str());
-  if (!device.empty()) std::printf("# on GPUs: rank 0 has an %s\n", device.c_str());
+  json_.printDevice();
   if (options.collective->usesGrid)
     std::printf(
         "# grid: MP groups of %d, EP of %d, ESP of %d ranks, %s consecutive; experts per rank: "
@@ -136,7 +108,7 @@ void Report::add(const std::vector<Result>& results) {
                   result.size, result.block, result.count, result.type,
                   result.competitor->name().c_str());
     printResult(result, reference);
-    json_["results"].push_back(toJson(result, reference));
+    json_.add(toJson(result, reference));
     if (!result.competitor->isMpi()) busBandwidths_.push_back(result.busBandwidth);
   }
   std::printf("\n");
@@ -149,9 +121,7 @@ void Report::finish(std::int64_t wrong) {
                 wrong == 0 ? "OK" : "FAILED");
   const double sum = std::accumulate(busBandwidths_.begin(), busBandwidths_.end(), 0.0);
   std::printf("# Avg bus bandwidth    : %g\n", sum / static_cast<double>(busBandwidths_.size()));
-  if (!file_.is_open()) return;
-  file_ << json_.dump(1) << '\n';
-  if (!file_.flush()) throw std::runtime_error("--json: cannot write all of " + options_.jsonFile);
+  json_.write();
 }
 
 }  // namespace moeccl::perf

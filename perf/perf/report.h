@@ -1,12 +1,11 @@
 // The table on standard output and the JSON file. Only rank 0 makes one.
 #pragma once
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "perf/common/job.h"
+#include "perf/perf/json_report.h"
 #include "perf/perf/measure.h"
 
 namespace moeccl::perf {
@@ -27,8 +26,7 @@ class Report {
   void printHead() const;
 
   const Options& options_;
-  std::ofstream file_;
-  nlohmann::ordered_json json_;
+  JsonReport json_;
   std::vector<double> busBandwidths_;
 };
 

@@ -1,11 +1,6 @@
 #include "perf/perf/route_report.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <stdexcept>
-
-#include "perf/common/statistics.h"
 
 namespace moeccl::perf {
 namespace {
@@ -14,10 +9,6 @@ using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
 constexpr std::array kParts = {"set", "dispatch", "combine"};
-
-ordered_json toJson(const Spread& spread) {
-  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
-}
 
 ordered_json toJson(const RouteResult& result, const RouteResult& reference) {
   ordered_json json = {{"name", result.name}, {"algorithm", result.algorithm}};
@@ -55,26 +46,8 @@ void print(const RouteResult& result, const RouteResult& reference) {
 }  // namespace
 
 RouteReport::RouteReport(const RouteOptions& options, const Job& job, const RowsPerToken& rows)
-    : options_(options) {
-  if (!options.jsonFile.empty()) {
-    file_.open(options.jsonFile);
-    if (!file_)
-      throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
-                               std::strerror(errno));
-  }
-  const std::string device = job.memory().device();
-  const std::vector<int> ranksPerNode = job.ranksPerNode();
-  int version = 0;
-  require(moecclGetVersion(&version), "ask for the version", nullptr);
-  json_ = {
-      {"schema", "moeccl-perf-route"},
-      {"schemaVersion", kSchemaVersion},
-      {"commandLine", options.commandLine},
-      {"moecclVersion", version},
-      {"memory", options.memory == moecclMemoryCuda ? "cuda" : "host"},
-      {"device", device.empty() ? ordered_json() : ordered_json(device)},
-      {"ranks", job.ranks()},
-      {"ranksPerNode", ranksPerNode},
+    : options_(options), json_("moeccl-perf-route", kSchemaVersion, options, job) {
+  json_.describe({
       {"esp", options.esp},
       {"experts", options.experts},
       {"topk", options.choices},
@@ -85,16 +58,13 @@ RouteReport::RouteReport(const RouteOptions& options, const Job& job, const Rows
       {"routing", options.routing},
       {"seed", options.seed},
       {"rowsPerToken", {{"node", rows.node}, {"rank", rows.rank}, {"choice", rows.choice}}},
-      {"iterations", options.iterations},
-      {"warmupIterations", options.warmupIterations},
-      {"repetitions", options.repetitions},
       {"results", ordered_json::array()},
-  };
+  });
   std::printf("# %d ranks on %zu nodes, %lld tokens each, %d of %d experts (%s), rows of %lld %s\n",
-              job.ranks(), ranksPerNode.size(), static_cast<long long>(options.tokens),
+              job.ranks(), job.ranksPerNode().size(), static_cast<long long>(options.tokens),
               options.choices, options.experts, options.routing.c_str(),
               static_cast<long long>(options.hidden), options.dataType.name);
-  if (!device.empty()) std::printf("# on GPUs: rank 0 has an %s\n", device.c_str());
+  json_.printDevice();
   std::printf(
       "# rows that leave a node for each token: %.2f by node, %.2f by rank, %.2f by choice\n",
       rows.node, rows.rank, rows.choice);
@@ -108,13 +78,11 @@ void RouteReport::finish(const std::vector<RouteResult>& results) {
   std::int64_t wrong = 0;
   for (const RouteResult& result : results) {
     print(result, results[0]);
-    json_["results"].push_back(toJson(result, results[0]));
+    json_.add(toJson(result, results[0]));
     wrong += result.wrong;
   }
   std::printf("# %lld elements wrong\n", static_cast<long long>(wrong));
-  if (!file_.is_open()) return;
-  file_ << json_.dump(1) << '\n';
-  if (!file_.flush()) throw std::runtime_error("--json: cannot write all of " + options_.jsonFile);
+  json_.write();
 }
 
 }  // namespace moeccl::perf

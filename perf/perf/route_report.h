@@ -3,12 +3,11 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "perf/common/job.h"
+#include "perf/perf/json_report.h"
 #include "perf/perf/route_options.h"
 
 namespace moeccl::perf {
@@ -40,8 +39,7 @@ class RouteReport {
 
  private:
   const RouteOptions& options_;
-  std::ofstream file_;
-  nlohmann::ordered_json json_;
+  JsonReport json_;
 };
 
 }  // namespace moeccl::perf

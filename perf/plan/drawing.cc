@@ -8,9 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <stdexcept>
+
+#include "perf/common/output_file.h"
 
 namespace moeccl::perf::plan {
 namespace {
@@ -51,9 +52,7 @@ void runDot(const std::string& path, int graph) {
 }  // namespace
 
 void writeDot(const std::string& path, const std::string& graph) {
-  std::ofstream file(path);
-  file << graph;
-  if (!file.flush()) fail("--dot: cannot write " + path, errno);
+  OutputFile("--dot", path).write(graph);
 }
 
 void writeSvg(const std::string& path, const std::string& graph) {

@@ -1,16 +1,13 @@
 #include "perf/predict/report.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 
+#include "perf/common/output_file.h"
 #include "perf/predict/placement.h"
 
 namespace moeccl::perf {
@@ -116,11 +113,7 @@ void writeRanking(const PredictOptions& options, const std::vector<Predicted>& a
         {"capacityGroups", layer.capacityGroups}}},
       {"pass", textOfPass(options.pass)},
       {"choices", std::move(choices)}};
-  std::ofstream file(options.jsonFile);
-  file << whole.dump(1) << '\n';
-  if (!file.flush())
-    throw std::runtime_error("--json: cannot write " + options.jsonFile + ": " +
-                             std::strerror(errno));
+  OutputFile("--json", options.jsonFile).write(whole.dump(1) + '\n');
 }
 
 }  // namespace moeccl::perf

@@ -1,0 +1,26 @@
+#include "perf/common/output_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace moeccl::perf {
+
+OutputFile::OutputFile(const char* option, std::string path)
+    : option_(option), path_(std::move(path)) {
+  if (path_.empty()) return;
+  file_.open(path_);
+  if (!file_)
+    throw std::runtime_error(std::string(option_) + ": cannot write " + path_ + ": " +
+                             std::strerror(errno));
+}
+
+void OutputFile::write(std::string_view text) {
+  if (path_.empty()) return;
+  file_ << text;
+  if (!file_.flush())
+    throw std::runtime_error(std::string(option_) + ": cannot write all of " + path_);
+}
+
+}  // namespace moeccl::perf
