@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "communicator.h"
+#include "tensors.h"
 #include "work.h"
 
 namespace moeccl::torch {
@@ -70,9 +71,6 @@ class MoecclBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool waitAllRanks) override;
 
  private:
-  using Needs = MoecclWork::Needs;
-  using Launch = std::function<moecclResult_t(moecclComm_t comm, moecclStream_t stream)>;
-
   // Makes the call, or several that `launch` starts in a group of its own.
   WorkPointer run(c10d::OpType type, std::chrono::milliseconds timeout, bool async, Needs needs,
                   const Launch& launch);

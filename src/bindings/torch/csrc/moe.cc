@@ -141,26 +141,25 @@ std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& nu
 void RankSet::average(const Tensors& tensors) {
   const at::NoGradGuard guard;
   Needs needs;
-  InGroup group(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    const Numbers numbers = numbersOf(tensor, c10d::ReduceOp::AVG);
-    void* const data = output(tensor, true, &needs);
-    group.add(moecclAllReduce(data, data, static_cast<size_t>(tensor.numel()) * numbers.perElement,
-                              numbers.type, numbers.op, comm(), nullptr));
-  }
-  checkCall(group.end(), where_);
+  checkCall(allReduceOf(tensors, c10d::ReduceOp::AVG, &needs)(comm(), nullptr), where_);
   for (const auto& step : needs.after) step();
 }
 
 void RankSet::broadcast(const Tensors& tensors) {
   const at::NoGradGuard guard;
   Needs needs;
-  InGroup group(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    void* const data = output(tensor, true, &needs);
-    group.add(moecclBroadcast(data, data, tensor.nbytes(), kBytes, 0, comm(), nullptr));
-  }
-  checkCall(group.end(), where_);
+  struct Part {
+    void* data;
+    size_t bytes;
+  };
+  std::vector<Part> parts;
+  for (const at::Tensor& tensor : tensors)
+    parts.push_back({output(tensor, true, &needs), tensor.nbytes()});
+  const auto broadcastAll =
+      eachOf(std::move(parts), [](const Part& part, moecclComm_t comm, moecclStream_t stream) {
+        return moecclBroadcast(part.data, part.data, part.bytes, kBytes, 0, comm, stream);
+      });
+  checkCall(broadcastAll(comm(), nullptr), where_);
   for (const auto& step : needs.after) step();
 }
 

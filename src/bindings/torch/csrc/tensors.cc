@@ -142,4 +142,22 @@ Parts outputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs)
   return lay(tensors, unit, [&](const at::Tensor& tensor) { return output(tensor, false, needs); });
 }
 
+Launch allReduceOf(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op, Needs* needs) {
+  struct Part {
+    void* data;
+    size_t count;
+    Numbers numbers;
+  };
+  std::vector<Part> parts;
+  for (const at::Tensor& tensor : tensors) {
+    const Numbers numbers = numbersOf(tensor, op);
+    const size_t count = static_cast<size_t>(tensor.numel()) * numbers.perElement;
+    parts.push_back({output(tensor, true, needs), count, numbers});
+  }
+  return eachOf(std::move(parts), [](const Part& part, moecclComm_t comm, moecclStream_t stream) {
+    return moecclAllReduce(part.data, part.data, part.count, part.numbers.type, part.numbers.op,
+                           comm, stream);
+  });
+}
+
 }  // namespace moeccl::torch

@@ -4,7 +4,10 @@
 #include <ATen/ATen.h>
 #include <moeccl/moeccl.h>
 
+#include <functional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "work.h"
@@ -40,25 +43,33 @@ Parts partsOf(const std::vector<void*>& addresses, const std::vector<size_t>& by
 Parts inputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs);
 Parts outputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs);
 
-// Calls of one operation on several tensors run at once.
-class InGroup {
- public:
-  explicit InGroup(size_t calls) : open_(calls != 1) {
-    if (open_) moecclGroupStart();
-  }
-  InGroup(const InGroup&) = delete;
-  InGroup& operator=(const InGroup&) = delete;
-  void add(moecclResult_t result) {
-    if (result_ == moecclSuccess) result_ = result;
-  }
-  moecclResult_t end() {
-    const moecclResult_t last = open_ ? moecclGroupEnd() : moecclSuccess;
-    return result_ == moecclSuccess ? last : result_;
-  }
+// The one tensor, or list of tensors, that a call of one rank takes.
+template <typename Given>
+Given& only(std::vector<Given>& given) {
+  TORCH_CHECK(given.size() == 1, "moeccl takes one ",
+              std::is_same_v<Given, at::Tensor> ? "tensor" : "list of tensors", " per rank, not ",
+              given.size());
+  return given[0];
+}
 
- private:
-  const bool open_;
-  moecclResult_t result_ = moecclSuccess;
-};
+// What makes a call, or several that run at once.
+using Launch = std::function<moecclResult_t(moecclComm_t comm, moecclStream_t stream)>;
+
+// A call for each part.
+template <typename Part, typename Call>
+Launch eachOf(std::vector<Part> parts, Call call) {
+  return [parts = std::move(parts), call](moecclComm_t comm, moecclStream_t stream) {
+    moecclResult_t result = moecclSuccess;
+    if (parts.size() != 1) moecclGroupStart();
+    for (const Part& part : parts)
+      if (const moecclResult_t one = call(part, comm, stream); result == moecclSuccess)
+        result = one;
+    const moecclResult_t last = parts.size() != 1 ? moecclGroupEnd() : moecclSuccess;
+    return result == moecclSuccess ? last : result;
+  };
+}
+
+// In place, whatever the strides.
+Launch allReduceOf(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op, Needs* needs);
 
 }  // namespace moeccl::torch
