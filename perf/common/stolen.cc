@@ -27,9 +27,9 @@ double stolenSeconds(std::istream& stat) {
   return static_cast<double>(ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-Watch::Watch() : begin_(std::chrono::steady_clock::now()), stolen_(stolenSoFar()) {}
+StolenTime::StolenTime() : begin_(std::chrono::steady_clock::now()), stolen_(stolenSoFar()) {}
 
-bool Watch::disturbed() const {
+bool StolenTime::disturbed() const {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
   const auto processors = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
   return stolenSoFar() - stolen_ > kDisturbing * processors * passed.count();

@@ -11,9 +11,9 @@ namespace moeccl::perf {
 double stolenSeconds(std::istream& stat);
 
 // From its construction on. What was timed meanwhile is not what the machine takes by itself.
-class Watch {
+class StolenTime {
  public:
-  Watch();
+  StolenTime();
   // More than 2 % of the processors' time was stolen.
   bool disturbed() const;
 

@@ -111,9 +111,9 @@ void takeTurns(Team& team, std::vector<Turn>& turns, const Rounds& rounds, bool 
     std::ranges::shuffle(order, random);
     std::vector<double> seconds(turns.size());
     for (const std::size_t turn : order) {
-      const Watch watch;
+      const StolenTime meanwhile;
       std::vector<double> mine = timesOf(team, turns[turn], calls[turn], rounds.calls);
-      stolen[turn] = watch.disturbed() ? 1 : 0;
+      stolen[turn] = meanwhile.disturbed() ? 1 : 0;
       for (double& time : mine) time = counts ? std::max(time, 1e-9) : 0;
       seconds[turn] = meanOf(team.slowest(mine));
     }

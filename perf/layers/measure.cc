@@ -132,9 +132,9 @@ class LayerBenchmark {
       std::vector<double> disturbed(lacking.size());
       const std::vector<double> mine = inTurns(lacking.size(), draws, [&](std::size_t i) {
         const std::size_t entry = entries[lacking[i]];
-        const Watch watch;
+        const StolenTime meanwhile;
         const double seconds = secondsOf(candidates_[entry], timed[entry].passes);
-        disturbed[i] = watch.disturbed() ? 1 : 0;
+        disturbed[i] = meanwhile.disturbed() ? 1 : 0;
         return seconds;
       });
       const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);

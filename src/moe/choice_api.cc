@@ -25,7 +25,7 @@ moecclResult_t moecclMoeLayerSaveChoice(moecclMoeLayer_t layer, char* text, size
 moecclResult_t moecclMoeLayerRestoreChoice(moecclMoeLayer_t layer, const char* text) {
   return boundary("moecclMoeLayerRestoreChoice", nullptr, [&] {
     moeccl::MoeLayer& it = moeccl::layerOf(layer);
-    const moeccl::Here here(layer->device);
+    const moeccl::DeviceGuard guard(layer->device);
     const moecclGrid_t grid = it.groups().grid;
     std::function<void()> restore;
     moeccl::agreeAfter(grid, [&] {

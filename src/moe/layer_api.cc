@@ -14,8 +14,8 @@ namespace {
 
 using moeccl::agreeAfter;
 using moeccl::boundary;
+using moeccl::DeviceGuard;
 using moeccl::Error;
-using moeccl::Here;
 using moeccl::layerOf;
 using moeccl::require;
 using moeccl::requireSuccess;
@@ -103,7 +103,7 @@ moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* 
   return boundary("moecclMoeLayerCreate", nullptr, [&] {
     moecclInternalGrid_t where;
     requireSuccess(moecclInternalDescribe(grid, &where));
-    const Here here(where.device);
+    const DeviceGuard guard(where.device);
     // Where one rank fails all do: by its arguments, by a config unlike the others', for want of
     // memory.
     moecclMoeConfig_t wanted;
@@ -131,7 +131,7 @@ moecclResult_t moecclMoeLayerDestroy(moecclMoeLayer_t layer) {
     if (layer == nullptr) return;
     moeccl::requireLive(moeccl::HandleKind::layer,
                         moeccl::removeHandle(moeccl::HandleKind::layer, layer).state);
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     delete layer;
   });
 }
@@ -233,7 +233,7 @@ moecclResult_t moecclMoeForward(moecclMoeLayer_t layer, const void* input, void*
     }
     if (!it.hasWeights())
       throw Error(moecclInvalidUsage, "the layer has no weights; call moecclMoeLayerSetWeights");
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     it.forward(input, output, stream);
   });
 }
@@ -251,7 +251,7 @@ moecclResult_t moecclMoeBackward(moecclMoeLayer_t layer, const void* outputGradi
     if (!it.hasStats())
       throw Error(moecclInvalidUsage,
                   "no moecclMoeForward has completed on this layer, or the last one failed");
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     it.backward(outputGradient, auxiliaryLossScale, inputGradient, stream);
   });
 }
@@ -266,7 +266,7 @@ moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bias, double 
     if (!isKind(it, moeccl::gates::Kind::sigmoid))
       throw Error(moecclInvalidUsage,
                   "the layer's gate has no bias; config.gate must be moecclGateSigmoid");
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     it.updateBias(bias, speed);
   });
 }
@@ -278,7 +278,7 @@ moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats
     if (!it.hasStats())
       throw Error(moecclInvalidUsage,
                   "no moecclMoeForward has completed on this layer, or the last one failed");
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     const moeccl::BatchStats& last = it.stats();
     moecclMoeStats_t ours{};
     ours.auxiliaryLoss = last.auxiliaryLoss();
@@ -303,7 +303,7 @@ moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
       require(theirs.experts != nullptr, "routing.experts is NULL; it must hold [tokens][k]");
       require(theirs.weights != nullptr, "routing.weights is NULL; it must hold [tokens][k]");
     }
-    const Here here(layer->device);
+    const DeviceGuard guard(layer->device);
     auto made = std::make_unique<moecclMoePass>();
     made->layer = layer;
     made->pass = &it.beginOwn(input, {theirs.experts, theirs.weights}, stream);
@@ -319,7 +319,7 @@ moecclResult_t moecclMoeEnd(moecclMoePass_t pass, void* output, moecclStream_t s
     moeccl::MoeLayer& layer = it.layer->layer;
     require(output != nullptr || layer.shape().tokens == 0,
             "output is NULL; it must have room for [tokens][M]");
-    const Here here(it.layer->device);
+    const DeviceGuard guard(it.layer->device);
     layer.end(*it.pass, output, stream);
   });
 }
@@ -333,7 +333,7 @@ moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void* outputGrad
     requireTraining(layer);
     require(outputGradient != nullptr || layer.shape().tokens == 0,
             "outputGradient is NULL; it must hold [tokens][M]");
-    const Here here(it.layer->device);
+    const DeviceGuard guard(it.layer->device);
     layer.endBackward(*it.pass, outputGradient, stream);
     writeRows(*it.pass, rows);
   });
@@ -349,7 +349,7 @@ moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
       require(weightGradients != nullptr,
               "weightGradients is NULL; it must have room for [tokens][k]");
     }
-    const Here here(it.layer->device);
+    const DeviceGuard guard(it.layer->device);
     layer.beginBackward(*it.pass, inputGradient, weightGradients, stream);
   });
 }

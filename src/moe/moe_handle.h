@@ -33,12 +33,12 @@ inline MoeLayer& layerOf(moecclMoeLayer_t layer) {
 }
 
 // Makes the device of a layer current while it lives.
-class Here {
+class DeviceGuard {
  public:
-  explicit Here(int device) : before_(device < 0 ? -1 : exchangeCudaDevice(device)) {}
-  Here(const Here&) = delete;
-  Here& operator=(const Here&) = delete;
-  ~Here() {
+  explicit DeviceGuard(int device) : before_(device < 0 ? -1 : exchangeCudaDevice(device)) {}
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard() {
     try {
       if (before_ >= 0) exchangeCudaDevice(before_);
     } catch (...) {  // it was current before

@@ -44,7 +44,7 @@ Binding::Binding(const Schedule& schedule, const Sizes& sizes, const Groups& gro
       kept_(schedule.tables.size()),
       parents_(schedule.tables.size()),
       offsets_(schedule.tables.size()),
-      homes_(schedule.tables.size()),
+      storages_(schedule.tables.size()),
       places_(schedule.tables.size()) {
   std::iota(parents_.begin(), parents_.end(), 0);
   if (forward != nullptr) buffers_ = forward->buffers_;
@@ -59,7 +59,7 @@ Binding::Binding(const Schedule& schedule, const Sizes& sizes, const Groups& gro
   for (std::size_t i = 0; i < schedule.phases.size(); ++i) alias(i);
   if (!outputIsFree()) {
     copiesOutput_ = true;
-    homeOf(schedule.output) = Home::buffers;
+    storageOf(schedule.output) = Storage::buffers;
   }
   assign(sets());
 }
@@ -99,7 +99,7 @@ int Binding::writers(int index) const {
 
 bool Binding::isInput(int index) const {
   const int at = root(index);
-  return homes_[static_cast<std::size_t>(at)] == Home::input || table(at).role == Role::kept;
+  return storages_[static_cast<std::size_t>(at)] == Storage::input || table(at).role == Role::kept;
 }
 
 // Phases that go expert by expert take turns.
@@ -114,12 +114,12 @@ void Binding::fix() {
   const bool gathered = std::ranges::any_of(schedule_.tables, [](const Table& it) {
     return it.shape == Shape{Dim::mp, Dim::sums};
   });
-  for (std::size_t i = 0; i < homes_.size(); ++i) {
+  for (std::size_t i = 0; i < storages_.size(); ++i) {
     const Table& it = schedule_.tables[i];
     if (it.role == Role::weights || (it.role == Role::kept && it.element == Element::count64))
-      homes_[i] = Home::nothing;
+      storages_[i] = Storage::nothing;
     if (has(it.shape, Dim::sums)) {
-      homes_[i] = Home::sums;
+      storages_[i] = Storage::sums;
       if (gathered && it.shape.front() == Dim::sums)
         places_[i].offset = rankIn(GroupKind::mp) * sizes_.at(Dim::sums) * 8;
     }
@@ -128,27 +128,27 @@ void Binding::fix() {
       return phase.kind == Kind::exchange &&
              (contains(phase.reads, index) || contains(phase.writes, index));
     });
-    if (it.role == Role::made && ofWeights(it) && !exchanged) homes_[i] = Home::nothing;
+    if (it.role == Role::made && ofWeights(it) && !exchanged) storages_[i] = Storage::nothing;
   }
-  homeOf(schedule_.input) = Home::input;
-  homeOf(schedule_.output) = Home::output;
+  storageOf(schedule_.input) = Storage::input;
+  storageOf(schedule_.output) = Storage::output;
   // Routing is the layer's, and the counts of token routing are asked for.
   for (const Phase& phase : schedule_.phases)
     if ((phase.kind == Kind::gate && !phase.backward) || phase.kind == Kind::route)
-      homeOf(phase.writes[0]) = Home::nothing;
+      storageOf(phase.writes[0]) = Storage::nothing;
   if (forward_ != nullptr) fixBackward();
 }
 
 // What is kept lies where the forward pass has it.
 void Binding::fixBackward() {
-  for (std::size_t i = 0; i < homes_.size(); ++i) {
+  for (std::size_t i = 0; i < storages_.size(); ++i) {
     const Table& it = schedule_.tables[i];
     if (it.role != Role::kept) continue;
     for (std::size_t j = 0; j < forward_->places_.size(); ++j) {
       const Table& theirs = forward_->schedule_.tables[j];
       if (theirs.name == it.name && theirs.chunk == it.chunk) places_[i] = forward_->places_[j];
     }
-    homes_[i] = places_[i].home == Home::buffers ? Home::buffers : Home::nothing;
+    storages_[i] = places_[i].storage == Storage::buffers ? Storage::buffers : Storage::nothing;
   }
 }
 
@@ -210,7 +210,7 @@ void Binding::alias(std::size_t index) {
       return aliasJoin(phase);
     case Kind::regroup: {
       const int read = phase.reads[0];
-      if (homes_[static_cast<std::size_t>(root(read))] != Home::view &&
+      if (storages_[static_cast<std::size_t>(root(read))] != Storage::view &&
           lieAlike(table(read).shape, table(phase.writes[0]).shape, sizes_))
         unite(phase.writes[0], read);
       return;
@@ -225,8 +225,8 @@ void Binding::alias(std::size_t index) {
 void Binding::aliasSplit(std::size_t index) {
   const Phase& phase = schedule_.phases[index];
   const int from = phase.reads[0], to = phase.writes[0];
-  if (homes_[static_cast<std::size_t>(root(from))] == Home::nothing) {
-    homeOf(to) = Home::nothing;  // routing
+  if (storages_[static_cast<std::size_t>(root(from))] == Storage::nothing) {
+    storageOf(to) = Storage::nothing;  // routing
     return;
   }
   if (writers(to) > 1) return;
@@ -242,7 +242,7 @@ void Binding::aliasSplit(std::size_t index) {
     return !contains(other.reads, to) || other.kind == Kind::regroup;
   });
   if (!collected || kept_[static_cast<std::size_t>(to)]) return;
-  homeOf(to) = Home::view;
+  storageOf(to) = Storage::view;
   places_[static_cast<std::size_t>(to)].of = from;
 }
 
@@ -299,21 +299,21 @@ void Binding::aliasJoin(const Phase& phase) {
 
 // The caller's input and output may be the same.
 bool Binding::outputIsFree() const {
-  const auto touches = [&](const std::vector<int>& list, Home home) {
+  const auto touches = [&](const std::vector<int>& list, Storage storage) {
     return std::ranges::any_of(
-        list, [&](int it) { return homes_[static_cast<std::size_t>(root(it))] == home; });
+        list, [&](int it) { return storages_[static_cast<std::size_t>(root(it))] == storage; });
   };
   for (std::size_t write = 0; write < schedule_.phases.size(); ++write) {
-    if (!touches(schedule_.phases[write].writes, Home::output)) continue;
+    if (!touches(schedule_.phases[write].writes, Storage::output)) continue;
     for (std::size_t read = 0; read < schedule_.phases.size(); ++read)
-      if (touches(schedule_.phases[read].reads, Home::input) && !endsBefore(read, write))
+      if (touches(schedule_.phases[read].reads, Storage::input) && !endsBefore(read, write))
         return false;
   }
   return true;
 }
 
 std::vector<Binding::Set> Binding::sets() const {
-  std::vector<Set> sets(homes_.size());
+  std::vector<Set> sets(storages_.size());
   for (int i = 0; i < static_cast<int>(sets.size()); ++i) {
     Set& set = sets[static_cast<std::size_t>(root(i))];
     if (!isOpen(i) || table(root(i)).role == Role::kept) continue;
@@ -357,7 +357,7 @@ void Binding::assign(std::vector<Set> sets) {
   for (const Set& set : sets) {
     std::size_t choice = buffers_.size();
     for (std::size_t i = 0; i < buffers_.size() && choice == buffers_.size(); ++i) {
-      const Buffer& it = buffers_[i];
+      const PassBuffer& it = buffers_[i];
       if (set.kept || it.kept || it.late != set.late || it.own != set.own) continue;
       if (std::ranges::all_of(users[i], [&](const Set* other) { return apart(set, *other); }))
         choice = i;
@@ -376,7 +376,7 @@ void Binding::assign(std::vector<Set> sets) {
     const int view = place.of;
     const std::int64_t own = under == i ? place.offset : 0;
     place = places_[static_cast<std::size_t>(under)];
-    place.home = homes_[static_cast<std::size_t>(under)];
+    place.storage = storages_[static_cast<std::size_t>(under)];
     place.of = view;
     if (under != i)
       place.offset = places_[static_cast<std::size_t>(under)].offset + offset(i);

@@ -15,7 +15,7 @@
 
 namespace moeccl::schedules {
 
-enum class Home : std::uint8_t {
+enum class Storage : std::uint8_t {
   buffers,  // of one of those that passes of a layer take turns in, or of the pass's own
   nothing,  // the layer has it
   input,
@@ -25,7 +25,7 @@ enum class Home : std::uint8_t {
 };
 
 // What a pass has at its place in a layer's life: a pass between its halves has buffers of its own.
-struct Buffer {
+struct PassBuffer {
   std::int64_t bytes = 0;
   bool late = false;  // grows once the rows are bound
   bool own =
@@ -34,7 +34,7 @@ struct Buffer {
 };
 
 struct Place {
-  Home home = Home::buffers;
+  Storage storage = Storage::buffers;
   int buffer = -1;
   std::int64_t offset = 0;  // in bytes
   int of = -1;              // the table that a view is of
@@ -50,7 +50,7 @@ class Binding {
 
   const Schedule& schedule() const { return schedule_; }
   const Place& place(int table) const { return places_[static_cast<std::size_t>(table)]; }
-  const std::vector<Buffer>& buffers() const { return buffers_; }
+  const std::vector<PassBuffer>& buffers() const { return buffers_; }
   // Whether what the pass makes has to be copied to where the caller wants it: its input is read
   // until later.
   bool copiesOutput() const { return copiesOutput_; }
@@ -69,11 +69,11 @@ class Binding {
   struct Set;
 
   const Table& table(int index) const { return schedule_.tables[static_cast<std::size_t>(index)]; }
-  Home& homeOf(int root) { return homes_[static_cast<std::size_t>(root)]; }
+  Storage& storageOf(int root) { return storages_[static_cast<std::size_t>(root)]; }
   int root(int table) const;
   std::int64_t offset(int table) const;
   bool isOpen(int table) const {
-    return homes_[static_cast<std::size_t>(root(table))] == Home::buffers;
+    return storages_[static_cast<std::size_t>(root(table))] == Storage::buffers;
   }
 
   bool findApart(int batch) const;
@@ -108,9 +108,9 @@ class Binding {
   std::vector<bool> apart_;
   std::vector<int> parents_;           // itself: a root
   std::vector<std::int64_t> offsets_;  // in the parent
-  std::vector<Home> homes_;            // of roots
+  std::vector<Storage> storages_;      // of roots
   std::vector<Place> places_;
-  std::vector<Buffer> buffers_;
+  std::vector<PassBuffer> buffers_;
   bool copiesOutput_ = false;
 };
 

@@ -101,7 +101,7 @@ void PassRun::findGradients(Half& half) {
     const Table& it = half.schedule().tables[static_cast<std::size_t>(i)];
     const bool ofWeights =
         it.shape == Shape{Dim::gateWeights} || it.shape == Shape{Dim::residualWeights};
-    if (!ofWeights || it.role != Role::made || half.binding.place(i).home == Home::nothing)
+    if (!ofWeights || it.role != Role::made || half.binding.place(i).storage == Storage::nothing)
       continue;
     if (std::ranges::none_of(half.schedule().phases, [&](const Phase& phase) {
           return std::ranges::count(phase.reads, i) > 0;
@@ -145,7 +145,7 @@ void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
 void PassRun::reserveKept() {
   const std::int64_t row = sizes_.at(Dim::embedding) * mover_.elementBytes();
   for (std::size_t i = 0; i < memory_.size(); ++i) {
-    const Buffer& buffer = executor_.buffers()[i];
+    const PassBuffer& buffer = executor_.buffers()[i];
     if (!buffer.late) continue;
     const std::int64_t one = std::min(executor_.keptRoom(), sizes_.at(Dim::tokens));
     reserve(i, (buffer.kept ? executor_.keptRoom() : one) * row);
@@ -155,22 +155,22 @@ void PassRun::reserveKept() {
 void* PassRun::at(int index) const {
   const Place& place = half_->binding.place(index);
   std::byte* base = nullptr;
-  switch (place.home) {
-    case Home::nothing:
-    case Home::view:
+  switch (place.storage) {
+    case Storage::nothing:
+    case Storage::view:
       return nullptr;
-    case Home::input:
+    case Storage::input:
       base = static_cast<std::byte*>(const_cast<void*>(input_));
       break;
-    case Home::output:
+    case Storage::output:
       base = static_cast<std::byte*>(output_);
       break;
-    case Home::sums:
+    case Storage::sums:
       base = reinterpret_cast<std::byte*>(work_.sums());
       break;
-    case Home::buffers: {
+    case Storage::buffers: {
       const auto buffer = static_cast<std::size_t>(place.buffer);
-      const Buffer& it = executor_.buffers()[buffer];
+      const PassBuffer& it = executor_.buffers()[buffer];
       base = static_cast<std::byte*>((it.own ? memory_[buffer] : executor_.memory()[buffer]).get());
       if (expert_ >= 0 && it.kept && has(table(index), Dim::keptRows))
         base += work_.keptBegins()[static_cast<std::size_t>(expert_)] * sizes_.at(Dim::embedding) *
@@ -275,7 +275,7 @@ void PassRun::bind(const Phase& phase) {
 
 void PassRun::reserveRows(int index) {
   const Place& place = half_->binding.place(index);
-  if (!half_->binding.late(index) || place.home != Home::buffers) return;
+  if (!half_->binding.late(index) || place.storage != Storage::buffers) return;
   const auto buffer = static_cast<std::size_t>(place.buffer);
   const std::int64_t bytes = elements(index) * mover_.elementBytes() * summands(index);
   if (static_cast<std::size_t>(bytes) <= roomOf(buffer)) return;

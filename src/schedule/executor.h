@@ -82,7 +82,7 @@ class Executor {
   std::vector<std::size_t>& room() { return room_; }
   // Stream `number` of a schedule, from 1 on.
   SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
-  const std::vector<Buffer>& buffers() const {
+  const std::vector<PassBuffer>& buffers() const {
     return backward_ ? backward_->buffers() : forward_.buffers();
   }
   std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
