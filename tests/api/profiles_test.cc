@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -15,25 +13,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/temporary_folder.h"
+
 namespace moeccl::test {
 namespace {
 
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() / ("moeccl-" + std::to_string(getpid()))) {
-    std::filesystem::create_directory(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
-
 TEST(Profile, IsWhatWasStored) {
-  const Folder folder;
-  const std::string path = folder.file("profile.json");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "profile.json";
   runJob(kJob, [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = gridOn(comm);
     moecclProfile_t profile = profileOn(comm, grid, 1.5), again = nullptr;
@@ -65,8 +52,8 @@ TEST(Profile, IsWhatWasStored) {
 // All ranks come to the same profile, though their clocks differ; that is what RanksMustHaveTheSame
 // would find.
 TEST(Profile, SaysWhenItWasMadeAndByWhat) {
-  const Folder folder;
-  const std::string path = folder.file("profile.json");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "profile.json";
   runJob(kJob, [&](moecclComm_t comm, int rank) {
     moecclProfile_t profile = nullptr;
     std::this_thread::sleep_for(std::chrono::milliseconds(400 * rank));
@@ -84,8 +71,8 @@ TEST(Profile, SaysWhenItWasMadeAndByWhat) {
 }
 
 TEST(Profile, OfAnotherClusterIsRefused) {
-  const Folder folder;
-  const std::string path = folder.file("profile.json");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "profile.json";
   runJob({.ranks = 4, .nodes = {4}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
     moecclProfile_t profile = nullptr;
     check(moecclProfileCreate(comm, &profile), comm);
@@ -119,11 +106,11 @@ TEST(Profile, RanksMustHaveTheSame) {
 }
 
 TEST(Profile, BadFilesAreNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   moecclProfile_t profile = nullptr;
   checkError(moecclProfileLoad("/nowhere/profile.json", &profile), moecclSystemError, nullptr,
              {"/nowhere/profile.json", "No such file"});
-  const std::string path = folder.file("broken.json");
+  const std::string path = folder.path() / "broken.json";
   std::ofstream(path) << "{\"schema\": 1, ";
   checkError(moecclProfileLoad(path.c_str(), &profile), moecclInvalidArgument, nullptr, {path});
 }

@@ -1,7 +1,6 @@
 // MOECCL_TRACE: a file per rank that says what every op of every call did.
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,14 +8,14 @@
 #include <string>
 
 #include "tests/api/ranks.h"
+#include "tests/temporary_folder.h"
 
 namespace moeccl::test {
 namespace {
 
 TEST(Trace, HasEveryOpOfEveryCall) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("moeccl-trace-" + std::to_string(getpid()));
-  std::filesystem::create_directory(folder);
+  const TemporaryFolder own;
+  const std::filesystem::path& folder = own.path();
   setenv("MOECCL_TRACE", (folder / "t").c_str(), 1);
   constexpr int kRanks = 4, kCalls = 3;
   Job job{.ranks = kRanks, .nodes = {2, 2}, .algorithms = "alltoall=pairwise"};
@@ -47,7 +46,6 @@ TEST(Trace, HasEveryOpOfEveryCall) {
     EXPECT_EQ(copies, kCalls);
     EXPECT_TRUE(std::filesystem::exists(folder / ("t." + std::to_string(rank) + ".2.json")));
   }
-  std::filesystem::remove_all(folder);
 }
 
 // A place that cannot be written to costs a warning, not the job.

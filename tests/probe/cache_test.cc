@@ -11,6 +11,7 @@
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/network.h"
 #include "src/error.h"
+#include "tests/temporary_folder.h"
 
 namespace moeccl {
 namespace {
@@ -19,13 +20,6 @@ namespace fs = std::filesystem;
 
 class ProbeCache : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = fs::temp_directory_path() / "moeccl-probe-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static Profile sample() {
     Profile profile;
     profile.fingerprint = {{4, 4}, "a processor", 2, "tcp", "0.1.0"};
@@ -33,7 +27,8 @@ class ProbeCache : public testing::Test {
     profile.links->links.betaUplink = 8e-9;
     return profile;
   }
-  std::string folder_;
+  const test::TemporaryFolder own_;
+  const std::string folder_ = own_.path();
 };
 
 TEST_F(ProbeCache, GivesBackWhatItWasGiven) {

@@ -5,46 +5,25 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "moeccl/model.h"
-#include "tests/api/ranks.h"
 #include "tests/exec/gpu_ranks.h"
+#include "tests/probe/probing.h"
 
 namespace moeccl::test {
 namespace {
 
-namespace fs = std::filesystem;
-
-class GpuProbe : public testing::Test {
+class GpuProbe : public Probing {
  protected:
-  void SetUp() override {
-    std::string name = fs::temp_directory_path() / "moeccl-probe-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
-    unsetenv("MOECCL_PROBE");
-  }
-  void TearDown() override {
-    setenv("MOECCL_PROBE", "0", 1);
-    unsetenv("XDG_CACHE_HOME");
-    fs::remove_all(folder_);
+  ~GpuProbe() override {
     world_.run();
     EXPECT_EQ(world_.problems(), "");
     EXPECT_EQ(world_.stuck(), "");
     EXPECT_EQ(world_.leftovers(), "");
   }
 
-  std::size_t files() const {
-    const fs::path kept = folder_ + "/moeccl";
-    return fs::exists(kept) ? static_cast<std::size_t>(std::distance(fs::directory_iterator(kept),
-                                                                     fs::directory_iterator()))
-                            : 0;
-  }
   // What each rank predicts. On rank 2's GPU no block of `limit` bytes can be allocated.
   std::vector<double> predictions(const std::vector<int>& nodes,
                                   std::size_t limit = static_cast<std::size_t>(-1)) {
@@ -72,16 +51,6 @@ class GpuProbe : public testing::Test {
     for (std::thread& thread : threads) thread.join();
     return all;
   }
-  static double predicted(moecclComm_t comm) {
-    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-    cluster.comm = comm;
-    moecclAlgorithmChoices_t choices = nullptr;
-    moecclAlgorithmChoice_t first = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
-    check(moecclSelectAlgorithm(&cluster, "alltoall", 1 << 20, 1, &choices), comm);
-    check(moecclAlgorithmChoicesGet(choices, 0, &first), comm);
-    moecclAlgorithmChoicesDestroy(choices);
-    return first.seconds;
-  }
   // The communicator is of use.
   static void exchange(moecclComm_t comm, int rank) {
     const auto device = myDevice();
@@ -107,7 +76,6 @@ class GpuProbe : public testing::Test {
         calls, [](const std::string& call) { return call.find(": send ") != std::string::npos; }));
   }
 
-  std::string folder_;
   GpuWorld world_{{.seed = 7, .threads = true}};
   GpusOfRanks ranks_{world_};
 };

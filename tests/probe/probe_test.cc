@@ -4,64 +4,30 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <vector>
 
-#include "moeccl/model.h"
 #include "moeccl/moeccl.h"
-#include "tests/api/ranks.h"
+#include "tests/probe/probing.h"
 
 namespace moeccl::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Probe : public testing::Test {
+class Probe : public Probing {
  protected:
-  void SetUp() override {
-    std::string name = fs::temp_directory_path() / "moeccl-probe-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
-    unsetenv("MOECCL_PROBE");
+  // The same on all ranks, and not what `other` is.
+  static void expectAlike(moecclComm_t comm, double other) {
+    const double mine = predicted(comm);
+    int ranks = 0;
+    check(moecclCommCount(comm, &ranks), comm);
+    std::vector<double> all(static_cast<std::size_t>(ranks));
+    check(moecclAllGather(&mine, all.data(), 1, moecclFloat64, comm, nullptr), comm);
+    for (double theirs : all) checkThat(theirs == mine, "ranks predict different times");
+    checkThat(mine != other, "typical links");
   }
-  void TearDown() override {
-    setenv("MOECCL_PROBE", "0", 1);
-    unsetenv("XDG_CACHE_HOME");
-    fs::remove_all(folder_);
-  }
-
-  std::vector<fs::path> files() const {
-    std::vector<fs::path> found;
-    const fs::path kept = folder_ + "/moeccl";
-    if (fs::exists(kept))
-      for (const auto& each : fs::directory_iterator(kept)) found.push_back(each.path());
-    return found;
-  }
-
-  std::string folder_;
 };
-
-double predicted(moecclComm_t comm) {
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.comm = comm;
-  moecclAlgorithmChoices_t choices = nullptr;
-  moecclAlgorithmChoice_t first = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
-  check(moecclSelectAlgorithm(&cluster, "alltoall", 1 << 20, 1, &choices), comm);
-  check(moecclAlgorithmChoicesGet(choices, 0, &first), comm);
-  moecclAlgorithmChoicesDestroy(choices);
-  return first.seconds;
-}
-
-// The same on all ranks, and not what `other` is.
-void expectAlike(moecclComm_t comm, double other) {
-  const double mine = predicted(comm);
-  int ranks = 0;
-  check(moecclCommCount(comm, &ranks), comm);
-  std::vector<double> all(static_cast<std::size_t>(ranks));
-  check(moecclAllGather(&mine, all.data(), 1, moecclFloat64, comm, nullptr), comm);
-  for (double theirs : all) checkThat(theirs == mine, "ranks predict different times");
-  checkThat(mine != other, "typical links");
-}
 
 TEST_F(Probe, AllRanksChooseByTheSameLinksWhichAreKept) {
   Job job{.ranks = 5, .nodes = {3, 2}, .algorithms = {}};
@@ -73,24 +39,24 @@ TEST_F(Probe, AllRanksChooseByTheSameLinksWhichAreKept) {
   runJob(threads, [&](moecclComm_t comm, int rank) {
     if (rank == 0) typical = predicted(comm);
   });
-  EXPECT_TRUE(files().empty());
+  EXPECT_EQ(files(), 0u);
   // Nor do those that are told not to.
   setenv("MOECCL_PROBE", "0", 1);
   runJob(job,
          [&](moecclComm_t comm, int) { checkThat(predicted(comm) == typical, "measured links"); });
-  EXPECT_TRUE(files().empty());
+  EXPECT_EQ(files(), 0u);
   unsetenv("MOECCL_PROBE");
 
   runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
-  ASSERT_EQ(files().size(), 1u);
-  const fs::path file = files()[0];
+  ASSERT_EQ(files(), 1u);
+  const fs::path file = *fs::directory_iterator(kept());
   const auto written = fs::last_write_time(file);
   runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
   EXPECT_EQ(fs::last_write_time(file), written);
   // Another cluster.
   job.nodes = {1, 4};
   runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
-  EXPECT_EQ(files().size(), 2u);
+  EXPECT_EQ(files(), 2u);
 }
 
 TEST_F(Probe, WithoutAPlaceToKeepThemLinksAreMeasuredAllTheSame) {

@@ -18,6 +18,7 @@
 
 #include "src/error.h"
 #include "tests/profile/profile_sample.h"
+#include "tests/temporary_folder.h"
 
 namespace moeccl {
 namespace {
@@ -563,17 +564,8 @@ TEST(ProfileText, WhatCannotBeReadIsNotWritten) {
 // A folder of its own, and what is in it.
 class ProfileFile : public testing::Test {
  protected:
-  ProfileFile() {
-    std::string name = testing::TempDir() + "/profile-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~ProfileFile() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const char* name) const { return folder_ / name; }
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(folder_), {}));
-  }
+  std::size_t files() const { return test::filesIn(folder_); }
   static std::string errorOfLoading(const std::string& path, moecclResult_t result) {
     try {
       loadProfile(path);
@@ -584,7 +576,8 @@ class ProfileFile : public testing::Test {
     return "";
   }
 
-  std::filesystem::path folder_;
+  const test::TemporaryFolder own_;
+  const std::filesystem::path folder_ = own_.path();
 };
 
 TEST_F(ProfileFile, IsSavedAndLoaded) {
