@@ -69,44 +69,42 @@ class Reporter final : public gpu::Watcher {
 };
 
 // As a user whose launcher makes the communicator.
-class JobsOnGpus : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {};
+class JobsOnGpus : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {
+ protected:
+  // Runs `work` on each rank, which leaves then.
+  void runOnGpus(void (*work)(gpu::Rank& rank)) {
+    Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
+            .nodes = GetParam(),
+            .algorithms = {}};
+    run(job, [work](moecclComm_t comm, int number) {
+      const std::unique_ptr<Device> device = myDevice();
+      Reporter reporter(number);
+      {
+        gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
+        work(rank);
+        rank.leave();
+      }
+      throw Aborted();  // the rank has destroyed its communicator
+    });
+  }
+};
 
 // What ranks_gpu does on a GPU (tests/gpu/ranks).
 TEST_P(JobsOnGpus, DoWhatTheyDoOnOneGpu) {
-  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
-          .nodes = GetParam(),
-          .algorithms = {}};
-  run(job, [](moecclComm_t comm, int number) {
-    const std::unique_ptr<Device> device = myDevice();
-    Reporter reporter(number);
-    {
-      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
-      for (const gpu::RanksTest& test : gpu::ranksTests()) {
-        const int before = rank.steps();
-        test.run(rank);
-        EXPECT_TRUE(rank.steps() > before || rank.ranks() == 1) << test.name << " does nothing";
-      }
-      rank.leave();
+  runOnGpus([](gpu::Rank& rank) {
+    for (const gpu::RanksTest& test : gpu::ranksTests()) {
+      const int before = rank.steps();
+      test.run(rank);
+      EXPECT_TRUE(rank.steps() > before || rank.ranks() == 1) << test.name << " does nothing";
     }
-    throw Aborted();  // the rank has destroyed its communicator
   });
 }
 
 // The measurements run; what they measure here is of no use.
 TEST_P(JobsOnGpus, MeasureTheExecutor) {
-  Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
-          .nodes = GetParam(),
-          .algorithms = {}};
-  run(job, [](moecclComm_t comm, int number) {
-    const std::unique_ptr<Device> device = myDevice();
-    Reporter reporter(number);
-    {
-      gpu::Rank rank(comm, *device, reporter, /*quick=*/true);
-      for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
-      EXPECT_GT(rank.steps(), 0);
-      rank.leave();
-    }
-    throw Aborted();
+  runOnGpus([](gpu::Rank& rank) {
+    for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
+    EXPECT_GT(rank.steps(), 0);
   });
 }
 

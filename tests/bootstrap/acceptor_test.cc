@@ -13,18 +13,10 @@ namespace moeccl {
 namespace {
 
 using namespace std::chrono_literals;
+using test::connectTo;
+using test::kLoopback;
 
-const IpAddress kLoopback{AF_INET, {127, 0, 0, 1}};
 const Secret kSecret{std::byte{1}}, kOther{std::byte{2}};
-
-Socket connectTo(std::uint16_t port, const IpAddress& address = kLoopback) {
-  Socket socket;
-  EXPECT_EQ(startConnect(address, port, &socket), 0);
-  pollfd polled{socket.get(), POLLOUT, 0};
-  poll(&polled, 1, 5000);
-  EXPECT_EQ(connectResult(socket), 0);
-  return socket;
-}
 
 // Whether the other end has closed it, or does within `ms`.
 bool isClosed(const Socket& socket, int ms) {

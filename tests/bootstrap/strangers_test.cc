@@ -20,25 +20,16 @@ namespace moeccl {
 namespace {
 
 using namespace std::chrono_literals;
+using test::connectTo;
 using test::expectFailure;
 using test::expectSuccess;
+using test::kLoopback;
 using test::Outcome;
 using test::runThreads;
 
 constexpr std::int64_t kLong = 60'000;
 
 class Strangers : public test::LeaklessTest {};
-
-const IpAddress kLoopback{AF_INET, {127, 0, 0, 1}};
-
-Socket connectTo(std::uint16_t port) {
-  Socket socket;
-  EXPECT_EQ(startConnect(kLoopback, port, &socket), 0);
-  pollfd polled{socket.get(), POLLOUT, 0};
-  poll(&polled, 1, 5000);
-  EXPECT_EQ(connectResult(socket), 0);
-  return socket;
-}
 
 void say(const Socket& socket, const void* data, std::size_t bytes) {
   ::send(socket.get(), data, bytes, MSG_NOSIGNAL);

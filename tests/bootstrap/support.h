@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <chrono>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/bootstrap/socket.h"
 #include "src/error.h"
 
 namespace moeccl::test {
@@ -68,6 +70,17 @@ struct Usage {
   int descriptors = entriesOf("/proc/self/fd");
   int threads = entriesOf("/proc/self/task");
 };
+
+inline const IpAddress kLoopback{AF_INET, {127, 0, 0, 1}};
+
+inline Socket connectTo(std::uint16_t port, const IpAddress& address = kLoopback) {
+  Socket socket;
+  EXPECT_EQ(startConnect(address, port, &socket), 0);
+  pollfd polled{socket.get(), POLLOUT, 0};
+  poll(&polled, 1, 5000);
+  EXPECT_EQ(connectResult(socket), 0);
+  return socket;
+}
 
 inline bool eventually(const std::function<bool()>& holds,
                        std::chrono::milliseconds limit = std::chrono::seconds(10)) {

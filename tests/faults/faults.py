@@ -20,6 +20,7 @@ named an innocent or did not name the lost; 77 where this machine does not permi
 and hold against no limit unless --within is given.
 """
 import argparse
+import functools
 import json
 import os
 import random
@@ -230,37 +231,19 @@ def cut(lab, program, seed, tally, at_start=False):
     # Cut off at the start, the node that all meet at is missed by all the others.
     node = chance.randrange(lab.nodes)
     lost = [rank for rank in range(lab.ranks) if lab.node_of(rank) == node]
-    # Each side goes on by itself.
-    case = Case(lab, program, seed, 60, shrinks=True)
+    # Later, each side goes on by itself.
+    case = Case(lab, program, seed, 60, MOECCL_DEBUG="INFO") if at_start else Case(lab, program, seed, 60, shrinks=True)
     try:
-        if case.stamp("joined") is None:
+        if not case.says("found the rendezvous", lab.ranks) if at_start else case.stamp("joined") is None:
             tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
             return
-        time.sleep(chance.random() * 0.5)
+        time.sleep(chance.random() * (0.1 if at_start else 0.5))
         lab.uplink(node, "down")
         since = time.monotonic_ns()
         reports, ended = case.finish()
     finally:
         lab.uplink(node, "up")
-    judge(tally, case, lost, since, True, reports, ended, cut_off=lost)
-
-
-def cut_at_start(lab, program, seed, tally):
-    chance = random.Random(seed)
-    node = chance.randrange(lab.nodes)
-    lost = [rank for rank in range(lab.ranks) if lab.node_of(rank) == node]
-    case = Case(lab, program, seed, 60, MOECCL_DEBUG="INFO")
-    try:
-        if not case.says("found the rendezvous", lab.ranks):
-            tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
-            return
-        time.sleep(chance.random() * 0.1)
-        lab.uplink(node, "down")
-        since = time.monotonic_ns()
-        reports, ended = case.finish()
-    finally:
-        lab.uplink(node, "up")
-    judge(tally, case, lost, since, False, reports, ended, cut_off=lost)
+    judge(tally, case, lost, since, not at_start, reports, ended, cut_off=lost)
 
 
 def stop(lab, program, seed, tally):
@@ -339,7 +322,7 @@ def hold(lab, program, seed, tally, lives, collectives):
     print(f"  {lives} lives, {collectives} collectives each: at most {grown} KiB more than at first")
 
 
-KINDS = {"strangers": strangers, "kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": cut_at_start}
+KINDS = {"strangers": strangers, "kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": functools.partial(cut, at_start=True)}
 
 
 def main():

@@ -12,25 +12,16 @@
 
 #include "kernels/expert.h"
 #include "kernels/permute.h"
+#include "tests/moe/reals.h"
 
 namespace moeccl {
 namespace {
 
-using Random = std::mt19937;
-using Reals = testing::Types<float, double>;
+using test::kRounding;
+using test::Random;
+using test::Reals;
+using test::uniform;
 using Vector = std::vector<double>;
-
-// What rounding may do to a result of about 1.
-template <typename Real>
-constexpr double kRounding = 16 * std::numeric_limits<Real>::epsilon();
-
-template <typename Real>
-std::vector<Real> uniform(Random& random, std::int64_t count) {
-  std::uniform_real_distribution<Real> value(-1, 1);
-  std::vector<Real> values(count);
-  for (Real& v : values) v = value(random);
-  return values;
-}
 
 template <typename Real>
 double dot(const std::vector<Real>& a, const Vector& b) {

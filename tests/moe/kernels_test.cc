@@ -11,24 +11,15 @@
 #include "kernels/capacity.h"
 #include "kernels/expert.h"
 #include "kernels/permute.h"
+#include "tests/moe/reals.h"
 
 namespace moeccl {
 namespace {
 
-using Random = std::mt19937;
-using Reals = testing::Types<float, double>;
-
-// What rounding may do to a result of about 1.
-template <typename Real>
-constexpr double kRounding = 16 * std::numeric_limits<Real>::epsilon();
-
-template <typename Real>
-std::vector<Real> uniform(Random& random, std::int64_t count) {
-  std::uniform_real_distribution<Real> value(-1, 1);
-  std::vector<Real> values(count);
-  for (Real& v : values) v = value(random);
-  return values;
-}
+using test::kRounding;
+using test::Random;
+using test::Reals;
+using test::uniform;
 
 TEST(Slots, FirstChoicesComeBeforeSecondOnes) {
   // Tokens 0 and 1 want expert 1 second, tokens 2 and 3 want it first; it has three places.

@@ -32,11 +32,13 @@ std::string textOf(decltype(moecclMoeLayerSaveChoice) function, moecclMoeLayer_t
   return text;
 }
 
-moecclSchedule_t scheduleOf(moecclMoeLayer_t layer) {
+moecclMoeShapes_t shapesOf(moecclMoeLayer_t layer) {
   moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
   check(moecclMoeLayerGetShapes(layer, &shapes));
-  return shapes.schedule;
+  return shapes;
 }
+moecclSchedule_t scheduleOf(moecclMoeLayer_t layer) { return shapesOf(layer).schedule; }
+std::int64_t chunksOf(moecclMoeLayer_t layer) { return shapesOf(layer).chunks; }
 
 // The layer's alternatives.
 std::vector<std::string> alternativesOf(const std::string& text) {
@@ -94,19 +96,53 @@ Step stepOf(const LayerRank& at, const Problem& problem) {
   return step;
 }
 
+// What each rank's layer makes of its input when it is made so.
+std::vector<Step> stepsOf(const Problem& problem, const Solved& solved,
+                          const moecclMoeConfig_t& config) {
+  std::vector<Step> all(static_cast<std::size_t>(problem.ranks()));
+  onLayer(jobOf(problem), problem, solved, config,
+          [&](const LayerRank& at) { all[at.rank] = stepOf(at, problem); });
+  return all;
+}
+
 // By schedule what a layer makes that has no choice, on each rank.
 using Fixed = std::vector<std::vector<Step>>;
 Fixed fixedSteps(const Problem& problem, const Solved& solved) {
   Fixed all(moecclNumSchedules);
+  moecclMoeConfig_t config = solved.layer.config;
   for (const moecclSchedule_t schedule : schedulesOf(problem)) {
-    all[schedule].resize(static_cast<std::size_t>(problem.ranks()));
-    onLayer(problem, solved, schedule,
-            [&](const LayerRank& at) { all[schedule][at.rank] = stepOf(at, problem); });
+    config.schedule = schedule;
+    all[schedule] = stepsOf(problem, solved, config);
   }
   return all;
 }
 
-bool same(const Elements& a, const Elements& b) { return a == b; }
+void checkStep(const Step& step, const Step& expected) {
+  checkThat(step.output == expected.output, "output");
+  checkThat(step.gradient == expected.gradient, "gradient");
+}
+
+moecclMoeConfig_t learning(const Solved& solved) {
+  moecclMoeConfig_t config = solved.layer.config;
+  config.learn = 1;
+  return config;
+}
+
+moecclMoeConfig_t inTwoChunks(const Solved& solved) {
+  moecclMoeConfig_t config = solved.layer.config;
+  config.schedule = moecclScheduleS1;
+  config.chunks = 2;
+  return config;
+}
+
+void onLearner(const Problem& problem, const Solved& solved, const LayerFunction& function) {
+  onLayer(jobOf(problem), problem, solved, learning(solved), function);
+}
+
+// That this schedule takes no time at all.
+void makeBelieve(moecclMoeLayer_t layer, const std::string& schedule) {
+  check(moecclMoeLayerRestoreChoice(layer, withRumour(layer, schedule).c_str()));
+}
 
 // Runs a layer that comes to believe that another schedule is faster, and checks each step of it.
 void expectChange(const Problem& problem, const Solved& solved, const Fixed& fixed, bool ucx,
@@ -115,13 +151,11 @@ void expectChange(const Problem& problem, const Solved& solved, const Fixed& fix
   Job job = jobOf(problem);
   job.ucx = ucx;
   job.processes = processes;
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(job, problem, solved, config, [&](const LayerRank& at) {
+  onLayer(job, problem, solved, learning(solved), [&](const LayerRank& at) {
     const moecclSchedule_t before = scheduleOf(at.layer);
     const std::vector<std::string> others = othersOf(at.layer);
     checkThat(!others.empty(), "there is no other schedule to take");
-    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, others.back()).c_str()));
+    makeBelieve(at.layer, others.back());
     std::vector<std::int32_t> ran;
     for (int i = 0; i < kSteps; ++i) {
       const Step step = stepOf(at, problem);
@@ -129,9 +163,7 @@ void expectChange(const Problem& problem, const Solved& solved, const Fixed& fix
       ran.push_back(schedule);
       checkThat((nameOf(schedule) == others.back()) == (i >= kChange),
                 "the change is at another step");
-      const Step& expected = fixed[schedule][at.rank];
-      checkThat(same(step.output, expected.output), "output is not that of the schedule");
-      checkThat(same(step.gradient, expected.gradient), "gradient is not that of the schedule");
+      checkStep(step, fixed[schedule][at.rank]);
     }
     checkThat(ran.front() == before, "the layer did not begin as it was made");
     checkSame(at.comm, problem, ran);
@@ -167,29 +199,23 @@ TEST(Learning, OverTheNetworkInProcesses) {
   for (const bool processes : {false, true}) expectChange(problem, solved, fixed, true, processes);
 }
 
-TEST(Learning, ChangesTheNumberOfChunks) {
+Problem inChunks() {
   Problem problem = training("chunks");
   problem.tokens = 43;
   problem.capacityGroups = 4;
+  return problem;
+}
+
+TEST(Learning, ChangesTheNumberOfChunks) {
+  const Problem problem = inChunks();
   const Solved solved = solve(problem);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.schedule = moecclScheduleS1;
-  config.chunks = 2;
-  std::vector<Step> expected(static_cast<std::size_t>(problem.ranks()));
-  onLayer(jobOf(problem), problem, solved, config,
-          [&](const LayerRank& at) { expected[at.rank] = stepOf(at, problem); });
-  config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
-    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, "S1:chunks=2").c_str()));
+  const std::vector<Step> expected = stepsOf(problem, solved, inTwoChunks(solved));
+  onLearner(problem, solved, [&](const LayerRank& at) {
+    makeBelieve(at.layer, "S1:chunks=2");
     for (int i = 0; i < kSteps; ++i) {
       const Step step = stepOf(at, problem);
-      moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-      check(moecclMoeLayerGetShapes(at.layer, &shapes));
-      checkThat(shapes.chunks == (i < kChange ? 1 : 2), "the change is at another step");
-      if (i < kChange) continue;
-      checkThat(same(step.output, expected[at.rank].output), "output");
-      checkThat(same(step.gradient, expected[at.rank].gradient), "gradient");
+      checkThat(chunksOf(at.layer) == (i < kChange ? 1 : 2), "the change is at another step");
+      if (i >= kChange) checkStep(step, expected[at.rank]);
     }
   });
 }
@@ -221,15 +247,12 @@ TEST(Learning, ByItsOwnMeasures) {
   const Problem problem = training("by itself");
   const Solved solved = solve(problem);
   const Fixed fixed = fixedSteps(problem, solved);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+  onLearner(problem, solved, [&](const LayerRank& at) {
     std::vector<std::int32_t> ran;
     for (int i = 0; i < 200; ++i) {
       const Step step = stepOf(at, problem);
       ran.push_back(scheduleOf(at.layer));
-      checkThat(same(step.output, fixed[ran.back()][at.rank].output), "output");
-      checkThat(same(step.gradient, fixed[ran.back()][at.rank].gradient), "gradient");
+      checkStep(step, fixed[ran.back()][at.rank]);
     }
     checkSame(at.comm, problem, ran);
     const std::string text = textOf(moecclMoeLayerSaveChoice, at.layer);
@@ -250,11 +273,9 @@ TEST(Learning, NeverSplitsAForwardFromItsBackward) {
   const Problem problem = training("later");
   const Solved solved = solve(problem);
   const Fixed fixed = fixedSteps(problem, solved);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+  onLearner(problem, solved, [&](const LayerRank& at) {
     const std::string other = othersOf(at.layer).back();
-    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, other).c_str()));
+    makeBelieve(at.layer, other);
     Elements output = at.input, gradient = at.input;
     checkError(moecclMoeBackward(at.layer, at.input.data(), 0.5, gradient.data(), nullptr),
                moecclInvalidUsage, nullptr, {"no moecclMoeForward has completed"});
@@ -263,7 +284,7 @@ TEST(Learning, NeverSplitsAForwardFromItsBackward) {
       const moecclSchedule_t schedule = scheduleOf(at.layer);
       for (int again = 0; again < 2; ++again) {
         check(moecclMoeBackward(at.layer, at.input.data(), 0.5, gradient.data(), nullptr));
-        checkThat(same(gradient, fixed[schedule][at.rank].gradient), "gradient");
+        checkThat(gradient == fixed[schedule][at.rank].gradient, "gradient");
         checkThat(scheduleOf(at.layer) == schedule, "it changed in the middle");
       }
     }
@@ -286,10 +307,8 @@ TEST(Learning, AroundOwnExpertsWithPassesInFlight) {
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));
     const std::string other = othersOf(layer).back();
-    check(moecclMoeLayerRestoreChoice(layer, withRumour(layer, other).c_str()));
-    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-    check(moecclMoeLayerGetShapes(layer, &shapes));
-    const bool counts = shapes.firstHidden == 0;
+    makeBelieve(layer, other);
+    const bool counts = shapesOf(layer).firstHidden == 0;
     const OwnNumbers own(problem, rank / problem.grid.nMp);
     const auto input = encode(problem.datatype, own.tokens);
     const auto given = encode(problem.datatype, own.weights);
@@ -338,12 +357,6 @@ std::string textUnder(moecclMoeLayer_t layer, const std::string& schedule) {
   return text.replace(text.find(current), current.size(), "current " + schedule);
 }
 
-std::int64_t chunksOf(moecclMoeLayer_t layer) {
-  moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
-  check(moecclMoeLayerGetShapes(layer, &shapes));
-  return shapes.chunks;
-}
-
 // Opens a pass around own experts, and closes it.
 moecclResult_t beginOwn(const LayerRank& at, const Problem& problem) {
   const OwnNumbers own(problem, at.batch);
@@ -359,20 +372,11 @@ moecclResult_t beginOwn(const LayerRank& at, const Problem& problem) {
   return result;
 }
 
-Problem inChunks() {
-  Problem problem = training("own experts, chunks");
-  problem.tokens = 43;
-  problem.capacityGroups = 4;
-  return problem;
-}
-
 // Passes around own experts know no chunks.
 TEST(Learning, TakesNoChunksFromTheFirstBeginOn) {
   const Problem problem = inChunks();
   const Solved solved = solve(problem);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+  onLearner(problem, solved, [&](const LayerRank& at) {
     const auto refused = [&] {
       const std::string told = textOf(moecclMoeLayerExplainChoice, at.layer);
       const std::size_t line = told.find("S1:chunks=2 ");
@@ -381,7 +385,7 @@ TEST(Learning, TakesNoChunksFromTheFirstBeginOn) {
              std::string::npos;
     };
     // It would change to chunks, but for Begin; or it runs in chunks.
-    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, "S1:chunks=2").c_str()));
+    makeBelieve(at.layer, "S1:chunks=2");
     for (int i = 0; i + 1 < kChange; ++i) stepOf(at, problem);
     checkThat(!refused() && chunksOf(at.layer) == 1, "it is refused before any Begin");
     for (const char* schedule : {"", "S1:chunks=2"}) {
@@ -403,12 +407,9 @@ TEST(Learning, TakesNoChunksFromTheFirstBeginOn) {
 TEST(Choices, OfChunksEndWithPassesAroundOwnExperts) {
   const Problem problem = inChunks();
   const Solved solved = solve(problem);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.schedule = moecclScheduleS1;
-  config.chunks = 2;
-  std::vector<Step> expected(static_cast<std::size_t>(problem.ranks()));
+  moecclMoeConfig_t config = inTwoChunks(solved);
+  const std::vector<Step> expected = stepsOf(problem, solved, config);
   onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
-    expected[at.rank] = stepOf(at, problem);
     checkError(beginOwn(at, problem), moecclInvalidUsage, nullptr,
                {"config.chunks is 2", "it must be 0 or 1"});
   });
@@ -421,8 +422,7 @@ TEST(Choices, OfChunksEndWithPassesAroundOwnExperts) {
     check(beginOwn(at, problem));
     checkThat(chunksOf(at.layer) == 1, "it still runs in chunks");
     check(moecclMoeBackward(at.layer, at.input.data(), 0.5, step.gradient.data(), nullptr));
-    checkThat(same(step.output, expected[at.rank].output), "output");
-    checkThat(same(step.gradient, expected[at.rank].gradient), "gradient");
+    checkStep(step, expected[at.rank]);
     stepOf(at, problem);
   });
 }
@@ -432,15 +432,11 @@ TEST(Choices, AreRestored) {
   const Problem problem = training("restored");
   const Solved solved = solve(problem);
   const Fixed fixed = fixedSteps(problem, solved);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+  onLearner(problem, solved, [&](const LayerRank& at) {
     const std::string other = othersOf(at.layer).back();
-    check(moecclMoeLayerRestoreChoice(at.layer, withRumour(at.layer, other).c_str()));
+    makeBelieve(at.layer, other);
     const std::string text = textUnder(at.layer, other);
-    moecclMoeConfig_t still = config;
-    still.learn = 0;
-    for (const moecclMoeConfig_t& like : {config, still}) {
+    for (const moecclMoeConfig_t& like : {learning(solved), solved.layer.config}) {
       moecclMoeLayer_t layer = nullptr;
       check(moecclMoeLayerCreate(at.grid, &like, &layer));
       check(moecclMoeLayerSetWeights(layer, &at.shard.weights));
@@ -454,8 +450,7 @@ TEST(Choices, AreRestored) {
       its.layer = layer;
       const Step step = stepOf(its, problem);
       checkThat(nameOf(scheduleOf(layer)) == other, "not the schedule that was saved");
-      checkThat(same(step.output, fixed[scheduleOf(layer)][at.rank].output), "output");
-      checkThat(same(step.gradient, fixed[scheduleOf(layer)][at.rank].gradient), "gradient");
+      checkStep(step, fixed[scheduleOf(layer)][at.rank]);
       check(moecclMoeLayerDestroy(layer));
     }
   });
@@ -464,9 +459,7 @@ TEST(Choices, AreRestored) {
 TEST(Choices, ThatAreWrongAreRefusedByAllRanks) {
   const Problem problem = training("refused");
   const Solved solved = solve(problem);
-  moecclMoeConfig_t config = solved.layer.config;
-  config.learn = 1;
-  onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
+  onLearner(problem, solved, [&](const LayerRank& at) {
     const std::string text = textOf(moecclMoeLayerSaveChoice, at.layer);
     const auto refused = [&](const char* what, moecclResult_t result,
                              const std::vector<std::string>& parts) {
@@ -497,7 +490,7 @@ TEST(Choices, ThatAreWrongAreRefusedByAllRanks) {
     }
     checkError(moecclMoeLayerRestoreChoice(nullptr, ""), moecclInvalidArgument, nullptr, {"layer"});
   });
-  config.learn = 0;
+  moecclMoeConfig_t config = solved.layer.config;
   config.schedule = moecclScheduleS2;
   onLayer(jobOf(problem), problem, solved, config, [&](const LayerRank& at) {
     std::string text = textOf(moecclMoeLayerSaveChoice, at.layer);

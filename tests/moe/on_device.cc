@@ -33,38 +33,65 @@ Elements DeviceElements::read() const {
   return host;
 }
 
-struct DeviceLayer::Weights {
-  Weights(Device& device, const moe_reference::Shard& shard, const std::vector<double>& hostBias)
-      : gate(device, shard.gate),
-        noise(device, shard.noise),
-        w1(device, shard.w1),
-        b1(device, shard.b1),
-        w2(device, shard.w2),
-        b2(device, shard.b2),
-        residualW1(device, shard.residualW1),
-        residualB1(device, shard.residualB1),
-        residualW2(device, shard.residualW2),
-        residualB2(device, shard.residualB2),
-        bias(device, hostBias.data(), hostBias.size() * sizeof(double)) {}
+// What weights, and gradients of them, are of.
+struct DeviceTensors {
+  template <typename Host>
+  DeviceTensors(Device& device, const Host& host)
+      : gate(device, host.gate),
+        noise(device, host.noise),
+        w1(device, host.w1),
+        b1(device, host.b1),
+        w2(device, host.w2),
+        b2(device, host.b2),
+        residualW1(device, host.residualW1),
+        residualB1(device, host.residualB1),
+        residualW2(device, host.residualW2),
+        residualB2(device, host.residualB2) {}
 
-  void set(moecclMoeLayer_t layer) const {
-    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
-    weights.gate = gate.get();
-    weights.noise = noise.get();
-    weights.bias = static_cast<const double*>(bias.get());
-    weights.w1 = w1.get();
-    weights.b1 = b1.get();
-    weights.w2 = w2.get();
-    weights.b2 = b2.get();
-    weights.residualW1 = residualW1.get();
-    weights.residualB1 = residualB1.get();
-    weights.residualW2 = residualW2.get();
-    weights.residualB2 = residualB2.get();
-    check(moecclMoeLayerSetWeights(layer, &weights));
+  template <typename Pointers>
+  void fill(Pointers* to) const {
+    to->gate = gate.get();
+    to->noise = noise.get();
+    to->w1 = w1.get();
+    to->b1 = b1.get();
+    to->w2 = w2.get();
+    to->b2 = b2.get();
+    to->residualW1 = residualW1.get();
+    to->residualB1 = residualB1.get();
+    to->residualW2 = residualW2.get();
+    to->residualB2 = residualB2.get();
+  }
+  Learned read(const Elements& input) const {
+    return {input,
+            gate.read(),
+            noise.read(),
+            w1.read(),
+            b1.read(),
+            w2.read(),
+            b2.read(),
+            residualW1.read(),
+            residualB1.read(),
+            residualW2.read(),
+            residualB2.read()};
   }
 
   DeviceElements gate, noise, w1, b1, w2, b2;
-  DeviceElements residualW1, residualB1, residualW2, residualB2, bias;
+  DeviceElements residualW1, residualB1, residualW2, residualB2;
+};
+
+struct DeviceLayer::Weights {
+  Weights(Device& device, const moe_reference::Shard& shard, const std::vector<double>& hostBias)
+      : tensors(device, shard), bias(device, hostBias.data(), hostBias.size() * sizeof(double)) {}
+
+  void set(moecclMoeLayer_t layer) const {
+    moecclMoeWeights_t weights = MOECCL_MOE_WEIGHTS_INITIALIZER;
+    tensors.fill(&weights);
+    weights.bias = static_cast<const double*>(bias.get());
+    check(moecclMoeLayerSetWeights(layer, &weights));
+  }
+
+  DeviceTensors tensors;
+  DeviceElements bias;
 };
 
 DeviceLayer::DeviceLayer(Device& device, moecclGrid_t grid, const moe_reference::Layer& whole,
@@ -95,51 +122,6 @@ Outcome statsOf(const Problem& problem, moecclMoeLayer_t layer) {
 
 namespace {
 
-struct DeviceGradients {
-  DeviceGradients(Device& device, const Learned& room)
-      : gate(device, room.gate),
-        noise(device, room.noise),
-        w1(device, room.w1),
-        b1(device, room.b1),
-        w2(device, room.w2),
-        b2(device, room.b2),
-        residualW1(device, room.residualW1),
-        residualB1(device, room.residualB1),
-        residualW2(device, room.residualW2),
-        residualB2(device, room.residualB2) {}
-
-  void set(moecclMoeLayer_t layer) const {
-    moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
-    gradients.gate = gate.get();
-    gradients.noise = noise.get();
-    gradients.w1 = w1.get();
-    gradients.b1 = b1.get();
-    gradients.w2 = w2.get();
-    gradients.b2 = b2.get();
-    gradients.residualW1 = residualW1.get();
-    gradients.residualB1 = residualB1.get();
-    gradients.residualW2 = residualW2.get();
-    gradients.residualB2 = residualB2.get();
-    check(moecclMoeLayerSetGradients(layer, &gradients));
-  }
-  Learned read(const Elements& input) const {
-    return {input,
-            gate.read(),
-            noise.read(),
-            w1.read(),
-            b1.read(),
-            w2.read(),
-            b2.read(),
-            residualW1.read(),
-            residualB1.read(),
-            residualW2.read(),
-            residualB2.read()};
-  }
-
-  DeviceElements gate, noise, w1, b1, w2, b2;
-  DeviceElements residualW1, residualB1, residualW2, residualB2;
-};
-
 // What two passes add up to, beside the gradient of the input.
 Gradients twice(Gradients once) {
   for (auto Gradients::*weights :
@@ -169,8 +151,10 @@ void train(Device& device, moecclGrid_t grid, int rank, const Task& task, const 
   whole.config.training = 1;
   const DeviceLayer layer(device, grid, whole, turn.schedule);
   const Gradients expected = moe_reference::shardOf(whole, layer.shapes(), task.expected[batch]);
-  const DeviceGradients gradients(device, roomFor(problem.datatype, expected, 0));
-  gradients.set(layer.get());
+  const DeviceTensors room(device, roomFor(problem.datatype, expected, 0));
+  moecclMoeGradients_t gradients = MOECCL_MOE_GRADIENTS_INITIALIZER;
+  room.fill(&gradients);
+  check(moecclMoeLayerSetGradients(layer.get(), &gradients));
   Outcome outcome;
   for (int pass = 0; pass < 2; ++pass) {
     check(moecclMoeLayerSetStep(layer.get(), problem.step));
@@ -186,7 +170,7 @@ void train(Device& device, moecclGrid_t grid, int rank, const Task& task, const 
   device.synchronize(turn.onDefaultStream ? nullptr : backwards.get());
   outcome.output = decode(problem.datatype, (turn.inPlace ? input[1] : output).read());
   checkSolved(problem, task.solved, rank, outcome);
-  checkLearned(problem, gradients.read((turn.inPlace ? slope[1] : result).read()), twice(expected),
+  checkLearned(problem, room.read((turn.inPlace ? slope[1] : result).read()), twice(expected),
                toleranceOf(problem.datatype));
 }
 
