@@ -3,9 +3,9 @@
 
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
-The program finds moeccl through pkg-config alone, as a user's does. Every header of include/moeccl
-must have been installed. With MPI the program of include/CPP.md is built and run too, by the page's
-own commands, and prints what the page says.
+The program finds moeccl by README.md's command, through pkg-config alone. Every header of include/moeccl must have been
+installed. With MPI the program of include/CPP.md is built and run too, by the page's own commands, and prints what the page
+says.
 """
 import argparse
 import os
@@ -67,21 +67,18 @@ def main():
             raise SystemExit(f"installed are {sorted(os.listdir(headers))} instead of {sorted(expected)}: "
                              "see include/meson.build")
 
+        found = {"PKG_CONFIG_PATH": os.path.dirname(find(stage, "moeccl.pc")), "PKG_CONFIG_SYSROOT_DIR": stage,
+                 "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl.so"))}
+        with open(os.path.join(options.source, "README.md"), encoding="utf-8") as file:
+            compile_and_link = re.search(r"^    cc (program\.c .*)$", file.read(), re.MULTILINE)[1]
         for package, source in (("moeccl", "consumer.c"), ("moeccl-moe", "every_struct.c")):
-            pc = find(stage, f"{package}.pc")
-            flags = subprocess.run([options.pkg_config, "--cflags", "--libs", package], check=True,
-                                   capture_output=True, text=True,
-                                   env={**os.environ, "PKG_CONFIG_PATH": os.path.dirname(pc),
-                                        "PKG_CONFIG_SYSROOT_DIR": stage}).stdout
-            print(f"pkg-config: {flags.strip()}")
-            program = os.path.join(stage, package)
-            run([*shlex.split(options.cc), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
-                 os.path.join(options.source, "tests", "install", source), "-o", program, *shlex.split(flags)])
-            run([program], LD_LIBRARY_PATH=os.path.dirname(find(stage, f"lib{package}.so")))
+            shutil.copy(os.path.join(options.source, "tests", "install", source), os.path.join(stage, "program.c"))
+            command = (f"{options.cc} -std=c99 -Wall -Wextra -pedantic -Werror " + compile_and_link).replace(
+                "pkg-config", options.pkg_config).replace(" moeccl)", f" {package})")
+            run(["sh", "-c", f"cd {shlex.quote(stage)} && {command}"], **found)
+            run([os.path.join(stage, "program")], **found)
         if shutil.which("mpicxx"):
-            guide(options.source, stage, {
-                "PKG_CONFIG_PATH": os.path.dirname(pc), "PKG_CONFIG_SYSROOT_DIR": stage,
-                "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl-moe.so"))})
+            guide(options.source, stage, found)
 
 
 if __name__ == "__main__":
