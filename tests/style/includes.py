@@ -68,14 +68,14 @@ def read_table(root):
     inside = False
     for number, line in enumerate(lines, 1):
         if line.startswith("#"):
-            inside = line == "## Who may know what"
+            inside = line == "## What is where, and who may know what"
         columns = [column.strip() for column in line.strip("|").split("|")]
-        if not inside or len(columns) != 3:
+        if not inside or len(columns) != 4:
             continue
         named, allowed = ([name.removesuffix("/").removesuffix("/*.h") for name in re.findall(r"`([^`]+)`", column)]
-                          for column in columns[:2])
+                          for column in (columns[0], columns[2]))
         for part in named:
-            mine = None if columns[1] == "everything" else allowed
+            mine = None if columns[2] == "everything" else allowed
             # The headers of src/ itself are for all of it but what is built by itself.
             if mine is not None and part.startswith("src/") and part != "src/bindings":
                 mine = [*mine, "src"]
