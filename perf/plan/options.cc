@@ -12,8 +12,6 @@ const char* const kDescription =
     "  moeccl-plan alltoall --algorithm hierarchical --nodes 4,4,3 --rank 2 --dot plan.dot "
     "--verify";
 
-constexpr int kMostRanks = 1 << 12;
-
 }  // namespace
 
 Parsed<Options> parseOptions(int argc, const char* const* argv) {

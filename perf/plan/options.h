@@ -8,6 +8,8 @@
 
 namespace moeccl::perf::plan {
 
+inline constexpr int kMostRanks = 1 << 12;
+
 struct Options {
   std::string collective;         // as in MOECCL_ALGO
   std::string algorithm;          // "bruck:radix=4"; empty: the one that is listed first

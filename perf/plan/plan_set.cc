@@ -11,8 +11,6 @@
 namespace moeccl::perf::plan {
 namespace {
 
-constexpr int kMostRanks = 1 << 12;
-
 [[noreturn]] void wrong(const std::string& option, const std::string& text) {
   throw std::runtime_error(option + ": " + text);
 }
