@@ -300,7 +300,7 @@ def strangers(lab, program, seed, tally):
 
 
 def hold(lab, program, seed, tally, lives, collectives):
-    """No descriptor and no thread more at the end than after a tenth or five lives; of memory at most a MiB."""
+    """No descriptor and no thread more at the end than after a tenth of the lives, or half of one; of memory at most a MiB."""
     tally.cases += 1
     victim = random.Random(seed).randrange(1, lab.ranks) if lives > 1 else -1
     case = Case(lab, os.path.join(os.path.dirname(program), "faults_lives"), seed, lives, limit=48 * 3600,
