@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds libmoeccl where there is no BLAS, and runs a program that only exchanges.
 
-    without_moe_test.py --source DIR --meson CMD
+    without_moe_test.py --source DIR --meson CMD [--only-setup]
 """
 import argparse
 import os
@@ -19,6 +19,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--source", "--meson"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--only-setup", action="store_true", help="see what would be built, and build nothing")
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as build:
@@ -30,6 +31,8 @@ def main():
         named = [word for word in ("blas", "lapack", "moeccl-moe") if word in text]
         if named:
             raise SystemExit(f"the build still names {named}")
+        if options.only_setup:
+            return
         run([*meson, "compile", "-C", build, "moeccl", "alltoall"])
         run([os.path.join(build, "examples", "01_alltoall", "alltoall")])
 
