@@ -148,8 +148,8 @@ std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange rang
   return {written};
 }
 
-std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range, int step,
-                                             OpRange throttle, OpRange* sent) const {
+std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range,
+                                             OpRange* sent) const {
   const int nodes = topology_.nodes();
   plan.reserve(messages());
   std::vector<OpRange> written;
@@ -170,16 +170,16 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
       }
       const int peer = grid_.rankOf(position_, shard);
       const Blocks theirs = scratchFor(plan, peer, there, mine);
-      plan.recv({.step = step + 2 * t}, peer, theirs);
+      plan.recv({.step = 2 * t}, peer, theirs);
       terms.append(theirs);
     }
     const OpRange arrived = plan.since(firstRecv);
     for (int shard = 0; shard < grid_.esp; ++shard)
       if (shard != shard_)
-        plan.send({.step = step + 2 * t}, grid_.rankOf(position_, shard),
-                  ofNode(Buffer::input, nodeAt(t), sliceOf(range, shard)), {throttle});
+        plan.send({.step = 2 * t}, grid_.rankOf(position_, shard),
+                  ofNode(Buffer::input, nodeAt(t), sliceOf(range, shard)));
     sums[t] = scratchFor(plan, rank_, there, mine);
-    added[t] = {plan.reduce({.step = step + 2 * t + 1}, terms, sums[t], {arrived}), 1};
+    added[t] = {plan.reduce({.step = 2 * t + 1}, terms, sums[t], {arrived}), 1};
   }
 
   // What comes to me: slices are sums already; whole blocks are still to be added up.
@@ -190,7 +190,7 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
     for (int shard = 0; shard < grid_.esp; ++shard) {
       const int peer = grid_.rankOf(position, shard);
       const int t = distanceFrom(peer);
-      const At at{.lane = 1, .step = step + 2 * t};
+      const At at{.lane = 1, .step = 2 * t};
       if (sliced(rank_, position)) {
         append(written,
                {plan.recv(at, peer,
@@ -220,16 +220,16 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
           sums[t].count > 0 ? BlockList(Blocks{Buffer::scratch, sums[t].first + static_cast<int>(i),
                                                experts_, width})
                             : ofRank(Buffer::input, there[i], range);
-      plan.send({.lane = 1, .step = step + 2 * t}, there[i], blocks, {added[t], earlier, throttle});
+      plan.send({.lane = 1, .step = 2 * t}, there[i], blocks, {added[t], earlier});
     }
     bySteps.push_back(plan.since(firstOfStep));
   }
-  *sent = plan.since(firstSend);
+  if (sent != nullptr) *sent = plan.since(firstSend);
 
   for (int position = 0; position < grid_.ep; ++position)
     if (!terms[position].empty())
       append(written,
-             {plan.reduce({.lane = 1, .step = step + 2 * latest[position] + 1}, terms[position],
+             {plan.reduce({.lane = 1, .step = 2 * latest[position] + 1}, terms[position],
                           tokens(Buffer::output, position, ownSlot(), range), arrived[position])});
   return written;
 }

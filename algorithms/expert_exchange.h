@@ -39,9 +39,8 @@ class ExpertExchange {
   // dispatch: from the input's token side to the output's expert side.
   std::vector<OpRange> dispatch(PlanBuilder& plan, PieceRange range) const;
   // combine: from the input's expert side to the output's token side, summed in shard order. It
-  // takes steps() steps from `step` on. Nothing is sent before `throttle`; *sent is what is.
-  std::vector<OpRange> combine(PlanBuilder& plan, PieceRange range, int step, OpRange throttle,
-                               OpRange* sent) const;
+  // takes steps() steps; *sent is what is sent to token sides, unless `sent` is null.
+  std::vector<OpRange> combine(PlanBuilder& plan, PieceRange range, OpRange* sent = nullptr) const;
   int steps() const { return 2 * topology_.nodes(); }
   // About as many as an exchange has: with every rank, and of each node's slices with every shard.
   size_t messages() const {
@@ -69,8 +68,9 @@ class ExpertExchange {
   PieceRange whole() const { return {0, pieces_}; }
   // What goes between a token's owner and a rank of its expert.
   PieceRange via(int owner, int expertRank) const {
-    return sliced(owner, grid_.positionOf(expertRank)) ? sliceOf(whole(), grid_.shardOf(expertRank))
-                                                       : whole();
+    return dedup_ && sliced(owner, grid_.positionOf(expertRank))
+               ? sliceOf(whole(), grid_.shardOf(expertRank))
+               : whole();
   }
   // The expert side's blocks of one rank, and of those of a node.
   BlockList ofRank(Buffer buffer, int peer, PieceRange range) const;

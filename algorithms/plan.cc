@@ -4,21 +4,7 @@
 
 namespace moeccl {
 
-void BlockList::append(Blocks blocks) {
-  if (blocks.count <= 0) return;
-  if (!empty()) {
-    Blocks& last = many_.empty() ? one_ : many_.back();
-    if (last.buffer == blocks.buffer) {
-      const std::int32_t gap = blocks.first - last[last.count - 1];
-      const bool lastFits = last.count == 1 || last.stride == gap;
-      const bool nextFits = blocks.count == 1 || blocks.stride == gap;
-      if (lastFits && nextFits) {
-        last.stride = gap;
-        last.count += blocks.count;
-        return;
-      }
-    }
-  }
+void BlockList::add(Blocks blocks) {
   if (blocks.count == 1) blocks.stride = 1;
   if (empty()) {
     one_ = blocks;
@@ -40,7 +26,10 @@ std::int64_t blockCount(std::span<const Blocks> runs) {
 PoolRange PlanBuilder::keep(const BlockList& list) {
   const PoolRange range{static_cast<std::int32_t>(plan_.blockPool.size()),
                         static_cast<std::int32_t>(list.runs().size())};
-  plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
+  if (list.runs().size() == 1)
+    plan_.blockPool.push_back(list.runs()[0]);
+  else
+    plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
   return range;
 }
 

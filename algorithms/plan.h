@@ -62,7 +62,9 @@ class BlockList {
   BlockList(std::initializer_list<Blocks> lists) {
     for (Blocks blocks : lists) append(blocks);
   }
-  void append(Blocks blocks);
+  void append(Blocks blocks) {
+    if (blocks.count > 0 && !goesOn(blocks)) add(blocks);
+  }
   void append(const BlockList& list) {
     for (Blocks blocks : list.runs()) append(blocks);
   }
@@ -73,6 +75,20 @@ class BlockList {
   }
 
  private:
+  // Whether the last run does, with these.
+  bool goesOn(Blocks blocks) {
+    if (empty()) return false;
+    Blocks& last = many_.empty() ? one_ : many_.back();
+    const std::int32_t gap = blocks.first - last[last.count - 1];
+    if (last.buffer != blocks.buffer || (last.count > 1 && last.stride != gap) ||
+        (blocks.count > 1 && blocks.stride != gap))
+      return false;
+    last.stride = gap;
+    last.count += blocks.count;
+    return true;
+  }
+  void add(Blocks blocks);
+
   // Most lists have one run, for which no memory is allocated.
   Blocks one_{Buffer::input, 0, 0};
   std::vector<Blocks> many_;  // all, where there are several

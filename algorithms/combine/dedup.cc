@@ -14,9 +14,7 @@ Plan dedup(const Topology& topology, const Parameters& parameters, int rank) {
   const int slices = slicesOf(topology, parameters.grid);
   PlanBuilder plan;
   plan.cut(slices);
-  OpRange sent;
-  ExpertExchange(topology, parameters, rank, 1, slices, true)
-      .combine(plan, {0, slices}, 0, {0, 0}, &sent);
+  ExpertExchange(topology, parameters, rank, 1, slices, true).combine(plan, {0, slices});
   return plan.build();
 }
 

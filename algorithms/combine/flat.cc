@@ -9,8 +9,7 @@ namespace moeccl::combine {
 
 Plan flat(const Topology& topology, const Parameters& parameters, int rank) {
   PlanBuilder plan;
-  OpRange sent;
-  ExpertExchange(topology, parameters, rank, 1, 1, false).combine(plan, {}, 0, {0, 0}, &sent);
+  ExpertExchange(topology, parameters, rank, 1, 1, false).combine(plan, {});
   return plan.build();
 }
 

@@ -5,13 +5,15 @@
 //
 // Sums are taken before the all-gather: to gather the shards' partial sums would cost esp times the
 // bytes. A chunk's messages leave when those of the chunk before the last have left, so that chunks
-// arrive one after another. Messages `chunks` times those of combine, and (mp - 1) for each
-// all-gather.
+// arrive one after another. All chunks do the same as the first, on other pieces. Messages `chunks`
+// times those of combine, and (mp - 1) for each all-gather.
 #include <algorithm>
 
 #include "algorithms/combineallgather/steps.h"
 
 namespace moeccl::combineallgather {
+
+constexpr int kGather = 2;  // a lane
 
 void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid& grid, int rank,
                   PieceRange range, At at, const std::vector<OpRange>& summed) {
@@ -30,22 +32,67 @@ void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid&
     plan.send(at, grid.mpRank(group, (index + i) % grid.mp), allTokens(index), summed);
 }
 
+namespace {
+
+// What the first chunk has of a plan.
+struct Chunk {
+  std::size_t ops, blocks, scratch;
+};
+
+// Chunk `chunk` does what the first does, on the pieces and in the steps behind it. What it sends
+// before it gathers waits for `before`.
+void append(Plan& plan, const Chunk& first, int chunk, int slices, int steps, OpRange before) {
+  const auto ops = static_cast<std::int32_t>(plan.ops.size()),
+             blocks = static_cast<std::int32_t>(plan.blockPool.size()),
+             held = static_cast<std::int32_t>(plan.scratch.size());
+  for (std::size_t i = 0; i < first.blocks; ++i) {
+    Blocks run = plan.blockPool[i];
+    run.first += run.buffer == Buffer::scratch ? held : chunk * slices;
+    plan.blockPool.push_back(run);
+  }
+  for (std::size_t i = 0; i < first.scratch; ++i)
+    plan.scratch.push_back({plan.scratch[i].rank, plan.scratch[i].block + chunk * slices});
+  for (std::size_t i = 0; i < first.ops; ++i) {
+    Op op = plan.ops[i];
+    const auto deps = static_cast<std::int32_t>(plan.depPool.size());
+    for (std::int32_t d = op.deps.begin; d < op.deps.begin + op.deps.count; ++d) {
+      const OpRange range = plan.depPool[static_cast<std::size_t>(d)];
+      plan.depPool.push_back({range.first + ops, range.count});
+    }
+    if (op.kind == OpKind::send && op.lane != kGather && before.count > 0)
+      plan.depPool.push_back(before);
+    op.deps = {deps, static_cast<std::int32_t>(plan.depPool.size()) - deps};
+    op.step += chunk * (op.lane == kGather ? 1 : steps);
+    op.src.begin += blocks;
+    op.dst.begin += blocks;
+    plan.ops.push_back(op);
+  }
+}
+
+}  // namespace
+
 Plan inChunks(const Topology& topology, const Parameters& parameters, int rank, int chunks) {
   const Grid& grid = parameters.grid;
   const int slices = slicesOf(topology, grid), pieces = chunks * slices;
   const ExpertExchange exchange(topology, parameters, rank, grid.mp, pieces, true);
-  PlanBuilder plan;
-  plan.cut(pieces);
-  plan.reserve(static_cast<size_t>(chunks) * exchange.messages());
-  std::vector<OpRange> sent(static_cast<size_t>(chunks), {0, 0});
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const PieceRange range{chunk * slices, slices};
-    const OpRange throttle = chunk < 2 ? OpRange{0, 0} : sent[chunk - 2];
-    const std::vector<OpRange> summed =
-        exchange.combine(plan, range, chunk * exchange.steps(), throttle, &sent[chunk]);
-    gatherTokens(plan, exchange, grid, rank, range, {.lane = 2, .step = chunk}, summed);
+  PlanBuilder builder;
+  builder.cut(pieces);
+  builder.reserve(static_cast<std::size_t>(chunks) * exchange.messages());
+  OpRange sent;
+  const std::vector<OpRange> summed = exchange.combine(builder, {0, slices}, &sent);
+  gatherTokens(builder, exchange, grid, rank, {0, slices}, {.lane = kGather}, summed);
+  Plan plan = builder.build();
+  const Chunk first{plan.ops.size(), plan.blockPool.size(), plan.scratch.size()};
+  const auto times = static_cast<std::size_t>(chunks);
+  plan.ops.reserve(times * first.ops);
+  plan.blockPool.reserve(times * first.blocks);
+  plan.depPool.reserve(times * (plan.depPool.size() + first.ops));
+  plan.scratch.reserve(times * first.scratch);
+  for (int chunk = 1; chunk < chunks; ++chunk) {
+    append(plan, first, chunk, slices, exchange.steps(), chunk < 2 ? OpRange{0, 0} : sent);
+    if (chunk >= 2) sent.first += static_cast<std::int32_t>(first.ops);
   }
-  return plan.build();
+  return plan;
 }
 
 Plan pipelined(const Topology& topology, const Parameters& parameters, int rank) {
