@@ -1,6 +1,7 @@
 #include "algorithms/collective.h"
 
 #include <array>
+#include <limits>
 
 namespace moeccl {
 namespace {
@@ -21,6 +22,11 @@ std::optional<Collective> collectiveNamed(std::string_view name) {
 }
 
 bool needsGrid(Collective collective) { return collective >= Collective::tpAllToAll; }
+
+int mpThatMatters(Collective collective) {
+  if (collective == Collective::dispatch || collective == Collective::combine) return 1;
+  return collective == Collective::splitDispatch ? 2 : std::numeric_limits<int>::max();
+}
 
 bool hasRoot(Collective collective) {
   return collective >= Collective::broadcast && collective <= Collective::scatter;

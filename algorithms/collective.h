@@ -39,6 +39,9 @@ std::optional<Collective> collectiveNamed(std::string_view name);
 
 // Whether the collective is one of a grid.
 bool needsGrid(Collective collective);
+// Plans of larger MP groups than so do the same to the same ranks, with blocks that lie elsewhere,
+// where the EP and ESP groups are the same.
+int mpThatMatters(Collective collective);
 // Whether one rank, the root, has all of the input or gets all of the output.
 bool hasRoot(Collective collective);
 

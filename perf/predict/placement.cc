@@ -11,13 +11,14 @@ std::vector<moecclGridShape_t> placementsOf(const PredictOptions& options) {
   const int ranks = std::accumulate(options.ranksPerNode.begin(), options.ranksPerNode.end(), 0);
   const moecclMoeConfig_t& layer = options.layer;
   std::vector<moecclGridShape_t> placements;
-  for (int nMp = 1; nMp <= ranks; ++nMp) {
-    if (ranks % nMp != 0 || (options.nMp > 0 && nMp != options.nMp)) continue;
-    for (int nEsp = 1; nEsp <= ranks; ++nEsp) {
-      const int nEp = ranks / nEsp;
-      if (ranks % nEsp != 0 || layer.experts % nEp != 0 || layer.hidden % nEsp != 0) continue;
-      placements.push_back({nMp, nEp, nEsp, moecclOrderEspEp});
-      if (nEp > 1 && nEsp > 1) placements.push_back({nMp, nEp, nEsp, moecclOrderEpEsp});
+  for (int nEsp = 1; nEsp <= ranks; ++nEsp) {
+    const int nEp = ranks / nEsp;
+    if (ranks % nEsp != 0 || layer.experts % nEp != 0 || layer.hidden % nEsp != 0) continue;
+    for (const moecclGridOrder_t order : {moecclOrderEspEp, moecclOrderEpEsp}) {
+      if (order == moecclOrderEpEsp && (nEp == 1 || nEsp == 1)) continue;
+      for (int nMp = 1; nMp <= ranks; ++nMp)
+        if (ranks % nMp == 0 && (options.nMp == 0 || nMp == options.nMp))
+          placements.push_back({nMp, nEp, nEsp, order});
     }
   }
   if (placements.empty())

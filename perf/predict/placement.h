@@ -11,7 +11,8 @@
 namespace moeccl::perf {
 
 // Every grid of the ranks that the layer's experts and hidden units can be shared out on, with both
-// orders where they differ. Throws std::runtime_error where there is none.
+// orders where they differ; those that differ in N_MP alone together. Throws std::runtime_error
+// where there is none.
 std::vector<moecclGridShape_t> placementsOf(const PredictOptions& options);
 
 // Which groups have each all of their ranks on one node: "MP ESP", or "-".

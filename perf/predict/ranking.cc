@@ -66,7 +66,14 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
   const int ranks = std::accumulate(options_.ranksPerNode.begin(), options_.ranksPerNode.end(), 0);
   std::vector<std::vector<Predicted>> found(placements.size());
   std::vector<std::string> refused(placements.size());
-  atOnce(placements.size(), [&](std::size_t at) {
+  // What MP groups make no difference to is priced once, so one thread prices all of them.
+  std::vector<std::size_t> begins;
+  for (std::size_t i = 0; i < placements.size(); ++i)
+    if (i == 0 || placements[i].nEsp != placements[i - 1].nEsp ||
+        placements[i].order != placements[i - 1].order)
+      begins.push_back(i);
+  begins.push_back(placements.size());
+  const auto predict = [&](std::size_t at) {
     const moecclGridShape_t& shape = placements[at];
     const moecclCluster_t cluster = clusterOf(shape);
     const moecclScheduleQuery_t query = queryOf(cluster);
@@ -77,6 +84,9 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
       found[at].push_back(
           {shape, choice, choices.text(i), choice.seconds > 0 ? tokens / choice.seconds : 0});
     }
+  };
+  atOnce(begins.size() - 1, [&](std::size_t i) {
+    for (std::size_t at = begins[i]; at < begins[i + 1]; ++at) predict(at);
   });
   std::vector<Predicted> all;
   for (std::vector<Predicted>& some : found) all.insert(all.end(), some.begin(), some.end());

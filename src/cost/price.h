@@ -22,6 +22,8 @@ struct Sharing {
   // Ranks of the node for each processor, where there are more than one: all take so much longer
   // for their work.
   double slowdown = 1;
+
+  bool operator==(const Sharing&) const = default;
 };
 // `ranksOnNode`: of the whole cluster, of which `ours` are the group's. No processors: they are not
 // known, and taken to be enough.

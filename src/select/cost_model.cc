@@ -48,8 +48,7 @@ const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& gi
 CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoice& given) const {
   const Parameters& problem = given.parameters;
   const Contract contract{collective, topology_.ranks(), problem.grid, problem.experts};
-  Candidates found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false,
-                   {},         0};
+  Candidates found{collective, given, static_cast<double>(contract.inputBlocks(0)), {}, false, 0};
   if (profile_ != nullptr && leaves_.empty()) {
     const std::string where = this->where(collective, given);
     if (given.algorithm != nullptr) {
@@ -68,11 +67,13 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
     found.latency = profile_->latency(nameOf(collective), where(collective, given));
     return found;
   }
-  found.priced = pricedCandidates(collective, given, topology_, leaves_);
-  for (const auto& [choice, price, digest] : *found.priced)
-    if (native_ || !choice.algorithm->native || given.algorithm != nullptr)
-      found.all.push_back({choice, nullptr, price->lines(links_, sharing_),
-                           PlanFacts{price->blocksBetween(), digest}});
+  const auto all = pricedCandidates(collective, given, topology_, {links_, sharing_, leaves_});
+  for (PricedCandidate priced : *all) {
+    priced.choice.parameters.grid = problem.grid;
+    if (native_ || !priced.choice.algorithm->native || given.algorithm != nullptr)
+      found.all.push_back({priced.choice, nullptr, std::move(priced.lines),
+                           PlanFacts{priced.blocksBetween, priced.digest}});
+  }
   found.latency = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : found.all)
     found.latency = std::min(found.latency, seconds(found, candidate, 0));
@@ -184,8 +185,8 @@ CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmCh
   if (known == nullptr) return {};
   if (!known->plans) {
     PlanFacts facts{};
-    if (const auto priced = pricedCandidate(candidate, topology_, leaves_))
-      facts = {priced->price->blocksBetween(), priced->digest};
+    if (const auto plans = pricedPlans(candidate, topology_, leaves_))
+      facts = {plans->price.blocksBetween(), plans->digest};
     known->plans = std::optional<PlanFacts>(facts);
   }
   return *known->plans;
@@ -206,15 +207,15 @@ std::uint64_t CostModel::digest(Collective collective, const AlgorithmChoice& gi
 CostModel::Shares CostModel::inNode(Collective collective, const AlgorithmChoice& given,
                                     const AlgorithmChoice& candidate, double bytes) {
   if (topology_.nodes() == 1) return {1, 1};
-  const auto priced = pricedCandidate(candidate, topology_, leaves_);
-  if (!priced) return {};
+  const auto plans = pricedPlans(candidate, topology_, leaves_);
+  if (!plans) return {};
   Links inside = links_;
   for (double Links::*cost : {&Links::overheadBetween, &Links::latencyBetween, &Links::betaBetween,
                               &Links::gapUplink, &Links::betaUplink})
     inside.*cost = 0;
   const double block = bytes / std::max(1.0, candidatesOf(collective, given).blocks);
   const auto price = [&](const Links& links, double size) {
-    return priced->price->seconds(size, links, sharing_);
+    return plans->price.seconds(size, links, sharing_);
   };
   const auto share = [](double part, double all) {
     return all > 0 ? std::clamp(part / all, 0.0, 1.0) : 0;

@@ -105,8 +105,7 @@ class CostModel {
     double blocks;  // of a rank's send buffer
     std::vector<Candidate> all;
     bool measured;
-    std::shared_ptr<const PricedCandidates> priced;  // held for others that ask; null: measured
-    double latency;                                  // the least of them all for no bytes
+    double latency;  // the least of them all for no bytes
   };
   // Null where it is none of them.
   Candidate* candidateOf(Collective collective, const AlgorithmChoice& given,

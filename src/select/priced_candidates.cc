@@ -1,6 +1,8 @@
 #include "src/select/priced_candidates.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <list>
 #include <mutex>
 
 #include "src/select/alternatives.h"
@@ -12,7 +14,7 @@ struct Question {
   Collective collective;
   AlgorithmChoice given;
   Topology topology;
-  Leaves leaves;
+  Wires wires;
 
   bool operator==(const Question&) const = default;
 };
@@ -22,10 +24,12 @@ PricedCandidates answer(const Question& question) {
   const std::vector<AlgorithmChoice> all =
       given.algorithm != nullptr ? std::vector{given}
                                  : alternatives(question.collective, given.parameters);
+  const auto& [links, sharing, leaves] = question.wires;
   PricedCandidates candidates;
   for (const AlgorithmChoice& choice : differentOf(all, question.topology))
-    if (auto candidate = pricedCandidate(choice, question.topology, question.leaves))
-      candidates.push_back(std::move(*candidate));
+    if (const auto plans = pricedPlans(choice, question.topology, leaves))
+      candidates.push_back({choice, plans->price.lines(links, sharing),
+                            plans->price.blocksBetween(), plans->digest});
   return candidates;
 }
 
@@ -42,17 +46,23 @@ class Answers {
   // The one to this question, perhaps not made yet.
   std::shared_ptr<Answer> find(Question question) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(held_, [](const std::weak_ptr<Answer>& answer) { return answer.expired(); });
-    for (const std::weak_ptr<Answer>& held : held_)
-      if (auto known = held.lock(); known != nullptr && known->question == question) return known;
-    auto made = std::make_shared<Answer>(std::move(question));
-    held_.push_back(made);
-    return made;
+    const auto known = std::ranges::find_if(
+        kept_, [&](const auto& answer) { return answer->question == question; });
+    if (known != kept_.end()) {
+      kept_.splice(kept_.begin(), kept_, known);
+      return kept_.front();
+    }
+    kept_.push_front(std::make_shared<Answer>(std::move(question)));
+    if (kept_.size() > kMost) kept_.pop_back();
+    return kept_.front();
   }
 
  private:
+  // Of 4096 ranks each takes 100 KB.
+  static constexpr std::size_t kMost = 256;
+
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Answer>> held_;
+  std::list<std::shared_ptr<Answer>> kept_;  // the one last asked for first
 };
 
 Answers& answers() {
@@ -65,14 +75,17 @@ Answers& answers() {
 std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
                                                          const AlgorithmChoice& given,
                                                          const Topology& topology,
-                                                         const Leaves& leaves) {
-  const std::shared_ptr<Answer> it = answers().find({collective, given, topology, leaves});
+                                                         const Wires& wires) {
+  Question question{collective, given, topology, wires};
+  Grid& grid = question.given.parameters.grid;
+  grid.mp = std::min(grid.mp, mpThatMatters(collective));
+  const std::shared_ptr<Answer> it = answers().find(std::move(question));
   std::call_once(it->once, [&] { it->candidates = answer(it->question); });
   return {it, &it->candidates};
 }
 
-std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
-                                               const Topology& topology, const Leaves& leaves) {
+std::optional<PricedPlans> pricedPlans(const AlgorithmChoice& choice, const Topology& topology,
+                                       const Leaves& leaves) {
   const int node = largestNode(topology);
   const auto plans = plansOf(choice, topology, node);
   if (!plans) return std::nullopt;
@@ -87,10 +100,8 @@ std::optional<PricedCandidate> pricedCandidate(const AlgorithmChoice& choice,
                     : choice.algorithm->plan(topology, choice.parameters, rank),
                 rank);
   }
-  return PricedCandidate{
-      choice,
-      std::make_shared<const NodePrice>(topology, node, *plans, native, leaf ? &*leaf : nullptr),
-      native ? ~digest : digest};
+  return PricedPlans{NodePrice(topology, node, *plans, native, leaf ? &*leaf : nullptr),
+                     native ? ~digest : digest};
 }
 
 }  // namespace moeccl

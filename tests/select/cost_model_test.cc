@@ -368,24 +368,55 @@ TEST(Alternatives, ThatDoTheSameDoSoOnEveryRank) {
   EXPECT_GT(twins, 0);
 }
 
-// Whoever asks the same gets the same answer, as long as somebody holds it.
+// Whoever asks the same gets the same answer, while it is among those that were asked for last.
 TEST(PricedCandidates, AreMadeOnceForAllThatAskTheSame) {
+  const auto ask = [](Collective collective, const AlgorithmChoice& given, const Topology& topology,
+                      const Wires& wires = {}) {
+    return pricedCandidates(collective, given, topology, wires);
+  };
   const Topology topology = Topology::even(2, 3);
-  const auto held = pricedCandidates(Collective::allToAll, {}, topology);
-  ASSERT_FALSE(held->empty());
-  EXPECT_EQ(pricedCandidates(Collective::allToAll, {}, Topology::even(2, 3)), held);
-  EXPECT_NE(pricedCandidates(Collective::allToAll, {}, Topology::even(3, 2)), held);
-  EXPECT_NE(pricedCandidates(Collective::allGather, {}, topology), held);
+  const auto first = ask(Collective::allToAll, {}, topology);
+  ASSERT_FALSE(first->empty());
+  EXPECT_EQ(ask(Collective::allToAll, {}, Topology::even(2, 3)), first);
+  EXPECT_NE(ask(Collective::allToAll, {}, Topology::even(3, 2)), first);
+  EXPECT_NE(ask(Collective::allGather, {}, topology), first);
+  EXPECT_NE(ask(Collective::allToAll, {}, topology, {.links = {.betaUplink = 1}}), first);
+  EXPECT_NE(ask(Collective::allToAll, {}, topology, {.sharing = {.groups = 2}}), first);
   AlgorithmChoice given;
   given.parameters.experts = 2;
-  EXPECT_NE(pricedCandidates(Collective::allToAll, given, topology), held);
+  EXPECT_NE(ask(Collective::allToAll, given, topology), first);
   given = {findAlgorithm(Collective::allToAll, "bruck"), {}};
-  auto one = pricedCandidates(Collective::allToAll, given, topology);
-  ASSERT_EQ(one->size(), 1u);
-  EXPECT_EQ(one->front().choice, given);
-  const std::weak_ptr<const PricedCandidates> kept = one;
-  one.reset();
-  EXPECT_TRUE(kept.expired());
+  const std::weak_ptr<const PricedCandidates> one = ask(Collective::allToAll, given, topology);
+  ASSERT_EQ(one.lock()->size(), 1u);
+  EXPECT_EQ(one.lock()->front().choice, given);
+  for (given.parameters.experts = 2; given.parameters.experts < 300; ++given.parameters.experts)
+    ask(Collective::allToAll, given, Topology::even(1, 2));
+  EXPECT_TRUE(one.expired());
+}
+
+// Of MP groups that make no difference, only one size is planned for.
+TEST(PricedCandidates, AreMadeOnceForMpGroupsThatMakeNoDifference) {
+  const Topology topology = Topology::even(3, 4);
+  const Wires wires{.links = {.gapUplink = 1, .betaUplink = 1}};
+  for (const Collective collective : {Collective::dispatch, Collective::combine,
+                                      Collective::splitDispatch, Collective::combineAllGather})
+    for (const int esp : {1, 2, 4, 6})
+      for (const int mp : {1, 2, 3, 4, 6, 12}) {
+        AlgorithmChoice given;
+        given.parameters.grid = {mp, 12 / esp, esp, true};
+        const auto all = pricedCandidates(collective, given, topology, wires);
+        given.parameters.grid.mp = std::min(mp, mpThatMatters(collective));
+        EXPECT_EQ(pricedCandidates(collective, given, topology, wires), all);
+        given.parameters.grid.mp = mp;
+        for (PricedCandidate one : *all) {
+          one.choice.parameters.grid = given.parameters.grid;
+          const auto own = pricedPlans(one.choice, topology);
+          ASSERT_TRUE(own) << textOf(one.choice);
+          EXPECT_EQ(own->price.lines(wires.links, wires.sharing), one.lines)
+              << nameOf(collective) << ' ' << textOf(one.choice) << " mp " << mp << " esp " << esp;
+          EXPECT_EQ(own->price.blocksBetween(), one.blocksBetween) << textOf(one.choice);
+        }
+      }
 }
 
 TEST(GroupText, NamesGroupsByTheirNodes) {

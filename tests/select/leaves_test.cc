@@ -91,8 +91,8 @@ constexpr double kBytes = 50;
 
 double priceOn(const AlgorithmChoice& choice, const Topology& topology, const Switches& switches,
                const Links& links = kLinks) {
-  return pricedCandidate(choice, topology, leavesOfAll(switches, topology))
-      ->price->seconds(kBytes, links);
+  return pricedPlans(choice, topology, leavesOfAll(switches, topology))
+      ->price.seconds(kBytes, links);
 }
 
 // By hand: nodes of one rank, linear. A rank sends each other one a block, in one step.
