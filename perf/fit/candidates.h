@@ -35,15 +35,7 @@ double fastestOf(const std::vector<TimedCandidate>& candidates);
 // catch up.
 void dropHopeless(std::vector<TimedCandidate>& candidates, double before);
 
-// Those that may be the fastest between the last two sizes, where another is at the one than at the
-// other: samples at these two do not say from which size on. None where the fastest is the same.
-std::vector<TimedCandidate> contested(const std::vector<TimedCandidate>& candidates);
-
-struct Halves {
-  std::vector<TimedCandidate> lower, upper;
-};
-// `candidates` took `halfway` at a size between the two: those contested on either side of it. None
-// where the fastest at one end is little slower at the other, too.
-Halves halve(const std::vector<TimedCandidate>& candidates, const std::vector<double>& halfway);
+// Whether another is the fastest at the largest size than at the one before.
+bool overtaken(const std::vector<TimedCandidate>& candidates);
 
 }  // namespace moeccl::perf

@@ -15,8 +15,6 @@ namespace {
 // Not a power of two, at which transports change their ways: there, every sample would have the end
 // of a message fall as well as it can.
 constexpr std::uint64_t kStep = 3;
-// Of two sizes: samples in between say nothing more of where another algorithm becomes the fastest.
-constexpr double kCloseSizes = 1.1;
 constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
@@ -34,12 +32,6 @@ std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
   sizes.push_back(last);
   return sizes;
 }
-
-// Between two counts of elements.
-struct Interval {
-  std::size_t below, above;
-  std::vector<TimedCandidate> contested;
-};
 
 // Least seconds that a size takes that is `step` times the largest so far.
 double leastCost(const std::vector<TimedCandidate>& candidates, double step) {
@@ -69,8 +61,8 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
   const std::vector<std::uint64_t> sizes = sizesFor(options);
   Buffer send(memory), recv(memory);
   Swept swept;
-  // The points of one size, until `end`.
-  const auto measure = [&](const std::vector<TimedCandidate>& some, std::size_t count, double end) {
+  // One size, until `end`; the points of it.
+  const auto measure = [&](std::size_t count, double end) {
     const std::size_t bytes = count * sizeof(float) * sendBlocks;
     showSize(bytes);
     if (subject.comm != nullptr) {
@@ -78,17 +70,16 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       recv.atLeast(count * sizeof(float) * recvBlocks);
     }
     std::vector<Turn> turns;
-    for (const TimedCandidate& candidate : some)
+    for (const TimedCandidate& candidate : candidates)
       turns.push_back({[&, competitor = candidate.competitor] {
         if (competitor != nullptr) competitor->exchange(send.data(), recv.data(), count, kType);
       }});
     takeTurns(team, turns, {options.steadyPercent, options.maxRepetitions, end, subject.calls},
               subject.counts);
-    std::vector<Point> points;
     for (std::size_t i = 0; i < turns.size(); ++i)
-      points.push_back({some[i].candidate, bytes, medianOf(turns[i].seconds), turns[i].steady});
-    swept.points.insert(swept.points.end(), points.begin(), points.end());
-    return points;
+      swept.points.push_back(
+          {candidates[i].candidate, bytes, medianOf(turns[i].seconds), turns[i].steady});
+    return std::span(swept.points).last(turns.size());
   };
 
   std::size_t smaller = 0;  // the count before
@@ -113,30 +104,18 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       return now + (until - now) / static_cast<double>(2 * (sizes.size() - i) - 1);
     };
     const double before = fastestOf(candidates);
-    const std::vector<Point> points = measure(candidates, count, share());
+    const std::span<const Point> points = measure(count, share());
     for (std::size_t j = 0; j < points.size(); ++j) {
       candidates[j].before = candidates[j].last;
       candidates[j].last = points[j].seconds.value;
     }
-    // Where another becomes the fastest, halfway again and again; but the next size comes first.
+    // Where another becomes the fastest, halfway too; but the next size comes first.
     const double next = i + 1 < sizes.size() ? leastCost(candidates, kStep) : 0;
-    std::vector<Interval> intervals{{smaller, count, contested(candidates)}};
-    while (!intervals.empty()) {
-      const Interval it = std::move(intervals.back());
-      intervals.pop_back();
-      const auto between = static_cast<std::size_t>(
-          std::sqrt(static_cast<double>(it.below) * static_cast<double>(it.above)));
-      if (it.contested.empty() ||
-          static_cast<double>(between) < kCloseSizes * static_cast<double>(it.below) ||
-          team.elapsed() + leastCost(it.contested, 1) + next >= until)
-        continue;
-      std::vector<double> halfway;
-      for (const Point& point : measure(it.contested, between, std::min(share(), until - next)))
-        halfway.push_back(point.seconds.value);
-      Halves halves = halve(it.contested, halfway);
-      intervals.push_back({between, it.above, std::move(halves.upper)});
-      intervals.push_back({it.below, between, std::move(halves.lower)});
-    }
+    const auto between = static_cast<std::size_t>(
+        std::sqrt(static_cast<double>(smaller) * static_cast<double>(count)));
+    if (overtaken(candidates) && between > smaller &&
+        team.elapsed() + leastCost(candidates, 1) + next < until)
+      measure(between, std::min(share(), until - next));
     smaller = count;
     dropHopeless(candidates, before);
   }

@@ -14,8 +14,8 @@
 namespace moeccl {
 namespace {
 
-// Relative errors that prices have besides the samples' spread; beyond kFar a sample is an outlier.
-constexpr double kModelError = 0.2, kFar = 0.7;
+// Logarithm of price by measurement beyond which a sample is an outlier.
+constexpr double kFar = 0.7;
 // How much a cost wants to stay typical, next to one sample.
 constexpr double kReluctance = 0.02;
 // Costs stay between these parts of the typical ones.
@@ -94,9 +94,7 @@ std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarith
     for (const Point& sample : curve.samples) {
       const double seconds =
           curve.price.seconds(std::ceil(sample.x / curve.blocks), links, curve.sharing);
-      const double weight = kModelError / std::hypot(kModelError, sample.spread);
-      residuals.push_back(weight *
-                          huber(std::log(std::max(seconds, kLeastSeconds) / sample.seconds)));
+      residuals.push_back(huber(std::log(std::max(seconds, kLeastSeconds) / sample.seconds)));
     }
   const std::vector<double> usual = logarithmsOf(typical);
   for (std::size_t i = 0; i < kLinkCosts; ++i)

@@ -23,10 +23,9 @@ class LinkSamples {
   // The samples must not be none for either.
   // How far prices on `links` are off.
   LinkFit judge(const Links& links) const;
-  // Least squares of logarithms of price by measurement, large ones counting as in Huber's, those
-  // of samples that spread less. Costs that the samples do not tell stay as `typical` has them.
-  // Ends when `enough` says so. `known`: a cost that stays close to the typical one, which was
-  // measured by itself.
+  // Least squares of logarithms of price by measurement, large ones counting as in Huber's. Costs
+  // that the samples do not tell stay as `typical` has them. Ends when `enough` says so. `known`: a
+  // cost that stays close to the typical one, which was measured by itself.
   LinkFit fit(
       const std::function<bool()>& enough = [] { return false; }, const Links& typical = {},
       double Links::*known = nullptr) const;
