@@ -339,6 +339,11 @@ int World::shardOf(int rank) const {
   return grid.order == moecclOrderEspEp ? rank % grid.nEsp : rank / grid.nEp;
 }
 
+std::string textOf(const moecclGridShape_t& shape) {
+  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
+         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
+}
+
 std::span<const MeasuredCollective> collectives() { return kCollectives; }
 
 }  // namespace moeccl::perf

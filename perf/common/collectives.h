@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace moeccl::perf {
@@ -20,6 +21,9 @@ struct World {
   int positionOf(int rank) const;
   int shardOf(int rank) const;
 };
+
+// "2,4,2" or "2,4,2,ep-first".
+std::string textOf(const moecclGridShape_t& shape);
 
 // Which data a block holds: what `source` has for `destination`, whatever these number in a
 // collective; two that everybody may take for one another have the same numbers. Of a sum a rank

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "perf/common/collectives.h"
 #include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 #include "perf/fit/targets.h"
 #include "perf/perf/options.h"
 
@@ -22,8 +24,7 @@ const char* const kDescription =
     "bound and threaded alike.\n"
     "\n"
     "All groups of a collective make the same call at once; the slowest rank counts. Sizes\n"
-    "grow by factors of 3, and in ever smaller steps where another algorithm becomes the\n"
-    "fastest.\n"
+    "grow by factors of 3; where another algorithm becomes the fastest, one more lies between.\n"
     "Algorithms take turns in each repetition, in shuffled order. One that was more than 4 times\n"
     "slower than the fastest at two sizes one after the other, and did not catch up, is not\n"
     "measured at larger ones; sizes at which the fastest did not take twice as long as at the\n"
@@ -76,11 +77,6 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
 }
 
 }  // namespace
-
-std::string textOf(const moecclGridShape_t& shape) {
-  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
-         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
-}
 
 std::vector<moecclGridShape_t> gridsFor(const FitOptions& options, int ranks) {
   std::vector<moecclGridShape_t> grids;
@@ -156,16 +152,11 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   app.add_option("--map", options.mapFile,
                  "also write which schedule is the fastest where, as JSON for plot_profile.py")
       ->excludes("--collectives");
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     for (const std::string& text : grids) options.grids.push_back(readGrid(text));
     options.memory = memoryNamed(memory);
     checkTogether(app, options);
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

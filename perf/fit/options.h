@@ -29,9 +29,6 @@ struct FitOptions {
 
 Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv);
 
-// "2,4,2" or "2,4,2,ep-first".
-std::string textOf(const moecclGridShape_t& shape);
-
 // The grids to measure on `ranks` ranks: those asked for, else all with N_MP and N_ESP of 1, 2, 4
 // and 8 that `ranks` allows. Throws std::runtime_error for one that `ranks` does not make.
 std::vector<moecclGridShape_t> gridsFor(const FitOptions& options, int ranks);

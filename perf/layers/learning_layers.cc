@@ -14,6 +14,7 @@
 
 #include "perf/common/job.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 #include "perf/common/statistics.h"
 #include "perf/common/tool.h"
 #include "perf/layers/candidate.h"
@@ -64,13 +65,7 @@ Parsed<LearningOptions> parse(int argc, const char* const* argv) {
   app.add_option("--right", options.right, "a profile that is right, whose choice is printed, too")
       ->check(CLI::ExistingFile);
   app.add_flag("--explain", options.explain, "print what each layer has learned");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  parse(app, argc, argv, parsed);
   return parsed;
 }
 

@@ -14,6 +14,7 @@
 
 #include "perf/common/job.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 #include "perf/layers/candidate.h"
 #include "perf/layers/settings.h"
 
@@ -54,13 +55,7 @@ Parsed<OneLayer> parse(int argc, const char* const* argv) {
   app.add_option("--passes", options.passes, "how many, after one that warms up")
       ->check(kPositive)
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  parse(app, argc, argv, parsed);
   return parsed;
 }
 

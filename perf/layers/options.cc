@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 #include "perf/layers/space.h"
 
 namespace moeccl::perf::layers {
@@ -90,16 +91,11 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
   app.add_option("--note", options.note, "goes into the JSON: what links the ranks have, say");
 
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     checkEnvironment();
     if (pass == "both") options.pass = moecclPassBoth;
     if (!options.layer.empty()) options.layers = options.scale = 1;
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

@@ -10,6 +10,7 @@
 #include "perf/common/collectives.h"
 #include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 
 namespace moeccl::perf {
 namespace {
@@ -196,8 +197,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   addMemoryOption(app, memory);
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
 
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     chooseCollective(collective, options);
     chooseDataTypes(dataType, options);
     chooseGrid(grid, options);
@@ -206,11 +206,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
     checkTogether(options, compare, !options.algorithms.empty());
     if (options.algorithms.empty()) options.algorithms = {"auto"};
     if (!compare.empty() && options.mpiAlgorithms.empty()) options.mpiAlgorithms = {"default"};
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

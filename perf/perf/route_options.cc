@@ -5,6 +5,7 @@
 
 #include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 
 namespace moeccl::perf {
 namespace {
@@ -69,8 +70,7 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   app.add_option("--seed", options.seed, "of the routing")->capture_default_str();
   addMemoryOption(app, memory);
   app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     options.dataType = kTypes.at(dataType);
     options.combined = options.isQuantised() ? kTypes.at("bfloat16") : options.dataType;
     options.memory = memoryNamed(memory);
@@ -89,11 +89,7 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
                                      "a scale for each 128 elements");
     if ((options.routing == "text") != !options.textFile.empty())
       throw CLI::ValidationError("--text", "goes with --routing text, which needs it");
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

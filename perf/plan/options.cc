@@ -1,6 +1,6 @@
 #include "perf/plan/options.h"
 
-#include <CLI/CLI.hpp>
+#include "perf/common/parse.h"
 
 namespace moeccl::perf::plan {
 namespace {
@@ -59,17 +59,12 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   app.add_option("--chunks", options.chunks, "into which the schedule cuts tokens")
       ->check(CLI::Range(1, 64))
       ->needs(schedule);
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     if (!*list && !*schedule && options.collective.empty())
       throw CLI::ValidationError("collective", "name one; --list prints them");
     if (!*list && !*schedule && !*nodes && !*nodeOfRank)
       throw CLI::ValidationError("--nodes", "give the ranks of each node, as in --nodes 4,4,3");
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "perf/common/number_checks.h"
+#include "perf/common/parse.h"
 
 namespace moeccl::perf {
 namespace {
@@ -185,17 +186,12 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_flag("--explain", options.explain, "also print every term of the best one's grid");
   app.add_option("--json", options.jsonFile, "also write all of them to this file");
-  try {
-    app.parse(argc, argv);
+  parse(app, argc, argv, parsed, [&] {
     options.layer = readLayer(layer);
     options.pass = passNamed(pass);
     if (*unevenOption) options.ranksPerNode = unevenNodes(uneven);
     chooseNodes(app, nodes, ranks, options);
-  } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
-  } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
-  }
+  });
   return parsed;
 }
 

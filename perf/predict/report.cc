@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "perf/common/collectives.h"
 #include "perf/common/output_file.h"
 #include "perf/predict/placement.h"
 
@@ -49,11 +50,6 @@ std::string switchesOf(const PredictOptions& options) {
   return text;
 }
 
-std::string textOfShape(const moecclGridShape_t& shape) {
-  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
-         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
-}
-
 ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) {
   const moecclScheduleChoice_t& choice = one.choice;
   return {{"grid",
@@ -84,11 +80,11 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
               "MB between", "grid", "in a node", "schedule", "algorithms");
   for (const Predicted& one : std::span(all).first(shown)) {
     const moecclScheduleChoice_t& choice = one.choice;
-    std::printf(
-        "%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
-        choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
-        textOfShape(one.shape).c_str(), groupsInNodes(one.shape, options.ranksPerNode).c_str(),
-        moecclScheduleName(choice.schedule), choice.measured ? '*' : ' ', one.exchanges.c_str());
+    std::printf("%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
+                choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
+                textOf(one.shape).c_str(), groupsInNodes(one.shape, options.ranksPerNode).c_str(),
+                moecclScheduleName(choice.schedule), choice.measured ? '*' : ' ',
+                one.exchanges.c_str());
   }
 }
 

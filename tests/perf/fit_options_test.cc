@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "perf/common/collectives.h"
 #include "perf/fit/options.h"
 
 namespace moeccl::perf {
