@@ -8,19 +8,36 @@
 // arrive one after another. All chunks do the same as the first, on other pieces. Messages `chunks`
 // times those of combine, and (mp - 1) for each all-gather.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "algorithms/combineallgather/steps.h"
 
 namespace moeccl::combineallgather {
 
 constexpr int kGather = 2;  // a lane
+// Of the lists of blocks that a chunk's all-gather has: 4 MB.
+constexpr std::size_t kMostRuns = 1 << 18;
 
 void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid& grid, int rank,
                   PieceRange range, At at, const std::vector<OpRange>& summed) {
+  BlockList first;  // of slot 0
+  for (int position = 0; position < grid.ep; ++position)
+    first.append(exchange.tokens(Buffer::output, position, 0, range));
+  if (const std::size_t runs = 2 * static_cast<std::size_t>(grid.mp - 1) * first.runs().size();
+      runs > kMostRuns)
+    throw NotOffered("to gather slices of tokens among " + std::to_string(grid.mp) +
+                     " ranks takes " + std::to_string(runs) + " runs of blocks; at most " +
+                     std::to_string(kMostRuns) + " are planned");
   const auto allTokens = [&](int slot) {
+    const std::int32_t behind =
+        exchange.tokens(Buffer::output, 0, slot, range).runs()[0].first - first.runs()[0].first;
     BlockList list;
-    for (int position = 0; position < grid.ep; ++position)
-      list.append(exchange.tokens(Buffer::output, position, slot, range));
+    for (Blocks run : first.runs()) {
+      run.first += behind;
+      list.append(run);
+    }
     return list;
   };
   const int group = grid.mpGroupOf(rank), index = grid.mpIndexOf(rank);

@@ -113,5 +113,17 @@ TEST(PlanSize, RingSaysWhereItEnds) {
   EXPECT_THROW(ring.plan(Topology::even(1, kMaxMessagesPerLane + 2), {}, 0), NotOffered);
 }
 
+// Slices of an MP group's tokens lie apart, so their lists grow with both.
+TEST(PlanSize, SaaSaysWhereItEnds) {
+  for (const char* name : {"sequential", "pipelined", "hierarchical"}) {
+    const Algorithm& saa = *findAlgorithm(Collective::combineAllGather, name);
+    Parameters parameters = gridOf8(4096);
+    parameters.grid.mp = 128;
+    EXPECT_NO_THROW(saa.plan(Topology::even(512, 8), parameters, 0));
+    parameters.grid.mp = 256;
+    EXPECT_THROW(saa.plan(Topology::even(512, 8), parameters, 0), NotOffered);
+  }
+}
+
 }  // namespace
 }  // namespace moeccl::testing
