@@ -24,10 +24,6 @@ std::size_t JsonReader::size(std::size_t least, std::size_t most) const {
   return value_.size();
 }
 
-JsonReader JsonReader::operator[](std::size_t index) const {
-  return {value_[index], this, nullptr, index};
-}
-
 double JsonReader::number(double least, double most) const {
   const double value = value_.is_number() ? value_.get<double>() : least - 1;
   if (!value_.is_number() || !(value >= least && value <= most))

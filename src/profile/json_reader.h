@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace moeccl {
 
@@ -18,9 +19,14 @@ class JsonReader {
   // A member that must be there, or (has) may be; of an object.
   JsonReader operator[](const char* key) const;
   bool has(const char* key) const;
-  // Of an array of between `least` and `most`.
-  std::size_t size(std::size_t least, std::size_t most) const;
-  JsonReader operator[](std::size_t index) const;
+  // What `read` makes of each value of an array, which has between `least` and `most`.
+  template <typename Read>
+  auto list(std::size_t least, std::size_t most, Read read) const {
+    std::vector<decltype(read(*this))> all;
+    for (std::size_t i = 0, count = size(least, most); i < count; ++i)
+      all.push_back(read(JsonReader(value_[i], this, nullptr, i)));
+    return all;
+  }
 
   double number(double least, double most) const;
   // Of things that there are whole ones of: 0, or from 1 to `most`.
@@ -38,6 +44,7 @@ class JsonReader {
              std::size_t index)
       : value_(value), parent_(parent), key_(key), index_(index) {}
 
+  std::size_t size(std::size_t least, std::size_t most) const;
   // What is there, short: "-1", "\"abc\"", "an array".
   std::string shown() const;
 

@@ -85,28 +85,19 @@ Curve readCurve(const JsonReader& from) {
   Curve curve;
   curve.key = {from["collective"].text(), from["algorithm"].text(), from["where"].text()};
   curve.fit = readFit(from["fit"]);
-  const JsonReader samples = from["samples"];
-  const std::size_t count = samples.size(1, kMaxSamples);
-  for (std::size_t i = 0; i < count; ++i) {
-    const JsonReader sample = samples[i];
-    curve.samples.push_back(
-        {sample["bytes"].amount(kMaxSize), readSeconds(sample), readSpread(sample)});
-  }
+  curve.samples = from["samples"].list(1, kMaxSamples, [](const JsonReader& sample) {
+    return Point{sample["bytes"].amount(kMaxSize), readSeconds(sample), readSpread(sample)};
+  });
   return curve;
 }
 
 Local readLocal(const JsonReader& from) {
   Local local;
-  const JsonReader samples = from["samples"];
-  const std::size_t count = samples.size(1, kMaxSamples);
-  for (std::size_t i = 0; i < count; ++i) {
-    const JsonReader sample = samples[i];
-    LocalSample read;
+  local.samples = from["samples"].list(1, kMaxSamples, [](const JsonReader& sample) {
+    LocalSample read{{}, readSeconds(sample), readSpread(sample)};
     for (const auto& [name, field] : kWork) read.work.*field = sample[name].amount(kMaxCoefficient);
-    read.seconds = readSeconds(sample);
-    read.spread = readSpread(sample);
-    local.samples.push_back(read);
-  }
+    return read;
+  });
   const JsonReader fit = from["fit"];
   const JsonReader coefficients = fit["seconds"];
   for (const char* name : kLocalFeatureNames)
@@ -116,11 +107,9 @@ Local readLocal(const JsonReader& from) {
 }
 
 LayerExchange readExchange(const JsonReader& from) {
-  LayerExchange exchange{from["collective"].text(), {}, from["bytes"].amount(kMaxSize)};
-  const JsonReader where = from["where"];
-  const std::size_t count = where.size(1, kMaxExchanges);
-  for (std::size_t i = 0; i < count; ++i) exchange.where.push_back(where[i].text());
-  return exchange;
+  const auto text = [](const JsonReader& group) { return group.text(); };
+  return {from["collective"].text(), from["where"].list(1, kMaxExchanges, text),
+          from["bytes"].amount(kMaxSize)};
 }
 
 LayerSample readLayerSample(const JsonReader& from) {
@@ -128,9 +117,7 @@ LayerSample readLayerSample(const JsonReader& from) {
   const JsonReader local = from["local"];
   for (const char* name : kLocalFeatureNames)
     sample.local.push_back(local[name].amount(kMaxCoefficient));
-  const JsonReader exchanges = from["exchanges"];
-  const std::size_t count = exchanges.size(0, kMaxExchanges);
-  for (std::size_t i = 0; i < count; ++i) sample.exchanges.push_back(readExchange(exchanges[i]));
+  sample.exchanges = from["exchanges"].list(0, kMaxExchanges, readExchange);
   sample.seconds = readSeconds(from);
   sample.spread = readSpread(from);
   return sample;
@@ -147,9 +134,7 @@ LayerCurve readLayers(const JsonReader& from) {
   curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
   curve.factors.medianError = factors["medianError"].number(0, kMostError);
   curve.factors.worstError = factors["worstError"].number(0, kMostError);
-  const JsonReader samples = from["samples"];
-  const std::size_t count = samples.size(1, kMaxSamples);
-  for (std::size_t i = 0; i < count; ++i) curve.samples.push_back(readLayerSample(samples[i]));
+  curve.samples = from["samples"].list(1, kMaxSamples, readLayerSample);
   return curve;
 }
 
@@ -165,10 +150,8 @@ LinkFit readLinks(const JsonReader& from) {
 
 Fingerprint readFingerprint(const JsonReader& from) {
   Fingerprint fingerprint;
-  const JsonReader ranks = from["ranksPerNode"];
-  const std::size_t nodes = ranks.size(1, kMaxNodes);
-  for (std::size_t i = 0; i < nodes; ++i)
-    fingerprint.ranksPerNode.push_back(ranks[i].integer(1, kMaxCount));
+  fingerprint.ranksPerNode = from["ranksPerNode"].list(
+      1, kMaxNodes, [](const JsonReader& ranks) { return ranks.integer(1, kMaxCount); });
   fingerprint.processor = from["processor"].text();
   fingerprint.processorsPerNode = from["processorsPerNode"].integer(1, kMaxCount);
   fingerprint.transport = from["transport"].text();
@@ -196,9 +179,26 @@ std::string shown(double value) {
 }
 std::string shown(const std::string& text) { return json(text).dump(); }
 
+// "NAME": VALUE, "NAME": VALUE
+template <typename Value>
+std::string field(std::string_view name, const Value& value) {
+  return '"' + std::string(name) + "\": " + shown(value);
+}
+template <typename Value, typename... More>
+std::string field(std::string_view name, const Value& value, const More&... more) {
+  return field(name, value) + ", " + field(more...);
+}
+std::string features(const std::vector<double>& values) {
+  std::string text;
+  for (std::size_t i = 0; i < kLocalFeatures; ++i)
+    text += (i ? ", " : "") + field(kLocalFeatureNames[i], values.at(i));
+  return text;
+}
+
 std::string printAgreement(const FitAgreement& agreement) {
-  return "\"r2\": " + shown(agreement.r2) + ", \"medianError\": " + shown(agreement.medianError) +
-         ", \"worstError\": " + shown(agreement.worstError) + "}";
+  return field("r2", agreement.r2, "medianError", agreement.medianError, "worstError",
+               agreement.worstError) +
+         "}";
 }
 
 // [
@@ -212,70 +212,59 @@ std::string printList(const Items& items, const std::string& indent, Print print
 }
 
 std::string printTimes(double seconds, double spread) {
-  return "\"seconds\": " + shown(seconds) + ", \"spread\": " + shown(spread) + "}";
+  return field("seconds", seconds, "spread", spread) + "}";
 }
 
 std::string printCurve(const Curve& curve) {
   const auto sample = [](const Point& point) {
-    return "{\"bytes\": " + shown(point.x) + ", " + printTimes(point.seconds, point.spread);
+    return '{' + field("bytes", point.x) + ", " + printTimes(point.seconds, point.spread);
   };
-  return "{\"collective\": " + shown(curve.key.collective) +
-         ", \"algorithm\": " + shown(curve.key.algorithm) +
-         ", \"where\": " + shown(curve.key.where) +
-         ",\n   \"fit\": {\"alpha\": " + shown(curve.fit.line.alpha) +
-         ", \"beta\": " + shown(curve.fit.line.beta) + ", " + printAgreement(curve.fit.agreement) +
+  const CurveKey& key = curve.key;
+  const Line& line = curve.fit.line;
+  return '{' + field("collective", key.collective, "algorithm", key.algorithm, "where", key.where) +
+         ",\n   \"fit\": {" + field("alpha", line.alpha, "beta", line.beta) + ", " +
+         printAgreement(curve.fit.agreement) +
          ",\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
 }
 
 std::string printLocal(const Local& local) {
   const auto sample = [](const LocalSample& s) {
     std::string text = "{";
-    for (const auto& [name, field] : kWork)
-      text += '"' + std::string(name) + "\": " + shown(s.work.*field) + ", ";
+    for (const auto& [name, part] : kWork) text += field(name, s.work.*part) + ", ";
     return text + printTimes(s.seconds, s.spread);
   };
-  std::string coefficients;
-  for (std::size_t i = 0; i < kLocalFeatures; ++i)
-    coefficients += std::string(i ? ", " : "") + '"' + kLocalFeatureNames[i] +
-                    "\": " + shown(local.fit.coefficients.at(i));
-  return "{\n   \"fit\": {\"seconds\": {" + coefficients + "}, " +
+  return "{\n   \"fit\": {\"seconds\": {" + features(local.fit.coefficients) + "}, " +
          printAgreement(local.fit.agreement) +
          ",\n   \"samples\": " + printList(local.samples, "    ", sample) + "}";
 }
 
 std::string printExchange(const LayerExchange& exchange) {
-  return "{\"collective\": " + shown(exchange.collective) +
-         ", \"where\": " + json(exchange.where).dump() + ", \"bytes\": " + shown(exchange.bytes) +
-         "}";
+  return '{' + field("collective", exchange.collective) +
+         ", \"where\": " + json(exchange.where).dump() + ", " + field("bytes", exchange.bytes) +
+         '}';
 }
 
 std::string printLayers(const LayerCurve& curve) {
   const auto sample = [](const LayerSample& s) {
-    std::string local;
-    for (std::size_t i = 0; i < kLocalFeatures; ++i)
-      local +=
-          std::string(i ? ", " : "") + '"' + kLocalFeatureNames[i] + "\": " + shown(s.local.at(i));
-    return "{\"local\": {" + local +
+    return "{\"local\": {" + features(s.local) +
            "},\n     \"exchanges\": " + printList(s.exchanges, "      ", printExchange) + ", " +
            printTimes(s.seconds, s.spread);
   };
   const LayerFactors& factors = curve.factors;
-  return "{\"schedule\": " + shown(curve.key.schedule) + ", \"pass\": " + shown(curve.key.pass) +
-         ", \"where\": " + shown(curve.key.where) +
-         ",\n   \"factors\": {\"local\": " + shown(factors.local) +
-         ", \"latency\": " + shown(factors.latency) + ", \"bytes\": " + shown(factors.bytes) +
-         ", \"medianError\": " + shown(factors.medianError) +
-         ", \"worstError\": " + shown(factors.worstError) +
+  const LayerKey& key = curve.key;
+  return '{' + field("schedule", key.schedule, "pass", key.pass, "where", key.where) +
+         ",\n   \"factors\": {" +
+         field("local", factors.local, "latency", factors.latency, "bytes", factors.bytes,
+               "medianError", factors.medianError, "worstError", factors.worstError) +
          "},\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
 }
 
 std::string printLinks(const LinkFit& fit) {
   std::string costs;
   for (const auto& [name, cost] : kLinkNames)
-    costs += (costs.empty() ? "\n   \"" : ",\n   \"") + std::string(name) +
-             "\": " + shown(fit.links.*cost);
-  return "{\"costs\": {" + costs + "},\n  \"medianError\": " + shown(fit.medianError) +
-         ", \"worstError\": " + shown(fit.worstError) + "}";
+    costs += (costs.empty() ? "\n   " : ",\n   ") + field(name, fit.links.*cost);
+  return "{\"costs\": {" + costs + "},\n  " +
+         field("medianError", fit.medianError, "worstError", fit.worstError) + '}';
 }
 
 std::string printFingerprint(const Fingerprint& fingerprint) {
@@ -316,23 +305,13 @@ Profile parseProfile(std::string_view text) {
   profile.fingerprint = readFingerprint(root["fingerprint"]);
   profile.date = root["date"].text();
   profile.command = root["command"].text();
-  std::vector<Curve> curves;
-  const JsonReader list = root["curves"];
-  const std::size_t count = list.size(0, kMaxCurves);
-  for (std::size_t i = 0; i < count; ++i) curves.push_back(readCurve(list[i]));
-  profile.setCurves(std::move(curves));
+  profile.setCurves(root["curves"].list(0, kMaxCurves, readCurve));
   if (root.has("local")) {
     const JsonReader local = root["local"];
     for (const auto& [name, pass] : kPasses)
       if (local.has(name)) profile.setLocal(pass, readLocal(local[name]));
   }
-  if (root.has("layers")) {
-    std::vector<LayerCurve> layers;
-    const JsonReader all = root["layers"];
-    const std::size_t keys = all.size(0, kMaxCurves);
-    for (std::size_t i = 0; i < keys; ++i) layers.push_back(readLayers(all[i]));
-    profile.setLayers(std::move(layers));
-  }
+  if (root.has("layers")) profile.setLayers(root["layers"].list(0, kMaxCurves, readLayers));
   if (root.has("links")) profile.links = readLinks(root["links"]);
   return profile;
 }
