@@ -168,6 +168,7 @@ int main(int argc, char** argv) {
       }
       if (result != moecclSuccess) fail("failed", life, moecclGetLastError(comm));
       if (lives == 1) late = held();
+      moecclBarrier(comm, NULL); /* nobody ends before all have looked */
       if (w.stream != NULL) moecclStreamDestroy(w.stream);
       if (moecclCommDestroy(comm) != moecclSuccess)
         fail("cannot destroy", life, moecclGetLastError(NULL));
