@@ -226,9 +226,10 @@ MOECCL_API moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden,
  * no block has more than mostCount elements, and no rank sends or receives more than mostTotal in
  * all (0: unknown). By them the fastest algorithm is chosen, as predicted for blocks of mostTotal /
  * P elements or, where that is less or mostTotal is 0, mostCount: linear, pairwise, hierarchical or
- * bruck, which relay blocks without an exchange of counts. Where P blocks of mostCount are more
- * than 64 MiB it is moecclAllToAllv. Errors: InvalidArgument (a count beyond a bound), RemoteError
- * (ranks came with different mostCount), and those of moecclAllToAllv. */
+ * bruck, which relay blocks without an exchange of counts. On GPUs a block that is relayed takes
+ * mostCount elements of each message, and is priced so. Where P blocks of mostCount are more than
+ * 64 MiB it is moecclAllToAllv. Errors: InvalidArgument (a count beyond a bound), RemoteError (ranks
+ * came with different mostCount; not told on GPUs), and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCounts,
                                                  const size_t* sendDispls, void* recvbuff,
                                                  const size_t* recvCounts, const size_t* recvDispls,

@@ -91,14 +91,15 @@ void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t coun
 }
 
 AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
-                       const Grid& grid, int experts) {
+                       const Grid& grid, int experts, std::size_t padded) {
   Communicator& communicator = *state.communicator;
   AlgorithmChoice choice = communicator.settings().choiceFor(collective);
   choice.parameters.grid = grid;
   choice.parameters.experts = experts;
   if (choice.algorithm != nullptr) return choice;
-  return state.model->choose(collective, choice.parameters, blockBytes,
-                             [&](const AlgorithmChoice& way) { return communicator.serves(way); });
+  return state.model->choose(
+      collective, choice.parameters, blockBytes,
+      [&](const AlgorithmChoice& way) { return communicator.serves(way); }, padded);
 }
 
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) {

@@ -166,12 +166,14 @@ moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCo
     const auto ranks = static_cast<std::size_t>(communicator.ranks());
     const std::size_t element = moeccl::elementBytes(datatype);
     const bool relayed = mostCount <= moeccl::kMostRelayed / ranks / element;
+    const bool pads = communicator.device().has_value();
     // Priced by what the busiest rank has at most.
     std::size_t priced = mostCount;
     if (mostTotal > 0) priced = std::min(priced, mostTotal / ranks + (mostTotal % ranks > 0));
     const moeccl::Collective collective = moeccl::Collective::allToAllv;
     const moeccl::AlgorithmChoice choice =
-        relayed ? moeccl::choose(*state, collective, priced * element)
+        relayed ? moeccl::choose(*state, collective, priced * element, {}, 1,
+                                 pads ? mostCount * element : 0)
                 : moeccl::chooseForAnySize(*state, collective);
     moeccl::Call call = moeccl::allToAllv(
         communicator, choice,
@@ -181,6 +183,9 @@ moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCo
     moeccl::requireStream(communicator, stream);
     if (relayed) {
       call.blockBytes = mostCount * element;
+      call.bounded = true;
+    }
+    if (relayed && !pads) {
       const auto blocks = std::make_shared<moeccl::BoundedBlocks>(call.blockBytes, call.inputTable,
                                                                   call.outputTable);
       call.content = blocks.get();

@@ -25,6 +25,8 @@ struct Call {
   moecclRedOp_t op = moecclSum;
   // Where they are not (allToAllv, allGatherv, reduceScatterv): by block.
   std::vector<Extent> inputTable = {}, outputTable = {};
+  // Of allToAllv: no block has more than blockBytes bytes, on any rank.
+  bool bounded = false;
   // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of
   // blockBytes bytes.
   std::shared_ptr<CachedPlan> own = {};

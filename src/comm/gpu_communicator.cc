@@ -90,14 +90,7 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
 
 GpuCommunicator::~GpuCommunicator() { abort(); }
 
-void GpuCommunicator::requireServed(const AlgorithmChoice& choice, const Plan& plan) const {
-  // Relays would have to be told sizes first, and the host to wait for them.
-  if (choice.algorithm->collective == Collective::allToAllv && plan.relays)
-    throw Error(
-        moecclInvalidUsage,
-        nameOf(choice) +
-            " is not offered on GPUs: its relays must know how much they will carry, and to "
-            "ask would block the stream's caller; linear and pairwise are");
+void GpuCommunicator::requireServed(const AlgorithmChoice& choice) const {
   if (choice.algorithm->native && !gpu_->has(nativeOf(choice.algorithm->collective)))
     throw Error(moecclInvalidUsage, nameOf(choice) + " needs NCCL 2.28, and this is " +
                                         gpu_->name() + "; choose another algorithm");
@@ -110,7 +103,8 @@ bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
   if (std::ranges::any_of(runs_, same)) return true;
   if (std::ranges::find(refused_, choice) != refused_.end()) return false;
   try {
-    requireServed(choice, preparePlan(choice, topology_, rank_)->plan());
+    preparePlan(choice, topology_, rank_);
+    requireServed(choice);
     return true;
   } catch (const Error&) {
     refused_.push_back(choice);
@@ -122,7 +116,7 @@ GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choic
   for (CachedRun& cached : runs_)
     if (cached.choice == choice) return cached;
   std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
-  requireServed(choice, plan->plan());
+  requireServed(choice);
   runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
   return runs_.back();
 }
@@ -213,6 +207,13 @@ void GpuCommunicator::launch(Call call, void* stream) {
   }
   CachedRun& cached = runFor(call.choice);
   NcclRun& run = *cached.run;
+  // Relays would have to be told sizes first, and the host to wait for them.
+  if (call.collective() == Collective::allToAllv && !call.bounded && run.prepared().plan().relays)
+    throw Error(moecclInvalidUsage,
+                nameOf(call.choice) +
+                    " needs a bound on GPUs: its relays must know how much they will carry, and to "
+                    "ask would block the stream's caller; linear and pairwise need none, and "
+                    "moecclAllToAllvBounded gives one where P blocks of it are at most 64 MiB");
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
         nameOf(call.choice).c_str(), call.blockBytes, stream);

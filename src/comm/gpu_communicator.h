@@ -115,9 +115,8 @@ class GpuCommunicator final : public Communicator {
       Oob& oob, const Settings& settings, Gpu& gpu,
       const std::function<std::unique_ptr<NcclLanes>(const Patience&)>& makeLanes);
 
-  // Throws InvalidUsage where GPUs do not serve it; `plan`: this rank's. Plans of all ranks may be
-  // needed for that.
-  void requireServed(const AlgorithmChoice& choice, const Plan& plan) const;
+  // Throws InvalidUsage where GPUs do not serve it. Plans of all ranks may be needed for that.
+  void requireServed(const AlgorithmChoice& choice) const;
   void enqueueMessages(const Call& call, void* stream);
   // Of a plan of the call's own.
   void enqueueRows(Call& call, void* stream);

@@ -38,6 +38,12 @@ Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
   if (call.sized()) {
     operands.inputExtents = Extents::table(call.inputTable);
     operands.outputExtents = Extents::table(call.outputTable);
+    if (call.bounded && plan.relays) {
+      operands.paddedBytes = call.blockBytes;
+      operands.scratchExtents = Extents::uniform(call.blockBytes);
+      operands.scratchBytes = call.blockBytes * plan.scratch.size();
+      return operands;
+    }
     scratchOf([&](std::size_t i) {
       std::uint64_t bytes;
       std::memcpy(&bytes, told + i * sizeof bytes, sizeof bytes);

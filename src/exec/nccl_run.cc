@@ -76,7 +76,7 @@ std::size_t NcclRun::layOut(const Operands& operands) {
 // Sender and receiver know the same number of blocks, and of bytes.
 MessagePlace NcclRun::placeOf(std::span<const Blocks> runs, std::size_t* arena) const {
   const auto blocks = static_cast<std::size_t>(blockCount(runs));
-  if (blocks > 1)
+  if (blocks > 1 && placement_.operands.paddedBytes == 0)
     if (const std::size_t bytes = placement_.bytesIn(runs); bytes / blocks >= kLargeBlock)
       return {.bytes = bytes, .apart = true};
   return placement_.layOut(runs, arena);

@@ -19,6 +19,8 @@ std::byte* Placement::base(Buffer buffer) const {
 }
 
 std::size_t Placement::bytesIn(std::span<const Blocks> runs) const {
+  if (operands.paddedBytes > 0)
+    return operands.paddedBytes * static_cast<std::size_t>(blockCount(runs));
   std::size_t bytes = 0;
   for (const Blocks& run : runs) {
     const Extents& where = extents(run.buffer);
@@ -32,6 +34,7 @@ std::size_t Placement::bytesIn(std::span<const Blocks> runs) const {
 }
 
 bool Placement::contiguous(std::span<const Blocks> runs) const {
+  if (operands.paddedBytes > 0 && runs[0].buffer != Buffer::scratch) return false;
   const Extents& where = extents(runs[0].buffer);
   std::size_t end = where[runs[0].first].offset;
   for (const Blocks& run : runs) {

@@ -38,6 +38,9 @@ struct Operands {
 
   // Of messages, instead of blocks; nullptr: blocks.
   Content* content = nullptr;
+  // What each block takes in a message, which both ends know where they do not know its size: no
+  // block is larger, scratch blocks are as large. 0: its size.
+  std::size_t paddedBytes = 0;
 
   bool weighted() const { return !inputWeights.empty() || !scratchWeights.empty(); }
   float weightOf(Buffer buffer, std::int32_t block) const {
@@ -80,6 +83,7 @@ class Placement {
     if (message.bytes == 0) return nullptr;
     return (message.staged ? arena : base(message.buffer)) + message.offset;
   }
+  // Of a message.
   std::size_t bytesIn(std::span<const Blocks> runs) const;
 
   // The arena's bytes before any message, and where a message of these blocks lies: what it needs
@@ -102,6 +106,10 @@ class Placement {
  private:
   std::byte* base(Buffer buffer) const;
   bool contiguous(std::span<const Blocks> runs) const;
+  // Of a message, for a block of so many bytes.
+  std::size_t padded(std::size_t bytes) const {
+    return operands.paddedBytes > 0 ? operands.paddedBytes : bytes;
+  }
   // Calls part(where, stride, bytes, count) for blocks at equal distances, in order.
   template <typename Part>
   void forEachPart(std::span<const Blocks> runs, const Part& part) const;
@@ -124,8 +132,9 @@ template <typename Copy>
 void Placement::pack(std::byte* to, std::span<const Blocks> runs, const Copy& copy) const {
   forEachPart(runs,
               [&](const std::byte* from, std::ptrdiff_t stride, std::size_t bytes, int count) {
-                copy(BlockCopy{to, static_cast<std::ptrdiff_t>(bytes), from, stride, bytes, count});
-                to += bytes * static_cast<std::size_t>(count);
+                const std::size_t step = padded(bytes);
+                copy(BlockCopy{to, static_cast<std::ptrdiff_t>(step), from, stride, bytes, count});
+                to += step * static_cast<std::size_t>(count);
               });
 }
 
@@ -133,8 +142,9 @@ template <typename Copy>
 void Placement::unpack(const std::byte* from, std::span<const Blocks> runs,
                        const Copy& copy) const {
   forEachPart(runs, [&](std::byte* to, std::ptrdiff_t stride, std::size_t bytes, int count) {
-    copy(BlockCopy{to, stride, from, static_cast<std::ptrdiff_t>(bytes), bytes, count});
-    from += bytes * static_cast<std::size_t>(count);
+    const std::size_t step = padded(bytes);
+    copy(BlockCopy{to, stride, from, static_cast<std::ptrdiff_t>(step), bytes, count});
+    from += step * static_cast<std::size_t>(count);
   });
 }
 
@@ -149,7 +159,9 @@ void Placement::move(std::span<const Blocks> from, std::span<const Blocks> to,
     const Extents &fromWhere = extents(from[f].buffer), &toWhere = extents(to[t].buffer);
     const bool uniform = fromWhere.isUniform() && toWhere.isUniform();
     for (int i = 0; i < count; i += uniform ? count : 1) {
-      const std::size_t bytes = fromWhere[from[f][fromUsed + i]].bytes;
+      // They differ where the one in scratch is padded.
+      const std::size_t bytes =
+          std::min(fromWhere[from[f][fromUsed + i]].bytes, toWhere[to[t][toUsed + i]].bytes);
       const auto step = static_cast<std::ptrdiff_t>(bytes);
       copy(BlockCopy{at(to[t], toUsed + i), step * to[t].stride, at(from[f], fromUsed + i),
                      step * from[f].stride, bytes, uniform ? count : 1});

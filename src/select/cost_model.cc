@@ -10,6 +10,22 @@
 #include "src/select/alternatives.h"
 
 namespace moeccl {
+namespace {
+
+// The first of those that take least, by secondsOf(candidate).
+template <typename Candidates, typename Seconds>
+auto& leastOf(Candidates& candidates, const Seconds& secondsOf) {
+  auto* best = &candidates.front();
+  double lowest = secondsOf(*best);
+  for (auto& candidate : candidates)
+    if (const double it = secondsOf(candidate); it < lowest) {
+      best = &candidate;
+      lowest = it;
+    }
+  return *best;
+}
+
+}  // namespace
 
 CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, int ranksOnNode,
                      const Typical& typical, Leaves leaves)
@@ -72,7 +88,7 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
     priced.choice.parameters.grid = problem.grid;
     if (native_ || !priced.choice.algorithm->native || given.algorithm != nullptr)
       found.all.push_back({priced.choice, nullptr, std::move(priced.lines),
-                           PlanFacts{priced.blocksBetween, priced.digest}});
+                           PlanFacts{priced.blocksBetween, priced.digest, priced.relays}});
   }
   found.latency = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : found.all)
@@ -108,19 +124,6 @@ CostModel::Estimate CostModel::estimate(const Candidates& candidates, const Cand
   return {candidate.choice, all, candidates.measured, std::min(all, candidates.latency)};
 }
 
-std::size_t CostModel::indexOfFastest(const Candidates& candidates, double bytes) const {
-  std::size_t best = 0;
-  double lowest = 0;
-  for (std::size_t i = 0; i < candidates.all.size(); ++i) {
-    const double it = seconds(candidates, candidates.all[i], bytes);
-    if (i == 0 || it < lowest) {
-      best = i;
-      lowest = it;
-    }
-  }
-  return best;
-}
-
 std::vector<CostModel::Estimate> CostModel::estimates(Collective collective,
                                                       const AlgorithmChoice& given, double bytes) {
   const Candidates& candidates = candidatesOf(collective, given);
@@ -135,21 +138,30 @@ CostModel::Estimate CostModel::fastest(Collective collective, const AlgorithmCho
                                        double bytes) {
   const Candidates& candidates = candidatesOf(collective, given);
   if (candidates.all.empty()) return {given, std::numeric_limits<double>::infinity(), false, 0};
-  return estimate(candidates, candidates.all[indexOfFastest(candidates, bytes)], bytes);
+  const auto secondsOf = [&](const Candidate& it) { return seconds(candidates, it, bytes); };
+  return estimate(candidates, leastOf(candidates.all, secondsOf), bytes);
 }
 
 AlgorithmChoice CostModel::choose(Collective collective, const Parameters& problem,
                                   std::size_t blockBytes,
-                                  const std::function<bool(const AlgorithmChoice&)>& serves) {
+                                  const std::function<bool(const AlgorithmChoice&)>& serves,
+                                  std::size_t padded) {
   if (topology_.ranks() == 1) return {&firstAlgorithm(collective), problem};
-  const AlgorithmChoice given{nullptr, problem};
-  const Candidates& candidates = candidatesOf(collective, given);
+  Candidates& candidates = candidatesOf(collective, {nullptr, problem});
   if (candidates.all.empty()) return {&firstAlgorithm(collective), problem};
-  const double bytes = static_cast<double>(blockBytes) * candidates.blocks;
-  const AlgorithmChoice fastest = candidates.all[indexOfFastest(candidates, bytes)].choice;
+  const auto secondsOf = [&](Candidate& it) {
+    const bool pads = padded > blockBytes && factsOf(it).relays;
+    return seconds(candidates, it,
+                   static_cast<double>(pads ? padded : blockBytes) * candidates.blocks);
+  };
+  const AlgorithmChoice fastest = leastOf(candidates.all, secondsOf).choice;
   if (!serves || serves(fastest)) return fastest;
-  for (const Estimate& next : estimates(collective, given, bytes))
-    if (serves(next.choice)) return next.choice;
+  std::vector<std::pair<double, AlgorithmChoice>> others;
+  for (Candidate& candidate : candidates.all)
+    others.emplace_back(secondsOf(candidate), candidate.choice);
+  std::ranges::stable_sort(others, {}, &std::pair<double, AlgorithmChoice>::first);
+  for (const auto& [time, next] : others)
+    if (serves(next)) return next;
   // A profile may have measured nothing that is served here.
   for (const Algorithm& algorithm : algorithms())
     if (const AlgorithmChoice other{&algorithm, problem};
@@ -179,17 +191,20 @@ CostModel::Candidate* CostModel::candidateOf(Collective collective, const Algori
   return known == candidates.end() ? nullptr : &*known;
 }
 
+const CostModel::PlanFacts& CostModel::factsOf(Candidate& candidate) const {
+  if (!candidate.plans) {
+    PlanFacts facts{};
+    if (const auto plans = pricedPlans(candidate.choice, topology_, leaves_))
+      facts = {plans->price.blocksBetween(), plans->digest, plans->relays};
+    candidate.plans = std::optional<PlanFacts>(facts);
+  }
+  return *candidate.plans;
+}
+
 CostModel::PlanFacts CostModel::plansOf(Collective collective, const AlgorithmChoice& given,
                                         const AlgorithmChoice& candidate) {
   Candidate* const known = candidateOf(collective, given, candidate);
-  if (known == nullptr) return {};
-  if (!known->plans) {
-    PlanFacts facts{};
-    if (const auto plans = pricedPlans(candidate, topology_, leaves_))
-      facts = {plans->price.blocksBetween(), plans->digest};
-    known->plans = std::optional<PlanFacts>(facts);
-  }
-  return *known->plans;
+  return known == nullptr ? PlanFacts{} : factsOf(*known);
 }
 
 double CostModel::bytesBetween(Collective collective, const AlgorithmChoice& given,

@@ -44,8 +44,10 @@ class CostModel {
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
   // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest
   // that `serves` is true of, or the fastest where it is true of none. No `serves`: true of all.
+  // `padded`: bytes that a block takes where it passes by relays; 0: no more than elsewhere.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
-                         const std::function<bool(const AlgorithmChoice&)>& serves = {});
+                         const std::function<bool(const AlgorithmChoice&)>& serves = {},
+                         std::size_t padded = 0);
 
   // What the profile says of blocks of `blockBytes` bytes; nothing where it has not measured them.
   std::optional<double> measured(const AlgorithmChoice& choice, std::size_t blockBytes);
@@ -91,6 +93,7 @@ class CostModel {
   struct PlanFacts {
     double blocksBetween = 0;
     std::uint64_t digest = 0;
+    bool relays = false;
   };
   struct Candidate {
     AlgorithmChoice choice;
@@ -110,6 +113,7 @@ class CostModel {
   // Null where it is none of them.
   Candidate* candidateOf(Collective collective, const AlgorithmChoice& given,
                          const AlgorithmChoice& candidate);
+  const PlanFacts& factsOf(Candidate& candidate) const;
   PlanFacts plansOf(Collective collective, const AlgorithmChoice& given,
                     const AlgorithmChoice& candidate);
   Candidates& candidatesOf(Collective collective, const AlgorithmChoice& given);
@@ -118,7 +122,6 @@ class CostModel {
                        const std::string& where) const;
   double seconds(const Candidates& candidates, const Candidate& candidate, double bytes) const;
   Estimate estimate(const Candidates& candidates, const Candidate& candidate, double bytes) const;
-  std::size_t indexOfFastest(const Candidates& candidates, double bytes) const;
 
   Topology topology_;
   std::shared_ptr<const Profile> profile_;

@@ -29,7 +29,7 @@ PricedCandidates answer(const Question& question) {
   for (const AlgorithmChoice& choice : differentOf(all, question.topology))
     if (const auto plans = pricedPlans(choice, question.topology, leaves))
       candidates.push_back({choice, plans->price.lines(links, sharing),
-                            plans->price.blocksBetween(), plans->digest});
+                            plans->price.blocksBetween(), plans->digest, plans->relays});
   return candidates;
 }
 
@@ -101,7 +101,7 @@ std::optional<PricedPlans> pricedPlans(const AlgorithmChoice& choice, const Topo
                 rank);
   }
   return PricedPlans{NodePrice(topology, node, *plans, native, leaf ? &*leaf : nullptr),
-                     native ? ~digest : digest};
+                     native ? ~digest : digest, (*plans)[0].relays};
 }
 
 }  // namespace moeccl

@@ -17,6 +17,7 @@ struct PricedCandidate {
   std::vector<PriceLine> lines;  // seconds by bytes of a block; the highest holds
   double blocksBetween;          // that a rank sends to other nodes: the mean of the largest node's
   std::uint64_t digest;          // of the plans that are priced
+  bool relays;                   // as the plans say
 };
 using PricedCandidates = std::vector<PricedCandidate>;
 
@@ -42,6 +43,7 @@ std::shared_ptr<const PricedCandidates> pricedCandidates(Collective collective,
 struct PricedPlans {
   NodePrice price;
   std::uint64_t digest;
+  bool relays;
 };
 // Of the largest node's ranks; nothing where the algorithm is not offered.
 std::optional<PricedPlans> pricedPlans(const AlgorithmChoice& choice, const Topology& topology,

@@ -9,6 +9,7 @@
 
 #include "kernels/reduce.h"
 #include "kernels/small_float.h"
+#include "moeccl/route.h"
 #include "tests/api/results.h"
 
 namespace moeccl::test {
@@ -363,6 +364,11 @@ class Check {
           sendCounts.push_back(sizeOfPayload({rank_, peer}));
           recvCounts.push_back(sizeOfPayload({peer, rank_}));
         }
+        if (what_.bounded)
+          return check(moecclAllToAllvBounded(in, sendCounts.data(), sendDispls().data(), out,
+                                              recvCounts.data(), recvDispls().data(), count, 0,
+                                              type, comm_, stream),
+                       comm_);
         return check(moecclAllToAllv(in, sendCounts.data(), sendDispls().data(), out,
                                      recvCounts.data(), recvDispls().data(), type, comm_, stream),
                      comm_);

@@ -16,6 +16,7 @@ struct Exercise {
   moecclDataType_t datatype = moecclFloat32;
   moecclRedOp_t op = moecclSum;
   bool inPlace = false;
+  bool bounded = false;  // allToAllv by the function that is given `count` as a bound
   int experts = 1;
   unsigned salt = 0;
   // Where the buffers and streams are of; nullptr: the host.

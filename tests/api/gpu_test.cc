@@ -510,53 +510,167 @@ TEST_F(Gpus, SayWhatTheyDoNotOffer) {
     const std::size_t counts[] = {1, 1}, displs[] = {0, 1};
     int in[2] = {}, out[2] = {};
     checkError(moecclAllToAllv(in, counts, displs, out, counts, displs, moecclInt32, comm, nullptr),
-               moecclInvalidUsage, comm, {"alltoallv (bruck)", "on GPUs", "linear and pairwise"});
+               moecclInvalidUsage, comm,
+               {"alltoallv (bruck)", "a bound on GPUs", "moecclAllToAllvBounded"});
+    // One that is too large for relays is none.
+    checkError(moecclAllToAllvBounded(in, counts, displs, out, counts, displs, 9 << 20, 0,
+                                      moecclInt32, comm, nullptr),
+               moecclInvalidUsage, comm, {"alltoallv (bruck)", "at most 64 MiB"});
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
   });
 }
 
+// What passes by relays is padded to the bound, and cut to its size where it arrives; in graphs
+// too.
+TEST_F(Gpus, RelayBlocksOfBoundedSizes) {
+  constexpr std::size_t kMost = 11;
+  // Nothing, few, skewed, and everything.
+  const auto countOf = [](int call, int from, int to) -> std::size_t {
+    switch (call) {
+      case 0:
+        return 0;
+      case 1:
+        return from == 2 && to == 4 ? 3 : 0;
+      case 2:
+        return to == 0 ? kMost : static_cast<std::size_t>(from * 5 + to * 3) % 4;
+      default:
+        return kMost;
+    }
+  };
+  for (const Nodes& nodes : {Nodes{3, 1, 3}, Nodes{1}, Nodes{5}})
+    for (const char* algorithm :
+         {"alltoallv=bruck", "alltoallv=bruck:radix=3", "alltoallv=hierarchical",
+          "alltoallv=hierarchical:leaders=1", ""}) {
+      const int ranks = std::reduce(nodes.begin(), nodes.end());
+      run({.ranks = ranks, .nodes = nodes, .algorithms = algorithm},
+          [&](moecclComm_t comm, int rank) {
+            const Gpu::Stream stream = myGpu().newStream(false);
+            const auto valueOf = [](int turn, int from, int to, std::size_t i) {
+              return turn * 100'000 + from * 1000 + to * 100 + static_cast<int>(i);
+            };
+            for (int call = 0; call < 4; ++call) {
+              std::vector<std::size_t> sends, recvs, sendAt, recvAt;
+              std::size_t out = 1, in = 1;
+              for (int peer = 0; peer < ranks; ++peer) {
+                sends.push_back(countOf(call, rank, peer));
+                recvs.push_back(countOf(call, peer, rank));
+                sendAt.push_back(out);
+                recvAt.push_back(in);
+                out += sends.back() + 1;
+                in += recvs.back() + 1;
+              }
+              std::vector<int> sent(out), received(in), expected(in, -1);
+              const auto start = [&] {
+                return moecclAllToAllvBounded(sent.data(), sends.data(), sendAt.data(),
+                                              received.data(), recvs.data(), recvAt.data(), kMost,
+                                              0, moecclInt32, comm, stream);
+              };
+              const auto fill = [&](int turn) {
+                std::ranges::fill(received, -1);
+                for (int peer = 0; peer < ranks; ++peer) {
+                  for (std::size_t i = 0; i < sends[peer]; ++i)
+                    sent[sendAt[peer] + i] = valueOf(turn, rank, peer, i);
+                  for (std::size_t i = 0; i < recvs[peer]; ++i)
+                    expected[recvAt[peer] + i] = valueOf(turn, peer, rank, i);
+                }
+              };
+              fill(0);
+              check(start(), comm);
+              synchronize(stream);
+              checkThat(received == expected, "wrong data");
+              myGpu().beginCapture(stream);
+              check(start(), comm);
+              const auto graph = myGpu().endCapture(stream);
+              fill(1);
+              myGpu().replay(*graph, stream);
+              synchronize(stream);
+              checkThat(received == expected, "wrong data of a graph");
+            }
+          });
+    }
+}
+
+// Blocks that are mostly far smaller than the bound go straight to their ranks.
+TEST_F(Gpus, PricePaddingOfBoundedSizes) {
+  run({.ranks = 8, .nodes = {4, 4}, .algorithms = ""}, [&](moecclComm_t comm, int) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"alltoallv", "bruck", 1e-6, 1e-9}, comm, nullptr);
+    addLine(profile, {"alltoallv", "linear", 1e-4, 1e-9}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+    const std::vector<std::size_t> counts(8, 3), displs{0, 3, 6, 9, 12, 15, 18, 21};
+    const std::vector<int> in(24, 7);
+    std::vector<int> out(24, -1);
+    for (const std::size_t most : {std::size_t{5}, std::size_t{100'000}}) {
+      check(
+          moecclAllToAllvBounded(in.data(), counts.data(), displs.data(), out.data(), counts.data(),
+                                 displs.data(), most, 24, moecclInt32, comm, nullptr),
+          comm);
+      synchronize(nullptr);
+      checkThat(out == in, "wrong data");
+    }
+  });
+  const std::vector<std::string> calls = world_.calls();
+  // Of bruck 20 bytes for each of four blocks in a round, of linear a block of 12 bytes.
+  const auto sends = [&](const std::string& bytes) {
+    return std::ranges::count_if(calls, [&](const std::string& call) {
+      return call.find(": send of " + bytes + " bytes") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(sends("80"), 8 * 3);
+  EXPECT_EQ(sends("12"), 8 * 7);
+  EXPECT_EQ(sends("1600000"), 0);
+}
+
 // Of all that are predicted, by a profile or without one, the fastest is one that GPUs do not have.
-TEST_F(Gpus, ChooseOfWhatTheyServe) {
-  // Of alltoallv: none; one that is not served, and one that is; the first alone.
+TEST(OldGpus, ChooseOfWhatTheyServe) {
+  GpuWorld world({.threads = true, .withoutAllToAll = true});
+  const GpusOfRanks gpus(world);
+  Job job{.ranks = 8, .nodes = {4, 4}, .algorithms = ""};
+  job.memory = moecclMemoryCuda;
+  // Of alltoall: none; one that is not served, and one that is; the first alone.
   for (const int measured : {0, 2, 1})
-    run({.ranks = 8, .nodes = {4, 4}, .algorithms = ""}, [&](moecclComm_t comm, int rank) {
+    runJob(job, [&](moecclComm_t comm, int rank) {
       if (measured > 0) {
         moecclProfile_t profile = nullptr;
         check(moecclProfileCreate(comm, &profile), comm);
-        addLine(profile, {"alltoallv", "bruck", 1e-6, 1e-12}, comm, nullptr);
-        if (measured > 1) addLine(profile, {"alltoallv", "pairwise", 1e-4, 1e-9}, comm, nullptr);
+        addLine(profile, {"alltoall", "native", 1e-6, 1e-12}, comm, nullptr);
+        if (measured > 1) addLine(profile, {"alltoall", "pairwise", 1e-4, 1e-9}, comm, nullptr);
         check(moecclProfileFit(profile));
         check(moecclCommSetProfile(comm, profile), comm);
         check(moecclProfileDestroy(profile));
       }
-      std::vector<std::size_t> counts(8, 1), displs(8);
-      std::iota(displs.begin(), displs.end(), 0);
       const std::vector<int> in(8, rank);
       std::vector<int> out(8, -1), expected(8);
       std::iota(expected.begin(), expected.end(), 0);
-      check(moecclAllToAllvBounded(in.data(), counts.data(), displs.data(), out.data(),
-                                   counts.data(), displs.data(), 1, 8, moecclInt32, comm, nullptr),
-            comm);
+      check(moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr), comm);
       synchronize(nullptr);
       checkThat(out == expected, "wrong data");
     });
+  EXPECT_EQ(world.problems(), "");
 }
 
 // moeccl-fit measures what is listed.
-TEST_F(Gpus, ListWhatTheyServeAlone) {
-  run({.ranks = 3, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
-    moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-    cluster.comm = comm;
-    const auto names = [&](const char* collective) {
-      std::set<std::string> all;
-      for (const Algorithm& one : algorithmsFor(cluster, collective, 4096))
-        all.insert(one.algorithm);
-      return all;
-    };
-    EXPECT_EQ(names("alltoallv"), (std::set<std::string>{"linear", "pairwise"}));
-    EXPECT_TRUE(names("alltoall").contains("bruck"));
-  });
+TEST(OldGpus, ListWhatTheyServeAlone) {
+  for (const bool old : {false, true}) {
+    GpuWorld world({.threads = true, .withoutAllToAll = old});
+    const GpusOfRanks gpus(world);
+    Job job{.ranks = 3, .nodes = {}, .algorithms = {}};
+    job.memory = moecclMemoryCuda;
+    runJob(job, [&](moecclComm_t comm, int) {
+      moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+      cluster.comm = comm;
+      std::set<std::string> names;
+      for (const Algorithm& one : algorithmsFor(cluster, "alltoall", 4096))
+        names.insert(one.algorithm);
+      EXPECT_EQ(names.contains("native"), !old);
+      EXPECT_TRUE(names.contains("bruck"));
+    });
+    EXPECT_EQ(world.problems(), "");
+  }
 }
 
 TEST_F(Gpus, ReportWhatNcclReports) {

@@ -56,7 +56,7 @@ class Machine {
         count_(count),
         world_(options) {
     const auto plans = plansOf(algorithm, topology, parameters);
-    if (!plans || (algorithm.collective == Collective::allToAllv && (*plans)[0].relays)) return;
+    if (!plans) return;
     Gpu::Id id{};
     for (int rank = 0; rank < topology.ranks(); ++rank) {
       Rank& it = ranks_.emplace_back();
@@ -67,6 +67,7 @@ class Machine {
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
       it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
+      it.call.bounded = algorithm.collective == Collective::allToAllv;
       if (isUneven(algorithm.collective))
         for (int i = 0; i < topology.ranks(); ++i) it.call.rankBytes.push_back(sizeOf({i, i}) * 4);
       fill(rank);

@@ -275,6 +275,33 @@ TEST(CostModel, MeasuredWaysAreTakenByTheirLines) {
   EXPECT_FALSE(model.fastest(Collective::allGather, {}, 8000).measured);
 }
 
+// Where blocks that pass by relays are padded, these are taken only if they are the fastest with
+// the padding.
+TEST(CostModel, PricesPaddingWhereBlocksPassByRelays) {
+  const Topology topology = Topology::even(4, 4);
+  CostModel model(topology);
+  const auto relays = [&](std::size_t padded, bool (*serves)(const AlgorithmChoice&)) {
+    const AlgorithmChoice way = model.choose(Collective::allToAllv, {}, 64, serves, padded);
+    return way.algorithm->plan(topology, way.parameters, 0).relays;
+  };
+  const auto all = [](const AlgorithmChoice&) { return true; };
+  EXPECT_TRUE(relays(0, all));
+  EXPECT_TRUE(relays(64, all));
+  EXPECT_TRUE(relays(100, all));
+  EXPECT_FALSE(relays(1 << 20, all));
+  // Of the others too.
+  const auto most = [](const AlgorithmChoice& way) { return way.algorithm->name != "linear"; };
+  EXPECT_TRUE(relays(100, most));
+  EXPECT_FALSE(relays(1 << 20, most));
+  // A profile names them without their plans. These lines cross at 100 kB of a rank's send buffer.
+  auto profile = std::make_shared<Profile>();
+  addLine(*profile, "alltoallv", "linear", "4x4", 1e-3, 1e-9);
+  addLine(*profile, "alltoallv", "bruck:radix=4", "4x4", 1e-4, 1e-8);
+  model = CostModel(topology, profile);
+  EXPECT_TRUE(relays(80'000 / 16, all));
+  EXPECT_FALSE(relays(101'000 / 16, all));
+}
+
 TEST(CostModel, AnotherGroupsLinesAreNotTaken) {
   CostModel model(Topology::even(4, 2), twoLines("2x4"));
   EXPECT_FALSE(model.fastest(Collective::allToAll, {}, 8000).measured);

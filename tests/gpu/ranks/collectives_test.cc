@@ -46,10 +46,16 @@ std::vector<Exercise> callsOf(const Rank& rank, Collective collective) {
 
 void everyAlgorithm(Rank& rank, Collective collective) {
   const std::vector<std::string> names = algorithmsOf(collective);
-  for (int turn = 0; turn < static_cast<int>(names.size()); ++turn)
-    for (const Exercise& what : callsOf(rank, collective))
-      rank.step(names[static_cast<std::size_t>(turn)] + ", " + textOf(what),
+  for (int turn = 0; turn < static_cast<int>(names.size()); ++turn) {
+    const std::string& name = names[static_cast<std::size_t>(turn)];
+    for (Exercise what : callsOf(rank, collective)) {
+      // Relays of an all-to-all-v need a bound.
+      what.bounded =
+          collective == Collective::allToAllv && (name == "bruck" || name == "hierarchical");
+      rank.step(name + ", " + textOf(what),
                 [&] { exercise(what, rank.inTurn(turn), nullptr, streamFor(rank, what)); });
+    }
+  }
 }
 
 // Those that divide the ranks.

@@ -72,7 +72,7 @@ RANKS_TEST(refusals) {
     moecclStream_t stream = nullptr;
     checkError(moecclStreamCreate(comm, &stream), moecclInvalidUsage, comm, {"cudaStreamCreate"});
   });
-  rank.step("an all-to-all-v that relays", [&] {
+  rank.step("an all-to-all-v that relays without a bound", [&] {
     moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
     config.algorithms = "alltoallv=bruck";
     moecclComm_t relaying = nullptr;

@@ -92,12 +92,8 @@ moecclGrid_t Rank::gridInTurn(int turn, const moecclGridShape_t& shape) {
 
 std::vector<std::string> algorithmsOf(Collective collective) {
   std::vector<std::string> names;
-  for (const Algorithm& algorithm : algorithms()) {
-    // Those of the all-to-all-v that relay are refused; communicators_test.cc holds them to that.
-    const bool relays = algorithm.name == "bruck" || algorithm.name == "hierarchical";
-    if (algorithm.collective == collective && !(collective == Collective::allToAllv && relays))
-      names.emplace_back(algorithm.name);
-  }
+  for (const Algorithm& algorithm : algorithms())
+    if (algorithm.collective == collective) names.emplace_back(algorithm.name);
   return names;
 }
 
