@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
@@ -57,24 +58,29 @@ std::uint64_t digestOf(const AlgorithmChoice& choice) {
 }
 
 CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
-    : plan(cached.own ? nullptr : &cached),
+    : choice(cached.own ? nullptr : &cached.choice),
       own(cached.own),
+      what(cached.digest),
       blockBytes(call.blockBytes),
       datatype(call.datatype),
       op(call.op),
       agreement(call.agreement) {}
 
+CallSignature::CallSignature(std::shared_ptr<const PlanName> name, std::size_t room)
+    : own(std::move(name)), what(own->digest), tokens(room) {}
+
 std::uint64_t CallSignature::digest() const {
   const auto small = static_cast<std::uint64_t>(datatype) << 16 |
                      static_cast<std::uint64_t>(op) << 8 | std::uint64_t{agreement};
-  return mixed(mixed(own ? own->digest : plan->digest, blockBytes), small);
+  return mixed(mixed(mixed(what, blockBytes), tokens), small);
 }
 
 std::string CallSignature::text() const {
+  if (tokens > 0)
+    return own->text + " with room for " + std::to_string(tokens) + " tokens of a rank";
   if (own) return own->text + " of rows of " + std::to_string(blockBytes) + " bytes";
-  const AlgorithmChoice& choice = plan->choice;
-  const Collective collective = choice.algorithm->collective;
-  std::string text = std::string(nameOf(collective)) + " (" + textOf(choice) + ") of ";
+  const Collective collective = choice->algorithm->collective;
+  std::string text = std::string(nameOf(collective)) + " (" + textOf(*choice) + ") of ";
   if (collective == Collective::allGatherv || collective == Collective::reduceScatterv)
     text += "all in all ";
   if (collective == Collective::allToAllv && blockBytes > 0) text += "at most ";
@@ -82,9 +88,9 @@ std::string CallSignature::text() const {
     text += std::to_string(blockBytes / sizeOf(datatype)) + " x ";
   text += kTypes[datatype];
   if (isReduction(collective)) text += ", " + std::string(nameOf(op));
-  if (choice.parameters.experts != 1)
-    text += ", " + std::to_string(choice.parameters.experts) + " experts a rank";
-  if (hasRoot(collective)) text += ", root " + std::to_string(choice.parameters.root);
+  if (choice->parameters.experts != 1)
+    text += ", " + std::to_string(choice->parameters.experts) + " experts a rank";
+  if (hasRoot(collective)) text += ", root " + std::to_string(choice->parameters.root);
   if (agreement) text += " (inside a split, a grid's creation or the like)";
   return text;
 }

@@ -62,15 +62,18 @@ std::span<std::byte> sumsToDivide(const Call& call, int rank);
 
 // What all ranks of a call must have alike.
 struct CallSignature {
-  const CachedPlan* plan = nullptr;     // of a choice
-  std::shared_ptr<const PlanName> own;  // of a call with a plan of its own
+  const AlgorithmChoice* choice = nullptr;
+  std::shared_ptr<const PlanName> own;  // instead of a choice
+  std::uint64_t what = 0;               // of either
   std::size_t blockBytes = 0;           // 0 where blocks may differ
+  std::size_t tokens = 0;               // that each message has room for; 0: that is not said
   moecclDataType_t datatype = moecclUint8;
   moecclRedOp_t op = moecclSum;
   bool agreement = false;
 
   CallSignature() = default;
   CallSignature(const CachedPlan& plan, const Call& call);
+  CallSignature(std::shared_ptr<const PlanName> own, std::size_t tokens);
   // Equal on ranks that call the same.
   std::uint64_t digest() const;
   // "allreduce (linear) of 4 x float32, max"

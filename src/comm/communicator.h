@@ -81,10 +81,11 @@ class Communicator {
     std::size_t bytes;
   };
   virtual void read(std::span<const Reading> parts, void* stream) = 0;
-  // On GPUs alone: calls body(lanes), which enqueues something on `stream`. meets: messages too, so
-  // that the first of the name waits for all ranks.
-  virtual void enqueue(const PlanName& name, void* stream, bool meets,
-                       const std::function<void(NcclLanes& lanes)>& body) = 0;
+  // On GPUs alone: calls body(lanes), which enqueues something on `stream`. tokens: of a call of
+  // all ranks, what its messages have room for; the first of the name waits for all ranks. 0: no
+  // messages.
+  virtual void enqueue(const std::shared_ptr<const PlanName>& name, void* stream,
+                       std::size_t tokens, const std::function<void(NcclLanes& lanes)>& body) = 0;
   // The error of work on streams.
   virtual moecclResult_t asyncFailure() = 0;
   // Those of its ranks that are known to be dead or to have left, in the order in which that became

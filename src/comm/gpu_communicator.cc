@@ -85,6 +85,10 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
       members_(std::move(place.members)),
       number_(place.number),
       lanes_(std::move(lanes)) {
+  lanes_->setPatience({settings_.timeoutMs, [this] {
+                         job_->requireAlive(members_);
+                         throwIfFailed();
+                       }});
   job_->add(*this);
 }
 
@@ -99,7 +103,7 @@ void GpuCommunicator::requireServed(const AlgorithmChoice& choice) const {
 
 bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
   // Asked before every call whose algorithm nobody has fixed.
-  const auto same = [&](const CachedRun& cached) { return cached.choice == choice; };
+  const auto same = [&](const CachedRun& cached) { return cached.plan.choice == choice; };
   if (std::ranges::any_of(runs_, same)) return true;
   if (std::ranges::find(refused_, choice) != refused_.end()) return false;
   try {
@@ -114,11 +118,14 @@ bool GpuCommunicator::serves(const AlgorithmChoice& choice) {
 
 GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choice) {
   for (CachedRun& cached : runs_)
-    if (cached.choice == choice) return cached;
+    if (cached.plan.choice == choice) return cached;
   std::shared_ptr<const PreparedPlan> plan = preparePlan(choice, topology_, rank_);
   requireServed(choice);
-  runs_.push_back({choice, std::make_unique<NcclRun>(std::move(plan))});
-  return runs_.back();
+  CachedRun& run = runs_.emplace_back();
+  run.plan.choice = choice;
+  run.plan.digest = digestOf(choice);
+  run.run = std::make_unique<NcclRun>(std::move(plan));
+  return run;
 }
 
 // On the first lane, in one group.
@@ -153,11 +160,15 @@ void GpuCommunicator::meetFor(NcclLanes& lanes, std::uint64_t name, void* stream
   metRows_.push_back(name);
 }
 
-void GpuCommunicator::enqueue(const PlanName& name, void* stream, bool meets,
+void GpuCommunicator::enqueue(const std::shared_ptr<const PlanName>& name, void* stream,
+                              std::size_t tokens,
                               const std::function<void(NcclLanes& lanes)>& body) {
-  const auto what = [&] { return onRank(name.text); };
+  const auto what = [&] { return onRank(name->text); };
   onLanes(what, [&](NcclLanes& lanes) {
-    if (meets) meetFor(lanes, name.digest, stream);
+    if (tokens > 0) {
+      noteCall({name, tokens}, stream);
+      meetFor(lanes, name->digest, stream);
+    }
     body(lanes);
   });
 }
@@ -166,6 +177,7 @@ void GpuCommunicator::enqueueRows(Call& call, void* stream) {
   CachedPlan& own = *call.own;
   const auto what = [&] { return onRank(own.name()); };
   onLanes(what, [&](NcclLanes& lanes) {
+    noteCall({own, call}, stream);
     const Operands operands = operandsOf(call, own.plan->plan(), nullptr, &scratch_);
     if (own.rows == nullptr || !own.rows->serves(operands)) {
       requireNoCapture(stream);
@@ -219,7 +231,8 @@ void GpuCommunicator::launch(Call call, void* stream) {
         nameOf(call.choice).c_str(), call.blockBytes, stream);
   const auto what = [&] { return onRank(nameOf(call.choice)); };
   onLanes(what, [&](NcclLanes& lanes) {
-    if (!cached.met && gpu_->capture(stream) == 0) {
+    const bool captured = noteCall({cached.plan, call}, stream);
+    if (!cached.met && !captured) {
       lanes.meet();
       cached.met = true;
     }
@@ -261,14 +274,14 @@ void GpuCommunicator::lost(const Loss& loss) {
   failed_.push_back(rank);
   // One that has left may have done its part in all that is enqueued.
   if (loss.left) return;
-  dead_ = true;
+  stuck_ = true;
   note(moecclRemoteError, job_->textOf(loss, rank));
 }
 
-void GpuCommunicator::endWhatTheDeadLeave() {
+void GpuCommunicator::endWhatIsStuck() {
   {
     const std::lock_guard lock(mutex_);
-    if (!dead_) return;
+    if (!stuck_) return;
   }
   endLanes({});
 }

@@ -2,13 +2,15 @@
 // transport; what its ranks agree on goes through the all-gather that it is made with, and then
 // through NCCL too.
 //
-// A rank that is dead ends it: calls return, what is enqueued is aborted, and streams go on. A
-// thread sees to that (gpu_job.h), also while the caller's is inside NCCL.
+// A rank that is dead ends it: calls return, what is enqueued is aborted, and streams go on. So do
+// ranks that have made different calls (gpu_calls.h). A thread sees to that (gpu_job.h), also while
+// the caller's is inside NCCL.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "src/comm/communicator.h"
+#include "src/comm/gpu_calls.h"
 #include "src/comm/gpu_job.h"
 #include "src/exec/nccl_run.h"
 
@@ -52,7 +55,7 @@ class GpuCommunicator final : public Communicator {
   void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
                 std::vector<RankBytes>& receives) override;
   void read(std::span<const Reading> parts, void* stream) override;
-  void enqueue(const PlanName& name, void* stream, bool meets,
+  void enqueue(const std::shared_ptr<const PlanName>& name, void* stream, std::size_t tokens,
                const std::function<void(NcclLanes& lanes)>& body) override;
   moecclResult_t asyncFailure() override;
   // CUDA graphs do.
@@ -66,7 +69,12 @@ class GpuCommunicator final : public Communicator {
   // For the job's thread. A rank of the job is lost; if it is one of this communicator's and dead,
   // it has failed.
   void lost(const Loss& loss);
-  void endWhatTheDeadLeave();
+  // Another rank asks about a call of this communicator, or has found that calls differ.
+  void hear(const Notice& notice);
+  // Asks the others where a call stands still.
+  void compareCalls();
+  // What is enqueued and can never end.
+  void endWhatIsStuck();
 
  private:
   // Which ranks of the job it has, by rank, and its number there.
@@ -109,6 +117,9 @@ class GpuCommunicator final : public Communicator {
                   Place place);
   // For lanes of a place.
   static Patience patienceOf(const Place& place, std::int64_t timeoutMs);
+  // All ranks make this call, here on `stream`; returns whether it is captured there.
+  bool noteCall(CallSignature signature, void* stream);
+  void notify(moecclResult_t result, const GpuCalls::Question& what);
   // The second half of create() and adopt(), over the all-gather that the ranks have until then.
   // `makeLanes` is given what to look at while it waits.
   static std::unique_ptr<Communicator> make(
@@ -146,7 +157,7 @@ class GpuCommunicator final : public Communicator {
   static bool isNative(const Call& call);
   void enqueueNative(NcclLanes& lanes, const Call& call, void* stream);
   struct CachedRun {
-    AlgorithmChoice choice;
+    CachedPlan plan;  // of a choice
     std::unique_ptr<NcclRun> run;
     bool met = false;  // all ranks have come to a call of it
   };
@@ -165,7 +176,7 @@ class GpuCommunicator final : public Communicator {
   const std::vector<int> members_;
   const std::uint32_t number_;
   std::uint32_t splits_ = 0, shrinks_ = 0;
-  std::vector<CachedRun> runs_;
+  std::deque<CachedRun> runs_;
   std::vector<AlgorithmChoice> refused_;  // that have been asked about
   std::vector<std::uint64_t> metRows_;    // names of own plans whose calls all ranks have come to
   std::vector<Extent> scratch_;           // of the call at hand
@@ -178,7 +189,9 @@ class GpuCommunicator final : public Communicator {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   std::vector<int> failed_;  // ranks, in the order in which this became known
-  bool dead_ = false;        // one of them
+  bool stuck_ = false;       // one of them is dead, or ranks have made different calls
+  bool differs_ = false;     // the latter
+  GpuCalls calls_;
 };
 
 }  // namespace moeccl

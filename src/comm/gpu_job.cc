@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -13,12 +14,15 @@
 #include "src/text.h"
 
 namespace moeccl {
+namespace {
+
+// How often it is seen whether calls stand still.
+constexpr std::chrono::milliseconds kLooking{100};
+
+}  // namespace
 
 GpuJob::GpuJob(std::unique_ptr<Watch> watch) : watch_(std::move(watch)) {
-  watch_->onNews([this] {
-    ++woken_;
-    woken_.notify_one();
-  });
+  watch_->onNews([this] { wake(false); });
   const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { live(); });
@@ -30,27 +34,38 @@ GpuJob::GpuJob(std::unique_ptr<Watch> watch) : watch_(std::move(watch)) {
 }
 
 GpuJob::~GpuJob() {
-  stop_ = true;
-  ++woken_;
-  woken_.notify_one();
+  wake(true);
   thread_.join();
   watch_->leave();
 }
 
+void GpuJob::wake(bool stop) {
+  {
+    const std::lock_guard lock(wakeMutex_);
+    (stop ? stop_ : news_) = true;
+  }
+  woken_.notify_one();
+}
+
 void GpuJob::live() {
   pthread_setname_np(pthread_self(), "moeccl-gpus");
-  // `seen` is read before stop_: a stop that comes in between changes woken_, and so ends the wait.
-  for (unsigned seen = woken_; !stop_; woken_.wait(seen), seen = woken_) {
-    const std::lock_guard lock(mutex_);
-    bool dead = false;
-    for (Watch::News news; watch_->next(&news);)
-      if (const auto* loss = std::get_if<Loss>(&news)) {
-        dead |= !loss->left;
-        for (GpuCommunicator* communicator : communicators_) communicator->lost(*loss);
+  for (bool heard = true;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (Watch::News news; watch_->next(&news);) {
+        const auto* loss = std::get_if<Loss>(&news);
+        for (GpuCommunicator* communicator : communicators_)
+          loss != nullptr ? communicator->lost(*loss) : communicator->hear(std::get<Notice>(news));
       }
-    // All have been told by now, so that calls return.
-    for (std::size_t i = 0; dead && i < communicators_.size(); ++i)
-      communicators_[i]->endWhatTheDeadLeave();
+      // All have been told by now, so that calls return.
+      for (std::size_t i = 0; heard && i < communicators_.size(); ++i)
+        communicators_[i]->endWhatIsStuck();
+      for (GpuCommunicator* communicator : communicators_) communicator->compareCalls();
+    }
+    std::unique_lock lock(wakeMutex_);
+    woken_.wait_for(lock, kLooking, [this] { return news_ || stop_; });
+    if (stop_) return;
+    heard = std::exchange(news_, false);
   }
 }
 
@@ -69,7 +84,7 @@ void GpuJob::add(GpuCommunicator& communicator) {
   const std::lock_guard lock(mutex_);
   communicators_.push_back(&communicator);
   for (const Loss& loss : watch_->losses()) communicator.lost(loss);
-  communicator.endWhatTheDeadLeave();
+  communicator.endWhatIsStuck();
 }
 
 void GpuJob::remove(GpuCommunicator& communicator) {

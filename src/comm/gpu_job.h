@@ -1,8 +1,9 @@
 // What the GPU communicators that come from one another share: the watch over their ranks, and a
-// thread that tells them who is dead. NCCL alone would leave the others of its ranks waiting.
+// thread that tells them who is dead, and has them compare calls that stand still. NCCL alone would
+// leave ranks waiting.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -38,8 +39,11 @@ class GpuJob {
  private:
   void live();
 
-  std::atomic<unsigned> woken_ = 0;  // changes when there is news
-  std::atomic<bool> stop_ = false;
+  void wake(bool stop);
+
+  std::mutex wakeMutex_;
+  std::condition_variable woken_;
+  bool news_ = false, stop_ = false;
   const std::unique_ptr<Watch> watch_;
   std::mutex mutex_;
   std::vector<GpuCommunicator*> communicators_;

@@ -45,7 +45,8 @@ class HostCommunicator final : public Communicator {
   void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
                 std::vector<RankBytes>& receives) override;
   void read(std::span<const Reading> parts, void* stream) override;
-  [[noreturn]] void enqueue(const PlanName& name, void* stream, bool meets,
+  [[noreturn]] void enqueue(const std::shared_ptr<const PlanName>& name, void* stream,
+                            std::size_t tokens,
                             const std::function<void(NcclLanes& lanes)>& body) override;
   Domain& domain() { return *domain_; }
   std::shared_ptr<Domain> sharedDomain() { return domain_; }

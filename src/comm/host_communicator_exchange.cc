@@ -69,9 +69,9 @@ void HostCommunicator::read(std::span<const Reading> parts, void* stream) {
     if (part.bytes > 0) std::memcpy(part.to, part.from, part.bytes);
 }
 
-void HostCommunicator::enqueue(const PlanName& name, void*, bool,
+void HostCommunicator::enqueue(const std::shared_ptr<const PlanName>& name, void*, std::size_t,
                                const std::function<void(NcclLanes& lanes)>&) {
-  throw Error(moecclInternalError, name.text + " is meant for GPUs");
+  throw Error(moecclInternalError, name->text + " is meant for GPUs");
 }
 
 }  // namespace moeccl

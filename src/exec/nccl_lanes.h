@@ -81,6 +81,9 @@ class NcclLanes {
   // Pinned memory of the host.
   std::byte* host() const { return host_.empty() ? nullptr : host_.back(); }
 
+  // Whether all calls are complete, but for those of graphs. Any thread may ask; before the first
+  // call they are.
+  bool isComplete() const { return gpu_->complete(last_); }
   // Waits until all calls are complete, but for those of graphs. Throws Error: NCCL's, once it has
   // one, or Timeout; `what` says who waits.
   void await(const std::string& what);

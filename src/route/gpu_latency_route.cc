@@ -121,7 +121,7 @@ void GpuLatencyRoute::makeRoom(Communicator& communicator,
   const std::size_t sums = take(bytesOf(rows_.sums * most, rows_.combineBytes));
   const std::size_t back = take(bytesOf(rows_.nodes * most, rows_.combineBytes));
 
-  communicator.enqueue(*setName_, nullptr, false, [&](NcclLanes& lanes) {
+  communicator.enqueue(setName_, nullptr, 0, [&](NcclLanes& lanes) {
     const Gpu::Stream stream = lanes.stream(0, false);
     std::size_t listBytes = termFirst.size() * sizeof(std::int64_t);
     for (const auto& list : lists) listBytes += list.size() * sizeof(std::int32_t);
@@ -222,9 +222,10 @@ void GpuLatencyRoute::exchange(NcclLanes& lanes, const std::vector<Part>& parts,
 
 // Behind the calls before; a graph keeps what it uses.
 template <typename Body>
-void GpuLatencyRoute::launch(Communicator& communicator, const PlanName& name, bool meets,
+void GpuLatencyRoute::launch(Communicator& communicator,
+                             const std::shared_ptr<const PlanName>& name, std::int64_t bucket,
                              void* stream, const Body& body) {
-  communicator.enqueue(name, stream, meets, [&](NcclLanes& lanes) {
+  communicator.enqueue(name, stream, static_cast<std::size_t>(bucket), [&](NcclLanes& lanes) {
     lanes.begin(stream, {});
     if (lanes.isCapturing()) {
       lanes.gpu().keepInGraph(stream, tables_);
@@ -246,7 +247,7 @@ void GpuLatencyRoute::set(Communicator& communicator, const AlgorithmChoice&, st
   rows_.regionBytes = regionBytes(rows_.bucket);
   rows_.chosen = chosen;
   rows_.weights = weights;
-  launch(communicator, *setName_, false, stream,
+  launch(communicator, setName_, 0, stream,
          [&](NcclLanes& lanes) { lanes.gpu().runLatency(LatencyStep::choices, rows_, stream); });
   set_ = true;
   dispatched_ = false;
@@ -256,7 +257,7 @@ void GpuLatencyRoute::dispatch(Communicator& communicator, const void* tokens, v
                                void* stream) {
   LatencyRows call = rows_;
   call.output = static_cast<std::byte*>(rows);
-  launch(communicator, *dispatchName_, true, stream, [&](NcclLanes& lanes) {
+  launch(communicator, dispatchName_, rows_.bucket, stream, [&](NcclLanes& lanes) {
     Gpu& gpu = lanes.gpu();
     const std::size_t bytes = bytesOf(rows_.tokens, rows_.rowBytes);
     const BlockCopy own{
@@ -276,7 +277,7 @@ void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void
   LatencyRows call = rows_;
   call.input = static_cast<const std::byte*>(rows);
   call.output = static_cast<std::byte*>(output);
-  launch(communicator, *combineName_, true, stream, [&](NcclLanes& lanes) {
+  launch(communicator, combineName_, rows_.bucket, stream, [&](NcclLanes& lanes) {
     Gpu& gpu = lanes.gpu();
     gpu.runLatency(LatencyStep::pack, call, stream);
     exchange(lanes, toRelaysBack_, stream);
@@ -310,7 +311,7 @@ std::vector<std::int64_t> GpuLatencyRoute::loads(Communicator& communicator) con
 }
 
 void GpuLatencyRoute::forgetLoads(Communicator& communicator) {
-  launch(communicator, *setName_, false, stream_, [&](NcclLanes& lanes) {
+  launch(communicator, setName_, 0, stream_, [&](NcclLanes& lanes) {
     lanes.gpu().clear(reinterpret_cast<std::byte*>(rows_.loads),
                       bytesOf(rows_.experts + 1, sizeof(std::int64_t)), stream_);
   });

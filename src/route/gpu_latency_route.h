@@ -62,8 +62,8 @@ class GpuLatencyRoute final : public TokenRoute {
   std::size_t headerBytes(std::int64_t bucket) const;
   void exchange(NcclLanes& lanes, const std::vector<Part>& parts, void* stream) const;
   template <typename Body>
-  void launch(Communicator& communicator, const PlanName& name, bool meets, void* stream,
-              const Body& body);
+  void launch(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+              std::int64_t bucket, void* stream, const Body& body);
   std::byte* ownRegion() const {
     return rows_.regions + static_cast<std::size_t>(ownSlot_) * rows_.regionBytes;
   }

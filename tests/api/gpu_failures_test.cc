@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moeccl/nccl.h"
+#include "moeccl/route.h"
 #include "src/api/handles.h"
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/processes.h"
@@ -131,9 +132,10 @@ void die(moecclComm_t comm) {
   Access::tell(gpuCommunicatorOf(comm).job().watch());
 }
 
-class GpuDeaths : public testing::Test {
+class GpusThatFail : public testing::Test {
  protected:
-  ~GpuDeaths() override {
+  explicit GpusThatFail(const GpuWorld::Options& options) : world_(options) {}
+  ~GpusThatFail() override {
     EXPECT_TRUE(eventually([&] { return world_.run(), world_.leftovers().empty(); }))
         << world_.leftovers();
     EXPECT_EQ(world_.problems(), "");
@@ -141,14 +143,20 @@ class GpuDeaths : public testing::Test {
   }
 
   void run(int ranks, const RankFunction& function, std::int64_t timeoutMs = 60000) {
-    Job job{.ranks = ranks, .nodes = {1, ranks - 1}, .algorithms = "allgather=linear"};
+    Job job{.ranks = ranks,
+            .nodes = {1, ranks - 1},
+            .algorithms = "allgather=linear;alltoall=linear;allreduce=linear"};
     job.timeoutMs = timeoutMs;
     job.memory = moecclMemoryCuda;
     runJob(job, function);
   }
 
-  GpuWorld world_{{.seed = 5, .threads = true}};
+  GpuWorld world_;
   GpusOfRanks gpus_{world_};
+};
+
+struct GpuDeaths : GpusThatFail {
+  GpuDeaths() : GpusThatFail({.seed = 5, .threads = true}) {}
 };
 
 // It connects to the dead, until NCCL is told to abort.
@@ -372,6 +380,131 @@ TEST_F(GpuDeaths, MatterToTheirCommunicatorsAlone) {
     over.arrive_and_wait();
     check(moecclCommAbort(half));
     throw Aborts();
+  });
+}
+
+// Ranks whose calls differ, so that messages of two sizes meet, and stand for ever.
+struct GpuMismatches : GpusThatFail {
+  GpuMismatches() : GpusThatFail({.seed = 5, .threads = true, .sizesMayDiffer = true}) {}
+
+  // From a call, or from what it has enqueued.
+  static void expectMismatch(moecclResult_t called, moecclComm_t comm,
+                             const std::vector<std::string>& parts) {
+    if (called == moecclSuccess) called = awaitError(comm);
+    EXPECT_EQ(called, moecclRemoteError);
+    checkError(moecclBarrier(comm, nullptr), moecclRemoteError, comm, parts);
+  }
+};
+
+// Whether ranks have met in calls of both kinds before, or are still inside NCCL.
+TEST_F(GpuMismatches, OfCollectivesAreToldToAllRanks) {
+  std::barrier<> over(3);
+  std::array<std::array<int, 6>, 3> in{};
+  std::array<std::array<int, 9>, 3> out{};
+  for (const bool met : {true, false})
+    run(3, [&](moecclComm_t comm, int rank) {
+      const auto gather = [&] {
+        return moecclAllGather(in[rank].data(), out[rank].data(), 3, moecclInt32, comm, nullptr);
+      };
+      const auto exchange = [&] {
+        return moecclAllToAll(in[rank].data(), out[rank].data(), 2, moecclInt32, comm, nullptr);
+      };
+      if (met) {
+        check(gather(), comm);
+        check(exchange(), comm);
+        myGpu().synchronize(nullptr);
+      }
+      expectMismatch(
+          rank == 1 ? exchange() : gather(), comm,
+          {"rank 1 called alltoall (linear", ") of 2 x int32", " called allgather (linear",
+           "3 x int32", "the same calls, in the same order"});
+      EXPECT_TRUE(eventually([&] { return world_.run(), world_.stuck().empty(); }))
+          << world_.stuck();
+      EXPECT_EQ(failedRanks(comm), std::vector<int>());
+      over.arrive_and_wait();
+      throw Aborts();
+    });
+}
+
+TEST_F(GpuMismatches, OfBucketsAreToldToAllRanks) {
+  constexpr int kMost = 8, kHidden = 4;
+  std::barrier<> over(3);
+  std::array<std::array<std::int32_t, kMost>, 3> chosen{};
+  std::array<std::array<float, kMost * kHidden>, 3> tokens{};
+  std::array<std::array<float, 3 * kMost * kHidden>, 3> rows{};
+  run(3, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {1, 3, 1, moecclOrderEspEp}, &grid), comm);
+    const std::int64_t bucket = 2;
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.experts = 3;
+    config.weights = moecclRouteWeightsCaller;
+    config.datatype = moecclFloat32;
+    config.mode = moecclRouteLatency;
+    config.hidden = kHidden;
+    config.maxTokens = kMost;
+    config.buckets = &bucket;
+    config.numBuckets = 1;
+    moecclTokenRoute_t route = nullptr;
+    check(moecclTokenRouteCreate(grid, &config, &route), comm);
+    const auto dispatch = [&](std::int64_t count) {
+      check(moecclTokenRouteSet(route, count, chosen[rank].data(), nullptr, nullptr), comm);
+      return moecclTokenRouteDispatch(route, tokens[rank].data(), rows[rank].data(), nullptr);
+    };
+    check(dispatch(rank), comm);
+    myGpu().synchronize(nullptr);
+    expectMismatch(dispatch(rank == 2 ? 3 : 2), comm,
+                   {"rank 2 called token dispatch (", "latency mode) with room for 8 tokens",
+                    "with room for 2 tokens of a rank"});
+    EXPECT_TRUE(eventually([&] { return world_.run(), world_.stuck().empty(); })) << world_.stuck();
+    over.arrive_and_wait();
+    check(moecclTokenRouteDestroy(route));
+    check(moecclGridAbort(grid));
+    throw Aborts();
+  });
+}
+
+// Ranks that are asked find nothing: they come late, or run calls in graphs, which do not count.
+TEST_F(GpuMismatches, AreNotSeenWhereRanksAreLate) {
+  std::barrier<> over(3);
+  run(3, [&](moecclComm_t comm, int rank) {
+    const Gpu::Stream stream = myGpu().newStream(false);
+    std::array<int, 3> all{};
+    int own = 0;
+    const auto gather = [&] {
+      check(moecclAllGather(&own, all.data(), 1, moecclInt32, comm, stream), comm);
+    };
+    const auto expect = [&](int step) {
+      myGpu().synchronize(stream);
+      EXPECT_EQ(all, (std::array{10 * step, 10 * step + 1, 10 * step + 2}));
+    };
+    std::shared_ptr<GpuDouble::Graph> graph;
+    own = rank;
+    gather();
+    expect(0);
+    for (int step = 1; step < 4; ++step) {
+      over.arrive_and_wait();
+      own = 10 * step + rank;
+      if (rank == 1 && step > 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      if (rank == 0 && step == 1) {
+        myGpu().beginCapture(stream);
+        gather();
+        graph = myGpu().endCapture(stream);
+      }
+      if (rank == 0 && step < 3)
+        myGpu().replay(*graph, stream);
+      else
+        gather();
+      expect(step);
+    }
+    std::int32_t sums[2] = {rank, 1};
+    check(moecclAllReduce(sums, sums, 2, moecclInt32, moecclSum, comm, stream), comm);
+    myGpu().synchronize(stream);
+    EXPECT_EQ(sums[0], 3);
+    moecclResult_t error = moecclSuccess;
+    check(moecclCommGetAsyncError(comm, &error), comm);
+    EXPECT_EQ(error, moecclSuccess);
+    over.arrive_and_wait();
   });
 }
 

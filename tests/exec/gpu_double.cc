@@ -80,9 +80,14 @@ void GpuDouble::refuse(const std::string& text) {
   throw std::logic_error("the double refuses: " + whole);
 }
 
+int& GpuDouble::current() {
+  thread_local std::map<std::pair<const GpuDouble*, int>, int> devices;
+  return devices.try_emplace({this, number_}, number_).first->second;
+}
+
 void GpuDouble::requireCurrent() {
-  if (current_ != number_)
-    refuse("is meant while device " + std::to_string(current_) + " is current");
+  if (current() != number_)
+    refuse("is meant while device " + std::to_string(current()) + " is current");
 }
 
 void GpuDouble::say(const std::string& text) {
@@ -300,12 +305,14 @@ void GpuDouble::wait(Stream stream, Event event) {
 
 bool GpuDouble::complete(Event event) {
   const Lock lock(world_.mutex_);
-  if (capture_) refuse("looks at an event during a capture");
+  // What another thread of the library finds out, the caller does not know.
+  const bool ranks = std::this_thread::get_id() == thread_;
+  if (ranks && capture_) refuse("looks at an event during a capture");
   world_.runLocked();
   const std::shared_ptr<GpuWorld::Event> of = eventOf(event);
   const auto done = of->done.find(of->issued);
   if (done == of->done.end()) return false;
-  GpuWorld::merge(known_, done->second);
+  if (ranks) GpuWorld::merge(known_, done->second);
   return true;
 }
 

@@ -57,6 +57,8 @@ class GpuWorld {
     bool withoutAllToAll = false;
     // As NCCL where it does not register memory.
     bool withoutRegistration = false;
+    // A message that meets one of another size is no fault: both stand for ever.
+    bool sizesMayDiffer = false;
   };
   // What is read or written; `host`: not on the device.
   struct Range {
@@ -218,8 +220,8 @@ class GpuDouble final : public Gpu {
 
   std::string name() const override { return "NCCL double"; }
   std::string model(int) override { return model_; }
-  int device() override { return current_; }
-  void setDevice(int device) override { current_ = device; }
+  int device() override { return current(); }
+  void setDevice(int device) override { current() = device; }
   std::byte* allocate(std::size_t bytes) override;
   void free(std::byte* memory) noexcept override;
   std::byte* allocatePinned(std::size_t bytes) override;
@@ -302,6 +304,8 @@ class GpuDouble final : public Gpu {
   bool idle() const;
   void requireWhole(const std::string& what) const;
   [[noreturn]] void refuse(const std::string& text);
+  // Of the calling thread.
+  int& current();
   void requireCurrent();
   void say(const std::string& text);
   GpuWorld::Stream& streamOf(Stream stream);
@@ -321,7 +325,7 @@ class GpuDouble final : public Gpu {
 
   GpuWorld& world_;
   const int number_;
-  int current_ = number_;
+  const std::thread::id thread_ = std::this_thread::get_id();  // the rank's
   GpuWorld::Stream* legacy_ = nullptr;
   std::vector<GpuWorld::Stream*> streams_;
   std::map<GpuWorld::Event*, std::shared_ptr<GpuWorld::Event>> events_;

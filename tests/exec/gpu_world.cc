@@ -45,7 +45,7 @@ void GpuWorld::enqueue(Stream& stream, std::unique_ptr<Item> item) {
     if (theirs.size() < mine.size()) continue;
     message->partner = theirs[mine.size() - 1];
     message->partner->partner = message.get();
-    if (message->partner->bytes != message->bytes)
+    if (message->partner->bytes != message->bytes && !options_.sizesMayDiffer)
       problem(item->what + ": " + std::to_string(message->bytes) + " bytes from " +
               std::to_string(message->from) + " to " + std::to_string(message->to) +
               " meet a message of " + std::to_string(message->partner->bytes));
@@ -128,7 +128,8 @@ void GpuWorld::advance(Stream& stream) {
       break;
     case Kind::group:
       for (const std::unique_ptr<Message>& message : item.messages)
-        if (!message->done && message->partner != nullptr && message->partner->item->started)
+        if (!message->done && message->partner != nullptr && message->partner->item->started &&
+            (message->partner->bytes == message->bytes || !options_.sizesMayDiffer))
           transfer(*message, *message->partner);
       if (!std::ranges::all_of(item.messages, [](const auto& m) { return m->done; })) return;
       if (item.work) item.work();

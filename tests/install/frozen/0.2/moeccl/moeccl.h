@@ -28,13 +28,15 @@
  *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
  *     NCCL and obeys its rules. Calls of several communicators of a device come in the same order
  *     on all ranks. None comes inside the caller's ncclGroupStart and End: data would be wrong.
- *     What other ranks do wrong is not compared: ask moecclCommGetAsyncError, and abort. The first
- *     call of a kind, and one with the first message between two ranks, may wait for other ranks,
- *     for timeoutMs at most. After it the same call can be captured into a CUDA graph. That must
- *     not run beside other work of its communicators, and ends before they do: while it exists
- *     Destroy returns moecclInvalidUsage. To make one takes a usable driver
- *     (else UnhandledCudaError), NCCL 2.18 or later (SystemError), and a library built with CUDA
- *     (InvalidUsage).
+ *     Calls are compared where one stands still for 0.3 s: where they differ all ranks get
+ *     moecclRemoteError, from moecclCommGetAsyncError too, and what is enqueued is aborted. Not
+ *     compared are counts of an all-to-all-v, and calls from the first on that a rank has captured.
+ *     Of other failures ask moecclCommGetAsyncError, and abort. The first call of a kind, and one
+ *     with the first message between two ranks, may wait for other ranks, for timeoutMs at most.
+ *     After it the same call can be captured into a CUDA graph. That must not run beside other work
+ *     of its communicators, and ends before they do: while it exists Destroy returns
+ *     moecclInvalidUsage. To make one takes a usable driver (else UnhandledCudaError), NCCL 2.18 or
+ *     later (SystemError), and a library built with CUDA (InvalidUsage).
  */
 #ifndef MOECCL_MOECCL_H_
 #define MOECCL_MOECCL_H_
