@@ -12,6 +12,10 @@
 namespace moeccl {
 namespace {
 
+// Relays wait for the largest of unequal blocks, and by how much these differ no bound tells: on 16
+// ranks they took up to 1.16 times as long as linear where equal blocks would be as fast.
+constexpr double kUneven = 1.15;
+
 // The first of those that take least, by secondsOf(candidate).
 template <typename Candidates, typename Seconds>
 auto& leastOf(Candidates& candidates, const Seconds& secondsOf) {
@@ -150,9 +154,10 @@ AlgorithmChoice CostModel::choose(Collective collective, const Parameters& probl
   Candidates& candidates = candidatesOf(collective, {nullptr, problem});
   if (candidates.all.empty()) return {&firstAlgorithm(collective), problem};
   const auto secondsOf = [&](Candidate& it) {
-    const bool pads = padded > blockBytes && factsOf(it).relays;
-    return seconds(candidates, it,
-                   static_cast<double>(pads ? padded : blockBytes) * candidates.blocks);
+    const bool relays = collective == Collective::allToAllv && factsOf(it).relays;
+    const std::size_t bytes = relays ? std::max(padded, blockBytes) : blockBytes;
+    const double time = seconds(candidates, it, static_cast<double>(bytes) * candidates.blocks);
+    return relays ? kUneven * time : time;
   };
   const AlgorithmChoice fastest = leastOf(candidates.all, secondsOf).choice;
   if (!serves || serves(fastest)) return fastest;

@@ -44,7 +44,8 @@ class CostModel {
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
   // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest
   // that `serves` is true of, or the fastest where it is true of none. No `serves`: true of all.
-  // `padded`: bytes that a block takes where it passes by relays; 0: no more than elsewhere.
+  // Of all-to-all-v's, whose blocks differ, relays must be clearly faster. `padded`: bytes that a
+  // block takes where it passes by them; 0: no more than elsewhere.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
                          const std::function<bool(const AlgorithmChoice&)>& serves = {},
                          std::size_t padded = 0);

@@ -298,8 +298,25 @@ TEST(CostModel, PricesPaddingWhereBlocksPassByRelays) {
   addLine(*profile, "alltoallv", "linear", "4x4", 1e-3, 1e-9);
   addLine(*profile, "alltoallv", "bruck:radix=4", "4x4", 1e-4, 1e-8);
   model = CostModel(topology, profile);
-  EXPECT_TRUE(relays(80'000 / 16, all));
+  EXPECT_TRUE(relays(70'000 / 16, all));
   EXPECT_FALSE(relays(101'000 / 16, all));
+}
+
+// Relays wait for the largest of unequal blocks.
+TEST(CostModel, TakesRelaysOfUnequalBlocksWhereTheySaveMuch) {
+  const Topology topology = Topology::even(4, 4);
+  const auto relays = [&](Collective collective, double seconds) {
+    auto profile = std::make_shared<Profile>();
+    for (const char* name : {"alltoall", "alltoallv"}) {
+      addLine(*profile, name, "linear", "4x4", 1e-3, 1e-9);
+      addLine(*profile, name, "hierarchical", "4x4", seconds, 1e-9);
+    }
+    CostModel model(topology, profile);
+    return model.choose(collective, {}, 1000).algorithm->name == "hierarchical";
+  };
+  EXPECT_TRUE(relays(Collective::allToAll, 0.95e-3));
+  EXPECT_FALSE(relays(Collective::allToAllv, 0.95e-3));
+  EXPECT_TRUE(relays(Collective::allToAllv, 0.8e-3));
 }
 
 TEST(CostModel, AnotherGroupsLinesAreNotTaken) {
