@@ -43,8 +43,8 @@ void requireAligned(const char* name, const void* at, std::size_t element);
 // Both are there unless `count` is 0.
 void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count);
 
-// How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes. `padded`: what
-// they take where they pass by relays; 0: no more.
+// How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes. `padded`:
+// what they take where they pass by relays; 0: no more.
 AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
                        const Grid& grid = {}, int experts = 1, std::size_t padded = 0);
 // The same where only sender and receiver know how large a block is: all ranks must choose alike.

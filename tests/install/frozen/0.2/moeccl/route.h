@@ -96,8 +96,8 @@ typedef struct {
   const char* algorithm;
   /* Of latency mode on GPUs: numbers of tokens, ascending, up to maxTokens, which is the last one
    * whether or not it is among them. Messages have room for the least that is not below Set's
-   * tokens: it must be the same on all ranks, which are told where it is not, as of other calls that
-   * differ (moeccl.h, 9). Hosts send what there is. NULL and 0: maxTokens. */
+   * tokens: it must be the same on all ranks, which are told where it is not, as of other calls
+   * that differ (moeccl.h, 9). Hosts send what there is. NULL and 0: maxTokens. */
   const int64_t* buckets;
   int64_t numBuckets;
 } moecclTokenRouteConfig_t;
@@ -229,8 +229,8 @@ MOECCL_API moecclResult_t moecclDequantizeRows(int64_t rows, int64_t hidden,
  * P elements or, where that is less or mostTotal is 0, mostCount: linear, pairwise, hierarchical or
  * bruck, which relay blocks without an exchange of counts. On GPUs a block that is relayed takes
  * mostCount elements of each message, and is priced so. Where P blocks of mostCount are more than
- * 64 MiB it is moecclAllToAllv. Errors: InvalidArgument (a count beyond a bound), RemoteError (ranks
- * came with different mostCount), and those of moecclAllToAllv. */
+ * 64 MiB it is moecclAllToAllv. Errors: InvalidArgument (a count beyond a bound), RemoteError
+ * (ranks came with different mostCount), and those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCounts,
                                                  const size_t* sendDispls, void* recvbuff,
                                                  const size_t* recvCounts, const size_t* recvDispls,
