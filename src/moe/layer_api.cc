@@ -50,7 +50,9 @@ constexpr StructKind<moecclMoeStats_t> kStats = {
 moecclMoePass& passOf(moecclMoePass_t pass) {
   require(pass != nullptr, "pass is NULL; pass one made by moecclMoeBegin");
   moeccl::requireLive(moeccl::HandleKind::pass, pass);
-  layerOf(pass->layer);
+  require(
+      moeccl::findHandle(moeccl::HandleKind::layer, pass->layer).state == moeccl::HandleState::live,
+      "the layer of pass was destroyed; pass one whose layer lives");
   return *pass;
 }
 
@@ -357,9 +359,12 @@ moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
 moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass) {
   return boundary("moecclMoePassDestroy", nullptr, [&] {
     if (pass == nullptr) return;
-    passOf(pass);
-    moeccl::removeHandle(moeccl::HandleKind::pass, pass);
+    moeccl::requireLive(moeccl::HandleKind::pass,
+                        moeccl::removeHandle(moeccl::HandleKind::pass, pass).state);
     const std::unique_ptr<moecclMoePass> ended(pass);
-    ended->layer->layer.close(*ended->pass);
+    // A layer that was destroyed took what its passes held along.
+    if (moeccl::findHandle(moeccl::HandleKind::layer, ended->layer).state ==
+        moeccl::HandleState::live)
+      ended->layer->layer.close(*ended->pass);
   });
 }

@@ -127,7 +127,10 @@ void Learner::restore(std::string_view text) {
       refuse("it says \"" + word +
              "\" where \"forbidden\", \"was\", \"evidence\" or \"end\" should be");
     Evidence& it = read.evidence_[which];
-    it.sure = words.word("sure or tried") == "sure";
+    const std::string how = words.word("sure or tried");
+    if (how != "sure" && how != "tried")
+      refuse("it says \"" + how + "\" where \"sure\" or \"tried\" should be");
+    it.sure = how == "sure";
     const std::size_t wanted = rows(which, 0) + rows(which, 1);
     if (const auto numbers = words.number<std::size_t>("a count"); numbers != wanted)
       refuse(stringf("it has %zu numbers of %s, whose passes have %zu", numbers,

@@ -457,6 +457,7 @@ TEST(Texts, ThatAreWrongSayWhere) {
   refused(with("counts 0", "counts -1"), "\"-1\"; it must be a number, 0 or more");
   refused(with("seconds 0", "seconds nan"), "\"nan\"");
   refused(with("end", "evidence sends sure 2 1 1\nend"), "2 numbers of sends");
+  refused(with("end", "evidence sends sre 1 1\nend"), "\"sre\" where \"sure\" or \"tried\"");
   refused(with("end", "nonsense sends\nend"), "nonsense");
   for (std::size_t length = 0; length + 2 < right.size(); length += 7)
     refused(right.substr(0, length), "");

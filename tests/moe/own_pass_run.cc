@@ -88,8 +88,17 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
   check(moecclMoeBeginBackward(pass, result.get(), ofWeights.get(), stream));
   checkThat(read(result) == own.inputGradient, "gradient of the input");
   checkThat(read(ofWeights) == own.weightGradients, "gradient of the weights");
-  check(moecclMoePassDestroy(pass));
+  if (rank % 2 == 0) {
+    check(moecclMoePassDestroy(pass));
+    check(moecclMoeLayerDestroy(layer));
+    return;
+  }
   check(moecclMoeLayerDestroy(layer));
+  checkThat(moecclMoeEnd(pass, result.get(), stream) == moecclInvalidArgument &&
+                std::string(moecclGetLastError(nullptr)).find("the layer of pass was destroyed") !=
+                    std::string::npos,
+            "a pass without its layer");
+  check(moecclMoePassDestroy(pass));
 }
 
 std::vector<OwnProblem> ownProblems(std::span<const moecclDataType_t> datatypes) {

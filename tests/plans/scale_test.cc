@@ -48,7 +48,8 @@ class Scale : public Algorithms {};
 
 TEST_P(Scale, AtManyRanks) { check(Topology::even(32, 8), gridOf8(256)); }
 TEST_P(Scale, SlowAtManyMoreRanks) {
-  if (!sums(GetParam())) check(Topology::even(128, 8), gridOf8(1024));
+  if (sums(GetParam())) GTEST_SKIP() << "sums of so many ranks take minutes to verify";
+  check(Topology::even(128, 8), gridOf8(1024));
 }
 
 class Thousands : public Algorithms {};
