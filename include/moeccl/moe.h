@@ -536,8 +536,8 @@ MOECCL_API moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void*
  * to add. Errors: InvalidArgument, InvalidUsage (not behind EndBackward), and those of Backward. */
 MOECCL_API moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
                                                  void* weightGradients, moecclStream_t stream);
-/* Closes a pass, however far it has come; local, NULL is allowed. Once its layer is destroyed, other
- * functions refuse a pass. */
+/* Closes a pass, however far it has come; local, NULL is allowed. Once its layer is destroyed,
+ * other functions refuse a pass. */
 MOECCL_API moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass);
 
 #ifdef __cplusplus
