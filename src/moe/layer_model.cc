@@ -226,9 +226,8 @@ LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
                                           const ScheduleTerms& terms,
                                           std::span<const ExchangeEstimate> exchanges) const {
   const LayerFactors factors = factorsOf(shape.schedule, pass);
-  ExchangesInLayer inTurn(factors);
   std::vector<PhasePrice> prices;
-  double local = 0;
+  double local = 0, exchanging = 0;
   for (const ScheduleTerms::Phase& phase : terms.phases) {
     PhasePrice& price = prices.emplace_back();
     price.local = factors.local * localSeconds(pass, phase.local, shape);
@@ -236,13 +235,13 @@ LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
     if (phase.exchange < 0) continue;
     const ExchangeEstimate& it = exchanges[static_cast<std::size_t>(phase.exchange)];
     const double beyond = it.seconds - it.latency;
-    inTurn.add(phase.calls, it.latency, beyond);
     price.exchange = phase.calls * (factors.latency * it.latency + factors.bytes * beyond);
+    exchanging += price.exchange;
     price.link = it.betweenNodes() ? Link::between : Link::inNode;
   }
   const schedules::Schedule& value = valueOf(shape, pass);
   const double communication =
-      value.streams > 1 ? criticalPath(value, prices, background_) - local : inTurn.seconds();
+      value.streams > 1 ? criticalPath(value, prices, background_) - local : exchanging;
   LocalFeatures layer{};
   layer[kLayer] = 1;
   return {local + factors.local * localSeconds(pass, layer, shape) + communication, communication};

@@ -79,12 +79,8 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
       if (factors != LayerFactors{})
         text += stringf(
             "; in whole layers local work takes %.2f times as long, latencies of exchanges "
-            "%.2f times%s, their bytes %.2f times",
-            factors.local, factors.latency,
-            factors.latency < kLeastOwnLatency && terms.exchanges.size() > 1 && streams == 1
-                ? " (but no less than the longest with half of its own)"
-                : "",
-            factors.bytes);
+            "%.2f times, their bytes %.2f times",
+            factors.local, factors.latency, factors.bytes);
       if (streams > 1)
         text += stringf("; on %d streams exchanges go on beside each other%s", streams,
                         background_ ? " and beside local work" : "");

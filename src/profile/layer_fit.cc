@@ -35,10 +35,7 @@ struct Shares {
     return sum;
   }
   double by(const LayerFactors& factors) const {
-    ExchangesInLayer all(factors);
-    for (const Times& exchange : exchanges)
-      all.add(1, exchange.latency, exchange.seconds - exchange.latency);
-    return factors.local * local + all.seconds();
+    return factors.local * local + factors.latency * latency() + factors.bytes * bytes();
   }
 };
 
@@ -92,12 +89,9 @@ LayerFactors fitFactors(const Profile& profile, const LayerKey& key,
     target.push_back(1);
   }
   const std::vector<double> factors = nonNegativeLeastSquares(columns, target);
-  const bool several =
-      known.size() > kPriors.size() &&
-      std::ranges::any_of(known, [](const Shares& it) { return it.exchanges.size() > 1; });
   LayerFactors fit;
   fit.local = std::clamp(factors[0], kLeastFactor, kMostFactor);
-  fit.latency = std::clamp(factors[1], several ? kLeastLatency : kLeastFactor, kMostFactor);
+  fit.latency = std::clamp(factors[1], kLeastFactor, kMostFactor);
   fit.bytes = std::clamp(factors[2], kLeastFactor, kMostFactor);
   std::vector<double> errors;
   for (const Shares& shares : known)

@@ -32,9 +32,7 @@ struct LayerSample {
 };
 
 // seconds = local * (the local work's) + sum over the exchanges, each by its fastest algorithm, of
-//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that);
-// that sum is no less than what the longest of several exchanges takes with at least
-// kLeastOwnLatency of its latency: the others may be hidden behind it.
+//           latency * (what it takes for no bytes) + bytes * (what it takes beyond that).
 struct LayerFactors {
   double local = 1;
   double latency = 1;
@@ -62,32 +60,10 @@ struct LayerCurve {
   bool operator==(const LayerCurve&) const = default;
 };
 
-// What factors may be; samples that want more are wrong, or others ran beside them. Only latencies
-// of several exchanges can be hidden whole, and that takes more samples than there are factors.
-inline constexpr double kLeastFactor = 0.25, kLeastLatency = 0, kMostFactor = 4;
-inline constexpr double kLeastOwnLatency = 0.5;
+// What factors may be; samples that want more are wrong, or others ran beside them.
+inline constexpr double kLeastFactor = 0.25, kMostFactor = 4;
 // Errors beyond are told as this.
 inline constexpr double kMostError = 1e30;
-
-// What a layer's exchanges take in it, by what they take by themselves.
-class ExchangesInLayer {
- public:
-  explicit ExchangesInLayer(const LayerFactors& factors) : factors_(factors) {}
-
-  // So many calls, each of which takes `latency` for no bytes and `ofBytes` beyond that.
-  void add(int calls, double latency, double ofBytes) {
-    calls_ += calls;
-    sum_ += calls * (factors_.latency * latency + factors_.bytes * ofBytes);
-    longest_ = std::max(longest_, std::max(factors_.latency, kLeastOwnLatency) * latency +
-                                      factors_.bytes * ofBytes);
-  }
-  double seconds() const { return calls_ > 1 ? std::max(sum_, longest_) : sum_; }
-
- private:
-  LayerFactors factors_;
-  int calls_ = 0;
-  double sum_ = 0, longest_ = 0;
-};
 
 // By least squares of relative errors, each factor drawn to 1 as if a hundredth of a sample (of
 // bytes a tenth) had said so: it decides where samples do not. By the rest of `profile`; samples

@@ -130,7 +130,7 @@ LayerCurve readLayers(const JsonReader& from) {
     from["pass"].fail("is \"" + curve.key.pass + "\"; it must be \"forward\" or \"backward\"");
   const JsonReader factors = from["factors"];
   curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
-  curve.factors.latency = factors["latency"].number(kLeastLatency, kMostFactor);
+  curve.factors.latency = factors["latency"].number(0, kMostFactor);
   curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
   curve.factors.medianError = factors["medianError"].number(0, kMostError);
   curve.factors.worstError = factors["worstError"].number(0, kMostError);
