@@ -180,8 +180,9 @@ typedef struct {
    * It must divide capacityGroups / N_MP, if there is a capacity. 1: none. 0: none, 2, 4 or 8, as
    * is predicted to be the fastest (select.h). Results do not depend on it, but for rounding.
    * Exchanges go on while experts compute on GPUs and if the communicator has a progress thread,
-   * else between two experts. Other schedules ignore it. Dropless: up to 64; 0 or 1 on GPUs. Passes
-   * around own experts are whole: with 0, so is the layer from the first moecclMoeBegin on. */
+   * else between two experts. Other schedules ignore it. Dropless: up to 64, and on GPUs 0 is none.
+   * Passes around own experts are whole: with 0, so is the layer from the first moecclMoeBegin
+   * on. */
   int64_t chunks;
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */

@@ -26,24 +26,12 @@ bool severalNodes(const Groups& groups) {
   return false;
 }
 
-// For dropless layers on GPUs.
-void requireWhole(std::int64_t chunks) {
-  if (chunks > 1)
-    throw Error(moecclInvalidArgument,
-                stringf("config.chunks is %lld; a dropless layer on GPUs is whole, so it must be 0 "
-                        "or 1",
-                        static_cast<long long>(chunks)));
-}
-
 // The requested schedule and chunks, or those that the library predicts to be the fastest.
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
                        bool onGpu) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
-  if (onGpu && shape.dropless) {
-    requireWhole(config.chunks);
-    config.chunks = 1;
-  }
-  // What a routing makes the host wait for on GPUs no prediction knows.
+  // What counts and a routing make the host wait for on GPUs no prediction knows.
+  if (onGpu && config.chunks == 0 && shape.dropless) config.chunks = 1;
   if (onGpu && config.tokenRouting == 0 && shape.dropless) config.tokenRouting = -1;
   const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
                     (shape.dropless || shape.groups > groups.shape.nMp) &&
@@ -270,10 +258,7 @@ template <typename Start>
 void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
                     Start start) {
   if (pass.stage != from)
-    throw Error(
-        moecclInvalidUsage,
-        "the pass is not there yet, or past it, or has failed; the order is moecclMoeBegin, End, "
-        "EndBackward, BeginBackward");
+    throw Error(moecclInvalidUsage, std::string("the pass ") + OwnPass::nextOf(pass.stage));
   pass.stage = OwnPass::Stage::failed;
   guard(pass.run, begin(stream), [&](moecclStream_t on) {
     // The caller's experts came since the last call, whichever pass that was of.
@@ -409,7 +394,6 @@ LayerShape MoeLayer::shapeNamed(const std::string& name) const {
     throw Error(moecclInvalidUsage,
                 "text is of schedule " + name + ", but the layer does not route tokens");
   if (shape().dropless) config.tokenRouting = named->routed ? 1 : -1;
-  if (shape().dropless && onGpu_) requireWhole(config.chunks);
   return layerShape(config, named->schedule, groups_.shape);
 }
 

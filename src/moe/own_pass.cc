@@ -54,6 +54,19 @@ void requireExperts(const LayerShape& shape, const OwnRouting& routing) {
   }
 }
 
+const char* OwnPass::nextOf(Stage stage) {
+  switch (stage) {
+    case Stage::begun:
+      return "has begun, so moecclMoeEnd comes next";
+    case Stage::ended:
+      return "has ended, so moecclMoeEndBackward comes next";
+    case Stage::endedBackward:
+      return "is in its backward half, so moecclMoeBeginBackward comes next";
+    default:
+      return "has failed; only moecclMoePassDestroy is left";
+  }
+}
+
 OwnSchedules::OwnSchedules(const schedules::Schedule& layerForward,
                            const schedules::Schedule* layerBackward,
                            const schedules::Sizes& layerSizes, const Groups& groups,

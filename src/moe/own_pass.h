@@ -67,6 +67,7 @@ struct OwnPass {
       : work(schedules.executor.groups(), compute, schedules.forward),
         run(schedules.executor, work) {}
 
+  static const char* nextOf(Stage stage);
   static Stage stageOf(const std::unique_ptr<OwnPass>& pass) { return pass->stage; }
 
   Stage stage = Stage::free;

@@ -38,6 +38,8 @@ void PassRun::exchange(const Phase& phase) {
   for (std::size_t i = 0; several && i < phase.writes.size(); ++i)
     if (at(phase.writes[i]) != at(phase.reads[i]))
       mover_.copy(at(phase.writes[i]), at(phase.reads[i]), elements(phase.reads[i]), stream_);
+  // The next exchange there may need that, and the memory that it is done with.
+  if ((adds || several) && phase.stream != 0) executor_.side(phase.stream).follow(stream_);
 }
 
 moecclResult_t PassRun::even(const Phase& phase, moecclStream_t stream) {

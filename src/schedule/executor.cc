@@ -288,7 +288,23 @@ void PassRun::reserveRows(int index) {
   reserve(buffer, bytes);
 }
 
+// Where the host waits for streams, it does so once, for the counts of all chunks: rows of one that
+// are queued would be waited for, too.
 void PassRun::bindRows(int counts) {
+  if (!mover_.onStreams()) return bindChunk(counts);
+  std::vector<int> arrived{counts};
+  for (std::size_t i = 0; i < next_; ++i) {
+    const Phase& phase = schedule().phases[i];
+    const int made = phase.writes.empty() ? counts : phase.writes[0];
+    if (made == counts || table(made).name != table(counts).name) continue;
+    if (phase.stream != 0 && joined_[static_cast<std::size_t>(phase.stream)] < static_cast<int>(i))
+      join(phase.stream, phase.name);
+    arrived.push_back(made);
+  }
+  for (const int each : arrived) bindChunk(each);
+}
+
+void PassRun::bindChunk(int counts) {
   const int chunk = table(counts).chunk;
   char& bound = bound_[static_cast<std::size_t>(chunk)];
   if (bound != 0) return;

@@ -163,6 +163,7 @@ class PassRun {
   void step();
   void bind(const Phase& phase);
   void bindRows(int counts);
+  void bindChunk(int counts);
   void reserveRows(int table);
   void readCounts(int table);
   void wait(std::size_t index);

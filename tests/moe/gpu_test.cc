@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,12 +71,8 @@ std::vector<Problem> withoutFloat64(std::vector<Problem> problems) {
   return problems;
 }
 
-// Every `stride`-th problem, or the rest. Layers show a sanitizer much the same code.
-std::vector<Problem> every(std::size_t stride, std::vector<Problem> problems, bool rest) {
-  std::vector<Problem> chosen;
-  for (std::size_t i = 0; i < problems.size(); ++i)
-    if ((i % stride != 0) == rest) chosen.push_back(problems[i]);
-  return withoutFloat64(std::move(chosen));
+auto fifths(const std::vector<Problem>& problems, bool rest) {
+  return testing::ValuesIn(withoutFloat64(every(5, problems, rest)));
 }
 
 class LayersOnGpus : public testing::TestWithParam<Problem> {};
@@ -90,17 +87,16 @@ TEST_P(LayersOnGpus, LearnTheReferenceUnderEverySchedule) {
 }
 
 const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
-INSTANTIATE_TEST_SUITE_P(Table, LayersOnGpus, testing::ValuesIn(every(5, layers(), false)),
+INSTANTIATE_TEST_SUITE_P(Table, LayersOnGpus, fifths(layers(), false), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Wide, LayersOnGpus, fifths(layers(), true), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Hard, LayersOnGpus, testing::ValuesIn(withoutFloat64(hardProblems())),
                          nameOfLayer);
-INSTANTIATE_TEST_SUITE_P(Wide, LayersOnGpus, testing::ValuesIn(every(5, layers(), true)),
-                         nameOfLayer);
-INSTANTIATE_TEST_SUITE_P(Hard, LayersOnGpus, testing::ValuesIn(every(1, hardProblems(), false)),
-                         nameOfLayer);
-INSTANTIATE_TEST_SUITE_P(Narrow, LayersOnGpus, testing::ValuesIn(every(1, narrowProblems(), false)),
+INSTANTIATE_TEST_SUITE_P(Narrow, LayersOnGpus, testing::ValuesIn(withoutFloat64(narrowProblems())),
                          nameOfLayer);
 
 // Rows go by token routing.
-INSTANTIATE_TEST_SUITE_P(Routed, LayersOnGpus, testing::ValuesIn(every(3, routedProblems(), false)),
+INSTANTIATE_TEST_SUITE_P(Routed, LayersOnGpus,
+                         testing::ValuesIn(withoutFloat64(every(3, routedProblems(), false))),
                          nameOfLayer);
 
 class ChunkedOnGpus : public testing::TestWithParam<Problem> {};
@@ -111,14 +107,13 @@ TEST_P(ChunkedOnGpus, LearnsTheReference) {
               {.schedule = moecclScheduleS1, .inPlace = seed % 3 == 0});
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, ChunkedOnGpus,
-                         testing::ValuesIn(every(5, chunkedProblems(), false)), nameOfLayer);
-INSTANTIATE_TEST_SUITE_P(Wide, ChunkedOnGpus, testing::ValuesIn(every(5, chunkedProblems(), true)),
-                         nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Table, ChunkedOnGpus, fifths(chunkedProblems(), false), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Wide, ChunkedOnGpus, fifths(chunkedProblems(), true), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Dropless, ChunkedOnGpus,
+                         testing::ValuesIn(withoutFloat64(chunkedDroplessProblems())), nameOfLayer);
 
-// Of each datatype, as routing and gradients of weights are converted.
-TEST(LayerOnGpus, PassAroundOwnExperts) {
-  const moecclDataType_t datatypes[] = {moecclFloat32, moecclFloat16, moecclBfloat16};
+// Routing and gradients of weights are converted.
+void passAroundOwnExperts(std::span<const moecclDataType_t> datatypes) {
   unsigned seed = 0;
   for (const OwnProblem& own : ownProblems(datatypes)) {
     SCOPED_TRACE(nameOf(own.schedule));
@@ -130,8 +125,7 @@ TEST(LayerOnGpus, PassAroundOwnExperts) {
 }
 
 // Rows go by token routing where the config asks for it, and nowhere else.
-TEST(LayerOnGpus, RouteTokensAroundOwnExperts) {
-  const moecclDataType_t datatypes[] = {moecclFloat32, moecclFloat16, moecclBfloat16};
+void routeAroundOwnExperts(std::span<const moecclDataType_t> datatypes) {
   unsigned seed = 100;
   for (OwnProblem own : ownProblems(datatypes)) {
     if (!own.problem.dropless) continue;
@@ -152,6 +146,13 @@ TEST(LayerOnGpus, RouteTokensAroundOwnExperts) {
     }
   }
 }
+
+constexpr moecclDataType_t kNarrow[] = {moecclFloat16}, kOthers[] = {moecclFloat32, moecclBfloat16};
+
+TEST(LayerOnGpus, PassAroundOwnExperts) { passAroundOwnExperts(kNarrow); }
+TEST(LayerOnGpus, RouteTokensAroundOwnExperts) { routeAroundOwnExperts(kNarrow); }
+TEST(WideLayerOnGpus, PassAroundOwnExperts) { passAroundOwnExperts(kOthers); }
+TEST(WideLayerOnGpus, RouteTokensAroundOwnExperts) { routeAroundOwnExperts(kOthers); }
 
 // Without training other workspaces do, and nothing is kept.
 TEST(LayerOnGpus, InfersTheReference) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/api/results.h"
 #include "tests/moe/on_device.h"
 #include "tests/moe/own_numbers.h"
 
@@ -77,13 +78,19 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
     device.synchronize(stream);
     return decode(problem.datatype, elements.read());
   };
+  const auto outOfTurn = [&](moecclResult_t result, const char* next) {
+    checkError(result, moecclInvalidUsage, nullptr, {std::string(next) + " comes next"});
+  };
   check(moecclMoeBegin(layer, input.get(), &routing, stream, &pass, &rows));
+  outOfTurn(moecclMoeBeginBackward(pass, result.get(), ofWeights.get(), stream), "moecclMoeEnd");
   checkChunks(layer, 1);
   doubleRows(device, problem, rows, rows.rows, counts, stream);
   check(moecclMoeEnd(pass, result.get(), stream));
+  outOfTurn(moecclMoeEnd(pass, result.get(), stream), "moecclMoeEndBackward");
   checkThat(read(result) == own.output, "output");
   result.set(encode(problem.datatype, own.gradients).data());
   check(moecclMoeEndBackward(pass, result.get(), stream, &rows));
+  outOfTurn(moecclMoeEnd(pass, result.get(), stream), "moecclMoeBeginBackward");
   doubleRows(device, problem, rows, rows.results, counts, stream);
   check(moecclMoeBeginBackward(pass, result.get(), ofWeights.get(), stream));
   checkThat(read(result) == own.inputGradient, "gradient of the input");

@@ -373,6 +373,13 @@ std::vector<Problem> chunkedDroplessProblems() {
   return problems;
 }
 
+std::vector<Problem> every(std::size_t stride, const std::vector<Problem>& problems, bool rest) {
+  std::vector<Problem> chosen;
+  for (std::size_t i = 0; i < problems.size(); ++i)
+    if ((i % stride != 0) == rest) chosen.push_back(problems[i]);
+  return chosen;
+}
+
 Problem hardProblem(const std::string& name) {
   for (const Problem& problem : hardProblems())
     if (problem.name == name) return problem;
