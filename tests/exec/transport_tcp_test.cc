@@ -29,14 +29,14 @@ Kind tcp(const char* name, bool processes, std::size_t memory, int connections, 
           buffered};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Tcp, TransportContract,
-    testing::Values(tcp("Threads", false, kTcpMemory, 1, Buffered::small),
-                    tcp("Processes", true, kTcpMemory, 1, Buffered::small),
-                    tcp("SeveralConnections", true, kTcpMemory, 3, Buffered::small),
-                    tcp("WithoutMemory", true, 0, 1, Buffered::none),
-                    tcp("WithoutMemorySeveralConnections", false, 0, 4, Buffered::none)),
-    nameOf);
+INSTANTIATE_TEST_SUITE_P(Tcp, TransportContract,
+                         testing::Values(tcp("Threads", false, kTcpMemory, 1, Buffered::small),
+                                         tcp("Processes", true, kTcpMemory, 1, Buffered::small),
+                                         tcp("ProcessesBySeveralConnections", true, kTcpMemory, 3,
+                                             Buffered::small),
+                                         tcp("ProcessesWithoutMemory", true, 0, 1, Buffered::none),
+                                         tcp("ThreadsWithoutMemory", false, 0, 4, Buffered::none)),
+                         nameOf);
 
 // Sends to the other of two ranks where no descriptor is left for a connection; how that ended.
 TransferStatus sendWithoutDescriptors(std::string* error) {

@@ -11,7 +11,8 @@ class Layers : public testing::TestWithParam<Problem> {};
 TEST_P(Layers, ComputeTheReferenceUnderEverySchedule) { expectAllSchedules(GetParam()); }
 
 const auto nameOfLayer = [](const auto& info) { return nameOfCase(info.param); };
-INSTANTIATE_TEST_SUITE_P(Table, Layers, testing::ValuesIn(layers()), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Table, Layers, testing::ValuesIn(every(3, layers(), false)), nameOfLayer);
+INSTANTIATE_TEST_SUITE_P(Wide, Layers, testing::ValuesIn(every(3, layers(), true)), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Narrow, Layers, testing::ValuesIn(narrowProblems()), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Hard, Layers, testing::ValuesIn(hardProblems()), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Slow, Layers, testing::ValuesIn(layersOnAllGrids()), nameOfLayer);
