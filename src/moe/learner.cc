@@ -21,7 +21,7 @@ constexpr int kForgiven = 256;
 constexpr int kPeriodsToLead = 2;
 // A profile is right while what was measured is within that factor of what it predicts; and right
 // again within the other.
-constexpr double kRight = 1.2, kRightAgain = 1.1;
+constexpr double kRight = 1.2, kRightAgain = 1.1, kFarOff = 2;
 // Beyond that factor, in kStrayPeriods, what others took was in other times: what is left of it is
 // how far they were off their predictions.
 constexpr double kStray = 1.3;
@@ -256,17 +256,24 @@ void Learner::correct() {
           observations.push_back({phase.predicted, seconds, seconds / evidence_[i].seconds});
       }
   }
-  // Local work is what it was measured to be. What an exchange takes is in part the wait for
-  // others, so a profile whose sum is right is believed about links.
+  // What a phase takes is in part the wait for others. So a profile whose sum is right is believed,
+  // but about local work that is far off; else local work is what it was measured to be, and where
+  // the sum is wrong then, too, links are.
+  const Alternative& current = alternatives_[current_];
+  const Evidence& now = evidence_[current_];
+  const double factor = corrected_ ? kRightAgain : kRight;
+  const auto isRight = [&] {
+    return now.there()
+               ? current.measured && within(now.seconds, current.seconds(corrections_), factor)
+               : !corrected_;
+  };
   const Corrections all = correctionsOf(observations);
   corrections_ = {};
+  believed_ = isRight();
+  const double near = believed_ ? kFarOff : kRightAgain;
   for (std::size_t i = kLinkKinds; i < kCosts; ++i)
-    if (!within(all.of[i], 1, kRightAgain)) corrections_.of[i] = all.of[i];
-  const Evidence& now = evidence_[current_];
-  if (now.there())
-    corrected_ = !alternatives_[current_].measured ||
-                 !within(now.seconds, alternatives_[current_].seconds(corrections_),
-                         corrected_ ? kRightAgain : kRight);
+    if (!within(all.of[i], 1, near)) corrections_.of[i] = all.of[i];
+  corrected_ = !isRight();
   for (std::size_t i = 0; i < kLinkKinds && corrected_; ++i) corrections_.of[i] = all.of[i];
   for (std::size_t i = 0; i < evidence_.size(); ++i)
     if (const double predicted = alternatives_[i].seconds(corrections_);
@@ -290,6 +297,8 @@ Learner::Index Learner::faster() const {
   Index best;
   for (std::size_t i = 0; i < alternatives_.size(); ++i) {
     if (i == current_ || forbidden_[i] != 0) continue;
+    // Where a profile's sum is right a trial must show that it is wrong about another.
+    if (believed_ && !evidence_[i].there()) continue;
     const double gain = std::min(
         kMostGain, std::max(growth * (evidence_[i].sure ? kSureGain : kGain), kSpreads * spread_));
     if (estimate(i) < now * (1 - gain) && (!best || estimate(i) < estimate(*best))) best = i;
@@ -301,7 +310,8 @@ Learner::Index Learner::worthTrying() const {
   Index best;
   for (std::size_t i = 0; i < alternatives_.size(); ++i) {
     if (i == current_ || forbidden_[i] != 0 || evidence_[i].there()) continue;
-    const bool known = alternatives_[i].measured && !corrected_;
+    const bool known = alternatives_[i].measured && !corrected_ &&
+                       !(believed_ && estimate(i) < (1 - kGain) * estimate(current_));
     if (known || estimate(i) > kTried * estimate(current_) ||
         spent_ + kWorst * kTrialSteps * estimate(i) > kTrialShare * elapsed_)
       continue;

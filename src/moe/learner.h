@@ -140,6 +140,7 @@ class Learner {
   Samples ours_, tried_;
   std::vector<std::int64_t> sorted_;
   Corrections corrections_;
+  bool believed_ = false;  // a profile is right about what the current one takes
   bool corrected_ = false;
   double off_ = 1;     // the same of those that are measured, in the mean
   double anchor_ = 0;  // seconds of the current one, when others were measured

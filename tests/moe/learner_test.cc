@@ -226,7 +226,8 @@ INSTANTIATE_TEST_SUITE_P(
         Believed{"a network ten times as fast", gigabit(0.1), gigabit(1), {}, true},
         Believed{"a network ten times as slow", gigabit(1), gigabit(0.1), {}, true},
         Believed{"nodes ten times as slow", gigabit(1), gigabit(1), inNode(10), true, false},
-        Believed{"processors ten times as fast", gigabit(1), gigabit(1), localWork(0.1), true},
+        Believed{"processors ten times as fast", gigabit(1), gigabit(1), localWork(0.1), true,
+                 false},
         Believed{"processors ten times as slow", gigabit(1), gigabit(1), localWork(10), true},
         Believed{"no profile, slow nodes", Links{}, gigabit(1), inNode(10), false},
         Believed{"no profile, slow processors", Links{}, gigabit(1), localWork(10), false}));
@@ -264,6 +265,32 @@ Simulated twoSchedules() {
   const std::vector<Alternative> both = {alternative("sends", 5e-3, 1e-3),
                                          alternative("computes", 2e-3, 8e-3)};
   return {both, both};
+}
+
+// Ranks wait for processors in their experts, and less for each other afterwards.
+TEST(RightProfiles, AreBelievedWhereOnlyTheirPartsAreOff) {
+  const auto costsOf = [](double between, double experts) {
+    Costs costs;
+    costs[Cost::bytesBetween] = between;
+    costs[Cost::expertsForward] = experts;
+    return costs;
+  };
+  const auto apart = [&](double between, double experts) {
+    return std::vector<Alternative::Phase>{{"exchange", costsOf(between, 0)},
+                                           {"experts", costsOf(0, experts)}};
+  };
+  std::vector<Alternative> believed(2);
+  for (Alternative& it : believed) it.measured = true;
+  believed[0].name = "first";
+  believed[1].name = "second";
+  std::vector<Alternative> truth = believed;
+  believed[0].phases[0] = apart(2e-3, 2e-3);
+  believed[1].phases[0] = apart(3.4e-3, 0.8e-3);
+  truth[0].phases[0] = apart(1.2e-3, 3e-3);
+  truth[1].phases[0] = apart(2.6e-3, 1.6e-3);
+  Job job({believed, truth}, 0.02, 5);
+  job.run(1000);
+  EXPECT_TRUE(job.changes().empty()) << job.learner().explain();
 }
 
 // One measured schedule reprices the one that never ran.
