@@ -23,7 +23,7 @@ void tell(const FitOptions& options, const BenchmarkRun& run, const ProfileBuild
                 options.steadyPercent);
   if (run.omitted().empty()) return;
   std::printf(
-      "Not measured: beyond the last size a line goes on, without any plans are priced\n"
+      "Not measured: beyond the last size times grow as prices do; without any, plans are priced\n"
       "(a larger --budget, fewer --grids):\n");
   for (const std::string& text : run.omitted()) std::printf("  %s\n", text.c_str());
 }

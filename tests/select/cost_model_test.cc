@@ -275,6 +275,22 @@ TEST(CostModel, MeasuredWaysAreTakenByTheirLines) {
   EXPECT_FALSE(model.fastest(Collective::allGather, {}, 8000).measured);
 }
 
+// A fit without time for more than small blocks does not tell which algorithm large ones go by.
+TEST(CostModel, BeyondWhatWasMeasuredTimesGrowAsPricesDo) {
+  const auto profile = std::make_shared<Profile>();
+  profile->add({"alltoall", "bruck", "2x4"}, {{800, 1e-4, 0}, {2400, 1.2e-4, 0}});
+  profile->add({"alltoall", "linear", "2x4"}, {{800, 3e-4, 0}, {2400, 3.6e-4, 0}});
+  const Topology topology = Topology::even(2, 4);
+  EXPECT_EQ(CostModel(topology, profile).choose(Collective::allToAll, {}, 1 << 20).algorithm->name,
+            "bruck");
+  profile->links = LinkFit{};
+  CostModel model(topology, profile);
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 300).algorithm->name, "bruck");
+  EXPECT_EQ(model.choose(Collective::allToAll, {}, 1 << 20).algorithm->name, "linear");
+  const double last = model.fastest(Collective::allToAll, {}, 2400).seconds;
+  EXPECT_NEAR(model.fastest(Collective::allToAll, {}, 2401).seconds, last, 1e-6);
+}
+
 // Where blocks that pass by relays are padded, these are taken only if they are the fastest with
 // the padding.
 TEST(CostModel, PricesPaddingWhereBlocksPassByRelays) {
