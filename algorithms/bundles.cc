@@ -224,6 +224,11 @@ std::vector<OpRange> exchangeInRounds(PlanBuilder& plan, const Topology& topolog
   plan.relay();
   std::vector<BlockList> place(static_cast<size_t>(ranks));  // of the bundle of each position
   for (int i = 1; i < ranks; ++i) place[i] = bundles.leaving((rank + i) % ranks);
+  // About as many bundles as are held: all that move and have digits left.
+  std::int64_t held = 0;
+  for (std::int64_t left = radix; left < ranks; left *= radix)
+    held += (ranks - left) / radix * (radix - 1);
+  if (held > 0) plan.reserve(0, static_cast<size_t>(held * blockCount(place[1].runs())));
   std::vector<OpRange> arrived;  // receives, by round
   std::vector<OpRange> ready;    // of what leaves first
   for (int i = 1; i < ranks; ++i) addWait(ready, bundles.ready((rank + i) % ranks));

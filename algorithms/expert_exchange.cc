@@ -81,15 +81,13 @@ BlockList ExpertExchange::ofNode(Buffer buffer, int node, PieceRange range) cons
 
 Blocks ExpertExchange::scratchFor(PlanBuilder& plan, int from, std::span<const int> ranks,
                                   PieceRange range) const {
-  int first = -1, count = 0;
+  const int first = plan.scratchCount();
   for (int expert = 0; expert < experts_; ++expert)
-    for (int peer : ranks)
-      for (int piece = range.first; piece < range.first + range.count; ++piece, ++count) {
-        const int index =
-            plan.scratch({from, (expert * topology_.ranks() + peer) * pieces_ + piece});
-        if (count == 0) first = index;
-      }
-  return scratch(first, count);
+    for (int peer : ranks) {
+      const int block = (expert * topology_.ranks() + peer) * pieces_ + range.first;
+      for (int piece = 0; piece < range.count; ++piece) plan.scratch({from, block + piece});
+    }
+  return scratch(first, plan.scratchCount() - first);
 }
 
 bool ExpertExchange::sliced(int rank, int position) const {
@@ -151,7 +149,7 @@ std::vector<OpRange> ExpertExchange::dispatch(PlanBuilder& plan, PieceRange rang
 std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range,
                                              OpRange* sent) const {
   const int nodes = topology_.nodes();
-  plan.reserve(messages());
+  plan.reserve(messages(), scratchOfSums(range.count));
   std::vector<OpRange> written;
 
   // Towards nodes that take slices: the shards add up, each its slice for all ranks there.

@@ -75,6 +75,10 @@ class ExpertExchange {
   // The expert side's blocks of one rank, and of those of a node.
   BlockList ofRank(Buffer buffer, int peer, PieceRange range) const;
   BlockList ofNode(Buffer buffer, int node, PieceRange range) const;
+  // About as many blocks of scratch as there are for the shards' partial sums.
+  size_t scratchOfSums(int pieces) const {
+    return grid_.esp == 1 ? 0 : static_cast<size_t>(experts_ * topology_.ranks() * pieces);
+  }
   // New scratch for what `from` has, on the expert side, for the ranks.
   Blocks scratchFor(PlanBuilder& plan, int from, std::span<const int> ranks,
                     PieceRange range) const;

@@ -36,6 +36,7 @@ class ExpertExchange::CombineBundles final : public Bundles {
  public:
   CombineBundles(const ExpertExchange& it, PlanBuilder& plan)
       : it_(it), sums_(static_cast<size_t>(it.topology_.ranks())), places_(sums_) {
+    plan.reserve(0, it.scratchOfSums(it.pieces_ + 1));
     addSlices(plan);
     const int ranks = it.topology_.ranks();
     for (int source = 0; source < ranks; ++source) {

@@ -24,12 +24,13 @@ std::int64_t blockCount(std::span<const Blocks> runs) {
 }
 
 PoolRange PlanBuilder::keep(const BlockList& list) {
+  const std::span<const Blocks> runs = list.runs();
   const PoolRange range{static_cast<std::int32_t>(plan_.blockPool.size()),
-                        static_cast<std::int32_t>(list.runs().size())};
-  if (list.runs().size() == 1)
-    plan_.blockPool.push_back(list.runs()[0]);
-  else
-    plan_.blockPool.insert(plan_.blockPool.end(), list.runs().begin(), list.runs().end());
+                        static_cast<std::int32_t>(runs.size())};
+  if (runs.size() == 1)
+    plan_.blockPool.push_back(runs[0]);
+  else if (!runs.empty())
+    plan_.blockPool.insert(plan_.blockPool.end(), runs.begin(), runs.end());
   return range;
 }
 
@@ -63,11 +64,6 @@ int PlanBuilder::copy(At at, const BlockList& src, const BlockList& dst, Deps de
 int PlanBuilder::reduce(At at, const BlockList& src, const BlockList& dst, Deps deps) {
   assert(blockCount(src.runs()) % blockCount(dst.runs()) == 0);
   return add(OpKind::reduce, at, -1, src, dst, deps);
-}
-
-int PlanBuilder::scratch(Payload payload) {
-  plan_.scratch.push_back(payload);
-  return static_cast<int>(plan_.scratch.size()) - 1;
 }
 
 }  // namespace moeccl

@@ -202,12 +202,17 @@ class PlanBuilder {
   int copy(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
   int reduce(At at, const BlockList& src, const BlockList& dst, Deps deps = {});
   // A new scratch block of the payload's size; returns its index.
-  int scratch(Payload payload);
+  int scratch(Payload payload) {
+    plan_.scratch.push_back(payload);
+    return scratchCount() - 1;
+  }
 
-  // So many ops follow, of one list of blocks each or more: memory is taken at once.
-  void reserve(std::size_t ops) {
+  // So many ops, of one list of blocks each or more, and blocks of scratch follow: memory is taken
+  // at once.
+  void reserve(std::size_t ops, std::size_t scratch = 0) {
     plan_.ops.reserve(plan_.ops.size() + ops);
     plan_.blockPool.reserve(plan_.blockPool.size() + ops);
+    plan_.scratch.reserve(plan_.scratch.size() + scratch);
   }
   // There are so many lanes at least: other ranks use them.
   void lanes(int count) { plan_.lanes = std::max(plan_.lanes, count); }
@@ -216,6 +221,7 @@ class PlanBuilder {
   // The collective's blocks are cut into so many pieces.
   void cut(int pieces) { plan_.pieces = pieces; }
 
+  int scratchCount() const { return static_cast<int>(plan_.scratch.size()); }
   int opCount() const { return static_cast<int>(plan_.ops.size()); }
   // All ops from index `first` on.
   OpRange since(int first) const { return {first, opCount() - first}; }
