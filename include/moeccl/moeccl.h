@@ -345,7 +345,7 @@ MOECCL_API moecclResult_t moecclEventDestroy(moecclEvent_t event);
  * Other functions that need other ranks must not be called in between. */
 MOECCL_API moecclResult_t moecclGroupStart(void);
 /* A call that was refused when it was made is left out. Errors: InvalidUsage (no group was
- * started), and those of the calls. */
+ * started), those of the calls, and InvalidArgument (a communicator was destroyed meanwhile). */
 MOECCL_API moecclResult_t moecclGroupEnd(void);
 
 /* `sendbuff` ([count]) goes to rank `peer`, whose moecclRecv has the same count, datatype and tag.

@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kMostCalls = CallLog::kMost;
 
 struct Noted {
+  moecclComm_t comm;
   std::shared_ptr<CommState> state;
   Call call;
   moecclStream_t stream;
@@ -113,7 +114,16 @@ std::vector<Together> batches(std::vector<Noted>& calls) {
   return all;
 }
 
+// A communicator may have been destroyed since, or the group be a parent process's.
+void requireLive(const Noted& each) {
+  const HeldComm held = hold(each.comm);
+  requireLive(HandleKind::communicator, held.handle);
+  // A newer one has its address.
+  if (held.state != each.state) requireLive(HandleKind::communicator, HandleState::unknown);
+}
+
 void launchTogether(std::vector<Noted> calls) {
+  for (const Noted& each : calls) requireLive(each);
   calls = merged(std::move(calls));
   if (calls.size() == 1) {
     Noted& only = calls[0];
@@ -206,7 +216,7 @@ void launch(const HeldComm& comm, Call call, moecclStream_t stream) {
         stringf("a group has at most %zu collectives of one communicator; end it, and start "
                 "another",
                 kMostCalls));
-  open.calls.push_back({comm.state, std::move(call), stream});
+  open.calls.push_back({comm.comm, comm.state, std::move(call), stream});
 }
 
 }  // namespace moeccl

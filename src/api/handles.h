@@ -51,9 +51,11 @@ namespace moeccl {
 
 // A communicator as a function was given it.
 struct HeldComm {
+  moecclComm_t comm = nullptr;
   std::shared_ptr<CommState> state;  // nullptr: not usable
-  bool isNull = true;
   HandleState handle = HandleState::unknown;
+
+  bool isNull() const { return comm == nullptr; }
 
   CommState* operator->() const { return state.get(); }
   CommState& operator*() const { return *state; }
@@ -63,12 +65,12 @@ struct HeldComm {
 inline HeldComm hold(moecclComm_t comm) {
   if (comm == nullptr) return {};
   const KnownHandle known = findHandle(HandleKind::communicator, comm);
-  if (known.state != HandleState::live) return {nullptr, false, known.state};
-  return {std::static_pointer_cast<CommState>(known.object), false, known.state};
+  if (known.state != HandleState::live) return {comm, nullptr, known.state};
+  return {comm, std::static_pointer_cast<CommState>(known.object), known.state};
 }
 
 inline Communicator& communicatorOf(const HeldComm& held) {
-  require(!held.isNull, "comm is NULL; pass a communicator made by moecclCommInit... or Split");
+  require(!held.isNull(), "comm is NULL; pass a communicator made by moecclCommInit... or Split");
   requireLive(HandleKind::communicator, held.handle);
   return *held->communicator;
 }

@@ -50,7 +50,8 @@ moecclResult_t convert(const char* function, bool quantises, std::int64_t rows, 
         {{"from", from, rowCount * rowBytes(fromType)}, {"to", to, rowCount * rowBytes(toType)}});
     const auto* const source = static_cast<const std::byte*>(from);
     auto* const target = static_cast<std::byte*>(to);
-    const std::optional<Device> device = held.isNull ? std::nullopt : communicatorOf(held).device();
+    const std::optional<Device> device =
+        held.isNull() ? std::nullopt : communicatorOf(held).device();
     if (!device) {
       require(stream == nullptr,
               "stream is not NULL; rows in host memory are converted at once, so it must be NULL");

@@ -26,7 +26,7 @@ HeldComm heldOf(const moecclCluster_t& cluster) {
 
 Cluster clusterOf(const moecclCluster_t& cluster) {
   const auto state = heldOf(cluster);
-  if (state.isNull) return imaginedCluster(cluster, profileIn(cluster));
+  if (state.isNull()) return imaginedCluster(cluster, profileIn(cluster));
   const Communicator& communicator = communicatorOf(state);
   return {
       communicator.topology(),
@@ -67,13 +67,13 @@ moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster, const char*
     // A communicator's own model remembers the candidates and their prices.
     const auto state = moeccl::heldOf(theirs);
     std::optional<moeccl::CostModel> imagined;
-    if (state.isNull)
+    if (state.isNull())
       imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode, ranks.typical,
                        leavesOfAll(ranks.switches, ranks.topology));
-    moeccl::CostModel& model = state.isNull ? *imagined : *state->model;
+    moeccl::CostModel& model = state.isNull() ? *imagined : *state->model;
     auto found = std::make_unique<moecclAlgorithmChoices>();
     for (const auto& estimate : model.estimates(which, given, static_cast<double>(bytes))) {
-      if (!state.isNull && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
+      if (!state.isNull() && !moeccl::communicatorOf(state).serves(estimate.choice)) continue;
       moecclAlgorithmChoice_t choice = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
       choice.measured = estimate.measured;
       choice.seconds = estimate.seconds;

@@ -165,6 +165,24 @@ TEST(Handles, StrangersAndOtherKindsAreInvalidArguments) {
   });
 }
 
+// What a group has noted begins at its end, and the communicator is looked at then, too.
+TEST(Handles, CallsOfAGroupDoNotOutliveTheirCommunicators) {
+  runJob({.ranks = 1, .nodes = {}, .algorithms = {}}, [](moecclComm_t comm, int) {
+    int in = 1, out = 0;
+    for (const bool another : {false, true}) {
+      moecclComm_t part = nullptr;
+      check(moecclCommSplit(comm, 0, 0, &part, nullptr), comm);
+      check(moecclGroupStart());
+      check(moecclAllGather(&in, &out, 1, moecclInt32, part, nullptr), part);
+      if (another) check(moecclAllGather(&in, &out, 1, moecclInt32, comm, nullptr), comm);
+      check(moecclCommDestroy(part));
+      checkError(moecclGroupEnd(), moecclInvalidArgument, nullptr, {"comm is no comm"});
+      checkThat(out == 0, "a call was made");
+    }
+    check(moecclAllGather(&in, &out, 1, moecclInt32, comm, nullptr), comm);
+  });
+}
+
 // A child can do nothing with what its parent made, not even free it, and its parent does not
 // notice.
 class Forks : public testing::TestWithParam<bool> {};
@@ -175,9 +193,12 @@ TEST_P(Forks, ChildrenAreToldThatTheyAre) {
   job.processes = GetParam();
   runJob(job, [](moecclComm_t comm, int rank) {
     const Handles handles(comm);
+    int out[2] = {};
+    check(moecclGroupStart());
+    check(moecclAllGather(&rank, out, 1, moecclInt32, handles.comm, nullptr), handles.comm);
     const pid_t child = rank == 0 ? fork() : -1;
     if (child == 0) {
-      int wrong = 0;
+      int wrong = moecclGroupEnd() == moecclInvalidUsage ? 0 : 1;
       for (int again = 0; again < 2; ++again)
         for (const NamedCall& each : callsWith(handles, nullptr)) {
           const bool right =
@@ -196,7 +217,7 @@ TEST_P(Forks, ChildrenAreToldThatTheyAre) {
       waitpid(child, &status, 0);
       checkThat(status == 0, "the child ended with " + std::to_string(status));
     }
-    int out[2] = {};
+    check(moecclGroupEnd());
     for (int i = 0; i < 100; ++i)
       check(moecclAllGather(&rank, out, 1, moecclInt32, handles.comm, nullptr), handles.comm);
     checkThat(out[0] == 0 && out[1] == 1, "data");
