@@ -247,9 +247,10 @@ MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* r
  * ends meanwhile. Lists may differ. The new communicator has connections of its own. A rank that is
  * excluded does not call, but may take part when comm is shrunk again. What a failed call has left
  * in its buffers is undefined; calls that completed are complete. config NULL: the settings of
- * comm. Errors: InvalidArgument. Timeout (a rank that lives has not called within timeoutMs; all
- * may call again). InvalidUsage (the others have excluded this rank or cannot reach it, and have
- * not called again with it within a second; or came with another config). */
+ * comm. Errors: InvalidArgument. RemoteError (another thread has aborted comm). Timeout (a rank
+ * that lives has not called within timeoutMs; all may call again). InvalidUsage (the others have
+ * excluded this rank or cannot reach it, and have not called again with it within a second; or came
+ * with another config). */
 MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
                                            moecclComm_t* newComm, const moecclConfig_t* config);
 

@@ -2,6 +2,7 @@
 // are, and what can be asked of it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -115,6 +116,7 @@ class Communicator {
   Topology topology_;
   Settings settings_;
   std::int64_t callTimeoutMs_;
+  std::atomic<bool> ended_ = false;  // destroy() or abort() has been called
 };
 
 }  // namespace moeccl

@@ -339,6 +339,7 @@ void GpuCommunicator::requireUnused() const {
 }
 
 void GpuCommunicator::destroy() {
+  ended_ = true;
   if (!failureText().empty()) return abort();
   const OnDevice here(*gpu_, device_);
   try {
@@ -358,6 +359,7 @@ void GpuCommunicator::destroy() {
 }
 
 void GpuCommunicator::abort() {
+  ended_ = true;
   endLanes(std::chrono::seconds(1));
   job_->remove(*this);
 }

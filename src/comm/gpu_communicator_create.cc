@@ -134,7 +134,7 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
 std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>& excluded,
                                                       const Settings& settings) {
   const OnDevice here(*gpu_, device_);
-  return shrinkTo({job_->watch(), number_, members_, rank_, settings.timeoutMs, &shrinks_,
+  return shrinkTo({job_->watch(), number_, members_, rank_, settings.timeoutMs, &shrinks_, ended_,
                    [] { return false; }},
                   excluded, [&](Oob& oob) { return create(oob, settings); });
 }

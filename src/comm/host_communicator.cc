@@ -402,6 +402,7 @@ std::vector<int> HostCommunicator::failedRanks() {
 }
 
 void HostCommunicator::destroy() {
+  ended_ = true;
   Domain::Lock lock(*domain_);
   const auto isUsed = [&] {
     return failure_ == moecclSuccess &&
@@ -423,6 +424,7 @@ void HostCommunicator::destroy() {
 }
 
 void HostCommunicator::abort() {
+  ended_ = true;
   Domain::Lock lock(*domain_);
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);

@@ -202,7 +202,7 @@ std::unique_ptr<Communicator> HostCommunicator::subset(const std::vector<int>& m
 std::unique_ptr<Communicator> HostCommunicator::shrink(const std::vector<int>& excluded,
                                                        const Settings& settings) {
   return shrinkTo({domain_->watch(), number_, transportRanks_, rank_, settings.timeoutMs, &shrinks_,
-                   [this] { return domain_->advance(); }},
+                   ended_, [this] { return domain_->advance(); }},
                   excluded, [&](Oob& oob) { return create(oob, settings); });
 }
 

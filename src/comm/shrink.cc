@@ -53,6 +53,8 @@ bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
   for (std::int64_t ms = kShortestMs;
        !from.watch.await(topic, std::min(deadline, afterMs(ms)), done);) {
     if (isPast(deadline)) return false;
+    if (from.ended)
+      throw Error(moecclRemoteError, stringf("rank %d aborted the communicator", from.rank));
     ms = from.progress() ? kShortestMs : std::min(2 * ms, kLongestMs);
     meanwhile();
   }

@@ -14,6 +14,7 @@
 // that, and leaves the one it is in where that one has no decision.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,11 +30,12 @@ namespace moeccl {
 // The communicator to shrink; its members are numbered as in the job.
 struct Shrinking {
   Watch& watch;
-  std::uint32_t comm;        // its number
-  std::vector<int> members;  // by rank
-  int rank;                  // the caller's
-  std::int64_t timeoutMs;    // of each agreement; negative: for ever
-  std::uint32_t* attempts;   // made so far with this communicator
+  std::uint32_t comm;              // its number
+  std::vector<int> members;        // by rank
+  int rank;                        // the caller's
+  std::int64_t timeoutMs;          // of each agreement; negative: for ever
+  std::uint32_t* attempts;         // made so far with this communicator
+  const std::atomic<bool>& ended;  // by another thread of this rank
   // Advances the failed calls of others, which wait for this rank to refuse their messages; returns
   // whether anything happened.
   std::function<bool()> progress;
@@ -44,6 +46,7 @@ struct Shrinking {
 // of their ranks; again, for fewer, where one of them ended meanwhile. Throws Error, on all
 // survivors: what make() has thrown, or
 //   moecclTimeout       a survivor did not come
+//   moecclRemoteError   another thread of this rank has aborted the communicator
 //   moecclInvalidUsage  the others have excluded this rank, and have not begun again with it
 std::unique_ptr<Communicator> shrinkTo(
     const Shrinking& from, const std::vector<int>& excluded,

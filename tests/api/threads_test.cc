@@ -132,30 +132,39 @@ TEST_P(Threads, DestroySaysThatNotAllCame) {
 
 // Rank 1 never calls. Rank 0 waits in a call until another of its threads aborts.
 TEST_P(Threads, AbortFromAnotherThread) {
-  for (bool progressThread : {false, true}) {
-    Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
-    job.ucx = GetParam().second;
-    job.progressThread = progressThread;
-    runJob(job, [&](moecclComm_t comm, int rank) {
-      if (rank == 1) {
-        moecclResult_t state = moecclSuccess;
-        while (state == moecclSuccess) check(moecclCommGetAsyncError(comm, &state), comm);
-        checkThat(state == moecclRemoteError, "rank 1 did not hear of the abort");
-        return;
-      }
-      std::thread aborter([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        moecclCommAbort(comm);
+  using Call = moecclResult_t (*)(moecclComm_t comm);
+  const Call exchanges = [](moecclComm_t comm) {
+    int in[2] = {}, out[2] = {};
+    return moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr);
+  };
+  const Call shrinks = [](moecclComm_t comm) {
+    moecclComm_t smaller = nullptr;
+    return moecclCommShrink(comm, nullptr, 0, &smaller, nullptr);
+  };
+  for (const Call call : {exchanges, shrinks})
+    for (const bool progressThread : {false, true}) {
+      Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
+      job.ucx = GetParam().second;
+      job.progressThread = progressThread;
+      runJob(job, [&](moecclComm_t comm, int rank) {
+        if (rank == 1) {
+          moecclResult_t state = moecclSuccess;
+          while (state == moecclSuccess) check(moecclCommGetAsyncError(comm, &state), comm);
+          checkThat(state == moecclRemoteError, "rank 1 did not hear of the abort");
+          return;
+        }
+        std::thread aborter([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          moecclCommAbort(comm);
+        });
+        const moecclResult_t result = call(comm);
+        const std::string text = moecclGetLastError(nullptr);
+        aborter.join();
+        checkThat(result == moecclRemoteError && text.find("aborted") != std::string::npos,
+                  std::to_string(result) + ": " + text);
+        throw Aborted();
       });
-      int in[2] = {}, out[2] = {};
-      const moecclResult_t result = moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr);
-      const std::string text = moecclGetLastError(nullptr);
-      aborter.join();
-      checkThat(result == moecclRemoteError && text.find("aborted") != std::string::npos,
-                std::to_string(result) + ": " + text);
-      throw Aborted();
-    });
-  }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Threads,

@@ -26,16 +26,18 @@ struct Member {
   std::unique_ptr<Watch> watch;
   std::vector<int> members;
   std::uint32_t attempts = 0;
+  std::atomic<bool> ended = false;
 
   // Returns what shrinkTo() has thrown.
   std::string shrink(const std::vector<int>& excluded, const Make& make,
                      std::int64_t timeoutMs = 60000) {
     try {
-      shrinkTo({*watch, 3, members, watch->rank(), timeoutMs, &attempts, [] { return false; }},
-               excluded, [&](Oob& oob) -> std::unique_ptr<Communicator> {
-                 make(oob);
-                 return nullptr;
-               });
+      shrinkTo(
+          {*watch, 3, members, watch->rank(), timeoutMs, &attempts, ended, [] { return false; }},
+          excluded, [&](Oob& oob) -> std::unique_ptr<Communicator> {
+            make(oob);
+            return nullptr;
+          });
     } catch (const Error& error) {
       return error.what();
     }
