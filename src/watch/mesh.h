@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,9 @@ struct Mesh {
   std::vector<ProcessIdentity> processes;  // by rank
 };
 
-// Collective. Throws Error: names the ranks that cannot be reached.
-Mesh connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options);
+// Collective. `take` is called with the connections of this rank; what it throws fails all ranks.
+// Throws Error: names the ranks that cannot be reached.
+void connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options,
+                 const std::function<void(Mesh)>& take);
 
 }  // namespace moeccl

@@ -107,7 +107,7 @@ Socket SocketFile::listen() {
 class Connector {
  public:
   Connector(Oob& oob, const Topology& topology, const MeshOptions& options);
-  Mesh connect();
+  void connect(const std::function<void(Mesh)>& take);
 
  private:
   // A connection that this rank dials, until it is a link: the peer has welcomed it.
@@ -289,7 +289,7 @@ void Connector::round() {
   takeGuests();
 }
 
-Mesh Connector::connect() {
+void Connector::connect(const std::function<void(Mesh)>& take) {
   exchangeContacts();
   for (int peer : peers_) {
     if (peer > oob_.rank()) continue;
@@ -308,19 +308,19 @@ Mesh Connector::connect() {
                   stringf("rank %d has waited %lld ms for %s to connect", oob_.rank(),
                           static_cast<long long>(options_.timeoutMs), rankList(missing()).c_str()));
   }
-  // The file and the port are of use until all have come.
-  agree(oob_, std::nullopt);
   Mesh mesh;
   for (const Contact& contact : contacts_) mesh.processes.push_back(contact.process);
   std::ranges::sort(links_, {}, &ControlLink::peer);
   mesh.links = std::move(links_);
-  return mesh;
+  // The file and the port are of use until all have come.
+  agreeAfter(oob_, [&] { take(std::move(mesh)); });
 }
 
 }  // namespace
 
-Mesh connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options) {
-  return Connector(oob, topology, options).connect();
+void connectMesh(Oob& oob, const Topology& topology, const MeshOptions& options,
+                 const std::function<void(Mesh)>& take) {
+  Connector(oob, topology, options).connect(take);
 }
 
 }  // namespace moeccl

@@ -430,7 +430,11 @@ std::unique_ptr<Watch> makeMeshWatch(int rank, const Topology& topology, const M
 
 std::unique_ptr<Watch> makeMeshWatch(Oob& oob, const Topology& topology,
                                      const MeshOptions& options) {
-  return makeMeshWatch(oob.rank(), topology, options, connectMesh(oob, topology, options));
+  std::unique_ptr<Watch> watch;
+  connectMesh(oob, topology, options, [&](Mesh mesh) {
+    watch = makeMeshWatch(oob.rank(), topology, options, std::move(mesh));
+  });
+  return watch;
 }
 
 }  // namespace moeccl

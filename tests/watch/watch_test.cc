@@ -334,6 +334,23 @@ struct SocketFile {
   Socket socket;
 };
 
+void expectOneLink(const Mesh& mesh) { EXPECT_EQ(mesh.links.size(), 1u); }
+
+// A rank that has no descriptors left for what it watches with, say.
+TEST(MeshConnect, WhatOneRankCannotDoWithItsConnectionsAllAreTold) {
+  const moecclUniqueId id = makeUniqueId();
+  const std::vector<Outcome> outcomes = runThreads(2, [&](int rank) {
+    const auto oob = join(id, 2, rank, 20000);
+    const Topology topology = nodesOf({2});
+    connectMesh(*oob, topology, optionsOf(topology), [&](const Mesh& mesh) {
+      expectOneLink(mesh);
+      if (rank == 1) throw std::runtime_error("too many open files");
+    });
+  });
+  expectFailure(outcomes[0], moecclRemoteError, "rank 1 failed: too many open files");
+  expectFailure(outcomes[1], moecclSystemError, "too many open files");
+}
+
 // A process that is killed during the start leaves the file of its socket.
 TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
   const std::string name = std::to_string(getpid());
@@ -347,7 +364,7 @@ TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
   expectSuccess(runThreads(2, [&](int rank) {
     const auto oob = join(id, 2, rank, 20000);
     const Topology topology = nodesOf({2});
-    EXPECT_EQ(connectMesh(*oob, topology, optionsOf(topology)).links.size(), 1u);
+    connectMesh(*oob, topology, optionsOf(topology), expectOneLink);
   }));
   EXPECT_FALSE(dead.exists());
   EXPECT_TRUE(living.exists());
@@ -403,7 +420,7 @@ TEST(MeshConnect, IsTriedAgainUntilThePeerHasWelcomedTheRank) {
   std::thread rank([&] {
     outcome = outcomeOf([&] {
       WithImpostor oob(file.path);
-      EXPECT_EQ(connectMesh(oob, topology, optionsOf(topology)).links.size(), 1u);
+      connectMesh(oob, topology, optionsOf(topology), expectOneLink);
     });
   });
   for (Fate fate : {Fate::closed, Fate::closedOnceGreeted, Fate::closedOnceProved, Fate::welcome})
@@ -420,7 +437,7 @@ TEST(MeshConnect, IsNotTriedAgainWhereThePeerHasEnded) {
   std::thread rank([&] {
     outcome = outcomeOf([&] {
       WithImpostor oob(file.path);
-      connectMesh(oob, topology, optionsOf(topology));
+      connectMesh(oob, topology, optionsOf(topology), expectOneLink);
     });
   });
   meet(file.socket, Fate::closedOnceProved);
