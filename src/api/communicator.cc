@@ -205,10 +205,11 @@ moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExcl
   return boundary("moecclCommShrink", lastErrorOf(state), [&] {
     moeccl::Communicator& parent = communicatorOf(state);
     require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
-    if (nExclude < 0)
+    if (nExclude < 0 || nExclude > parent.ranks())
       throw moeccl::Error(moecclInvalidArgument,
                           "nExclude is " + std::to_string(nExclude) +
-                              "; it must be how many ranks are at exclude, 0 or more");
+                              "; it must be how many ranks are at exclude, 0 to " +
+                              std::to_string(parent.ranks()));
     require(exclude != nullptr || nExclude == 0, "exclude is NULL, and nExclude is not 0");
     const std::vector<int> excluded(exclude, exclude + nExclude);
     for (int i = 0; i < nExclude; ++i) {

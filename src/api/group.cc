@@ -178,6 +178,8 @@ moecclResult_t message(const MessageArguments& given, moecclComm_t comm, moecclS
     if (any && communicator.device())
       throw Error(moecclInvalidUsage,
                   "comm is on GPUs, where a receive must name its sender; NCCL offers no other");
+    if (any && communicator.ranks() == 1)
+      throw Error(moecclInvalidUsage, "comm has one rank; no other can send it anything");
     requireStream(communicator, stream);
     Call call;
     call.messages = {{given.isSend, any ? kAnySource : given.peer,

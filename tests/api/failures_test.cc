@@ -467,6 +467,7 @@ TEST(Shrink, WrongArguments) {
           {"moecclCommShrink", "newComm is NULL"});
     wrong(moecclCommShrink(comm, nullptr, 1, &smaller, nullptr), {"exclude is NULL"});
     wrong(moecclCommShrink(comm, &none, -1, &smaller, nullptr), {"nExclude is -1"});
+    wrong(moecclCommShrink(comm, &none, 3, &smaller, nullptr), {"nExclude is 3", "0 to 2"});
     wrong(moecclCommShrink(comm, &none, 1, &smaller, nullptr), {"exclude[0] is 2", "[0, 2)"});
     wrong(moecclCommShrink(comm, &negative, 1, &smaller, nullptr), {"exclude[0] is -1"});
     wrong(moecclCommShrink(comm, &rank, 1, &smaller, nullptr),

@@ -355,6 +355,11 @@ TEST_P(Messages, WrongArgumentsAreNamed) {
                moecclInvalidArgument, nullptr, {"source is NULL"});
     checkError(moecclRecvAny(&value, 1, moecclNumTypes, 0, &source, comm, nullptr),
                moecclInvalidArgument, comm, {"datatype is 14"});
+    moecclComm_t alone = nullptr;
+    check(moecclCommSplit(comm, rank, 0, &alone, nullptr), comm);
+    checkError(moecclRecvAny(&value, 1, moecclInt32, 0, &source, alone, nullptr),
+               moecclInvalidUsage, alone, {"comm has one rank"});
+    check(moecclCommDestroy(alone));
     checkError(moecclGroupEnd(), moecclInvalidUsage, nullptr, {"moecclGroupStart"});
     checkError(moecclCommCreateSubset(comm, wrong, 2, &subset, nullptr), moecclInvalidArgument,
                comm, {"ranks[1] is 0", "twice"});

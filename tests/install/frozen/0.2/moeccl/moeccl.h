@@ -368,7 +368,7 @@ MOECCL_API moecclResult_t moecclRecv(void* recvbuff, size_t count, moecclDataTyp
 /* The next message of that tag of any other rank arrives in `recvbuff` ([count]), and its rank in
  * *source, both when the call is complete. Receives of one tag are served in the order in which
  * they begin. Errors as moecclSend, and InvalidArgument (source NULL), InvalidUsage (a GPU
- * communicator). */
+ * communicator, or one of one rank). */
 MOECCL_API moecclResult_t moecclRecvAny(void* recvbuff, size_t count, moecclDataType_t datatype,
                                         int32_t tag, int* source, moecclComm_t comm,
                                         moecclStream_t stream);
