@@ -556,16 +556,21 @@ TEST_P(Disagreement, AnotherCall) {
     }
 }
 
-// Two roots of a broadcast have nothing to wait for, and so have whoever calls next. They learn it
-// before long, and what is under way then is right.
+// Two roots of a broadcast have nothing to wait for, nor have those that each take the other for
+// the root of a reduce, and so have whoever calls next. They learn it before long, and what is
+// under way then is right.
 TEST_P(Disagreement, RootsThatOnlySend) {
-  for (bool onStream : {false, true}) {
-    SCOPED_TRACE(onStream ? "on a stream" : "blocking");
+  for (const int which : {0, 1, 2, 3}) {
+    const bool onStream = which % 2 == 1, reduces = which / 2 == 1;
+    const char* const name = reduces ? "reduce (" : "broadcast (";
+    SCOPED_TRACE(std::string(name) + (onStream ? " on a stream" : " blocking"));
     runJob(job(2), [&](moecclComm_t comm, int rank) {
       constexpr int kCalls = 400;
       moecclStream_t stream = nullptr;
       if (onStream) check(moecclStreamCreate(comm, &stream), comm);
-      moecclResult_t result = moecclBroadcast(in, out, 4, moecclInt32, rank, comm, stream);
+      moecclResult_t result =
+          reduces ? moecclReduce(in, out, 4, moecclInt32, moecclSum, 1 - rank, comm, stream)
+                  : moecclBroadcast(in, out, 4, moecclInt32, rank, comm, stream);
       for (int call = 0; call < kCalls && result == moecclSuccess; ++call) {
         const int value = call + rank;
         int sum = 0;
@@ -573,7 +578,7 @@ TEST_P(Disagreement, RootsThatOnlySend) {
         if (result == moecclSuccess) result = moecclStreamSynchronize(stream);
         if (result == moecclSuccess) checkThat(sum == 2 * call + 1, "a wrong sum");
       }
-      checkError(result, moecclRemoteError, nullptr, {"broadcast (", "root ", "the same calls"});
+      checkError(result, moecclRemoteError, nullptr, {name, "root ", "the same calls"});
       moecclStreamDestroy(stream);
       throw Aborts{};
     });
