@@ -50,15 +50,16 @@ Proposal proposalIn(const std::vector<std::byte>& bytes) {
 bool awaitWith(const Shrinking& from, const Topic& topic, TimePoint deadline,
                const Watch::Done& done, const std::function<void()>& meanwhile) {
   constexpr std::int64_t kShortestMs = 1, kLongestMs = 32;
-  for (std::int64_t ms = kShortestMs;
-       !from.watch.await(topic, std::min(deadline, afterMs(ms)), done);) {
-    if (isPast(deadline)) return false;
+  for (std::int64_t ms = kShortestMs;;) {
+    const bool over = from.watch.await(topic, std::min(deadline, afterMs(ms)), done);
+    // Peers that hear of it leave, so that it may be over without them.
     if (from.ended)
       throw Error(moecclRemoteError, stringf("rank %d aborted the communicator", from.rank));
+    if (over) return true;
+    if (isPast(deadline)) return false;
     ms = from.progress() ? kShortestMs : std::min(2 * ms, kLongestMs);
     meanwhile();
   }
-  return true;
 }
 
 // A member has given up the attempt that this rank still takes part in, and has begun another.
