@@ -291,6 +291,7 @@ void PassRun::reserveRows(int index) {
 // Where the host waits for streams, it does so once, for the counts of all chunks: rows of one that
 // are queued would be waited for, too.
 void PassRun::bindRows(int counts) {
+  if (bound_[static_cast<std::size_t>(table(counts).chunk)] != 0) return;
   if (!mover_.onStreams()) return bindChunk(counts);
   std::vector<int> arrived{counts};
   for (std::size_t i = 0; i < next_; ++i) {

@@ -83,11 +83,11 @@ std::vector<Problem> narrowProblems();
 std::vector<Problem> hardProblems();
 // S1 in chunks through every gate, of one capacity group and of several, some of them nothing but
 // padding; borders of chunks cut sequences. Pairwise as layers().
-// Every `stride`-th problem, or the rest: layers show a sanitizer much the same code.
-std::vector<Problem> every(std::size_t stride, const std::vector<Problem>& problems, bool rest);
 std::vector<Problem> chunkedProblems();
 // Without capacity; also by token routing.
 std::vector<Problem> chunkedDroplessProblems();
+// Every `stride`-th problem, or the rest: layers show a sanitizer much the same code.
+std::vector<Problem> every(std::size_t stride, const std::vector<Problem>& problems, bool rest);
 // Layers whose rows go by token routing, on one node and several, pairwise as layers().
 std::vector<Problem> routedProblems();
 // The hard one of that name, the first of several.
