@@ -159,11 +159,12 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
              "--profile", options.profileFile,
              "from moeccl-fit on a cluster of such nodes and links (default: typical links)")
           ->check(CLI::ExistingFile);
-  app.add_option("--links", options.links,
-                 "typical ones without a profile: host, nvlink or pcie (default: host)")
+  app.add_option(
+         "--links", options.links,
+         "what is typical where there is no profile or it says nothing, local work too: host, "
+         "nvlink or\npcie, of GPUs (default: host)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, moecclLinks_t>{
-          {"host", moecclLinksHost}, {"nvlink", moecclLinksNvlink}, {"pcie", moecclLinksPcie}}))
-      ->excludes(profileOption);
+          {"host", moecclLinksHost}, {"nvlink", moecclLinksNvlink}, {"pcie", moecclLinksPcie}}));
   app.add_option("--network-gbits", options.networkGbits,
                  "what a node's ranks together can send to other nodes, in Gb/s (default: as is "
                  "typical of\nthe links)")

@@ -16,8 +16,8 @@ struct PredictOptions {
   int nMp = 0;  // 0: all that divide the ranks
   moecclPass_t pass = moecclPassForward;
   std::string profileFile;                // empty: typical links
-  moecclLinks_t links = moecclLinksHost;  // without a profile, as in moecclCluster_t
-  int networkGbits = 0;                   // the same
+  moecclLinks_t links = moecclLinksHost;  // as in moecclCluster_t
+  int networkGbits = 0;                   // without a profile, the same
   int nodesPerSwitch = 0;                 // as in moecclCluster_t
   double oversubscription = 1;
   int top = 20;  // lines; 0: all

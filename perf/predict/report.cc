@@ -30,15 +30,15 @@ std::string textOfNodes(const std::vector<int>& ranksPerNode) {
          (even ? " nodes of " + std::to_string(ranksPerNode[0]) : " uneven nodes");
 }
 
-// "typical links", "typical links (nvlink, 100 Gb/s)", or the profile's file.
+// "typical links", "typical links (nvlink, 100 Gb/s)", "profile.json (pcie)".
 std::string linksOf(const PredictOptions& options) {
-  if (!options.profileFile.empty()) return options.profileFile;
   std::string which = options.links == moecclLinksNvlink ? "nvlink"
                       : options.links == moecclLinksPcie ? "pcie"
                                                          : "";
   if (options.networkGbits > 0)
     which += (which.empty() ? "" : ", ") + std::to_string(options.networkGbits) + " Gb/s";
-  return which.empty() ? "typical links" : "typical links (" + which + ")";
+  const std::string from = options.profileFile.empty() ? "typical links" : options.profileFile;
+  return which.empty() ? from : from + " (" + which + ")";
 }
 
 // ", leaves of 16 nodes, oversubscription 4", or nothing.

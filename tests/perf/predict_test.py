@@ -72,6 +72,16 @@ class Plan(unittest.TestCase):
             self.assertEqual(process.returncode, 2, process.stderr)
             self.assertIn(wrong[0], process.stderr)
 
+    def test_typical_gpus_where_a_profile_says_nothing(self):
+        """This one has links, and nothing of the local work of backward passes."""
+        asked = ("--nodes", "2", "--ranks-per-node", "4", "--mp", "1", "--pass", "backward", "--profile", OPTIONS.profile)
+        text, gpus = self.ranked(*asked, "--links", "pcie")
+        self.assertIn(f"{OPTIONS.profile} (pcie)", text)
+        host, gpus = self.ranked(*asked)[1]["choices"][0], gpus["choices"][0]
+        self.assertEqual((host["grid"], host["schedule"]), (gpus["grid"], gpus["schedule"]))
+        self.assertAlmostEqual(gpus["communication"] / host["communication"], 1, delta=0.3)
+        self.assertGreater(host["seconds"] - host["communication"], 2 * (gpus["seconds"] - gpus["communication"]))
+
     def test_leaf_switches(self):
         cluster = ("--nodes", "4", "--ranks-per-node", "4", "--mp", "4")
         text, one = self.ranked(*cluster)
