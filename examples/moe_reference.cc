@@ -262,15 +262,24 @@ Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const doubl
   return tokenGradient;
 }
 
+// The same but that all is positive, and no activation makes less of it.
+Layer withoutSigns(Layer layer) {
+  layer.config.activation = moecclMoeRelu;
+  for (Vector* weights : {&layer.w1, &layer.b1, &layer.w2, &layer.b2})
+    for (double& each : *weights) each = std::abs(each);
+  return layer;
+}
+
 // The slopes of (ofWeights times the token's weights) plus scale times the auxiliary loss, by the
 // token's logits, and by those of its noise.
 struct LogitSlopes {
-  Vector logits, noise;  // [E]
+  std::vector<Dual> logits, noise;  // [E]
 };
 
 LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t token,
-                     const Vector& ofWeights, double scale, const Chance& chance) {
+                     const std::vector<Dual>& ofWeights, double scale, const Chance& chance) {
   const std::int64_t experts = layer.config.experts, section = sectionOf(layer.config, token);
+  const auto tokens = static_cast<double>(layer.config.tokens);
   const auto slope = [&](const Vector& varied, std::int64_t expert) {
     const auto duals = [&](const Vector& values) {
       std::vector<Dual> result(values.begin(), values.end());
@@ -284,11 +293,12 @@ LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t to
     for (std::size_t c = 0; c < it.weights.size(); ++c) loss += ofWeights[c] * it.weights[c];
     std::vector<Dual> first, second;
     for (std::int64_t e = 0; e < experts; ++e) {
-      first.push_back({routing.first[section][e], it.first[e].slope});
-      second.push_back({routing.second[section][e], it.second[e].slope});
+      const double sums[] = {routing.first[section][e], routing.second[section][e]};
+      first.push_back({sums[0], it.first[e].slope, tokens * sums[0], it.first[e].slopeError});
+      second.push_back({sums[1], it.second[e].slope, tokens * sums[1], it.second[e].slopeError});
     }
     loss += scale * sectionLoss(layer.config, section, first, second);
-    return loss.slope;
+    return Dual(loss.slope, 0, loss.slopeError, 0);
   };
   LogitSlopes slopes;
   for (std::int64_t e = 0; e < experts; ++e)
@@ -300,12 +310,13 @@ LogitSlopes slopesOf(const Layer& layer, const Routing& routing, std::int64_t to
 
 // Adds the gradients of a matrix of the gate, and of the token by it, given those of their product.
 void productBackward(const Layer& layer, const Vector& matrix, const Vector& seen,
-                     const Vector& ofProduct, Vector& ofMatrix, Vector& ofSeen) {
+                     const std::vector<Dual>& ofProduct, std::vector<Dual>& ofMatrix,
+                     Vector& ofSeen) {
   const std::int64_t experts = layer.config.experts;
   for (std::size_t expert = 0; expert < ofProduct.size(); ++expert)
     for (std::int64_t m = 0; m < layer.config.embedding; ++m) {
       ofMatrix[m * experts + expert] += seen[m] * ofProduct[expert];
-      ofSeen[m] += matrix[m * experts + expert] * ofProduct[expert];
+      ofSeen[m] += matrix[m * experts + expert] * ofProduct[expert].value;
     }
 }
 
@@ -340,8 +351,6 @@ Gradients backward(const Layer& layer, const double* input, const double* output
   const Routing routing = route(layer, input, chance);
   Gradients gradients;
   gradients.input.assign(config.tokens * embedding, 0.0);
-  gradients.gate.assign(layer.gate.size(), 0.0);
-  gradients.noise.assign(layer.noise.size(), 0.0);
   gradients.w1.assign(layer.w1.size(), 0.0);
   gradients.b1.assign(config.experts * config.hidden, 0.0);
   gradients.w2.assign(layer.w2.size(), 0.0);
@@ -351,15 +360,22 @@ Gradients backward(const Layer& layer, const double* input, const double* output
   gradients.residualW2.assign(layer.residualW2.size(), 0.0);
   gradients.residualB2.assign(config.residual > 0 ? embedding : 0, 0.0);
 
-  std::vector<Vector> ofWeights(config.tokens, Vector(width, 0.0));
+  // What an expert's output is without signs, times the length of its sums, bounds its rounding.
+  const Layer positive = withoutSigns(layer);
+  const auto steps = static_cast<double>(embedding + config.hidden);
+  std::vector<std::vector<Dual>> ofWeights(config.tokens, std::vector<Dual>(width));
   for (std::int64_t at : routing.placed) {
     const std::int64_t token = at / width, choice = at % width;
     const std::int64_t expert = routing.decisions[token].experts[choice];
     const Mlp<const double> mlp = expertOf(config, layer, expert);
     const Vector output = outputOf(layer, mlp, input + token * embedding);
+    Vector magnitudes(input + token * embedding, input + (token + 1) * embedding);
+    for (double& each : magnitudes) each = std::abs(each);
+    const Vector terms = outputOf(positive, expertOf(config, positive, expert), magnitudes.data());
     Vector weighted(embedding);
     for (std::int64_t m = 0; m < embedding; ++m) {
-      ofWeights[token][choice] += output[m] * outputGradient[token * embedding + m];
+      ofWeights[token][choice] +=
+          Dual(output[m], 0, terms[m] * steps, 0) * outputGradient[token * embedding + m];
       weighted[m] =
           routing.decisions[token].weights[choice] * outputGradient[token * embedding + m];
     }
@@ -376,15 +392,24 @@ Gradients backward(const Layer& layer, const double* input, const double* output
     for (std::int64_t m = 0; m < embedding; ++m)
       gradients.input[token * embedding + m] += ofToken[m];
   }
+  std::vector<Dual> ofGate(layer.gate.size()), ofNoise(layer.noise.size());
   for (std::int64_t token = 0; token < config.tokens; ++token) {
     const LogitSlopes slopes =
         slopesOf(layer, routing, token, ofWeights[token], auxiliaryLossScale, chance);
     const Vector seen = seenBy(layer, input, token, chance);
     Vector ofSeen(embedding, 0.0);
-    productBackward(layer, layer.gate, seen, slopes.logits, gradients.gate, ofSeen);
-    productBackward(layer, layer.noise, seen, slopes.noise, gradients.noise, ofSeen);
+    productBackward(layer, layer.gate, seen, slopes.logits, ofGate, ofSeen);
+    productBackward(layer, layer.noise, seen, slopes.noise, ofNoise, ofSeen);
     for (std::int64_t m = 0; m < embedding; ++m)
       gradients.input[token * embedding + m] += ofSeen[m] * jitterOf(layer, token, m, chance);
+  }
+  for (const Dual& each : ofGate) {
+    gradients.gate.push_back(each.value);
+    gradients.gateError.push_back(each.valueError);
+  }
+  for (const Dual& each : ofNoise) {
+    gradients.noise.push_back(each.value);
+    gradients.noiseError.push_back(each.valueError);
   }
   return gradients;
 }
@@ -496,6 +521,8 @@ Shard shardOf(const Layer& layer, const moecclMoeShapes_t& shapes) {
 Gradients shardOf(const Layer& layer, const moecclMoeShapes_t& shapes, const Gradients& whole) {
   Gradients shard = cutShard(layer, shapes, whole);
   shard.input = whole.input;
+  shard.gateError = whole.gateError;
+  shard.noiseError = whole.noiseError;
   return shard;
 }
 

@@ -49,6 +49,8 @@ struct Gradients {
   std::vector<double> input;  // [tokens][M]
   std::vector<double> gate, noise, w1, b1, w2, b2;
   std::vector<double> residualW1, residualB1, residualW2, residualB2;
+  // How far rounding may have moved the gate's, in units of the precision of double.
+  std::vector<double> gateError, noiseError;
 };
 
 // The gradients of (the sum of outputGradient [tokens][M] times the output) plus auxiliaryLossScale

@@ -38,8 +38,8 @@ Number softplus(Number x) {
 
 template <typename Number>
 Number normalProbability(Number x) {
-  using std::erf;
-  return (1.0 + erf(x / std::sqrt(2.0))) / 2.0;
+  using std::erfc;
+  return erfc(-x / std::sqrt(2.0)) / 2.0;
 }
 
 template <typename Number>

@@ -1,5 +1,6 @@
 // Every wrong argument of every public function: its result code, and a text that names the
 // argument and what would be right. Nothing is sent, and the communicator works afterwards.
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -8,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,8 +26,7 @@ using Parts = std::vector<std::string>;
 // as it was.
 TEST(Grids, CanBeAborted) {
   runJob({.ranks = 4, .nodes = {2, 2}, .algorithms = {}}, [](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid), comm);
+    moecclGrid_t grid = makeGrid(comm, {2, 2, 2, moecclOrderEspEp});
     if (rank != 3) {
       for (const moecclGroup_t group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
         moecclComm_t ranks = nullptr;
@@ -43,6 +44,24 @@ TEST(Grids, CanBeAborted) {
     check(moecclAllGather(&rank, out.data(), 1, moecclInt32, comm, nullptr), comm);
     for (int i = 0; i < 4; ++i) checkThat(out[static_cast<std::size_t>(i)] == i, "data");
   });
+}
+
+// A rank that throws in a test does not keep its peers, and what it threw is what the test says.
+TEST(Grids, EndWithTheRankThatThrows) {
+  const auto begin = std::chrono::steady_clock::now();
+  Job job;
+  job.ranks = 2;
+  job.timeoutMs = 10000;
+  const auto function = [](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = makeGrid(comm, {1, 2, 1, moecclOrderEspEp});
+    if (rank == 1) throw std::runtime_error("thrown");
+    moecclComm_t ranks = nullptr;
+    check(moecclGridGetComm(grid, moecclGroupEp, &ranks));
+    int both[2] = {};
+    check(moecclAllGather(&rank, both, 1, moecclInt32, ranks, nullptr), ranks);
+  };
+  EXPECT_NONFATAL_FAILURE(runJob(job, function), "rank 1: thrown");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 // A stream may outlive the communicators whose calls failed on it.

@@ -370,8 +370,7 @@ TEST(Shrink, OfRanksThatEndMeanwhile) {
       }
       EXPECT_EQ(left, (std::vector<int>{0, 2, 4, 5, 7}));
       expectWorks(comm, left, rank);
-      moecclGrid_t grid = nullptr;
-      check(moecclGridCreate(comm, {1, 5, 1, moecclOrderEspEp}, &grid), comm);
+      moecclGrid_t grid = makeGrid(comm, {1, 5, 1, moecclOrderEspEp});
       expectRoutesAndLayers(grid);
       check(moecclGridDestroy(grid));
       check(moecclCommDestroy(comm));

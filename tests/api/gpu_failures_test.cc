@@ -325,8 +325,7 @@ void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
   myGpu().synchronize(nullptr);
   checkThat(all == survivors, "wrong data");
   // It can be what others are made of.
-  moecclGrid_t grid = nullptr;
-  check(moecclGridCreate(comm, {1, count, 1, moecclOrderEspEp}, &grid), comm);
+  moecclGrid_t grid = makeGrid(comm, {1, count, 1, moecclOrderEspEp});
   check(moecclGridDestroy(grid));
 }
 
@@ -433,8 +432,7 @@ TEST_F(GpuMismatches, OfBucketsAreToldToAllRanks) {
   std::array<std::array<float, kMost * kHidden>, 3> tokens{};
   std::array<std::array<float, 3 * kMost * kHidden>, 3> rows{};
   run(3, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {1, 3, 1, moecclOrderEspEp}, &grid), comm);
+    moecclGrid_t grid = makeGrid(comm, {1, 3, 1, moecclOrderEspEp});
     const std::int64_t bucket = 2;
     moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
     config.experts = 3;

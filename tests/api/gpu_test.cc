@@ -464,8 +464,7 @@ TEST_F(Gpus, AbortAllLanesAtOnce) {
   run({.ranks = 4, .nodes = {2, 2}, .algorithms = "combineallgather=pipelined"},
       [&](moecclComm_t comm, int rank) {
         const moecclGridShape_t shape = {.nMp = 2, .nEp = 2, .nEsp = 2, .order = moecclOrderEspEp};
-        moecclGrid_t grid = nullptr;
-        check(moecclGridCreate(comm, shape, &grid), comm);
+        moecclGrid_t grid = makeGrid(comm, shape);
         const Gpu::Stream stream = myGpu().newStream(false);
         const auto call = [&] {
           return moecclCombineAllGather(ins[rank].data(), outs[rank].data(), 8, 1, moecclFloat32,
@@ -711,8 +710,7 @@ TEST_F(Gpus, GiveUpMakingLanesAfterTheTimeout) {
   run({.ranks = 2, .nodes = {}, .algorithms = "combineallgather=pipelined", .timeoutMs = 400},
       [&](moecclComm_t comm, int rank) {
         const moecclGridShape_t shape = {.nMp = 2, .nEp = 1, .nEsp = 2, .order = moecclOrderEspEp};
-        moecclGrid_t grid = nullptr;
-        check(moecclGridCreate(comm, shape, &grid), comm);
+        moecclGrid_t grid = makeGrid(comm, shape);
         if (rank == 0)
           checkError(
               moecclCombineAllGather(in.data(), out.data(), 8, 1, moecclFloat32, grid, nullptr),

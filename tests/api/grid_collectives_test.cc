@@ -175,9 +175,8 @@ TEST_P(EveryAlgorithm, KeepsItsPromise) {
       config.algorithms = algorithms;
       config.timeoutMs = job.timeoutMs;
       moecclComm_t world = nullptr;
-      moecclGrid_t grid = nullptr;
       check(moecclCommSplit(comm, 0, 0, &world, &config), comm);
-      check(moecclGridCreate(world, line.shape, &grid), world);
+      moecclGrid_t grid = makeGrid(world, line.shape);
       call(line, world, grid);
       check(moecclGridDestroy(grid), world);
       check(moecclCommDestroy(world));

@@ -26,6 +26,13 @@ struct Board {
   char text[1024];
 };
 
+void note(Board& board, int rank, const char* text) {
+  if (!board.failed.exchange(true))
+    std::snprintf(board.text, sizeof(board.text), "rank %d: %s", rank, text);
+}
+
+thread_local std::vector<moecclGrid_t> gridsToAbort;  // where this rank fails
+
 void runRank(const Job& job, int rank, Board& board, const RankFunction& function) {
   if (rank == 0) {
     check(moecclGetUniqueId(&board.id));
@@ -48,16 +55,13 @@ void runRank(const Job& job, int rank, Board& board, const RankFunction& functio
     return;
   } catch (const Aborted&) {
     return;
-  } catch (...) {
+  } catch (const std::exception& e) {
+    note(board, rank, e.what());  // before others fail of what follows
+    for (moecclGrid_t grid : gridsToAbort) moecclGridAbort(grid);
     moecclCommAbort(comm);
-    throw;
+    return;
   }
   check(moecclCommDestroy(comm));
-}
-
-void note(Board& board, int rank, const char* text) {
-  if (!board.failed.exchange(true))
-    std::snprintf(board.text, sizeof(board.text), "rank %d: %s", rank, text);
 }
 
 void runNoting(const Job& job, int rank, Board& board, const RankFunction& function) {
@@ -106,6 +110,13 @@ std::string Job::text() const {
   if (!algorithms.empty()) out << ", " << algorithms;
   if (progressThread) out << ", progress thread";
   return out.str();
+}
+
+moecclGrid_t makeGrid(moecclComm_t comm, const moecclGridShape_t& shape) {
+  moecclGrid_t grid = nullptr;
+  check(moecclGridCreate(comm, shape, &grid), comm);
+  gridsToAbort.push_back(grid);
+  return grid;
 }
 
 void runJob(const Job& job, const RankFunction& function) {

@@ -35,6 +35,10 @@ struct Aborts {};
 // Thrown by a rank that has aborted it already.
 struct Aborted {};
 
+// In a rank's function, which destroys the grid; where it throws, the grid is aborted, so that no
+// peer waits for this rank.
+moecclGrid_t makeGrid(moecclComm_t comm, const moecclGridShape_t& shape);
+
 // Makes a communicator on every rank, calls the function, destroys the communicator.
 void runJob(const Job& job, const RankFunction& function);
 

@@ -52,8 +52,7 @@ long allocationsOf(const std::vector<int>& nodes, const char* algorithm, int bef
   for (const int node : nodes) ranks += node;
   allocations = 0;
   runJob({.ranks = ranks, .nodes = nodes, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {1, ranks, 1, moecclOrderEspEp}, &grid), comm);
+    moecclGrid_t grid = makeGrid(comm, {1, ranks, 1, moecclOrderEspEp});
     moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
     config.mode = moecclRouteLatency;
     config.experts = kExperts;

@@ -100,13 +100,12 @@ void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const ch
 }
 
 void measure(moecclComm_t comm, moecclGridShape_t shape) {
-  moecclGrid_t grid = nullptr;
-  check(moecclGridCreate(comm, shape, &grid), comm);
+  moecclGrid_t grid = makeGrid(comm, shape);
   ask(comm, grid, shape, "without a");
   moecclProfile_t profile = profileOf(comm, grid);
   check(moecclCommSetProfile(comm, profile), comm);
   check(moecclGridDestroy(grid));
-  check(moecclGridCreate(comm, shape, &grid), comm);
+  grid = makeGrid(comm, shape);
   ask(comm, grid, shape, "with a");
   check(moecclProfileDestroy(profile));
   check(moecclGridDestroy(grid));

@@ -124,8 +124,7 @@ TEST(Sums, OfCombineAreTheSameBitsUnderEveryAlgorithm) {
             "combine=hierarchical;combineallgather=hierarchical",
             "combine=bruck;combineallgather=bruck", "combineallgather=pipelined:chunks=3"}) {
         moecclComm_t own = with(comm, algorithms);
-        moecclGrid_t grid = nullptr;
-        check(moecclGridCreate(own, shape, &grid), own);
+        moecclGrid_t grid = makeGrid(own, shape);
         unsigned salt = 0;
         for (moecclDataType_t type : kTypes) {
           const Bytes send = encoded(

@@ -123,8 +123,7 @@ TEST(Allocation, OneRankHasNoMemoryForALayer) {
   problem.tokens = 1000;
   const Solved solved = solve(problem);
   runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclGrid_t grid = makeGrid(comm, problem.grid);
     const moecclMoeConfig_t config = solved.layer.config;
     moecclMoeLayer_t layer = nullptr;
     mostHere = rank == 2 ? 8000 : SIZE_MAX;
@@ -169,8 +168,7 @@ TEST(Allocation, FailingIsNoDefect) {
   // Its communicator fails with it.
   for (n = 0; failed && !HasFailure(); ++n)
     runJob(jobOf(problem), [&](moecclComm_t comm, int) {
-      moecclGrid_t grid = nullptr;
-      check(moecclGridCreate(comm, problem.grid, &grid));
+      moecclGrid_t grid = makeGrid(comm, problem.grid);
       moecclMoeConfig_t config = solved.layer.config;
       config.schedule = moecclScheduleS1;
       moecclMoeLayer_t layer = nullptr;

@@ -32,8 +32,7 @@ void onGrid(const std::function<void(moecclGrid_t grid, int rank)>& body) {
   Job job;
   job.ranks = 4;
   runJob(job, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {2, 2, 2, moecclOrderEspEp}, &grid));
+    moecclGrid_t grid = makeGrid(comm, {2, 2, 2, moecclOrderEspEp});
     body(grid, rank);
     check(moecclGridDestroy(grid));
   });
@@ -515,8 +514,7 @@ TEST(MoeErrors, TokenRoutingWhereNoRowsAreBroughtToExperts) {
   Job job;
   job.ranks = 4;
   runJob(job, [](moecclComm_t comm, int) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {4, 2, 2, moecclOrderEspEp}, &grid));
+    moecclGrid_t grid = makeGrid(comm, {4, 2, 2, moecclOrderEspEp});
     expectRefused(grid,
                   [](auto& c) {
                     c.dropless = c.tokenRouting = 1;
@@ -739,8 +737,7 @@ void APeerThatLeaves::expectEndWithoutRank1(bool backward) {
   std::barrier allReady(job.ranks);
   runJob(job, [&, schedule = schedule, chunks = chunks, dropless = dropless, residual = residual,
                tokenRouting = tokenRouting, &phases = phases](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, {nMp, 2, 2, moecclOrderEspEp}, &grid));
+    moecclGrid_t grid = makeGrid(comm, {nMp, 2, 2, moecclOrderEspEp});
     moecclMoeConfig_t config = rightConfig();
     config.schedule = schedule;
     config.training = backward;

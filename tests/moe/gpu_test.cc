@@ -44,8 +44,7 @@ void onGpus(const Problem& problem, const World& how, const OnGrid& function) {
     job.memory = moecclMemoryCuda;
     job.algorithms = how.algorithms;
     runJob(job, [&](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = nullptr;
-      check(moecclGridCreate(comm, problem.grid, &grid), comm);
+      moecclGrid_t grid = makeGrid(comm, problem.grid);
       function(*myDevice(), grid, rank);
       check(moecclGridDestroy(grid));
     });

@@ -210,9 +210,8 @@ TEST(Shapes, ShardsTileTheLayer) {
     std::vector<moecclMoeShapes_t> shapes(problem.ranks(), MOECCL_MOE_SHAPES_INITIALIZER);
     const Solved solved = solve(problem);
     runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = nullptr;
+      moecclGrid_t grid = makeGrid(comm, problem.grid);
       moecclMoeLayer_t layer = nullptr;
-      check(moecclGridCreate(comm, problem.grid, &grid));
       check(moecclMoeLayerCreate(grid, &solved.layer.config, &layer));
       check(moecclMoeLayerGetShapes(layer, &shapes[rank]));
       check(moecclMoeLayerDestroy(layer));

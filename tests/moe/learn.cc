@@ -19,7 +19,7 @@ Gradients gradientsOf(const How& how, Gradients once) {
   for (auto Gradients::*weights :
        {&Gradients::gate, &Gradients::noise, &Gradients::w1, &Gradients::b1, &Gradients::w2,
         &Gradients::b2, &Gradients::residualW1, &Gradients::residualB1, &Gradients::residualW2,
-        &Gradients::residualB2})
+        &Gradients::residualB2, &Gradients::gateError, &Gradients::noiseError})
     for (double& each : once.*weights) each = how.before + how.passes * how.backwards * each;
   return once;
 }

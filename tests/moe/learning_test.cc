@@ -300,8 +300,7 @@ TEST(Learning, AroundOwnExpertsWithPassesInFlight) {
   problem.tokens = 23;
   problem.experts = 8;
   runJob(jobOf(problem), [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclGrid_t grid = makeGrid(comm, problem.grid);
     moecclMoeConfig_t config = ownConfig(problem);
     config.learn = 1;
     moecclMoeLayer_t layer = nullptr;

@@ -5,8 +5,7 @@ namespace moeccl::test {
 void onLayer(const Job& job, const Problem& problem, const Solved& solved,
              const moecclMoeConfig_t& config, const LayerFunction& function) {
   runJob(job, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, problem.grid, &grid));
+    moecclGrid_t grid = makeGrid(comm, problem.grid);
     moecclMoeLayer_t layer = nullptr;
     check(moecclMoeLayerCreate(grid, &config, &layer));
     moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;

@@ -26,8 +26,7 @@ void expectExact(const OwnProblem& own) {
   SCOPED_TRACE(own.problem.text() + ", " + nameOf(own.schedule));
   runJob(jobOf(own.problem), [&](moecclComm_t comm, int rank) {
     Host host;
-    moecclGrid_t grid = nullptr;
-    check(moecclGridCreate(comm, own.problem.grid, &grid));
+    moecclGrid_t grid = makeGrid(comm, own.problem.grid);
     runOwnPass(host, own.problem, own.schedule, grid, rank, nullptr);
     check(moecclGridDestroy(grid));
   });

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "kernels/gates/random.h"
+#include "src/text.h"
 
 namespace moeccl::test {
 namespace {
@@ -162,7 +163,7 @@ void checkSolved(const Problem& problem, const Solved& solved, int rank, const O
   require(outcome.output.size() == expected.output.size(), "another size of output");
   if (faults.empty()) {
     const double error = moe_reference::largestError(outcome.output, expected.output);
-    require(error <= toleranceOf(problem.datatype), "output, off by " + std::to_string(error));
+    require(error <= toleranceOf(problem.datatype), "output, off by " + numberText(error));
     if (problem.probe) faults += faultsOfPlaces(problem, outcome.output, expected);
   }
   require(outcome.assigned == expected.assigned, "assigned");

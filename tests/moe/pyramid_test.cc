@@ -140,9 +140,7 @@ TEST_P(Pyramid, LearnsOnTwoGridsAsTheReferenceDoes) {
   Job job;
   job.ranks = 4;
   runJob(job, [&](moecclComm_t comm, int rank) {
-    moecclGrid_t wide = nullptr, flat = nullptr;
-    check(moecclGridCreate(comm, kWide, &wide));
-    check(moecclGridCreate(comm, kFlat, &flat));
+    moecclGrid_t wide = makeGrid(comm, kWide), flat = makeGrid(comm, kFlat);
     const int batch = rank / 2;
     {
       Layer layers[kLayers] = {{wide, storeys[0]}, {wide, storeys[1]}, {flat, storeys[2]}};

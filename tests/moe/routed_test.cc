@@ -128,8 +128,7 @@ class OnePass {
 
 // Two passes are open at once.
 void runPasses(const Problem& problem, moecclSchedule_t schedule, moecclComm_t comm, int rank) {
-  moecclGrid_t grid = nullptr;
-  check(moecclGridCreate(comm, problem.grid, &grid));
+  moecclGrid_t grid = makeGrid(comm, problem.grid);
   moecclMoeConfig_t config = ownConfig(problem);
   config.schedule = schedule;
   moecclMoeLayer_t layer = nullptr;

@@ -29,12 +29,14 @@ struct Learned {
 // Room for gradients like the rank's shard of them; `before`: what is there.
 Learned roomFor(moecclDataType_t datatype, const moe_reference::Gradients& shard, double before);
 
-// Throws where a rank's gradients are not what is expected.
+// Throws where a rank's gradients are not what is expected: off by more than the tolerance, as
+// moe_reference::largestError has it, and by more than rounding explains.
 void checkLearned(const Problem& problem, const Learned& learned,
                   const moe_reference::Gradients& expected, double tolerance,
                   bool onlyInput = false);
 // Throws where a rank's gradients differ, by more than they may from the reference, from those that
-// it got otherwise.
-void checkAlike(const Problem& problem, const Learned& learned, const Learned& otherwise);
+// it got otherwise. expected: of its batch.
+void checkAlike(const Problem& problem, const Learned& learned, const Learned& otherwise,
+                const moe_reference::Gradients& expected);
 
 }  // namespace moeccl::test
