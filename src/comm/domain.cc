@@ -220,7 +220,7 @@ void Domain::checkTimeouts() {
   }
 }
 
-void Domain::deliver(const Loss& loss) {
+void Domain::lose(const Loss& loss) {
   // What the rank has sent before may complete what is under way.
   for (int i = 0; i < kLastRounds && transport_->progress(); ++i) {
   }
@@ -228,6 +228,10 @@ void Domain::deliver(const Loss& loss) {
     transport_->leave(loss.rank, loss.why);
   else
     transport_->lose(loss.rank, loss.why);
+}
+
+void Domain::deliver(const Loss& loss) {
+  lose(loss);
   losses_.push_back(loss);
   for (HostCommunicator* communicator : communicators_) communicator->lost(loss);
 }
@@ -281,19 +285,18 @@ bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::mi
   if (trace_ != nullptr && !trace_->write())
     log(LogLevel::warn, {}, "MOECCL_TRACE: cannot write %s: %s", trace_->path().c_str(),
         std::strerror(errno));
-  transport_->whileClosing = [this] { forgetTheDead(); };
+  transport_->whileClosing = [this] { forgetTheLost(); };
   const bool inOrder =
       transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
   watch_->leave();
   return inOrder;
 }
 
-// The end waits for whoever lives. Who has left has been waited for.
-void Domain::forgetTheDead() {
+// The end waits for whoever lives and has not left: one that has aborted does not come.
+void Domain::forgetTheLost() {
   if (const std::uint64_t news = watch_->news(); news == std::exchange(news_, news)) return;
   for (Watch::News next; watch_->next(&next);)
-    if (const auto* loss = std::get_if<Loss>(&next); loss != nullptr && !loss->left)
-      transport_->lose(loss->rank, loss->why);
+    if (const auto* loss = std::get_if<Loss>(&next); loss != nullptr) lose(*loss);
 }
 
 void Domain::add(Stream& stream) { streams_.push_back(&stream); }

@@ -147,7 +147,8 @@ class Domain {
   void announce();
   void deliver(const Notice& notice);
   void deliver(const Loss& loss);
-  void forgetTheDead();
+  void lose(const Loss& loss);
+  void forgetTheLost();
   void progressLoop();
 
   enum class NumberState : std::uint8_t { free, reserved, used };

@@ -120,7 +120,7 @@ class Transport {
   //              called close too, or, with `false`, when `milliseconds` have passed
   //   abrupt     waits for nobody
   virtual bool close(bool abrupt, int milliseconds) = 0;
-  // What a close() in order calls while it waits. It may call lose().
+  // What a close() in order calls while it waits. It may call lose() and leave().
   std::function<void()> whileClosing = [] {};
 
   // Details of the last failed or unreachable transfer, for people. It names hosts and processes,

@@ -1,5 +1,6 @@
 // The end of a UCX transport.
 #include <algorithm>
+#include <cstdint>
 
 #include "src/exec/ucx_transport.h"
 
@@ -12,6 +13,9 @@ constexpr std::chrono::milliseconds kFarewell{300};
 // What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
 constexpr std::chrono::milliseconds kSettling{500};
 
+// Of a sleep: UCX may miss to signal a message, and news of other ranks may wake another transport.
+constexpr std::int64_t kLongestSleepMs = 20;
+
 }  // namespace
 
 template <typename Condition>
@@ -20,7 +24,7 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
     whileClosing();
-    if (!progress()) sleep(static_cast<int>(left));
+    if (!progress()) sleep(static_cast<int>(std::min<std::int64_t>(left, kLongestSleepMs)));
   }
   return true;
 }
@@ -131,7 +135,9 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
     inOrder = progressUntil([this] { return drained(); }, deadline);
     if (!peers_.empty()) inOrder &= sayGoodbye(deadline);
     flushEndpoints();
-    awaitChores(deadline);
+    // What a peer that is gone has not taken would stay.
+    const bool anyGone = std::ranges::any_of(peers_, &Peer::gone);
+    awaitChores(anyGone ? std::min(deadline, Clock::now() + kFarewell) : deadline);
   }
 
   for (Peer& peer : peers_) {

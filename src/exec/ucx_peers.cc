@@ -97,6 +97,9 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
 
 void UcxTransport::lose(int rank, const std::string& why) { losses_.push_back({rank, why, true}); }
 
+// Its process may live, so its endpoint is closed only where it owes something (see settle()).
+void UcxTransport::leave(int rank, const std::string& why) { losses_.push_back({rank, why}); }
+
 void UcxTransport::cancelInFlight(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);
   if (with.cancelled.empty())

@@ -69,6 +69,7 @@ class UcxTransport final : public PollableTransport {
   void wait(int milliseconds) override;
   void wake() override;
   void lose(int peer, const std::string& why) override;
+  void leave(int peer, const std::string& why) override;
   bool close(bool abrupt, int milliseconds) override;
   std::string lastError() const override { return lastError_; }
 

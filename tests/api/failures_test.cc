@@ -268,6 +268,28 @@ TEST(Deaths, EndADestroy) {
   });
 }
 
+// Nor for who has left otherwise, in its own node or another one.
+TEST(Aborts, EndADestroy) {
+  const std::set<int> aborting = {2, 3, 6};
+  test::runProcesses(kRanks, {}, [&](Board& board, int rank) {
+    moecclComm_t comm = join(board, rank, "", false);
+    const int destroying = kRanks - static_cast<int>(aborting.size());
+    if (aborting.contains(rank)) {
+      while (board.ready < destroying) std::this_thread::yield();
+      std::this_thread::sleep_for(milliseconds(100));
+      check(moecclCommAbort(comm));
+      // The process goes on.
+      while (board.over < destroying) std::this_thread::sleep_for(milliseconds(1));
+      return;
+    }
+    ++board.ready;
+    const auto start = Clock::now();
+    check(moecclCommDestroy(comm));
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+    ++board.over;
+  });
+}
+
 // What `survivors` have in common, by a gather and a reduction of everyone's rank in the job.
 void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
   int count = 0, rank = -1;
