@@ -152,6 +152,11 @@ bool isOwnError(int error) {
   return std::ranges::find(kOwn, error) != std::end(kOwn);
 }
 
+bool meansHostIsGone(int error) {
+  constexpr int kGone[] = {ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, ENETDOWN};
+  return std::ranges::find(kGone, error) != std::end(kGone);
+}
+
 void tuneConnection(const Socket& socket) {
   const auto set = [&](int level, int option, int value) {
     setsockopt(socket.get(), level, option, &value, sizeof value);

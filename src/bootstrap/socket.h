@@ -73,6 +73,8 @@ int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket);
 int connectResult(const Socket& socket);
 // Whether such an error is one of this process and its host: nothing of a peer is known by it.
 bool isOwnError(int error);
+// Or one of the way to a peer, or of its host: neither answers.
+bool meansHostIsGone(int error);
 
 // TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
 // is noticed within half a minute.

@@ -10,6 +10,9 @@
 namespace moeccl {
 namespace {
 
+// What news of a dead host takes, after config.failureDetectionMs.
+constexpr std::int64_t kDetectionMs = 2000;
+
 enum class Carrier { loopback, ucx, sharedMemory, rdma, tcp, joint };
 
 bool allHave(std::span<const HostIdentity> hosts, std::uint64_t HostIdentity::*what) {
@@ -41,6 +44,7 @@ TcpOptions tcpOptions(const Settings& settings, std::span<const HostIdentity> ho
   options.interfaces = settings.interfaces;
   options.oneHost = allHave(hosts, &HostIdentity::network);
   options.memory = settings.unexpectedBytes;
+  if (settings.failureDetectionMs >= 0) options.dialMs = settings.failureDetectionMs + kDetectionMs;
   options.connections = settings.socketsPerPeer;
   return options;
 }

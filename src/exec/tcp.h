@@ -19,7 +19,10 @@ struct TcpOptions {
   std::string interfaces;           // MOECCL_SOCKET_IFNAME
   bool oneHost = false;             // all ranks share a network: listen on the loopback
   std::size_t memory = kTcpMemory;  // for messages that nobody has asked for, at most
-  int connections = 1;              // of each pair; of two ranks that differ the smaller counts
+  // How long a host that cannot be reached is dialed again: whether it is dead is for others to say
+  // first.
+  std::int64_t dialMs = 0;
+  int connections = 1;  // of each pair; of two ranks that differ the smaller counts
 };
 
 // Both throw std::runtime_error.

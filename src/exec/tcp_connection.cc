@@ -24,10 +24,18 @@ std::string text(int error) { return std::strerror(error); }
 }  // namespace
 
 void TcpConnection::dial(const IpAddress& address, std::uint16_t port) {
+  if (dialUntil_ == TimePoint::min()) dialUntil_ = afterMs(common_.dialMs);
+  to_ = endpointText(address, port);
   const int error = startConnect(address, port, &socket_);
   stage_ = Stage::connecting;
   ownFault_ = isOwnError(error);
-  if (error != 0) end("connecting to " + endpointText(address, port) + ": " + text(error), true);
+  if (error != 0) unreached(error);
+}
+
+// A port that is closed has been open: addresses are handed out once it is.
+void TcpConnection::unreached(int error) {
+  const bool mayAnswer = meansHostIsGone(error) && !isPast(dialUntil_);
+  end("connecting to " + to_ + ": " + text(error), !mayAnswer && error != ECONNRESET);
 }
 
 void TcpConnection::accept(Socket socket) {
@@ -41,9 +49,7 @@ void TcpConnection::accept(Socket socket) {
 
 void TcpConnection::onEvents(std::uint32_t events, const Secret& secret, const Hello& hello) {
   if (stage_ == Stage::connecting) {
-    if (const int error = connectResult(socket_))
-      // A port that is closed has been open: addresses are handed out once it is.
-      return end("connecting: " + text(error), error != ECONNRESET);
+    if (const int error = connectResult(socket_)) return unreached(error);
     tuneConnection(socket_);
     handshake_.emplace(Handshake::dialer(secret, hello));
     stage_ = Stage::proving;

@@ -87,6 +87,7 @@ class TcpConnection {
   bool nextFrame();
   void wrote(std::size_t bytes);
   void end(const std::string& why, bool final);
+  void unreached(int error);
   std::size_t ahead() const { return aheadEnd_ - aheadBegin_; }
 
   TcpCommon& common_;
@@ -96,8 +97,9 @@ class TcpConnection {
   Socket socket_;
   std::optional<Handshake> handshake_;
   TimePoint next_ = TimePoint::min();
+  TimePoint dialUntil_ = TimePoint::min();  // its host, while that does not answer
   std::int64_t pauseMs_ = 0;
-  std::string why_;
+  std::string to_, why_;
   bool final_ = false, ownFault_ = false;
   bool readable_ = false, writable_ = false, hungUp_ = false;
 

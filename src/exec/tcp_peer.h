@@ -47,6 +47,7 @@ struct TcpCommon {
   std::vector<std::byte> sink;          // for what nobody wants
   std::bitset<kSourceBits> barrier;     // rounds of the closing barrier that have come in
   std::size_t sends = 0, receives = 0;  // in flight
+  std::int64_t dialMs = 0;              // how long a host that does not answer is dialed again
   bool closing = false;                 // what comes unasked will never be asked for
   bool ending = false;                  // transfers end as cancelled, whatever becomes of peers
   std::string lastError;

@@ -30,6 +30,7 @@ TcpTransport::TcpTransport(int rank, int ranks, const TcpOptions& options)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       sleepOn_{epoll_.get()} {
+  common_.dialMs = options.dialMs;
   if (!epoll_ || !woken_ || !watch(woken_.get(), EPOLLIN, &woken_))
     throw std::runtime_error(stringf("rank %d: cannot poll: %s", rank, std::strerror(errno)));
   if (ranks < 1 || rank < 0 || rank >= ranks)

@@ -32,11 +32,6 @@ constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
 constexpr std::size_t kUnread = std::size_t{16} << 10;
 constexpr std::size_t kReportRead = kUnread / 4;
 
-bool meansHostIsGone(int error) {
-  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
-         error == EHOSTDOWN || error == ENETDOWN;
-}
-
 // What the thread does must not end the process where memory is short: it tries again.
 template <typename Step>
 void persist(const Step& step) {

@@ -30,11 +30,12 @@ TcpOptions optionsOf(std::size_t memory) {
   return options;
 }
 
-// The port is the 16 bits after the header and the family (tcp_connect.cc).
+// Behind it 16 bits of the family, 16 of the port, and the IP address (tcp_connect.cc).
+constexpr std::size_t kAddressHeader = 104;
+
 std::uint16_t portIn(const Transport::Address& address) {
-  constexpr std::size_t kHeader = 104;
   std::uint16_t port = 0;
-  std::memcpy(&port, address.data() + kHeader + 2, sizeof port);
+  std::memcpy(&port, address.data() + kAddressHeader + 2, sizeof port);
   return port;
 }
 
@@ -166,6 +167,30 @@ TEST(TcpFrames, APeerCannotSpeakForAnother) {
   EXPECT_EQ(recv.status, TransferStatus::unreachable);
   EXPECT_NE(victim.transport.lastError().find("does not belong here"), std::string::npos)
       << victim.transport.lastError();
+}
+
+// Whether a host is dead is for the watch to say, not for the first call that needs it.
+TEST(TcpFrames, AHostThatCannotBeReachedIsDialedAgain) {
+  for (const std::int64_t dialMs : {300, 600000}) {
+    TcpOptions options = optionsOf(30000);
+    options.dialMs = dialMs;
+    TcpTransport transport(0, 2, options), other(1, 2, options);
+    std::vector addresses = {transport.address(), other.address()};
+    // Broadcast: the kernel says that there is no way there, and sends nothing.
+    std::fill_n(addresses[1].begin() + kAddressHeader + 4, 4, std::byte{255});
+    transport.connect(addresses);
+    int value = 0;
+    Probe send;
+    transport.send(1, tagOf(0, 1), &value, sizeof value, &send);
+    const TimePoint soon = afterMs(100);
+    while (!isPast(soon)) transport.progress();
+    EXPECT_EQ(send.completions, 0) << transport.lastError();
+    if (dialMs > 1000) transport.lose(1, "its host has not answered");
+    ASSERT_TRUE(finish(transport, {&send}));
+    EXPECT_EQ(send.status, TransferStatus::unreachable);
+    const char* const why = dialMs > 1000 ? "its host has not answered" : "unreachable";
+    EXPECT_NE(transport.lastError().find(why), std::string::npos) << transport.lastError();
+  }
 }
 
 // Its goodbye goes another way, and may come before what it has sent.
