@@ -264,6 +264,10 @@ bool Domain::reserve(int number) {
 }
 
 void Domain::add(HostCommunicator& communicator) {
+  if (stop_)
+    throw Error(moecclRemoteError,
+                "rank " + std::to_string(watch_->rank()) +
+                    " has aborted or destroyed all its communicators while this one was made");
   communicators_.push_back(&communicator);
   numbers_[communicator.number()] = NumberState::used;
   // Why a communicator has failed was told before those who knew left.

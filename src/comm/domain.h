@@ -104,6 +104,7 @@ class Domain {
   // `function` is called as soon as nobody holds the lock.
   void callSoon(std::function<void()> function) { due_.push_back(std::move(function)); }
 
+  // Throws Error where the last one has left.
   void add(HostCommunicator& communicator);
   // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
   // whether all ranks came to close it.
