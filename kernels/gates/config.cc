@@ -44,7 +44,9 @@ std::string sigmoidProblem(const Config& config) {
   if (text.empty() && config.experts % config.expertGroups != 0)
     text = wrong("expertGroups", config.expertGroups,
                  "a divisor of the number of experts, " + std::to_string(config.experts));
-  if (text.empty()) text = outside("topGroups", config.topGroups, 1, config.expertGroups);
+  if (text.empty() && (config.topGroups < 1 || config.topGroups > config.expertGroups))
+    text = wrong("topGroups", config.topGroups,
+                 "from 1 to expertGroups, " + std::to_string(config.expertGroups));
   if (!text.empty()) return text;
   const std::int64_t offered =
       static_cast<std::int64_t>(config.topGroups) * (config.experts / config.expertGroups);

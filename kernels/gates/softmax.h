@@ -12,7 +12,9 @@
 namespace moeccl::gates {
 
 struct SoftmaxRule {
-  static std::int64_t doubles(const Config& config) { return 2 * config.experts; }
+  static std::int64_t doubles(const Config& config) {
+    return 2 * static_cast<std::int64_t>(config.experts);
+  }
   static std::int64_t ints(const Config&) { return 0; }
 
   template <typename Lanes>

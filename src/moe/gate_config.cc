@@ -71,9 +71,12 @@ gates::Config gateConfig(const moecclMoeConfig_t& config) {
                 "moecclGateSigmoid (5)",
                 static_cast<int>(config.gate)));
   requireOwnFields(config);
-  if (config.gate == moecclGateSwitch && config.topK != 1)
-    refuse(stringf("topK is %lld; it must be 1 with moecclGateSwitch",
-                   static_cast<long long>(config.topK)));
+  const long long topK = config.topK;
+  const long long only = config.gate == moecclGateSwitch   ? 1
+                         : config.gate == moecclGateGShard ? 2
+                                                           : topK;
+  if (topK != only)
+    refuse(stringf("topK is %lld; it must be %lld with %s", topK, only, kKinds[config.gate].name));
   gates::Config gate;
   gate.kind = kKinds[config.gate].kind;
   gate.batchTokens = config.tokens;

@@ -50,9 +50,7 @@ constexpr StructKind<moecclMoeStats_t> kStats = {
 moecclMoePass& passOf(moecclMoePass_t pass) {
   require(pass != nullptr, "pass is NULL; pass one made by moecclMoeBegin");
   moeccl::requireLive(moeccl::HandleKind::pass, pass);
-  require(
-      moeccl::findHandle(moeccl::HandleKind::layer, pass->layer).state == moeccl::HandleState::live,
-      "the layer of pass was destroyed; pass one whose layer lives");
+  require(!pass->life.expired(), "the layer of pass was destroyed; pass one whose layer lives");
   return *pass;
 }
 
@@ -308,6 +306,7 @@ moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
     const DeviceGuard guard(layer->device);
     auto made = std::make_unique<moecclMoePass>();
     made->layer = layer;
+    made->life = layer->life;
     made->pass = &it.beginOwn(input, {theirs.experts, theirs.weights}, stream);
     moeccl::addHandle(moeccl::HandleKind::pass, made.get());
     writeRows(*made->pass, rows);
@@ -363,8 +362,6 @@ moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass) {
                         moeccl::removeHandle(moeccl::HandleKind::pass, pass).state);
     const std::unique_ptr<moecclMoePass> ended(pass);
     // A layer that was destroyed took what its passes held along.
-    if (moeccl::findHandle(moeccl::HandleKind::layer, ended->layer).state ==
-        moeccl::HandleState::live)
-      ended->layer->layer.close(*ended->pass);
+    if (!ended->life.expired()) ended->layer->layer.close(*ended->pass);
   });
 }

@@ -13,7 +13,6 @@
 //   evidence S1 sure 12 0.001 0.002 ...      or "tried"; how many seconds follow, pass by pass
 //   end
 #include <charconv>
-#include <cmath>
 #include <sstream>
 
 #include "src/error.h"
@@ -56,9 +55,9 @@ class Words {
     Number number{};
     const char* const end = word.data() + word.size();
     const auto read = std::from_chars(word.data(), end, number);
-    if (read.ec != std::errc() || read.ptr != end || !(number >= 0) ||
-        !std::isfinite(static_cast<double>(number)))
-      refuse(std::string(what) + " is \"" + word + "\"; it must be a number, 0 or more");
+    // At most a generation in seconds, of which sums and squares are finite.
+    if (read.ec != std::errc() || read.ptr != end || !(number >= 0 && number <= Number(1e9)))
+      refuse(std::string(what) + " is \"" + word + "\"; it must be a number from 0 to 1e9");
     return number;
   }
 

@@ -1,6 +1,7 @@
 // What moecclMoeLayer_t points to, and the config that it was made from.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "src/boundary.h"
@@ -12,10 +13,12 @@
 struct moecclMoeLayer {
   const int device;  // of a GPU; -1: host memory
   moeccl::MoeLayer layer;
+  const std::shared_ptr<const char> life = std::make_shared<const char>();
 };
 
 struct moecclMoePass {
   moecclMoeLayer_t layer = nullptr;
+  std::weak_ptr<const char> life;   // the layer's: a new one may have the address of one destroyed
   moeccl::OwnPass* pass = nullptr;  // the layer's
 };
 

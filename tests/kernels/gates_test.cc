@@ -9,7 +9,9 @@
 #include <random>
 
 #include "kernels/capacity.h"
+#include "kernels/gates/gshard.h"
 #include "kernels/gates/logits.h"
+#include "kernels/gates/softmax.h"
 #include "tests/kernels/gates_plain.h"
 
 namespace moeccl::gates {
@@ -284,6 +286,15 @@ TEST(Gates, UpdateBiasEvensTheLoad) {
   EXPECT_EQ(alone, 3);
 }
 
+// Sizes of as many experts as a config may have are no int.
+TEST(Gates, ScratchOfManyExperts) {
+  Config config;
+  config.experts = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t experts = config.experts;
+  EXPECT_EQ(SoftmaxRule::doubles(config), 2 * experts);
+  EXPECT_EQ(GshardRule::doubles(config), 2 * experts);
+}
+
 TEST(Gates, ProblemsAreNamed) {
   const Config good{Kind::sigmoid, 8, 4, 6, 2, 4, 2};
   EXPECT_EQ(problem(good), "");
@@ -301,7 +312,7 @@ TEST(Gates, ProblemsAreNamed) {
       Kind::sigmoid, [](C c) { c.expertGroups = 0; }, "expertGroups is 0; it must be from 1 to 6");
   expect(
       Kind::sigmoid, [](C c) { c.expertGroups = 3, c.topGroups = 4; },
-      "topGroups is 4; it must be from 1 to 3");
+      "topGroups is 4; it must be from 1 to expertGroups, 3");
   expect(
       Kind::sigmoid, [](C c) { c.expertGroups = 3, c.choices = 3; },
       "choices is 3; it must be at most the number of experts in topGroups groups, 2");

@@ -481,8 +481,10 @@ TEST(Texts, ThatAreWrongSayWhere) {
   refused(with("layer layer", "layer other"), "\"other\" where \"layer\"");
   refused(with("alternatives sends", "alternatives S9"), "\"S9\" where \"sends\"");
   refused(with("current sends", "current S9"), "S9");
-  refused(with("counts 0", "counts -1"), "\"-1\"; it must be a number, 0 or more");
+  refused(with("counts 0", "counts -1"), "\"-1\"; it must be a number from 0 to 1e9");
+  refused(with("counts 0", "counts 2147483647"), "\"2147483647\"");
   refused(with("seconds 0", "seconds nan"), "\"nan\"");
+  refused(with("end", "evidence sends sure 6 1 1e308\nend"), "\"1e308\"");
   refused(with("end", "evidence sends sure 2 1 1\nend"), "2 numbers of sends");
   refused(with("end", "evidence sends sre 1 1\nend"), "\"sre\" where \"sure\" or \"tried\"");
   refused(with("end", "nonsense sends\nend"), "nonsense");

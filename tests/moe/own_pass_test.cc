@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/moe/own_numbers.h"
 #include "tests/moe/own_pass_run.h"
 
 namespace moeccl::test {
@@ -52,6 +53,37 @@ TEST(OwnPasses, AreWholeWhereADroplessLayerHadChunks) {
       if (HasFailure()) return;
     }
   }
+}
+
+// A layer's memory soon serves another one.
+TEST(OwnPasses, AreRefusedOnceTheirLayerIsDestroyed) {
+  Problem problem;
+  problem.training = true;
+  const OwnNumbers own(problem, 0);
+  runJob(jobOf(problem), [&](moecclComm_t comm, int) {
+    moecclGrid_t grid = makeGrid(comm, problem.grid);
+    const moecclMoeConfig_t config = ownConfig(problem);
+    const moe_reference::Elements input = moe_reference::encode(problem.datatype, own.tokens);
+    const moe_reference::Elements given = moe_reference::encode(problem.datatype, own.weights);
+    moe_reference::Elements output = input;
+    moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
+    routing.experts = own.experts.data();
+    routing.weights = given.data();
+    for (int i = 0; i < 50; ++i) {
+      moecclMoeLayer_t layer = nullptr;
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      moecclMoePass_t pass = nullptr;
+      moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
+      check(moecclMoeBegin(layer, input.data(), &routing, nullptr, &pass, &rows));
+      check(moecclMoeLayerDestroy(layer));
+      check(moecclMoeLayerCreate(grid, &config, &layer));
+      checkError(moecclMoeEnd(pass, output.data(), nullptr), moecclInvalidArgument, nullptr,
+                 {"moecclMoeEnd", "the layer of pass was destroyed"});
+      check(moecclMoePassDestroy(pass));
+      check(moecclMoeLayerDestroy(layer));
+    }
+    check(moecclGridDestroy(grid));
+  });
 }
 
 }  // namespace
