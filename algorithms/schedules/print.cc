@@ -9,8 +9,9 @@ namespace moeccl::schedules {
 namespace {
 
 constexpr std::array<const char*, kDims> kDimNames = {
-    "N_MP",    "N_EP", "N_ESP", "P",    "E_local",   "tokens", "part", "chunk", "T",    "T/N_MP",
-    "T/chunk", "rows", "rows",  "rows", "kept rows", "M",      "k",    "sums",  "gate", "branch"};
+    "N_MP",      "N_EP", "N_ESP",  "P",       "E_local", "tokens", "part", "chunk",
+    "chunk",     "T",    "T/N_MP", "T/chunk", "rows",    "rows",   "rows", "rows",
+    "kept rows", "M",    "k",      "sums",    "gate",    "branch"};
 constexpr std::array<const char*, kGroupKinds> kGroupNames = {"all ranks", "MP", "EP", "ESP"};
 constexpr std::array<const char*, 11> kKindNames = {"exchange", "split",    "join",    "gate",
                                                     "route",    "permute",  "regroup", "experts",
@@ -20,9 +21,6 @@ constexpr std::array<const char*, 3> kStateNames = {"", "replicated", "partial s
 std::string tableName(const Schedule& schedule, int index) {
   const Table& table = schedule.tables[static_cast<std::size_t>(index)];
   if (schedule.chunks == 1) return table.name;
-  const auto ofChunk = [](Dim dim) {
-    return dim == Dim::chunkTokens || dim == Dim::chunkSlots || dim == Dim::chunkRows;
-  };
   if (table.element == Element::count64 || std::ranges::any_of(table.shape, ofChunk))
     return table.name + " " + std::to_string(table.chunk);
   return table.name;
@@ -73,7 +71,12 @@ std::string describe(const Schedule& schedule, int phase) {
   if (it.kind == Kind::exchange)
     out << " \"" << it.name << "\", " << moeccl::nameOf(carrier(schedule, it)) << " of "
         << kGroupNames[static_cast<std::size_t>(it.group)];
-  if (it.kind == Kind::split) out << " over " << kGroupNames[static_cast<std::size_t>(it.group)];
+  if (it.kind == Kind::split) {
+    const Shape& made = schedule.tables[static_cast<std::size_t>(it.writes[0])].shape;
+    const bool inChunks = it.group == GroupKind::mp && made.front() == Dim::batchChunkTokens;
+    out << (inChunks ? " in chunks" : " over ");
+    if (!inChunks) out << kGroupNames[static_cast<std::size_t>(it.group)];
+  }
   if (it.routed) out << " \"" << it.name << "\" of all ranks";
   if (it.oneByOne) out << ", one by one";
   out << ": ";

@@ -32,8 +32,8 @@ enum class Pass : std::uint8_t { forward, backward };
 namespace schedules {
 
 // Sizes that a layer and its grid bring. A batch is the tokens of one MP group; a part is one
-// rank's share of them, padded; a chunk is one of as many equal pieces of a part as the schedule
-// has chunks.
+// rank's share of them, padded. A chunk is one of as many equal pieces as the schedule has chunks,
+// of a part, or, where no phase splits the batch, of the batch, padded as well.
 enum class Dim : std::uint8_t {
   mp,
   ep,
@@ -42,14 +42,16 @@ enum class Dim : std::uint8_t {
   localExperts,  // of an EP rank
   tokens,        // of a batch, without padding
   partTokens,
-  chunkTokens,
-  capacity,  // places per expert of a batch
-  slots,     // the same of a part
+  chunkTokens,       // of a part
+  batchChunkTokens,  // of a batch
+  capacity,          // places per expert of a batch
+  slots,             // the same of a part
   chunkSlots,
   batchRows,  // of one expert: the choices of a batch that chose it, all of them
   partRows,   // of one expert: the same of a part
-  chunkRows,  // of one expert: the same of a chunk
-  keptRows,   // the choices that have a place with one of the rank's own experts, by expert
+  chunkRows,  // of one expert: the same of a chunk of a part
+  batchChunkRows,
+  keptRows,  // the choices that have a place with one of the rank's own experts, by expert
   embedding,
   choices,          // that a token has room for
   sums,             // what a gate sums up over a part
@@ -60,7 +62,18 @@ inline constexpr int kDims = static_cast<int>(Dim::residualWeights) + 1;
 
 // Rows whose number only an exchange of counts tells. They are bound late, as extents bind blocks.
 constexpr bool boundLate(Dim dim) {
-  return dim == Dim::batchRows || dim == Dim::partRows || dim == Dim::chunkRows;
+  return dim == Dim::batchRows || dim == Dim::partRows || dim == Dim::chunkRows ||
+         dim == Dim::batchChunkRows;
+}
+// Those of chunks.
+constexpr bool ofChunk(Dim dim) {
+  return dim == Dim::chunkTokens || dim == Dim::batchChunkTokens || dim == Dim::chunkSlots ||
+         dim == Dim::chunkRows || dim == Dim::batchChunkRows;
+}
+// Tokens of any kind.
+constexpr bool isTokens(Dim dim) {
+  return dim == Dim::tokens || dim == Dim::partTokens || dim == Dim::chunkTokens ||
+         dim == Dim::batchChunkTokens;
 }
 
 using Shape = std::vector<Dim>;
@@ -100,8 +113,9 @@ struct Table {
 
 enum class Kind : std::uint8_t {
   exchange,  // a collective of a group
-  split,     // what all ranks of a group have -> the rank's own part of it
-  join,      // parts [mp][part] -> their batch; or the own part -> a batch that is zero elsewhere
+  split,     // what all ranks of a group have -> the rank's own part of it, or a batch -> a chunk
+  join,      // parts [mp][part] -> their batch; or the own part, or a chunk of the batch -> a batch
+             // that is zero elsewhere
   gate,      // tokens -> routing, what the gate sums up, and (dropless) each expert's rows
   route,     // routing -> each expert's rows, as all ranks tell each other what tokens chose
   permute,   // tokens, routing -> rows of experts

@@ -20,9 +20,9 @@ namespace moeccl::schedules {
 // whole.
 Schedule mirrored(const Schedule& forward);
 
-// Either pass, of a schedule that splits tokens over the MP group, with each rank's part cut in
-// `chunks`, which know nothing of each other. Each chunk has a stream for its exchanges. What
-// stands in one column goes on at once, here for S1 in three:
+// Either pass with tokens cut in `chunks`, which know nothing of each other: each rank's part, of a
+// schedule that splits tokens over the MP group; else, without capacity, each batch. Each chunk has
+// a stream for its exchanges. What stands in one column goes on at once, here for S1 in three:
 //
 //   chunk 0   dispatch | experts  | combine  | un-permute, MP-AllGather
 //   chunk 1   dispatch |          | experts  | combine  | un-permute, MP-AllGather

@@ -92,7 +92,7 @@ class Residual {
     if (targets_.empty()) {
       gathered_ = made_.exchange(Collective::allGather, GroupKind::mp, result_,
                                  "all of the " + made_.at(result_).name, kGather);
-      made_.last().stream = 1;
+      made_.last().stream = sideOfBranch();
     }
     if (!backward) return;
     Table gradient{.name = "partial gradient of residual branch",
@@ -107,10 +107,7 @@ class Residual {
   }
 
   // Behind all streams that the schedule has.
-  int sideOfBranch() const {
-    if (!atParts_) return 1;
-    return from_.chunks > 1 ? from_.streams : 2;
-  }
+  int sideOfBranch() const { return atParts_ && from_.chunks == 1 ? 2 : from_.streams; }
 
   // Adds the branch's part before phase `next`, if that gathers or adds up what it belongs to.
   void addTo(std::size_t next) {

@@ -176,7 +176,7 @@ typedef struct {
   int training;
   /* S1 cuts each rank's tokens into so many chunks, and runs dispatch, experts, combine and
    * MP-AllGather of different chunks at once. That hides the MP-AllGather as SAA does, at less
-   * volume.
+   * volume. Without capacity the baseline cuts the tokens of an MP group likewise.
    * It must divide capacityGroups / N_MP, if there is a capacity. 1: none. 0: none, 2, 4 or 8, as
    * is predicted to be the fastest (select.h). Results do not depend on it, but for rounding.
    * Exchanges go on while experts compute on GPUs and if the communicator has a progress thread,
@@ -241,7 +241,7 @@ typedef struct {
   int64_t capacity;          /* T: places per expert for the tokens of one MP group; dropless: 0 */
   int64_t capacityGroups;    /* g; dropless: 0 */
   moecclSchedule_t schedule; /* of the next Forward; with config.learn of the last; never auto */
-  int64_t chunks;            /* into which S1 cuts each rank's tokens; 1 under others */
+  int64_t chunks;            /* into which the schedule cuts tokens; 1: it does not */
   int64_t tokenRouting;      /* 1: rows go by token routing; 0: they do not */
 } moecclMoeShapes_t;
 

@@ -71,7 +71,8 @@ typedef struct {
   double communication; /* of these: in exchanges, beyond local work */
   /* What a rank sends to other nodes: the mean of the ranks of the largest node. */
   double bytesBetween;
-  /* Into which S1 cuts tokens, as the config says or the fastest of 1, 2, 4 and 8; 1 of others. */
+  /* Into which the schedule cuts tokens, as the config says or the fastest of 1, 2, 4 and 8; 1 of
+   * one that does not. */
   int64_t chunks;
   int measured;   /* 1: all by fits; 0: some priced from links, or local work of float64 taken as
                      twice that of float32 */

@@ -166,7 +166,7 @@ void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
                  name + " splits the capacity, of which a dropless layer has none");
 }
 
-// What each rank cuts its tokens into.
+// What tokens are cut into.
 std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) {
   if (config.chunks == 0 || shape.schedule == moecclScheduleAuto ||
       !cutsChunks(shape.schedule, shape.dropless, shape.routed))
@@ -265,10 +265,12 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
 LayerShape inChunks(LayerShape shape, std::int64_t chunks) {
   shape.chunks = chunks;
   if (!shape.dropless) return shape;
+  const std::int64_t unit = shape.grid.nMp * chunks;
+  const std::int64_t padded = roundUp(shape.tokens, unit);
+  shape.groups = needsOf(shape.schedule).wholeGroups ? unit : chunks;
   // A group's places are as many as its tokens.
-  shape.groups = shape.grid.nMp * chunks;
-  shape.groupTokens = shape.groupSlots = roundUp(shape.tokens, shape.groups) / shape.groups;
-  shape.partTokens = chunks * shape.groupTokens;
+  shape.groupTokens = shape.groupSlots = padded / shape.groups;
+  shape.partTokens = padded / shape.grid.nMp;
   shape.gate.capacityTokens = shape.groupTokens;
   shape.gate.capacitySlots = shape.groupSlots;
   return shape;

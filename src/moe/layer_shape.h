@@ -18,7 +18,8 @@ namespace moeccl {
 //     | tokens ............................ | padding   |
 //
 // Parts and groups begin at a common multiple; groups nest in parts under S1 alone. S1 may cut a
-// part in chunks, which are as many whole groups each; without capacity each chunk is a group.
+// part in chunks, which are as many whole groups each. Without capacity each chunk is a group, of a
+// part or, where the schedule splits no tokens, of the batch.
 struct LayerShape {
   std::int64_t tokens;  // without padding
   std::int64_t embedding;
@@ -39,7 +40,7 @@ struct LayerShape {
   std::int64_t groupTokens;   // with padding
   std::int64_t groupSlots;    // places per expert and group
   std::int64_t partTokens;    // with padding
-  std::int64_t chunks;        // of a part
+  std::int64_t chunks;        // of a part, or of the batch
   bool dropless;              // groups have places for all choices; memory is not sized by them
   bool routed;                // rows go by token routing
 
@@ -48,14 +49,14 @@ struct LayerShape {
 
   std::int64_t capacity() const { return groups * groupSlots; }
   std::int64_t paddedTokens() const { return groups * groupTokens; }
-  std::int64_t chunkTokens() const { return partTokens / chunks; }  // with padding
+  // Of a part and of the batch, with padding.
+  std::int64_t chunkTokens() const { return partTokens / chunks; }
+  std::int64_t batchChunkTokens() const { return paddedTokens() / chunks; }
   // Places per expert.
   std::int64_t partSlots() const { return capacity() / grid.nMp; }
   std::int64_t chunkSlots() const { return partSlots() / chunks; }
-  // Of a chunk, in the batch; behind the last token when the chunk is nothing but padding.
-  std::int64_t firstToken(int part, std::int64_t chunk) const {
-    return std::min(tokens, part * partTokens + chunk * chunkTokens());
-  }
+  // Of a part, in the batch; behind the last token when the part is nothing but padding.
+  std::int64_t firstToken(int part) const { return std::min(tokens, part * partTokens); }
 };
 
 // The config's schedule, or what the value of MOECCL_SCHEDULE says when it is neither null nor "".
@@ -75,7 +76,7 @@ bool routesSomehow(const LayerShape& shape);
 LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule,
                       const moecclGridShape_t& grid);
 
-// The same layer with each part cut in so many chunks, which its schedule can do.
+// The same layer cut in so many chunks, which its schedule can do.
 LayerShape inChunks(LayerShape shape, std::int64_t chunks);
 
 // The same as a schedule knows them. `schedule`: of one of the layer's passes.

@@ -14,6 +14,10 @@ namespace {
 
 bool has(const Table& table, Dim dim) { return std::ranges::count(table.shape, dim) > 0; }
 bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, schedules::boundLate); }
+// Of the rank's part of its batch, or a chunk of that.
+bool isOfPart(const Table& table) {
+  return has(table, Dim::partTokens) || has(table, Dim::chunkTokens);
+}
 
 }  // namespace
 
@@ -21,6 +25,7 @@ LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Sc
                      bool keeps)
     : compute_(compute),
       shape_(compute.shape()),
+      sizes_(sizesOf(shape_, forward)),
       groups_(groups),
       ofBatches_(false),
       sums_(compute),
@@ -29,9 +34,7 @@ LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Sc
     if (phase.kind != schedules::Kind::gate) continue;
     const Table& tokens = forward.tables[static_cast<std::size_t>(phase.reads[0])];
     ofBatches_ = tokens.shape.front() == Dim::esp;
-    const bool whole = ofBatches_ || tokens.shape.front() == Dim::tokens;
-    Routers made = compute.routers(ofBatches_ ? groups.esp.ranks : 1,
-                                   whole ? shape_.paddedTokens() : shape_.chunkTokens(),
+    Routers made = compute.routers(ofBatches_ ? groups.esp.ranks : 1, sizes_.paddedTokens(tokens),
                                    !keeps       ? -1
                                    : ofBatches_ ? groups.esp.rank
                                                 : 0);
@@ -46,40 +49,51 @@ std::optional<gates::Draw> LayerWork::drawOf(int rank) const {
                      static_cast<std::uint64_t>(firstBatch_ + rank / shape_.grid.nMp)};
 }
 
+std::span<std::unique_ptr<Router>> LayerWork::routersOf(const Table& table) {
+  return ofChunk(std::span(routers_), table);
+}
+
+std::span<const std::int64_t*> LayerWork::beginsOf(const Table& table) {
+  return ofChunk(std::span(begins_), table);
+}
+
 Router& LayerWork::routerOf(const Table& routing) {
-  const int index = ofBatches_                       ? groups_.esp.rank
-                    : has(routing, Dim::chunkTokens) ? routing.chunk
-                                                     : 0;
-  return *routers_[static_cast<std::size_t>(index)];
+  return *routersOf(routing)[static_cast<std::size_t>(ofBatches_ ? groups_.esp.rank : 0)];
 }
 
 std::int64_t LayerWork::tokensOf(const Table& table) const {
-  if (table.shape.front() == Dim::tokens) return shape_.tokens;
-  const bool chunk = table.shape.front() == Dim::chunkTokens;
-  return std::min(chunk ? shape_.chunkTokens() : shape_.partTokens,
-                  shape_.tokens - shape_.firstToken(groups_.mp.rank, chunk ? table.chunk : 0));
+  return sizes_.tokensOf(table, groups_.mp.rank);
+}
+
+Router::Tokens LayerWork::tokensOf(const Step& step) const {
+  const Table& tokens = step.read(0);
+  const std::int64_t parts = isOfPart(tokens) ? groups_.mp.ranks : 1;
+  return {sizes_.firstToken(tokens, groups_.mp.rank), tokensOf(tokens),
+          shape_.groups / parts / shape_.chunks, isOfPart(tokens) ? groups_.mp.rank : 0};
+}
+
+void LayerWork::clearSums(std::int64_t first, std::int64_t parts, moecclStream_t stream) {
+  compute_.clear(sums_.row(static_cast<int>(first)),
+                 static_cast<std::size_t>(parts * sums_.rowSize()) * sizeof(double), stream);
 }
 
 void LayerWork::route(const Step& step) {
   const Table& tokens = step.read(0);
-  const void* const input = step.reads[0];
-  const std::int64_t batch = shape_.tokens * shape_.embedding;
-  if (ofBatches_) {
-    const moecclGridShape_t& grid = shape_.grid;
-    const int position = groups_.ep.rank;
-    for (int shard = 0; shard < groups_.esp.ranks; ++shard) {
-      const int rank = grid.order == moecclOrderEspEp ? position * grid.nEsp + shard
-                                                      : shard * grid.nEp + position;
-      routers_[static_cast<std::size_t>(shard)]->routeBatch(
-          weights_.gate, drawOf(rank), compute_.at(input, shard * batch),
-          shard == groups_.esp.rank ? &sums_ : nullptr, step.stream);
-    }
-  } else if (tokens.shape.front() == Dim::tokens) {
-    routers_[0]->routeBatch(weights_.gate, drawOf(groups_.world.rank), input, &sums_, step.stream);
-  } else {
-    routerOf(step.written(0))
-        .routeChunk(weights_.gate, drawOf(groups_.world.rank), input, groups_.mp.rank,
-                    has(tokens, Dim::chunkTokens) ? tokens.chunk : 0, sums_, step.stream);
+  const Router::Tokens own = tokensOf(step);
+  // All chunks add to them.
+  if (tokens.chunk == 0) clearSums(own.part, isOfPart(tokens) ? 1 : sums_.rowCount(), step.stream);
+  if (!ofBatches_)
+    return routerOf(step.written(0))
+        .route(weights_.gate, drawOf(groups_.world.rank), own, step.reads[0], &sums_, step.stream);
+  const moecclGridShape_t& grid = shape_.grid;
+  const int position = groups_.ep.rank;
+  const std::int64_t batch = sizes_.paddedTokens(tokens) * shape_.embedding;
+  for (int shard = 0; shard < groups_.esp.ranks; ++shard) {
+    const int rank =
+        grid.order == moecclOrderEspEp ? position * grid.nEsp + shard : shard * grid.nEp + position;
+    routersOf(step.written(0))[static_cast<std::size_t>(shard)]->route(
+        weights_.gate, drawOf(rank), own, compute_.at(step.reads[0], shard * batch),
+        shard == groups_.esp.rank ? &sums_ : nullptr, step.stream);
   }
 }
 
@@ -105,10 +119,7 @@ void LayerWork::gate(const Step& step) {
     all = {static_cast<std::int64_t*>(step.writes[2]), local, local * batchesOf(step.written(2))};
   }
   // The routers of other chunks have lists of their own.
-  const std::size_t first = ofBatches_ ? 0 : static_cast<std::size_t>(step.written(0).chunk);
-  const std::size_t count = ofBatches_ ? routers_.size() : 1;
-  compute_.list(std::span(routers_).subspan(first, count), all,
-                std::span(begins_).subspan(first, count), step.stream);
+  compute_.list(routersOf(step.written(0)), all, beginsOf(step.written(0)), step.stream);
   if (!lists) return;
   compute_.await(step.stream);
   setKept();
@@ -120,8 +131,8 @@ void LayerWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
   for (int ep = 0; ep < groups_.ep.ranks; ++ep)
     for (int batch = 0; batch < batches; ++batch)
       for (std::int64_t expert = 0; expert < shape_.localExperts; ++expert) {
-        const auto router = static_cast<std::size_t>(ofBatches_ ? batch : table.chunk);
-        const std::int64_t* const run = begins_[router] + ep * shape_.localExperts + expert;
+        const std::int64_t* const run =
+            beginsOf(table)[static_cast<std::size_t>(batch)] + ep * shape_.localExperts + expert;
         counts[at++] = run[1] - run[0];
       }
 }
@@ -173,23 +184,26 @@ void LayerWork::permute(const Step& step) {
 
 // Rows of all batches: places [N_EP][E_local][N_ESP][C], or [N_EP][N_ESP][E_local] runs.
 void LayerWork::permuteBatches(const Step& step) {
-  const std::int64_t batch = shape_.tokens * shape_.embedding;
+  const std::int64_t batch = sizes_.paddedTokens(step.read(0)) * shape_.embedding;
   const Table& rows = step.written(0);
+  const std::span routers = routersOf(step.read(1));
+  const std::span begins = beginsOf(step.read(1));
   const auto each = [&](auto function) {
-    for (int shard = 0; shard < groups_.esp.ranks; ++shard)
-      function(*routers_[static_cast<std::size_t>(shard)], begins_[static_cast<std::size_t>(shard)],
-               compute_.at(step.reads[0], shard * batch), shard);
+    for (std::size_t shard = 0; shard < routers.size(); ++shard)
+      function(*routers[shard], begins[shard],
+               compute_.at(step.reads[0], static_cast<std::int64_t>(shard) * batch),
+               static_cast<std::int64_t>(shard));
   };
   if (!isRuns(rows))
-    return each([&](Router& router, const std::int64_t*, const void* tokens, int shard) {
+    return each([&](Router& router, const std::int64_t*, const void* tokens, std::int64_t shard) {
       const std::int64_t places = shard * shape_.capacity() * shape_.embedding;
       router.scatter(tokens, stride(rows), compute_.at(step.writes[0], places), step.stream);
     });
   std::int64_t at = 0;
   gatherings_.clear();
   for (int ep = 0; ep < groups_.ep.ranks; ++ep)
-    each([&](Router& router, const std::int64_t* begins, const void* tokens, int) {
-      const std::int64_t* const run = begins + ep * shape_.localExperts;
+    each([&](Router& router, const std::int64_t* first, const void* tokens, std::int64_t) {
+      const std::int64_t* const run = first + ep * shape_.localExperts;
       const std::int64_t count = run[shape_.localExperts] - run[0];
       gatherings_.push_back(
           {&router, run[0], count, tokens, compute_.at(step.writes[0], at * shape_.embedding)});

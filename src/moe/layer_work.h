@@ -54,6 +54,8 @@ class LayerWork : public schedules::Work {
  protected:
   // Decides which experts the tokens of the step go to.
   virtual void route(const schedules::Step& step);
+  // Of so many parts from `first` on.
+  void clearSums(std::int64_t first, std::int64_t parts, moecclStream_t stream);
   Compute& compute() const { return compute_; }
   const Groups& groups() const { return groups_; }
   Router& router(std::size_t index) { return *routers_[index]; }
@@ -64,12 +66,22 @@ class LayerWork : public schedules::Work {
   std::optional<gates::Draw> drawOf(int rank) const;
   // Of the table of routing of one chunk, or of the own batch.
   Router& routerOf(const schedules::Table& routing);
+  // Those of a table's chunk, by ESP rank where it is of batches.
+  std::span<std::unique_ptr<Router>> routersOf(const schedules::Table& table);
+  std::span<const std::int64_t*> beginsOf(const schedules::Table& table);
+  template <typename Each>
+  std::span<Each> ofChunk(std::span<Each> all, const schedules::Table& table) const {
+    const auto each = static_cast<std::size_t>(ofBatches_ ? groups_.esp.ranks : 1);
+    return all.subspan(static_cast<std::size_t>(table.chunk) * each, each);
+  }
+  // Tokens of the step, of one batch.
+  Router::Tokens tokensOf(const schedules::Step& step) const;
   // In a table of counts.
   int batchesOf(const schedules::Table& table) const;
   void setKept();
   // The rank's own choices in the list of a router, or those of the expert that the step is about.
   Router::Listed listed(const schedules::Step& step, Router& router) const;
-  // Tokens of a table [tokens][...] or of the rank's part, or chunk of it, without padding.
+  // Tokens of a table that has the own batch's, without padding.
   std::int64_t tokensOf(const schedules::Table& table) const;
   // Places per expert in a table of rows, over all batches.
   std::int64_t stride(const schedules::Table& rows) const;
@@ -79,9 +91,10 @@ class LayerWork : public schedules::Work {
 
   Compute& compute_;
   const LayerShape shape_;
+  const schedules::Sizes sizes_;
   const Groups& groups_;
-  Routers routers_;                          // by ESP rank, or by chunk
-  bool ofBatches_;                           // by ESP rank
+  Routers routers_;                          // by chunk, and by ESP rank where there are batches
+  bool ofBatches_;                           // of all ESP ranks
   std::vector<const std::int64_t*> begins_;  // by router, as its list says
   std::vector<Gathering> gatherings_;        // at hand
   BatchSums sums_;                           // of the own batch

@@ -92,12 +92,12 @@ OwnWork::OwnWork(const Groups& groups, Compute& compute, const schedules::Schedu
 
 void OwnWork::gather(const void* own, void* all, moecclDataType_t type, moecclStream_t stream) {
   const auto begin = [&](int part) {
-    return static_cast<std::size_t>(shape_.firstToken(part, 0) * shape_.choices);
+    return static_cast<std::size_t>(shape_.firstToken(part) * shape_.choices);
   };
   const int rank = groups().mp.rank;
   for (int part = 0; part < groups().mp.ranks; ++part) {
     const auto at = static_cast<std::size_t>(part);
-    const std::int64_t left = shape_.tokens - shape_.firstToken(part, 0);
+    const std::int64_t left = shape_.tokens - shape_.firstToken(part);
     recvBegins_[at] = begin(part);
     recvCounts_[at] = static_cast<std::size_t>(std::min(left, shape_.partTokens) * shape_.choices);
     sendBegins_[at] = 0;
@@ -114,17 +114,15 @@ void OwnWork::gather(const void* own, void* all, moecclDataType_t type, moecclSt
 void OwnWork::route(const schedules::Step& step) {
   using schedules::Dim;
   const BatchSums& sums = batchSums();
-  compute().clear(sums.rows(),
-                  static_cast<std::size_t>(sums.rowCount() * sums.rowSize()) * sizeof(double),
-                  step.stream);
+  clearSums(0, sums.rowCount(), step.stream);
   const int rank = groups().mp.rank;
-  const std::int64_t first = shape_.firstToken(rank, 0) * shape_.choices;
+  const std::int64_t first = shape_.firstToken(rank) * shape_.choices;
   const std::int32_t* const ownExperts = routing_.experts + first;
   const void* const ownWeights = compute().at(routing_.weights, first);
   const Dim front = step.read(0).shape.front();
   if (front == Dim::partTokens) {
     const std::int64_t tokens =
-        std::min(shape_.partTokens, shape_.tokens - shape_.firstToken(rank, 0));
+        std::min(shape_.partTokens, shape_.tokens - shape_.firstToken(rank));
     return router(0).routeGiven(ownExperts, ownWeights, tokens, shape_.groups / shape_.grid.nMp,
                                 sums.row(rank), step.stream);
   }

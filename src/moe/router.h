@@ -18,15 +18,17 @@ class Router {
  public:
   virtual ~Router() = default;
 
-  // Routes a batch, input [tokens][embedding], without padding, and sets its rows in `sums`; null:
-  // nobody looks at them. draw: the batch's; without, nothing is random.
-  virtual void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                          const void* input, BatchSums* sums, moecclStream_t stream) = 0;
-  // Routes a chunk of a part; `input` begins with its first token. The first chunk sets the row of
-  // the part in `sums`, later ones add to it.
-  virtual void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                          const void* input, int part, std::int64_t chunk, BatchSums& sums,
-                          moecclStream_t stream) = 0;
+  // Tokens of a batch that follow one another.
+  struct Tokens {
+    std::int64_t first, count;  // without padding
+    std::int64_t groups;        // capacity groups that they are
+    int part;                   // in whose sums choices that have a place are counted
+  };
+  // Routes them, input [count][embedding], and adds to the sums of their parts; null: nobody looks
+  // at these. draw: the batch's; without, nothing is random.
+  virtual void route(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                     const Tokens& tokens, const void* input, BatchSums* sums,
+                     moecclStream_t stream) = 0;
 
   // Gives places, in so many capacity groups, to `count` tokens whose choices somebody else has
   // made. experts and weights [count][choices]; -1: not made. Adds to sums. Nothing can be gated

@@ -54,29 +54,20 @@ CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool ke
 }
 
 template <typename Real>
-void CpuRouter<Real>::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                                 const void* input, BatchSums* sums, moecclStream_t) {
-  begin(0, draw);
+void CpuRouter<Real>::route(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                            const Tokens& tokens, const void* input, BatchSums* sums,
+                            moecclStream_t) {
+  begin(tokens.first, draw);
   if (sums == nullptr) unseen_.assign(sized({gates::sumsSize(shape_.gate)}), 0.0);
-  for (int part = 0; part < shape_.grid.nMp; ++part) {
-    if (sums != nullptr) std::fill_n(sums->row(part), sums->rowSize(), 0.0);
+  const auto row = [&](int part) { return sums == nullptr ? unseen_.data() : sums->row(part); };
+  while (tokens_ < tokens.count) {
+    const std::int64_t at = tokens.first + tokens_, part = at / shape_.partTokens;
     gateMore(gate, read<Real>(input) + tokens_ * shape_.embedding,
-             std::min(shape_.tokens - tokens_, shape_.partTokens),
-             sums == nullptr ? unseen_.data() : sums->row(part));
+             std::min(tokens.count - tokens_, (part + 1) * shape_.partTokens - at),
+             row(static_cast<int>(part)));
   }
   // Which part a kept choice is counted in does not matter: the counts are exact.
-  place(shape_.groups, sums == nullptr ? unseen_.data() : sums->row(0));
-}
-
-template <typename Real>
-void CpuRouter<Real>::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                                 const void* input, int part, std::int64_t chunk, BatchSums& sums,
-                                 moecclStream_t) {
-  if (chunk == 0) std::fill_n(sums.row(part), sums.rowSize(), 0.0);
-  begin(shape_.firstToken(part, chunk), draw);
-  gateMore(gate, read<Real>(input), std::min(shape_.tokens - firstToken_, shape_.chunkTokens()),
-           sums.row(part));
-  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part));
+  place(tokens.groups, row(tokens.part));
 }
 
 template <typename Real>

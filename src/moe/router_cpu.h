@@ -17,11 +17,8 @@ class CpuRouter final : public Router {
   // As Compute::router.
   CpuRouter(const LayerShape& shape, std::int64_t tokens, bool keeps);
 
-  void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, BatchSums* sums, moecclStream_t stream) override;
-  void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, int part, std::int64_t chunk, BatchSums& sums,
-                  moecclStream_t stream) override;
+  void route(const GateWeights& gate, const std::optional<gates::Draw>& draw, const Tokens& tokens,
+             const void* input, BatchSums* sums, moecclStream_t stream) override;
   void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
                   std::int64_t groups, double* sums, moecclStream_t stream) override;
   void scatter(const void* input, std::int64_t expertStride, void* rows,

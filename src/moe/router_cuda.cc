@@ -59,36 +59,28 @@ CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<Cud
   input_ = compute.elements(elementCount({tokens, shape_.embedding}));
 }
 
-void CudaRouter::routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                            const void* input, BatchSums* sums, moecclStream_t stream) {
-  begin(0, draw);
-  computeLogits(gate, input, shape_.tokens, stream);
+void CudaRouter::route(const GateWeights& gate, const std::optional<gates::Draw>& draw,
+                       const Tokens& tokens, const void* input, BatchSums* sums,
+                       moecclStream_t stream) {
+  begin(tokens.first, tokens.count, draw);
+  computeLogits(gate, input, tokens.count, stream);
   if (sums == nullptr) {
-    choose(gate, input, shape_.tokens, nullptr, stream);
-    return place(shape_.groups, nullptr, stream);
+    choose(gate, input, tokens.count, nullptr, stream);
+    return place(tokens.groups, nullptr, stream);
   }
-  clearSums(sums->rows(), sums->rowCount(), *sums, stream);
-  for (int part = 0; part < shape_.grid.nMp; ++part)
+  while (tokens_ < tokens.count) {
+    const std::int64_t at = tokens.first + tokens_, part = at / shape_.partTokens;
     choose(gate, compute_.at(input, tokens_ * shape_.embedding),
-           std::min(shape_.tokens - tokens_, shape_.partTokens), sums->row(part), stream);
+           std::min(tokens.count - tokens_, (part + 1) * shape_.partTokens - at),
+           sums->row(static_cast<int>(part)), stream);
+  }
   // Which part a kept choice is counted in does not matter: the counts are exact.
-  place(shape_.groups, sums->row(0), stream);
-}
-
-void CudaRouter::routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                            const void* input, int part, std::int64_t chunk, BatchSums& sums,
-                            moecclStream_t stream) {
-  if (chunk == 0) clearSums(sums.row(part), 1, sums, stream);
-  begin(shape_.firstToken(part, chunk), draw);
-  const std::int64_t count = std::min(shape_.tokens - firstToken_, shape_.chunkTokens());
-  computeLogits(gate, input, count, stream);
-  choose(gate, input, count, sums.row(part), stream);
-  place(shape_.groups / shape_.grid.nMp / shape_.chunks, sums.row(part), stream);
+  place(tokens.groups, sums->row(tokens.part), stream);
 }
 
 void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
                             std::int64_t groups, double* sums, moecclStream_t stream) {
-  begin(0, std::nullopt);
+  begin(0, count, std::nullopt);
   if (count > 0) {
     const std::int64_t elements = sizeof *experts / shape_.elementBytes;  // of a number
     compute_.copy(chosenExperts(), experts, count * shape_.choices * elements, stream);
@@ -98,12 +90,9 @@ void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, st
   place(groups, sums, stream);
 }
 
-void CudaRouter::clearSums(double* first, std::int64_t rows, const BatchSums& sums,
-                           moecclStream_t stream) {
-  compute_.clear(first, static_cast<std::size_t>(rows * sums.rowSize()) * sizeof(double), stream);
-}
-
-void CudaRouter::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
+void CudaRouter::begin(std::int64_t firstToken, std::int64_t count,
+                       const std::optional<gates::Draw>& draw) {
+  count_ = count;
   tokens_ = 0;
   firstToken_ = firstToken;
   draw_ = draw;

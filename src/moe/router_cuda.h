@@ -47,11 +47,8 @@ class CudaRouter final : public Router {
   CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<CudaLists> lists, int index,
              std::int64_t tokens, bool keeps);
 
-  void routeBatch(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, BatchSums* sums, moecclStream_t stream) override;
-  void routeChunk(const GateWeights& gate, const std::optional<gates::Draw>& draw,
-                  const void* input, int part, std::int64_t chunk, BatchSums& sums,
-                  moecclStream_t stream) override;
+  void route(const GateWeights& gate, const std::optional<gates::Draw>& draw, const Tokens& tokens,
+             const void* input, BatchSums* sums, moecclStream_t stream) override;
   void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
                   std::int64_t groups, double* sums, moecclStream_t stream) override;
   void scatter(const void* input, std::int64_t expertStride, void* rows,
@@ -84,8 +81,8 @@ class CudaRouter final : public Router {
   const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream);
 
  private:
-  // Before the tokens from firstToken on are gated.
-  void begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw);
+  // Before `count` tokens from firstToken on are gated.
+  void begin(std::int64_t firstToken, std::int64_t count, const std::optional<gates::Draw>& draw);
   // Of all the tokens.
   void computeLogits(const GateWeights& gate, const void* input, std::int64_t count,
                      moecclStream_t stream);
@@ -96,7 +93,6 @@ class CudaRouter final : public Router {
   // `sums`. Dropless, choices have no places: list() counts them.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
   void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
-  void clearSums(double* first, std::int64_t rows, const BatchSums& sums, moecclStream_t stream);
   template <typename T>
   static T* in(const Memory& memory) {
     return static_cast<T*>(memory.get());
@@ -105,8 +101,8 @@ class CudaRouter final : public Router {
     return {chosenExperts(), in<std::int64_t>(slots_), in<float>(weights_), tokens_,
             shape_.choices};
   }
-  // Where its choices are among those of all: routers that are listed together have whole batches.
-  std::int64_t firstChoice() const { return index_ * shape_.tokens * shape_.choices; }
+  // Where its choices are among those of all: routers that are listed together have as many tokens.
+  std::int64_t firstChoice() const { return index_ * count_ * shape_.choices; }
   std::int32_t* chosenExperts() const { return in<std::int32_t>(lists_->chosen) + firstChoice(); }
   cuda::ListedRows rowsOf(Listed listed) const {
     return {in<std::int64_t>(lists_->positions) + firstChoice(), listed.begin, listed.count};
@@ -122,7 +118,9 @@ class CudaRouter final : public Router {
   const int index_;
   const bool keeps_;
   const cuda::Gate gate_;
-  std::int64_t tokens_ = 0, firstToken_ = 0, groups_ = 0;
+  std::int64_t count_ = 0;   // tokens to be gated
+  std::int64_t tokens_ = 0;  // that are
+  std::int64_t firstToken_ = 0, groups_ = 0;
   std::optional<gates::Draw> draw_;
   double* kept_ = nullptr;  // where list() adds what it counts
   // On the GPU:

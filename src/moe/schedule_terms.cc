@@ -46,6 +46,8 @@ class Terms {
         return chosen / shape_.grid.nMp;
       case Dim::chunkRows:
         return chosen / shape_.grid.nMp / schedule_.chunks;
+      case Dim::batchChunkRows:
+        return chosen / schedule_.chunks;
       case Dim::keptRows:
         return shape_.dropless ? chosen : std::min(chosen, static_cast<double>(shape_.capacity()));
       default:
@@ -107,6 +109,7 @@ class Terms {
     return elements(table.shape, [this](Dim dim) -> double {
       if (dim == Dim::partTokens) return tokens_ / shape_.grid.nMp;
       if (dim == Dim::chunkTokens) return tokens_ / shape_.grid.nMp / schedule_.chunks;
+      if (dim == Dim::batchChunkTokens) return tokens_ / schedule_.chunks;
       return dim == Dim::embedding || dim == Dim::choices ? 1.0 : size(dim);
     });
   }

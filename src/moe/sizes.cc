@@ -16,6 +16,7 @@ schedules::Sizes sizesOf(const LayerShape& shape, const schedules::Schedule& sch
   sizes.at(Dim::tokens) = shape.tokens;
   sizes.at(Dim::partTokens) = shape.partTokens;
   sizes.at(Dim::chunkTokens) = shape.chunkTokens();
+  sizes.at(Dim::batchChunkTokens) = shape.batchChunkTokens();
   sizes.at(Dim::capacity) = shape.capacity();
   sizes.at(Dim::slots) = shape.partSlots();
   sizes.at(Dim::chunkSlots) = shape.chunkSlots();

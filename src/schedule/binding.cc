@@ -232,9 +232,11 @@ void Binding::aliasSplit(std::size_t index) {
   if (writers(to) > 1) return;
   if (table(from).shape.front() == Dim::tokens) {
     const std::int64_t row = bytes(from) / std::max<std::int64_t>(sizes_.at(Dim::tokens), 1);
-    const int chunk = has(table(to).shape, Dim::chunkTokens) ? table(to).chunk : 0;
-    if (!kept_[static_cast<std::size_t>(to)])
-      lie(to, from, sizes_.firstToken(rankIn(phase.group), chunk) * row);
+    const std::int64_t first = sizes_.firstToken(table(to), rankIn(phase.group));
+    // What others are sent has its padding behind it.
+    const bool ends = first + sizes_.paddedTokens(table(to)) <= sizes_.at(Dim::tokens);
+    if (!kept_[static_cast<std::size_t>(to)] && (ends || !isExchanged(to)))
+      lie(to, from, first * row);
     return;
   }
   if (ranksOf(phase.group) == 1) return unite(to, from);
@@ -273,28 +275,37 @@ void Binding::aliasExchange(std::size_t index) {
     if (!several || isOpen(phase.writes[i])) inPlace(index, phase.writes[i], phase.reads[i]);
 }
 
+// To other ranks.
+bool Binding::isExchanged(int index) const {
+  return std::ranges::any_of(schedule_.phases, [&](const Phase& phase) {
+    return phase.kind == Kind::exchange && ranksOf(phase.group) > 1 && contains(phase.reads, index);
+  });
+}
+
 bool Binding::findApart(int batch) const {
   std::vector<int> chunks;
   for (const Phase& phase : schedule_.phases) {
     if (!contains(phase.writes, batch)) continue;
     const Table& parts = table(phase.reads[0]);
-    if (phase.kind != Kind::join || parts.shape.front() != Dim::mp) return false;
+    const Dim front = parts.shape.front();
+    if (phase.kind != Kind::join || (front != Dim::mp && front != Dim::batchChunkTokens))
+      return false;
     if (contains(chunks, parts.chunk)) return false;
     chunks.push_back(parts.chunk);
   }
   return true;
 }
 
-// Parts that need no padding are gathered in their batch itself.
+// Parts that need no padding are gathered in their batch itself, and chunks of it are made there.
 void Binding::aliasJoin(const Phase& phase) {
   const int from = phase.reads[0], to = phase.writes[0];
   if (!joinsAreApart(to)) return;
   const bool fits = schedule_.chunks == 1 &&
                     sizes_.at(Dim::partTokens) * sizes_.at(Dim::mp) == sizes_.at(Dim::tokens);
-  if (ranksOf(GroupKind::mp) > 1 && !fits) return;
+  const bool gathered = table(from).shape.front() == Dim::mp && ranksOf(GroupKind::mp) > 1;
+  if (gathered && !fits) return;
   const std::int64_t row = bytes(to) / std::max<std::int64_t>(sizes_.at(Dim::tokens), 1);
-  const int chunk = schedule_.chunks > 1 ? table(from).chunk : 0;
-  lie(from, to, sizes_.firstToken(0, chunk) * row);
+  lie(from, to, sizes_.firstToken(table(from), 0) * row);
 }
 
 // The caller's input and output may be the same.

@@ -77,6 +77,7 @@ class Binding {
   }
 
   bool findApart(int batch) const;
+  bool isExchanged(int table) const;
   void fix();
   void fixBackward();
   void alias(std::size_t phase);

@@ -132,11 +132,8 @@ void PassRun::addSummands(const Phase& phase) {
 // Padding is sent too.
 void PassRun::clearPadding(int index, moecclStream_t stream) {
   const Table& it = table(index);
-  const std::int64_t padded = it.shape.front() == Dim::partTokens    ? sizes_.at(Dim::partTokens)
-                              : it.shape.front() == Dim::chunkTokens ? sizes_.at(Dim::chunkTokens)
-                                                                     : 0;
-  if (padded == 0 || it.element != Element::layer) return;
-  const std::int64_t tokens = tokensOf(it);
+  if (!isTokens(it.shape.front()) || it.element != Element::layer) return;
+  const std::int64_t padded = sizes_.paddedTokens(it), tokens = tokensOf(it);
   if (tokens == padded) return;
   const std::int64_t width = elements(index) / padded;
   mover_.zero(mover_.at(at(index), tokens * width), (padded - tokens) * width, stream);

@@ -21,9 +21,7 @@ std::size_t commonEnd(const Shape& one, const Shape& other) {
 }  // namespace
 
 std::int64_t PassRun::tokensOf(const Table& it) const {
-  const bool chunk = it.shape.front() == Dim::chunkTokens;
-  return sizes_.tokensOf(groups_.mp.rank, chunk ? it.chunk : 0,
-                         sizes_.at(chunk ? Dim::chunkTokens : Dim::partTokens));
+  return sizes_.tokensOf(it, groups_.mp.rank);
 }
 
 // Of what lies in the table that is split there is nothing to do.
@@ -33,9 +31,9 @@ void PassRun::split(const Phase& phase) {
   if (target == nullptr || target == at(from)) return;
   const Shape& shape = table(from).shape;
   if (shape.front() == Dim::tokens) {
-    const int chunk = table(to).shape.front() == Dim::chunkTokens ? table(to).chunk : 0;
     const std::int64_t width = sizes_.elements(std::span(shape).subspan(1));
-    const void* const part = mover_.at(at(from), sizes_.firstToken(groups_.mp.rank, chunk) * width);
+    const void* const part =
+        mover_.at(at(from), sizes_.firstToken(table(to), groups_.mp.rank) * width);
     if (part != target) mover_.copy(target, part, tokensOf(table(to)) * width, stream_);
     return;
   }
@@ -60,17 +58,15 @@ void PassRun::joinParts(const Phase& phase) {
   const bool gathered = parts.shape.front() == Dim::mp;
   const bool apart = half_->binding.joinsAreApart(to);
   const std::int64_t width = elements(to) / std::max<std::int64_t>(sizes_.at(Dim::tokens), 1);
-  const std::int64_t padded = sizes_.at(
-      std::ranges::count(parts.shape, Dim::chunkTokens) > 0 ? Dim::chunkTokens : Dim::partTokens);
-  const std::int64_t chunk = padded == sizes_.at(Dim::partTokens) ? 0 : parts.chunk;
+  const std::int64_t padded = sizes_.paddedTokens(parts);
   if (!apart && half_->written[static_cast<std::size_t>(to)] == 0)
     mover_.zero(at(to), elements(to), stream_);
   const int begin = gathered ? 0 : groups_.mp.rank;
   const int end = gathered ? groups_.mp.ranks : begin + 1;
   for (int part = begin; part < end; ++part) {
-    void* const place = mover_.at(at(to), sizes_.firstToken(part, chunk) * width);
+    void* const place = mover_.at(at(to), sizes_.firstToken(parts, part) * width);
     const void* const source = mover_.at(at(from), (part - begin) * padded * width);
-    const std::int64_t count = sizes_.tokensOf(part, chunk, padded) * width;
+    const std::int64_t count = sizes_.tokensOf(parts, part) * width;
     if (place == source || count == 0) continue;
     apart ? mover_.copy(place, source, count, stream_) : mover_.add(place, source, count, stream_);
   }

@@ -35,5 +35,17 @@ std::int64_t Sizes::elements(std::span<const Dim> shape) const {
   return product(sizes);
 }
 
+std::int64_t Sizes::paddedTokens(const Table& table) const {
+  return at(*std::ranges::find_if(table.shape, isTokens));
+}
+
+std::int64_t Sizes::firstToken(const Table& table, std::int64_t part) const {
+  const Dim dim = *std::ranges::find_if(table.shape, isTokens);
+  std::int64_t first = 0;
+  if (dim == Dim::partTokens || dim == Dim::chunkTokens) first = part * at(Dim::partTokens);
+  if (ofChunk(dim)) first += table.chunk * at(dim);
+  return std::min(at(Dim::tokens), first);
+}
+
 }  // namespace schedules
 }  // namespace moeccl

@@ -26,14 +26,14 @@ struct Sizes {
   std::int64_t& at(Dim dim) { return of[static_cast<std::size_t>(dim)]; }
   // Throws as elementCount.
   std::int64_t elements(std::span<const Dim> shape) const;
-  // Of a chunk, or of a part that is one, in the batch; behind the last token when it is nothing
-  // but padding.
-  std::int64_t firstToken(std::int64_t part, std::int64_t chunk) const {
-    return std::min(at(Dim::tokens), part * at(Dim::partTokens) + chunk * at(Dim::chunkTokens));
-  }
-  // How many of the rank's part, or chunk of it, are tokens and no padding.
-  std::int64_t tokensOf(std::int64_t part, std::int64_t chunk, std::int64_t padded) const {
-    return std::min(padded, at(Dim::tokens) - firstToken(part, chunk));
+  // Of a table of tokens, on a rank of that place in its MP group. How many there are, with
+  // padding:
+  std::int64_t paddedTokens(const Table& table) const;
+  // Where they begin in the batch; behind its last token when they are nothing but padding.
+  std::int64_t firstToken(const Table& table, std::int64_t part) const;
+  // Without padding.
+  std::int64_t tokensOf(const Table& table, std::int64_t part) const {
+    return std::min(paddedTokens(table), at(Dim::tokens) - firstToken(table, part));
   }
 };
 

@@ -28,13 +28,18 @@ std::vector<int> indexOf(const std::vector<int>& sizes, std::size_t run) {
 
 }  // namespace
 
+int ScheduleRun::firstToken(const Table& it, int part) const {
+  if (has(it.shape, Dim::batchChunkTokens)) return it.chunk * sizeOf(Dim::batchChunkTokens);
+  return firstOf(it, Dim::partTokens, Dim::chunkTokens, layer_.partTokens(), part);
+}
+
 int ScheduleRun::firstOf(const Table& it, Dim whole, Dim chunk, int size, int part) const {
   if (has(it.shape, whole)) return part * size;
   if (has(it.shape, chunk)) return part * size + it.chunk * (size / layer_.chunks);
   return 0;
 }
 
-// A part of the batch, or, with a group's dimension, the caller's of several.
+// A part or chunk of the batch, or, with a group's dimension, the caller's of several.
 void ScheduleRun::split(const Phase& it, int rank) {
   const Data& from = read(it, 0, rank);
   if (it.writes.empty()) wrong("writes no table");
@@ -44,7 +49,7 @@ void ScheduleRun::split(const Phase& it, int rank) {
   if (it.group == GroupKind::mp) {
     if (from.dims != data.dims || !has(table(it.reads[0]).shape, Dim::tokens))
       wrong("splits no batch");
-    const int first = firstOf(target, Dim::partTokens, Dim::chunkTokens, layer_.partTokens(), me);
+    const int first = firstToken(target, me);
     for (std::size_t run = 0; run < data.runs.size(); ++run)
       for (std::size_t i = 0; i < data.runs[run].size(); ++i)
         if (const std::size_t at = static_cast<std::size_t>(first) + i; at < from.runs[run].size())
@@ -87,7 +92,7 @@ void ScheduleRun::join(const Phase& it, int rank) {
     wrong("joins tables of other shapes");
   for (std::size_t run = 0; run < from.runs.size(); ++run) {
     const int part = all ? static_cast<int>(run) : me;
-    const int first = firstOf(source, Dim::partTokens, Dim::chunkTokens, layer_.partTokens(), part);
+    const int first = firstToken(source, part);
     for (std::size_t i = 0; i < from.runs[run].size(); ++i)
       if (const std::size_t at = static_cast<std::size_t>(first) + i; at < data.runs[0].size())
         data.runs[0][at] = from.runs[run][i];

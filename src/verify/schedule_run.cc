@@ -95,6 +95,8 @@ int ScheduleRun::sizeOf(Dim dim) const {
       return layer_.partTokens();
     case Dim::chunkTokens:
       return layer_.partTokens() / layer_.chunks;
+    case Dim::batchChunkTokens:
+      return layer_.groups * layer_.groupTokens / layer_.chunks;
     case Dim::capacity:
       return layer_.capacity();
     case Dim::slots:

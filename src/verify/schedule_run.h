@@ -124,7 +124,9 @@ class ScheduleRun {
   // choice, position of the token in the routing's run, index of that run, run of rows, row).
   template <typename Function>
   void eachKept(const Table& rows, const Data& routing, int rank, Function at) const;
-  // First token, or place, of the rank's part, or chunk, in its batch.
+  // First token of the rank's part, or of a chunk, in its batch.
+  int firstToken(const Table& table, int part) const;
+  // First token, or place, of the rank's part, or chunk of it, in its batch.
   int firstOf(const Table& table, Dim whole, Dim chunk, int size, int part) const;
   std::pair<int, int> tokenOf(Number identity) const {
     if (identity.value > identities_.size()) wrong("is given no routing");

@@ -12,9 +12,6 @@ bool isIndex(Dim dim) {
   return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
          dim == Dim::localExperts;
 }
-bool isTokens(Dim dim) {
-  return dim == Dim::tokens || dim == Dim::partTokens || dim == Dim::chunkTokens;
-}
 bool isRows(Dim dim) {
   return dim == Dim::capacity || dim == Dim::slots || dim == Dim::chunkSlots || boundLate(dim) ||
          dim == Dim::keptRows;

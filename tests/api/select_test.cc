@@ -134,21 +134,27 @@ TEST(Select, ChunksAreChosen) {
              moecclMoeLayer_t layer = nullptr;
              checkError(moecclMoeLayerCreate(grid, &config, &layer), moecclInvalidArgument, nullptr,
                         {"config.chunks is 2", "divide capacityGroups / nMp, 3"});
-             config.schedule = moecclScheduleS1;
              config.embedding = 512;
              config.hidden = 1024;
              config.dropless = 1;
              config.capacityFactor = 0;
              config.capacityGroups = 0;
-             for (const std::int64_t tokenRouting : {-1, 1}) {
-               config.tokenRouting = tokenRouting;
-               for (const std::int64_t chunks : {1, 3, 4})
-                 checkThat(chosen(chunks).chunks == chunks, "not what was asked for");
-               const auto all = {chosen(1).seconds, chosen(2).seconds, chosen(4).seconds,
-                                 chosen(8).seconds};
-               checkThat(chosen(0).seconds == std::min(all), "not the fastest without capacity");
-               if (progressThread) checkThat(chosen(0).chunks > 1, "whole without capacity");
-             }
+             for (const moecclSchedule_t schedule : {moecclScheduleBaseline, moecclScheduleS1})
+               for (const std::int64_t tokenRouting : {-1, 1}) {
+                 config.schedule = schedule;
+                 config.tokenRouting = tokenRouting;
+                 const Choice whole = chosen(1);
+                 for (const std::int64_t chunks : {3, 4}) {
+                   const Choice cut = chosen(chunks);
+                   checkThat(cut.chunks == chunks, "not what was asked for");
+                   checkThat(std::abs(cut.bytesBetween / whole.bytesBetween - 1) < 1e-2,
+                             "other bytes than without chunks");
+                 }
+                 const auto all = {whole.seconds, chosen(2).seconds, chosen(4).seconds,
+                                   chosen(8).seconds};
+                 checkThat(chosen(0).seconds == std::min(all), "not the fastest without capacity");
+                 if (progressThread) checkThat(chosen(0).chunks > 1, "whole without capacity");
+               }
              check(moecclGridDestroy(grid));
            });
   EXPECT_LT(seconds[true], seconds[false]);

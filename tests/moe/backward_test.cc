@@ -45,7 +45,11 @@ INSTANTIATE_TEST_SUITE_P(Slow, Layers, testing::ValuesIn(layersOnAllGrids()), na
 class Chunked : public testing::TestWithParam<Problem> {};
 
 TEST_P(Chunked, LearnsWhatTheReferenceDoes) {
-  learn(taskOf(GetParam()), {.schedule = moecclScheduleS1});
+  const Task task = taskOf(GetParam());
+  for (const moecclSchedule_t schedule : chunkedSchedulesOf(GetParam())) {
+    SCOPED_TRACE(nameOf(schedule));
+    learn(task, {.schedule = schedule});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Chunked, testing::ValuesIn(chunkedProblems()), nameOfLayer);
@@ -54,16 +58,22 @@ INSTANTIATE_TEST_SUITE_P(Dropless, Chunked, testing::ValuesIn(chunkedDroplessPro
 
 TEST(Backward, FollowsTheReferenceInChunks) {
   Problem problem = six("chunks");
-  problem.capacityGroups = 12;
   problem.chunks = 3;
-  const Task task = taskOf(problem);
-  learn(task, {.schedule = moecclScheduleS1,
-               .ownStream = true,
-               .inPlace = true,
-               .passes = 2,
-               .backwards = 2,
-               .before = 0.5});
-  learn(task, {.schedule = moecclScheduleS1, .afterOthers = true});
+  for (const bool dropless : {false, true}) {
+    problem.dropless = dropless;
+    problem.capacityGroups = dropless ? 0 : 12;
+    const Task task = taskOf(problem);
+    for (const moecclSchedule_t schedule : chunkedSchedulesOf(problem)) {
+      SCOPED_TRACE(nameOf(schedule));
+      learn(task, {.schedule = schedule,
+                   .ownStream = true,
+                   .inPlace = true,
+                   .passes = 2,
+                   .backwards = 2,
+                   .before = 0.5});
+      learn(task, {.schedule = schedule, .afterOthers = true});
+    }
+  }
 }
 
 TEST(Backward, ThroughEveryGateWithoutGradientsOfWeights) {

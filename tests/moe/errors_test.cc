@@ -714,6 +714,8 @@ std::vector<Gone> layersThatRank1Leaves() {
           {"BaselineRouted", moecclScheduleBaseline, {"token "}, 1, true, 0, 1},
           {"S1RoutedInChunks", moecclScheduleS1, {"token ", "MP-"}, 3, true, 0, 1},
           {"S1DroplessInChunks", moecclScheduleS1, first, 3, true},
+          {"BaselineDroplessInChunks", moecclScheduleBaseline, first, 3, true},
+          {"BaselineRoutedInChunks", moecclScheduleBaseline, {"token "}, 3, true, 0, 1},
           {"S1RoutedWithResidual", moecclScheduleS1, {"token ", "MP-"}, 1, true, 3, 1},
           {"S1WithResidual", moecclScheduleS1, {"dispatch: ", "MP-"}, 1, false, 3},
           {"S2WithResidual", moecclScheduleS2, {"dispatch: ", "MP-"}, 1, false, 3},

@@ -82,13 +82,13 @@ TEST(Forward, ThroughEveryAlgorithm) {
     }
 }
 
-void expectChunksAsParts(const Problem& problem) {
-  SCOPED_TRACE(problem.text());
+void expectChunksAsParts(const Problem& problem, moecclSchedule_t schedule) {
+  SCOPED_TRACE(problem.text() + ", " + nameOf(schedule));
   const Solved chunked = solve(problem);
   Solved whole = chunked;
   whole.layer.config.chunks = 1;
-  const auto outcomes = runLayer(problem, chunked, {.schedule = moecclScheduleS1});
-  const auto expected = runLayer(problem, whole, {.schedule = moecclScheduleS1});
+  const auto outcomes = runLayer(problem, chunked, {.schedule = schedule});
+  const auto expected = runLayer(problem, whole, {.schedule = schedule});
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     // Without capacity parts of other sizes are added up.
     EXPECT_NEAR(outcomes[rank].auxiliaryLoss, expected[rank].auxiliaryLoss,
@@ -108,11 +108,12 @@ class Chunked : public testing::TestWithParam<Problem> {};
 
 TEST_P(Chunked, ComputesWhatThePartsDo) {
   Problem problem = GetParam();
-  expectChunksAsParts(problem);
+  for (const moecclSchedule_t schedule : chunkedSchedulesOf(problem))
+    expectChunksAsParts(problem, schedule);
   if (problem.dropless) return;  // it has no places to show
   problem.probe = true;
   problem.embedding = problem.experts;
-  expectChunksAsParts(problem);
+  expectChunksAsParts(problem, moecclScheduleS1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Chunked, testing::ValuesIn(chunkedProblems()), nameOfLayer);
@@ -131,6 +132,23 @@ TEST(Chunks, InPlaceOnAStreamThroughEveryAlgorithm) {
       runLayer(problem, solved,
                {.schedule = moecclScheduleS1,
                 .algorithms = algorithms,
+                .ownStream = true,
+                .inPlace = true,
+                .progressThread = progressThread,
+                .forwards = 4});
+}
+
+TEST(Chunks, WithoutCapacityInPlaceOnAStream) {
+  Problem problem = six("chunks without capacity");
+  problem.tokens = 43;
+  problem.dropless = true;
+  problem.residual = 5;
+  problem.chunks = 4;
+  const Solved solved = solve(problem);
+  for (const moecclSchedule_t schedule : chunkedSchedulesOf(problem))
+    for (bool progressThread : {false, true})
+      runLayer(problem, solved,
+               {.schedule = schedule,
                 .ownStream = true,
                 .inPlace = true,
                 .progressThread = progressThread,

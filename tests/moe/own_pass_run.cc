@@ -29,14 +29,14 @@ void doubleRows(DeviceMemory& device, const Problem& problem, const moecclMoeRow
 }
 
 // So many, as if the layer had chosen them.
-void choose(moecclMoeLayer_t layer, std::int64_t chunks, bool routed) {
+void choose(moecclMoeLayer_t layer, std::int64_t chunks) {
   std::size_t bytes = 0;
   check(moecclMoeLayerSaveChoice(layer, nullptr, &bytes));
   std::string text(bytes, '\0');
   check(moecclMoeLayerSaveChoice(layer, text.data(), &bytes));
-  const std::string before = routed ? "current S1:routed" : "current S1",
-                    cut = before + ":chunks=" + std::to_string(chunks);
-  text.replace(text.find(before), before.size(), cut);
+  const std::string current = "current ";
+  const std::size_t end = text.find('\n', text.find(current));
+  text.insert(end, ":chunks=" + std::to_string(chunks));
   check(moecclMoeLayerRestoreChoice(layer, text.c_str()));
 }
 
@@ -58,7 +58,7 @@ void runOwnPass(DeviceMemory& device, const Problem& problem, moecclSchedule_t s
   check(moecclMoeLayerGetShapes(layer, &shapes));
   const bool counts = shapes.firstHidden == 0;
   if (problem.chunks > 0) {
-    choose(layer, problem.chunks, problem.tokenRouting == 1);
+    choose(layer, problem.chunks);
     checkChunks(layer, problem.chunks);
   }
 

@@ -264,4 +264,9 @@ std::vector<moecclSchedule_t> schedulesOf(const Problem& problem) {
   return schedules;
 }
 
+std::vector<moecclSchedule_t> chunkedSchedulesOf(const Problem& problem) {
+  if (problem.dropless) return {moecclScheduleBaseline, moecclScheduleS1};
+  return {moecclScheduleS1};
+}
+
 }  // namespace moeccl::test

@@ -84,6 +84,8 @@ std::vector<Problem> hardProblems();
 // S1 in chunks through every gate, of one capacity group and of several, some of them nothing but
 // padding; borders of chunks cut sequences. Pairwise as layers().
 std::vector<Problem> chunkedProblems();
+// Those that cut tokens in chunks, of the ones that problems can follow.
+std::vector<moecclSchedule_t> chunkedSchedulesOf(const Problem& problem);
 // Without capacity; also by token routing.
 std::vector<Problem> chunkedDroplessProblems();
 // Every `stride`-th problem, or the rest: layers show a sanitizer much the same code.

@@ -57,6 +57,8 @@ TEST(Ucx, Dropless) {
     problem.dropless = true;
     problem.residual = nMp == 2 ? 0 : 16;
     expectOverUcx(problem);
+    problem.chunks = 3;
+    expectOverUcx(problem);
   }
 }
 

@@ -140,10 +140,53 @@ TEST(Schedules, PipelineTheirChunks) {
   }
   EXPECT_EQ(order, " d0 d1 d2 e0 c0 e1 c1 u0 g0 e2 c2 u1 g1 u2 g2");
   for (const char* name : {"baseline", "S2", "PPMoE"})
-    for (const bool dropless : {false, true})
-      EXPECT_THROW(scheduleOf(*find(name), kForward, {.dropless = dropless, .chunks = 2}),
-                   NotOffered)
-          << name;
+    EXPECT_THROW(scheduleOf(*find(name), kForward, {.chunks = 2}), NotOffered) << name;
+  for (const char* name : {"S2", "PPMoE"})
+    EXPECT_THROW(scheduleOf(*find(name), kForward, {.dropless = true, .chunks = 2}), NotOffered)
+        << name;
+}
+
+// Without capacity the baseline cuts batches, which no phase splits.
+TEST(Schedules, PipelineTheChunksOfBatches) {
+  const Options inTwo = {.dropless = true, .chunks = 2};
+  EXPECT_EQ(exchangesOf("baseline", kForward, inTwo),
+            "ESP-AllGather (1), ESP-AllGather (2), EP-AlltoAll of the counts (1), EP-AlltoAll of "
+            "the counts (2), EP-AlltoAllv to the experts (1), EP-AlltoAllv to the experts (2), "
+            "ESP-AllReduce (1), ESP-AllReduce (2), EP-AlltoAllv from the experts (1), "
+            "EP-AlltoAllv from the experts (2)");
+  EXPECT_EQ(exchangesOf("baseline", kBackward, inTwo),
+            "EP-AlltoAllv to the experts (1), EP-AlltoAllv to the experts (2), ESP-AllGather of "
+            "the rows (1), ESP-AllGather of the rows (2), ESP-ReduceScatter of the rows (1), "
+            "ESP-ReduceScatter of the rows (2), EP-AlltoAllv from the experts (1), EP-AlltoAllv "
+            "from the experts (2)");
+  EXPECT_EQ(
+      exchangesOf("baseline", kForward, {.dropless = true, .chunks = 2, .routed = true}),
+      "token routing, token routing, token dispatch (1), token dispatch (2), token combine (1), "
+      "token combine (2)");
+  // The branch has a stream of its own.
+  EXPECT_TRUE(exchangesOf("baseline", kForward, {.dropless = true, .residual = true, .chunks = 2})
+                  .starts_with("MP-AllGather of the residual branch (3), ESP-AllGather (1), "));
+}
+
+TEST(Schedules, SayWhatTheyCut) {
+  const Schedule inTwo = scheduleOf(*find("baseline"), kForward, {.dropless = true, .chunks = 2});
+  std::ostringstream text;
+  printText(text, inTwo);
+  for (const char* line : {"split in chunks: input -> chunk of input 1\n",
+                           "split over ESP: routing 1 -> own routing 1\n"})
+    EXPECT_NE(text.str().find(line), std::string::npos) << text.str();
+}
+
+TEST(Schedules, KnowAllCountsBeforeRowsAreUnderWay) {
+  for (const auto& [name, schedule] : everySchedule()) {
+    if (!schedule.dropless || schedule.chunks == 1) continue;
+    bool rows = false;
+    for (const Phase& phase : schedule.phases) {
+      const Table& made = schedule.tables[static_cast<std::size_t>(phase.writes[0])];
+      rows |= phase.kind == Kind::permute && !phase.backward;
+      EXPECT_FALSE(rows && made.element == Element::count64) << name << ", chunk " << made.chunk;
+    }
+  }
 }
 
 // Once all routings are known, dispatches go on beside experts, and these beside combines.

@@ -78,6 +78,12 @@ RANKS_TEST(layersWithAResidualBranch) {
 RANKS_TEST(layersWithoutCapacity) {
   trainAll(rank, "dropless", [](Problem& problem) { problem.dropless = true; });
 }
+RANKS_TEST(layersWithoutCapacityInChunks) {
+  trainAll(rank, "dropless, in chunks", [](Problem& problem) {
+    problem.dropless = true;
+    problem.chunks = 3;
+  });
+}
 template <moecclDataType_t kType>
 void inType(Problem& problem) {
   problem.datatype = kType;
