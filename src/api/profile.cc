@@ -243,8 +243,9 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
     for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
       if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())
         fitted.setLocal(pass, samples);
-    for (const moeccl::LayerCurve& layers : it.layers) fitted.addLayers(layers.key, layers.samples);
     fitted.links = moeccl::fitLinks(fitted);
+    moeccl::growBeyond(fitted);
+    for (const moeccl::LayerCurve& layers : it.layers) fitted.addLayers(layers.key, layers.samples);
     it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
   });
 }

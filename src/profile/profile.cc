@@ -71,6 +71,7 @@ LayerOrder layerOrderOf(const LayerCurve& curve) { return layerOrder(curve.key);
 void fitCurve(Curve& curve) {
   curve.fit = fitLine(curve.samples);
   curve.corrections = correctionsOf(curve.fit, curve.samples);
+  curve.beyond = 0;
 }
 
 }  // namespace
@@ -141,6 +142,7 @@ double Curve::seconds(double bytes) const {
     return from + (to - from) * ((bytes - low) / (high - low));
   }
   const double largest = samples.back().x, last = corrected(largest);
+  if (beyond > 0) return last + beyond * (bytes - largest);
   if (largest < 1) return corrected(bytes);
   const auto before = std::ranges::lower_bound(samples, largest, {}, &Point::x);
   const double slope = before == samples.begin()
@@ -178,6 +180,12 @@ void Profile::setCurves(std::vector<Curve> curves) {
     curve.corrections = correctionsOf(curve.fit, curve.samples);
   }
   curves_ = std::move(curves);
+}
+
+void Profile::setBeyond(const CurveKey& key, double secondsPerByte) {
+  const Order wanted{key.collective, key.where, key.algorithm};
+  const auto found = std::ranges::lower_bound(curves_, wanted, {}, orderOf);
+  if (found != curves_.end() && found->key == key) found->beyond = secondsPerByte;
 }
 
 void Profile::setLocal(Pass pass, std::vector<LocalSample> samples) {

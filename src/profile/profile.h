@@ -52,11 +52,12 @@ struct Curve {
   std::vector<Point> samples;
   Fit fit;
   std::vector<Correction> corrections = {};  // by Profile, from the samples and the fit
+  double beyond = 0;  // seconds per byte, by growBeyond() (src/select/link_fit.h); 0: unknown
 
   // Between two sizes that were measured, the straight line from one prediction to the other.
-  // Beyond the largest, the one through the last two. Where that has no slope, as through samples
-  // that were disturbed or are too small, it tells nothing there: then as if each byte took what
-  // those of the largest sample took.
+  // Beyond the largest it grows by `beyond`. Where that is unknown, along the line through the last
+  // two. Where that has no slope, as through samples that were disturbed or are too small, it tells
+  // nothing there: then as if each byte took what those of the largest sample took.
   double seconds(double bytes) const;
   bool operator==(const Curve&) const = default;
 };
@@ -144,6 +145,8 @@ class Profile {
   void setLocal(Pass pass, std::vector<LocalSample> samples);
   // By the curves and the local work that are there.
   void addLayers(LayerKey key, std::vector<LayerSample> samples);
+  // What a curve grows by beyond its samples; no other fit changes.
+  void setBeyond(const CurveKey& key, double secondsPerByte);
   // With fits that are made already.
   void setCurves(std::vector<Curve> curves);
   void setLocal(Pass pass, Local local);

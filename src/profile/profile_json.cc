@@ -9,6 +9,7 @@
 //    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
 //                "fit": {"alpha": 1e-05, "beta": 8e-10,
 //                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
+//                "beyond": 9e-10,
 //                "samples": [{"bytes": 1024, "seconds": 1.1e-05, "spread": 0.02}]}],
 //    "local": {"forward": {"fit": {"seconds": {"layer": 0, "gate": 1e-10, ..., "moves": 0},
 //                                  "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
@@ -26,8 +27,8 @@
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
 // Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as
-// they are; those who change samples by hand call for new ones (Profile::refit). "local", its
-// passes, "layers" (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be
+// they are; those who change samples by hand call for new ones (Profile::refit). "beyond", "local",
+// its passes, "layers" (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be
 // missing.
 #include <cmath>
 #include <limits>
@@ -88,6 +89,7 @@ Curve readCurve(const JsonReader& from) {
   curve.samples = from["samples"].list(1, kMaxSamples, [](const JsonReader& sample) {
     return Point{sample["bytes"].amount(kMaxSize), readSeconds(sample), readSpread(sample)};
   });
+  if (from.has("beyond")) curve.beyond = from["beyond"].number(0, kMaxCoefficient);
   return curve;
 }
 
@@ -224,6 +226,7 @@ std::string printCurve(const Curve& curve) {
   return '{' + field("collective", key.collective, "algorithm", key.algorithm, "where", key.where) +
          ",\n   \"fit\": {" + field("alpha", line.alpha, "beta", line.beta) + ", " +
          printAgreement(curve.fit.agreement) +
+         (curve.beyond > 0 ? ",\n   " + field("beyond", curve.beyond) : "") +
          ",\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
 }
 

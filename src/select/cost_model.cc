@@ -115,21 +115,7 @@ CostModel::Candidates& CostModel::candidatesOf(Collective collective,
 double CostModel::seconds(const Candidates& candidates, const Candidate& candidate,
                           double bytes) const {
   if (topology_.ranks() == 1) return 0;
-  if (candidate.curve == nullptr) return price(candidates, candidate, bytes);
-  const double largest = candidate.curve->samples.back().x;
-  if (bytes <= largest || !profile_->links) return candidate.curve->seconds(bytes);
-  // What was measured says little of what nobody measured: two samples without bytes to speak of
-  // have any slope. From there on it grows as the price does.
-  const double more = price(candidates, candidate, bytes) - price(candidates, candidate, largest);
-  return candidate.curve->seconds(largest) + std::max(0.0, more);
-}
-
-double CostModel::price(const Candidates& candidates, const Candidate& candidate,
-                        double bytes) const {
-  if (candidate.lines.empty())
-    for (const PricedCandidate& priced : *pricedCandidates(candidates.collective, candidate.choice,
-                                                           topology_, {links_, sharing_, leaves_}))
-      candidate.lines = priced.lines;
+  if (candidate.curve != nullptr) return candidate.curve->seconds(bytes);
   const double blockBytes = std::ceil(bytes / std::max(1.0, candidates.blocks));
   double highest = 0;
   for (const PriceLine& line : candidate.lines) highest = std::max(highest, line.at(blockBytes));

@@ -98,9 +98,8 @@ class CostModel {
   };
   struct Candidate {
     AlgorithmChoice choice;
-    const Curve* curve;  // null: priced
-    // Of the price; the highest holds. Of a measured one nothing until it is asked for.
-    mutable std::vector<PriceLine> lines = {};
+    const Curve* curve;                   // null: priced
+    std::vector<PriceLine> lines = {};    // of the price; the highest holds
     std::optional<PlanFacts> plans = {};  // nothing: not asked for yet
   };
   // Those for a collective whose plans differ.
@@ -123,7 +122,6 @@ class CostModel {
   const Curve* curveOf(Collective collective, const AlgorithmChoice& given,
                        const std::string& where) const;
   double seconds(const Candidates& candidates, const Candidate& candidate, double bytes) const;
-  double price(const Candidates& candidates, const Candidate& candidate, double bytes) const;
   Estimate estimate(const Candidates& candidates, const Candidate& candidate, double bytes) const;
 
   Topology topology_;

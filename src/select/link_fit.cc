@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "algorithms/choice.h"
@@ -23,6 +25,10 @@ constexpr double kFurthest = 1e5;
 // Steps that one look at all samples may go through: keeps a fit within seconds.
 constexpr std::size_t kMostSteps = 500'000;
 constexpr double kLeastSeconds = 1e-15;
+// What bytes take of a price at least where its growth tells how fast they go.
+constexpr double kBytes = 0.5;
+// What growth may differ from that of prices, as a factor.
+constexpr double kMostGrowth = 4;
 // As many ranks as a cluster that is asked about may have.
 constexpr std::int64_t kMostRanks = 1 << 16;
 
@@ -48,35 +54,69 @@ double huber(double error) {
   return size <= kFar ? error : std::copysign(std::sqrt(2 * kFar * size - kFar * kFar), error);
 }
 
-}  // namespace
-
-LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
-  const Fingerprint& cluster = profile.fingerprint;
+// Nothing where the plans of the curve's algorithm cannot be made.
+std::optional<LinkSamples::Priced> pricedCurve(const Fingerprint& cluster, const Curve& curve,
+                                               int mostRanks = 0) {
   const auto ranks = static_cast<int>(std::min(
       kMostRanks,
       std::accumulate(cluster.ranksPerNode.begin(), cluster.ranksPerNode.end(), std::int64_t{0})));
-  if (ranks < 2) return;
-  const int most = mostRanks > 0 ? std::min(mostRanks, ranks) : ranks;
-  const int ranksOnNode = std::ranges::max(cluster.ranksPerNode);
-  for (const Curve& curve : profile.curves()) {
-    const std::optional<Collective> collective = collectiveNamed(curve.key.collective);
-    const std::optional<GroupText> group = groupOf(curve.key.where, most);
-    if (!collective || !group || group->topology.ranks() < 2) continue;
-    if (needsGrid(*collective) != group->grid.has_value()) continue;
-    Parameters problem;
-    if (group->grid) problem.grid = *group->grid;
-    const auto choice = alternativeNamed(*collective, problem, curve.key.algorithm);
-    if (!choice) continue;
-    const Topology& topology = group->topology;
-    const int node = largestNode(topology), ours = topology.nodeSize(node);
-    const auto plans = plansOf(*choice, topology, node);
-    if (!plans) continue;
-    const Contract contract{*collective, topology.ranks(), problem.grid, problem.experts};
-    curves_.push_back(
-        {NodePrice(topology, node, *plans),
-         sharingOf(group->alone ? ours : ranksOnNode, ours, cluster.processorsPerNode),
-         static_cast<double>(contract.inputBlocks(0)), curve.samples});
-  }
+  if (ranks < 2) return std::nullopt;
+  const std::optional<Collective> collective = collectiveNamed(curve.key.collective);
+  const std::optional<GroupText> group =
+      groupOf(curve.key.where, mostRanks > 0 ? std::min(mostRanks, ranks) : ranks);
+  if (!collective || !group || group->topology.ranks() < 2) return std::nullopt;
+  if (needsGrid(*collective) != group->grid.has_value()) return std::nullopt;
+  Parameters problem;
+  if (group->grid) problem.grid = *group->grid;
+  const auto choice = alternativeNamed(*collective, problem, curve.key.algorithm);
+  if (!choice) return std::nullopt;
+  const Topology& topology = group->topology;
+  const int node = largestNode(topology), ours = topology.nodeSize(node);
+  const auto plans = plansOf(*choice, topology, node);
+  if (!plans) return std::nullopt;
+  const Contract contract{*collective, topology.ranks(), problem.grid, problem.experts};
+  const int sharing = group->alone ? ours : std::ranges::max(cluster.ranksPerNode);
+  return LinkSamples::Priced{NodePrice(topology, node, *plans),
+                             sharingOf(sharing, ours, cluster.processorsPerNode),
+                             static_cast<double>(contract.inputBlocks(0)), curve.samples};
+}
+
+// Of a rank's send buffer of `bytes`.
+double priceOf(const LinkSamples::Priced& curve, const Links& links, double bytes) {
+  return curve.price.seconds(std::ceil(bytes / curve.blocks), links, curve.sharing);
+}
+
+// Seconds per byte of large blocks.
+double slopeOf(const LinkSamples::Priced& curve, const Links& links) {
+  const std::vector<PriceLine> lines = curve.price.lines(links, curve.sharing);
+  return std::ranges::max(lines, {}, &PriceLine::beta).beta / curve.blocks;
+}
+
+// How much faster a curve grows from the last size but one to the last than its price; nothing
+// where latency is most of the price.
+std::optional<double> growthOf(const Curve& curve, const LinkSamples::Priced& priced,
+                               const Links& links) {
+  const double last = curve.samples.back().x;
+  const auto after = std::ranges::lower_bound(curve.samples, last, {}, &Point::x);
+  if (after == curve.samples.begin()) return std::nullopt;
+  const double before = after[-1].x, price = priceOf(priced, links, last);
+  const double grown = price - priceOf(priced, links, before);
+  if (grown <= 0 || price - priceOf(priced, links, 0) < kBytes * price) return std::nullopt;
+  return (curve.seconds(last) - curve.seconds(before)) / grown;
+}
+
+double medianOf(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace
+
+LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
+  for (const Curve& curve : profile.curves())
+    if (auto priced = pricedCurve(profile.fingerprint, curve, mostRanks))
+      curves_.push_back(std::move(*priced));
   std::size_t steps = 0;
   for (const Priced& curve : curves_) steps += curve.price.steps() * curve.samples.size();
   // Of a large cluster, every so many curves are enough.
@@ -92,8 +132,7 @@ std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarith
   std::vector<double> residuals;
   for (const Priced& curve : curves_)
     for (const Point& sample : curve.samples) {
-      const double seconds =
-          curve.price.seconds(std::ceil(sample.x / curve.blocks), links, curve.sharing);
+      const double seconds = priceOf(curve, links, sample.x);
       residuals.push_back(huber(std::log(std::max(seconds, kLeastSeconds) / sample.seconds)));
     }
   const std::vector<double> usual = logarithmsOf(typical);
@@ -107,10 +146,7 @@ LinkFit LinkSamples::judge(const Links& links) const {
   std::vector<double> errors;
   for (const Priced& curve : curves_)
     for (const Point& sample : curve.samples)
-      errors.push_back(
-          std::abs(curve.price.seconds(std::ceil(sample.x / curve.blocks), links, curve.sharing) /
-                       sample.seconds -
-                   1));
+      errors.push_back(std::abs(priceOf(curve, links, sample.x) / sample.seconds - 1));
   std::ranges::sort(errors);
   return {links, errors[errors.size() / 2], errors.back()};
 }
@@ -128,6 +164,25 @@ std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool
   const LinkSamples samples(profile);
   if (samples.size() == 0) return std::nullopt;
   return samples.fit(enough, typical, known);
+}
+
+void growBeyond(Profile& profile) {
+  if (!profile.links) return;
+  const Links& links = profile.links->links;
+  std::map<std::pair<std::string, std::string>, std::vector<double>> growths;  // of groups
+  std::vector<std::pair<CurveKey, double>> slopes;
+  for (const Curve& curve : profile.curves()) {
+    const auto priced = pricedCurve(profile.fingerprint, curve);
+    if (!priced) continue;
+    slopes.emplace_back(curve.key, slopeOf(*priced, links));
+    if (const auto growth = growthOf(curve, *priced, links))
+      growths[{curve.key.collective, curve.key.where}].push_back(*growth);
+  }
+  for (const auto& [key, slope] : slopes) {
+    const auto group = growths.find({key.collective, key.where});
+    const double growth = group == growths.end() ? 1 : medianOf(group->second);
+    profile.setBeyond(key, slope * std::clamp(growth, 1 / kMostGrowth, kMostGrowth));
+  }
 }
 
 }  // namespace moeccl

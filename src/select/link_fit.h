@@ -16,6 +16,13 @@ namespace moeccl {
 // on groups of the profile's cluster.
 class LinkSamples {
  public:
+  // A curve whose plans can be made.
+  struct Priced {
+    NodePrice price;
+    Sharing sharing;
+    double blocks;  // of a rank's send buffer
+    std::vector<Point> samples;
+  };
   // Of groups of at most `mostRanks` ranks; 0: all.
   explicit LinkSamples(const Profile& profile, int mostRanks = 0);
 
@@ -31,12 +38,6 @@ class LinkSamples {
       double Links::*known = nullptr) const;
 
  private:
-  struct Priced {
-    NodePrice price;
-    Sharing sharing;
-    double blocks;  // of a rank's send buffer
-    std::vector<Point> samples;
-  };
   std::vector<double> residualsOf(const std::vector<double>& logarithms, const Links& typical,
                                   double Links::*known) const;
 
@@ -48,5 +49,11 @@ class LinkSamples {
 std::optional<LinkFit> fitLinks(
     const Profile& profile, const std::function<bool()>& enough = [] { return false; },
     const Links& typical = {}, double Links::*known = nullptr);
+
+// Curves grow beyond their last sizes as prices on the profile's links do, so that a sweep that was
+// cut short does not extrapolate what its last two samples happen to say. All algorithms of a
+// collective on one group by the same factor: how much faster than their prices they grow where
+// they were measured. Without links nothing changes.
+void growBeyond(Profile& profile);
 
 }  // namespace moeccl

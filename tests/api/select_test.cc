@@ -15,8 +15,8 @@
 namespace moeccl::test {
 namespace {
 
-// A layer of one rank, which takes a second forward.
-void addLocalWork(moecclComm_t comm, moecclProfile_t profile) {
+// A layer of one rank, which takes so long forward.
+void addLocalWork(moecclComm_t comm, moecclProfile_t profile, double seconds = 1) {
   int rank = 0;
   check(moecclCommUserRank(comm, &rank), comm);
   moecclComm_t alone = nullptr;
@@ -28,7 +28,7 @@ void addLocalWork(moecclComm_t comm, moecclProfile_t profile) {
   check(moecclMoeLayerCreate(grid, &config, &layer));
   moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
   sample.layer = layer;
-  sample.seconds = 1;
+  sample.seconds = seconds;
   check(moecclProfileAddLayer(profile, &sample));
   check(moecclMoeLayerDestroy(layer));
   check(moecclGridDestroy(grid));
@@ -91,6 +91,36 @@ TEST(Select, WholeLayersCount) {
     checkThat(std::abs(ratio(moecclScheduleS1) - 2) < 0.1,
               "S1 " + std::to_string(ratio(moecclScheduleS1)));
     checkThat(ratio(moecclScheduleS2) == 1, "S2 " + std::to_string(ratio(moecclScheduleS2)));
+    check(moecclMoeLayerDestroy(layer));
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  });
+}
+
+// Layers that take what is predicted change nothing, also where their exchanges are larger than all
+// that was measured: the same growth is in both.
+TEST(Select, WholeLayersBeyondWhatWasMeasured) {
+  runJob(kJob, [](moecclComm_t comm, int) {
+    moecclGrid_t grid = gridOn(comm);
+    moecclProfile_t profile = profileOn(comm, grid, 1.5);
+    addLocalWork(comm, profile, 1e-6);
+    moecclMoeConfig_t config = layerConfig();
+    config.tokens = 1 << 17;
+    config.schedule = moecclScheduleS1;
+    const auto predicted = [&] {
+      check(moecclProfileFit(profile));
+      check(moecclCommSetProfile(comm, profile), comm);
+      return choiceOf(schedules(grid, config), moecclScheduleS1).seconds;
+    };
+    const double before = predicted();
+    moecclMoeLayer_t layer = nullptr;
+    check(moecclMoeLayerCreate(grid, &config, &layer));
+    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+    sample.layer = layer;
+    sample.seconds = before;
+    for (int i = 0; i < 8; ++i) check(moecclProfileAddLayer(profile, &sample));
+    const double ratio = predicted() / before;
+    checkThat(std::abs(ratio - 1) < 1e-3, "S1 " + std::to_string(ratio));
     check(moecclMoeLayerDestroy(layer));
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));

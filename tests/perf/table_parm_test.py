@@ -13,9 +13,10 @@ from unittest import mock
 
 OPTIONS = None  # set in main
 parm = None  # the script
-LAYERS = 6  # of each N_MP and N_ESP: means are within 3 % of those of all 162
-# Relative, of a column's mean error and of each figure.
-MEAN, WORST = 0.2, 0.3
+LAYERS = 4  # of each N_MP and N_ESP: means are within 5 % of those of all 162
+# What a column's mean error may be, and that of each figure.
+MEAN = {"a_8": 0.1, "b_8": 0.2, "b_16": 0.1, "b_32": 0.2}
+WORST = 0.3
 
 
 def misses(comparison):
@@ -23,7 +24,7 @@ def misses(comparison):
     means, published = comparison.means, comparison.published
     for column in comparison.columns():
         mean, worst = comparison.error(column)
-        if abs(mean) > MEAN or abs(worst) > WORST:
+        if abs(mean) > MEAN[column] or abs(worst) > WORST:
             yield f"{column}: off by {mean:.0%} in the mean, {worst:.0%} at worst"
         for name in parm.SCHEDULES:
             grids = [grid for grid in parm.GRIDS if (column, name, *grid) in published]
@@ -56,14 +57,16 @@ class TableIV(unittest.TestCase):
     def test_other_links_are_told(self):
         right = parm.profile_of
 
-        def as_nvlink(testbed):
-            profile = right(testbed)
-            for cost in ("latencyInNode", "betaInNode"):
-                profile["links"]["costs"][cost] /= 30
-            return profile
+        def with_network(times):
+            def changed(testbed):
+                profile = right(testbed)
+                profile["links"]["costs"]["betaUplink"] *= times
+                return profile
+            with mock.patch.object(parm, "profile_of", changed):
+                return list(misses(parm.Comparison(OPTIONS.predict, 2, ["b_16"])))
 
-        with mock.patch.object(parm, "profile_of", as_nvlink):
-            found = list(misses(parm.Comparison(OPTIONS.predict, 2)))
+        self.assertEqual(with_network(1), [])
+        found = with_network(10)
         self.assertTrue(any("off by" in miss for miss in found), found)
 
     def test_fits_are_what_links_say(self):

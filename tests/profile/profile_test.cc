@@ -41,6 +41,23 @@ TEST(Profile, FindsCurves) {
   EXPECT_FALSE(profile.seconds("alltoall", "a", "5", 1e6));
 }
 
+// Whatever the last two samples say.
+TEST(Profile, BeyondSamplesACurveGrowsAsItIsTold) {
+  const CurveKey key{"alltoall", "linear", "4"};
+  Profile profile;
+  profile.add(key, {{1000, 1e-3, 0.1}, {3000, 1.9e-3, 0.1}, {9000, 2e-3, 0.1}});
+  const double last = *profile.seconds(key.collective, key.algorithm, key.where, 9000);
+  profile.setBeyond(key, 1e-7);
+  const auto at = [&](double bytes) {
+    return *profile.seconds(key.collective, key.algorithm, key.where, bytes);
+  };
+  EXPECT_DOUBLE_EQ(at(9000), last);
+  EXPECT_DOUBLE_EQ(at(10000), last + 1e-7 * 1000);
+  EXPECT_DOUBLE_EQ(at(1e9), last + 1e-7 * (1e9 - 9000));
+  profile.refit();  // what it was told is of other samples
+  EXPECT_EQ(profile.find(key.collective, key.algorithm, key.where)->beyond, 0);
+}
+
 // Samples that were disturbed, or too small to tell a slope, are no reason to expect a gigabyte at
 // once.
 TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
@@ -242,6 +259,8 @@ TEST(ProfileText, RoundTripsBitForBit) {
   EXPECT_EQ(again.fingerprint.processor, "Some \"CPU\" @ 2 GHz");
   Profile wired = profile;
   wired.fingerprint.network = "1000 Mb/s MTU 1500";
+  wired.setBeyond({"dispatch", "numbers", "4"}, 1e-9 / 3);
+  EXPECT_EQ(wired.find("dispatch", "numbers", "4")->beyond, 1e-9 / 3);
   EXPECT_EQ(parseProfile(printProfile(wired)), wired);
   // Without any measurement.
   Profile empty;

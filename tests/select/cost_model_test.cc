@@ -13,6 +13,7 @@
 #include "src/exec/tag.h"
 #include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
+#include "src/select/link_fit.h"
 #include "src/select/priced_candidates.h"
 
 namespace moeccl {
@@ -283,7 +284,9 @@ TEST(CostModel, BeyondWhatWasMeasuredTimesGrowAsPricesDo) {
   const Topology topology = Topology::even(2, 4);
   EXPECT_EQ(CostModel(topology, profile).choose(Collective::allToAll, {}, 1 << 20).algorithm->name,
             "bruck");
+  profile->fingerprint.ranksPerNode = {4, 4};
   profile->links = LinkFit{};
+  growBeyond(*profile);
   CostModel model(topology, profile);
   EXPECT_EQ(model.choose(Collective::allToAll, {}, 300).algorithm->name, "bruck");
   EXPECT_EQ(model.choose(Collective::allToAll, {}, 1 << 20).algorithm->name, "linear");
