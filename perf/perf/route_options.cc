@@ -1,6 +1,8 @@
 #include "perf/perf/route_options.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
 #include <map>
 
 #include "perf/common/memory_option.h"
@@ -82,6 +84,11 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       throw CLI::ValidationError("--topk", "a token cannot have " +
                                                std::to_string(options.choices) + " of " +
                                                std::to_string(options.experts) + " experts");
+    constexpr std::int64_t kMostChoices = std::numeric_limits<std::int32_t>::max();
+    if (options.tokens > kMostChoices / options.choices)
+      throw CLI::ValidationError(
+          "--tokens", std::to_string(options.tokens) + " is too many: a rank can have " +
+                          std::to_string(kMostChoices) + " choices, --tokens times --topk");
     if (options.isQuantised() && options.hidden % 128 != 0)
       throw CLI::ValidationError("--hidden",
                                  std::to_string(options.hidden) +

@@ -111,6 +111,7 @@ class Perf(unittest.TestCase):
 
     def test_wrong_options_of_token_routing(self):
         for arguments, text in ((["--topk", "9", "--experts", "8"], "a token cannot have 9 of 8 experts"),
+                                (["--tokens", "268435456"], "--tokens: 268435456 is too many"),
                                 (["-d", "fp8_e4m3", "--hidden", "200"], "--hidden: 200 is no multiple of 128"),
                                 (["-d", "int8"], "--datatype: int8 not in"),
                                 (["--memory", "disk"], "--memory: disk not in")):
