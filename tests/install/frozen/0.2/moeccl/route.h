@@ -34,7 +34,7 @@
  * Sums: what comes back for a token is weighted and added up in float32: node by node of the
  *   experts' ranks, in a node by expert, of an expert by shard. Each node's sum is rounded to
  *   config.combineDatatype. Then the sums of nodes are added by their numbers, and rounded. So
- *   results have the same bits under every algorithm.
+ *   results have the same bits under every algorithm; but which NaN a sum is may differ.
  *
  * Algorithms: node (a token crosses to each node once, to this rank's peer there, which hands it
  *   on; sums are made there and cross once), rank (a token goes once to each rank that has one of
@@ -165,12 +165,12 @@ MOECCL_API moecclResult_t moecclTokenRouteGetAlgorithm(moecclTokenRoute_t route,
                                                        const char** algorithm);
 
 /* The four calls below are collective, and calls of the grid's communicator: all ranks make them in
- * the same order, after Set. `stream` is as there. Buffers do not overlap. On GPUs what is added up
- * or multiplied is aligned to its elements, and the second call of a routing can be captured. In
- * latency mode Combine comes after Dispatch, a call on another stream than the one before waits for
- * that, and there are no backward passes. Errors: InvalidArgument (a buffer that is NULL, or
- * overlaps another), InvalidUsage (before Set, or what latency mode has not), and those of
- * moecclAllToAllv. */
+ * the same order, after Set. moecclGroupStart does not note them, and none comes before GroupEnd.
+ * `stream` is as there. Buffers do not overlap. On GPUs what is added up or multiplied is aligned
+ * to its elements, and the second call of a routing can be captured. In latency mode Combine comes
+ * after Dispatch, a call on another stream than the one before waits for that, and there are no
+ * backward passes. Errors: InvalidArgument (a buffer that is NULL, or overlaps another),
+ * InvalidUsage (before Set, or what latency mode has not), and those of moecclAllToAllv. */
 
 /* tokens [tokens][row] -> rows [rows][row] of config.datatype. */
 MOECCL_API moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* tokens,
@@ -207,13 +207,13 @@ MOECCL_API moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int
 
 /* Rows of float8 for Dispatch, and back: `rows` rows of `hidden` elements, a multiple of 128. A row
  * of float8 is its elements, then a float32 scale for each 128 of them: the largest magnitude among
- * these, by the largest finite value of the type. An element is worth its value times its scale. A
- * group with a NaN or an infinity becomes NaN. Quantize reads float32, float16 or bfloat16, and
- * Dequantize writes it. Local. With a GPU communicator buffers are of its device, and the work is
- * enqueued on `stream`; else, or with comm NULL, they are of the host, stream is NULL, and it is
- * complete on return. Errors: InvalidArgument (types, sizes, buffers that are NULL or overlap; on
- * GPUs rows of float8 that do not begin at a multiple of 4, others at one of their elements' size;
- * a stream on hosts). */
+ * these, by the largest finite value of the type, at least 2^-126; 0 for zeros. An element is worth
+ * its value times its scale. A group with a NaN or an infinity becomes NaN. Quantize reads float32,
+ * float16 or bfloat16, and Dequantize writes it. Local. With a GPU communicator buffers are of its
+ * device, and the work is enqueued on `stream`; else, or with comm NULL, they are of the host,
+ * stream is NULL, and it is complete on return. Errors: InvalidArgument (types, sizes, buffers that
+ * are NULL or overlap; on GPUs rows of float8 that do not begin at a multiple of 4, others at one
+ * of their elements' size; a stream on hosts). */
 MOECCL_API moecclResult_t moecclQuantizeRows(int64_t rows, int64_t hidden,
                                              moecclDataType_t fromType, const void* from,
                                              moecclDataType_t toType, void* to, moecclComm_t comm,
