@@ -56,9 +56,11 @@ void requireBetween(const char* field, std::int64_t value, std::int64_t least, s
 }
 
 std::vector<std::int64_t> bucketsOf(const moecclTokenRouteConfig_t& config) {
-  requireBetween("numBuckets", config.numBuckets, 0,
-                 config.mode == moecclRouteLatency ? config.maxTokens : 0);
   if (config.numBuckets == 0) return {};
+  if (config.mode != moecclRouteLatency)
+    invalid("config.numBuckets is " + std::to_string(config.numBuckets) +
+            "; only latency mode has buckets, so it must be 0");
+  requireBetween("numBuckets", config.numBuckets, 0, config.maxTokens);
   require(config.buckets != nullptr, "config.buckets is NULL, and config.numBuckets is not 0");
   std::int64_t before = 0;
   for (std::int64_t i = 0; i < config.numBuckets; before = config.buckets[i++])
@@ -414,7 +416,7 @@ moecclResult_t combine(const char* function, moecclTokenRoute_t route, const cha
       for (const moeccl::NamedBuffer& buffer : {from, to})
         moeccl::requireAligned(buffer.name, buffer.at, moeccl::sizeOf(it.shape().combineDatatype));
     moeccl::requireStream(held.communicator(), stream);
-    it.combine(held.communicator(), input, output, forward && it.shape().weighted, stream);
+    it.combine(held.communicator(), input, output, forward, stream);
   });
 }
 

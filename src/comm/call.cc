@@ -35,6 +35,8 @@ bool isReduction(Collective collective) {
 
 }  // namespace
 
+std::string_view typeName(moecclDataType_t datatype) { return kTypes[datatype]; }
+
 std::span<std::byte> sumsToDivide(const Call& call, int rank) {
   if (call.op != moecclAvg || !call.isCollective() || call.own || !isReduction(call.collective()))
     return {};
@@ -64,21 +66,28 @@ CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
       blockBytes(call.blockBytes),
       datatype(call.datatype),
       op(call.op),
-      agreement(call.agreement) {}
+      inside(call.inside) {}
 
 CallSignature::CallSignature(std::shared_ptr<const PlanName> name, std::size_t room)
     : own(std::move(name)), what(own->digest), tokens(room) {}
 
 std::uint64_t CallSignature::digest() const {
-  const auto small = static_cast<std::uint64_t>(datatype) << 16 |
-                     static_cast<std::uint64_t>(op) << 8 | std::uint64_t{agreement};
-  return mixed(mixed(mixed(what, blockBytes), tokens), small);
+  const auto type = static_cast<std::uint64_t>(datatype), sum = static_cast<std::uint64_t>(op);
+  const std::uint64_t of = inside == nullptr ? 0 : inside->digest;
+  return mixed(mixed(mixed(mixed(what, blockBytes), tokens), type << 8 | sum), of);
 }
 
 std::string CallSignature::text() const {
+  return inside == nullptr ? ownText() : ownText() + " (inside " + inside->text + ")";
+}
+
+std::string CallSignature::ownText() const {
   if (tokens > 0)
     return own->text + " with room for " + std::to_string(tokens) + " tokens of a rank";
-  if (own) return own->text + " of rows of " + std::to_string(blockBytes) + " bytes";
+  if (own) {
+    const std::string rows = own->text + " of rows of " + std::to_string(blockBytes) + " bytes";
+    return datatype == moecclUint8 ? rows : rows + ", sums in " + std::string(typeName(datatype));
+  }
   const Collective collective = choice->algorithm->collective;
   std::string text = std::string(nameOf(collective)) + " (" + textOf(*choice) + ") of ";
   if (collective == Collective::allGatherv || collective == Collective::reduceScatterv)
@@ -86,12 +95,11 @@ std::string CallSignature::text() const {
   if (collective == Collective::allToAllv && blockBytes > 0) text += "at most ";
   if (collective != Collective::allToAllv || blockBytes > 0)
     text += std::to_string(blockBytes / sizeOf(datatype)) + " x ";
-  text += kTypes[datatype];
+  text += typeName(datatype);
   if (isReduction(collective)) text += ", " + std::string(nameOf(op));
   if (choice->parameters.experts != 1)
     text += ", " + std::to_string(choice->parameters.experts) + " experts a rank";
   if (hasRoot(collective)) text += ", root " + std::to_string(choice->parameters.root);
-  if (agreement) text += " (inside a split, a grid's creation or the like)";
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "algorithms/extents.h"
@@ -41,8 +42,8 @@ struct Call {
   Content* content = nullptr;
   // Of allGatherv and reduceScatterv: the bytes of each rank's block.
   std::vector<std::size_t> rankBytes = {};
-  // By which ranks agree on something inside another function, such as moecclCommSplit.
-  bool agreement = false;
+  // What the caller has called, where that is another function, which ranks must have alike too.
+  std::shared_ptr<const PlanName> inside = {};
   // Of several sends and receives that begin at once. Each of this rank to itself has its receive
   // among them.
   std::vector<Message> messages = {};
@@ -69,17 +70,23 @@ struct CallSignature {
   std::size_t tokens = 0;               // that each message has room for; 0: that is not said
   moecclDataType_t datatype = moecclUint8;
   moecclRedOp_t op = moecclSum;
-  bool agreement = false;
+  std::shared_ptr<const PlanName> inside;
 
   CallSignature() = default;
   CallSignature(const CachedPlan& plan, const Call& call);
   CallSignature(std::shared_ptr<const PlanName> own, std::size_t tokens);
   // Equal on ranks that call the same.
   std::uint64_t digest() const;
-  // "allreduce (linear) of 4 x float32, max"
+  // "allreduce (linear) of 4 x float32, max (inside a split)"
   std::string text() const;
+
+ private:
+  std::string ownText() const;  // without what it is inside of
 };
 
 std::uint64_t digestOf(const AlgorithmChoice& choice);
+
+// "float32"
+std::string_view typeName(moecclDataType_t datatype);
 
 }  // namespace moeccl

@@ -229,7 +229,8 @@ void HostCommunicator::launch(Call call, void* stream) {
 
 void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
   Call call{{&firstAlgorithm(Collective::allGather)}, send, recv, bytes};
-  call.agreement = true;
+  static const auto inside = std::make_shared<PlanName>("a split, a grid's creation or the like");
+  call.inside = inside;
   call.timeoutMs = settings_.timeoutMs;
   run(call);
 }
@@ -263,7 +264,7 @@ bool HostCommunicator::isIdle() const {
 void HostCommunicator::waitUntil(const std::function<bool()>& done) {
   Domain::Lock lock(*domain_);
   domain_->wait(lock, [&] { return done() || failure_ != moecclSuccess; });
-  if (!done()) throwIfFailed();
+  throwIfFailed();
 }
 
 void HostCommunicator::requireIdle() {

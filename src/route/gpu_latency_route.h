@@ -35,7 +35,7 @@ class GpuLatencyRoute final : public TokenRoute {
   void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
            const std::int32_t* chosen, const float* weights, void* stream) override;
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
-  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+  void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
 
   const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;

@@ -41,7 +41,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
 
   // Those of one routing are on one stream, or wait for each other.
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
-  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+  void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
 
  private:

@@ -27,8 +27,19 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
   return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
 }
 
+// Ranks that come to a Set with different routes have different ones. Short: errors have two.
+std::shared_ptr<const PlanName> setNameOf(const RouteShape& shape) {
+  return std::make_shared<PlanName>(
+      "a route's Set of " + std::to_string(shape.choices) + " of " +
+      std::to_string(shape.experts.count) + " experts, " + std::to_string(shape.hidden) + " x " +
+      std::string(typeName(shape.datatype)) + " to " +
+      std::string(typeName(shape.combineDatatype)) + (shape.weighted ? ", weighted, " : ", ") +
+      (shape.algorithm == nullptr ? "auto" : std::string(shape.algorithm->name)));
+}
+
 // An all-to-all of host memory where buffers are elsewhere.
-void exchangeEqual(Communicator& communicator, const void* send, void* recv, std::size_t bytes) {
+void exchangeEqual(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+                   const void* send, void* recv, std::size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(send);
   auto* const to = static_cast<std::byte*>(recv);
   std::vector<RankBytes> sends, receives;
@@ -37,7 +48,7 @@ void exchangeEqual(Communicator& communicator, const void* send, void* recv, std
     sends.push_back({rank, {part, part + bytes}});
     receives.push_back(sends.back());
   }
-  communicator.exchange(std::make_shared<PlanName>("token route: counts"), sends, receives);
+  communicator.exchange(name, sends, receives);
   for (std::size_t rank = 0; rank < receives.size(); ++rank)
     std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
 }
@@ -72,6 +83,7 @@ ThroughputRoute::ThroughputRoute(Communicator& communicator, const RouteShape& s
                                  const RoutePrices& prices)
     : TokenRoute(shape, communicator.rank(), prices),
       topology_(communicator.topology()),
+      setName_(setNameOf(shape)),
       candidates_(candidatesOf(shape, topology_, rank_)),
       loads_(shape.experts.count),
       plans_(std::make_shared<Plans>()) {}
@@ -101,10 +113,13 @@ const RouteCandidate& ThroughputRoute::choose(Communicator& communicator,
     }
   }
   const std::size_t bytes = numbers * sizeof(std::int32_t);
-  if (communicator.device())
-    exchangeEqual(communicator, tells.data(), told.data(), bytes);
-  else
-    communicator.launch({counts, tells.data(), told.data(), bytes}, nullptr);
+  if (communicator.device()) {
+    exchangeEqual(communicator, setName_, tells.data(), told.data(), bytes);
+  } else {
+    Call call{counts, tells.data(), told.data(), bytes};
+    call.inside = setName_;
+    communicator.launch(std::move(call), nullptr);
+  }
 
   std::vector<RouteCounts> all(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -263,23 +278,26 @@ void ThroughputRoute::forgetLoads(Communicator&) {
 }
 
 void ThroughputRoute::moveRows(Communicator& communicator, const void* tokens, void* rows,
-                               std::size_t rowBytes, void* stream) {
+                               std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
+                               void* stream) {
   if (!plans_->dispatch)
     plans_->dispatch =
         ownPlan(nameOf("token dispatch", algorithm()),
                 dispatchPlan(state_->known(topology_, rank_)), plans_->oldDispatch.get());
   Call call{{}, tokens, rows, rowBytes};
   call.own = plans_->dispatch;
+  call.inside = inside;
   communicator.launch(std::move(call), stream);
 }
 
 void ThroughputRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
                                void* stream) {
-  moveRows(communicator, tokens, rows, shape_.rowBytes(), stream);
+  moveRows(communicator, tokens, rows, shape_.rowBytes(), nullptr, stream);
 }
 
 void ThroughputRoute::combine(Communicator& communicator, const void* rows, void* output,
-                              bool weighted, void* stream) {
+                              bool forward, void* stream) {
+  static const auto backward = std::make_shared<PlanName>("moecclTokenRouteDispatchBackward");
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
     plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
@@ -288,7 +306,8 @@ void ThroughputRoute::combine(Communicator& communicator, const void* rows, void
   }
   Call call{{}, rows, output, shape_.combineRowBytes(), shape_.combineDatatype};
   call.own = plans_->combine;
-  if (weighted) {
+  if (!forward) call.inside = backward;
+  if (forward && shape_.weighted) {
     call.inputWeights = state_->here->weights;
     call.scratchWeights = plans_->weights;
   }
@@ -304,7 +323,8 @@ void ThroughputRoute::combine(Communicator& communicator, const void* rows, void
 void ThroughputRoute::combineBackward(Communicator& communicator, const void* outputGradients,
                                       const void* rows, void* rowGradients, float* weightGradients,
                                       void* stream) {
-  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), stream);
+  static const auto backward = std::make_shared<PlanName>("moecclTokenRouteCombineBackward");
+  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), backward, stream);
   if (!shape_.weighted) return;
   if (!plans_->back)
     plans_->back = ownPlan(nameOf("token route: gradients of weights", algorithm()),

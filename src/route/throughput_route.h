@@ -29,7 +29,7 @@ class ThroughputRoute final : public TokenRoute {
   const routes::RouteAlgorithm& algorithm() const override;
 
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
-  void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+  void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
                        void* rowGradients, float* weightGradients, void* stream) override;
@@ -58,9 +58,10 @@ class ThroughputRoute final : public TokenRoute {
                                           int chunks,
                                           const std::vector<std::int32_t>& entriesFrom) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
-                void* stream);
+                const std::shared_ptr<const PlanName>& inside, void* stream);
 
   const Topology topology_;
+  const std::shared_ptr<const PlanName> setName_;
   const std::vector<RouteCandidate> candidates_;
   ExpertLoads loads_;
   std::int64_t rowsSoFar_ = 0;

@@ -53,7 +53,8 @@ class TokenRoute {
 
   virtual void dispatch(Communicator& communicator, const void* tokens, void* rows,
                         void* stream) = 0;
-  virtual void combine(Communicator& communicator, const void* rows, void* output, bool weighted,
+  // forward: with the library's weights, where it has them; else it is a gradient.
+  virtual void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                        void* stream) = 0;
   // In throughput mode.
   virtual void combineBackward(Communicator& communicator, const void* outputGradients,

@@ -362,6 +362,45 @@ TEST(TokenRouteLatency, OtherCallsThanTheOthers) {
   });
 }
 
+// A call on a stream that failed has brought no rows, and there are no more calls.
+TEST(TokenRouteLatency, SaysNoCountsOfWhatFailed) {
+  Case c;
+  c.nodes = {2};
+  const World world(c);
+  runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.mode = moecclRouteLatency;
+    config.experts = 2;
+    config.maxTokens = 1;
+    // Rows of as many bytes; sums of others.
+    moecclTokenRoute_t routes[2] = {};
+    for (moecclTokenRoute_t& route : routes) {
+      config.datatype = &route == routes ? moecclFloat32 : moecclBfloat16;
+      config.hidden = &route == routes ? 2 : 4;
+      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    }
+    const moecclTokenRoute_t route = routes[rank];
+    moecclStream_t stream = nullptr;
+    check(moecclStreamCreate(comm, &stream), comm);
+    const int32_t chosen[1] = {1 - rank};
+    const float weights[1] = {1}, from[2] = {};
+    float to[4] = {}, back[2] = {};
+    check(moecclTokenRouteSet(route, 1, chosen, weights, stream), comm);
+    check(moecclTokenRouteDispatch(route, from, to, stream), comm);
+    check(moecclTokenRouteCombine(route, to, back, stream), comm);
+    const std::vector<std::string> parts = {"token dispatch", "rows of 8 bytes, sums in float32",
+                                            "sums in bfloat16"};
+    checkError(moecclStreamSynchronize(stream), moecclRemoteError, nullptr, parts);
+    checkError(moecclTokenRouteGetCounts(route, nullptr, nullptr), moecclRemoteError, comm, parts);
+    checkError(moecclTokenRouteSet(route, 1, chosen, weights, nullptr), moecclRemoteError, comm,
+               parts);
+    for (const moecclTokenRoute_t each : routes) check(moecclTokenRouteDestroy(each));
+    moecclStreamDestroy(stream);
+    throw Aborts{};
+  });
+}
+
 TEST(TokenRouteLoads, CountChoicesAndRowsOfAllRanks) {
   Case c;
   c.nodes = {2, 1};
@@ -455,6 +494,7 @@ TEST(TokenRouteErrors, NameWhatIsWrong) {
     create([](auto& it) { it.combineDatatype = moecclFloat64; }, {"config.combineDatatype is 8"});
     create([](auto& it) { it.algorithm = "ring"; }, {"\"ring\"", "node, rank, flat"});
     create([](auto& it) { it.magic = 0; }, {"MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER"});
+    create([](auto& it) { it.numBuckets = 2; }, {"config.numBuckets is 2", "only latency mode"});
     create(
         [](auto& it) {
           it.datatype = moecclFloat8e4m3;
@@ -522,27 +562,78 @@ TEST(TokenRouteErrors, OneRankWithAnotherConfig) {
   });
 }
 
-// A rank that combines where the others dispatch.
+// Ranks that come to a Set with different routes, though all of them would tell as much.
+TEST(TokenRouteErrors, SetsOfOtherRoutes) {
+  struct Other {
+    const char* says;
+    void (*change)(moecclTokenRouteConfig_t& config);
+  };
+  constexpr Other kOthers[] = {
+      {"Set of 2 of 64 experts", [](auto& it) { it.experts = 64; }},
+      {"Set of 3 of 8 experts", [](auto& it) { it.topK = 3; }},
+      {"4 x float32 to float32", [](auto& it) { it.datatype = moecclFloat32; }},
+      {"9 x bfloat16 to bfloat16", [](auto& it) { it.hidden = 9; }},
+      {"4 x bfloat16 to float16", [](auto& it) { it.combineDatatype = moecclFloat16; }},
+      {"to bfloat16, auto", [](auto& it) { it.weights = moecclRouteWeightsCaller; }},
+      {"weighted, node", [](auto& it) { it.algorithm = "node"; }}};
+  Case c;
+  c.nodes = {2, 2};
+  const World world(c);
+  for (const Other& other : kOthers)
+    runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      config.experts = 8;
+      config.topK = 2;
+      config.hidden = 4;
+      moecclTokenRoute_t routes[2] = {};
+      check(moecclTokenRouteCreate(grid.it, &config, &routes[0]), comm);
+      other.change(config);
+      check(moecclTokenRouteCreate(grid.it, &config, &routes[1]), comm);
+      checkError(moecclTokenRouteSet(routes[rank == 1], 0, nullptr, nullptr, nullptr),
+                 moecclRemoteError, comm,
+                 {"a route's Set of 2 of 8 experts, 4 x bfloat16 to bfloat16, weighted, auto",
+                  other.says});
+      for (const moecclTokenRoute_t route : routes) check(moecclTokenRouteDestroy(route));
+      throw Aborts{};
+    });
+}
+
+// A rank that makes another pass than the others, of rows that are as large.
 TEST(TokenRouteErrors, OtherCallsThanTheOthers) {
+  struct Pair {
+    moecclResult_t (*calls[2])(moecclTokenRoute_t route, const void* from, void* to,
+                               moecclStream_t stream);
+    std::vector<std::string> parts;
+  };
+  const auto back = [](moecclTokenRoute_t route, const void* from, void* to,
+                       moecclStream_t stream) {
+    return moecclTokenRouteCombineBackward(route, from, nullptr, to, nullptr, stream);
+  };
+  const Pair pairs[] = {
+      {{moecclTokenRouteDispatch, moecclTokenRouteCombine}, {"token dispatch", "token combine"}},
+      {{moecclTokenRouteDispatch, back},
+       {"token dispatch", "inside moecclTokenRouteCombineBackward"}},
+      {{moecclTokenRouteCombine, moecclTokenRouteDispatchBackward},
+       {"token combine", "inside moecclTokenRouteDispatchBackward"}}};
   Case c;
   c.nodes = {2};
   const World world(c);
-  runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
-    const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.experts = 2;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
-    const int32_t chosen[1] = {1 - rank};
-    const float weights[1] = {1};
-    check(moecclTokenRouteSet(route, 1, chosen, weights, nullptr), comm);
-    std::uint16_t from[1] = {}, to[1] = {};
-    checkError(rank == 0 ? moecclTokenRouteDispatch(route, from, to, nullptr)
-                         : moecclTokenRouteCombine(route, from, to, nullptr),
-               moecclRemoteError, comm, {"token dispatch", "token combine"});
-    check(moecclTokenRouteDestroy(route));
-    throw Aborts{};
-  });
+  for (const Pair& pair : pairs)
+    runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      config.experts = 2;
+      config.weights = moecclRouteWeightsCaller;
+      moecclTokenRoute_t route = nullptr;
+      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+      const int32_t chosen[1] = {1 - rank};
+      check(moecclTokenRouteSet(route, 1, chosen, nullptr, nullptr), comm);
+      std::uint16_t from[1] = {}, to[1] = {};
+      checkError(pair.calls[rank](route, from, to, nullptr), moecclRemoteError, comm, pair.parts);
+      check(moecclTokenRouteDestroy(route));
+      throw Aborts{};
+    });
 }
 
 }  // namespace
