@@ -1,6 +1,7 @@
 // The end of a UCX transport.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "src/exec/ucx_transport.h"
 
@@ -12,6 +13,10 @@ namespace {
 constexpr std::chrono::milliseconds kFarewell{300};
 // What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
 constexpr std::chrono::milliseconds kSettling{500};
+
+// How long the others are waited for once one is gone. The communicator has failed by that, and UCX
+// (1.13) may never finish connections that came about meanwhile.
+constexpr std::chrono::milliseconds kAfterLoss{1000};
 
 // Of a sleep: UCX may miss to signal a message, and news of other ranks may wake another transport.
 constexpr std::int64_t kLongestSleepMs = 20;
@@ -33,6 +38,11 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
 // A rank that is gone, or has left because its own time had passed, is not waited for.
 bool UcxTransport::sayGoodbye(Clock::time_point deadline) {
+  std::optional<Clock::time_point> limit;
+  const auto isOver = [&] {
+    if (!limit && std::ranges::any_of(peers_, &Peer::gone)) limit = Clock::now() + kAfterLoss;
+    return limit && Clock::now() > *limit;
+  };
   for (int round = 0, distance = 1; distance < ranks_; ++round, distance *= 2) {
     Peer& above = peer((rank_ + distance) % ranks_);
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
@@ -43,7 +53,7 @@ bool UcxTransport::sayGoodbye(Clock::time_point deadline) {
     reach(below);
     const auto heard = [&] {
       dropUnexpected();
-      return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone;
+      return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone || isOver();
     };
     if (!progressUntil(heard, deadline)) return false;
   }
