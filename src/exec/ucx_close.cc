@@ -1,7 +1,6 @@
 // The end of a UCX transport.
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "src/exec/ucx_transport.h"
 
@@ -34,15 +33,21 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
   return true;
 }
 
+// For what others must do: true, too, where one is gone and they have had their time.
+template <typename Condition>
+bool UcxTransport::othersUntil(Condition condition, Clock::time_point deadline) {
+  const auto isOver = [this] {
+    if (othersUntil_ == Clock::time_point::max() && std::ranges::any_of(peers_, &Peer::gone))
+      othersUntil_ = Clock::now() + kAfterLoss;
+    return Clock::now() > othersUntil_;
+  };
+  return progressUntil([&] { return condition() || isOver(); }, deadline);
+}
+
 // A dissemination barrier: in round k a rank tells the one 2^k above it and hears from the one 2^k
 // below, so everybody has heard of everybody after log2(P) rounds and as many new connections.
 // A rank that is gone, or has left because its own time had passed, is not waited for.
 bool UcxTransport::sayGoodbye(Clock::time_point deadline) {
-  std::optional<Clock::time_point> limit;
-  const auto isOver = [&] {
-    if (!limit && std::ranges::any_of(peers_, &Peer::gone)) limit = Clock::now() + kAfterLoss;
-    return limit && Clock::now() > *limit;
-  };
   for (int round = 0, distance = 1; distance < ranks_; ++round, distance *= 2) {
     Peer& above = peer((rank_ + distance) % ranks_);
     Peer& below = peer((rank_ - distance + ranks_) % ranks_);
@@ -53,9 +58,9 @@ bool UcxTransport::sayGoodbye(Clock::time_point deadline) {
     reach(below);
     const auto heard = [&] {
       dropUnexpected();
-      return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone || isOver();
+      return goodbyes_.test(static_cast<std::size_t>(round)) || below.gone;
     };
-    if (!progressUntil(heard, deadline)) return false;
+    if (!othersUntil(heard, deadline)) return false;
   }
   return true;
 }
@@ -145,9 +150,7 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
     inOrder = progressUntil([this] { return drained(); }, deadline);
     if (!peers_.empty()) inOrder &= sayGoodbye(deadline);
     flushEndpoints();
-    // What a peer that is gone has not taken would stay.
-    const bool anyGone = std::ranges::any_of(peers_, &Peer::gone);
-    awaitChores(anyGone ? std::min(deadline, Clock::now() + kFarewell) : deadline);
+    othersUntil([this] { return chores_ == 0 && controls_.empty(); }, deadline);
   }
 
   for (Peer& peer : peers_) {

@@ -183,6 +183,8 @@ class UcxTransport final : public PollableTransport {
   // ucx_close.cc
   template <typename Condition>
   bool progressUntil(Condition condition, Clock::time_point deadline);
+  template <typename Condition>
+  bool othersUntil(Condition condition, Clock::time_point deadline);
   bool sayGoodbye(Clock::time_point deadline);
   // Chores are requests of UCX that close() waits for.
   template <typename Start>
@@ -218,6 +220,7 @@ class UcxTransport final : public PollableTransport {
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;
   unsigned rounds_ = 0;  // of progress
   bool closed_ = false;
+  Clock::time_point othersUntil_ = Clock::time_point::max();  // while closing, once one is gone
   std::string lastError_;
   Clock::time_point lastErrorTime_{};
 };
