@@ -27,6 +27,8 @@ constexpr std::size_t kMostSteps = 500'000;
 constexpr double kLeastSeconds = 1e-15;
 // What bytes take of a price at least where its growth tells how fast they go.
 constexpr double kBytes = 0.5;
+// Sizes of a curve at least whose growth tells more than its samples do.
+constexpr std::size_t kManySizes = 5;
 // What growth may differ from that of prices, as a factor.
 constexpr double kMostGrowth = 4;
 // As many ranks as a cluster that is asked about may have.
@@ -54,6 +56,15 @@ double huber(double error) {
   return size <= kFar ? error : std::copysign(std::sqrt(2 * kFar * size - kFar * kFar), error);
 }
 
+// From the last size but one to the last.
+std::optional<LinkSamples::Growth> growthOf(const Curve& curve) {
+  const double to = curve.samples.back().x;
+  const auto after = std::ranges::lower_bound(curve.samples, to, {}, &Point::x);
+  if (after == curve.samples.begin()) return std::nullopt;
+  const double from = after[-1].x;
+  return LinkSamples::Growth{from, to, curve.seconds(to) - curve.seconds(from)};
+}
+
 // Nothing where the plans of the curve's algorithm cannot be made.
 std::optional<LinkSamples::Priced> pricedCurve(const Fingerprint& cluster, const Curve& curve,
                                                int mostRanks = 0) {
@@ -76,9 +87,9 @@ std::optional<LinkSamples::Priced> pricedCurve(const Fingerprint& cluster, const
   if (!plans) return std::nullopt;
   const Contract contract{*collective, topology.ranks(), problem.grid, problem.experts};
   const int sharing = group->alone ? ours : std::ranges::max(cluster.ranksPerNode);
-  return LinkSamples::Priced{NodePrice(topology, node, *plans),
-                             sharingOf(sharing, ours, cluster.processorsPerNode),
-                             static_cast<double>(contract.inputBlocks(0)), curve.samples};
+  return LinkSamples::Priced{
+      NodePrice(topology, node, *plans), sharingOf(sharing, ours, cluster.processorsPerNode),
+      static_cast<double>(contract.inputBlocks(0)), curve.samples, growthOf(curve)};
 }
 
 // Of a rank's send buffer of `bytes`.
@@ -92,17 +103,14 @@ double slopeOf(const LinkSamples::Priced& curve, const Links& links) {
   return std::ranges::max(lines, {}, &PriceLine::beta).beta / curve.blocks;
 }
 
-// How much faster a curve grows from the last size but one to the last than its price; nothing
-// where latency is most of the price.
-std::optional<double> growthOf(const Curve& curve, const LinkSamples::Priced& priced,
-                               const Links& links) {
-  const double last = curve.samples.back().x;
-  const auto after = std::ranges::lower_bound(curve.samples, last, {}, &Point::x);
-  if (after == curve.samples.begin()) return std::nullopt;
-  const double before = after[-1].x, price = priceOf(priced, links, last);
-  const double grown = price - priceOf(priced, links, before);
-  if (grown <= 0 || price - priceOf(priced, links, 0) < kBytes * price) return std::nullopt;
-  return (curve.seconds(last) - curve.seconds(before)) / grown;
+// What a price grows by where growth is known; nothing where latency is most of the price there.
+std::optional<double> growthOf(const LinkSamples::Priced& curve, const Links& links) {
+  if (!curve.growth) return std::nullopt;
+  const auto& [from, to, seconds] = *curve.growth;
+  const double price = priceOf(curve, links, to);
+  const double grown = price - priceOf(curve, links, from);
+  if (grown <= 0 || price - priceOf(curve, links, 0) < kBytes * price) return std::nullopt;
+  return grown;
 }
 
 double medianOf(std::vector<double> values) {
@@ -127,14 +135,22 @@ LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
 }
 
 std::vector<double> LinkSamples::residualsOf(const std::vector<double>& logarithms,
-                                             const Links& typical, double Links::*known) const {
+                                             const Links& typical, double Links::*known,
+                                             const std::vector<const Priced*>& growing) const {
   const Links links = linksOf(logarithms, typical);
   std::vector<double> residuals;
+  const auto compare = [&](double price, double measured) {
+    return huber(std::log(std::max(price, kLeastSeconds) / measured));
+  };
   for (const Priced& curve : curves_)
-    for (const Point& sample : curve.samples) {
-      const double seconds = priceOf(curve, links, sample.x);
-      residuals.push_back(huber(std::log(std::max(seconds, kLeastSeconds) / sample.seconds)));
-    }
+    for (const Point& sample : curve.samples)
+      residuals.push_back(compare(priceOf(curve, links, sample.x), sample.seconds));
+  for (const Priced* curve : growing) {
+    const auto& [from, to, seconds] = *curve->growth;
+    residuals.push_back(
+        std::sqrt(static_cast<double>(curve->samples.size())) *
+        compare(priceOf(*curve, links, to) - priceOf(*curve, links, from), seconds));
+  }
   const std::vector<double> usual = logarithmsOf(typical);
   for (std::size_t i = 0; i < kLinkCosts; ++i)
     residuals.push_back((kLinkNames[i].second == known ? 1 : kReluctance) *
@@ -153,10 +169,17 @@ LinkFit LinkSamples::judge(const Links& links) const {
 
 LinkFit LinkSamples::fit(const std::function<bool()>& enough, const Links& typical,
                          double Links::*known) const {
+  std::vector<const Priced*> growing;
   const auto residuals = [&](const std::vector<double>& logarithms) {
-    return residualsOf(logarithms, typical, known);
+    return residualsOf(logarithms, typical, known, growing);
   };
-  return judge(linksOf(minimise(logarithmsOf(typical), residuals, enough), typical));
+  std::vector<double> logarithms = minimise(logarithmsOf(typical), residuals, enough);
+  const Links first = linksOf(logarithms, typical);
+  for (const Priced& curve : curves_)
+    if (curve.samples.size() >= kManySizes && growthOf(curve, first) && curve.growth->seconds > 0)
+      growing.push_back(&curve);
+  if (!growing.empty()) logarithms = minimise(std::move(logarithms), residuals, enough);
+  return judge(linksOf(logarithms, typical));
 }
 
 std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool()>& enough,
@@ -175,8 +198,8 @@ void growBeyond(Profile& profile) {
     const auto priced = pricedCurve(profile.fingerprint, curve);
     if (!priced) continue;
     slopes.emplace_back(curve.key, slopeOf(*priced, links));
-    if (const auto growth = growthOf(curve, *priced, links))
-      growths[{curve.key.collective, curve.key.where}].push_back(*growth);
+    if (const auto growth = growthOf(*priced, links))
+      growths[{curve.key.collective, curve.key.where}].push_back(priced->growth->seconds / *growth);
   }
   for (const auto& [key, slope] : slopes) {
     const auto group = growths.find({key.collective, key.where});

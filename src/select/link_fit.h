@@ -16,12 +16,18 @@ namespace moeccl {
 // on groups of the profile's cluster.
 class LinkSamples {
  public:
+  // What a curve takes more at one size than at another.
+  struct Growth {
+    double from, to;  // bytes
+    double seconds;
+  };
   // A curve whose plans can be made.
   struct Priced {
     NodePrice price;
     Sharing sharing;
     double blocks;  // of a rank's send buffer
     std::vector<Point> samples;
+    std::optional<Growth> growth;  // where there are two sizes
   };
   // Of groups of at most `mostRanks` ranks; 0: all.
   explicit LinkSamples(const Profile& profile, int mostRanks = 0);
@@ -30,16 +36,20 @@ class LinkSamples {
   // The samples must not be none for either.
   // How far prices on `links` are off.
   LinkFit judge(const Links& links) const;
-  // Least squares of logarithms of price by measurement, large ones counting as in Huber's. Costs
-  // that the samples do not tell stay as `typical` has them. Ends when `enough` says so. `known`: a
-  // cost that stays close to the typical one, which was measured by itself.
+  // Least squares of logarithms of price by measurement, large ones counting as in Huber's; then
+  // again, the growth of curves of five sizes or more counting as much as all of their samples
+  // where bytes are most of the last price. For an uplink may let small messages through faster
+  // than its rate, after a pause. Costs that the samples do not tell stay as `typical` has them.
+  // Ends when `enough` says so. `known`: a cost that stays close to the typical one, which was
+  // measured by itself.
   LinkFit fit(
       const std::function<bool()>& enough = [] { return false; }, const Links& typical = {},
       double Links::*known = nullptr) const;
 
  private:
   std::vector<double> residualsOf(const std::vector<double>& logarithms, const Links& typical,
-                                  double Links::*known) const;
+                                  double Links::*known,
+                                  const std::vector<const Priced*>& growing) const;
 
   std::vector<Priced> curves_;
   std::size_t samples_ = 0;

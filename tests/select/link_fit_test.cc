@@ -208,6 +208,21 @@ TEST(LinkFit, WhatIsKnownStaysWhereSamplesAreDisturbed) {
   EXPECT_LT(factor(&Links::betaMemory), 2.5);
 }
 
+// A shaped uplink lets a burst pass after a pause, in which most samples fit.
+TEST(LinkFit, UplinksCostWhatTheyDoBeyondABurst) {
+  const Links links{.latencyBetween = 150e-6, .betaUplink = 80e-9};
+  const Profile steady = synthetic(links);
+  Profile profile;
+  profile.fingerprint = steady.fingerprint;
+  for (const Curve& curve : steady.curves()) {
+    std::vector<Point> samples = curve.samples;
+    if (curve.key.where.find("1x2") == std::string::npos)
+      for (Point& sample : samples) sample.seconds -= std::min(0.6 * sample.seconds, 4e-3);
+    profile.add(curve.key, samples);
+  }
+  EXPECT_NEAR(fitLinks(profile)->links.betaUplink / links.betaUplink, 1, 0.15);
+}
+
 // The first `sizes` samples of every curve between nodes, `slower` times as long; of every third
 // curve the last one takes half as long again.
 Profile cutShort(const Profile& whole, std::size_t sizes, double slower) {
