@@ -55,17 +55,21 @@ moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
   moeccl::Communicator& made = *state->communicator;
   const std::string& profile = made.settings().profile;
   try {
-    if (!profile.empty())
+    if (!profile.empty()) {
       moeccl::adoptProfile(*state, [&] {
         return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
       });
-    else if (auto probed = moeccl::probeLinks(made, typicalOf(made)))
+      if (made.rank() == 0)
+        moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()}, "chooses by %s",
+                    profile.c_str());
+    } else if (auto probed = moeccl::probeLinks(made, typicalOf(made))) {
       state->model = std::make_unique<moeccl::CostModel>(made.topology(), std::move(probed), 0,
                                                          typicalOf(made));
-    else if (made.rank() == 0)
+    } else if (made.rank() == 0) {
       moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()},
                   "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
                   "links; moeccl-fit measures those of a cluster");
+    }
   } catch (...) {
     made.destroy();
     throw;

@@ -18,9 +18,20 @@ class ProfileCheck {
   std::string add(double predicted, double seconds);
 
  private:
+  struct Calls {
+    double predicted = 0, seconds = 0;  // of all together
+    int count = 0;
+
+    void add(double predictedOfOne, double secondsOfOne) {
+      predicted += predictedOfOne;
+      seconds += secondsOfOne;
+      ++count;
+    }
+  };
+
+  Calls slow_, fast_;  // that are off by the factor
+  int calls_ = 0;
   bool warned_ = false;
-  int calls_ = 0, slow_ = 0, fast_ = 0;
-  double predicted_ = 0, seconds_ = 0;  // of all together
 };
 
 // Adds calls to a check while warnings are asked for (MOECCL_DEBUG).

@@ -29,18 +29,30 @@ std::string probedFile(const std::string& folder, std::string_view cluster) {
 }
 
 std::optional<Profile> loadProbed(const std::string& folder, std::string_view cluster,
-                                  const Fingerprint& mine) {
+                                  const Fingerprint& mine, std::string* why) {
+  const auto no = [&](const std::string& reason) {
+    if (why != nullptr) *why = reason;
+    return std::nullopt;
+  };
   if (folder.empty()) return std::nullopt;
   try {
     const std::string file = probedFile(folder, cluster);
+    if (!fs::exists(file)) return std::nullopt;
     const auto age = fs::file_time_type::clock::now() - fs::last_write_time(file);
-    if (age > kProbeExpires) return std::nullopt;
+    if (age > kProbeExpires || age < -kProbeExpires) return no("it is old");
     Profile profile = loadProfile(file);
-    if (!profile.links || !differences(mine, profile.fingerprint).empty()) return std::nullopt;
+    if (!profile.links) return no("it has no links");
+    if (const std::string text = differences(mine, profile.fingerprint); !text.empty())
+      return no(text);
     return profile;
-  } catch (const std::exception&) {
-    return std::nullopt;
+  } catch (const std::exception& error) {
+    return no(error.what());
   }
+}
+
+bool isWorthKeeping(const LinkFit& fit, std::size_t samples) {
+  constexpr double kFarOff = 0.5;
+  return samples >= kLinkCosts && fit.medianError <= kFarOff;
 }
 
 void saveProbed(const std::string& folder, std::string_view cluster, const Profile& profile) {

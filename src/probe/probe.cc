@@ -1,5 +1,7 @@
 #include "src/probe/probe.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -74,6 +77,18 @@ struct Memory {
     return memory;
   }
 };
+
+// What chooses between the ways that UCX and NCCL know.
+std::string transportVariables() {
+  std::vector<std::string> all;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    for (const std::string_view prefix : {"UCX_", "NCCL_"})
+      if (std::string_view(*variable).starts_with(prefix)) all.emplace_back(*variable);
+  std::ranges::sort(all);
+  std::string text;
+  for (const std::string& each : all) text += each + ' ';
+  return text;
+}
 
 double secondsSince(TimePoint begun) {
   return std::chrono::duration<double>(Clock::now() - begun).count();
@@ -339,7 +354,8 @@ class Keeper {
     for (const std::string& part :
          {process.substr(0, process.rfind(':')), textOf(communicator.topology()), mine_.transport,
           mine_.processor, std::to_string(mine_.processorsPerNode), mine_.library,
-          describeNetwork(communicator.settings().interfaces)})
+          describeNetwork(communicator.settings().interfaces),
+          std::to_string(communicator.settings().socketsPerPeer), transportVariables()})
       cluster_ += part + '\n';
   }
 
@@ -348,7 +364,11 @@ class Keeper {
     const std::lock_guard lock(memory.mutex);
     if (const auto found = memory.known.find(cluster_); found != memory.known.end())
       return found->second;
-    const auto kept = loadProbed(folder_, cluster_, mine_);
+    std::string why;
+    const auto kept = loadProbed(folder_, cluster_, mine_, &why);
+    if (!why.empty())
+      log(LogLevel::info, source_, "%s is measured anew: %s", probedFile(folder_, cluster_).c_str(),
+          why.c_str());
     if (!kept) return {};
     log(LogLevel::info, source_, "links as measured before: %s",
         probedFile(folder_, cluster_).c_str());
@@ -376,24 +396,30 @@ class Keeper {
         "moeccl-fit measures a cluster well",
         secondsSince(begun) * 1e3, samples, fit->medianError * 100);
     const Known known{1, mine_.processorsPerNode, *fit};
-    keep(known);
+    keep(known, samples);
     return known;
   }
 
  private:
-  void keep(const Known& known) {
+  void keep(const Known& known, std::size_t samples) {
     {
       Memory& memory = Memory::instance();
       const std::lock_guard lock(memory.mutex);
       memory.known[cluster_] = known;
     }
     if (folder_.empty()) return;
+    if (!isWorthKeeping(known.fit, samples)) {
+      log(LogLevel::info, source_, "links are not kept: too little was measured, or disturbed");
+      return;
+    }
     const std::shared_ptr<Profile> profile = profileOf(mine_, known);
     const Origin now = origin();
     profile->date = now.date;
     profile->command = now.command;
     try {
       saveProbed(folder_, cluster_, *profile);
+      log(LogLevel::info, source_, "links are kept for a week: %s",
+          probedFile(folder_, cluster_).c_str());
     } catch (const Error& error) {
       log(LogLevel::info, source_, "links are not kept: %s", error.what());
     }

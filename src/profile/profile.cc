@@ -78,6 +78,39 @@ void fitCurve(Curve& curve) {
 
 const char* nameOf(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
 
+namespace {
+
+// Of "1000 Mb/s MTU 1500, mlx5_0 100 Gb/sec", each "" where it is not known.
+struct Network {
+  std::string_view speed, mtu, devices;
+};
+
+Network networkOf(std::string_view text) {
+  constexpr std::string_view kSpeed = " Mb/s", kMtu = "MTU ", kNext = ", ";
+  Network network;
+  std::string_view interface = text.substr(0, text.find(kNext));
+  if (const std::size_t end = interface.find(kSpeed); end != interface.npos)
+    network.speed = interface.substr(0, end);
+  if (const std::size_t at = interface.find(kMtu); at != interface.npos)
+    network.mtu = interface.substr(at + kMtu.size());
+  const bool none = network.speed.empty() && network.mtu.empty();
+  if (none) interface = {};
+  text.remove_prefix(interface.size());
+  if (text.starts_with(kNext)) text.remove_prefix(kNext.size());
+  network.devices = text;
+  return network;
+}
+
+// What one of them does not know is no difference.
+bool maySame(const Network& one, const Network& other) {
+  const auto may = [](std::string_view a, std::string_view b) {
+    return a.empty() || b.empty() || a == b;
+  };
+  return may(one.speed, other.speed) && may(one.mtu, other.mtu) && may(one.devices, other.devices);
+}
+
+}  // namespace
+
 std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
   std::string text;
   const auto differ = [&](const std::string& there, const char* is, const std::string& here) {
@@ -95,7 +128,7 @@ std::string differences(const Fingerprint& mine, const Fingerprint& theirs) {
     differ("transport \"" + theirs.transport + '"', "is", '"' + mine.transport + '"');
   if (release(mine.library) != release(theirs.library))
     differ("moeccl " + theirs.library, "is", mine.library);
-  if (!mine.network.empty() && !theirs.network.empty() && mine.network != theirs.network)
+  if (!maySame(networkOf(mine.network), networkOf(theirs.network)))
     differ("network \"" + theirs.network + '"', "is", '"' + mine.network + '"');
   return text;
 }

@@ -54,12 +54,21 @@ TEST_F(ProbeCache, ExpiresAfterAWeek) {
   fs::last_write_time(file, now - kProbeExpires + std::chrono::minutes(5));
   EXPECT_TRUE(loadProbed(folder_, "one", sample().fingerprint));
   fs::last_write_time(file, now - kProbeExpires - std::chrono::minutes(5));
+  std::string why;
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint, &why));
+  EXPECT_EQ(why, "it is old");
+  // By a clock that was wrong.
+  fs::last_write_time(file, now + kProbeExpires + std::chrono::minutes(5));
   EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
 }
 
 TEST_F(ProbeCache, WhatIsNoProfileIsNothing) {
+  std::string why;
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint, &why));
+  EXPECT_EQ(why, "");  // there is none
   std::ofstream(probedFile(folder_, "one")) << "{\"schema\": ";
-  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
+  EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint, &why));
+  EXPECT_NE(why, "");
   fs::remove(probedFile(folder_, "one"));
   fs::create_directory(probedFile(folder_, "one"));
   EXPECT_FALSE(loadProbed(folder_, "one", sample().fingerprint));
@@ -68,6 +77,12 @@ TEST_F(ProbeCache, WhatIsNoProfileIsNothing) {
   without.links.reset();
   saveProbed(folder_, "two", without);
   EXPECT_FALSE(loadProbed(folder_, "two", sample().fingerprint));
+}
+
+TEST_F(ProbeCache, LinksThatWereDisturbedServeOneJobAlone) {
+  EXPECT_TRUE(isWorthKeeping({{}, 0.3, 2}, 20));
+  EXPECT_FALSE(isWorthKeeping({{}, 0.7, 2}, 20));
+  EXPECT_FALSE(isWorthKeeping({{}, 0, 0}, 3));
 }
 
 TEST_F(ProbeCache, AFolderThatCannotBeMadeIsAnError) {

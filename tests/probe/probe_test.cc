@@ -47,16 +47,24 @@ TEST_F(Probe, AllRanksChooseByTheSameLinksWhichAreKept) {
   EXPECT_EQ(files(), 0u);
   unsetenv("MOECCL_PROBE");
 
-  runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
-  ASSERT_EQ(files(), 1u);
+  const auto untilKept = [&](std::size_t count) {
+    // On a busy machine links come out disturbed.
+    for (int i = 0; i < 20 && files() < count; ++i)
+      runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
+    ASSERT_EQ(files(), count);
+  };
+  untilKept(1);
   const fs::path file = *fs::directory_iterator(kept());
   const auto written = fs::last_write_time(file);
   runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
   EXPECT_EQ(fs::last_write_time(file), written);
   // Another cluster.
   job.nodes = {1, 4};
-  runJob(job, [&](moecclComm_t comm, int) { expectAlike(comm, typical); });
-  EXPECT_EQ(files(), 2u);
+  untilKept(2);
+  // Another way between nodes, perhaps.
+  setenv("NCCL_OF_A_TEST", "1", 1);
+  untilKept(3);
+  unsetenv("NCCL_OF_A_TEST");
 }
 
 TEST_F(Probe, WithoutAPlaceToKeepThemLinksAreMeasuredAllTheSame) {

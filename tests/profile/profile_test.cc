@@ -248,6 +248,25 @@ TEST(Fingerprint, SaysWhatDiffers) {
   EXPECT_LT(differences(here, there).size(), 300u);
 }
 
+// What cannot be read on one of them may be the same.
+TEST(Fingerprint, ComparesWhatIsKnownOfNetworks) {
+  Fingerprint here{{4, 4}, "A", 8, "tcp", "0.1.3"}, there = here;
+  const auto differ = [&](const char* one, const char* other) {
+    here.network = one;
+    there.network = other;
+    EXPECT_EQ(differences(here, there).empty(), differences(there, here).empty());
+    return !differences(here, there).empty();
+  };
+  EXPECT_TRUE(differ("1000 Mb/s MTU 1500", "100 Mb/s MTU 1500"));
+  EXPECT_TRUE(differ("1000 Mb/s MTU 1500", "1000 Mb/s MTU 9000"));
+  EXPECT_TRUE(differ("MTU 9000", "1000 Mb/s MTU 1500"));
+  EXPECT_FALSE(differ("MTU 9000", "1000 Mb/s MTU 9000"));
+  EXPECT_FALSE(differ("1000 Mb/s", "1000 Mb/s MTU 9000"));
+  EXPECT_TRUE(differ("MTU 9000, mlx5_0 200 Gb/sec", "MTU 9000, mlx5_0 100 Gb/sec"));
+  EXPECT_TRUE(differ("mlx5_0 200 Gb/sec, mlx5_1 200 Gb/sec", "MTU 9000, mlx5_0 200 Gb/sec"));
+  EXPECT_FALSE(differ("mlx5_0 200 Gb/sec", "100 Mb/s MTU 9000, mlx5_0 200 Gb/sec"));
+}
+
 TEST(ProfileText, RoundTripsBitForBit) {
   Profile profile = sampleProfile();
   profile.add({"dispatch", "numbers", "4"},

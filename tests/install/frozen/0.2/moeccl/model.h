@@ -5,13 +5,13 @@
  *
  * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them
  * and the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per
- * collective, algorithm and group, with a second line where one does not fit. Near samples that are
- * off by more than their spreads explain, it takes what these say. The local work of a layer is a
- * sum of terms for the gate, the experts' products and what is moved. Where whole layers were
- * measured, the profile knows by what factors their exchanges and local work take longer than by
- * themselves. What a profile has no samples for, and everything where there is no profile, is
- * priced from the plans and the costs of links. These are those on which the profile's samples come
- * out best, those that a job measures at its start (MOECCL_PROBE), or typical ones.
+ * collective, algorithm and group. Near samples that are off by more than their spreads explain, it
+ * takes what these say. The local work of a layer is a sum of terms for the gate, the experts'
+ * products and what is moved. Where whole layers were measured, the profile knows by what factors
+ * their exchanges and local work take longer than by themselves. What a profile has no samples for,
+ * and everything where there is no profile, is priced from the plans and the costs of links. These
+ * are those on which the profile's samples come out best, those that a job measures at its start
+ * (MOECCL_PROBE), or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_
@@ -27,8 +27,9 @@ extern "C" {
 typedef struct moecclProfile* moecclProfile_t;
 
 /* An empty profile, with the fingerprint of the cluster that `comm` spans: ranks per node,
- * processors (of rank 0's node, where they differ), transport, library. For people it says when it
- * was made, and rank 0's command. Collective. Errors: InvalidArgument, those of moecclAllGather. */
+ * processors and GPUs (of rank 0's node, where they differ), network, transport, library. For
+ * people it says when it was made, and rank 0's command. Collective. Errors: InvalidArgument, those
+ * of moecclAllGather. */
 MOECCL_API moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile);
 /* Reads a profile. Local. Errors: InvalidArgument (not a profile, or not one that this library
  * reads: the text says what is wrong, and where), SystemError (the file cannot be read). */
@@ -40,8 +41,8 @@ MOECCL_API moecclResult_t moecclProfileSave(moecclProfile_t profile, const char*
 MOECCL_API moecclResult_t moecclProfileDestroy(moecclProfile_t profile);
 
 /* From now on `comm`, and what is split from it afterwards, chooses by `profile`; NULL: by the
- * costs of typical links, as without any. Collective; all ranks pass the same profile.
- * MOECCL_PROFILE, the path of a profile, does this for every communicator made by
+ * costs of typical links, as without a profile where MOECCL_PROBE is 0. Collective; all ranks pass
+ * the same profile. MOECCL_PROFILE, the path of a profile, does this for every communicator made by
  * moecclCommInit....
  * Errors: InvalidArgument, InvalidUsage (the profile is of another cluster, the text says what
  * differs; or ranks came with different profiles), those of moecclAllGather. */
