@@ -1,6 +1,8 @@
 #include "algorithms/schedules/schedule.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace moeccl::schedules {
 namespace {
@@ -170,6 +172,14 @@ Builder::Builder(const Schedule& schedule) : schedule_(schedule) {
   schedule_.input = schedule_.output = -1;
 }
 
+Table& Builder::at(int table) {
+  if (table < 0 || table >= static_cast<int>(schedule_.tables.size()))
+    throw std::invalid_argument("the schedule " + schedule_.name + " has no table " +
+                                std::to_string(table) + "; it has " +
+                                std::to_string(schedule_.tables.size()) + " so far");
+  return schedule_.tables[static_cast<std::size_t>(table)];
+}
+
 int Builder::table(Table table) {
   schedule_.tables.push_back(std::move(table));
   return static_cast<int>(schedule_.tables.size()) - 1;
@@ -329,6 +339,8 @@ Schedule Builder::build() {
   Order order;
   for (std::size_t i = 0; i < schedule_.phases.size(); ++i) {
     Phase& phase = schedule_.phases[i];
+    for (const std::vector<int>* tables : {&phase.reads, &phase.writes})
+      for (const int table : *tables) at(table);
     schedule_.streams = std::max(schedule_.streams, phase.stream + 1);
     phase.after = order.dependencies(schedule_, i);
     order.append(phase);

@@ -199,6 +199,7 @@ std::string nameOf(Collective collective, GroupKind group);
 // Builds a schedule phase by phase; functions return the table that is made. build() adds what
 // follows from the phases: how many streams there are, and what each phase waits for beyond the
 // order of its stream, which is whoever writes what it reads, and who has added to what it adds to.
+// A table that there is not is std::invalid_argument.
 class Builder {
  public:
   Builder(std::string name, Pass pass);
@@ -236,7 +237,7 @@ class Builder {
 
   void output(int table) { schedule_.output = table; }
   Schedule& schedule() { return schedule_; }
-  Table& at(int table) { return schedule_.tables[static_cast<std::size_t>(table)]; }
+  Table& at(int table);
   Phase& last() { return schedule_.phases.back(); }
   Schedule build();
 

@@ -44,6 +44,19 @@ TEST(Schedules, AreFoundByTheirNames) {
   EXPECT_EQ(find("S11"), nullptr);
 }
 
+TEST(Builder, RefusesTablesThatThereAreNot) {
+  Builder builder("mine", Pass::forward);
+  builder.output(builder.input());
+  EXPECT_THROW(builder.regroup(999, {Dim::tokens}, "made"), std::invalid_argument);
+  builder.add({.kind = Kind::add, .name = "add", .reads = {0}, .writes = {-1}});
+  try {
+    builder.build();
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "the schedule mine has no table -1; it has 1 so far");
+  }
+}
+
 TEST(Schedules, ExchangeForward) {
   EXPECT_EQ(exchangesOf("baseline", kForward),
             "ESP-AllGather, first EP-AlltoAll, ESP-AllReduce, second EP-AlltoAll");
