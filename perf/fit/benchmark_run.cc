@@ -88,6 +88,15 @@ void BenchmarkRun::run(ProfileBuilder& profile) {
   progress_.clear();
 }
 
+std::string BenchmarkRun::whyNothing() const {
+  if (budget_.units() == 0)
+    return "one rank alone has no --collectives to measure; start more ranks, or leave "
+           "--collectives out";
+  if (outOfTime_) return "--budget was over before the first size; give more seconds";
+  return "no size from --min-bytes to --max-bytes has 4 bytes for each rank of a group and a "
+         "receive buffer of at most 256 MiB; give others";
+}
+
 void BenchmarkRun::measure(const Pairing& pairing, bool alone, ProfileBuilder* profile) {
   const Job& job = team_.job();
   const int rank = job.rank();
@@ -169,8 +178,7 @@ void BenchmarkRun::measure(const LayerKind& kind, ProfileBuilder* profile) {
       },
       profile);
   unsteady_ += measured.unsteady;
-  if (measured.cutAt > 0)
-    omitted_.push_back(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
+  if (measured.cutAt > 0) cut(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
   budget_.finishUnit(layersPart_, began, team_.elapsed());
 }
 
@@ -198,7 +206,7 @@ void BenchmarkRun::measureSchedules(ProfileBuilder& profile) {
           team_, options_, grids[i].get(), shapes_[i], kind, budget_.until(schedulesPart_, began),
           job.rank() == 0 ? &profile : nullptr);
       unsteady_ += measured.unsteady;
-      if (measured.cut) omitted_.push_back(text);
+      if (measured.cut) cut(text);
       budget_.finishUnit(schedulesPart_, began, team_.elapsed());
     }
 }
@@ -215,10 +223,16 @@ void BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std
     if (team_.job().rank() == 0) add(point);
   }
   if (swept.cutAt > 0)
-    omitted_.push_back(text + (swept.points.empty()
-                                   ? ": all of it"
-                                   : ": from " + textOfBytes(swept.cutAt) + " on"));
+    cut(text +
+        (swept.points.empty() ? ": all of it" : ": from " + textOfBytes(swept.cutAt) + " on"));
+  else if (swept.points.empty() && !subject.candidates.empty())
+    omitted_.push_back(text + ": none of the sizes can be sent");
   budget_.finishUnit(part, began, team_.elapsed());
+}
+
+void BenchmarkRun::cut(const std::string& text) {
+  outOfTime_ = true;
+  omitted_.push_back(text);
 }
 
 }  // namespace moeccl::perf

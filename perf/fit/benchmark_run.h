@@ -26,8 +26,11 @@ class BenchmarkRun {
   void run(ProfileBuilder& profile);
 
   const std::vector<moecclGridShape_t>& shapes() const { return shapes_; }
-  // For people: what there was no time for, and what a profile cannot hold.
+  // For people: what there was no time for, what has none of the sizes, and what a profile cannot
+  // hold.
   const std::vector<std::string>& omitted() const { return omitted_; }
+  // Why there is no sample at all, and what would be right.
+  std::string whyNothing() const;
   // Samples whose median is known less well than was asked for.
   std::size_t unsteady() const { return unsteady_; }
 
@@ -43,6 +46,9 @@ class BenchmarkRun {
   // One unit of `part`; adds its samples on rank 0.
   void sweepUnit(std::size_t part, const Subject& subject, const std::string& text, const Add& add);
 
+  // There was no time for it.
+  void cut(const std::string& text);
+
   const FitOptions& options_;
   Team& team_;
   std::vector<int> nodeOfRank_;
@@ -57,6 +63,7 @@ class BenchmarkRun {
   std::size_t pairsPart_, collectivesPart_, layersPart_, schedulesPart_;
   std::vector<std::string> omitted_;
   std::size_t unsteady_ = 0;
+  bool outOfTime_ = false;
 };
 
 }  // namespace moeccl::perf

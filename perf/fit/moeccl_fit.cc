@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 
 #include "perf/fit/benchmark_run.h"
 #include "perf/fit/map.h"
@@ -60,6 +61,9 @@ void measure(const FitOptions& options, const Job& job) {
   BenchmarkRun run(options, team);
   run.run(profile);
   if (!writes) return;
+  if (profile.samples() == 0)
+    throw std::runtime_error("nothing was measured, so " + options.outputFile +
+                             " is not written: " + run.whyNothing());
   profile.fit();
   profile.save(options.outputFile);
   tell(options, run, profile, team.elapsed());

@@ -64,6 +64,10 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                                                   std::to_string(options.minBytes) +
                                                   ", is above the largest, --max-bytes " +
                                                   std::to_string(options.maxBytes));
+  if (options.maxBytes == 0 && options.minBytes > kLargestByDefault)
+    throw CLI::ValidationError("--min-bytes",
+                               "the smallest size, " + std::to_string(options.minBytes) +
+                                   ", is above the largest without --max-bytes, 64M; give both");
   if (!options.refitFile.empty())
     for (const char* name : {"--collectives", "--min-bytes", "--max-bytes", "--budget", "--steady",
                              "--max-repetitions", "--alternatives", "--memory"})

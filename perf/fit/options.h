@@ -11,6 +11,8 @@
 
 namespace moeccl::perf {
 
+inline constexpr std::uint64_t kLargestByDefault = 64u << 20;
+
 struct FitOptions {
   std::vector<moecclGridShape_t> grids;  // empty: gridsFor()
   bool bothOrders = false;

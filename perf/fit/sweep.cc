@@ -15,7 +15,6 @@ namespace {
 // Not a power of two, at which transports change their ways: there, every sample would have the end
 // of a message fall as well as it can.
 constexpr std::uint64_t kStep = 3;
-constexpr std::uint64_t kLargest = 64u << 20;
 constexpr std::size_t kLargestReceive = 256u << 20;
 constexpr double kLongestCall = 1;
 constexpr int kExpertsPerRank = 1;
@@ -23,7 +22,7 @@ constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
 
 // Of send buffers, ascending; the last is the largest that was asked for.
 std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
-  const std::uint64_t last = options.maxBytes > 0 ? options.maxBytes : kLargest;
+  const std::uint64_t last = options.maxBytes > 0 ? options.maxBytes : kLargestByDefault;
   std::vector<std::uint64_t> sizes;
   for (std::uint64_t bytes = options.minBytes; bytes < last; bytes *= kStep) {
     sizes.push_back(bytes);
@@ -129,8 +128,9 @@ std::vector<Candidate> candidatesFor(const Job& job, const FitOptions& options,
   using Name = std::array<char, 48>;
   std::map<std::string, double> slower;  // than the fastest, at the size where it is best
   if (cluster != nullptr)
-    for (const std::uint64_t bytes : {options.minBytes, std::uint64_t{64} << 10,
-                                      options.maxBytes > 0 ? options.maxBytes : kLargest}) {
+    for (const std::uint64_t bytes :
+         {options.minBytes, std::uint64_t{64} << 10,
+          options.maxBytes > 0 ? options.maxBytes : kLargestByDefault}) {
       const std::vector<PredictedAlgorithm> choices =
           algorithmChoices(*cluster, std::string(collective.name), bytes, kExpertsPerRank);
       for (const PredictedAlgorithm& choice : choices) {

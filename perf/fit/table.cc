@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -33,13 +34,40 @@ Row rowOf(const json& curve) {
   return {curve.at("algorithm"), fit.at("alpha"), fit.at("beta"), fit.at("medianError")};
 }
 
-std::string linksOf(const json& costs) {
+// Which links samples tell of; the others are typical ones.
+struct Passed {
+  bool inNode = false, between = false;
+
+  // "2x4", "1x4+1x3", "mp2,ep4,esp2 on 2x4", each perhaps with ", alone"; "1@0+2@1": ranks @ node.
+  void add(const std::string& where) {
+    const std::size_t grid = where.find(" on ");
+    std::istringstream runs(grid == std::string::npos ? where : where.substr(grid + 4));
+    std::map<int, int> ranksOfNode;
+    for (std::string run; std::getline(runs, run, '+');) {
+      int first = 0, second = 0;
+      if (std::sscanf(run.c_str(), "%d@%d", &first, &second) == 2)
+        ranksOfNode[second] += first;
+      else if (std::sscanf(run.c_str(), "%dx%d", &first, &second) == 2)
+        while (first-- > 0) ranksOfNode[static_cast<int>(ranksOfNode.size())] = second;
+    }
+    between = between || ranksOfNode.size() > 1;
+    for (const auto& [node, ranks] : ranksOfNode) inNode = inNode || ranks > 1;
+  }
+};
+
+std::string linksOf(const json& costs, const Passed& passed) {
   const auto cost = [&](const char* name) { return costs.at(name).get<double>(); };
-  return line(
-      "Links: %.3g us and %.3g GB/s for a rank inside a node; %.3g us between nodes, whose uplink "
-      "carries %.3g MB/s\n",
-      (cost("overheadInNode") + cost("latencyInNode")) * 1e6, 1e-9 / cost("betaInNode"),
-      (cost("overheadBetween") + cost("latencyBetween")) * 1e6, 1e-6 / cost("betaUplink"));
+  const std::string inNode =
+      passed.inNode
+          ? line("%.3g us and %.3g GB/s for a rank inside a node",
+                 (cost("overheadInNode") + cost("latencyInNode")) * 1e6, 1e-9 / cost("betaInNode"))
+          : "not measured inside a node";
+  const std::string between = passed.between
+                                  ? line("%.3g us between nodes, whose uplink carries %.3g MB/s",
+                                         (cost("overheadBetween") + cost("latencyBetween")) * 1e6,
+                                         1e-6 / cost("betaUplink"))
+                                  : "not measured between nodes";
+  return "Links: " + inNode + "; " + between + "\n";
 }
 
 }  // namespace
@@ -50,7 +78,9 @@ std::string tableOf(const std::string& profileFile) {
   using Group = std::pair<std::string, std::string>;
   std::vector<Group> order;
   std::map<Group, std::vector<Row>> groups;
+  Passed passed;
   for (const json& curve : profile.at("curves")) {
+    passed.add(curve.at("where"));
     const Group group{curve.at("collective"), curve.at("where")};
     if (group.second.ends_with(", alone")) continue;
     if (groups[group].empty()) order.push_back(group);
@@ -58,27 +88,27 @@ std::string tableOf(const std::string& profileFile) {
   }
   std::string text;
   if (const auto links = profile.find("links"); links != profile.end())
-    text += linksOf(links->at("costs"));
+    text += linksOf(links->at("costs"), passed);
   if (order.empty()) return text;
   text +=
       "A call takes alpha + beta x bytes of a rank's send buffer; of each group the algorithms "
       "with "
-      "the least of both:\n";
+      "the least of both (\"-\": samples do not tell):\n";
   text += line("%-17s %-24s %-22s %10s %10s %7s\n", "collective", "group", "algorithm", "alpha us",
                "beta ns/B", "error");
   for (const Group& group : order) {
     const std::vector<Row>& rows = groups[group];
     const Row* small = &rows[0];
-    const Row* large = &rows[0];
+    const Row* large = nullptr;
     for (const Row& row : rows) {
       if (row.alpha < small->alpha) small = &row;
-      if (row.beta < large->beta) large = &row;
+      if (row.beta > 0 && (large == nullptr || row.beta < large->beta)) large = &row;
     }
     for (const Row* row : {small, large}) {
-      text += line("%-17s %-24s %-22s %10.1f %10.4g %5.0f %%\n", group.first.c_str(),
-                   group.second.c_str(), row->algorithm.c_str(), row->alpha * 1e6, row->beta * 1e9,
-                   row->error * 100);
-      if (small == large) break;
+      text += line("%-17s %-24s %-22s %10.1f %10s %5.0f %%\n", group.first.c_str(),
+                   group.second.c_str(), row->algorithm.c_str(), row->alpha * 1e6,
+                   row->beta > 0 ? line("%.4g", row->beta * 1e9).c_str() : "-", row->error * 100);
+      if (large == nullptr || small == large) break;
     }
   }
   return text;

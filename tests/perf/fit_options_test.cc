@@ -79,6 +79,7 @@ TEST(FitOptions, MistakesAreNamed) {
       {{"--grids", "2,4,2", "--both-orders"}, {"--grids", "--both-orders"}},
       {{"--min-bytes", "-8"}, {"-8"}},
       {{"--min-bytes", "2K", "--max-bytes", "1K"}, {"--min-bytes", "2048", "1024"}},
+      {{"--min-bytes", "100M"}, {"--min-bytes", "104857600", "--max-bytes", "64M"}},
       {{"--min-bytes", "many"}, {"many"}},
       {{"--budget", "0"}, {"--budget"}},
       {{"--steady", "-1"}, {"--steady"}},

@@ -169,6 +169,42 @@ class Fit(unittest.TestCase):
         self.assertIn("Not measured", process.stdout)
         self.assertIn("splitdispatch, grid ", process.stdout)
 
+    def test_without_samples_an_old_profile_stays(self):
+        with open(self.profile, "w", encoding="utf-8") as file:
+            file.write("an old one")
+        alone, pairs = (), on("1x2")
+        for start, arguments, said in ((pairs, ["--collectives", "alltoall", "--max-bytes", "1", "--min-bytes", "1"], "--max-bytes"),
+                                       (pairs, ["--budget", "1e-9"], "--budget was over"),
+                                       (alone, ["--budget", "1e-9"], "--budget was over"),
+                                       (alone, ["--collectives", "alltoall"], "start more ranks")):
+            process = execute(*start, OPTIONS.fit, "-o", self.profile, *arguments)
+            self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
+            self.assertRegex(process.stderr, f"nothing was measured, so {self.profile} is not written: .*{said}")
+            with open(self.profile, encoding="utf-8") as file:
+                self.assertEqual(file.read(), "an old one")
+
+    def test_sizes_that_cannot_be_sent_are_told(self):
+        process = execute(*on("1x2", OPTIONS.fit, "-o", self.profile, "--budget", "1", "--min-bytes", "1", "--max-bytes", "1"))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn("alltoall of 1x2 ranks: none of the sizes can be sent", process.stdout)
+
+    def test_what_samples_do_not_tell_is_no_number(self):
+        for nodes, said in (("1x2", " GB/s for a rank inside a node; not measured between nodes\n"),
+                            ("1,1", "Links: not measured inside a node; "),
+                            ("1,2", " GB/s for a rank inside a node; ")):
+            profile = self.fit(nodes, "--collectives", "alltoall", *QUICK)
+            for curve in profile["curves"]:
+                for number, sample in enumerate(curve["samples"]):
+                    sample["seconds"] = 1e-5 / (1 + number)
+            with open(self.profile, "w", encoding="utf-8") as file:
+                json.dump(profile, file)
+            process = execute(OPTIONS.fit, "--refit", self.profile, "-o", self.path("again.json"))
+            self.assertEqual(process.returncode, 0, process.stderr)
+            self.assertIn(said, process.stdout)
+            self.assertEqual("between nodes, whose uplink carries" in process.stdout, nodes != "1x2", process.stdout)
+            rows = [line.split() for line in process.stdout.splitlines() if line.startswith("alltoall ")]
+            self.assertEqual({row[4] for row in rows}, {"-"}, process.stdout)
+
     def test_wrong_grid(self):
         process = execute(*on("2x2", OPTIONS.fit, "--grids", "2,4,2", "-o", self.profile))
         self.assertEqual(process.returncode, 1)
