@@ -2,7 +2,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace moeccl::perf {
@@ -10,7 +12,7 @@ namespace moeccl::perf {
 OutputFile::OutputFile(const char* option, std::string path)
     : option_(option), path_(std::move(path)) {
   if (path_.empty()) return;
-  file_.open(path_);
+  file_.open(path_, std::ios::app);
   if (!file_)
     throw std::runtime_error(std::string(option_) + ": cannot write " + path_ + ": " +
                              std::strerror(errno));
@@ -18,8 +20,10 @@ OutputFile::OutputFile(const char* option, std::string path)
 
 void OutputFile::write(std::string_view text) {
   if (path_.empty()) return;
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path_, error)) std::filesystem::resize_file(path_, 0, error);
   file_ << text;
-  if (!file_.flush())
+  if (error || !file_.flush())
     throw std::runtime_error(std::string(option_) + ": cannot write all of " + path_);
 }
 

@@ -9,11 +9,12 @@ namespace moeccl::perf {
 
 class OutputFile {
  public:
-  // Opens it, so that a wrong name is found before anything is measured. `option` names it in
-  // errors; "" as path: there is none to write. Throws std::runtime_error.
+  // Opens it, so that a wrong name is found before anything is measured; what is there stays until
+  // write(). `option` names it in errors; "" as path: there is none to write. Throws
+  // std::runtime_error.
   OutputFile(const char* option, std::string path);
 
-  // Throws std::runtime_error.
+  // Replaces what is there. Throws std::runtime_error.
   void write(std::string_view text);
 
  private:

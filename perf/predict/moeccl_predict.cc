@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "perf/common/output_file.h"
 #include "perf/predict/placement.h"
 #include "perf/predict/report.h"
 
@@ -10,11 +11,12 @@ namespace moeccl::perf {
 namespace {
 
 void plan(const PredictOptions& options) {
+  OutputFile json("--json", options.jsonFile);
   const Predictor predictor(options);
   const std::vector<Predicted> all = predictor.rank(placementsOf(options));
   printRanking(options, all);
   if (options.explain) std::printf("\n%s", predictor.explain(all[0].shape).c_str());
-  if (!options.jsonFile.empty()) writeRanking(options, all);
+  if (!options.jsonFile.empty()) json.write(jsonOf(options, all));
 }
 
 int main(int argc, char** argv) {

@@ -77,9 +77,10 @@ moecclMoeConfig_t readLayer(const std::vector<std::string>& settings) {
     if (layer.*count < least)
       wrongLayer(std::string(name) + "=" + text + " is below " + std::to_string(least));
   }
-  layer.capacityFactor = readNumber<double>(std::string(kFactor), take(kFactor, true));
+  const std::string factor = take(kFactor, true);
+  layer.capacityFactor = readNumber<double>(std::string(kFactor), factor);
   if (!(layer.capacityFactor > 0) || !std::isfinite(layer.capacityFactor))
-    wrongLayer("capacity-factor is " + std::to_string(layer.capacityFactor) + ", not above 0");
+    wrongLayer("capacity-factor=" + factor + " is no number above 0");
   if (const std::string groups = take(kGroups, false); !groups.empty())
     layer.capacityGroups = readNumber<std::int64_t>(std::string(kGroups), groups);
   if (!given.empty()) wrongLayer("there is no \"" + given.begin()->first + "\"");
@@ -92,6 +93,13 @@ moecclPass_t passNamed(const std::string& name) {
   if (name == "both") return moecclPassBoth;
   throw CLI::ValidationError("--pass",
                              "\"" + name + "\" is none; there are forward, backward and both");
+}
+
+moecclLinks_t linksNamed(const std::string& name) {
+  for (const auto& [known, links] : kLinks)
+    if (name == known) return links;
+  throw CLI::ValidationError("--links",
+                             "\"" + name + "\" is none; there are host, nvlink and pcie");
 }
 
 std::vector<int> unevenNodes(const std::string& text) {
@@ -136,7 +144,7 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
   PredictOptions& options = parsed.options;
   int nodes = 0, ranks = 0;
   std::vector<std::string> layer;
-  std::string pass = "forward", uneven;
+  std::string pass = "forward", links = "host", uneven;
   CLI::App app(kDescription, "moeccl-predict");
   const CLI::Range some(1, kMostRanks);
   auto* nodesOption = app.add_option("--nodes", nodes, "how many there are")->check(some);
@@ -160,11 +168,10 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
              "from moeccl-fit on a cluster of such nodes and links (default: typical links)")
           ->check(CLI::ExistingFile);
   app.add_option(
-         "--links", options.links,
+         "--links", links,
          "what is typical where there is no profile or it says nothing, local work too: host, "
-         "nvlink or\npcie, of GPUs (default: host)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, moecclLinks_t>{
-          {"host", moecclLinksHost}, {"nvlink", moecclLinksNvlink}, {"pcie", moecclLinksPcie}}));
+         "nvlink or\npcie, of GPUs")
+      ->capture_default_str();
   app.add_option("--network-gbits", options.networkGbits,
                  "what a node's ranks together can send to other nodes, in Gb/s (default: as is "
                  "typical of\nthe links)")
@@ -178,7 +185,8 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
   app.add_option("--oversubscription", options.oversubscription,
                  "what the nodes of a full leaf can send together, against what its uplink to the "
                  "core carries")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(numberCheck("NUMBER", "from 1 to 1e6",
+                          [](double value) { return value >= 1 && value <= 1e6; }))
       ->needs(switchOption)
       ->capture_default_str();
   app.add_option("--pass", pass, "forward, backward or both")->capture_default_str();
@@ -190,6 +198,7 @@ Parsed<PredictOptions> parsePredictOptions(int argc, const char* const* argv) {
   parse(app, argc, argv, parsed, [&] {
     options.layer = readLayer(layer);
     options.pass = passNamed(pass);
+    options.links = linksNamed(links);
     if (*unevenOption) options.ranksPerNode = unevenNodes(uneven);
     chooseNodes(app, nodes, ranks, options);
   });

@@ -3,12 +3,22 @@
 
 #include <moeccl/select.h>
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "perf/common/tool.h"
 
 namespace moeccl::perf {
+
+struct NamedLinks {
+  std::string_view name;
+  moecclLinks_t links;
+};
+inline constexpr std::array kLinks = {NamedLinks{"host", moecclLinksHost},
+                                      NamedLinks{"nvlink", moecclLinksNvlink},
+                                      NamedLinks{"pcie", moecclLinksPcie}};
 
 struct PredictOptions {
   std::vector<int> ranksPerNode;

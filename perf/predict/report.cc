@@ -8,7 +8,6 @@
 #include <span>
 
 #include "perf/common/collectives.h"
-#include "perf/common/output_file.h"
 #include "perf/predict/placement.h"
 
 namespace moeccl::perf {
@@ -30,11 +29,15 @@ std::string textOfNodes(const std::vector<int>& ranksPerNode) {
          (even ? " nodes of " + std::to_string(ranksPerNode[0]) : " uneven nodes");
 }
 
+std::string_view nameOf(moecclLinks_t links) {
+  for (const auto& [name, kind] : kLinks)
+    if (kind == links) return name;
+  return {};
+}
+
 // "typical links", "typical links (nvlink, 100 Gb/s)", "profile.json (pcie)".
 std::string linksOf(const PredictOptions& options) {
-  std::string which = options.links == moecclLinksNvlink ? "nvlink"
-                      : options.links == moecclLinksPcie ? "pcie"
-                                                         : "";
+  std::string which(options.links == moecclLinksHost ? "" : nameOf(options.links));
   if (options.networkGbits > 0)
     which += (which.empty() ? "" : ", ") + std::to_string(options.networkGbits) + " Gb/s";
   const std::string from = options.profileFile.empty() ? "typical links" : options.profileFile;
@@ -88,7 +91,7 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
   }
 }
 
-void writeRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
+std::string jsonOf(const PredictOptions& options, const std::vector<Predicted>& all) {
   ordered_json choices = ordered_json::array();
   for (const Predicted& one : all) choices.push_back(toJson(one, options.ranksPerNode));
   const moecclMoeConfig_t& layer = options.layer;
@@ -98,6 +101,8 @@ void writeRanking(const PredictOptions& options, const std::vector<Predicted>& a
       {"ranksPerNode", options.ranksPerNode},
       {"nodesPerSwitch", options.nodesPerSwitch},
       {"oversubscription", options.oversubscription},
+      {"links", nameOf(options.links)},
+      {"networkGbits", options.networkGbits},
       {"profile", options.profileFile.empty() ? ordered_json() : ordered_json(options.profileFile)},
       {"layer",
        {{"tokens", layer.tokens},
@@ -109,7 +114,7 @@ void writeRanking(const PredictOptions& options, const std::vector<Predicted>& a
         {"capacityGroups", layer.capacityGroups}}},
       {"pass", textOfPass(options.pass)},
       {"choices", std::move(choices)}};
-  OutputFile("--json", options.jsonFile).write(whole.dump(1) + '\n');
+  return whole.dump(1) + '\n';
 }
 
 }  // namespace moeccl::perf

@@ -9,7 +9,7 @@
 namespace moeccl::perf {
 
 void printRanking(const PredictOptions& options, const std::vector<Predicted>& all);
-// Throws std::runtime_error where the file cannot be written.
-void writeRanking(const PredictOptions& options, const std::vector<Predicted>& all);
+// As perf/predict/README.md describes it.
+std::string jsonOf(const PredictOptions& options, const std::vector<Predicted>& all);
 
 }  // namespace moeccl::perf

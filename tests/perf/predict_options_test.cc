@@ -48,7 +48,7 @@ TEST(PredictOptions, LeafSwitches) {
 }
 
 TEST(PredictOptions, NameWhatIsWrong) {
-  const auto expect = [](std::vector<const char*> arguments, const char* text) {
+  const auto expect = [](std::vector<const char*> arguments, const std::string& text) {
     const Parsed<PredictOptions> parsed = parse(std::move(arguments));
     EXPECT_NE(parsed.error.find(text), std::string::npos) << parsed.error;
   };
@@ -64,6 +64,12 @@ TEST(PredictOptions, NameWhatIsWrong) {
   expect({"--uneven", "2,2", "--layer", kLayer, "--top", "-1"}, "-1 is no number from 0 on");
   expect({"--uneven", "2,3", "--layer", kLayer, "--mp", "2"}, "2 does not divide the 5 ranks");
   expect({"--uneven", "2,2", "--layer", kLayer, "--pass", "up"}, "\"up\" is none");
+  for (const char* number : {"nan", "inf", "0.5", "2e6"})
+    expect({"--uneven", "2,2", "--layer", kLayer, "--nodes-per-switch", "2", "--oversubscription",
+            number},
+           "--oversubscription: " + std::string(number) + " is no number from 1 to 1e6");
+  expect({"--uneven", "2,2", "--layer", kLayer, "--links", "foo"},
+         "--links: \"foo\" is none; there are host, nvlink and pcie");
   expect({"--uneven", "2,2"}, "--layer");
   layer("tokens=1", "there is no embedding");
   layer("tokens", "\"tokens\" is not NAME=VALUE");
@@ -71,7 +77,10 @@ TEST(PredictOptions, NameWhatIsWrong) {
   layer("tokens=many", "tokens=many is no number");
   layer("tokens=-1", "tokens=-1 is below 0");
   layer("tokens=1,embedding=0", "embedding=0 is below 1");
-  layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=0", "not above 0");
+  layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=0",
+        "capacity-factor=0 is no number above 0");
+  layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=inf",
+        "capacity-factor=inf is no number above 0");
   layer("tokens=1,embedding=1,hidden=1,experts=1,top-k=1,capacity-factor=1,heads=2",
         "there is no \"heads\"");
 }

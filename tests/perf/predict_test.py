@@ -136,6 +136,22 @@ class Plan(unittest.TestCase):
         self.assertEqual(process.returncode, 1)
         self.assertIn("predict_test.py", process.stderr)
 
+    def test_files_that_cannot_be_written_are_found_first(self):
+        process = plan("--uneven", "4", "--json", "/nowhere/x.json")
+        self.assertEqual((process.returncode, process.stdout), (1, ""))
+        self.assertIn("--json: cannot write /nowhere/x.json: No such file", process.stderr)
+
+    def test_an_old_file_stays_where_there_is_no_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            said = []
+            for ranks, code in (("4", 0), ("5", 1), ("4", 0)):
+                process = plan("--uneven", ranks, "--json", path)
+                self.assertEqual(process.returncode, code, process.stderr)
+                with open(path, encoding="utf-8") as file:
+                    said.append(json.load(file))
+            self.assertEqual(said, said[:1] * 3)
+
     def test_large_clusters(self):
         """How long it takes is printed, for people."""
         for nodes in (64, 512):
