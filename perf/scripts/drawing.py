@@ -1,6 +1,17 @@
 """What draws: matplotlib, or what to install where there is none."""
+import contextlib
 import io
 import sys
+
+
+@contextlib.contextmanager
+def output(path):
+    """A file to write; ends the program where that does not go."""
+    try:
+        with open(path, "wb") as file:
+            yield file
+    except OSError as error:
+        sys.exit(f"{sys.argv[0]}: cannot write {path}: {error.strerror}")
 
 
 def pyplot():
@@ -16,11 +27,18 @@ def pyplot():
     return found
 
 
-def save(figure, output):
-    """Writes a figure to a file or stream as PNG of few colours, a quarter of the size of full ones."""
+def png(figure):
+    """A figure as PNG of few colours, a quarter of the size of full ones."""
     from PIL import Image  # comes with matplotlib
 
     full = io.BytesIO()
     figure.savefig(full, format="png", dpi=80)
     few = Image.open(full).convert("RGB").quantize(32, dither=Image.Dither.NONE)
-    few.save(output, format="png", optimize=True)
+    small = io.BytesIO()
+    few.save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def save(figure, path):
+    with output(path) as file:
+        file.write(png(figure))

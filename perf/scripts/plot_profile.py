@@ -13,9 +13,9 @@ little are marked. Errors are predicted / measured - 1. Bars are as long as the 
 import argparse
 import base64
 import html
-import io
 import os
 import re
+import sys
 
 import drawing
 from tool_json import load_json
@@ -226,8 +226,8 @@ def curve_table(groups):
             fit = curve["fit"]
             if is_noisy(curve):
                 marked.add(len(rows))
-            speed = f"{1e-9 / fit['beta']:.3g} GB/s" if fit["beta"] > 0 else "-"
-            rows.append((collective, curve["algorithm"], time_text(fit["alpha"]), f"{fit['beta'] * 1e9:.4g} ns", speed,
+            beta = f"{fit['beta'] * 1e9:.4g} ns" if fit["beta"] > 0 else "-"
+            rows.append((collective, curve["algorithm"], time_text(fit["alpha"]), beta, rate_text(fit["beta"]),
                          f"{fit['r2']:.4f}", f"{100 * fit['medianError']:.1f} %", f"{100 * fit['worstError']:.0f} %",
                          str(len(curve["samples"]))))
     return table(rows, ("collective", "algorithm", "&alpha;", "&beta; per byte", "1 / &beta;", "R<sup>2</sup>",
@@ -253,13 +253,31 @@ def rate_text(beta):
     return f"{1e-9 / beta:.3g} GB/s" if beta > 0 else "-"
 
 
-def links_table(links):
+def ranks_of_nodes(where):
+    """"2x4", "1x4+1x3", "mp2,ep4,esp2 on 2x4", each perhaps with ", alone"; "1@0+2@1": ranks @ node."""
+    ranks = {}
+    for first, kind, second in re.findall(r"(\d+)([x@])(\d+)", where.split(" on ")[-1]):
+        if kind == "@":
+            ranks[second] = ranks.get(second, 0) + int(first)
+        else:
+            ranks.update({len(ranks) + node: int(second) for node in range(int(first))})
+    return list(ranks.values())
+
+
+def links_table(links, groups):
+    """Of the links that samples of these groups tell of; the others are typical ones."""
     cost = links["costs"]
-    rows = [("in a node", time_text(cost["overheadInNode"] + cost["latencyInNode"]), rate_text(cost["betaInNode"])),
-            ("between nodes, one rank", time_text(cost["overheadBetween"] + cost["latencyBetween"]),
-             rate_text(cost["betaBetween"])),
-            ("a node's uplink, shared by its ranks", f"{time_text(cost['gapUplink'])} of each message",
-             rate_text(cost["betaUplink"]))]
+    groups = [ranks_of_nodes(where) for where in groups]
+    unknown = ("not measured", "not measured")
+    in_node = (time_text(cost["overheadInNode"] + cost["latencyInNode"]), rate_text(cost["betaInNode"]))
+    # What a rank sends passes its own link and the uplink.
+    between = (time_text(cost["overheadBetween"] + cost["latencyBetween"]),
+               rate_text(cost["betaBetween"] + cost["betaUplink"]))
+    uplink = (f"{time_text(cost['gapUplink'])} of each message", rate_text(cost["betaUplink"]))
+    crossed = any(len(ranks) > 1 for ranks in groups)
+    rows = [("in a node", *(in_node if any(count > 1 for ranks in groups for count in ranks) else unknown)),
+            ("between nodes, one rank", *(between if crossed else unknown)),
+            ("a node's uplink, shared by its ranks", *(uplink if crossed else unknown))]
     return table(rows, ("link", "latency", "bandwidth")) \
         + f"<p>Plans priced by these links are {100 * links['medianError']:.0f} % off what was measured in the " \
           f"median, {100 * links['worstError']:.0f} % at the most.</p>\n"
@@ -318,7 +336,7 @@ def schedules_table(maps):
 def answer(profile, maps):
     text = ""
     if profile.get("links"):
-        text += "<h2>What links cost</h2>\n" + links_table(profile["links"])
+        text += "<h2>What links cost</h2>\n" + links_table(profile["links"], by_group(profile))
     if profile["curves"]:
         text += "<h2>The fastest algorithms</h2>\n<p>A lead is clear where it is more than the middle halves of the " \
             "repetitions of both are wide.</p>\n" + fastest_table(profile)
@@ -369,16 +387,15 @@ def page(profile, maps, parts):
     for heading, pictures, tables in parts:
         text += f"<h2>{html.escape(heading)}</h2>\n"
         for figure in pictures.values():
-            text += f'<p><img src="data:image/png;base64,{base64.b64encode(png(figure)).decode()}"></p>\n'
+            text += f'<p><img src="data:image/png;base64,{base64.b64encode(finished(figure)).decode()}"></p>\n'
         text += tables
     return text + "</body></html>\n"
 
 
-def png(figure):
-    picture = io.BytesIO()
-    drawing.save(figure, picture)
+def finished(figure):
+    picture = drawing.png(figure)
     drawing.pyplot().close(figure)
-    return picture.getvalue()
+    return picture
 
 
 def main():
@@ -395,15 +412,18 @@ def main():
     pyplot = drawing.pyplot()
     parts = sections(pyplot, profile, maps)
     if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write(page(profile, maps, parts))
+        with drawing.output(options.output) as file:
+            file.write(page(profile, maps, parts).encode())
         return
-    os.makedirs(options.png, exist_ok=True)
+    try:
+        os.makedirs(options.png, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"{sys.argv[0]}: cannot make {options.png}: {error.strerror}")
     for _, pictures, _ in parts:
         for name, figure in pictures.items():
             path = os.path.join(options.png, re.sub("[^A-Za-z0-9]+", "-", name) + ".png")
-            with open(path, "wb") as file:
-                file.write(png(figure))
+            with drawing.output(path) as file:
+                file.write(finished(figure))
             print(path)
 
 

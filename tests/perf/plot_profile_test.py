@@ -92,7 +92,7 @@ class Plot(unittest.TestCase):
         with open(page, encoding="utf-8") as file:
             text = file.read()
         text = text[:text.index("<img")]
-        for cells in (("in a node", "3 µs", "2 GB/s"), ("between nodes, one rank", "40 µs", "0.25 GB/s"),
+        for cells in (("in a node", "3 µs", "2 GB/s"), ("between nodes, one rank", "40 µs", "0.0833 GB/s"),
                       ("a node&#x27;s uplink, shared by its ranks", "7 µs of each message", "0.125 GB/s"),
                       ("alltoall of 2x2", "bruck", "1K to 1K", "3.00", "1 of 1"),
                       ("alltoall of 2x2", "linear", "4K to 16K", "3.00", "1 of 2"),
@@ -113,6 +113,26 @@ class Plot(unittest.TestCase):
             self.assertEqual(text.count('<tr class="marked"><td>alltoall</td><td>&lt;new&gt;</td>'), marked)
             self.assertEqual(text.count("<li>"), marked)
             self.assertEqual("<li>alltoall &lt;new&gt; of 1x2</li>" in text, marked == 1)
+
+    def test_what_samples_do_not_tell_is_no_number(self):
+        page = os.path.join(self.folder, "report.html")
+        unknown = ("not measured", "not measured")
+        for where, in_node, between in (("1x2, alone", ("3 µs", "2 GB/s"), unknown), ("2x1", unknown, ("40 µs", "0.0833 GB/s")),
+                                        ("1@0+2@1+1@0", ("3 µs", "2 GB/s"), ("40 µs", "0.0833 GB/s")),
+                                        ("mp1,ep2,esp2 on 1x2+1x1", ("3 µs", "2 GB/s"), ("40 µs", "0.0833 GB/s"))):
+            process = self.plot("--output", page, self.write("p.json", {**PROFILE, "curves": [curve("alltoall", "flat", where, 1e-5, 0)]}))
+            self.assertEqual(process.returncode, 0, process.stderr)
+            with open(page, encoding="utf-8") as file:
+                text = file.read()
+            for cells in (("in a node", *in_node), ("between nodes, one rank", *between), ("alltoall", "flat", "10 µs", "-", "-")):
+                self.assertIn("".join(f"<td>{cell}</td>" for cell in cells), text)
+
+    def test_files_that_cannot_be_written(self):
+        profile = self.write("p.json", PROFILE)
+        for option, path, said in (("--output", "/nowhere/report.html", "write /nowhere/report.html: No such file or directory"),
+                                   ("--png", profile, f"make {profile}: File exists")):
+            process = self.plot(option, path, profile)
+            self.assertEqual((process.returncode, process.stderr), (1, f"{SCRIPT}: cannot {said}\n"))
 
     def test_pictures(self):
         process = self.plot("--png", os.path.join(self.folder, "png"), self.write("p.json", PROFILE))
