@@ -28,7 +28,7 @@ constexpr double kLeastSeconds = 1e-15;
 // What bytes take of a price at least where its growth tells how fast they go.
 constexpr double kBytes = 0.5;
 // Sizes of a curve at least whose growth tells more than its samples do.
-constexpr std::size_t kManySizes = 5;
+constexpr std::size_t kManySizes = 6;
 // What growth may differ from that of prices, as a factor.
 constexpr double kMostGrowth = 4;
 // As many ranks as a cluster that is asked about may have.

@@ -37,7 +37,7 @@ class LinkSamples {
   // How far prices on `links` are off.
   LinkFit judge(const Links& links) const;
   // Least squares of logarithms of price by measurement, large ones counting as in Huber's; then
-  // again, the growth of curves of five sizes or more counting as much as all of their samples
+  // again, the growth of curves of six sizes or more counting as much as all of their samples
   // where bytes are most of the last price. For an uplink may let small messages through faster
   // than its rate, after a pause. Costs that the samples do not tell stay as `typical` has them.
   // Ends when `enough` says so. `known`: a cost that stays close to the typical one, which was
