@@ -154,12 +154,10 @@ class Prober {
       candidates.push_back(
           {keyOf(choice, topology), choice, nullptr, contract.inputBlocks(0), 0, 0, {}});
     }
-    // Pages and connections are there from now on. NCCL's take long, and calls will need them.
+    // Pages and connections are there from now on. They take long, and calls will need them.
     call(candidates[0], blocks_[0]);
-    if (onGpus_) {
-      timeReading();
-      begun_ = Clock::now();
-    }
+    if (onGpus_) timeReading();
+    begun_ = Clock::now();
     spent_ = agreed(0).second;
     if (!onGpus_) timeCopies();
     // What a slow uplink hides: links in nodes by themselves.
