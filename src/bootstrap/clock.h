@@ -1,4 +1,4 @@
-// Deadlines of the set-up.
+// Deadlines and times of the set-up.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,10 @@ inline TimePoint afterMs(std::int64_t milliseconds) {
   constexpr std::int64_t kCentury = std::int64_t{100} * 366 * 24 * 3600 * 1000;
   if (milliseconds < 0 || milliseconds > kCentury) return kNever;
   return Clock::now() + std::chrono::milliseconds(milliseconds);
+}
+
+inline double secondsSince(TimePoint begun) {
+  return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
 inline bool isPast(TimePoint deadline) { return deadline != kNever && Clock::now() >= deadline; }

@@ -1,34 +1,24 @@
 #include "src/probe/probe.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "algorithms/choice.h"
 #include "src/bootstrap/clock.h"
-#include "src/bootstrap/hardware.h"
-#include "src/bootstrap/network.h"
-#include "src/bootstrap/origin.h"
 #include "src/comm/agreement.h"
 #include "src/exec/gpu.h"
 #include "src/log.h"
-#include "src/probe/cache.h"
+#include "src/probe/keeper.h"
 #include "src/profile/group_text.h"
 #include "src/select/alternatives.h"
-#include "src/select/link_fit.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -60,39 +50,6 @@ constexpr Measured kMeasured[] = {
     {Collective::allToAll, "pairwise"}, {Collective::allToAll, "hierarchical"},
     {Collective::allGather, "ring"},    {Collective::allGather, "hierarchical"},
 };
-
-// What rank 0 knows, and tells the others.
-struct Known {
-  int found = 0;
-  int processors = 0;
-  LinkFit fit;
-};
-
-// Of this process, by cluster.
-struct Memory {
-  std::mutex mutex;
-  std::map<std::string, Known> known;
-  static Memory& instance() {
-    static Memory& memory = *new Memory;
-    return memory;
-  }
-};
-
-// What chooses between the ways that UCX and NCCL know.
-std::string transportVariables() {
-  std::vector<std::string> all;
-  for (char** variable = environ; *variable != nullptr; ++variable)
-    for (const std::string_view prefix : {"UCX_", "NCCL_"})
-      if (std::string_view(*variable).starts_with(prefix)) all.emplace_back(*variable);
-  std::ranges::sort(all);
-  std::string text;
-  for (const std::string& each : all) text += each + ' ';
-  return text;
-}
-
-double secondsSince(TimePoint begun) {
-  return std::chrono::duration<double>(Clock::now() - begun).count();
-}
 
 // Where a rank's buffers are, and a stream where calls need one.
 class Room {
@@ -330,105 +287,6 @@ class Prober {
   double spent_ = 0;
 };
 
-std::shared_ptr<Profile> profileOf(const Fingerprint& mine, const Known& known) {
-  auto profile = std::make_shared<Profile>();
-  profile->fingerprint = mine;
-  profile->fingerprint.processorsPerNode = known.processors;
-  profile->links = known.fit;
-  return profile;
-}
-
-// Rank 0's part: what tells this cluster from others, what is known of it, and what becomes known.
-class Keeper {
- public:
-  Keeper(const Communicator& communicator, Fingerprint& mine)
-      : mine_(mine), source_{communicator.rank(), communicator.ranks()}, folder_(cacheFolder()) {
-    const Hardware hardware = describeHardware();
-    mine_.processor = hardware.processor;
-    if (const auto device = communicator.device())
-      mine_.processor += (mine_.processor.empty() ? "" : ", ") + device->gpu->model(device->number);
-    mine_.processorsPerNode = hardware.processors;
-    const std::string process = processName();  // "host:1234"
-    for (const std::string& part :
-         {process.substr(0, process.rfind(':')), textOf(communicator.topology()), mine_.transport,
-          mine_.processor, std::to_string(mine_.processorsPerNode), mine_.library,
-          describeNetwork(communicator.settings().interfaces),
-          std::to_string(communicator.settings().socketsPerPeer), transportVariables()})
-      cluster_ += part + '\n';
-  }
-
-  Known known() {
-    Memory& memory = Memory::instance();
-    const std::lock_guard lock(memory.mutex);
-    if (const auto found = memory.known.find(cluster_); found != memory.known.end())
-      return found->second;
-    std::string why;
-    const auto kept = loadProbed(folder_, cluster_, mine_, &why);
-    if (!why.empty())
-      log(LogLevel::info, source_, "%s is measured anew: %s", probedFile(folder_, cluster_).c_str(),
-          why.c_str());
-    if (!kept) return {};
-    log(LogLevel::info, source_, "links as measured before: %s",
-        probedFile(folder_, cluster_).c_str());
-    return memory.known[cluster_] = {1, mine_.processorsPerNode, *kept->links};
-  }
-
-  // `begun`: when the probe did.
-  Known fit(std::vector<Curve> curves, const Prober& prober, Links typical) {
-    const TimePoint begun = prober.begun();
-    const bool copied = prober.copySeconds() > 0;
-    if (copied) typical.betaMemory = prober.copySeconds();
-    Profile measured;
-    measured.fingerprint = mine_;
-    std::size_t samples = 0;
-    for (Curve& curve : curves) {
-      samples += curve.samples.size();
-      measured.add(std::move(curve.key), std::move(curve.samples));
-    }
-    const auto fit = fitLinks(
-        measured, [begun] { return secondsSince(begun) >= kProbeSeconds; }, typical,
-        copied ? &Links::betaMemory : nullptr);
-    if (!fit) return {};
-    log(LogLevel::info, source_,
-        "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
-        "moeccl-fit measures a cluster well",
-        secondsSince(begun) * 1e3, samples, fit->medianError * 100);
-    const Known known{1, mine_.processorsPerNode, *fit};
-    keep(known, samples);
-    return known;
-  }
-
- private:
-  void keep(const Known& known, std::size_t samples) {
-    {
-      Memory& memory = Memory::instance();
-      const std::lock_guard lock(memory.mutex);
-      memory.known[cluster_] = known;
-    }
-    if (folder_.empty()) return;
-    if (!isWorthKeeping(known.fit, samples)) {
-      log(LogLevel::info, source_, "links are not kept: too little was measured, or disturbed");
-      return;
-    }
-    const std::shared_ptr<Profile> profile = profileOf(mine_, known);
-    const Origin now = origin();
-    profile->date = now.date;
-    profile->command = now.command;
-    try {
-      saveProbed(folder_, cluster_, *profile);
-      log(LogLevel::info, source_, "links are kept for a week: %s",
-          probedFile(folder_, cluster_).c_str());
-    } catch (const Error& error) {
-      log(LogLevel::info, source_, "links are not kept: %s", error.what());
-    }
-  }
-
-  Fingerprint& mine_;
-  const LogSource source_;
-  const std::string folder_;
-  std::string cluster_;
-};
-
 }  // namespace
 
 std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typical& typical) {
@@ -462,7 +320,9 @@ std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typi
   if (known.found == 0) {
     Prober prober(communicator);
     std::vector<Curve> curves = prober.run();
-    asRank0([&] { return keeper->fit(std::move(curves), prober, typical.links); });
+    asRank0([&] {
+      return keeper->fit(std::move(curves), prober.copySeconds(), typical.links, prober.begun());
+    });
     known = exchangeValue(oob, known)[0];
   }
   return known.found == 1 ? profileOf(mine, known) : nullptr;

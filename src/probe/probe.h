@@ -10,8 +10,8 @@
 
 namespace moeccl {
 
-// How long it may take in all, and the calls that links are measured by; what remains is for the
-// fit.
+// How long it may take in all, once ranks have connected, and the calls that links are measured by;
+// what remains is for the fit.
 inline constexpr double kProbeSeconds = 0.3, kProbeCallSeconds = 0.2;
 
 // Collective: a profile without samples whose links are the job's, as this process or the user's

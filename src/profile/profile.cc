@@ -80,7 +80,8 @@ const char* nameOf(Pass pass) { return pass == Pass::forward ? "forward" : "back
 
 namespace {
 
-// Of "1000 Mb/s MTU 1500, mlx5_0 100 Gb/sec", each "" where it is not known.
+// Of what describeNetwork() says (src/bootstrap/network.h): "1000 Mb/s MTU 1500, mlx5_0 100
+// Gb/sec". Each is "" where it is not known.
 struct Network {
   std::string_view speed, mtu, devices;
 };
