@@ -19,7 +19,7 @@ def raises(call, *parts):
     """The text of the error that call() must raise, which has all parts."""
     try:
         call()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         for part in parts:
             assert part in str(error), f"{part!r} is not in {error}"
         return str(error)

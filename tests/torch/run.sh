@@ -53,6 +53,9 @@ for number in "${ranks[@]}"; do
   run "$number" checks.py
   run "$number" layers.py
 done
+run 4 gradients.py
+run 4 refusals.py
+run 4 states.py
 run 4 c10d.py
 BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged
 run 4 deepspeed_layer.py

@@ -67,6 +67,16 @@ moecclRedOp_t opOf(const c10d::ReduceOp& op) {
   }
 }
 
+// A DTensor, or another wrapper around a tensor, has a shape and no memory of its own.
+void requireMemory(const at::Tensor& tensor) {
+  TORCH_CHECK(!tensor.is_sparse(), "moeccl takes dense tensors");
+  TORCH_CHECK_TYPE(
+      tensor.numel() == 0 || (tensor.has_storage() && tensor.storage().data() != nullptr),
+      "moeccl takes tensors with memory of their own, and this one, ", tensor.sizes(),
+      ", is a DTensor, another wrapper subclass, or on the device meta; pass its local tensor "
+      "(DTensor.to_local())");
+}
+
 // Addresses and bytes of contiguous tensors.
 template <typename AddressOf>
 Parts lay(const std::vector<at::Tensor>& tensors, size_t unit, const AddressOf& addressOf) {
@@ -98,13 +108,13 @@ Numbers numbersOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 }
 
 void* input(const at::Tensor& tensor, Needs* needs) {
-  TORCH_CHECK(!tensor.is_sparse(), "moeccl takes dense tensors");
+  requireMemory(tensor);
   needs->tensors.push_back(tensor.contiguous());
   return needs->tensors.back().data_ptr();
 }
 
 void* output(const at::Tensor& tensor, bool filled, Needs* needs) {
-  TORCH_CHECK(!tensor.is_sparse(), "moeccl takes dense tensors");
+  requireMemory(tensor);
   needs->outputs.push_back(tensor);
   if (tensor.is_contiguous()) return tensor.data_ptr();
   at::Tensor flat =

@@ -5,8 +5,13 @@
 See MoE; replace_transformers and replace_deepspeed do it to models that are there.
 """
 
+from . import optimizer as _optimizer  # has hooks
+from .clip import clip_grad_norm_, get_total_norm
+from .experts import expert_parameters
 from .moe import MoE, exclude_experts
 from .replace import replace_deepspeed, replace_transformers
 from .selection import select
+from .state import own_experts
 
-__all__ = ["MoE", "exclude_experts", "replace_deepspeed", "replace_transformers", "select"]
+__all__ = ["MoE", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts",
+           "replace_deepspeed", "replace_transformers", "select"]

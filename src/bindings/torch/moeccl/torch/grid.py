@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from .. import _C
 
@@ -35,6 +36,24 @@ def _backend_of(group):
     return _own_backends[group]
 
 
+def _mesh_of(group, ranks, ep_size, esp_size, order):
+    """Of torch.distributed: the ranks that share the experts, by the part of experts, and by the shard where there are any."""
+    everyone = dist.get_process_group_ranks(group)
+    mesh = torch.tensor([everyone[rank] for rank in ranks])
+    mesh = mesh.view(ep_size, esp_size) if order == "esp" else mesh.view(esp_size, ep_size).t().contiguous()
+    if esp_size == 1:
+        return DeviceMesh.from_group(_group_of(group, mesh.flatten().tolist()), "cpu", mesh_dim_names=("ep",))
+    row, column = (mesh == dist.get_rank()).nonzero()[0].tolist()
+    groups = [_group_of(group, mesh[:, column].tolist()), _group_of(group, mesh[row].tolist())]
+    return DeviceMesh.from_group(groups, "cpu", mesh=mesh, mesh_dim_names=("ep", "esp"))
+
+
+def _group_of(group, ranks):
+    if ranks == dist.get_process_group_ranks(group):
+        return group
+    return dist.new_group(ranks, use_local_synchronization=True)
+
+
 class Grid:
     """Consecutive ranks of a group share the experts: ep_size * esp_size of them. The next as many hold replicas."""
 
@@ -55,6 +74,7 @@ class Grid:
         backend = _backend_of(group)
         self.set = _C.RankSet(backend, self.ranks)
         self.replica_set = _C.RankSet(backend, self.replica_ranks) if self.replicas > 1 else None
+        self.mesh = _mesh_of(group, self.ranks, ep_size, esp_size, order)
         self.handle = _C.Grid(self.set, mp_size, ep_size, esp_size, order == "ep")
 
     def __deepcopy__(self, memo):
@@ -69,7 +89,7 @@ def _require(condition, text):
         raise ValueError(text)
 
 
-def grid_of(group, mp_size, ep_size, esp_size, order):
+def grid_of(group=None, mp_size=1, ep_size=None, esp_size=1, order="esp"):
     """The grid, made once for all layers that ask for it. Collective over the group."""
     group = group if group is not None else dist.group.WORLD
     _require(group is not None, "there is no process group; call torch.distributed.init_process_group first")

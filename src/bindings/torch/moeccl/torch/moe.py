@@ -5,8 +5,13 @@ import copy
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import Replicate, Shard
 
 from .. import _C
+from . import state
+from .experts import (experts_of_layers, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded,
+                      refuse_wrapper, register)
 from .grid import grid_of
 
 _LAYERS_KEPT = 8
@@ -58,6 +63,13 @@ class _End(torch.autograd.Function):
         return (output.new_zeros(0), None, None, None, *gradients)
 
 
+def _scaled(parameter, factor):
+    """The parameter, whose gradient through this counts so many times."""
+    alias = parameter.view_as(parameter)
+    alias.register_hook(lambda gradient: gradient * factor)
+    return alias
+
+
 def _top_k(logits, k):
     """The k experts of the largest logits; weights: softmax, of several divided by their sum."""
     weights, indices = torch.softmax(logits, -1).topk(k, -1)
@@ -98,6 +110,13 @@ class MoE(torch.nn.Module):
     tokens       The most that a rank brings in one call, the same on all ranks. With it ranks need not tell each
                  other how many they bring (one small all-gather before each forward pass).
     hidden       Hidden size of an expert, all shards together, for predictions. None: from its number of parameters.
+    expert_dims  {name: dimension} of parameters of experts, as experts.named_parameters() names them; * and ? stand for
+                 others. The dimension is that in which this rank's experts lie one after another; None: all experts of
+                 all ranks share the parameter. It is made the first rank's, and its gradient added over all ranks. Told
+                 without it: parameters in the list of experts, and those whose first dimension is this rank's number
+                 of experts. What several experts of the list share, all share.
+    shard_dims   {name: dimension} in which a parameter is cut into esp_size shards; None: all shards have the same. Needed
+                 for state_dicts where experts are cut.
     gradients    Of the experts' parameters. "mean": those of the mean of the ranks' losses, as under
                  DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
                  and replicas are left to the caller, as DeepSpeed wants it.
@@ -106,9 +125,11 @@ class MoE(torch.nn.Module):
     float32. Weights are rounded to that type. Gradients of experts without rows are zero, not None.
     """
 
+    whole_states = True  # state_dicts have all experts
+
     def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
                  esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", learn=False,
-                 tokens=None, hidden=None, gradients="mean"):
+                 tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean"):
         super().__init__()
         self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
         self.gate, self.experts = gate, experts
@@ -138,13 +159,48 @@ class MoE(torch.nn.Module):
         self._layers = {}  # by what ranks agree on, the last used one last
         self._averages = True
         self._noted = None
+        self.shard_dims = dict(shard_dims or {})
+        self._place_parameters(dict(expert_dims or {}))
         self.share_replicas()
+
+    def _place_parameters(self, dims):
+        experts, local = self.experts, self.num_local_experts
+        refuse_sharded(experts, len(list(experts.parameters())))
+        self.lists = list(lists_of(experts, local, dims))
+        self.places = places_of(experts, self.lists, local, dims)
+        if self.whole_states:
+            number_experts(self.lists, self.grid.ep_rank * local, self.num_experts)
+            self.places = places_of(experts, self.lists, local, dims)
+            state.install(self)
+        self._checked = self._identities()
+        register(self)
+
+    def cut_of(self, name, needed=True):
+        """How the experts' parameter is cut into shards: placements of torch.distributed.tensor, one or none."""
+        if self.grid.esp_size == 1:
+            return []
+        pattern = pattern_of(name, self.shard_dims)
+        if pattern is None:
+            if not needed:
+                return []
+            raise ValueError(
+                f"experts are cut into {self.grid.esp_size} shards; for a state_dict of all of them pass "
+                f"shard_dims={{{name!r}: dimension}} to moeccl.torch.MoE, the dimension in which the parameter is cut, or "
+                "None where all shards have the same. moeccl.torch.own_experts() makes state_dicts of this rank's alone")
+        dim = self.shard_dims.get(pattern)
+        return [Replicate() if dim is None else Shard(dim)]
+
+    def _identities(self):
+        """Of the parameters: what changes where somebody takes them away or cuts them."""
+        parameters = list(self.experts.parameters())
+        return [id(each) for each in parameters], [is_flattened(each) for each in parameters]
 
     def __deepcopy__(self, memo):
         # Without what the passes made, which a copy makes anew.
         result = memo[id(self)] = type(self).__new__(type(self))
         state = {**self.__dict__, "_layers": {}, "_noted": None}
         result.__dict__.update(copy.deepcopy(state, memo))
+        register(result)
         return result
 
     def extra_repr(self):
@@ -177,11 +233,19 @@ class MoE(torch.nn.Module):
             self._averages = True
 
     def share_replicas(self):
-        """Makes the experts' parameters and buffers those of the first replica. Collective over the replicas."""
+        """Makes the experts' parameters and buffers those of the first replica, and what all experts share that of the
+        first rank. Collective over the ranks that hold them."""
+        shared = [each.data for each in self._shared()]
+        if shared and self.grid.size > 1:
+            self.grid.set.broadcast(shared)
         if self._replicas is not None:
             tensors = [each.data for each in [*self.experts.parameters(), *self.experts.buffers()]]
             if tensors:
                 self._replicas.broadcast(tensors)
+
+    def _shared(self):
+        """Parameters that all experts share."""
+        return [each for name, each in self.experts.named_parameters() if name in self.places and self.places[name].shared]
 
     @property
     def _replicas(self):
@@ -262,6 +326,9 @@ class MoE(torch.nn.Module):
 
     @torch.compiler.disable
     def _exchange(self, tokens, indices, weights):
+        tokens, indices, weights = (each.clone() if isinstance(each, AsyncCollectiveTensor) else each
+                                    for each in (tokens, indices, weights))
+        self._refuse_wrappers(tokens=tokens, indices=indices, weights=weights)
         if tokens.device.type != "cpu":
             raise NotImplementedError(f"moeccl.torch.MoE serves tensors on CPUs; the tokens are on {tokens.device}")
         if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
@@ -276,8 +343,40 @@ class MoE(torch.nn.Module):
         anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
         rows, anchor, ticket, begins = _Begin.apply(tokens.to(dtype), weights.to(dtype), anchor, indices, layer,
                                                     self._scale)
-        results = self._run_experts(rows.to(tokens.dtype), begins)
+        with self._scaled_parameters():
+            results = self._run_experts(rows.to(tokens.dtype), begins)
         return _End.apply(anchor, ticket, self, self._scale, *results).to(tokens.dtype)
+
+    def _refuse_wrappers(self, **tensors):
+        for name, each in tensors.items():
+            refuse_wrapper(each, name)
+        if self._identities() != self._checked:
+            refuse_sharded(self.experts, len(self._checked[0]))
+            self._checked = self._identities()
+
+    @contextlib.contextmanager
+    def _scaled_parameters(self):
+        """Within, experts find parameters whose gradients count as often as they are to. No module is swapped twice."""
+        factors = self._factors() if torch.is_grad_enabled() else {}
+        aliases, swapped = {}, []
+        for module in self.experts.modules() if factors else ():
+            for name, parameter in module._parameters.items():
+                if id(parameter) in factors and parameter.requires_grad:
+                    if id(parameter) not in aliases:
+                        aliases[id(parameter)] = _scaled(parameter, factors[id(parameter)])
+                    swapped.append((module, name, parameter))
+        try:
+            for module, name, parameter in swapped:
+                module._parameters[name] = aliases[id(parameter)]
+            yield
+        finally:
+            for module, name, parameter in swapped:
+                module._parameters[name] = parameter
+
+    def _factors(self):
+        """By id of parameters, where it is not 1."""
+        # Averaged over the ranks, that is their sum, also where it is averaged again with a gradient that was there.
+        return {id(each): self.grid.size for each in self._shared()} if self.grid.size > 1 else {}
 
     def _run_experts(self, rows, begins):
         if not isinstance(self.experts, torch.nn.ModuleList):
@@ -298,7 +397,12 @@ class MoE(torch.nn.Module):
         for parameter in trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        if self._replicas is not None and self._averages and trained:
+        if not self._averages:
+            return
+        shared = [each.grad for each in self._shared() if each.requires_grad]
+        if shared and self.grid.size > 1:
+            self.grid.set.average(shared)
+        if self._replicas is not None and trained:
             self._replicas.average([each.grad for each in trained])
 
 
@@ -308,10 +412,10 @@ def exclude_experts(model):
         model = DistributedDataParallel(moeccl.torch.exclude_experts(model))
     """
     ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    for name, module in model.named_modules():
-        if isinstance(module, MoE):
-            prefix = f"{name}.experts" if name else "experts"
-            for tensors in (module.experts.named_parameters(prefix), module.experts.named_buffers(prefix)):
+    found = experts_of_layers()
+    for prefix, module in model.named_modules():
+        if module in found:
+            for tensors in (module.named_parameters(prefix), module.named_buffers(prefix)):
                 ignored.update(each for each, _ in tensors)
     torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     return model

@@ -2,21 +2,29 @@
 
 import torch
 
+from .grid import grid_of
 from .moe import MoE, exclude_experts
+from .state import whole
 
 
-class _RoutedExperts(torch.nn.Module):
-    """Experts of transformers: one module with the parameters of all, called with tokens, indices and weights."""
+class _RoutedExperts(MoE):
+    """Around experts of transformers: one module with the parameters of all, called with tokens, indices and weights."""
 
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, rows, begins):
+    def _run_experts(self, rows, begins):
         counts = torch.tensor([end - begin for begin, end in zip(begins, begins[1:])])
         index = torch.repeat_interleave(torch.arange(len(counts)), counts)
         # Each row has one expert and counts once; the layer knows the weights.
-        return self.module(rows, index[:, None], rows.new_ones(len(rows), 1))
+        return [self.experts.own_forward(rows, index[:, None], rows.new_ones(len(rows), 1))]
+
+
+class _Spread:
+    """What a module of experts becomes: its names and parameters stay, and its tokens go to all ranks."""
+
+    def forward(self, tokens, indices, weights):
+        return self.moeccl_layer(tokens, indices, weights)
+
+    def own_forward(self, *call):
+        return super().forward(*call)
 
 
 def _is_routed_experts(module):
@@ -33,17 +41,12 @@ def _keep(module, first, last):
     module.num_experts = last - first
 
 
-def _replace(model, what, make):
-    replaced = {each.module for each in model.modules() if isinstance(each, _RoutedExperts)}
-    found = [(name, module) for name, module in model.named_modules() if what(module) and module not in replaced]
+def _found(model, what):
+    found = [(name, module) for name, module in model.named_modules() if what(module) and not isinstance(module, _Spread)]
     if not found:
+        replaced = any(isinstance(each, (_Spread, _DeepSpeedLayer)) for each in model.modules())
         raise ValueError(f"{type(model).__name__} has no such block" + (", all are replaced" if replaced else ""))
-    for name, module in found:
-        parent, _, own = name.rpartition(".")
-        if not name:
-            raise ValueError("pass the model that has the block, not the block")
-        setattr(model.get_submodule(parent), own, make(module))
-    return exclude_experts(model)
+    return found
 
 
 def replace_transformers(model, **options):
@@ -59,14 +62,31 @@ def replace_transformers(model, **options):
     if options.get("esp_size", 1) != 1:
         raise ValueError("experts of transformers are not cut into shards; esp_size must be 1")
 
-    def make(module):
+    for _, module in _found(model, _is_routed_experts):
         number = module.num_experts
-        layer = MoE(_RoutedExperts(module), num_experts=number, **options)
-        first = layer.grid.ep_rank * layer.num_local_experts
-        _keep(module, first, first + layer.num_local_experts)
-        return layer
+        sizes = {each: options[each] for each in ("group", "mp_size", "ep_size", "order") if each in options}
+        grid = grid_of(**sizes)
+        local, rest = divmod(number, grid.ep_size)
+        if rest:
+            raise ValueError(f"there are {number} experts; ep_size, {grid.ep_size}, must divide them")
+        _keep(module, grid.ep_rank * local, (grid.ep_rank + 1) * local)
+        kind = type(module)
+        module.__class__ = type(kind.__name__, (_Spread, kind), {"__module__": kind.__module__})
+        _RoutedExperts(module, num_experts=number, **options)  # the module keeps it
+    if hasattr(model, "gather_sharded_state_dict_for_save"):
+        model.gather_sharded_state_dict_for_save = _whole_for_save
+    return exclude_experts(model)
 
-    return _replace(model, _is_routed_experts, make)
+
+def _whole_for_save(model, state_dict, config, *, save_on_this_rank=True):
+    """In the place of a method of transformers, by which save_pretrained gathers what is spread over ranks."""
+    state_dict = type(model).gather_sharded_state_dict_for_save(model, model, state_dict, config,
+                                                                save_on_this_rank=save_on_this_rank)
+    return whole(state_dict, keep=save_on_this_rank)
+
+
+class _DeepSpeedExperts(MoE):
+    whole_states = False  # DeepSpeed numbers experts itself, in checkpoints of its own
 
 
 class _DeepSpeedLayer(torch.nn.Module):
@@ -78,7 +98,7 @@ class _DeepSpeedLayer(torch.nn.Module):
         self.ep_group, self.ep_size, self.num_local_experts = layer.ep_group, layer.ep_size, layer.num_local_experts
         if not self.gate.drop_tokens:
             self.gate.ep_group = None  # by which ranks find the largest load, to pad all experts to it
-        moe = MoE(layer.experts.deepspeed_experts, group=layer.ep_group, gradients=None, **options)
+        moe = _DeepSpeedExperts(layer.experts.deepspeed_experts, group=layer.ep_group, gradients=None, **options)
         object.__setattr__(self, "moe", moe)  # has no parameters but the experts'
 
     def forward(self, tokens, used_token=None):
@@ -104,5 +124,13 @@ def replace_deepspeed(model, **options):
                              "deepspeed.initialize or set_deepspeed_parallelism")
         return _DeepSpeedLayer(layer, options)
 
-    return _replace(model, lambda module: type(module).__name__ == "MOELayer"
-                    and hasattr(module, "ep_group") and hasattr(module.experts, "deepspeed_experts"), make)
+    def is_layer(module):
+        return type(module).__name__ == "MOELayer" and hasattr(module, "ep_group") \
+            and hasattr(module.experts, "deepspeed_experts")
+
+    for name, module in _found(model, is_layer):
+        parent, _, own = name.rpartition(".")
+        if not name:
+            raise ValueError("pass the model that has the block, not the block")
+        setattr(model.get_submodule(parent), own, make(module))
+    return exclude_experts(model)

@@ -1,0 +1,216 @@
+"""What the parameters of a layer's experts are: of one expert each, of all, or shared by all."""
+
+import fnmatch
+import weakref
+from typing import NamedTuple
+
+import torch
+from torch.distributed.fsdp._common_utils import _is_fsdp_flattened
+from torch.distributed.tensor import DTensor
+
+_layers = weakref.WeakSet()  # all that there are
+
+
+class Place(NamedTuple):
+    """Of a parameter or buffer. expert: of this one alone, counted from 0 on this rank. dim: that has all of this rank's
+    experts one after another. Neither: all experts of all ranks share it."""
+
+    expert: int | None = None
+    dim: int | None = None
+
+    @property
+    def shared(self):
+        return self.expert is None and self.dim is None
+
+
+class _Elsewhere:
+    """An expert that another rank has, and all that is in it."""
+
+    def __getattr__(self, name):
+        if name == "_fqn_modifiers" or name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class _Numbered:
+    """This rank's part of a list of all experts: their names are their numbers among all."""
+
+    first = total = 0
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # torch.distributed.checkpoint.state_dict resolves each name of a state_dict.
+            if name.isdigit() and int(name) < self.total:
+                return _Elsewhere()
+            raise
+
+    def _get_abs_string_index(self, index):
+        return str(int(super()._get_abs_string_index(index)) + self.first)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return torch.nn.ModuleList(list(self._modules.values())[index])
+        return super().__getitem__(index)
+
+
+class ExpertList(_Numbered, torch.nn.ModuleList):
+    pass
+
+
+def _numbered(kind):
+    if issubclass(kind, _Numbered):
+        return kind
+    return ExpertList if kind is torch.nn.ModuleList else type(kind.__name__, (_Numbered, kind), {})
+
+
+def lists_of(module, local, dims, prefix=""):
+    """Lists of this rank's experts in the module, or itself, and their names' beginnings. What is in experts is theirs."""
+    if isinstance(module, torch.nn.ModuleList) and len(module) == local:
+        names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
+        if not any(pattern_of(name, dims) for name in names):
+            yield prefix, module
+            return
+    for name, child in module.named_children():
+        yield from lists_of(child, local, dims, f"{prefix}{name}.")
+
+
+def pattern_of(name, dims):
+    return next((each for each in dims if fnmatch.fnmatchcase(name, each)), None)
+
+
+def number_experts(lists, first, total):
+    """Gives experts in the lists the numbers that they have among all."""
+    for _, module in lists:
+        entries = list(module._modules.values())
+        module.__class__ = _numbered(type(module))
+        module.first, module.total = first, total
+        module._modules.clear()
+        module._modules.update((str(first + place), each) for place, each in enumerate(entries))
+
+
+def _expert_of(name, lists):
+    """Which of this rank's experts the name leads through, or None."""
+    for prefix, module in lists:
+        if name.startswith(prefix):
+            return list(module._modules).index(name[len(prefix):].split(".")[0])
+    return None
+
+
+def places_of(experts, lists, local, dims):
+    """The place of each parameter and persistent buffer, by name. dims: see MoE's expert_dims."""
+    named = list(experts.named_parameters(remove_duplicate=False))
+    buffers = [(f"{prefix}.{name}".lstrip("."), each) for prefix, module in experts.named_modules(remove_duplicate=False)
+               for name, each in module._buffers.items()
+               if each is not None and name not in module._non_persistent_buffers_set]
+    users = {}
+    for name, tensor in named + buffers:
+        users.setdefault(id(tensor), set()).add(_expert_of(name, lists))
+    places = {}
+    for name, tensor in named + buffers:
+        pattern, expert = pattern_of(name, dims), _expert_of(name, lists)
+        if pattern is not None:
+            places[name] = _told(name, tensor, dims[pattern], local)
+        elif expert is not None:
+            places[name] = Place(expert=expert) if len(users[id(tensor)]) == 1 else Place()
+        elif tensor.dim() > 0 and len(tensor) == local:
+            places[name] = Place(dim=0)
+        elif isinstance(tensor, torch.nn.Parameter):
+            raise ValueError(
+                f"the experts' parameter {name} is {list(tensor.shape)}; its first dimension is not this rank's {local} "
+                f"experts. If all experts share it, pass expert_dims={{{name!r}: None}}; if experts lie in another "
+                f"dimension, or several rows belong to each, pass that dimension")
+        else:
+            places[name] = Place()
+    for pattern in dims:
+        if not fnmatch.filter(places, pattern):
+            raise ValueError(f"expert_dims names {pattern!r}; the experts' parameters are {sorted(places)}")
+    return places
+
+
+def _told(name, parameter, dim, local):
+    if dim is None:
+        return Place()
+    if not isinstance(dim, int) or not 0 <= dim < parameter.dim() or parameter.shape[dim] % local != 0:
+        raise ValueError(f"expert_dims[{name!r}] is {dim!r}; it must be None, or a dimension of {list(parameter.shape)} "
+                         f"that this rank's {local} experts divide")
+    return Place(dim=dim)
+
+
+def is_wrapper(tensor):
+    """Whether it is a DTensor or another tensor around tensors, without memory of its own."""
+    return isinstance(tensor, DTensor) or torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
+
+
+def is_flattened(parameter):
+    """Whether FSDP1 has put it, or what it is a view of, into one with others."""
+    return any(_is_fsdp_flattened(each) for each in (parameter, parameter._base) if each is not None)
+
+
+def refuse_wrapper(tensor, what):
+    if is_wrapper(tensor):
+        raise TypeError(f"{what} {'is a ' + type(tensor).__name__}; moeccl.torch.MoE takes plain tensors: pass the local "
+                        "one (DTensor.to_local())")
+
+
+def _fully_sharded():
+    """Modules whose parameters FSDP2 has sharded, with names of the parameters."""
+    for reference in list(torch.distributed._composable_state._module_state_mapping.values()):
+        for group in getattr(reference(), "_fsdp_param_groups", ()):
+            for each in group.fsdp_params:
+                yield each._module_info.module, each._module_info.param_name
+
+
+def refuse_sharded(experts, count):
+    """Raises where FSDP has cut the experts' parameters, of which there are to be `count`: each rank would get parts of
+    other ranks' experts."""
+    for name, parameter in experts.named_parameters():
+        if is_wrapper(parameter):
+            _refuse(name, f"is a {type(parameter).__name__}")
+        if is_flattened(parameter):
+            _refuse(name, "was flattened by FSDP")
+    cut = {(id(module), name) for module, name in _fully_sharded()}
+    for prefix, module in experts.named_modules():
+        for name in module._parameters:
+            if (id(module), name) in cut:
+                _refuse(f"{prefix}.{name}".lstrip("."), "was sharded by fully_shard")
+    if len(list(experts.parameters())) != count:
+        raise TypeError(f"the experts have {len(list(experts.parameters()))} parameters, and had {count} when the layer was "
+                        f"made. {_HOW}")
+
+
+_HOW = ("A layer's experts belong to their ranks. Leave them out: fully_shard(model, "
+        "ignored_params=moeccl.torch.expert_parameters(model)); of FSDP1, ignored_states=")
+
+
+def _refuse(name, what):
+    raise TypeError(f"the experts' parameter {name} {what}. {_HOW}")
+
+
+def register(layer):
+    _layers.add(layer)
+
+
+def experts_of_layers():
+    """The modules of the experts of all layers that there are."""
+    return {layer.experts for layer in _layers}
+
+
+def owners():
+    """Of each parameter of experts that belongs to some of them, by id: its layer and its name there."""
+    found = {}
+    for layer in _layers:
+        for name, parameter in layer.experts.named_parameters(remove_duplicate=False):
+            if name in layer.places and not layer.places[name].shared:
+                found[id(parameter)] = layer, name
+    return found
+
+
+def expert_parameters(model):
+    """The parameters of the experts of the model's MoE layers: what FSDP must leave out.
+
+        fully_shard(model, ignored_params=moeccl.torch.expert_parameters(model))
+    """
+    ours = {id(each) for layer in _layers for each in layer.experts.parameters()}
+    return {each for each in model.parameters() if id(each) in ours}

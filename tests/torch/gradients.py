@@ -1,0 +1,150 @@
+"""What trainers do with the gradients of a layer's experts, against one process that has all experts.
+
+    torchrun --nproc-per-node 4 tests/torch/gradients.py [CHECK...]
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from expert_models import EMBEDDING, EXPERTS, Expert, Model, Stack, Whole, local_experts, norm, tokens_of
+from harness import check, main, raises
+from torch.nn.parallel import DistributedDataParallel
+
+import moeccl.torch
+
+# Layers share experts, or hold replicas of them; have the same tokens; have shards of experts.
+GRIDS = ({}, {"ep_size": 2}, {"mp_size": 2}, {"ep_size": 2, "esp_size": 2}, {"ep_size": 1, "esp_size": 2, "mp_size": 2})
+
+
+def loss_of(model, batch, step):
+    tokens = tokens_of(batch, step)
+    return 30 * (model(tokens) - tokens.sin()).square().mean()
+
+
+def whole_step(model, batches, step):
+    model.zero_grad()
+    for batch in range(batches):
+        (loss_of(model, batch, step) / batches).backward()
+
+
+def equal_on_all(tensor, what):
+    said = [torch.empty_like(tensor) for _ in range(WORLD)]
+    dist.all_gather(said, tensor)
+    assert all(torch.equal(each, said[0]) for each in said), f"{what} differs: {said}"
+
+
+def trained(options, norm_type, foreach=None, **others):
+    """Clipped training beside one process: norms and parameters of 20 steps."""
+    experts = torch.nn.ModuleList(local_experts(options, Expert))
+    model = Model(experts, **options, **others)
+    parallel = DistributedDataParallel(moeccl.torch.exclude_experts(model))
+    whole = Whole(torch.nn.ModuleList(Expert(each) for each in range(EXPERTS)))
+    ours, theirs = (torch.optim.Adam(each.parameters(), 1e-2) for each in (parallel, whole))
+    mp = options.get("mp_size", 1)
+    for step in range(20):
+        ours.zero_grad()
+        loss_of(parallel, RANK // mp, step).backward()
+        total = moeccl.torch.get_total_norm([each.grad for each in parallel.parameters() if each.grad is not None], norm_type)
+        clipped = moeccl.torch.clip_grad_norm_(parallel.parameters(), 1.0, norm_type, foreach=foreach)
+        whole_step(whole, WORLD // mp, step)
+        wanted = torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0, norm_type)
+        assert wanted > 1.0, "nothing was clipped"
+        assert torch.equal(total, clipped) and math.isclose(clipped, wanted, rel_tol=1e-9), (options, clipped, wanted)
+        equal_on_all(clipped, "the norm")
+        ours.step()
+        theirs.step()
+        equal_on_all(model.gate.weight.detach(), "the gate")
+    assert torch.allclose(model.gate.weight, whole.gate.weight, rtol=1e-7, atol=1e-9), options
+
+
+@check
+def norms_of_all_experts():
+    for options in GRIDS:
+        trained(options, 2.0)
+    for norm_type in (1.0, 2.5, math.inf):
+        trained({"ep_size": 2}, norm_type)
+    trained({}, 2.0, foreach=False)
+    trained({}, 2.0, foreach=True)
+
+
+@check
+def norms_that_are_not_finite():
+    model = Model(torch.nn.ModuleList(local_experts({}, Expert)))
+    loss_of(model, RANK, 0).backward()
+    if RANK == WORLD - 1:
+        model.layer.experts[0].first.grad[0, 0] = math.inf
+    before = model.gate.weight.grad.clone()
+    raises(lambda: moeccl.torch.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True), "norm", "inf")
+    assert torch.equal(before, model.gate.weight.grad)
+    for norm_type in (2.0, math.inf):
+        assert moeccl.torch.get_total_norm(model.parameters()).isfinite()  # of the parameters
+        assert moeccl.torch.clip_grad_norm_(model, 1.0, norm_type) in (math.inf,) or norm_type == math.inf
+    # No gradients at all, on any rank.
+    model.zero_grad()
+    assert moeccl.torch.clip_grad_norm_(model.parameters(), 1.0) == 0
+
+
+@check
+def norms_in_16_bits():
+    """Added in float32, as nothing in 16 bits could be."""
+    weight = torch.nn.Parameter(torch.zeros(100, 100, dtype=torch.bfloat16))
+    expert = torch.nn.Linear(4, 4, bias=False, dtype=torch.bfloat16)
+    moeccl_layer = moeccl.torch.MoE(torch.nn.ModuleList([expert]))
+    weight.grad, expert.weight.grad = torch.ones_like(weight), torch.ones_like(expert.weight)
+    total = moeccl.torch.get_total_norm([weight.grad, expert.weight.grad])
+    assert math.isclose(total, math.sqrt(10000 + 16 * WORLD), rel_tol=1e-6), total
+    assert moeccl_layer.num_experts == WORLD
+
+
+@check
+def parameters_that_experts_share():
+    for options in ({}, {"ep_size": 2}, {"ep_size": 2, "esp_size": 2}):
+        # In a list, told by that several experts have it; one that each rank brings its own of is made the first rank's.
+        shared, whole_norm = norm(RANK), norm()
+        experts = torch.nn.ModuleList(local_experts(options, lambda *place: Expert(*place, norm=shared)))
+        dims = {"*.norm.*": None}
+        compare_shared(Model(experts, **options, **({} if len(experts) > 1 else {"expert_dims": dims})),
+                       Whole(torch.nn.ModuleList(Expert(each, norm=whole_norm) for each in range(EXPERTS))), options,
+                       lambda experts: next(iter(experts)).norm.weight)
+    # In one module; nothing tells whose it is.
+    adapter = torch.nn.Parameter(torch.full((EMBEDDING, EMBEDDING), RANK / 10, dtype=torch.float64))
+    zero = torch.nn.Parameter(torch.zeros(EMBEDDING, EMBEDDING, dtype=torch.float64))
+    for options in ({}, {"ep_size": 2}):
+        local = EXPERTS // options.get("ep_size", WORLD)
+        first = RANK % options.get("ep_size", WORLD) * local
+        experts = Stack(range(first, first + local), norm(RANK), torch.nn.Parameter(adapter.detach().clone()))
+        raises(lambda: Model(experts, **options), "adapter", "expert_dims")
+        model = Model(experts, expert_dims={"adapter": None, "norm.*": None}, **options)
+        assert experts.adapter.abs().max() == 0 and (experts.norm.weight == 1).all(), "they are the first rank's"
+        compare_shared(model, Whole(Stack(range(EXPERTS), norm(), torch.nn.Parameter(zero.detach().clone()))), options,
+                       lambda experts: experts.adapter)
+    raises(lambda: Model(experts, expert_dims={"other": 0}, **options), "other", "adapter")
+    raises(lambda: Model(experts, expert_dims={"adapter": 2, "norm.*": None}, **options), "adapter", "2")
+
+
+def compare_shared(model, whole, options, of):
+    parallel = DistributedDataParallel(moeccl.torch.exclude_experts(model))
+    ours, theirs = (torch.optim.SGD(each.parameters(), 1e-2) for each in (parallel, whole))
+    for step in range(10):
+        for place, accumulated in enumerate((False, True)):  # a second pass adds to what the first one averaged
+            if not accumulated:
+                ours.zero_grad()
+                theirs.zero_grad()
+            loss_of(parallel, RANK, 2 * step + place).backward()
+            for batch in range(WORLD):
+                (loss_of(whole, batch, 2 * step + place) / WORLD).backward()
+        ours.step()
+        theirs.step()
+    mine, wanted = of(model.layer.experts), of(whole.experts)
+    equal_on_all(mine.detach(), f"what experts share, {options}")
+    assert torch.allclose(mine, wanted, rtol=1e-9, atol=1e-11), (options, (mine - wanted).abs().max())
+
+
+def start():
+    global WORLD, RANK
+    RANK, WORLD = dist.get_rank(), dist.get_world_size()
+
+
+if __name__ == "__main__":
+    main(start)

@@ -1,0 +1,121 @@
+"""What a layer cannot serve it refuses, by name, and says what would be right.
+
+    torchrun --nproc-per-node 4 tests/torch/refusals.py [CHECK...]
+"""
+
+import torch
+import torch.distributed as dist
+from harness import check, main, raises
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
+
+import moeccl.torch
+from moeccl import _C
+
+EMBEDDING = 6
+
+
+class Model(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        torch.manual_seed(RANK)
+        local = 2 * WORLD // options.get("ep_size", WORLD)
+        self.layer = moeccl.torch.MoE(torch.nn.ModuleList(torch.nn.Linear(EMBEDDING, EMBEDDING) for _ in range(local)),
+                                      torch.nn.Linear(EMBEDDING, 2 * WORLD), top_k=2, **options)
+        self.last = torch.nn.Linear(EMBEDDING, EMBEDDING)
+
+    def forward(self, tokens):
+        return self.last(tokens + self.layer(tokens))
+
+
+def tokens_of(rank, step=0):
+    return torch.randn(10, EMBEDDING, generator=torch.Generator().manual_seed(1000 * step + rank))
+
+
+def fully_sharded(of, **options):
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    model = Model(**options)
+    for module in of(model):
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    return model
+
+
+@check
+def experts_that_fsdp_cuts():
+    for options in ({}, {"ep_size": 2}):
+        for of in (lambda model: [model], lambda model: [model.layer], lambda model: model.layer.experts):
+            model = fully_sharded(of, **options)
+            raises(lambda: model(tokens_of(RANK)), "parameter", "weight", "expert_parameters(model)")
+        # Nothing was sent before the refusal, so all ranks go on.
+        dist.barrier()
+        for original in (False, True):
+            model = FullyShardedDataParallel(Model(**options), device_id=torch.device("cpu"), use_orig_params=original)
+            raises(lambda: model(tokens_of(RANK)), "expert_parameters(model)")
+    raises(lambda: moeccl.torch.MoE(torch.nn.ModuleList([cut_linear()])), "weight", "DTensor", "expert_parameters(model)")
+
+
+def cut_linear():
+    linear = torch.nn.Linear(WORLD, WORLD)
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    linear.weight = torch.nn.Parameter(DTensor.from_local(linear.weight.detach(), mesh, [Replicate()], run_check=False))
+    return linear
+
+
+@check
+def experts_beside_fsdp():
+    """Left out, they train as under DistributedDataParallel."""
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    for options in ({}, {"ep_size": 2}):
+        losses = []
+        for shard in (False, True):
+            torch.manual_seed(5)
+            model = Model(**options)
+            for parameter in (model.layer.gate, model.last):
+                for each in parameter.parameters():
+                    dist.broadcast(each.data, 0)
+            if shard:
+                ignored = moeccl.torch.expert_parameters(model)
+                assert len(ignored) == 2 * len(model.layer.experts)
+                fully_shard(model, mesh=mesh, ignored_params=ignored)
+            else:
+                model = torch.nn.parallel.DistributedDataParallel(moeccl.torch.exclude_experts(model))
+            optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+            seen = []
+            for step in range(5):
+                optimizer.zero_grad()
+                loss = 30 * (model(tokens_of(RANK, step)) - tokens_of(RANK, step).sin()).square().mean()
+                loss.backward()
+                norm = moeccl.torch.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                seen += [loss.detach(), norm]
+            losses.append(torch.stack(seen))
+        assert torch.allclose(*losses, rtol=1e-5), losses
+
+
+@check
+def tensors_around_tensors():
+    mesh = DeviceMesh("cpu", range(WORLD))
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
+    tokens, indices, weights = tokens_of(RANK), torch.full((10, 1), RANK), torch.ones(10, 1)
+    for place in range(3):
+        call = [tokens, indices, weights]
+        call[place] = DTensor.from_local(call[place], mesh, [Shard(0)])
+        raises(lambda: layer(*call), ("tokens", "indices", "weights")[place], "DTensor", "to_local()")
+    # The result of an asynchronous collective is waited for.
+    later = all_reduce(tokens, "sum", dist.group.WORLD)
+    assert torch.equal(layer(later, indices, weights), later + 0)
+    ranks = _C.RankSet(dist.group.WORLD._get_backend(torch.device("cpu")), list(range(WORLD)))
+    for call in (ranks.average, ranks.broadcast):
+        raises(lambda: call([DTensor.from_local(tokens, mesh, [Shard(0)])]), "DTensor", "to_local()")
+    raises(lambda: ranks.average([torch.ones(3, device="meta")]), "meta")
+    ranks.average([tokens])
+
+
+def start():
+    global WORLD, RANK
+    RANK, WORLD = dist.get_rank(), dist.get_world_size()
+
+
+if __name__ == "__main__":
+    main(start)

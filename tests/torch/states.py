@@ -1,0 +1,255 @@
+"""state_dicts of models whose experts are spread over ranks: saved on some ranks, loaded on others, gathered.
+
+    torchrun --nproc-per-node 4 tests/torch/states.py [CHECK...]
+
+Weights are random, nothing is downloaded.
+"""
+
+import copy
+import shutil
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from expert_models import EMBEDDING, EXPERTS, Expert, Model, Stack, Whole, local_experts, norm, tokens_of
+from harness import check, main, raises
+from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_optimizer_state_dict,
+                                                     set_model_state_dict, set_optimizer_state_dict)
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
+from transformers.utils.logging import disable_progress_bar
+
+import moeccl.torch
+
+GRIDS = ({}, {"ep_size": 2}, {"ep_size": 1})
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+FULL = StateDictOptions(full_state_dict=True)
+
+
+class folder:
+    """The same on all ranks, gone behind the block."""
+
+    def __enter__(self):
+        holder = [tempfile.mkdtemp() if RANK == 0 else None]
+        dist.broadcast_object_list(holder, 0)
+        self.path = holder[0]
+        return self.path
+
+    def __exit__(self, *_):
+        dist.barrier()
+        if RANK == 0:
+            shutil.rmtree(self.path)
+
+
+class Loss(torch.nn.Module):
+    """A model whose experts have other values than those that they are made with."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens):
+        return self.inner(tokens)
+
+
+def in_list(options):
+    experts = torch.nn.ModuleList(local_experts(options, Expert))
+    cut = {"shard_dims": {"*.first": 1, "*.second": 0}} if options.get("esp_size", 1) > 1 else {}
+    return Loss(Model(experts, **options, **cut))
+
+
+def in_stack(options):
+    local = EXPERTS // options.get("ep_size", WORLD)
+    first = RANK % options.get("ep_size", WORLD) * local
+    adapter = torch.nn.Parameter(torch.zeros(EMBEDDING, EMBEDDING, dtype=torch.float64))
+    return Loss(Model(Stack(range(first, first + local), norm(), adapter), expert_dims={"adapter": None, "norm.*": None},
+                      **options))
+
+
+def whole_list():
+    return Loss(Whole(torch.nn.ModuleList(Expert(each) for each in range(EXPERTS))))
+
+
+def whole_stack():
+    adapter = torch.nn.Parameter(torch.zeros(EMBEDDING, EMBEDDING, dtype=torch.float64))
+    return Loss(Whole(Stack(range(EXPERTS), norm(), adapter)))
+
+
+def train(model, optimizer, steps, first=0):
+    parallel = torch.nn.parallel.DistributedDataParallel(moeccl.torch.exclude_experts(model))
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        (parallel(tokens_of(RANK, step)) - 1).square().mean().backward()
+        optimizer.step()
+
+
+def output(model):
+    with torch.no_grad():
+        return model(tokens_of(RANK, 99))
+
+
+def as_in_one_process(state_dict):
+    """The names of a model without a layer of moeccl's."""
+    return {name.replace("inner.layer.experts", "inner.experts"): each for name, each in state_dict.items()
+            if not name.startswith("inner.layer.gate") and name != "inner.unused"}
+
+
+KINDS = ((in_list, whole_list), (in_stack, whole_stack))
+
+
+@check
+def saved_on_some_ranks_and_loaded_on_others():
+    for spread, whole in KINDS:
+        for options in GRIDS + (({"ep_size": 2, "esp_size": 2},) if spread is in_list else ()):
+            model = spread(options)
+            train(model, torch.optim.Adam(model.parameters(), 1e-2), 3)
+            wanted = output(model)
+            with folder() as path:
+                dcp.save({"model": model.state_dict()}, checkpoint_id=path)
+                for others in GRIDS:
+                    other = spread(others)
+                    state = {"model": other.state_dict()}
+                    dcp.load(state, checkpoint_id=path)
+                    other.load_state_dict(state["model"])
+                    assert torch.allclose(output(other), wanted, rtol=1e-12, atol=1e-13), (options, others)
+                one = whole()
+                state = as_in_one_process(one.state_dict())
+                wide = {name.replace("inner.experts", "inner.layer.experts"): each for name, each in state.items()}
+                dcp.load({"model": wide}, checkpoint_id=path, no_dist=True)
+                assert torch.allclose(output(one), wanted, rtol=1e-12, atol=1e-13), options
+
+
+@check
+def optimizers_too():
+    """Training goes on, on another number of ranks per set of experts, as if nothing had been."""
+    for spread, _ in KINDS:
+        model = spread({})
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        train(model, optimizer, 3)
+        with folder() as path:
+            dcp.save({"model": get_model_state_dict(model),
+                      "optimizer": get_optimizer_state_dict(model, optimizer, options=FLAT)}, checkpoint_id=path)
+            train(model, optimizer, 3, 3)
+            other = spread({"ep_size": 2})
+            later = torch.optim.Adam(other.parameters(), 1e-2)
+            state = {"model": get_model_state_dict(other),
+                     "optimizer": get_optimizer_state_dict(other, later, options=FLAT)}
+            dcp.load(state, checkpoint_id=path)
+            set_model_state_dict(other, state["model"])
+            set_optimizer_state_dict(other, later, state["optimizer"], options=FLAT)
+        train(other, later, 3, 3)
+        assert torch.allclose(output(other), output(model), rtol=1e-9, atol=1e-11), spread.__name__
+        # Its own state_dict, back and forth.
+        state = copy.deepcopy(later.state_dict())
+        before = [each.clone() for entry in later.state.values() for each in entry.values()]
+        train(other, later, 1)
+        later.load_state_dict(state)
+        after = [each for entry in later.state.values() for each in entry.values()]
+        assert all(torch.equal(*pair) for pair in zip(before, after))
+
+
+@check
+def gathered():
+    for spread, whole in KINDS:
+        for options in GRIDS + (({"ep_size": 2, "esp_size": 2},) if spread is in_list else ()):
+            model = spread(options)
+            train(model, torch.optim.Adam(model.parameters(), 1e-2), 2)
+            full = get_model_state_dict(model, options=FULL)
+            one = whole()
+            one.load_state_dict(as_in_one_process(full))
+            assert torch.allclose(output(one), output(model), rtol=1e-12, atol=1e-13), (spread.__name__, options)
+            offloaded = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+            assert sorted(offloaded) == (sorted(full) if RANK == 0 else [])
+            # A model of all loads into one that is spread.
+            other = spread(options)
+            set_model_state_dict(other, full, options=FULL)
+            assert torch.equal(output(other), output(model))
+            other = spread(options)
+            other.load_state_dict(full)
+            assert torch.equal(output(other), output(model))
+
+
+@check
+def what_else_takes_state_dicts():
+    for spread, _ in KINDS:
+        model, other = spread({"ep_size": 2}), spread({"ep_size": 2})
+        train(model, torch.optim.SGD(model.parameters(), 1e-1), 1)
+        assert not torch.equal(output(model), output(other))
+        # Strict; then one that is missing, and one that is too much.
+        state = model.state_dict()
+        other.load_state_dict(state)
+        assert torch.equal(output(model), output(other))
+        key = [name for name, _ in other.named_parameters() if "experts" in name][-1]
+        raises(lambda: other.load_state_dict({name: each for name, each in state.items() if name != key}), key)
+        raises(lambda: other.load_state_dict({**state, "inner.layer.experts.99.first": torch.ones(1)}), "99")
+        # Copies of all values, an average of them, a file per rank.
+        average = {name: 0.5 * each + 0.5 * copied for (name, each), copied in
+                   zip(state.items(), copy.deepcopy(state).values())}
+        other.load_state_dict(average)
+        assert torch.allclose(output(model), output(other))
+        shadow = torch.optim.swa_utils.AveragedModel(model)
+        shadow.update_parameters(model)
+        assert torch.equal(output(shadow), output(model))
+        assert torch.equal(output(copy.deepcopy(model)), output(model))
+        with folder() as path:
+            with moeccl.torch.own_experts():
+                own = model.state_dict()
+            assert not any(isinstance(each, DTensor) for each in own.values())
+            assert sorted(own) == sorted(name for name, _ in model.named_parameters(remove_duplicate=False))
+            torch.save(own, f"{path}/rank{RANK}.pt")
+            other = spread({"ep_size": 2})
+            other.load_state_dict(torch.load(f"{path}/rank{RANK}.pt"))
+            assert torch.equal(output(model), output(other))
+
+
+@check
+def shards_must_be_told():
+    options = {"ep_size": 2, "esp_size": 2}
+    model = Model(torch.nn.ModuleList(local_experts(options, Expert)), **options)
+    raises(model.state_dict, "shard_dims", "first")
+    with moeccl.torch.own_experts():
+        model.load_state_dict(model.state_dict())
+
+
+def tiny(kind):
+    small = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, num_experts_per_tok=2, max_position_embeddings=64)
+    config = MixtralConfig(num_local_experts=EXPERTS, **small) if kind == "mixtral" else \
+        Qwen3MoeConfig(num_experts=EXPERTS, moe_intermediate_size=24, head_dim=8, norm_topk_prob=True, **small)
+    torch.manual_seed(4)
+    return AutoModelForCausalLM.from_config(config)
+
+
+@check
+def models_of_transformers():
+    data = torch.arange(16).reshape(2, 8)
+    for kind in ("mixtral", "qwen3"):
+        for options in ({}, {"ep_size": 2}):
+            model = moeccl.torch.replace_transformers(tiny(kind), **options)
+            for parameter in model.parameters():
+                parameter.data += 0.01
+            wanted = model(input_ids=data).logits
+            names = {name for name, _ in tiny(kind).named_parameters()}
+            assert {name for name, _ in model.named_parameters()} == names
+            with folder() as path:
+                model.save_pretrained(path, is_main_process=RANK == 0)
+                dist.barrier()
+                again = AutoModelForCausalLM.from_pretrained(path)
+                assert torch.allclose(again(input_ids=data).logits, wanted, atol=1e-6), kind
+                spread = moeccl.torch.replace_transformers(again)
+                assert torch.allclose(spread(input_ids=data).logits, wanted, atol=1e-6), kind
+            full = get_model_state_dict(model, options=FULL)
+            other = tiny(kind)
+            other.load_state_dict(full)
+            assert torch.allclose(other(input_ids=data).logits, wanted, atol=1e-6), kind
+
+
+def start():
+    global WORLD, RANK
+    RANK, WORLD = dist.get_rank(), dist.get_world_size()
+    disable_progress_bar()
+
+
+if __name__ == "__main__":
+    main(start)
