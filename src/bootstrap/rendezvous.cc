@@ -50,14 +50,18 @@ void startService(std::unique_ptr<RendezvousService> service) {
 class RendezvousOob : public Oob {
  public:
   // On a connection that the service has accepted this rank on.
-  RendezvousOob(Socket socket, const Arrival& arrival)
-      : socket_(std::move(socket)),
+  RendezvousOob(Service service, const Arrival& arrival)
+      : socket_(std::move(service.socket)),
         peer_(peerText(socket_)),
+        server_("the process that made the id (" + service.process + ")"),
         ranks_(arrival.ranks),
         rank_(arrival.rank),
         timeoutMs_(arrival.timeoutMs),
         deadline_(withSlack(afterMs(timeoutMs_))) {
-    expect(MessageKind::welcome, 0);
+    std::int32_t server;
+    expect(MessageKind::welcome, sizeof server);
+    receiveAll(&server, sizeof server);
+    if (server >= 0) server_ = stringf("rank %d (%s)", server, service.process.c_str());
   }
 
   int rank() const override { return rank_; }
@@ -95,9 +99,9 @@ class RendezvousOob : public Oob {
 
   [[noreturn]] void lost(const char* why) const {
     throw Error(moecclRemoteError,
-                stringf("rank %d lost the rendezvous (%s): %s; did the process that made the id "
+                stringf("rank %d lost the rendezvous (%s), which %s serves: %s; did that process "
                         "end?",
-                        rank_, peer_.c_str(), why));
+                        rank_, peer_.c_str(), server_.c_str(), why));
   }
 
   void await(short events) const {
@@ -155,6 +159,7 @@ class RendezvousOob : public Oob {
 
   Socket socket_;
   const std::string peer_;
+  std::string server_;  // for people
   const int ranks_, rank_;
   const std::int64_t timeoutMs_;
   TimePoint deadline_;
@@ -202,9 +207,10 @@ std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::in
   const RendezvousId rendezvous = decodeId(id);
   Arrival arrival{ranks, rank, std::max<std::int64_t>(timeoutMs, -1), {}};
   std::strncpy(arrival.name, processName().c_str(), sizeof arrival.name - 1);
-  Socket socket = dialService(rendezvous, arrival);
-  log(LogLevel::info, {rank, ranks}, "found the rendezvous at %s", peerText(socket).c_str());
-  return std::make_unique<RendezvousOob>(std::move(socket), arrival);
+  Service service = dialService(rendezvous, arrival);
+  log(LogLevel::info, {rank, ranks}, "found the rendezvous at %s",
+      peerText(service.socket).c_str());
+  return std::make_unique<RendezvousOob>(std::move(service), arrival);
 }
 
 }  // namespace moeccl

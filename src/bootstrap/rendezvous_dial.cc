@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -73,7 +74,7 @@ class Attempt {
   void stop() {
     if (state_ != State::waiting) giveUp(kNoAnswer, true);
   }
-  Socket take() { return std::move(socket_); }
+  Service take() { return {std::move(socket_), process_}; }
 
  private:
   static constexpr const char* kNoConnection = "no connection";
@@ -113,11 +114,13 @@ class Attempt {
   }
 
   void onAccepted() {
-    MessageHeader header;
-    if (!receive(sizeof header) || have_ < sizeof header) return;
-    std::memcpy(&header, answer_.data(), sizeof header);
-    if (header.kind != MessageKind::accepted || header.bytes != 0)
+    Accepted accepted;
+    if (!receive(sizeof accepted) || have_ < sizeof accepted) return;
+    std::memcpy(&accepted, answer_.data(), sizeof accepted);
+    if (accepted.header.kind != MessageKind::accepted ||
+        accepted.header.bytes != sizeof accepted.name)
       return giveUp("it breaks its protocol", false);
+    process_.assign(accepted.name, strnlen(accepted.name, sizeof accepted.name));
     state_ = State::accepted;
   }
 
@@ -164,8 +167,9 @@ class Attempt {
   std::optional<TimePoint> lastHope_;
   Socket socket_;
   Nonce ours_, theirs_;
-  std::array<std::byte, sizeof(Challenge)> answer_{};
+  std::array<std::byte, std::max(sizeof(Challenge), sizeof(Accepted))> answer_{};
   std::size_t have_ = 0;
+  std::string process_;
 };
 
 std::string reports(const std::vector<Attempt>& attempts) {
@@ -193,7 +197,7 @@ Attempt* speaker(std::vector<Attempt>& attempts) {
 
 }  // namespace
 
-Socket dialService(const RendezvousId& id, const Arrival& arrival) {
+Service dialService(const RendezvousId& id, const Arrival& arrival) {
   const TimePoint start = Clock::now(), deadline = afterMs(arrival.timeoutMs);
   std::vector<Attempt> attempts;
   for (const IpAddress& address : id.addresses)

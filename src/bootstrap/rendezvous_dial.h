@@ -3,14 +3,21 @@
 // then joins there.
 #pragma once
 
+#include <string>
+
 #include "src/bootstrap/rendezvous_wire.h"
 #include "src/bootstrap/socket.h"
 
 namespace moeccl {
 
+struct Service {
+  Socket socket;
+  std::string process;  // "host:pid"
+};
+
 // A connection on which the service has accepted `arrival`. Throws Error: moecclSystemError when no
 // address can lead to the service any more, moecclTimeout at the deadline (arrival.timeoutMs from
 // now); both list the addresses and what became of each.
-Socket dialService(const RendezvousId& id, const Arrival& arrival);
+Service dialService(const RendezvousId& id, const Arrival& arrival);
 
 }  // namespace moeccl

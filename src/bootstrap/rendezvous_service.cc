@@ -98,7 +98,9 @@ void RendezvousService::onJoin(Id id, Connection& connection) {
   connection.have = 0;
   strangers_.erase({true, id});
   join.arrival.name[sizeof join.arrival.name - 1] = '\0';
-  send(id, connection, message(MessageKind::accepted, moecclSuccess, ""));
+  Accepted accepted{{MessageKind::accepted, moecclSuccess, sizeof accepted.name}, {}};
+  std::strncpy(accepted.name, process_.c_str(), sizeof accepted.name - 1);
+  send(id, connection, bytesOf(accepted));
   admit(id, connection, join.arrival);
 }
 
@@ -185,8 +187,9 @@ void RendezvousService::onHeader(Connection& connection) {
                 nameOf(round_.openedBy).c_str(), static_cast<unsigned long long>(round_.bytes)));
   round_.began[rank] = true;
   boundWait(rank);
-  const auto gone = std::find(left_.begin(), left_.end(), true);
-  if (gone != left_.end()) return onDeparture(static_cast<int>(gone - left_.begin()));
+  for (int other = 0; other < ranks_; ++other)
+    if (left_[other]) onDeparture(other);
+  if (phase_ == Phase::failed) return;
   if (header.bytes == 0)
     onPart(rank);
   else
@@ -202,12 +205,12 @@ void RendezvousService::onPart(int rank) {
   tellAll(all);
 }
 
-// Harmless unless somebody needs that rank: for all to arrive, or for a part that it has not given.
+// Harmless where that rank has said that it needs the others no more, and they need nothing of it.
 void RendezvousService::onDeparture(int rank) {
   const std::string who = nameOf(rank);
   if (phase_ == Phase::gathering)
     fail(moecclRemoteError, who + " left while " + haveNot(arrived_, "arrived"));
-  else if (phase_ == Phase::exchanging && (round_.open ? !round_.done[rank] : !finished_[rank]))
+  else if (phase_ == Phase::exchanging && (!finished_[rank] || round_.open))
     fail(moecclRemoteError, who + " left while the communicator was set up");
 }
 
@@ -216,7 +219,12 @@ void RendezvousService::onDeparture(int rank) {
 void RendezvousService::startExchanging() {
   phase_ = Phase::exchanging;
   deadline_ = kNever;
-  tellAll(message(MessageKind::welcome, moecclSuccess, ""));
+  const auto own = std::ranges::find(arrivals_, process_,
+                                     [](const Arrival& each) { return std::string(each.name); });
+  const auto rank =
+      static_cast<std::int32_t>(own == arrivals_.end() ? -1 : own - arrivals_.begin());
+  tellAll(message(MessageKind::welcome, moecclSuccess,
+                  {reinterpret_cast<const char*>(&rank), sizeof rank}));
 }
 
 // Ranks of this process last: what they hear may make them end it, and this service with it.

@@ -4,8 +4,9 @@
 //    Greeting: magic, nonce        ───────▶
 //                                  ◀───────  Challenge: magic, nonce, proof
 //    Join: who I am, proof         ───────▶
-//                                  ◀───────  accepted
-//                                  ◀───────  welcome, when all ranks have joined
+//                                  ◀───────  accepted: which process serves
+//                                  ◀───────  welcome, when all ranks have joined: which of them it
+//                                  is
 //    part, bytes                   ───────▶                                      \ as often as
 //                                  ◀───────  whole, ranks * bytes                / needed
 //                                  ◀───────  failure, text   (instead of any of these)
@@ -31,7 +32,7 @@ namespace moeccl {
 static_assert(std::endian::native == std::endian::little);
 
 // Of this page and of the id.
-inline constexpr std::uint16_t kRendezvousVersion = 1;
+inline constexpr std::uint16_t kRendezvousVersion = 2;
 
 using Nonce = std::array<std::byte, 32>;
 using Magic = std::array<char, 8>;
@@ -81,6 +82,14 @@ struct MessageHeader {
   std::uint64_t bytes;  // that follow
 };
 static_assert(sizeof(MessageHeader) == 16);
+
+struct Accepted {
+  MessageHeader header;
+  char name[80];  // of the service's process, as in an arrival
+};
+static_assert(sizeof(Accepted) == 96);
+
+// Of a welcome: an int32_t, the first rank of the service's process; -1: it has none.
 
 // A whole is at most this long; more is a defect, not a set-up.
 inline constexpr std::uint64_t kMaxWholeBytes = std::uint64_t{1} << 30;

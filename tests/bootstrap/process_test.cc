@@ -185,7 +185,7 @@ TEST_F(Processes, TheServicesDeathIsAnErrorToAll) {
   EXPECT_EQ(children[0]->outcome().text, "exits while the service waits");
   for (int rank : {1, 2})
     test::expectFailure(children[rank]->outcome(), moecclRemoteError,
-                        "did the process that made the id end?");
+                        "which the process that made the id (");
 }
 
 TEST_F(Processes, ExitWhileServicesWaitIsClean) {
