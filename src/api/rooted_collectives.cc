@@ -20,9 +20,8 @@ void requireRoot(int root, int ranks) {
 struct Use {
   std::size_t sent;      // bytes of sendbuff
   std::size_t received;  // bytes of recvbuff
-  // In place, the smaller buffer begins here in the larger one.
-  const void* own;
-  const char* inPlace;  // for people
+  bool inPlace;
+  const char* rule;  // what in place means, for people
 };
 
 // The root has the same plans as rank 0 would, but for names: so algorithms are chosen as for rank
@@ -33,10 +32,8 @@ void launchRooted(const HeldComm& state, Collective collective, const Use& use, 
     require(call.input != nullptr, "sendbuff is NULL while there is something to send");
   if (use.received > 0)
     require(call.output != nullptr, "recvbuff is NULL while there is something to receive");
-  const void* const smaller = use.sent < use.received ? call.input : call.output;
   if (use.sent > 0 && use.received > 0)
-    require(smaller == use.own || !overlap(call.input, use.sent, call.output, use.received),
-            use.inPlace);
+    require(use.inPlace || !overlap(call.input, use.sent, call.output, use.received), use.rule);
   requireStream(*state->communicator, stream);
   call.choice = choose(*state, collective, call.blockBytes);
   call.choice.parameters.root = root;
@@ -61,7 +58,7 @@ moecclResult_t moecclBroadcast(const void* sendbuff, void* recvbuff, size_t coun
     const std::size_t bytes = moeccl::bytesOf(count, "count", datatype, 1).block;
     moeccl::requireRoot(root, communicator.ranks());
     moeccl::launchRooted(state, moeccl::Collective::broadcast,
-                         {communicator.rank() == root ? bytes : 0, bytes, sendbuff,
+                         {communicator.rank() == root ? bytes : 0, bytes, sendbuff == recvbuff,
                           "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff"},
                          {{}, sendbuff, recvbuff, bytes, datatype}, root, stream);
   });
@@ -77,7 +74,7 @@ moecclResult_t moecclReduce(const void* sendbuff, void* recvbuff, size_t count,
     moeccl::requireOp(op, datatype);
     moeccl::requireRoot(root, communicator.ranks());
     moeccl::launchRooted(state, moeccl::Collective::reduce,
-                         {bytes, communicator.rank() == root ? bytes : 0, sendbuff,
+                         {bytes, communicator.rank() == root ? bytes : 0, sendbuff == recvbuff,
                           "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff"},
                          {{}, sendbuff, recvbuff, bytes, datatype, op}, root, stream);
   });
@@ -95,7 +92,7 @@ moecclResult_t moecclGather(const void* sendbuff, void* recvbuff, size_t sendCou
     moeccl::launchRooted(
         state, moeccl::Collective::gather,
         {bytes.block, communicator.rank() == root ? bytes.buffer : 0,
-         moeccl::blockOf(recvbuff, bytes.block, root),
+         sendbuff == moeccl::blockOf(recvbuff, bytes.block, root),
          "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff + root * sendCount"},
         {{}, sendbuff, recvbuff, bytes.block, datatype}, root, stream);
   });
@@ -113,7 +110,7 @@ moecclResult_t moecclScatter(const void* sendbuff, void* recvbuff, size_t recvCo
     moeccl::launchRooted(
         state, moeccl::Collective::scatter,
         {communicator.rank() == root ? bytes.buffer : 0, bytes.block,
-         moeccl::blockOf(sendbuff, bytes.block, root),
+         recvbuff == moeccl::blockOf(sendbuff, bytes.block, root),
          "sendbuff and recvbuff overlap; in place means recvbuff == sendbuff + root * recvCount"},
         {{}, sendbuff, recvbuff, bytes.block, datatype}, root, stream);
   });

@@ -266,6 +266,20 @@ TEST_F(OneRank, Collectives) {
   EXPECT_EQ(moecclAllGather(in, in, 2, moecclInt32, comm, nullptr), moecclSuccess);
 }
 
+TEST_F(OneRank, RootedCollectives) {
+  int in[4] = {};
+  using Function = moecclResult_t (*)(const void*, void*, size_t, moecclDataType_t, int,
+                                      moecclComm_t, moecclStream_t);
+  for (const Function function : {moecclBroadcast, moecclGather, moecclScatter}) {
+    wrong(function(in, in + 1, 2, moecclInt32, 0, comm, nullptr), {"overlap", "in place"});
+    wrong(function(in + 1, in, 2, moecclInt32, 0, comm, nullptr), {"overlap", "in place"});
+    EXPECT_EQ(function(in, in, 2, moecclInt32, 0, comm, nullptr), moecclSuccess);
+  }
+  wrong(moecclReduce(in, in + 1, 2, moecclInt32, moecclSum, 0, comm, nullptr),
+        {"overlap", "in place"});
+  EXPECT_EQ(moecclReduce(in, in, 2, moecclInt32, moecclSum, 0, comm, nullptr), moecclSuccess);
+}
+
 TEST_F(OneRank, AllToAllv) {
   int in[4] = {}, out[4] = {};
   const size_t huge = std::numeric_limits<size_t>::max() / 8, one = 1, two = 2, zero = 0;
