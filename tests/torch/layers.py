@@ -500,11 +500,15 @@ def wrong_use_is_told():
     raises(lambda: layer(tokens, torch.zeros(3, 1), weights), "indices are torch.float32")
     raises(lambda: moeccl.torch.MoE(experts, top_k=2)(tokens, torch.zeros(3, 2, dtype=torch.int64), torch.ones(3, 2)), "differ")
     raises(lambda: layer(tokens.to(torch.complex64), indices, weights), "complex64")
-    gate = torch.nn.Linear(EMBEDDING, WORLD - 1).double()
+    gate = torch.nn.Sequential(torch.nn.Linear(EMBEDDING, WORLD - 1).double())
     raises(lambda: moeccl.torch.MoE(experts, gate, top_k=1)(tokens), "logits", str((3, WORLD)))
+    raises(lambda: moeccl.torch.MoE(experts, gate[0], top_k=1), f"{WORLD - 1} outputs", f"{WORLD} experts")
+    for top_k in (0, WORLD + 1, 1.5):
+        raises(lambda: moeccl.torch.MoE(experts, top_k=top_k), f"top_k is {top_k}", str(WORLD))
+    raises(lambda: moeccl.torch.MoE(experts, schedule="PPMoE"), "mp_size must be")
     raises(lambda: moeccl.torch.MoE(experts).explain(), "explain")
-    raises(lambda: moeccl.torch.MoE(experts, schedule="S9")(tokens, indices, weights), "S9", "PPMoE")
-    raises(lambda: moeccl.torch.MoE(experts, schedule="S2")(tokens, indices, weights), "S2")
+    raises(lambda: moeccl.torch.MoE(experts, schedule="S9"), "S9", "PPMoE")
+    raises(lambda: moeccl.torch.MoE(experts, schedule="S2"), "S2", "capacity_factor")
     # What ranks do not agree on is told on all of them, before anything is sent.
     raises(lambda: layer(random((3, EMBEDDING + (RANK == 1)), 1), indices, weights), "rank 1", "elements")
     mp = moeccl.torch.MoE(experts, mp_size=2)

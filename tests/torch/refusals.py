@@ -112,6 +112,25 @@ def tensors_around_tensors():
     ranks.average([tokens])
 
 
+@check
+def experts_without_memory():
+    """Made on the device meta, and given values later; replicas are made equal then."""
+    for options in ({}, {"ep_size": 2}):
+        with torch.device("meta"):
+            model = Model(**options)
+        raises(lambda: call_layer(model.layer), "weight", "meta", "to_empty")
+        model.to_empty(device="cpu")
+        for place, each in enumerate(model.layer.experts.parameters()):
+            torch.nn.init.constant_(each, RANK + place)
+        call_layer(model.layer)
+        first = model.layer.experts[0].weight
+        assert (first == RANK % options.get("ep_size", WORLD)).all(), first
+
+
+def call_layer(layer):
+    return layer(tokens_of(RANK), torch.full((10, 1), RANK), torch.ones(10, 1))
+
+
 def start():
     global WORLD, RANK
     RANK, WORLD = dist.get_rank(), dist.get_world_size()

@@ -53,6 +53,7 @@ for number in "${ranks[@]}"; do
   run "$number" checks.py
   run "$number" layers.py
 done
+run 4 errors.py
 run 4 gradients.py
 run 4 refusals.py
 run 4 states.py

@@ -71,6 +71,8 @@ void bindLayer(py::module& module) {
   module.def("end_backward", &MoeLayer::endBackward, NoGil());
   module.def("begin_backward", &MoeLayer::beginBackward, NoGil());
   module.def("open_passes", &MoeLayer::openPasses);
+  module.def("check_indices", &checkIndices, NoGil());
+  module.def("schedule_names", &scheduleNames);
 }
 
 void bindPrediction(py::module& module) {

@@ -1,7 +1,9 @@
 #include "moe.h"
 
+#include <c10/util/StringUtil.h>
 #include <moeccl/select.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <unordered_map>
@@ -13,15 +15,11 @@ namespace moeccl::torch {
 namespace {
 
 moecclSchedule_t scheduleNamed(const std::string& name) {
-  std::string names;
-  for (int number = 0;; ++number) {
-    const auto schedule = static_cast<moecclSchedule_t>(number);
-    const char* const known = moecclScheduleName(schedule);
-    TORCH_CHECK_VALUE(known != nullptr, "schedule is ", name, "; it must be one of ", names);
-    if (name == known) return schedule;
-    if (number > 0) names += ", ";
-    names += known;
-  }
+  const std::vector<std::string> names = scheduleNames();
+  const auto found = std::find(names.begin(), names.end(), name);
+  TORCH_CHECK_VALUE(found != names.end(), "schedule is ", name, "; it must be one of ",
+                    c10::Join(", ", names));
+  return static_cast<moecclSchedule_t>(found - names.begin());
 }
 
 // Wrong arguments are ValueErrors, all else is DistBackendError.
@@ -121,6 +119,32 @@ moecclDataType_t datatypeOf(at::ScalarType type) {
 }
 
 }  // namespace
+
+std::vector<std::string> scheduleNames() {
+  std::vector<std::string> names;
+  for (int number = 0;; ++number) {
+    const char* const name = moecclScheduleName(static_cast<moecclSchedule_t>(number));
+    if (name == nullptr) return names;
+    names.emplace_back(name);
+  }
+}
+
+void checkIndices(const at::Tensor& indices, int64_t experts) {
+  const at::Tensor all = indices.to(at::kLong).contiguous();
+  const int64_t* const begin = all.const_data_ptr<int64_t>();
+  const int64_t choices = all.size(1);
+  for (int64_t token = 0; token < all.size(0); ++token) {
+    const int64_t* const row = begin + token * choices;
+    for (int64_t choice = 0; choice < choices; ++choice) {
+      const int64_t expert = row[choice];
+      TORCH_CHECK_VALUE(expert >= -1 && expert < experts, "token ", token, " has the index ",
+                        expert, "; indices must be from 0 to ", experts - 1, ", or -1");
+      TORCH_CHECK_VALUE(expert < 0 || std::find(row, row + choice, expert) == row + choice,
+                        "token ", token, " has expert ", expert,
+                        " twice; the experts of a token must differ");
+    }
+  }
+}
 
 RankSet::RankSet(const Backend& backend, const std::vector<int>& ranks)
     : size_(ranks.size()),
@@ -261,12 +285,6 @@ MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& expe
       at::IntArrayRef(wanted), ": [tokens][top_k]");
   closeEnded();
   const at::Tensor input = filled(tokens, 0, options_.type);
-  if (experts.scalar_type() == at::kLong && experts.numel() > 0) {  // before they are cut to int32
-    const auto [least, most] = experts.aminmax();
-    TORCH_CHECK_VALUE(least.item<int64_t>() >= -1 && most.item<int64_t>() < options_.experts,
-                      "indices are from ", least.item<int64_t>(), " to ", most.item<int64_t>(),
-                      "; they must be from 0 to ", options_.experts - 1, ", or -1");
-  }
   const at::Tensor indices = filled(experts, -1, at::kInt);
   const at::Tensor factors = filled(weights, 0, options_.type);
   moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;

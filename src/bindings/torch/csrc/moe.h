@@ -71,6 +71,11 @@ struct LayerOptions {
 };
 moecclMoeConfig_t configOf(const LayerOptions& options);
 
+// Throws ValueError where an index is none of an expert's, nor -1, or a token names one twice.
+void checkIndices(const at::Tensor& indices, int64_t experts);
+// Those that a layer may be asked for.
+std::vector<std::string> scheduleNames();
+
 class MoeLayer;
 
 // One forward pass, until nothing needs it.

@@ -71,11 +71,25 @@ class Grid:
         first = rank - self.rank
         self.ranks = list(range(first, first + self.size))
         self.replica_ranks = list(range(self.rank, group.size(), self.size))
-        backend = _backend_of(group)
-        self.set = _C.RankSet(backend, self.ranks)
-        self.replica_set = _C.RankSet(backend, self.replica_ranks) if self.replicas > 1 else None
+        self.group, self.first = group, first
+        self._layers = 0
+        self._connect()
         self.mesh = _mesh_of(group, self.ranks, ep_size, esp_size, order)
-        self.handle = _C.Grid(self.set, mp_size, ep_size, esp_size, order == "ep")
+
+    def _connect(self):
+        self.told = {}  # how often ranks have told each other what they come with, by their set
+        backend = _backend_of(self.group)
+        self.set = _C.RankSet(backend, self.ranks)
+        self.replica_set = self.everyone = None
+        if self.replicas > 1:
+            self.replica_set = _C.RankSet(backend, self.replica_ranks)
+            self.everyone = _C.RankSet(backend, list(range(self.group_size)))
+        self.handle = _C.Grid(self.set, self.mp_size, self.ep_size, self.esp_size, self.order == "ep")
+
+    def number_layer(self):
+        """Layers are made in the same order on all ranks."""
+        self._layers += 1
+        return self._layers
 
     def __deepcopy__(self, memo):
         return self  # copies of a layer exchange over the same ranks

@@ -10,9 +10,11 @@ from torch.distributed.tensor import Replicate, Shard
 
 from .. import _C
 from . import state
+from .averaging import note_backward, refuse_hooks, scaled_parameters
 from .experts import (experts_of_layers, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded,
                       refuse_wrapper, register)
 from .grid import grid_of
+from .told import Coming, tell
 
 _LAYERS_KEPT = 8
 # What layers exchange and add; other types are converted to float32.
@@ -27,10 +29,10 @@ class _Begin(torch.autograd.Function):
     """Tokens and their routing to the rows of this rank's experts."""
 
     @staticmethod
-    def forward(ctx, tokens, weights, anchor, indices, layer, scale):
+    def forward(ctx, tokens, weights, anchor, indices, layer, module, scale):
         ticket, rows, begins = layer.begin(tokens, indices, weights)
         ctx.save_for_backward(ticket)
-        ctx.scale = scale
+        ctx.module, ctx.scale = module, scale
         ctx.mark_non_differentiable(ticket)
         return rows, tokens.new_empty(0), ticket, begins
 
@@ -39,17 +41,18 @@ class _Begin(torch.autograd.Function):
     def backward(ctx, rows, *_):
         (ticket,) = ctx.saved_tensors
         tokens, weights = _C.begin_backward(ticket, rows, 1 / ctx.scale)
-        return tokens, weights, None, None, None, None
+        ctx.module.half_done.pop(ticket.item(), None)
+        return tokens, weights, None, None, None, None, None
 
 
 class _End(torch.autograd.Function):
     """What the experts made of the rows to the output."""
 
     @staticmethod
-    def forward(ctx, anchor, ticket, module, scale, *results):
+    def forward(ctx, anchor, ticket, module, leaf, number, scale, *results):
         # Saved here too: a recomputation must not stop before this.
         ctx.save_for_backward(ticket)
-        ctx.module, ctx.scale = module, scale
+        ctx.module, ctx.leaf, ctx.number, ctx.scale = module, leaf, number, scale
         ctx.parts = [(len(each), each.dtype) for each in results]
         return _C.end(ticket, list(results))
 
@@ -57,17 +60,12 @@ class _End(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, output):
         (ticket,) = ctx.saved_tensors
-        ctx.module._note_backward()
-        gradients = _C.end_backward(ticket, output, ctx.scale).split([rows for rows, _ in ctx.parts])
+        ctx.module._begin_backward(ctx.leaf, ctx.number)
+        rows = _C.end_backward(ticket, output, ctx.scale)
+        ctx.module.half_done[ticket.item()] = ticket, rows.shape
+        gradients = rows.split([rows for rows, _ in ctx.parts])
         gradients = [each.to(dtype) for each, (_, dtype) in zip(gradients, ctx.parts)]
-        return (output.new_zeros(0), None, None, None, *gradients)
-
-
-def _scaled(parameter, factor):
-    """The parameter, whose gradient through this counts so many times."""
-    alias = parameter.view_as(parameter)
-    alias.register_hook(lambda gradient: gradient * factor)
-    return alias
+        return (output.new_zeros(0), None, None, None, None, None, *gradients)
 
 
 def _top_k(logits, k):
@@ -108,7 +106,8 @@ class MoE(torch.nn.Module):
     learn        Whether a layer whose schedule is "auto" times its passes, corrects predictions by that, and changes
                  its schedule on all ranks at the same step. explain() then says what it learned.
     tokens       The most that a rank brings in one call, the same on all ranks. With it ranks need not tell each
-                 other how many they bring (one small all-gather before each forward pass).
+                 other what they come with (one small all-gather before each forward and backward pass), and an error
+                 of one rank does not reach the others.
     hidden       Hidden size of an expert, all shards together, for predictions. None: from its number of parameters.
     expert_dims  {name: dimension} of parameters of experts, as experts.named_parameters() names them; * and ? stand for
                  others. The dimension is that in which this rank's experts lie one after another; None: all experts of
@@ -145,6 +144,7 @@ class MoE(torch.nn.Module):
         if isinstance(experts, torch.nn.ModuleList) and len(experts) != self.num_local_experts:
             raise ValueError(f"there are {len(experts)} experts; with num_experts {num_experts} and ep_size "
                              f"{self.grid.ep_size} each rank has {self.num_local_experts}")
+        self._check_arguments(gate, top_k, schedule, capacity_factor)
         if gradients not in ("mean", "sum", None):
             raise ValueError(f"gradients is {gradients!r}; it must be 'mean', 'sum' or None")
         if capacity_factor is not None and not capacity_factor > 0:
@@ -159,9 +159,24 @@ class MoE(torch.nn.Module):
         self._layers = {}  # by what ranks agree on, the last used one last
         self._averages = True
         self._noted = None
+        self.half_done = {}  # backward passes behind their first exchange, by ticket
+        self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
         self._place_parameters(dict(expert_dims or {}))
         self.share_replicas()
+
+    def _check_arguments(self, gate, top_k, schedule, capacity_factor):
+        if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= self.num_experts):
+            raise ValueError(f"top_k is {top_k!r}; it must be a whole number from 1 to the number of experts, {self.num_experts}")
+        if schedule not in _C.schedule_names():
+            raise ValueError(f"schedule is {schedule!r}; it must be one of {', '.join(_C.schedule_names())}")
+        if schedule == "S2" and capacity_factor is None:
+            raise ValueError("schedule is 'S2', which splits the capacity; it needs a capacity_factor")
+        if schedule == "PPMoE" and self.grid.mp_size != self.grid.size:
+            raise ValueError(f"schedule is 'PPMoE', where all ranks have the same tokens; mp_size must be {self.grid.size}, "
+                             f"and is {self.grid.mp_size}")
+        if isinstance(gate, torch.nn.Linear) and gate.out_features != self.num_experts:
+            raise ValueError(f"the gate has {gate.out_features} outputs; there are {self.num_experts} experts")
 
     def _place_parameters(self, dims):
         experts, local = self.experts, self.num_local_experts
@@ -198,7 +213,7 @@ class MoE(torch.nn.Module):
     def __deepcopy__(self, memo):
         # Without what the passes made, which a copy makes anew.
         result = memo[id(self)] = type(self).__new__(type(self))
-        state = {**self.__dict__, "_layers": {}, "_noted": None}
+        state = {**self.__dict__, "_layers": {}, "_noted": None, "half_done": {}}
         result.__dict__.update(copy.deepcopy(state, memo))
         register(result)
         return result
@@ -212,9 +227,9 @@ class MoE(torch.nn.Module):
     def forward(self, tokens, indices=None, weights=None):
         flat = tokens.reshape(-1, tokens.shape[-1])
         if indices is None:
-            indices, weights = self._route(flat)
+            indices, weights = self._route_or_fail(flat)
         elif weights is None:
-            raise ValueError("indices come with weights")
+            self._fail(ValueError("indices come with weights"))
         return self._exchange(flat, indices, weights).reshape(tokens.shape)
 
     def explain(self):
@@ -236,12 +251,21 @@ class MoE(torch.nn.Module):
         """Makes the experts' parameters and buffers those of the first replica, and what all experts share that of the
         first rank. Collective over the ranks that hold them."""
         shared = [each.data for each in self._shared()]
+        tensors = [each.data for each in [*self.experts.parameters(), *self.experts.buffers()]]
+        self._is_shared = not any(each.is_meta for each in tensors)
+        if not self._is_shared:
+            return  # the first forward pass does it
         if shared and self.grid.size > 1:
             self.grid.set.broadcast(shared)
-        if self._replicas is not None:
-            tensors = [each.data for each in [*self.experts.parameters(), *self.experts.buffers()]]
-            if tensors:
-                self._replicas.broadcast(tensors)
+        if self._replicas is not None and tensors:
+            self._replicas.broadcast(tensors)
+
+    def _share_late(self):
+        self.share_replicas()
+        for name, each in self.experts.named_parameters():
+            if each.is_meta:
+                raise ValueError(f"the experts' parameter {name} is on the device meta; give it memory and values first "
+                                 "(model.to_empty(device='cpu'), then load_state_dict)")
 
     def _shared(self):
         """Parameters that all experts share."""
@@ -250,6 +274,14 @@ class MoE(torch.nn.Module):
     @property
     def _replicas(self):
         return self.grid.replica_set if self.gradients is not None else None
+
+    def _route_or_fail(self, tokens):
+        if torch.compiler.is_compiling():
+            return self._route(tokens)
+        try:
+            return self._route(tokens)
+        except Exception as error:
+            self._fail(error)
 
     def _route(self, tokens):
         if self.gate is None:
@@ -277,14 +309,11 @@ class MoE(torch.nn.Module):
         training = torch.is_grad_enabled()
         count, embedding = tokens.shape
         if self.tokens is not None:
-            if count > self.tokens:
-                raise ValueError(f"there are {count} tokens; the layer was made for up to {self.tokens}")
             count = self.tokens
         else:
-            mine = [count, embedding, choices, TYPES.index(dtype), int(training)]
-            said = self.grid.set.gather(mine)
-            self._compare(said)
-            counts = [each[0] for each in said]
+            said = tell(self.grid, self._told, Coming(0, self.number, 0, count, embedding, choices, TYPES.index(dtype),
+                                                      int(training)))
+            counts = [each.tokens for each in said]
             count = max(counts)
             if min(counts) < count and self.capacity_factor == 0:
                 # Few sizes, so that layers are found again; what fills up is not sent.
@@ -299,16 +328,14 @@ class MoE(torch.nn.Module):
         self._layers[key] = layer
         return layer
 
-    def _compare(self, said):
-        names = ("tokens", "elements per token", "experts per token", f"a datatype (of {TYPES})", "gradients (1: yes)")
-        grid = self.grid
-        for rank, numbers in enumerate(said):
-            for place, name in enumerate(names):
-                other = rank // grid.mp_size * grid.mp_size if place == 0 else 0
-                if numbers[place] != said[other][place]:
-                    raise ValueError(f"rank {rank} of the layer's grid came with {name}: {numbers[place]}, rank {other} "
-                                     f"with {said[other][place]}; they must be the same"
-                                     + (" in an MP group" if place == 0 else ""))
+    @property
+    def _told(self):
+        return self.grid.everyone if self._replicas is not None else self.grid.set
+
+    def _begin_backward(self, leaf, number):
+        if self.tokens is None:
+            tell(self.grid, self._told, Coming(1, self.number, number, 0, 0, 0, 0, 1))
+        note_backward(self, leaf)
 
     def _options(self, tokens, embedding, choices, dtype, training):
         return _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=self._hidden(embedding),
@@ -326,9 +353,38 @@ class MoE(torch.nn.Module):
 
     @torch.compiler.disable
     def _exchange(self, tokens, indices, weights):
-        tokens, indices, weights = (each.clone() if isinstance(each, AsyncCollectiveTensor) else each
-                                    for each in (tokens, indices, weights))
+        try:
+            tokens, indices, weights = self._checked_call(tokens, indices, weights)
+        except Exception as error:
+            self._fail(error)
+        dtype = type_of(tokens.dtype)
+        layer = self._layer(tokens, indices.shape[1], dtype)
+        return self._pass(layer, dtype, tokens, indices, weights)
+
+    def _pass(self, layer, dtype, tokens, indices, weights):
+        number = self.grid.told.get(self._told, 0)
+        # What 16 bits would round to nothing is divided where it is large: in gradients of parameters.
+        scale, factor = (1.0, self._scale) if dtype == torch.float16 else (self._scale, 1.0)
+        # Whatever needs gradients on this rank, all ranks go through the backward pass.
+        leaf = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        rows, anchor, ticket, begins = _Begin.apply(tokens.to(dtype), weights.to(dtype), leaf, indices, layer, self, scale)
+        with scaled_parameters(self, factor):
+            results = self._run_experts(rows.to(tokens.dtype), begins)
+        return _End.apply(anchor, ticket, self, leaf, number, scale, *results).to(tokens.dtype)
+
+    @torch.compiler.disable
+    def _fail(self, error):
+        """Raises the error, and what it says on all ranks that the layer is told of."""
+        if self.tokens is not None:
+            raise error
+        tell(self.grid, self._told, error=error)
+
+    def _checked_call(self, *given):
+        """Tokens, indices and weights, or an error that this rank sees by itself."""
+        tokens, indices, weights = (each.clone() if isinstance(each, AsyncCollectiveTensor) else each for each in given)
         self._refuse_wrappers(tokens=tokens, indices=indices, weights=weights)
+        if not self._is_shared:
+            self._share_late()
         if tokens.device.type != "cpu":
             raise NotImplementedError(f"moeccl.torch.MoE serves tensors on CPUs; the tokens are on {tokens.device}")
         if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
@@ -337,15 +393,12 @@ class MoE(torch.nn.Module):
         if indices.is_floating_point() or indices.is_complex() or tokens.is_complex():
             raise ValueError(f"indices are {indices.dtype} and tokens {tokens.dtype}; indices must be whole numbers, "
                              "and tokens real ones")
-        dtype = type_of(tokens.dtype)
-        layer = self._layer(tokens, indices.shape[1], dtype)
-        # Whatever needs gradients on this rank, all ranks go through the backward pass.
-        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        rows, anchor, ticket, begins = _Begin.apply(tokens.to(dtype), weights.to(dtype), anchor, indices, layer,
-                                                    self._scale)
-        with self._scaled_parameters():
-            results = self._run_experts(rows.to(tokens.dtype), begins)
-        return _End.apply(anchor, ticket, self, self._scale, *results).to(tokens.dtype)
+        if self.tokens is not None and len(tokens) > self.tokens:
+            raise ValueError(f"there are {len(tokens)} tokens; the layer was made for up to {self.tokens}")
+        _C.check_indices(indices, self.num_experts)
+        if torch.is_grad_enabled():
+            refuse_hooks(self)
+        return tokens, indices, weights
 
     def _refuse_wrappers(self, **tensors):
         for name, each in tensors.items():
@@ -354,56 +407,11 @@ class MoE(torch.nn.Module):
             refuse_sharded(self.experts, len(self._checked[0]))
             self._checked = self._identities()
 
-    @contextlib.contextmanager
-    def _scaled_parameters(self):
-        """Within, experts find parameters whose gradients count as often as they are to. No module is swapped twice."""
-        factors = self._factors() if torch.is_grad_enabled() else {}
-        aliases, swapped = {}, []
-        for module in self.experts.modules() if factors else ():
-            for name, parameter in module._parameters.items():
-                if id(parameter) in factors and parameter.requires_grad:
-                    if id(parameter) not in aliases:
-                        aliases[id(parameter)] = _scaled(parameter, factors[id(parameter)])
-                    swapped.append((module, name, parameter))
-        try:
-            for module, name, parameter in swapped:
-                module._parameters[name] = aliases[id(parameter)]
-            yield
-        finally:
-            for module, name, parameter in swapped:
-                module._parameters[name] = parameter
-
-    def _factors(self):
-        """By id of parameters, where it is not 1."""
-        # Averaged over the ranks, that is their sum, also where it is averaged again with a gradient that was there.
-        return {id(each): self.grid.size for each in self._shared()} if self.grid.size > 1 else {}
-
     def _run_experts(self, rows, begins):
         if not isinstance(self.experts, torch.nn.ModuleList):
             return [self.experts(rows, begins)]
         sizes = [end - begin for begin, end in zip(begins, begins[1:])]
         return [expert(part) for expert, part in zip(self.experts, rows.split(sizes))]
-
-    def _note_backward(self):
-        """Called in each backward pass, maybe by several forward passes of it."""
-        task = torch._C._current_graph_task_id()
-        if task != self._noted:
-            self._noted = task
-            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-
-    def _after_backward(self):
-        self._noted = None
-        trained = [each for each in self.experts.parameters() if each.requires_grad]
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        if not self._averages:
-            return
-        shared = [each.grad for each in self._shared() if each.requires_grad]
-        if shared and self.grid.size > 1:
-            self.grid.set.average(shared)
-        if self._replicas is not None and trained:
-            self._replicas.average([each.grad for each in trained])
 
 
 def exclude_experts(model):

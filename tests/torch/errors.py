@@ -1,0 +1,122 @@
+"""One rank's own error reaches all ranks, at the same step and within seconds; then the layer works on.
+
+    torchrun --nproc-per-node 4 tests/torch/errors.py [CHECK...]
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from expert_models import EXPERTS, Expert, Model, local_experts, tokens_of
+from harness import check, main, raises
+
+
+PATIENCE = 2.0  # seconds, beside what a busy machine takes; without a word from the other rank it is minutes
+
+
+def soon(call, *parts):
+    began = time.monotonic()
+    text = raises(call, *parts)
+    assert time.monotonic() - began < 10 * PATIENCE, f"{text}: it took {time.monotonic() - began} s"
+    return text
+
+
+def layer_of(**options):
+    return Model(torch.nn.ModuleList(local_experts(options, Expert)), **options)
+
+
+def routed(step):
+    indices = (torch.arange(20)[:, None] * 3 + torch.arange(2) + RANK + step) % EXPERTS
+    return tokens_of(RANK, step), indices, torch.full((20, 2), 0.5, dtype=torch.float64)
+
+
+def wrong_calls():
+    """What one rank sees by itself, and part of what is said of it."""
+    tokens, indices, weights = routed(0)
+    twice = indices.clone()
+    twice[5] = 3
+    return (((tokens, indices, weights[:7]), "weights (7, 2)"), ((tokens, indices + EXPERTS, weights), f"to {EXPERTS - 1}"),
+            ((tokens, indices - 2 * EXPERTS, weights), "from 0"), ((tokens, twice, weights), "expert 3 twice"),
+            ((tokens, indices.double(), weights), "indices are torch.float64"), ((tokens, indices, None), "weights"))
+
+
+@check
+def an_error_before_anything_is_sent():
+    for options in ({}, {"ep_size": 2}, {"mp_size": 2}):
+        if options.get("mp_size"):
+            model = Model(torch.nn.ModuleList(local_experts(options, Expert)), **options)
+            raises_once = ((tokens_of(0, 0), torch.full((20, 2), EXPERTS), torch.ones(20, 2)), "from 0")
+            cases = (raises_once,)
+        else:
+            model, cases = layer_of(**options), wrong_calls()
+        for failing, (call, said) in enumerate(cases):
+            failing %= WORLD
+            given = call if RANK == failing else routed(1)
+            text = soon(lambda: model.layer(*given), said)
+            assert (f"rank {failing} of the layer's ranks" in text) == (RANK != failing), text
+            # The next step is the same on all ranks.
+            step = 7 + failing
+            output = model(tokens_of(RANK // options.get("mp_size", 1), step))
+            assert output.isfinite().all()
+            output.sum().backward()
+
+
+@check
+def a_gate_that_raises():
+    model = layer_of()
+    broken = model.gate.forward
+
+    def raise_once(tokens):
+        raise ZeroDivisionError("a gate of its own") if RANK == 1 else None
+
+    if RANK == 1:
+        model.gate.forward = raise_once
+    try:
+        model(tokens_of(RANK, 0))
+        raise AssertionError("no error")
+    except ZeroDivisionError:
+        assert RANK == 1
+    except RuntimeError as error:
+        assert RANK != 1 and "rank 1" in str(error) and "a gate of its own" in str(error), error
+    model.gate.forward = broken
+    model(tokens_of(RANK, 0))
+
+
+@check
+def passes_that_do_not_match():
+    first, second = layer_of(), layer_of()
+    numbers = first.layer.number, second.layer.number
+    # Two layers in another order on one rank.
+    one, other = (second, first) if RANK == 2 else (first, second)
+    text = soon(lambda: one(tokens_of(RANK, 0)), "rank 2", "different orders")
+    assert all(f"layer {each} " in text for each in numbers), text
+    # A backward pass that one rank leaves out.
+    first, second = layer_of(), layer_of()
+    outputs = [first(tokens_of(RANK, step)) for step in range(2)]
+    if RANK == 1:
+        soon(lambda: second(tokens_of(RANK, 2)), "rank 1", "the backward pass", "a forward pass")
+    else:
+        soon(lambda: outputs[0].sum().backward(), "rank 1", "the backward pass", "a forward pass")
+    # Backward passes in another order.
+    first = layer_of()
+    outputs = [first(tokens_of(RANK, step)) for step in range(2)]
+    soon(lambda: outputs[RANK == 3].sum().backward(), "rank 3", "backward pass behind step")
+    second(tokens_of(RANK, 3)).sum().backward()
+
+
+@check
+def replicas_too():
+    """Ranks that share no experts with the failing one, but gradients, are told at the same step."""
+    model = layer_of(ep_size=2)
+    tokens, indices, weights = routed(0)
+    soon(lambda: model.layer(tokens, indices + EXPERTS * (RANK == 0), weights), "from 0")
+    model.layer(tokens, indices, weights).sum().backward()
+
+
+def start():
+    global WORLD, RANK
+    RANK, WORLD = dist.get_rank(), dist.get_world_size()
+
+
+if __name__ == "__main__":
+    main(start)
