@@ -61,16 +61,17 @@ class Executor {
 
 class ByHand {
  public:
-  ByHand(const Problem& problem, Rank& rank) : problem_(problem), gpu_(openGpu()) {
-    comms_.push_back(rank.device().join(rank.comm()));
-    for (int lane = 1; lane < problem.lanes; ++lane) {
-      comms_.push_back(gpu_->split(comms_[0], 0, problem.rank, Gpu::Purpose::messages, -1));
-      streams_.push_back(gpu_->newStream(false));
-    }
+  // Its communicators are made as the executor's lanes are, with as many blocks each.
+  ByHand(const Problem& problem, Rank& rank)
+      : problem_(problem), gpu_(openGpu()), root_(rank.device().join(rank.comm())) {
+    for (int lane = 0; lane < problem.lanes; ++lane)
+      comms_.push_back(gpu_->split(root_, 0, problem.rank, Gpu::Purpose::messages, -1));
+    for (int lane = 1; lane < problem.lanes; ++lane) streams_.push_back(gpu_->newStream(false));
     for (int lane = 0; lane < problem.lanes; ++lane) events_.push_back(gpu_->newEvent());
   }
   ~ByHand() {
     for (Gpu::Comm comm : comms_) gpu_->destroy(comm);
+    gpu_->destroy(root_);
     for (Gpu::Stream stream : streams_) gpu_->deleteStream(stream);
     for (Gpu::Event event : events_) gpu_->deleteEvent(event);
   }
@@ -102,6 +103,7 @@ class ByHand {
 
   const Problem problem_;
   const std::shared_ptr<Gpu> gpu_;
+  const Gpu::Comm root_;
   std::vector<Gpu::Comm> comms_;
   std::vector<Gpu::Stream> streams_;  // of lanes 1, 2, ...
   std::vector<Gpu::Event> events_;    // the fork, and the ends of those lanes
