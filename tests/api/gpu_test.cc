@@ -101,7 +101,7 @@ TEST_P(JobsOnGpus, DoWhatTheyDoOnOneGpu) {
 }
 
 // The measurements run; what they measure here is of no use.
-TEST_P(JobsOnGpus, MeasureTheExecutor) {
+TEST_P(JobsOnGpus, Measure) {
   runOnGpus([](gpu::Rank& rank) {
     for (const gpu::RanksTest& bench : gpu::ranksBenches()) bench.run(rank);
     EXPECT_GT(rank.steps(), 0);

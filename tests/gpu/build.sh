@@ -69,7 +69,8 @@ if [[ $gpu ]]; then
 else
   missing+=("GPU: nvidia-smi lists none, and there is no /dev/nvidia0")
 fi
-if python3 -c "import torch" 2>/dev/null; then
+# It takes seconds to import.
+if python3 -c 'import importlib.util as i, sys; sys.exit(i.find_spec("torch") is None)' 2>/dev/null; then
   found+=("PyTorch: Python has it")
 else
   missing+=("PyTorch: Python has no torch, beside which the gate and the layer are measured")
@@ -79,6 +80,7 @@ if sanitizer_program=$(command -v compute-sanitizer || command -v "$toolkit/bin/
 else
   missing+=("compute-sanitizer: neither in PATH nor in $toolkit/bin")
 fi
+counter_program=$(command -v ncu || command -v "$toolkit/bin/ncu")
 
 # say_found: what is here and what is not, a line each.
 say_found() {
@@ -108,8 +110,29 @@ makefile_for() {
   done
 }
 
-# build_programs PROGRAM...: makes what is out of date.
+# starts PROGRAM: whether one that was built elsewhere starts here; kernels_gpu stands for the kernels of all.
+starts() {
+  local said
+  [[ -x $build/$1 ]] || return
+  said=$(timeout 60 "$build/$1" --quick copiesInAGraph 2>&1 </dev/null)
+  case $? in 126 | 127) echo "$build/$1 does not start here: $said" && return 1 ;; esac
+  [[ $said != *"no kernel image"* ]] || { echo "$build/$1 is built for another GPU" && return 1; }
+}
+
+declare -A started=()
+# build_programs PROGRAM...: makes what is out of date; with $prebuilt what is not there, or does not start.
 build_programs() {
+  local program needed=()
+  for program in "$@"; do
+    if [[ $prebuilt && ! ${started[$program]:-} ]]; then
+      starts "$program" || rm -f "$build/$program"
+      started[$program]=1
+    fi
+    [[ $prebuilt && -x $build/$program ]] || needed+=("$program")
+  done
+  ((${#needed[@]} == 0)) || make_programs "${needed[@]}"
+}
+make_programs() {
   local flags="-std=c++20 -O2 --expt-relaxed-constexpr -arch=$arch -I. -Iinclude -Itests/gpu/plain -Xcompiler=-Wall"
   local place made
   for place in "$cudart_place" "$cublas_place" "$nccl"; do

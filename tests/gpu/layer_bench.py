@@ -1,40 +1,33 @@
 #!/usr/bin/env python3
-"""Times a layer of one rank in 16 bits on a GPU beside the same layer in PyTorch, in one run.
+"""Times a layer of one rank in bfloat16 on a GPU beside the same layer in PyTorch, in one run.
 
-    layer_bench.py RANKS_GPU
+    layer_bench.py RANKS_GPU [--compiled]
 
 RANKS_GPU is the program that tests/run_gpu.sh builds. Both compute a softmax gate with k choices and experts of two
 products with a GELU between them, without biases: dropless, where every choice reaches its expert, and with a
 capacity (schedule S1), where places are given to first choices before second ones, in token order. "both" is forward
-and backward. PyTorch runs as it is (eager), and compiled; dropless it sorts choices by expert and goes through the
-experts one by one, with a capacity it multiplies all of them at once (torch.bmm).
+and backward. PyTorch runs as it is (eager), or compiled; dropless it sorts choices by expert, takes rows by index_select,
+multiplies them by grouped_mm and adds them up by index_add; with a capacity it multiplies all experts at once (bmm).
 """
 import argparse
-import json
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-from measured import milliseconds, note
+from measured import measured_by, microseconds, note, usable_torch
 
 
 class Layer:
     """The layer of a row that RANKS_GPU has measured."""
 
-    def __init__(self, torch, row):
+    def __init__(self, torch, row, matrices):
         self.torch = torch
         self.choices = row["choices"]
         self.experts = row["experts"]
         self.capacity = -(-int(row["capacity_factor"] * self.choices * row["tokens"]) // self.experts)
-        options = {"device": "cuda", "dtype": getattr(torch, row["type"]), "requires_grad": True}
-        rows, width, hidden = row["tokens"], row["embedding"], row["hidden"]
-        self.tokens = torch.rand(rows, width, **options)
-        self.slopes = torch.rand(rows, width, device="cuda", dtype=options["dtype"])
-        self.gate = torch.randn(width, self.experts, **options)
-        self.w1 = torch.randn(self.experts, width, hidden, **options)
-        self.w2 = torch.randn(self.experts, hidden, width, **options)
+        options = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
+        self.tokens = torch.rand(row["tokens"], row["embedding"], **options)
+        self.slopes = torch.rand(row["tokens"], row["embedding"], device="cuda", dtype=torch.bfloat16)
+        self.gate, self.w1, self.w2 = matrices
+        self.multiply = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
 
     def route(self):
         """Weights and experts [tokens][choices]."""
@@ -47,15 +40,12 @@ class Layer:
     def dropless(self):
         torch = self.torch
         best, chosen = self.route()
-        order = chosen.reshape(-1).argsort(stable=True)
-        rows = self.tokens[order // self.choices]
-        results = []
-        counts = torch.bincount(chosen.reshape(-1), minlength=self.experts).tolist()
-        for expert, part in enumerate(rows.split(counts)):
-            hidden = torch.nn.functional.gelu(part @ self.w1[expert])
-            results.append(hidden @ self.w2[expert])
-        weighted = torch.cat(results).float() * best.reshape(-1)[order, None]
-        sums = torch.zeros(self.tokens.shape, device="cuda").index_add(0, order // self.choices, weighted)
+        ordered, order = chosen.reshape(-1).int().sort(stable=True)
+        ends = torch.searchsorted(ordered, torch.arange(self.experts, device="cuda", dtype=torch.int32), right=True)
+        of_token, ends = order // self.choices, ends.int()
+        hidden = torch.nn.functional.gelu(self.multiply(self.tokens.index_select(0, of_token), self.w1, offs=ends))
+        weighted = self.multiply(hidden, self.w2, offs=ends).float() * best.reshape(-1)[order, None]
+        sums = torch.zeros(self.tokens.shape, device="cuda").index_add(0, of_token, weighted)
         return sums.to(self.tokens.dtype)
 
     def with_capacity(self):
@@ -76,47 +66,58 @@ class Layer:
         return (results.float() * (best * kept)[..., None]).sum(dim=1).to(self.tokens.dtype)
 
 
-def compare(torch, row):
-    layer = Layer(torch, row)
-    forward = layer.dropless if row["layer"] == "dropless" else layer.with_capacity
-    for name, function in (("eager", forward), ("compiled", torch.compile(forward))):
-        try:
-            with torch.no_grad():
-                alone = milliseconds(torch, function)
-            both = milliseconds(torch, lambda f=function: f().backward(layer.slopes))
-        except Exception as error:  # no compiler for it on this machine, or no memory
-            print(f"{row['type']:10}{row['layer']:10}{name:10}  {str(error).splitlines()[0]}")
-            continue
-        print(f"{row['type']:10}{row['layer']:10}{name:10}{alone:12.3f}{both:12.3f}"
-              f"{alone / row['forward_ms']:14.2f}{both / row['both_ms']:12.2f}", flush=True)
-        note({**row, "by": f"PyTorch {torch.__version__}, {name}", "forward_ms": alone, "both_ms": both})
+def compare(torch, row, matrices, compiled):
+    try:
+        layer = Layer(torch, row, matrices)
+        function = layer.dropless if row["layer"] == "dropless" else layer.with_capacity
+        name = f"PyTorch, {'compiled' if compiled else 'eager'}"
+        if compiled:
+            function = torch.compile(function, dynamic=False)
+        measured = {"forward_ms": microseconds(torch, no_gradients(torch, function), captured=False) / 1e3}
+        if "both_ms" in row:
+            measured["both_ms"] = microseconds(torch, lambda turn: function().backward(layer.slopes),
+                                               captured=False) / 1e3
+    except Exception as error:  # no compiler for it on this machine, or no memory
+        print(f"{row['layer']:10}{row['tokens']:8}{row['experts']:6}  {str(error).splitlines()[0]}", flush=True)
+        return
+    print(f"{row['layer']:10}{row['tokens']:8}{row['experts']:6}" + "".join(
+        f"{ms:14.3f}{ms / row[field]:9.2f}" for field, ms in measured.items()) + f"  {name}", flush=True)
+    note({**{field: value for field, value in row.items() if not field.endswith("_ms")}, **measured, "by": name})
+
+
+def no_gradients(torch, function):
+    def work(turn):
+        with torch.no_grad():
+            function()
+
+    return work
+
+
+def matrices_of(torch, row):
+    options = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
+    sizes = row["experts"], row["embedding"], row["hidden"]
+    return (torch.randn(row["embedding"], row["experts"], **options), torch.randn(*sizes, **options),
+            torch.randn(sizes[0], sizes[2], sizes[1], **options))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("program")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile(dynamic=False), which takes minutes")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        measured = pathlib.Path(folder) / "rows"
-        done = subprocess.run([options.program, "--bench", "--nodes", "1", "layer"],
-                              env={**os.environ, "MEASUREMENTS": str(measured)})
-        if done.returncode != 0:
-            sys.exit(done.returncode)
-        rows = [json.loads(line) for line in measured.read_text().splitlines()]
-    for row in rows:
-        note({**row, "by": "moeccl"})
-    try:
-        import torch
-    except ImportError:
-        print(f"not beside PyTorch: {sys.executable} has none; install it: {sys.executable} -m pip install torch")
-        return
-    if not torch.cuda.is_available():
-        print(f"not beside PyTorch: {torch.__version__} of {sys.executable} sees no GPU")
-        return
+    code, rows = measured_by([options.program, "--bench", "--nodes", "1", "layer"])
+    torch = usable_torch()
+    if code or not torch:
+        sys.exit(code)
     print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}; times, and how many times ours\n"
-          f"{'type':10}{'':10}{'':10}{'forward, ms':>12}{'both, ms':>12}{'forward, x':>14}{'both, x':>12}")
+          f"{'':10}{'tokens':>8}{'E':>6}{'forward, ms':>14}{'x ours':>9}{'both, ms':>14}{'x ours':>9}")
+    matrices, experts = None, None
     for row in rows:
-        compare(torch, row)
+        if row["experts"] != experts:
+            matrices = None
+            torch.cuda.empty_cache()
+            matrices, experts = matrices_of(torch, row), row["experts"]
+        compare(torch, row, matrices, options.compiled)
 
 
 if __name__ == "__main__":

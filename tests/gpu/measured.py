@@ -2,22 +2,42 @@
 import json
 import os
 import statistics
+import subprocess
+import tempfile
 
 
-def milliseconds(torch, work, calls=10):
-    """The median of nine measurements of several calls each."""
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(9):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(calls):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / calls)
-    return statistics.median(times)
+def timed(torch, enqueue, calls):
+    """Microseconds of a call."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    enqueue()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / calls
+
+
+def microseconds(torch, work, turns=1, captured=True):
+    """The median of nine measurements of several calls work(turn) each, as a graph replays them where it can."""
+    for turn in range(3):
+        work(turn % turns)
+    estimate = timed(torch, lambda: work(0), 1)
+    calls = int(min(max(20000 / max(estimate, 1), 1), max(turns, 20)))
+
+    def every():
+        for call in range(calls):
+            work(call % turns)
+
+    enqueue = every
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                every()
+            enqueue = graph.replay
+        except RuntimeError:  # it waits for the GPU
+            torch.cuda.synchronize()
+    timed(torch, enqueue, calls)
+    return statistics.median(timed(torch, enqueue, calls) for _ in range(9))
 
 
 def note(row):
@@ -25,3 +45,29 @@ def note(row):
     if path := os.environ.get("MEASUREMENTS"):
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def usable_torch():
+    """The module, or None and why not."""
+    try:
+        import torch
+    except ImportError as error:
+        print(f"not beside PyTorch: {error}")
+        return None
+    if not torch.cuda.is_available():
+        print(f"not beside PyTorch: {torch.__version__} sees no GPU")
+        return None
+    return torch
+
+
+def measured_by(command):
+    """Runs a program that measures; its exit code, and the rows that it has left for report.py."""
+    with tempfile.NamedTemporaryFile() as own:
+        path = os.environ.setdefault("MEASUREMENTS", own.name)
+        before = os.path.getsize(path) if os.path.exists(path) else 0
+        code = subprocess.run(command).returncode
+        if not os.path.exists(path):
+            return code, []
+        with open(path, encoding="utf-8") as file:
+            file.seek(before)
+            return code, [json.loads(line) for line in file if line.endswith("}\n")]

@@ -3,9 +3,9 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace moeccl::gpu {
 
@@ -21,7 +21,7 @@ struct Field {
 };
 
 // Adds a line, an object of JSON, to the file that $MEASUREMENTS names, if it names one.
-inline void record(std::initializer_list<Field> fields) {
+inline void record(const std::vector<Field>& fields) {
   const char* const path = std::getenv("MEASUREMENTS");
   if (path == nullptr) return;
   std::string line;

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Prints a table of the parts of a run of tests/run_gpu.sh, and writes BUILD/results.json.
+"""Writes what a run of tests/run_gpu.sh has found so far.
 
-    report.py BUILD COUNT NVCC NCCL SANITIZER
+    report.py begin BUILD NVCC NCCL SANITIZER RESULTS    asks for the machine and versions
+    report.py after BUILD FOLDER                         writes the files, and copies them to FOLDER
+    report.py table BUILD                                prints the bars, and a table of the parts
 
-BUILD/parts/0, 1, ... hold name, fingerprint, status, seconds, and tests passed, failed and skipped, a line each;
-BUILD/parts/0.log and so on what the parts printed, 0.jsonl what they measured, an object of JSON a line. NVCC and
-SANITIZER are programs and NCCL is its folder; "" where there is none.
+BUILD/parts/names has the parts' names, a line each. BUILD/parts/0, 1, ... hold name, fingerprint, status, seconds, and
+tests passed, failed and skipped, a line each; BUILD/parts/0.log and so on what the parts printed, 0.jsonl what they
+measured, an object of JSON a line. NVCC and SANITIZER are programs and NCCL is its folder. RESULTS is the results.json
+of an earlier run, from which the parts come back. "" where there is none.
 """
 import datetime
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -17,6 +21,10 @@ import shutil
 import subprocess
 import sys
 
+import bars
+
+MOST_LOG = 300_000  # bytes that are kept of what a part prints
+
 
 def said(*command):
     """What a command prints; "" where there is none."""
@@ -25,20 +33,39 @@ def said(*command):
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def parts(build, count):
-    for number in range(count):
+def printed(log):
+    """The end of what a part printed."""
+    return log.read_bytes()[-MOST_LOG:].decode(errors="replace") if log.is_file() else ""
+
+
+def parts(build):
+    for number, name in enumerate((build / "parts/names").read_text().splitlines()):
         state = build / "parts" / str(number)
-        name, _, status, seconds, passed, failed, skipped = state.read_text().splitlines()
-        part = {"name": name, "status": status, "seconds": int(seconds), "passed": int(passed),
-                "failed": int(failed), "skipped": int(skipped)}
-        log, numbers = state.with_suffix(".log"), state.with_suffix(".jsonl")
-        part["numbers"] = []
-        if status == "passed":
-            if numbers.is_file():
-                part["numbers"] = [json.loads(line) for line in numbers.read_text().splitlines()]
-            if name.endswith("measured"):
-                part["output"] = log.read_text().splitlines()
+        if not state.is_file():
+            yield {"name": name, "fingerprint": "", "status": "unfinished", "seconds": 0, "passed": 0, "failed": 0,
+                   "skipped": 0, "numbers": [], "output": []}
+            continue
+        _, fingerprint, status, *counts = state.read_text().splitlines()
+        part = {"name": name, "fingerprint": fingerprint, "status": status}
+        part |= zip(("seconds", "passed", "failed", "skipped"), map(int, counts))
+        numbers = state.with_suffix(".jsonl")
+        # What was stopped has measured something too, and perhaps half a line.
+        lines = numbers.read_text().splitlines(keepends=True) if numbers.is_file() else []
+        part["numbers"] = [json.loads(line) for line in lines if line.endswith("}\n")]
+        part["output"] = printed(state.with_suffix(".log")).splitlines()
         yield part
+
+
+def restore(build, results):
+    """The parts of an earlier run, as that one has left them."""
+    for number, part in enumerate(json.loads(pathlib.Path(results).read_text())["parts"]):
+        state = build / "parts" / str(number)
+        if not part["fingerprint"]:
+            continue
+        counts = [part[field] for field in ("seconds", "passed", "failed", "skipped")]
+        state.write_text("".join(f"{line}\n" for line in (part["name"], part["fingerprint"], part["status"], *counts)))
+        state.with_suffix(".log").write_text("\n".join(part["output"]) + "\n")
+        state.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in part["numbers"]))
 
 
 def version_of_nccl(folder):
@@ -60,25 +87,54 @@ def machine():
             "memory_gib": round(int(memory.group(1)) / 2**20, 1), "kernel": platform.release()}
 
 
+def version_of_torch():
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def versions(nvcc, nccl, sanitizer):
-    torch = said(sys.executable, "-c", "import torch; print(torch.__version__)")
     return {"commit": said("git", "rev-parse", "HEAD"), "cuda": (said(nvcc, "--version").splitlines() or [""])[-1],
             "nccl": version_of_nccl(nccl), "compiler": (said("g++", "--version").splitlines() or [""])[0],
             "compute-sanitizer": (said(sanitizer, "--version").splitlines() or [""])[-1] if sanitizer else "",
-            "python": platform.python_version(), "torch": torch}
+            "python": platform.python_version(), "torch": version_of_torch()}
 
 
-def main():
-    build = pathlib.Path(sys.argv[1])
-    all_parts = list(parts(build, int(sys.argv[2])))
-    results = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
-               "versions": versions(*sys.argv[3:6]), "parts": all_parts}
-    (build / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(f"\n{'part':24}{'status':12}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}{'numbers':>9}")
-    for part in all_parts:
+def begin(build, nvcc, nccl, sanitizer, results):
+    where = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
+             "versions": versions(nvcc, nccl, sanitizer)}
+    (build / "machine.json").write_text(json.dumps(where))
+    if results:
+        restore(build, results)
+
+
+def replace(path, text):
+    """So that no half of it is left where the run is killed."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def after(build, folder):
+    results = json.loads((build / "machine.json").read_text()) | {"parts": list(parts(build))}
+    files = {"results.json": json.dumps(results, indent=1) + "\n", "bars.txt": bars.page(results),
+             "log.txt": "".join(f"==== {part['name']}: {part['status']}\n" + "\n".join(part["output"]) + "\n"
+                                for part in results["parts"] if part["output"])}
+    for name, text in files.items():
+        for place in filter(None, (str(build), folder)):
+            replace(pathlib.Path(place) / name, text)
+    if folder:
+        (pathlib.Path(folder) / "current.txt").unlink(missing_ok=True)
+
+
+def table(build):
+    print("\n" + bars.summary(json.loads((build / "results.json").read_text())))
+    print(f"{'part':24}{'status':12}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}{'numbers':>9}")
+    for part in parts(build):
         print(f"{part['name']:24}{part['status']:12}{part['seconds']:8}{part['passed']:8}{part['failed']:8}"
               f"{part['skipped']:8}{len(part['numbers']):9}")
 
 
 if __name__ == "__main__":
-    main()
+    {"begin": begin, "after": after, "table": table}[sys.argv[1]](pathlib.Path(sys.argv[2]), *sys.argv[3:])

@@ -35,7 +35,7 @@ sources_of() {
         tests/gpu/*_test.cc
       ;;
     bench_gpu)
-      printf '%s\n' "${kernel_sources[@]}" tests/kernels/gates_plain.cc tests/gpu/{check,bench}.cc
+      printf '%s\n' "${kernel_sources[@]}" tests/gpu/check.cc tests/gpu/bench/*.cc
       ;;
     ranks_gpu)
       library_sources

@@ -209,11 +209,13 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
@@ -229,9 +231,12 @@ namespace moeccl::emulation {
 // Of kernels, so far, by the thread that calls.
 std::int64_t launches();
 
-// Behind what the stream has; returns what is wrong, on the host, with the launch.
-cudaError_t launch(dim3 blocks, dim3 threads, std::size_t sharedBytes, std::size_t parameterBytes,
-                   std::function<void()> kernel, cudaStream_t stream);
+// Behind what the stream has; returns what is wrong, on the host, with the launch. `address`: the
+// kernel's. Where EMULATED_LAUNCHES names a file each run of a kernel adds a line to it: the file
+// of its code, the address in that, threads, bytes of shared memory, and warps of a block that were
+// busy.
+cudaError_t launch(std::uintptr_t address, dim3 blocks, dim3 threads, std::size_t sharedBytes,
+                   std::size_t parameterBytes, std::function<void()> kernel, cudaStream_t stream);
 
 }  // namespace moeccl::emulation
 
@@ -244,6 +249,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 th
   }
   (std::index_sequence_for<Parameters...>{});
   return moeccl::emulation::launch(
-      blocks, threads, sharedBytes, (sizeof(Parameters) + ... + 0),
+      reinterpret_cast<std::uintptr_t>(kernel), blocks, threads, sharedBytes,
+      (sizeof(Parameters) + ... + 0),
       [kernel, values = std::move(values)] { std::apply(kernel, values); }, stream);
 }

@@ -1,6 +1,7 @@
 #include "tests/gpu/emulation/emulator.h"
 
 #include <algorithm>
+#include <bit>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstring>
@@ -82,6 +83,7 @@ class Scheduler {
  public:
   Order order = Order::rising;
   std::mt19937 random;
+  int mostWarps = 0;  // of a block, that have met
 
   std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
                   std::size_t sharedBytes) {
@@ -90,6 +92,7 @@ class Scheduler {
     kernel_ = &kernel;
     blockDim = threads, gridDim = blocks;
     problem_.clear();
+    mostWarps = 0;
     const std::uint64_t count = std::uint64_t{blocks.x} * blocks.y * blocks.z;
     std::vector<std::uint64_t> numbers = ordered<std::uint64_t>(count);
     for (std::uint64_t block : numbers) {
@@ -107,6 +110,7 @@ class Scheduler {
     Thread& thread = *current_;
     thread.what = what, thread.mask = mask, thread.word = word, thread.site = site;
     thread.state = State::waiting;
+    if (mask != 0) met_ |= std::uint64_t{1} << warpOf(thread);
     thread.worker->leave();
     if (abandoning_) throw Abandoned{};
     return words_.data() + warpOf(thread) * warpSize;
@@ -131,6 +135,7 @@ class Scheduler {
 
   void runBlock() {
     const unsigned count = blockDim.x * blockDim.y * blockDim.z;
+    met_ = 0;
     threads_.assign(count, {});
     for (unsigned i = 0; i < count; ++i)
       threads_[i].index = {i % blockDim.x, i / blockDim.x % blockDim.y,
@@ -146,6 +151,7 @@ class Scheduler {
     while (problem_.empty() && release())
       for (unsigned turn : turns_) resume(threads_[turn]);
     if (problem_.empty()) problem_ = stuck();
+    mostWarps = std::max(mostWarps, std::popcount(met_));
     abandoning_ = true;
     for (Thread& thread : threads_)
       if (thread.state == State::waiting) thread.state = State::ready, resume(thread);
@@ -255,6 +261,7 @@ class Scheduler {
   std::vector<std::uint64_t> words_;  // of all lanes, as they met
   std::vector<unsigned> turns_;
   std::size_t fresh_ = 0;  // turns that have not begun
+  std::uint64_t met_ = 0;  // warps of the block
   Thread* current_ = nullptr;
   bool abandoning_ = false;
   std::string problem_;
@@ -279,6 +286,8 @@ std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
                 std::size_t sharedBytes) {
   return scheduler().run(blocks, threads, kernel, sharedBytes);
 }
+
+int busyWarps() { return scheduler().mostWarps; }
 
 std::byte* sharedMemory() { return scheduler().sharedMemory(); }
 

@@ -44,6 +44,9 @@ struct Site {
 std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
                 std::size_t sharedBytes = 0);
 
+// Of the last run: the most warps of a block of which threads have voted or shuffled. 0: none has.
+int busyWarps();
+
 // What follows is called by threads of kernels.
 
 // Goes on when all threads of the block have come here.

@@ -1,0 +1,66 @@
+#include <span>
+
+#include "kernels/blas_cuda.h"
+#include "kernels/expert.h"
+#include "tests/gpu/bench/benches.h"
+
+namespace moeccl::gpu {
+namespace {
+
+constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
+
+// Where each expert's rows begin. Experts have 3, 4 and 5 twelfths of three in turns, as
+// kernel_bench.py gives them to PyTorch.
+std::vector<std::int64_t> beginsOf(std::int64_t rows, std::int32_t experts) {
+  std::vector<std::int64_t> begins(static_cast<std::size_t>(experts) + 1);
+  for (std::size_t expert = 1; expert < begins.size(); ++expert)
+    begins[expert] = begins[expert - 1] + 3 + static_cast<std::int64_t>(expert - 1) % 3;
+  const std::int64_t all = begins.back();
+  for (std::int64_t& begin : begins) begin = begin * rows / all;
+  return begins;
+}
+
+void measure(Bench& bench, const Sizes& sizes, std::int64_t hidden) {
+  const std::int64_t rows = sizes.tokens * sizes.choices, embedding = sizes.embedding;
+  const std::vector<std::int64_t> begins = beginsOf(rows, sizes.experts);
+  const std::int64_t matrix = embedding * hidden;
+  std::int64_t busy = 0;
+  std::vector<moeccl::cuda::Product> products;
+  Device<std::byte> blasMemory(kBlasBytes);
+  moeccl::cuda::Blas blas({blasMemory.data(), blasMemory.size()});
+  Turns<std::uint16_t> input(1, rows * embedding), between(1, rows * hidden),
+      w1(1, sizes.experts * matrix), w2(1, sizes.experts * matrix), output(1, rows * embedding);
+  for (std::size_t e = 0; e < begins.size() - 1; ++e) {
+    const std::int64_t count = begins[e + 1] - begins[e];
+    if (count == 0) continue;
+    ++busy;
+    products.push_back({.rows = count,
+                        .columns = hidden,
+                        .inner = embedding,
+                        .a = input.of(0) + begins[e] * embedding,
+                        .b = w1.of(0) + static_cast<std::int64_t>(e) * matrix,
+                        .c = between.of(0) + begins[e] * hidden});
+  }
+  const double flops = 2 * static_cast<double>(rows) * static_cast<double>(matrix);
+  const double bytes = 2 * static_cast<double>(rows * (embedding + hidden) + busy * matrix);
+  bench.measure({"expert product", sizes, bytes, flops, false}, 1,
+                [&](int, cudaStream_t stream) { blas.multiply(moecclBfloat16, products, stream); });
+  const moeccl::cuda::ExpertShape shape{moecclBfloat16, Activation::gelu, sizes.experts, embedding,
+                                        hidden};
+  Device<std::byte> space(moeccl::cuda::expertWorkspace(shape, rows));
+  bench.measure({"experts", sizes, 2 * bytes, 2 * flops, false}, 1, [&](int, cudaStream_t stream) {
+    moeccl::cuda::expertForward(shape, {w1.of(0), nullptr, w2.of(0), nullptr}, input.of(0), begins,
+                                blas, {space.data(), space.size()}, output.of(0), stream);
+  });
+}
+
+}  // namespace
+
+void experts(Bench& bench) {
+  for (const std::int32_t experts : bench.experts())
+    for (const std::int64_t tokens : bench.tokens())
+      measure(bench, {tokens, bench.embedding(), experts, Bench::kChoices},
+              bench.quick() ? 32 : 2048);
+}
+
+}  // namespace moeccl::gpu

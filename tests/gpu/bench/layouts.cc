@@ -1,0 +1,90 @@
+#include <span>
+
+#include "kernels/copy.h"
+#include "kernels/permute.h"
+#include "tests/gpu/bench/benches.h"
+
+namespace moeccl::gpu {
+namespace {
+
+constexpr std::size_t kElement = 2;
+
+// Tokens to the places of their choices, and back.
+void places(Bench& bench, const Sizes& sizes) {
+  const auto& [tokens, embedding, experts, choices] = sizes;
+  const Routing routing(sizes);
+  Device<std::int32_t> chosen(routing.experts);
+  Device<std::int64_t> slots(routing.slots);
+  Device<float> weights(routing.weights), weightGradients(routing.weights.size());
+  const Choices<float> all{chosen.data(), slots.data(), weights.data(), tokens, choices};
+  const std::size_t rowBytes = static_cast<std::size_t>(embedding) * kElement;
+  const double moved = static_cast<double>((1 + choices) * tokens) * static_cast<double>(rowBytes);
+  const int turns = bench.turnsOf(static_cast<std::size_t>(moved));
+  Turns<std::uint16_t> input(turns, tokens * embedding);
+  Turns<std::uint16_t> rows(turns, experts * routing.stride * embedding);
+  bench.measure({"permute", sizes, moved}, turns, [&](int turn, cudaStream_t stream) {
+    moeccl::cuda::scatterTokens(all, input.of(turn), rowBytes, routing.stride, rows.of(turn),
+                                stream);
+  });
+  bench.measure({"un-permute", sizes, moved}, turns, [&](int turn, cudaStream_t stream) {
+    moeccl::cuda::combineTokens(moecclBfloat16, all, rows.of(turn), embedding, routing.stride,
+                                input.of(turn), stream);
+  });
+  if (tokens != bench.training()) return;
+  bench.measure({"permute backward", sizes, moved}, turns, [&](int turn, cudaStream_t stream) {
+    moeccl::cuda::scatterTokensBackward(moecclBfloat16, all, rows.of(turn), embedding,
+                                        routing.stride, input.of(turn), stream);
+  });
+  Turns<std::uint16_t> gradients(turns, experts * routing.stride * embedding);
+  const double all3 = moved + static_cast<double>(choices * tokens) * static_cast<double>(rowBytes);
+  bench.measure({"un-permute backward", sizes, all3}, turns, [&](int turn, cudaStream_t stream) {
+    moeccl::cuda::combineTokensBackward(moecclBfloat16, all, rows.of(turn), input.of(turn),
+                                        embedding, routing.stride, gradients.of(turn),
+                                        weightGradients.data(), stream);
+  });
+}
+
+// [peers][experts][tokens] to [experts][peers][tokens]: what lies between two steps of an
+// exchange; and zeroes where places are unused, half of them.
+void blocks(Bench& bench, const Sizes& sizes) {
+  constexpr std::int64_t kPeers = 8, kLocal = 8;
+  const std::int64_t tokens = sizes.tokens / (kPeers * kLocal) + 1;
+  const std::size_t rowBytes = static_cast<std::size_t>(sizes.embedding) * kElement;
+  const std::size_t block = static_cast<std::size_t>(tokens) * rowBytes;
+  const double moved = 2 * static_cast<double>(kPeers * kLocal) * static_cast<double>(block);
+  Turns<std::byte> from(1, kPeers * kLocal * tokens * static_cast<std::int64_t>(rowBytes));
+  Turns<std::byte> to(1, kPeers * kLocal * tokens * static_cast<std::int64_t>(rowBytes));
+  std::vector<BlockCopy> copies;
+  for (std::int64_t expert = 0; expert < kLocal; ++expert)
+    copies.push_back({to.of(0) + expert * kPeers * static_cast<std::int64_t>(block),
+                      static_cast<std::ptrdiff_t>(block),
+                      from.of(0) + expert * static_cast<std::int64_t>(block),
+                      static_cast<std::ptrdiff_t>(kLocal * block), block, kPeers});
+  const auto move = [&](int, cudaStream_t stream) { moeccl::cuda::copyBlocks(copies, stream); };
+  bench.measure({"pack", sizes, moved}, 1, move);
+  for (BlockCopy& copy : copies)
+    copy = {const_cast<std::byte*>(copy.src),
+            copy.srcStride,
+            copy.dst,
+            copy.dstStride,
+            copy.bytes,
+            copy.count};
+  bench.measure({"unpack", sizes, moved}, 1, move);
+  Device<std::int64_t> used(std::vector<std::int64_t>(kLocal, kPeers * tokens / 2));
+  bench.measure({"clear unused", sizes, moved / 4}, 1, [&](int, cudaStream_t stream) {
+    moeccl::cuda::clearUnused(used.data(), 1, kLocal, kPeers * tokens, rowBytes, kPeers * tokens,
+                              to.of(0), stream);
+  });
+}
+
+}  // namespace
+
+void layouts(Bench& bench) {
+  std::vector<std::int64_t> tokens = bench.tokens();
+  if (!bench.quick()) tokens.push_back(4096);
+  for (const std::int64_t count : tokens)
+    places(bench, {count, bench.embedding(), 64, Bench::kChoices});
+  blocks(bench, {bench.training(), bench.embedding(), 64, Bench::kChoices});
+}
+
+}  // namespace moeccl::gpu
