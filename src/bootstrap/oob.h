@@ -24,6 +24,9 @@ class Oob {
   // Collective; every rank passes the same `bytes`. `recv` has room for ranks() * bytes, rank r's
   // part at r * bytes. Throws Error; afterwards the Oob is of no more use.
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
+  // What its ranks alone hold, from which they can make secrets although others may read what the
+  // all-gather carries; empty where the launcher is trusted to carry them.
+  virtual std::span<const std::byte> key() const { return {}; }
   // For ranks that wait for one another by other means: throws Error where it is known that one of
   // them has failed. Does not wait.
   virtual void check() {}

@@ -50,8 +50,9 @@ void startService(std::unique_ptr<RendezvousService> service) {
 class RendezvousOob : public Oob {
  public:
   // On a connection that the service has accepted this rank on.
-  RendezvousOob(Service service, const Arrival& arrival)
+  RendezvousOob(Service service, const Secret& secret, const Arrival& arrival)
       : socket_(std::move(service.socket)),
+        secret_(secret),
         peer_(peerText(socket_)),
         server_("the process that made the id (" + service.process + ")"),
         ranks_(arrival.ranks),
@@ -66,6 +67,7 @@ class RendezvousOob : public Oob {
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
+  std::span<const std::byte> key() const override { return secret_; }
 
   void allgather(const void* send, void* recv, std::size_t bytes) override {
     deadline_ = withSlack(afterMs(timeoutMs_));
@@ -158,6 +160,7 @@ class RendezvousOob : public Oob {
   }
 
   Socket socket_;
+  const Secret secret_;
   const std::string peer_;
   std::string server_;  // for people
   const int ranks_, rank_;
@@ -210,7 +213,7 @@ std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::in
   Service service = dialService(rendezvous, arrival);
   log(LogLevel::info, {rank, ranks}, "found the rendezvous at %s",
       peerText(service.socket).c_str());
-  return std::make_unique<RendezvousOob>(std::move(service), arrival);
+  return std::make_unique<RendezvousOob>(std::move(service), rendezvous.secret, arrival);
 }
 
 }  // namespace moeccl

@@ -9,7 +9,8 @@
 // nonces of both), so the secret itself never travels: a rank tries addresses that may be another
 // machine's in its own network (each host's own 172.17.0.1, say), where anybody may listen. What
 // members say after that is neither encrypted nor signed, as with NCCL: who can alter the
-// cluster's traffic is trusted.
+// cluster's traffic is trusted. Who can only read it learns no secret: ranks make theirs from
+// the id's.
 //
 // Strangers (port scanners, silent or half-open connections, garbage) cost the service one socket
 // and about a kilobyte each, for at most handshakeMs, and at most maxStrangers at a time.

@@ -1,9 +1,12 @@
 #include "src/comm/introduction.h"
 
 #include <cstring>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "src/bootstrap/digest.h"
 #include "src/bootstrap/rendezvous_wire.h"
 #include "src/watch/local_watch.h"
 #include "src/watch/mesh_watch.h"
@@ -11,11 +14,19 @@
 namespace moeccl {
 namespace {
 
-// What each rank hands out. The job's secret is rank 0's.
+// What each rank hands out. The job's secret is made of rank 0's nonce.
 struct Card {
   HostIdentity host;
-  Secret secret{};
+  Nonce nonce{};
 };
+
+// What others may read on its way is the nonce alone. Where the ranks hold no key, who carries the
+// all-gather is trusted, and the nonce is the secret.
+Secret secretOf(const Oob& oob, const Nonce& nonce) {
+  constexpr std::string_view kLabel = "moeccl job";
+  if (oob.key().empty()) return nonce;
+  return hmacSha256(oob.key(), {std::as_bytes(std::span(kLabel)), nonce});
+}
 
 std::unique_ptr<Watch> makeWatch(Oob& oob, const Introduction& of, const Settings& settings) {
   std::vector<std::string> names;
@@ -34,12 +45,13 @@ std::unique_ptr<Watch> makeWatch(Oob& oob, const Introduction& of, const Setting
 
 Introduction introduce(Oob& oob, const Settings& settings) {
   Card mine{hostIdentity(settings.nodeId)};
-  if (oob.rank() == 0) fillRandom(mine.secret);
+  if (oob.rank() == 0) fillRandom(mine.nonce);
   const std::vector<Card> all = exchangeValue(oob, mine);
   std::vector<HostIdentity> hosts;
   for (const Card& each : all) hosts.push_back(each.host);
   Topology topology = buildTopology(hosts);
-  Introduction made{std::move(hosts), std::move(topology), all[0].secret, nullptr};
+  Introduction made{std::move(hosts), std::move(topology), secretOf(oob, all[0].nonce),
+                    nullptr};
   made.watch = makeWatch(oob, made, settings);
   return made;
 }

@@ -17,7 +17,7 @@ namespace moeccl {
 struct Introduction {
   std::vector<HostIdentity> hosts;  // by rank
   Topology topology;
-  Secret secret;  // of the job; whoever carries the bytes of the all-gather is trusted
+  Secret secret;  // of the job; no reader of the all-gather learns it where Oob::key() is not empty
   std::unique_ptr<Watch> watch;
 };
 

@@ -89,6 +89,7 @@ class SurvivorOob final : public Oob {
     return static_cast<int>(std::ranges::find(members_, from_.watch.rank()) - members_.begin());
   }
   int ranks() const override { return static_cast<int>(members_.size()); }
+  std::span<const std::byte> key() const override { return from_.watch.secret(); }
 
   void allgather(const void* send, void* recv, std::size_t bytes) override {
     const Topic topic{from_.comm, attempt_, kFirstGather + rounds_++};

@@ -27,7 +27,7 @@ std::shared_ptr<Hub> hubOf(const Secret& secret) {
 class LocalWatch final : public Watch {
  public:
   LocalWatch(const Secret& secret, int rank, std::vector<std::string> hosts)
-      : Watch(rank, std::move(hosts)), hub_(hubOf(secret)) {
+      : Watch(rank, secret, std::move(hosts)), hub_(hubOf(secret)) {
     const std::lock_guard lock(hub_->mutex);
     hub_->members.push_back(this);
   }

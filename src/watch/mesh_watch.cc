@@ -17,6 +17,7 @@
 
 #include "src/bootstrap/signals.h"
 #include "src/error.h"
+#include "src/file_limit.h"
 #include "src/text.h"
 #include "src/watch/forked.h"
 
@@ -113,19 +114,17 @@ void watchFor(int epoll, int operation, int fd, std::uint32_t events, std::uint6
   event.events = events;
   event.data.u64 = key;
   if (epoll_ctl(epoll, operation, fd, &event) != 0)
-    throw Error(moecclSystemError,
-                std::string("watching the other ranks: ") + std::strerror(errno));
+    throw Error(moecclSystemError, "watching the other ranks: " + descriptorErrorText(errno));
 }
 
 MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& options, Mesh mesh)
-    : Watch(rank, options.hosts),
+    : Watch(rank, options.secret, options.hosts),
       detectionMs_(options.failureDetectionMs),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       lastFrom_(options.hosts.size()) {
   if (!events_ || !woken_)
-    throw Error(moecclSystemError,
-                std::string("watching the other ranks: ") + std::strerror(errno));
+    throw Error(moecclSystemError, "watching the other ranks: " + descriptorErrorText(errno));
   watchFor(events_.get(), EPOLL_CTL_ADD, woken_.get(), EPOLLIN, kWoken);
   watchFor(events_.get(), EPOLL_CTL_ADD, processes_.fd(), EPOLLIN, kProcesses);
   for (int peer = 0; peer < ranks(); ++peer) {

@@ -37,7 +37,8 @@ std::optional<Record> recordIn(std::span<const std::byte> body) {
 
 }  // namespace
 
-Watch::Watch(int rank, std::vector<std::string> hosts) : rank_(rank), hosts_(std::move(hosts)) {}
+Watch::Watch(int rank, const Secret& secret, std::vector<std::string> hosts)
+    : rank_(rank), secret_(secret), hosts_(std::move(hosts)) {}
 
 void Watch::onNews(std::function<void()> wake) {
   const std::lock_guard lock(mutex_);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "src/bootstrap/clock.h"
+#include "src/bootstrap/rendezvous_id.h"
 
 namespace moeccl {
 
@@ -57,14 +58,15 @@ class Watch {
  public:
   static constexpr std::size_t kLongestPost = std::size_t{1} << 20;
 
-  // `hosts`: the name of each rank's, for people.
-  Watch(int rank, std::vector<std::string> hosts);
+  // `secret`: the job's. `hosts`: the name of each rank's, for people.
+  Watch(int rank, const Secret& secret, std::vector<std::string> hosts);
   virtual ~Watch() = default;
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(hosts_.size()); }
+  const Secret& secret() const { return secret_; }
   const std::string& hostOf(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
 
   // Calls `wake` whenever there is news, from any thread and with locks held: it must not call
@@ -120,6 +122,7 @@ class Watch {
   void changed();
 
   const int rank_;
+  const Secret secret_;
   const std::vector<std::string> hosts_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
