@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/error.h"
+#include "src/file_limit.h"
 #include "src/log.h"
 #include "src/text.h"
 
@@ -44,7 +45,7 @@ bool advance(Handshake& handshake, const Socket& socket) {
 Acceptor::Acceptor(const Secret& secret, const AcceptorLimits& limits)
     : secret_(secret), limits_(limits), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_)
-    throw Error(moecclSystemError, stringf("cannot poll connections: %s", std::strerror(errno)));
+    throw Error(moecclSystemError, "cannot poll connections: " + descriptorErrorText(errno));
 }
 
 std::uint16_t Acceptor::listen(const IpAddress& address) {

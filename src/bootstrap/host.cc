@@ -80,8 +80,9 @@ HostIdentity hostIdentity(std::string_view nodeId) {
   identity.node = hash(nodeId.empty() ? "found " + nodeIdentity() : "named " + std::string(nodeId));
   identity.process = hash(processIdentity());
   const std::string network = " net " + fileIdentity("/proc/self/ns/net");
-  // UCX wakes ranks that sleep by sockets whose names are a network namespace's own.
-  identity.memory = hash(nodeIdentity() + network);
+  // UCX finds memory by the process that made it, and wakes ranks that sleep by sockets whose names
+  // are a network namespace's own.
+  identity.memory = hash(nodeIdentity() + " pidns " + fileIdentity("/proc/self/ns/pid") + network);
   identity.network = hash(kernelIdentity() + network);
   const std::string name = nodeId.empty() ? hostName() : std::string(nodeId);
   std::strncpy(identity.name, name.c_str(), sizeof identity.name - 1);

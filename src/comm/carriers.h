@@ -6,6 +6,7 @@
 //           else                                        UCX in nodes, TCP sockets of our own
 //                                                       between them
 //           built without UCX, several processes        TCP sockets alone
+//           a node has no room for shared memory        TCP sockets instead of it
 //   tcp     TCP sockets alone; on the loopback interface where all ranks share a network
 //   ucx     UCX with whatever it finds, its own TCP too, where anybody may connect
 #pragma once

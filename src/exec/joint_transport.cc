@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -113,8 +114,10 @@ void JointTransport::wait(int milliseconds) {
   for (const auto descriptors : {far_->sleepOn(), near_->sleepOn()})
     for (int fd : descriptors) polled[count++] = {fd, POLLIN, 0};
   if (poll(polled.data(), count, milliseconds) <= 0) return;
-  far_->awake();
-  near_->awake();
+  const std::span<const pollfd> all(polled.data(), count);
+  const std::size_t fars = far_->sleepOn().size();
+  far_->awake(all.first(fars));
+  near_->awake(all.subspan(fars));
 }
 
 void JointTransport::lose(int peer, const std::string& why) {
@@ -165,8 +168,9 @@ std::unique_ptr<Transport> makeJointTransport(int rank, int ranks, const std::ve
   std::unique_ptr<PollableTransport> near;
   if (members.size() > 1) {
     const auto mine = std::ranges::find(members, rank) - members.begin();
-    near = makeUcxTransport(static_cast<int>(mine), static_cast<int>(members.size()),
-                            {.reach = UcxReach::sharedMemory, .sources = members});
+    near = makeUcxTransport(
+        static_cast<int>(mine), static_cast<int>(members.size()),
+        {.reach = UcxReach::sharedMemory, .sources = members, .memory = options.memory});
   }
   return std::make_unique<JointTransport>(std::move(near), members, std::move(far));
 }

@@ -1,6 +1,8 @@
 // A transport that can sleep together with others, in one call to the kernel.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <span>
 
@@ -11,10 +13,11 @@ namespace moeccl {
 class PollableTransport : public Transport {
  public:
   // Before a sleep. False: there is something to do at once. Else a sleeper polls sleepOn() for
-  // reading, for `milliseconds` at most, which this may shorten, and calls awake() afterwards.
+  // reading, for `milliseconds` at most, which this may shorten, and calls awake() afterwards, with
+  // what was polled in that order. A negative descriptor stands for none, as with poll().
   virtual bool prepareToSleep(int* milliseconds) = 0;
   virtual std::span<const int> sleepOn() const = 0;
-  virtual void awake() = 0;
+  virtual void awake(std::span<const pollfd> polled) = 0;
   // Whether transfers are in flight.
   virtual bool isBusy() const = 0;
   // Of a close() in order, to be asked between calls of progress(): whether all sends are over.

@@ -159,9 +159,19 @@ void TcpTransport::redial() {
 }
 
 void TcpTransport::serve() {
-  knocked_ = false;
+  const bool listened = serveAt_ == kNever;
+  const bool knocked = std::exchange(knocked_, false);
+  bool came = false;
   acceptor_->serve();
-  for (Acceptor::Guest guest; acceptor_->next(&guest);) admit(std::move(guest));
+  for (Acceptor::Guest guest; acceptor_->next(&guest); came = true) admit(std::move(guest));
+  knocks_.awoke(knocked, came);
+  const bool deaf = knocks_.deaf();
+  serveAt_ = deaf ? afterMs(VainRings::kLookMs) : kNever;
+  if (deaf != listened) return;
+  epoll_event event{};
+  if (!deaf) event.events = EPOLLIN;
+  event.data.ptr = &acceptor_;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, acceptor_->fd(), &event);
 }
 
 // Both may have dialed at once: then each keeps what the lower rank has dialed, and the higher

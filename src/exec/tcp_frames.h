@@ -40,7 +40,8 @@ enum class FrameKind : std::uint8_t {
 
 struct FrameHeader {
   FrameKind kind{};
-  std::uint8_t reserved[3] = {};
+  std::uint8_t announced = 0;  // 1, of a message: it stays with its sender until it is granted
+  std::uint8_t reserved[2] = {};
   std::uint32_t payload = 0;  // bytes that follow
   std::uint32_t id = 0;       // of the message, from 1, by its sender
   std::uint32_t freed =
@@ -51,10 +52,10 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 32);
 
 // What a message that nobody has asked for takes of the receiver's memory, and so of its sender's
-// credit: its block, and what is known of it. A message without a byte takes none.
+// credit: its block, if it has a byte, and what is known of it.
 inline constexpr std::size_t kMessageCost = 320;
 constexpr std::size_t chargeOf(std::size_t bytes) {
-  return bytes > 0 ? MessageMemory::costOf(bytes) + kMessageCost : 0;
+  return (bytes > 0 ? MessageMemory::costOf(bytes) : 0) + kMessageCost;
 }
 
 // Of a message, in one frame: so long may a frame without data wait, and so much is copied for a

@@ -39,7 +39,10 @@ void TcpPeer::recv(Transfer* transfer) {
   message.transfer = transfer;
   flight.request = &message;
   flowing_.splice(flowing_.end(), unexpected_, found);
-  if (message.announced) return grant(message);
+  if (message.announced) {
+    grant(message);
+    if (message.end > 0) return;  // its data follow
+  }
   if (message.arrived == message.end) return deliver(found);
   if (!message.inOrder) return;
   // The rest goes straight to its place.
@@ -59,8 +62,9 @@ void TcpPeer::cancel(Transfer* transfer) {
       TransferList::remove(transfer);
     }
   } else {
+    const bool isOver = flight.begun == flight.bytes && announcedSend(flight.id) == nullptr;
     TransferList::remove(transfer);
-    if (flight.id != 0 && flight.begun < flight.bytes)
+    if (flight.id != 0 && !isOver)
       tell({.kind = FrameKind::withdraw, .id = flight.id, .value = flight.begun});
   }
   finish(transfer, TransferStatus::cancelled, 0);
@@ -167,6 +171,7 @@ bool TcpPeer::pull(bool main, Outgoing* out) {
   out->header.bytes = flight.bytes;
   TransferList::remove(transfer);
   if (!part && chargeOf(flight.bytes) > credit_) {
+    out->header.announced = 1;
     announced_.pushBack(transfer);
     out->transfer = nullptr;
     return true;
@@ -237,10 +242,12 @@ TcpPeer::Verdict TcpPeer::take(const FrameHeader& header, bool main, Incoming* i
       Transfer* const transfer = announcedSend(header.id);
       if (transfer == nullptr) return Verdict::taken;
       TransferList::remove(transfer);
-      if (header.kind == FrameKind::grant)
-        streaming_.pushBack(transfer);
-      else
+      if (header.kind == FrameKind::refuse)
         finish(transfer, TransferStatus::cancelled, 0);
+      else if (transfer->flight.bytes == 0)
+        finish(transfer, TransferStatus::ok, 0);
+      else
+        streaming_.pushBack(transfer);
       return Verdict::taken;
     }
     case FrameKind::withdraw:
@@ -259,9 +266,11 @@ Transfer* TcpPeer::announcedSend(std::uint32_t id) {
 }
 
 TcpPeer::Verdict TcpPeer::begin(const FrameHeader& header, Incoming* incoming) {
-  const bool announced = header.payload == 0 && header.bytes > 0;
+  const bool announced = header.announced != 0;
+  const bool empty = header.payload == 0 && header.bytes > 0;
   if (header.payload > header.bytes || header.payload > kPartBytes || header.id == 0 ||
-      sourceOf(header.value) != rank_ || header.bytes > std::numeric_limits<std::size_t>::max() / 4)
+      (announced ? header.payload > 0 : empty) || sourceOf(header.value) != rank_ ||
+      header.bytes > std::numeric_limits<std::size_t>::max() / 4)
     return Verdict::bad;
   if (announced && announcedToUs_ == kMostAnnounced) return Verdict::bad;
   if (!announced && chargeOf(header.bytes) > share_ - held_) return Verdict::bad;
@@ -321,8 +330,10 @@ TcpPeer::Verdict TcpPeer::withdraw(const FrameHeader& header) {
     flowing_.splice(flowing_.end(), unexpected_, message);
   else
     message = find(flowing_, header.id);
+  // One without a byte was over when it was granted, of which its sender may not have heard.
+  if (message == flowing_.end() && header.payload == 0 && header.value == 0) return Verdict::taken;
   if (header.payload != 0 || message == flowing_.end() || header.value < message->promised ||
-      header.value >= message->end)
+      header.value > message->end || (header.value == message->end && !message->announced))
     return Verdict::bad;
   // As if it had never come.
   message->end = header.value;

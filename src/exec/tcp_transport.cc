@@ -124,7 +124,7 @@ bool TcpTransport::progress() {
   if (closed_ || peers_.empty()) return false;
   collect(0);
   bool anything = advanceAll();
-  if (knocked_ || isPast(acceptor_->nextDeadline())) serve();
+  if (knocked_ || isPast(serveAt_) || isPast(acceptor_->nextDeadline())) serve();
   if (!pausing_.empty()) redial();
   if (!ended_.empty()) {
     settle();
@@ -244,7 +244,7 @@ void TcpTransport::leave(int rank, const std::string& why) {
 // ------------------------------------------------------------------------------------- waiting
 
 TimePoint TcpTransport::nextDeadline() const {
-  TimePoint next = acceptor_ ? acceptor_->nextDeadline() : kNever;
+  TimePoint next = std::min(serveAt_, acceptor_ ? acceptor_->nextDeadline() : kNever);
   for (const TcpConnection* connection : pausing_) next = std::min(next, connection->next());
   return next;
 }

@@ -25,6 +25,7 @@
 #include "src/bootstrap/acceptor.h"
 #include "src/exec/tcp.h"
 #include "src/exec/tcp_connection.h"
+#include "src/exec/vain_rings.h"
 
 namespace moeccl {
 
@@ -52,7 +53,7 @@ class TcpTransport final : public PollableTransport {
 
   bool prepareToSleep(int* milliseconds) override;
   std::span<const int> sleepOn() const override { return sleepOn_; }
-  void awake() override { collect(0); }
+  void awake(std::span<const pollfd>) override { collect(0); }
   bool isBusy() const override { return common_.sends + common_.receives > 0; }
   bool drained() override;
   TimePoint lastErrorTime() const override { return common_.lastErrorTime; }
@@ -120,7 +121,9 @@ class TcpTransport final : public PollableTransport {
   std::vector<TcpConnection*> ended_;    // to be settled
   std::vector<TcpConnection*> pausing_;  // to be dialed
   bool knocked_ = false;                 // at the port
-  int round_ = 0, roundsTold_ = 0;       // of the closing barrier
+  VainRings knocks_;
+  TimePoint serveAt_ = kNever;      // while nobody listens for them
+  int round_ = 0, roundsTold_ = 0;  // of the closing barrier
   bool closed_ = false;
 };
 

@@ -53,12 +53,13 @@ class Transfer : public TransferLink {
     std::size_t begun = 0,
                 moved = 0;  // of a send over TCP: what has been put into frames, and what has left
     Tag tag = 0;
-    std::uint32_t id = 0;  // of a message over TCP; 0: not begun
+    std::uint32_t id = 0;  // of a message over TCP; 0: not begun. Of UCX: of one that is announced
     std::int32_t peer = -1;
     bool isSend = false;
     bool inFlight = false;                       // done has not been called
     bool completed = false;                      // by the other side; done is about to be called
     bool cancelled = false;                      // by cancel()
+    bool granted = false;                        // a receive that has asked for what was announced
     bool buffered = false;                       // a copy, see BufferedMessage
     TransferStatus status = TransferStatus::ok;  // once completed: of the loopback,
     int result = 0;                              // of UCX

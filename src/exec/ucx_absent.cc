@@ -11,6 +11,8 @@ std::unique_ptr<PollableTransport> makeUcxTransport(int, int, const UcxOptions&)
 
 bool ucxFindsRdma() { return false; }
 
+std::string missingSharedMemory(int) { return "this library was built without UCX"; }
+
 bool hasUcx() { return false; }
 
 }  // namespace moeccl

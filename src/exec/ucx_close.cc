@@ -113,17 +113,23 @@ void UcxTransport::drop(ucp_tag_message_h message) {
   });
 }
 
+UcxTransport::Peer* UcxTransport::senderOf(Tag tag) {
+  int sender = sourceOf(tag);
+  if (!sources_.empty())
+    sender = static_cast<int>(std::ranges::find(sources_, sender) - sources_.begin());
+  return !peers_.empty() && sender < ranks_ ? &peer(sender) : nullptr;
+}
+
 // Messages that nobody received (after a failure) would be reported as leaks.
 bool UcxTransport::dropUnexpected() {
+  refuseOffers();
   bool anything = false;
   ucp_tag_recv_info_t info;
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
     // A sender that has been given up must not take this for a success. It is connected, since its
     // message has come, so to close its endpoint is safe (see settle()).
-    int sender = sourceOf(info.sender_tag);
-    if (!sources_.empty())
-      sender = static_cast<int>(std::ranges::find(sources_, sender) - sources_.begin());
-    if (!peers_.empty() && sender < ranks_ && peer(sender).gone) peer(sender).endpoint.reset();
+    if (Peer* const sender = senderOf(info.sender_tag); sender != nullptr && sender->gone)
+      sender->endpoint.reset();
     drop(message);
     anything = true;
   }
@@ -154,9 +160,9 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
   }
 
   for (Peer& peer : peers_) {
-    for (Transfer* transfer = peer.pending.front(); transfer;
-         transfer = peer.pending.after(transfer))
-      transfer->flight.cancelled = true;
+    for (TransferList* list : {&peer.pending, &peer.announced})
+      for (Transfer* transfer = list->front(); transfer; transfer = list->after(transfer))
+        transfer->flight.cancelled = true;
     lose(peer, "closed");
   }
   const auto last = Clock::now() + kSettling;

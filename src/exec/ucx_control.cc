@@ -43,6 +43,8 @@ ucs_status_t UcxTransport::controlArrived(void* transport, const void*, std::siz
     case Control::Kind::refuse:
       self.refused_.push_back(message.tag);
       break;
+    default:
+      self.arrived_.push_back(message);
   }
   return UCS_OK;
 }

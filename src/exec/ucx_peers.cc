@@ -86,6 +86,8 @@ void UcxTransport::lose(Peer& peer, const std::string& why) {
   peer.whyGone = why;
   peer.patience = Clock::now() + kGivingBack;
   while (Transfer* transfer = peer.pending.front()) cancelInFlight(transfer);
+  while (Transfer* transfer = peer.announced.popFront()) finish(transfer, UCS_ERR_UNREACHABLE, 0);
+  peer.offers.clear();
   // It takes nothing any more: nobody need wait until it does.
   for (TransferList* list : {&leaving_, &flushed_})
     for (Transfer* transfer = list->front(); transfer != nullptr;) {
@@ -132,8 +134,10 @@ void UcxTransport::giveUpCancelled(Peer& peer) {
 // both sides; else it goes its way.
 void UcxTransport::refuse(Tag tag) {
   ucp_tag_recv_info_t info;
-  if (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, ~Tag{0}, 1, &info))
+  if (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, ~Tag{0}, 1, &info)) {
+    if (Peer* const sender = senderOf(tag)) owe(*sender, info.length);
     drop(message);
+  }
 }
 
 std::string UcxTransport::describeConnection(int rank) {

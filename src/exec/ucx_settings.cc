@@ -46,26 +46,36 @@ const Setting kSettings[] = {
     {"MEMORY_INVALIDATE", "y", {"UCX_CMA_MEMORY_INVALIDATE"}, {"cma/"}},
 };
 
+// UCX's names for all shared memory bring System V's too, whose segments the ranks' whole group may
+// read and write. POSIX's belong to the user alone, and have no name once they are made.
+constexpr std::array kSharedMemory = {"shm", "sm", "mm"};
+constexpr char kOwnMemory[] = "posix,cma";
+
 const char* transportsOf(UcxReach reach) {
   switch (reach) {
     case UcxReach::everything:
-      return nullptr;
+      return "^sysv";
     case UcxReach::sharedMemory:
-      return "self,shm";
+      return "self,posix,cma";
     case UcxReach::noTcp:
-      return "^tcp";
+      return "^tcp,sysv";
   }
   return nullptr;
 }
 
-// UCX_TLS of the user, without the TCP that only MOECCL_TRANSPORT=ucx asks for.
-std::string withoutTcp(std::string_view transports) {
-  if (transports.starts_with('^')) return std::string(transports) + ",tcp";
+// UCX_TLS of the user, without what nobody may use but who names it (System V's shared memory) or
+// asks for MOECCL_TRANSPORT=ucx (TCP).
+std::string narrowed(std::string_view transports, UcxReach reach) {
+  const bool tcp = reach == UcxReach::everything;
+  if (transports.starts_with('^')) return std::string(transports) + (tcp ? ",sysv" : ",tcp,sysv");
   std::string kept;
   while (!transports.empty()) {
-    const std::string_view each = transports.substr(0, transports.find(','));
+    std::string_view each = transports.substr(0, transports.find(','));
     transports.remove_prefix(std::min(each.size() + 1, transports.size()));
-    if (each != "tcp" && each != "all") kept += (kept.empty() ? "" : ",") + std::string(each);
+    if (each == "all") return transportsOf(reach);
+    if (each == "tcp" && !tcp) continue;
+    if (std::ranges::find(kSharedMemory, each) != kSharedMemory.end()) each = kOwnMemory;
+    kept += (kept.empty() ? "" : ",") + std::string(each);
   }
   return kept;
 }
@@ -77,11 +87,9 @@ UcxConfig readConfig(UcxReach reach) {
     throw std::runtime_error(std::string("reading UCX's configuration (UCX_* variables): ") +
                              ucs_status_string(status));
   UcxConfig owned(config);
-  if (const char* const transports = transportsOf(reach)) {
-    const char* const asked = std::getenv("UCX_TLS");
-    const std::string kept = asked != nullptr ? withoutTcp(asked) : "";
-    ucp_config_modify(config, "TLS", kept.empty() ? transports : kept.c_str());
-  }
+  const char* const asked = std::getenv("UCX_TLS");
+  const std::string kept = asked != nullptr ? narrowed(asked, reach) : "";
+  ucp_config_modify(config, "TLS", kept.empty() ? transportsOf(reach) : kept.c_str());
   return owned;
 }
 

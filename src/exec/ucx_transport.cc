@@ -11,7 +11,9 @@
 #include <tuple>
 #include <utility>
 
+#include "src/exec/ucx_room.h"
 #include "src/exec/ucx_settings.h"
+#include "src/exec/ucx_sockets.h"
 #include "src/text.h"
 
 namespace moeccl {
@@ -25,6 +27,7 @@ struct UcxAddressHeader {
   std::int32_t rank = 0;
   std::int32_t ranks = 0;
   ProcessIdentity process;
+  std::int64_t share = 0;  // that each peer may send unasked
   char host[64] = {};
 };
 
@@ -40,9 +43,11 @@ UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options)
     : rank_(rank),
       ranks_(ranks),
       sources_(options.sources),
-      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      share_(static_cast<std::int64_t>(options.memory) / std::max(1, ranks - 1)) {
   if (!woken_)
     throw std::runtime_error(stringf("rank %d: eventfd: %s", rank, std::strerror(errno)));
+  requireDescriptors(ranks);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE |
                       UCP_PARAM_FIELD_REQUEST_INIT | UCP_PARAM_FIELD_TAG_SENDER_MASK |
@@ -63,8 +68,14 @@ UcxTransport::UcxTransport(int rank, int ranks, const UcxOptions& options)
   workerParams.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   workerParams.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h worker = nullptr;
-  check(ucp_worker_create(context, &workerParams, &worker), rank_, "creating a worker");
+  const UcxSockets sockets;
+  const ucs_status_t made = ucp_worker_create(context, &workerParams, &worker);
+  if (made != UCS_OK)
+    throw std::runtime_error(stringf(
+        "rank %d: UCX: creating a worker: %s (%s; MOECCL_TRANSPORT=tcp needs no shared memory)",
+        rank, ucs_status_string(made), describeSharedMemory(ranks).c_str()));
   worker_.reset(worker);
+  sockets.dropEmptyDatagrams();
   setControlHandler();
 
   check(ucp_worker_get_efd(worker, &workerEvents_), rank_, "getting the worker's events");
@@ -84,6 +95,7 @@ Transport::Address UcxTransport::address() {
   header.rank = rank_;
   header.ranks = ranks_;
   header.process = ProcessIdentity::self();
+  header.share = share_;
   gethostname(header.host, sizeof header.host - 1);
   ucp_address_t* worker = nullptr;
   std::size_t bytes = 0;
@@ -122,6 +134,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     peer.address.assign(bytes.begin() + sizeof header, bytes.end());
     peer.process = header.process;
     peer.elsewhere = header.process.kernel != self.kernel;
+    peer.credit = header.share;
     peer.name =
         stringf("process %lld on %.63s", static_cast<long long>(header.process.pid), header.host);
   }
@@ -135,20 +148,29 @@ void UcxTransport::initRequest(void* request) {
 }
 
 void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {
-      .carrier = this, .bytes = bytes, .tag = tag, .peer = to, .isSend = true, .inFlight = true};
+  transfer->flight = {.carrier = this,
+                      .from = static_cast<const std::byte*>(data),
+                      .bytes = bytes,
+                      .tag = tag,
+                      .peer = to,
+                      .isSend = true,
+                      .inFlight = true};
   ++sendsInFlight_, ++inFlight_;
   Peer& receiver = peer(to);
-  const ucp_ep_h endpoint = closed_ ? nullptr : reach(receiver);
-  if (!endpoint) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
+  if (closed_ || !reach(receiver)) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
+  if (!mayBegin(receiver, *transfer)) return announce(receiver, transfer);
+  begin(receiver, transfer);
+}
 
+void UcxTransport::begin(Peer& to, Transfer* send) {
+  const Transfer::Flight& flight = send->flight;
   ucp_request_param_t param;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = &UcxTransport::sendDone;
-  param.user_data = transfer;
+  param.user_data = send;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  started(transfer, ucp_tag_send_nbx(endpoint, data, bytes, tag, &param));
+  started(send, ucp_tag_send_nbx(to.endpoint.get(), flight.from, flight.bytes, flight.tag, &param));
 }
 
 void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
@@ -156,7 +178,8 @@ void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transf
   ++inFlight_;
   if (closed_) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
   // The message itself needs no endpoint, but without one the peer's end goes unnoticed.
-  reach(peer(from));
+  Peer& sender = peer(from);
+  reach(sender);
 
   ucp_request_param_t param;
   // UCX (1.13) tells the size of a message that is here already to the callback only.
@@ -165,22 +188,30 @@ void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transf
   param.cb.recv = &UcxTransport::recvDone;
   param.user_data = transfer;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  started(transfer, ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, ~Tag{0}, &param));
+  if (started(transfer, ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, ~Tag{0}, &param)) &&
+      !sender.offers.empty())
+    grantTo(sender, transfer);
 }
 
-void UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
+bool UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
   Transfer::Flight& flight = transfer->flight;
-  if (!UCS_PTR_IS_PTR(request)) return finish(transfer, UCS_PTR_STATUS(request), flight.bytes);
+  if (!UCS_PTR_IS_PTR(request)) {
+    finish(transfer, UCS_PTR_STATUS(request), flight.bytes);
+    return false;
+  }
   if (flight.completed) {
     ucp_request_free(request);
     flight.completed = false;
-    return finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
+    finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
+    return false;
   }
   *static_cast<RequestSpace*>(request) = {this, transfer};
   flight.request = request;
   Peer& with = peer(flight.peer);
   with.pending.pushBack(transfer);
-  if (with.gone) cancelInFlight(transfer);
+  if (!with.gone) return true;
+  cancelInFlight(transfer);
+  return false;
 }
 
 void UcxTransport::sendDone(void* request, ucs_status_t status, void* transfer) {
@@ -221,7 +252,10 @@ void UcxTransport::finish(Transfer* transfer, ucs_status_t status, std::size_t b
   }
   flight.inFlight = false;
   --inFlight_;
-  if (flight.isSend) --sendsInFlight_;
+  if (flight.isSend)
+    --sendsInFlight_;
+  else if (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED)
+    owe(peer(flight.peer), bytes);
   // A cancelled send may have been refused, which looks like success.
   if (status == UCS_OK && !(flight.isSend && flight.cancelled))
     return transfer->done(transfer, TransferStatus::ok, bytes);
@@ -252,6 +286,7 @@ void UcxTransport::cancel(Transfer* transfer) {
   Transfer::Flight& flight = transfer->flight;
   if (!flight.inFlight || flight.cancelled) return;
   if (flight.completed) return complete(transfer);
+  if (flight.id != 0) return withdraw(transfer);
   flight.cancelled = true;
   Peer& with = peer(flight.peer);
   if (flight.isSend && with.endpoint) {
@@ -266,15 +301,26 @@ void UcxTransport::cancel(Transfer* transfer) {
 
 bool UcxTransport::unexpected(Tag value, Tag mask, Tag* found) {
   ucp_tag_recv_info_t info;
-  if (closed_ || !ucp_tag_probe_nb(worker_.get(), value, mask, 0, &info)) return false;
-  *found = info.sender_tag;
-  return true;
+  if (closed_) return false;
+  if (ucp_tag_probe_nb(worker_.get(), value, mask, 0, &info)) {
+    *found = info.sender_tag;
+    return true;
+  }
+  for (const Peer& each : peers_)
+    for (const Offer& offer : each.offers)
+      if (((offer.tag ^ value) & mask) == 0) {
+        *found = offer.tag;
+        return true;
+      }
+  return false;
 }
 
 bool UcxTransport::progress() {
   if (closed_) return false;
   bool anything = ucp_worker_progress(worker_.get()) != 0;
+  moved_ |= anything;
   if (++rounds_ % kRoundsPerLook == 0) lookAfterProcesses();
+  if (!arrived_.empty() || !owing_.empty()) settleCredit(), anything = true;
   if (!losses_.empty() || !cancelling_.empty() || !refused_.empty()) anything |= settle();
   if (!flushing_ && !(leaving_.empty() && flushed_.empty())) anything |= flush();
   return anything;
@@ -318,13 +364,22 @@ bool UcxTransport::prepareToSleep(int* milliseconds) { return arm(milliseconds);
 // False: something is there to be progressed.
 bool UcxTransport::arm(int* milliseconds) {
   if (closed_) return true;
-  if (!losses_.empty() || !refused_.empty()) return false;
+  if (!losses_.empty() || !refused_.empty() || !arrived_.empty() || !owing_.empty()) return false;
   if (!flushing_ && !(leaving_.empty() && flushed_.empty())) return false;
   if (!cancelling_.empty()) *milliseconds = std::min(*milliseconds, 1);
+  rings_.awoke(rung_, moved_);
+  rung_ = moved_ = false;
+  const bool deaf = rings_.deaf();
+  sleepOn_[0] = deaf ? -1 : workerEvents_;
+  if (deaf) {
+    *milliseconds = std::min(*milliseconds, VainRings::kLookMs);
+    return true;
+  }
   // With UCP_FEATURE_WAKEUP, UCX (1.13) selects only transports that can signal, shared memory
   // included, so the sleep needs no other bound.
   const ucs_status_t status = ucp_worker_arm(worker_.get());
-  if (status == UCS_ERR_BUSY) return false;
+  rung_ = status == UCS_ERR_BUSY;
+  if (rung_) return false;
   if (status != UCS_OK) *milliseconds = std::min(*milliseconds, 1);
   return true;
 }
@@ -335,11 +390,12 @@ void UcxTransport::sleep(int milliseconds) {
   // sleeps.
   std::array<pollfd, std::tuple_size_v<decltype(sleepOn_)>> events;
   std::ranges::transform(sleepOn_, events.begin(), [](int fd) { return pollfd{fd, POLLIN, 0}; });
-  if (poll(events.data(), events.size(), milliseconds) > 0) awake();
+  if (poll(events.data(), events.size(), milliseconds) > 0) awake(events);
 }
 
-void UcxTransport::awake() {
+void UcxTransport::awake(std::span<const pollfd> polled) {
   if (closed_) return;
+  rung_ = polled[0].revents != 0;
   lookAfterProcesses();
   std::uint64_t wakes;
   // It can only fail when there was none.

@@ -3,8 +3,10 @@
 //   ucx_transport.cc  life, data path, waiting
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
 //   ucx_control.cc    goodbyes and the like, as active messages beside the data
+//   ucx_credit.cc     how much peers may send unasked
 //   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
+//   ucx_sockets.cc    what strangers may not send to it
 //
 // Data are tagged messages; the tag holds the source, so the whole tag is matched and every receive
 // is posted as soon as the caller asks for it. UCX ties receives to no peer. So each pending
@@ -37,6 +39,8 @@
 #include <array>
 #include <bitset>
 #include <chrono>
+#include <cstdint>
+#include <deque>
 #include <list>
 #include <string>
 #include <vector>
@@ -45,6 +49,7 @@
 #include "src/exec/transfer_list.h"
 #include "src/exec/ucx.h"
 #include "src/exec/ucx_handles.h"
+#include "src/exec/vain_rings.h"
 #include "src/watch/process_watch.h"
 
 namespace moeccl {
@@ -75,7 +80,7 @@ class UcxTransport final : public PollableTransport {
 
   bool prepareToSleep(int* milliseconds) override;
   std::span<const int> sleepOn() const override { return sleepOn_; }
-  void awake() override;
+  void awake(std::span<const pollfd> polled) override;
   bool isBusy() const override { return inFlight_ > 0; }
   bool drained() override;
   Clock::time_point lastErrorTime() const override { return lastErrorTime_; }
@@ -94,6 +99,11 @@ class UcxTransport final : public PollableTransport {
 
   static constexpr int kGoodbyeRounds = kSourceBits;  // each doubles the ranks heard of
 
+  // A message that its sender has announced.
+  struct Offer {
+    Tag tag;
+    std::uint64_t id;
+  };
   struct Peer {
     UcxTransport* transport = nullptr;
     int rank = -1;
@@ -108,6 +118,10 @@ class UcxTransport final : public PollableTransport {
     TransferList pending;          // in flight
     TransferList cancelled;        // in flight, cancelled or lost, not yet given back by UCX
     Clock::time_point patience{};  // when the cancelled have had time enough
+    std::int64_t credit = 0;       // what it takes unasked
+    std::int64_t owed = 0;         // credit of the peer's, of which it does not know
+    TransferList announced;        // sends beyond the credit, not granted
+    std::deque<Offer> offers;      // of the peer, not granted
   };
   struct Loss {
     int rank;
@@ -120,12 +134,18 @@ class UcxTransport final : public PollableTransport {
       goodbye,  // of a round of the closing barrier
       gone,     // the sender gives up the connection
       refuse,   // the sender has cancelled a message
+      announce,
+      withdraw,
+      grant,
+      unwanted,
+      credit,  // ucx_credit.cc
     };
     struct Message {
       Kind kind;
       std::int32_t source;
       std::int32_t round = 0;
       Tag tag = 0;
+      std::uint64_t number = 0;  // of an announced message, or bytes of credit
       // UCX sends short messages before it has heard from the peer, others afterwards. A goodbye
       // that leaves so soon lets its sender end, to whom the peer would then connect.
       std::array<std::byte, 400> ballast{};
@@ -147,8 +167,9 @@ class UcxTransport final : public PollableTransport {
   static void recvDone(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                        void* transfer);
   static void requestDone(void* request, ucs_status_t status, std::size_t bytes, void* transfer);
-  // Takes over the request that a call to UCX has returned for a transfer.
-  void started(Transfer* transfer, ucs_status_ptr_t request);
+  void begin(Peer& to, Transfer* send);
+  // Takes over the request that a call to UCX has returned for a transfer; false: that is over.
+  bool started(Transfer* transfer, ucs_status_ptr_t request);
   void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
   TransferStatus judge(Transfer* transfer, ucs_status_t status);
   // Completes sends that UCX calls done once they have left this process.
@@ -180,6 +201,22 @@ class UcxTransport final : public PollableTransport {
   void post(Control& control, Peer& to);
   static void release(Control& control);
 
+  // ucx_credit.cc
+  static std::int64_t chargeOf(std::size_t bytes);
+  // Whether a send may begin, which is charged then; else it must be announced.
+  bool mayBegin(Peer& to, const Transfer& send);
+  void announce(Peer& to, Transfer* send);
+  void withdraw(Transfer* send);
+  void say(Peer& to, Control::Kind kind, Tag tag, std::uint64_t number);
+  void owe(Peer& to, std::size_t bytes);
+  void settleCredit();
+  void announced(Peer& from, Tag tag, std::uint64_t id);
+  void grantTo(Peer& from, Transfer* receive);
+  void withdrawn(Peer& from, Tag tag, std::uint64_t id);
+  void answered(Peer& from, std::uint64_t id, bool granted);
+  // What is announced from now on, too, will not be asked for.
+  void refuseOffers();
+
   // ucx_close.cc
   template <typename Condition>
   bool progressUntil(Condition condition, Clock::time_point deadline);
@@ -195,6 +232,7 @@ class UcxTransport final : public PollableTransport {
   void flushWorker();
   void drop(ucp_tag_message_h message);
   bool dropUnexpected();
+  Peer* senderOf(Tag tag);
 
   const int rank_, ranks_;
   const std::vector<int> sources_;  // by rank: as tags name it
@@ -202,6 +240,9 @@ class UcxTransport final : public PollableTransport {
   FileDescriptor woken_;   // an eventfd
   int workerEvents_ = -1;  // the worker's
   std::array<int, 3> sleepOn_{};
+  // Strangers may ring too (ucx_sockets.h).
+  bool rung_ = false, moved_ = false;  // the worker's event came; there was something to progress
+  VainRings rings_;
   ProcessWatch processes_;
   UcxWorker worker_;
   std::vector<Peer> peers_;  // by rank; empty until connected
@@ -209,7 +250,9 @@ class UcxTransport final : public PollableTransport {
   // For the next progress() to settle:
   std::vector<Loss> losses_;
   std::vector<Tag> refused_;
-  std::vector<int> cancelling_;  // ranks with cancelled transfers
+  std::vector<int> cancelling_;            // ranks with cancelled transfers
+  std::vector<int> owing_;                 // ranks whose credit is to be given back
+  std::vector<Control::Message> arrived_;  // about credit
 
   bool tcp_ = false;      // UCX may use it
   TransferList leaving_;  // sends that UCX calls done
@@ -218,7 +261,10 @@ class UcxTransport final : public PollableTransport {
 
   std::bitset<kGoodbyeRounds> goodbyes_;  // rounds of the closing barrier that have come in
   std::size_t sendsInFlight_ = 0, inFlight_ = 0, chores_ = 0;
-  unsigned rounds_ = 0;  // of progress
+  unsigned rounds_ = 0;     // of progress
+  std::int64_t share_ = 0;  // of the memory, for each peer
+  std::uint32_t nextId_ = 1;
+  bool closing_ = false;  // what comes unasked will never be asked for
   bool closed_ = false;
   Clock::time_point othersUntil_ = Clock::time_point::max();  // while closing, once one is gone
   std::string lastError_;

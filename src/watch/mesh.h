@@ -3,8 +3,9 @@
 // Rank i has one with the ranks i +- 2^j, and with at least one rank of another node where there is
 // any: so each rank is watched from outside of its node, few connections are needed, and those that
 // live stay connected among themselves whichever nodes are lost. Ranks of a node use Unix sockets,
-// whose files are gone when this is done, or after a kill at the next start; others use TCP, on a
-// port that is closed when this is done. Connections are made at the start only.
+// whose files are gone when this is done, or after a kill at the next start (without a /dev/shm
+// that can be written to they have none); others use TCP, on a port that is closed when this is
+// done. Connections are made at the start only.
 #pragma once
 
 #include <chrono>

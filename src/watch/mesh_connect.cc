@@ -17,6 +17,7 @@
 #include "src/bootstrap/handshake.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/error.h"
+#include "src/file_limit.h"
 #include "src/text.h"
 #include "src/watch/mesh.h"
 
@@ -38,15 +39,17 @@ constexpr std::chrono::seconds kNewFile{1};
 struct Contact {
   ProcessIdentity process;
   std::array<IpEndpoint, kFamilies> endpoints{};  // port 0: none
-  char path[64] = {};                             // of a Unix socket; empty: none
+  char path[64] = {};                             // of a Unix socket, or '@...'; empty: none
 };
 
-// A file that is gone with this.
+// A Unix socket's name: a file that is gone with this or, where there can be none, a name in the
+// network's namespace, which begins with '@'. There anybody may dial it, as with TCP, and must
+// prove himself.
 class SocketFile {
  public:
   SocketFile() = default;
   ~SocketFile() {
-    if (!path_.empty()) unlink(path_.c_str());
+    if (path_.starts_with('/')) unlink(path_.c_str());
   }
   SocketFile(const SocketFile&) = delete;
   SocketFile& operator=(const SocketFile&) = delete;
@@ -63,6 +66,7 @@ sockaddr_un addressOf(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  if (path.starts_with('@')) address.sun_path[0] = '\0';
   return address;
 }
 
@@ -88,15 +92,17 @@ Socket SocketFile::listen() {
   removeLeftFiles();
   std::uint64_t name[2];
   fillRandom(std::as_writable_bytes(std::span(name)));
-  const std::string path =
-      stringf("%s%016llx%016llx", kFiles.data(), static_cast<unsigned long long>(name[0]),
-              static_cast<unsigned long long>(name[1]));
+  const std::string unique = stringf("%016llx%016llx", static_cast<unsigned long long>(name[0]),
+                                     static_cast<unsigned long long>(name[1]));
+  std::string path = std::string(kFiles) + unique;
   Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const sockaddr_un address = addressOf(path);
-  if (!socket ||
-      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    throw Error(moecclSystemError,
-                stringf("cannot make a socket in /dev/shm: %s", std::strerror(errno)));
+  const auto bound = [&] {
+    const sockaddr_un address = addressOf(path);
+    return bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  };
+  const bool made = socket && (bound() || (path = "@moeccl." + unique, bound()));
+  if (!made)
+    throw Error(moecclSystemError, "cannot make a Unix socket: " + descriptorErrorText(errno));
   path_ = path;
   if (::listen(socket.get(), SOMAXCONN) != 0)
     throw Error(moecclSystemError,
@@ -159,7 +165,7 @@ Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& opti
 [[noreturn]] void Connector::unreachable(int peer, int error) const {
   if (!isOwnError(error)) unreachable(peer, std::strerror(error));
   throw Error(moecclSystemError, stringf("rank %d cannot make a connection with rank %d: %s",
-                                         oob_.rank(), peer, std::strerror(error)));
+                                         oob_.rank(), peer, descriptorErrorText(error).c_str()));
 }
 
 void Connector::exchangeContacts() {

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "src/file_limit.h"
+
 namespace moeccl {
 namespace {
 
@@ -58,7 +60,7 @@ ProcessIdentity ProcessIdentity::self() {
 ProcessWatch::ProcessWatch()
     : events_(epoll_create1(EPOLL_CLOEXEC)), ended_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!events_ || !ended_ || addToEpoll(events_.get(), ended_.get(), kEndedBefore) != 0)
-    throw std::runtime_error(std::string("watching processes: ") + std::strerror(errno));
+    throw std::runtime_error("watching processes: " + descriptorErrorText(errno));
 }
 
 void ProcessWatch::add(int key, const ProcessIdentity& process) {

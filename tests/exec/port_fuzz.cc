@@ -189,7 +189,10 @@ class DataPort {
     header.payload = script.number<std::uint16_t>() % 6000;
     header.bytes = script.number<std::uint16_t>();
     header.value = script.number<std::uint16_t>();
-    if (header.kind == FrameKind::message) header.value = tagOf(1, script.byte() % kMost);
+    if (header.kind == FrameKind::message) {
+      header.value = tagOf(1, script.byte() % kMost);
+      header.announced = script.byte() % 2;
+    }
     if (header.kind > FrameKind::part) header.payload = 0;
     header.freed = script.byte() % 4 == 0 ? script.number<std::uint16_t>() : 0;
     writeValue(socket, header);

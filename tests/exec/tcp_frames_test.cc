@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "src/bootstrap/acceptor.h"
 #include "src/exec/tcp_transport.h"
@@ -103,6 +106,7 @@ std::vector<std::uint8_t> frames(std::mt19937_64& random) {
           static_cast<std::uint32_t>(std::min<std::uint64_t>(header.payload, header.bytes));
     }
     if (header.kind > FrameKind::part && below(4) > 0) header.payload = 0;
+    if (header.kind == FrameKind::message) header.announced = header.payload == 0 || below(20) == 0;
     if (below(20) == 0) header.freed = static_cast<std::uint32_t>(random());
     put(stream, header, below(20) == 0 ? below(100) : header.payload);
   }
@@ -228,21 +232,103 @@ TEST(TcpFrames, WhatAPeerHasSentArrivesAfterItHasLeft) {
 // Small messages that nobody has asked for take more memory than they have bytes.
 TEST(TcpFrames, ThePeersShareBoundsSmallMessagesToo) {
   constexpr std::size_t kShare = std::size_t{1} << 20;
-  TcpCommon common(kShare);
-  TcpPeer peer(common, 1, kShare);
-  peer.know("a peer", kShare, 1);
-  FrameHeader header = {
-      .kind = FrameKind::message, .payload = 8, .id = 1, .value = tagOf(1, 1), .bytes = 8};
-  TcpPeer::Incoming incoming;
-  std::size_t taken = 0;
-  while (peer.take(header, true, &incoming) == TcpPeer::Verdict::taken) {
-    peer.arrived(&incoming, header.payload);
-    ++header.id;
-    ++taken;
+  for (const std::uint32_t bytes : {8, 0}) {
+    TcpCommon common(kShare);
+    TcpPeer peer(common, 1, kShare);
+    peer.know("a peer", kShare, 1);
+    FrameHeader header = {.kind = FrameKind::message,
+                          .payload = bytes,
+                          .id = 1,
+                          .value = tagOf(1, 1),
+                          .bytes = bytes};
+    TcpPeer::Incoming incoming;
+    std::size_t taken = 0;
+    while (taken <= kShare && peer.take(header, true, &incoming) == TcpPeer::Verdict::taken) {
+      if (bytes > 0) peer.arrived(&incoming, header.payload);
+      ++header.id;
+      ++taken;
+    }
+    EXPECT_EQ(taken, kShare / chargeOf(bytes));
+    EXPECT_LE(common.memory.held(), kShare);
+    peer.lose("the end", TransferStatus::unreachable);
   }
-  EXPECT_EQ(taken, kShare / chargeOf(8));
-  EXPECT_LE(common.memory.held(), kShare);
-  peer.lose("the end", TransferStatus::unreachable);
+}
+
+// The frames that a peer has for a connection, in their order.
+std::vector<FrameHeader> said(TcpPeer& peer) {
+  std::vector<FrameHeader> frames(peer.control().size() / sizeof(FrameHeader));
+  std::memcpy(frames.data(), peer.control().data(), peer.control().size());
+  peer.control().clear();
+  for (TcpPeer::Outgoing out; peer.pull(true, &out);) {
+    frames.push_back(out.header);
+    if (out.transfer != nullptr) peer.written(out.transfer, out.header.payload);
+  }
+  return frames;
+}
+
+// Two ends of a connection: what one has for the other arrives.
+void bring(TcpPeer& from, TcpPeer& to) {
+  for (const FrameHeader& frame : said(from)) {
+    TcpPeer::Incoming incoming;
+    ASSERT_EQ(to.take(frame, true, &incoming), TcpPeer::Verdict::taken);
+  }
+}
+
+// Beyond the credit of its sender a message without a byte waits there until it is asked for.
+TEST(TcpFrames, MessagesWithoutAByteWaitForCredit) {
+  constexpr std::size_t kShare = 2 * chargeOf(0);
+  TcpCommon common(kShare);
+  TcpPeer sender(common, 1, kShare), receiver(common, 0, kShare);
+  sender.know("the receiver", kShare, 1);
+  receiver.know("the sender", kShare, 1);
+  std::vector<Probe> sends(5), recvs(4);
+  for (Probe& send : sends) {
+    send.flight = {.tag = tagOf(0, 1), .isSend = true, .inFlight = true};
+    sender.send(&send);
+  }
+  bring(sender, receiver);
+  const auto over = [](const std::vector<Probe>& probes) {
+    return std::ranges::count(probes, 1, &Probe::completions);
+  };
+  EXPECT_EQ(over(sends), 2);
+  // The last is taken back: no receive gets it.
+  sender.cancel(&sends[4]);
+  EXPECT_EQ(sends[4].status, TransferStatus::cancelled);
+  for (Probe& recv : recvs) {
+    recv.flight = {.tag = tagOf(0, 1), .inFlight = true};
+    receiver.recv(&recv);
+  }
+  bring(sender, receiver);
+  bring(receiver, sender);
+  EXPECT_EQ(over(sends), 5);
+  EXPECT_EQ(over(recvs), 4);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(recvs[static_cast<std::size_t>(i)].status, TransferStatus::ok);
+  // Nothing is left of any: there is credit again, and nothing to receive.
+  Tag found;
+  EXPECT_FALSE(receiver.unexpected(0, 0, &found));
+  sender.lose("the end", TransferStatus::unreachable);
+  receiver.lose("the end", TransferStatus::unreachable);
+}
+
+// One that was granted meanwhile is over at its receiver.
+TEST(TcpFrames, AMessageWithoutAByteMayBeTakenBackTooLate) {
+  TcpCommon common(0);
+  TcpPeer sender(common, 1, 0), receiver(common, 0, 0);
+  sender.know("the receiver", 0, 1);
+  receiver.know("the sender", 0, 1);
+  Probe send, recv;
+  send.flight = {.tag = tagOf(0, 1), .isSend = true, .inFlight = true};
+  recv.flight = {.tag = tagOf(0, 1), .inFlight = true};
+  sender.send(&send);
+  bring(sender, receiver);
+  receiver.recv(&recv);
+  EXPECT_EQ(recv.status, TransferStatus::ok);
+  sender.cancel(&send);
+  bring(sender, receiver);
+  bring(receiver, sender);
+  EXPECT_EQ(send.completions, 1);
+  EXPECT_EQ(send.status, TransferStatus::cancelled);
 }
 
 // Of this process alone, whatever its files.
@@ -302,13 +388,16 @@ TEST(TcpFrames, MemoryStaysWithinItsBoundWhateverTheSizes) {
 
 // A living peer may have sent any number of messages before one that it has no credit for.
 TEST(TcpFrames, OnlyAnnouncedMessagesCountAsAnnounced) {
-  TcpCommon common(0);
-  TcpPeer peer(common, 1, 0);
-  peer.know("a peer", 0, 1);
+  constexpr std::uint32_t kMessages = (1u << 20) + 2;
+  constexpr std::size_t kShare = kMessages * chargeOf(0);
+  TcpCommon common(kShare);
+  TcpPeer peer(common, 1, kShare);
+  peer.know("a peer", kShare, 1);
   FrameHeader header = {.kind = FrameKind::message, .id = 1, .value = tagOf(1, 1)};
   TcpPeer::Incoming incoming;
-  for (; header.id <= (1u << 20) + 2; ++header.id)
+  for (; header.id <= kMessages; ++header.id)
     ASSERT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
+  header.announced = 1;
   header.bytes = 8;
   EXPECT_EQ(peer.take(header, true, &incoming), TcpPeer::Verdict::taken);
   peer.lose("the end", TransferStatus::unreachable);
@@ -336,6 +425,30 @@ TEST(TcpFrames, StrangersDisturbNobody) {
   ASSERT_TRUE(finish(victim.transport, {&recv}));
   EXPECT_EQ(recv.status, TransferStatus::ok);
   EXPECT_EQ(value, 0x11111111u);
+}
+
+// They may knock for ever, but wake a rank no more than some times a second; and it still lets in
+// who belongs to it.
+TEST(TcpFrames, StrangersKeepNobodyAwake) {
+  Victim victim(30000);
+  std::atomic<bool> over = false;
+  std::thread stranger([&] {
+    while (!over) {
+      const Socket socket = dial(victim.port);
+      ::send(socket.get(), "garbage", 7, MSG_NOSIGNAL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const TimePoint end = afterMs(2000);
+  int wakes = 0;
+  for (; !isPast(end); ++wakes) {
+    victim.transport.progress();
+    victim.transport.wait(100);
+  }
+  EXPECT_LT(wakes, 2 * 100);
+  const Socket socket = enter(victim);
+  over = true;
+  stranger.join();
 }
 
 }  // namespace
