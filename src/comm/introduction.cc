@@ -50,8 +50,7 @@ Introduction introduce(Oob& oob, const Settings& settings) {
   std::vector<HostIdentity> hosts;
   for (const Card& each : all) hosts.push_back(each.host);
   Topology topology = buildTopology(hosts);
-  Introduction made{std::move(hosts), std::move(topology), secretOf(oob, all[0].nonce),
-                    nullptr};
+  Introduction made{std::move(hosts), std::move(topology), secretOf(oob, all[0].nonce), nullptr};
   made.watch = makeWatch(oob, made, settings);
   return made;
 }
