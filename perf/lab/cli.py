@@ -77,6 +77,9 @@ def parser():
     run.add_argument("--env", action="append", default=[], metavar="K=V", help="set K to V for all ranks")
     run.add_argument("--no-prefix", dest="prefix", action="store_false",
                      help="do not put [rank] before every line of output")
+    run.add_argument("--sessions", action="store_true",
+                     help="a session of its own for each rank, as some launchers make them: Linux then "
+                          "shares the cores among ranks in another way")
     run.add_argument("--grace", type=float, default=5, metavar="SECONDS",
                      help="time between SIGTERM and SIGKILL (default: 5)")
     run.add_argument("--emulate", metavar="NODESxRANKS",
@@ -278,7 +281,8 @@ def run(options, argv, command):
     token = f"run-{uuid.uuid4().hex[:12]}"
     environment = client.rank_environment(ranks, f"{folder}/shared/{token}/id")
     job = client.Job(options.grace, options.prefix,
-                     lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})")
+                     lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})",
+                     options.sessions)
     places = list(client.placement(ranks))
     for node in range(len(ranks)):
         connection = client.connect(folder, network.hostname(node))
@@ -309,7 +313,8 @@ def emulate(options, argv, extra):
         environment = client.rank_environment(ranks, folder + "/run/id")
         ours, theirs = socket.socketpair()
         job = client.Job(options.grace, options.prefix,
-                         lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})")
+                         lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})",
+                         options.sessions)
         handler = server.spawn_handler(theirs, folder, asker=ours)
         theirs.close()
         job.begin(ours, [(rank, argv, {**environment[rank], "MOECCL_NODE_ID": f"node{node}", **extra},

@@ -61,8 +61,8 @@ class Lines:
 class Job:
     """Processes started through connections to handlers; ends as one, and with one exit code."""
 
-    def __init__(self, grace, prefix=False, name_of=None):
-        self.grace, self.prefix, self.name_of = grace, prefix, name_of
+    def __init__(self, grace, prefix=False, name_of=None, sessions=False):
+        self.grace, self.prefix, self.name_of, self.sessions = grace, prefix, name_of, sessions
         self.selector = selectors.DefaultSelector()
         self.running = {}   # connection -> tags of its running processes
         self.code = 0
@@ -78,7 +78,7 @@ class Job:
         self.selector.register(connection, selectors.EVENT_READ)
         try:
             wire.send(connection, {"do": "run", "processes": len(processes), "folder": folder,
-                                   **self.around})
+                                   "sessions": self.sessions, **self.around})
             for tag, argv, env, fds in processes:
                 owned = [] if fds else self.pipes(tag)
                 wire.send(connection, {"tag": tag, "argv": argv, "env": env}, fds or owned)

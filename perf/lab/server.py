@@ -41,22 +41,24 @@ def take_over(around):
     os.chdir(around["cwd"])
 
 
-def start(around, argv, env, fds):
+def start(around, argv, env, fds, session=False):
     """Forks and executes argv with fds as its standard streams; returns its process number."""
     # Signals that arrive before the child is ready for them wait until it is.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid:
-        # On both sides of the fork, so that the group exists whoever comes first.
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
+        # On both sides of the fork, so that the group exists whoever comes first. A leader of a group
+        # could make no session.
+        if not session:
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
     code = 127
     try:
-        # A group of its own, to be signalled with what it starts, but not a session of its own: the
-        # scheduler shares the cores by session, and all ranks shall share them alike.
-        os.setpgid(0, 0)
+        # A group of its own, to be signalled with what it starts. A session of its own only where that
+        # is asked for: the scheduler shares the cores by session, and all ranks shall share them alike.
+        os.setsid() if session else os.setpgid(0, 0)
         kernel.die_with_parent()
         for target, fd in enumerate(fds):
             os.dup2(fd, target, inheritable=True)
@@ -143,7 +145,7 @@ def supervise(connection, request):
         process, fds = wire.receive(connection)
         if process is None:
             return
-        tags[start(request, process["argv"], process["env"], fds)] = process["tag"]
+        tags[start(request, process["argv"], process["env"], fds, request["sessions"])] = process["tag"]
         for fd in fds:
             os.close(fd)
     while True:
@@ -164,7 +166,10 @@ def supervise(connection, request):
                 return
             for pid in tags:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, message["signal"])
+                    try:
+                        os.killpg(pid, message["signal"])
+                    except ProcessLookupError:  # it has no session yet
+                        os.kill(pid, message["signal"])
 
 
 def spawn_handler(connection, *arguments, asker=None):

@@ -241,6 +241,12 @@ class Nodes(LabTest):
                                                      "cat /proc/self/autogroup 2>/dev/null || echo none")]
         self.assertEqual(len({line[0] for line in shown}), 1)
 
+    def test_ranks_have_sessions_of_their_own_where_asked_for(self):
+        self.up("--nodes", 2, "--ranks-per-node", 2)
+        code = "import os; print(os.getsid(0) == os.getpid())"
+        for arguments, expected in ((("--sessions",), "True"), ((), "False")):
+            self.assertEqual(self.lines("run", "--no-prefix", *arguments, "--", sys.executable, "-c", code), [expected] * 4)
+
     def test_ranks_get_no_capabilities_beyond_their_own(self):
         self.up("--nodes", 1)
         if os.getuid() == 0:
@@ -347,7 +353,7 @@ class Failures(LabTest):
 
     def test_interrupt_stops_all(self):
         self.up("--nodes", 2)
-        for arguments in (("run",), ("exec", "0")):
+        for arguments in (("run",), ("run", "--sessions"), ("exec", "0")):
             running = self.run_sleepers(*arguments)
             running.send_signal(signal.SIGINT)
             self.assertEqual(running.wait(30), 130)
