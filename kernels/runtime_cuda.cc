@@ -73,7 +73,12 @@ void synchronize(void* stream) {
 }
 bool isCaptured(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(streamOf(stream), &status), "cudaStreamIsCapturing");
+  const cudaError_t result = cudaStreamIsCapturing(streamOf(stream), &status);
+  if (result == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    throw Error(moecclInvalidUsage, kLegacyStreamInCapture);
+  }
+  check(result, "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
 

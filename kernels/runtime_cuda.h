@@ -23,7 +23,12 @@ void* newStream(bool urgent);
 void deleteStream(void* stream) noexcept;
 // Waits.
 void synchronize(void* stream);
-// Whether the stream is being captured into a graph.
+// Says why a call is refused for which CUDA has cudaErrorStreamCaptureImplicit.
+inline constexpr const char* kLegacyStreamInCapture =
+    "the stream is the legacy default stream, and a stream that waits for it is being captured: "
+    "pass another stream, or capture one that cudaStreamNonBlocking made";
+// Whether the stream is being captured into a graph. Throws InvalidUsage for the legacy default
+// stream while a stream that waits for it is.
 bool isCaptured(void* stream);
 
 void* newEvent();

@@ -66,6 +66,7 @@ moecclResult_t convert(const char* function, bool quantises, std::int64_t rows, 
     requireAligned("to", to, element(toType));
     Gpu& gpu = *device->gpu;
     const OnDevice here(gpu, device->number);
+    gpu.capture(stream);  // refuses those that must not be used now
     return quantises ? gpu.quantise(toType, fromType, source, rowCount, elements, target, stream)
                      : gpu.dequantise(fromType, toType, source, rowCount, elements, target, stream);
   });

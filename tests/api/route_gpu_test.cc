@@ -487,6 +487,12 @@ TEST(TokenRoutesOfGpus, QuantizeRows) {
     checkError(moecclQuantizeRows(1, kHidden, moecclFloat32, from.at(), moecclFloat8e4m3,
                                   to.at<unsigned char>() + 2, comm, stream),
                moecclInvalidArgument, comm, {"to is at an address", "multiple of 4"});
+    // A launch would end the capture.
+    myGpu().beginCapture(stream, /*blocking=*/true);
+    checkError(moecclQuantizeRows(kRows, kHidden, moecclFloat32, from.at(), moecclFloat8e4m3,
+                                  to.at(), comm, nullptr),
+               moecclInvalidUsage, comm, {"legacy default stream"});
+    myGpu().endCapture(stream);
     myGpu().deleteStream(stream);
   });
 }

@@ -160,7 +160,8 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorNotReady = 600,
-  cudaErrorLaunchFailure = 719
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureImplicit = 906
 };
 struct EmulatedStream;
 struct EmulatedEvent;
