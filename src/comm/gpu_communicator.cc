@@ -92,7 +92,11 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
   job_->add(*this);
 }
 
-GpuCommunicator::~GpuCommunicator() { abort(); }
+GpuCommunicator::~GpuCommunicator() {
+  abort();
+  // Calls that have been interrupted have returned by now.
+  if (lanes_ != nullptr) NcclLanes::abort(std::move(lanes_), kReturning);
+}
 
 void GpuCommunicator::requireServed(const AlgorithmChoice& choice) const {
   if (choice.algorithm->native && !gpu_->has(nativeOf(choice.algorithm->collective)))
@@ -351,7 +355,9 @@ void GpuCommunicator::destroy() {
   }
   std::unique_ptr<NcclLanes> lanes;
   {
-    const std::lock_guard lock(mutex_);
+    // The job's thread may be asking them whether calls are complete.
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return users_ == 0; });
     lanes = std::move(lanes_);
   }
   if (lanes != nullptr) lanes->destroy();

@@ -32,7 +32,8 @@ void GpuCommunicator::compareCalls() {
   }
   if (!stands) try {
       const Use use(*this);
-      const OnDevice here(*gpu_, device_);
+      // A thread of our own, so nobody needs the device that it had before (NcclLanes::useDevice).
+      if (gpu_->device() != device_) gpu_->setDevice(device_);
       stands = use.lanes() != nullptr && !use.lanes()->isComplete();
     } catch (const Error&) {  // whoever calls next is told
     }

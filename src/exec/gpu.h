@@ -48,7 +48,7 @@ class Gpu {
   using Comm = void*;                // an ncclComm_t
   using Id = std::array<char, 128>;  // an ncclUniqueId
   // A communicator that is joined, or made for parts, does not block, so that waiting for other
-  // ranks can end; groups on one that blocks take no thread each.
+  // ranks can end. One for messages blocks where revokes(): its groups take no thread each.
   enum class Purpose { parts, messages };
 
   virtual ~Gpu() = default;
@@ -131,10 +131,15 @@ class Gpu {
   // Waits for the other ranks where NCCL does, and for the end of all graphs that use it; what was
   // enqueued is complete.
   virtual void destroy(Comm comm) noexcept = 0;
-  // Ends what is enqueued too, and calls of other threads that block; then waits for the graphs.
-  // All of a device that may have work, at once: NCCL frees the memory of one only when the kernels
-  // of the others have ended.
+  // Ends what is enqueued too, then waits for the graphs. All of a device that may have work, at
+  // once: NCCL frees the memory of one only when the kernels of the others have ended. No other
+  // thread is in a call about any of them: NCCL frees what that call uses.
   virtual void abort(std::span<const Comm> comms) noexcept = 0;
+  // Whether this NCCL has ncclCommRevoke (2.28.7).
+  virtual bool revokes() const = 0;
+  // Ends what is enqueued, and calls of other threads that block, and frees nothing; only abort()
+  // takes the communicators afterwards. Does nothing unless revokes().
+  virtual void revoke(std::span<const Comm> comms) noexcept = 0;
   virtual int ranks(Comm comm) = 0;
   virtual int rank(Comm comm) = 0;
   virtual int device(Comm comm) = 0;
@@ -143,7 +148,7 @@ class Gpu {
 
   // Sends and receives of `comm` between the two make one launch for each stream. At their first
   // message two ranks are connected, and groupEnd() waits for the other: where `comm` does not
-  // block for as long as patience has, else until it comes or the communicator is aborted.
+  // block for as long as patience has, else until it comes or the communicator is revoked.
   virtual void groupStart() = 0;
   virtual void groupEnd(Comm comm, const Patience& patience) = 0;
   virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,

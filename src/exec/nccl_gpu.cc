@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "algorithms/plan.h"
@@ -16,12 +14,11 @@
 #include "kernels/runtime_cuda.h"
 #include "src/error.h"
 #include "src/exec/nccl_library.h"
+#include "src/exec/polling.h"
 #include "src/text.h"
 
 namespace moeccl {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
@@ -111,10 +108,7 @@ class NcclGpu final : public Gpu {
     const cudaError_t result = captureInfo(stream, &status, &id, nullptr);
     if (result == cudaErrorStreamCaptureImplicit) {
       cudaGetLastError();
-      throw RefusedInCapture(
-          moecclInvalidUsage,
-          "the stream is the legacy default stream, and a stream that waits for it is being "
-          "captured: pass another stream, or capture one that cudaStreamNonBlocking made");
+      throw RefusedInCapture(moecclInvalidUsage, cuda::kLegacyStreamInCapture);
     }
     check(result, "cudaStreamGetCaptureInfo");
     if (status == cudaStreamCaptureStatusInvalidated)
@@ -236,6 +230,13 @@ class NcclGpu final : public Gpu {
     for (Comm comm : comms) nccl_.ncclCommAbort(commOf(comm));
     nccl_.ncclGroupEnd();
   }
+  bool revokes() const override { return nccl_.ncclCommRevoke != nullptr; }
+  void revoke(std::span<const Comm> comms) noexcept override {
+    if (!revokes()) return;
+    nccl_.ncclGroupStart();
+    for (Comm comm : comms) nccl_.ncclCommRevoke(commOf(comm), 0);
+    nccl_.ncclGroupEnd();
+  }
   int ranks(Comm comm) override {
     int ranks = 0;
     check(nccl_.ncclCommCount(commOf(comm), &ranks), "ncclCommCount", comm);
@@ -331,27 +332,23 @@ class NcclGpu final : public Gpu {
   // it, also where this throws.
   void await(ncclResult_t result, const char* call, Comm comm, const Patience& patience,
              bool* over = nullptr) const {
-    const Clock::time_point begin = Clock::now();
-    for (std::chrono::microseconds pause{10}; result == ncclInProgress;
-         pause = std::min(pause * 2, std::chrono::microseconds{1000})) {
+    for (Polling polling; result == ncclInProgress; polling.pause()) {
       check(nccl_.ncclCommGetAsyncError(commOf(comm), &result), call, comm);
       if (result != ncclInProgress) break;
       patience.check();
-      if (patience.timeoutMs >= 0 &&
-          Clock::now() - begin > std::chrono::milliseconds(patience.timeoutMs))
+      if (polling.hasTaken(patience.timeoutMs))
         throw Error(moecclTimeout,
                     stringf("%s is not complete after %lld ms; not all ranks have come to it", call,
                             static_cast<long long>(patience.timeoutMs)));
-      std::this_thread::sleep_for(pause);
     }
     if (over != nullptr) *over = true;
     check(result, call, comm);
   }
   // All lanes together leave half of the device to products of matrices, and all their kernels fit
   // at once, which nccl_run.h relies on. NCCL_MAX_CTAS overrides it.
-  static ncclConfig_t configFor(Purpose purpose) {
+  ncclConfig_t configFor(Purpose purpose) const {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = purpose == Purpose::messages;
+    config.blocking = purpose == Purpose::messages && revokes();
     int device = 0, processors = 0;
     moeccl::check(cudaGetDevice(&device), "cudaGetDevice");
     moeccl::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),

@@ -5,17 +5,18 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <thread>
 #include <utility>
 
 #include "src/bootstrap/signals.h"
+#include "src/exec/polling.h"
 #include "src/text.h"
 
 namespace moeccl {
 
 NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience, bool registers)
-    : gpu_(std::move(gpu)), root_(root), patience_(std::move(patience)), registers_(registers) {
+    : gpu_(std::move(gpu)), root_(root), registers_(registers) {
+  setPatience(std::move(patience));
   try {
     device_ = gpu_->device(root);
     const OnDevice here(*gpu_, device_);
@@ -29,9 +30,9 @@ NcclLanes::NcclLanes(std::shared_ptr<Gpu> gpu, Gpu::Comm root, Patience patience
 }
 
 NcclLanes::~NcclLanes() {
-  abortAll();
   try {
     const OnDevice here(*gpu_, device_);
+    abortAll();
     for (Gpu::Event event : events_) gpu_->deleteEvent(event);
     gpu_->deleteEvent(last_);
     gpu_->deleteEvent(lastCaptured_);
@@ -44,6 +45,16 @@ NcclLanes::~NcclLanes() {
     rowMemory_->close();
   } catch (...) {  // CUDA has gone before us, and all of this with it
   }
+}
+
+void NcclLanes::setPatience(Patience patience) {
+  patience_ = {patience.timeoutMs, [this, look = std::move(patience.check)] {
+                 {
+                   const std::lock_guard lock(commsMutex_);
+                   requireWhole();
+                 }
+                 look();
+               }};
 }
 
 void NcclLanes::begin(Gpu::Stream stream, const Needs& needs) {
@@ -100,6 +111,7 @@ void NcclLanes::meet() {
 }
 
 void NcclLanes::addLane() {
+  const Inside inside(*this);
   {
     const std::lock_guard lock(commsMutex_);
     comms_.reserve(comms_.size() + 1);
@@ -150,7 +162,26 @@ bool NcclLanes::isFirst(int lane, int peer, bool isSend) {
 }
 
 void NcclLanes::connect(const std::string& whom, const std::function<void()>& call) {
-  using Clock = std::chrono::steady_clock;
+  const auto timeout = [&] {
+    return Error(
+        moecclTimeout,
+        stringf("NCCL is not connected to %s after %lld ms; not all of these have made the "
+                "call, or are stuck in it",
+                whom.c_str(), static_cast<long long>(patience_.timeoutMs)));
+  };
+  if (gpu_->revokes()) return watch(call, timeout);
+  // A lane that does not block ends the call itself.
+  try {
+    call();
+  } catch (const Error& e) {
+    if (e.result() != moecclTimeout) throw;
+    interrupt();
+    throw timeout();
+  }
+}
+
+void NcclLanes::watch(const std::function<void()>& call, const std::function<Error()>& timeout) {
+  const Polling polling;
   std::mutex mutex;
   std::condition_variable changed;
   bool over = false;
@@ -158,16 +189,11 @@ void NcclLanes::connect(const std::string& whom, const std::function<void()>& ca
   std::thread watcher;
   {
     const SignalsBlocked blocked;
-    watcher = std::thread([&, begin = Clock::now()] {
+    watcher = std::thread([&] {
       std::unique_lock lock(mutex);
       while (!changed.wait_for(lock, std::chrono::milliseconds(10), [&] { return over; })) try {
           patience_.check();
-          if (patience_.timeoutMs >= 0 &&
-              Clock::now() - begin > std::chrono::milliseconds(patience_.timeoutMs))
-            throw Error(moecclTimeout,
-                        stringf("NCCL is not connected to %s after %lld ms; not all of these have "
-                                "made the call, or are stuck in it",
-                                whom.c_str(), static_cast<long long>(patience_.timeoutMs)));
+          if (polling.hasTaken(patience_.timeoutMs)) throw timeout();
         } catch (...) {
           ended = std::current_exception();
           return interrupt();
@@ -192,6 +218,7 @@ void NcclLanes::connect(const std::string& whom, const std::function<void()>& ca
 
 void NcclLanes::run(Gpu::Native what, const std::byte* from, std::byte* to, std::size_t count,
                     moecclDataType_t datatype, moecclRedOp_t op, Gpu::Stream stream) {
+  const Inside inside(*this);
   const auto call = [&] {
     gpu_->run(what, from, to, count, datatype, op, comm(0), stream, patience_);
   };
@@ -204,7 +231,7 @@ void NcclLanes::run(Gpu::Native what, const std::byte* from, std::byte* to, std:
 }
 
 LaneGroup::LaneGroup(NcclLanes& lanes, int lane, Gpu::Stream stream)
-    : lanes_(lanes), lane_(lane), comm_(lanes.comm(lane)), stream_(stream) {
+    : lanes_(lanes), inside_(lanes), lane_(lane), comm_(lanes.comm(lane)), stream_(stream) {
   lanes.gpu().groupStart();
 }
 
@@ -242,13 +269,14 @@ int NcclLanes::lanes() const {
 
 Gpu::Comm NcclLanes::comm(int lane) const {
   const std::lock_guard lock(commsMutex_);
-  if (interrupted_) throw Error(moecclRemoteError, "NCCL's communicators have been aborted");
+  requireWhole();
   return comms_[static_cast<std::size_t>(lane)];
 }
 
 // A quarter more than before, where there is as much: not every new maximum should free memory,
 // which waits for all work of the device.
 void NcclLanes::growArena(std::size_t bytes) {
+  const Inside inside(*this);
   if (arena_ != nullptr && !inGraphs_) await("more memory");
   const std::size_t ample = std::max(bytes, arenaBytes_ + arenaBytes_ / 4);
   std::byte* memory = nullptr;
@@ -277,22 +305,17 @@ Gpu::Stream NcclLanes::stream(int lane, bool urgent) {
 }
 
 void NcclLanes::await(const std::string& what) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  for (std::chrono::microseconds pause{10}; called_ && !gpu_->complete(last_);
-       pause = std::min(pause * 2, std::chrono::microseconds{1000})) {
+  for (Polling polling; called_ && !gpu_->complete(last_); polling.pause()) {
     std::string text;
     if (const moecclResult_t result = asyncError(&text); result != moecclSuccess)
       throw Error(result, what + ": " + text);
     patience_.check();
-    if (patience_.timeoutMs >= 0 &&
-        Clock::now() - begin > std::chrono::milliseconds(patience_.timeoutMs))
+    if (polling.hasTaken(patience_.timeoutMs))
       throw Error(
           moecclTimeout,
           stringf("%s: earlier work is not complete after %lld ms; ranks are stuck, in another "
                   "collective, or not calling at all",
                   what.c_str(), static_cast<long long>(patience_.timeoutMs)));
-    std::this_thread::sleep_for(pause);
   }
 }
 
@@ -303,52 +326,6 @@ moecclResult_t NcclLanes::asyncError(std::string* text) {
     if (const moecclResult_t result = gpu_->asyncError(comm, text); result != moecclSuccess)
       return result;
   return moecclSuccess;
-}
-
-void NcclLanes::destroy() noexcept {
-  deregister(nullptr);
-  while (!comms_.empty()) {
-    gpu_->destroy(comms_.back());
-    comms_.pop_back();
-  }
-  if (root_ != nullptr) gpu_->destroy(std::exchange(root_, nullptr));
-}
-
-void NcclLanes::abortAll() noexcept {
-  if (!interrupted_) gpu_->abort(comms_);
-  comms_.clear();
-  registrations_.clear();
-  // Not in their group, as they block; and none of them waits for it, as it has no work.
-  if (const Gpu::Comm root = std::exchange(root_, nullptr); root != nullptr)
-    gpu_->abort({&root, 1});
-}
-
-void NcclLanes::interrupt() noexcept {
-  try {
-    std::vector<Gpu::Comm> comms;
-    {
-      const std::lock_guard lock(commsMutex_);
-      if (std::exchange(interrupted_, true)) return;
-      comms = comms_;
-    }
-    std::thread([gpu = gpu_, comms = std::move(comms)] { gpu->abort(comms); }).detach();
-  } catch (...) {  // no thread to be had
-  }
-}
-
-void NcclLanes::abort(std::unique_ptr<NcclLanes> lanes, std::chrono::milliseconds limit) noexcept {
-  const bool waits = lanes->graphs() > 0;
-  NcclLanes* const left = lanes.release();
-  try {
-    std::promise<void> ended;
-    const std::future<void> end = ended.get_future();
-    std::thread([left, ended = std::move(ended)]() mutable {
-      { const std::unique_ptr<NcclLanes> ends(left); }
-      ended.set_value();
-    }).detach();
-    if (!waits) end.wait_for(limit);
-  } catch (...) {  // no thread to be had: better lost than waited for
-  }
 }
 
 }  // namespace moeccl

@@ -8,12 +8,14 @@
 
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,7 +47,7 @@ class NcclLanes {
   const std::shared_ptr<Gpu>& sharedGpu() const { return gpu_; }
   int device() const { return device_; }
   // For whatever waits from now on.
-  void setPatience(Patience patience) { patience_ = std::move(patience); }
+  void setPatience(Patience patience);
   const Patience& patience() const { return patience_; }
   // Of the calls from now on.
   void setTimeout(std::int64_t milliseconds) { patience_.timeoutMs = milliseconds; }
@@ -94,20 +96,36 @@ class NcclLanes {
   long graphs() const { return graphs_.use_count() - 1; }
   // The lanes are of no use afterwards.
   void destroy() noexcept;
-  // Ends what is under way. NCCL frees memory only when graphs have ended, and kernels of other
-  // communicators that may be stuck too: a thread waits for that, and the caller `limit` at most.
+  // Ends what is under way; no other thread is in a call of these lanes. NCCL frees memory only
+  // when graphs have ended, and kernels of other communicators that may be stuck too: a thread
+  // waits for that, and the caller `limit` at most.
   static void abort(std::unique_ptr<NcclLanes> lanes, std::chrono::milliseconds limit) noexcept;
   // The same while another thread is in a call of NCCL that does not return, such as the first
-  // between two ranks of which one is dead: that call throws, as do others that follow.
+  // between two ranks of which one is dead: that call throws, as do others that follow. NCCL aborts
+  // nothing while a thread is in a call, so a thread waits until all have returned.
   void interrupt() noexcept;
 
  private:
   friend class LaneGroup;
+  // While it lives, its thread may be in calls of NCCL about the lanes, and none is aborted. Throws
+  // Error once interrupted.
+  class Inside {
+   public:
+    explicit Inside(const NcclLanes& lanes);
+    ~Inside();
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    const NcclLanes& lanes_;
+  };
   // Notes that a lane has had a message to, or from, a peer; returns whether it is the first.
   bool isFirst(int lane, int peer, bool isSend);
-  // A call of NCCL that connects ranks, `whom`, and blocks until they come. What ends patience
-  // aborts all lanes, and is thrown in place of what the call says then.
+  // A call of NCCL that connects ranks, `whom`, and waits until they come. What ends patience
+  // interrupts all lanes, and is thrown in place of what the call says then.
   void connect(const std::string& whom, const std::function<void()>& call);
+  // The same of a call that blocks, with another thread.
+  void watch(const std::function<void()>& call, const std::function<Error()>& timeout);
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
@@ -118,6 +136,12 @@ class NcclLanes {
   // nullptr: of all arenas.
   void deregister(const std::byte* arena) noexcept;
   void abortAll() noexcept;
+  void abortWhenLeft() noexcept;
+  // Throws Error once interrupted; commsMutex_ is held.
+  void requireWhole() const;
+  // For a thread of our own. None goes back to the device that it had before: that is 0 where
+  // nobody has set any, and each rank would have a context there.
+  void useDevice() noexcept;
   void addLane();
 
   const std::shared_ptr<Gpu> gpu_;
@@ -127,7 +151,10 @@ class NcclLanes {
   std::vector<std::vector<bool>> connected_;  // by lane, 2 * peer + isSend
   std::array<std::uint64_t, 4> sizesRun_{};   // by Gpu::Native: bits of counts
   bool interrupted_ = false;
-  Patience patience_;
+  mutable int inside_ = 0;  // threads
+  mutable std::condition_variable left_;
+  std::thread interrupter_;
+  Patience patience_{-1};
   const bool registers_;
   int device_ = 0;
   struct LaneStreams {
@@ -174,6 +201,7 @@ class LaneGroup {
 
  private:
   NcclLanes& lanes_;
+  const NcclLanes::Inside inside_;
   const int lane_;
   const Gpu::Comm comm_;
   const Gpu::Stream stream_;

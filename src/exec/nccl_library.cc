@@ -43,6 +43,7 @@ NcclLibrary openNccl() {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
   };
   findNewer(nccl.ncclAlltoAll, "ncclAlltoAll");
+  findNewer(nccl.ncclCommRevoke, "ncclCommRevoke");
   findNewer(nccl.ncclMemAlloc, "ncclMemAlloc");
   findNewer(nccl.ncclMemFree, "ncclMemFree");
   findNewer(nccl.ncclCommRegister, "ncclCommRegister");

@@ -37,6 +37,8 @@ struct NcclLibrary {
   // From 2.28 on, else null; whichever header this is compiled with.
   ncclResult_t (*ncclAlltoAll)(const void*, void*, size_t, ncclDataType_t, ncclComm_t,
                                cudaStream_t) = nullptr;
+  // From 2.28.7 on, else null.
+  ncclResult_t (*ncclCommRevoke)(ncclComm_t, int) = nullptr;
   // From 2.19 on, else all null.
   ncclResult_t (*ncclMemAlloc)(void**, size_t) = nullptr;
   ncclResult_t (*ncclMemFree)(void*) = nullptr;

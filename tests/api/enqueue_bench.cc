@@ -84,6 +84,8 @@ class SilentGpu final : public Gpu {
   void settle(Comm, const Patience&) override {}
   void destroy(Comm) noexcept override {}
   void abort(std::span<const Comm>) noexcept override {}
+  bool revokes() const override { return true; }
+  void revoke(std::span<const Comm>) noexcept override {}
   int ranks(Comm) override { return kRanks; }
   int rank(Comm) override { return rank_; }
   int device(Comm) override { return 0; }

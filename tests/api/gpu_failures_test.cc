@@ -159,8 +159,17 @@ struct GpuDeaths : GpusThatFail {
   GpuDeaths() : GpusThatFail({.seed = 5, .threads = true}) {}
 };
 
-// It connects to the dead, until NCCL is told to abort.
-TEST_F(GpuDeaths, EndACallInsideNccl) {
+// Calls that are inside NCCL: where it ends those that block, and where none may block.
+struct GpuCalls : GpusThatFail, testing::WithParamInterface<bool> {
+  GpuCalls() : GpusThatFail({.seed = 5, .threads = true, .withoutRevoke = !GetParam()}) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuCalls, testing::Bool(), [](const auto& info) {
+  return info.param ? std::string("block") : std::string("doNotBlock");
+});
+
+// It connects to the dead.
+TEST_P(GpuCalls, EndWhereARankIsDead) {
   std::barrier<> over(3);
   std::array<int, 3> data{};
   run(3, [&](moecclComm_t comm, int rank) {
@@ -178,7 +187,7 @@ TEST_F(GpuDeaths, EndACallInsideNccl) {
 }
 
 // NCCL waits for ever for a rank that it connects to. Here nobody is dead.
-TEST_F(GpuDeaths, OrATimeoutEndTheFirstMessageBetweenTwo) {
+TEST_P(GpuCalls, EndByTimeoutAtTheFirstMessageBetweenTwo) {
   std::barrier<> over(3);
   std::array<int, 3> data{};
   const auto move = [&](moecclComm_t comm, int rank) {
@@ -210,7 +219,7 @@ TEST_F(GpuDeaths, OrATimeoutEndTheFirstMessageBetweenTwo) {
 
 // After the first call of a kind ranks need not come at once, but what they need of NCCL later may
 // connect them: here all have met, and one is refused memory.
-TEST_F(GpuDeaths, OrATimeoutEndACallThatARankLeaves) {
+TEST_P(GpuCalls, EndByTimeoutWhereARankHasFailed) {
   std::barrier<> over(2);
   std::array<std::array<int, 2>, 2> in{}, out{};
   run(
@@ -229,7 +238,7 @@ TEST_F(GpuDeaths, OrATimeoutEndACallThatARankLeaves) {
 }
 
 // NCCL's own functions connect ranks too.
-TEST_F(GpuDeaths, OrATimeoutEndAFunctionOfNcclThatARankLeaves) {
+TEST_P(GpuCalls, EndByTimeoutInAFunctionOfNccl) {
   std::barrier<> over(2);
   std::array<int, 2> data{};
   Job job{.ranks = 2, .nodes = {1, 1}, .algorithms = "allreduce=native", .timeoutMs = 1500};
@@ -242,6 +251,46 @@ TEST_F(GpuDeaths, OrATimeoutEndAFunctionOfNcclThatARankLeaves) {
     myGpu().breakKernels("");
     over.arrive_and_wait();
     throw Aborts();
+  });
+}
+
+struct GpusThatAbortSlowly : GpusThatFail {
+  GpusThatAbortSlowly() : GpusThatFail({.seed = 5, .threads = true, .slowAborts = true}) {}
+};
+
+// What has been interrupted may still be ending when the caller frees it: kernels read its memory
+// until it has.
+TEST_F(GpusThatAbortSlowly, KeepMemoryUntilAllHasEnded) {
+  std::barrier<> over(3);
+  std::array<std::array<int, 3>, 3> in{}, out{};
+  Job job{.ranks = 3, .nodes = {1, 2}, .algorithms = "alltoall=bruck", .timeoutMs = 1500};
+  job.memory = moecclMemoryCuda;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    if (rank == 2) myGpu().breakKernels("send of");
+    checkError(moecclAllToAll(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr),
+               rank == 2 ? moecclUnhandledCudaError : moecclTimeout, comm,
+               {rank == 2 ? "launch failed" : "NCCL is not connected to rank"});
+    myGpu().breakKernels("");
+    over.arrive_and_wait();
+    throw Aborts();
+  });
+}
+
+// The job's thread may be asking whether calls are complete.
+TEST_F(GpuDeaths, AreNotWatchedForInLanesThatAreDestroyed) {
+  std::barrier<> over(2);
+  std::array<std::array<int, 2>, 2> out{};
+  std::atomic<bool> asks = false;
+  run(2, [&](moecclComm_t comm, int rank) {
+    myGpu().onSetDevice([&] {
+      asks = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    });
+    check(moecclAllGather(&rank, out[rank].data(), 1, moecclInt32, comm, nullptr), comm);
+    myGpu().synchronize(nullptr);
+    // It does 0.3 s behind a call; one of the two is not on device 0, where it begins.
+    checkThat(eventually([&] { return asks.load(); }), "nobody asks");
+    over.arrive_and_wait();
   });
 }
 

@@ -82,7 +82,32 @@ void GpuDouble::refuse(const std::string& text) {
 
 int& GpuDouble::current() {
   thread_local std::map<std::pair<const GpuDouble*, int>, int> devices;
-  return devices.try_emplace({this, number_}, number_).first->second;
+  // The caller has chosen the device of its rank; other threads begin with 0, as CUDA's do.
+  const int first = std::this_thread::get_id() == thread_ ? number_ : 0;
+  return devices.try_emplace({this, number_}, first).first->second;
+}
+
+void GpuDouble::setDevice(int device) {
+  std::function<void()> hook;
+  {
+    const Lock lock(world_.mutex_);
+    current() = device;
+    noteContext();
+    if (std::this_thread::get_id() != thread_) hook = onSetDevice_;
+  }
+  if (hook) hook();
+}
+
+void GpuDouble::onSetDevice(std::function<void()> hook) {
+  const Lock lock(world_.mutex_);
+  onSetDevice_ = std::move(hook);
+}
+
+// From CUDA 12 on cudaSetDevice makes one; NCCL's groups call it.
+void GpuDouble::noteContext() {
+  if (std::this_thread::get_id() != thread_ && current() != number_)
+    world_.problem("device " + std::to_string(number_) + ": its rank has a context on device " +
+                   std::to_string(current()));
 }
 
 void GpuDouble::requireCurrent() {
@@ -125,6 +150,7 @@ void GpuDouble::submit(GpuWorld::Stream& stream, std::unique_ptr<GpuWorld::Item>
 // ---- Memory, streams and events ----
 
 std::byte* GpuDouble::allocate(std::size_t bytes) {
+  if (const auto hook = std::exchange(onAllocate_, nullptr)) hook();
   const Lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("allocates during a capture");
@@ -773,6 +799,7 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
   if (color < 0) return nullptr;
   CommState* const handle = part.get();
   comms_[handle] = std::move(part);
+  noteContext();
   say("split");
   return handle;
 }
@@ -820,6 +847,7 @@ void GpuDouble::destroy(Comm comm) noexcept {
   std::unique_lock lock(world_.mutex_);
   const auto known = comms_.find(static_cast<CommState*>(comm));
   if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
+  noteContext();
   world_.runLocked();
   if (!known->second->registered.empty())
     world_.problem("a communicator is destroyed before memory is deregistered");
@@ -829,12 +857,32 @@ void GpuDouble::destroy(Comm comm) noexcept {
   world_.changed_.notify_all();
 }
 
+void GpuDouble::revoke(std::span<const Comm> comms) noexcept {
+  if (!revokes()) return;
+  const Lock lock(world_.mutex_);
+  noteContext();
+  world_.runLocked();
+  for (Comm comm : comms) {
+    const auto known = comms_.find(static_cast<CommState*>(comm));
+    if (known == comms_.end()) return world_.problem("a communicator is revoked that is not there");
+    if (std::exchange(known->second->revoked, true))
+      world_.problem("a communicator is revoked a second time");
+    drop(*known->second, true);
+  }
+  world_.changed_.notify_all();
+}
+
 void GpuDouble::abort(std::span<const Comm> comms) noexcept {
+  if (world_.options_.slowAborts) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   std::unique_lock lock(world_.mutex_);
+  noteContext();
   world_.runLocked();
   for (Comm comm : comms) {
     const auto known = comms_.find(static_cast<CommState*>(comm));
     if (known == comms_.end()) return world_.problem("a communicator is freed that is not there");
+    if (known->second->inside > 0)
+      world_.problem("a communicator is aborted while another thread is in a call about it");
+    known->second->revoked = true;
     drop(*known->second, true);
   }
   world_.changed_.notify_all();
@@ -846,6 +894,7 @@ void GpuDouble::abort(std::span<const Comm> comms) noexcept {
   for (Comm comm : comms) {
     const auto known = comms_.find(static_cast<CommState*>(comm));
     awaitGraphs(lock, *known->second);
+    world_.runUntil(lock, [&] { return known->second->inside == 0; });
     comms_.erase(known);
   }
   world_.changed_.notify_all();
@@ -886,6 +935,7 @@ void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int pee
                            (isSend ? " to " : " from ") + std::to_string(peer);
   GpuWorld::Stream* const where = &streamOf(stream);
   say(what + (where->urgent ? " on an urgent stream" : ""));
+  if (on.revoked) throw Error(moecclInvalidUsage, "the double's " + what + ": revoked");
   requireWhole(what);
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
   if (group.depth != 1) refuse("a " + what + (group.depth < 1 ? " outside a group" : " in two"));
@@ -922,7 +972,7 @@ void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stre
   message(false, to, bytes, peer, comm, stream);
 }
 
-void GpuDouble::groupEnd(Comm comm, const Patience&) {
+void GpuDouble::groupEnd(Comm comm, const Patience& patience) {
   std::unique_lock lock(world_.mutex_);
   say("group end");
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
@@ -931,7 +981,7 @@ void GpuDouble::groupEnd(Comm comm, const Patience&) {
   std::vector<GpuWorld::Waiting> launches = std::exchange(group.launches, {});
   for (const GpuWorld::Waiting& launch : launches) {
     if (launch.comm != comm) refuse("ends a group of another communicator");
-    connect(lock, comm, "", launch.item->messages);
+    connect(lock, commOf(comm), "", launch.item->messages, patience);
   }
   for (GpuWorld::Waiting& launch : launches) {
     std::string peers;
@@ -942,9 +992,9 @@ void GpuDouble::groupEnd(Comm comm, const Patience&) {
   }
 }
 
-void GpuDouble::connect(std::unique_lock<std::mutex>& lock, const void* comm,
-                        const std::string& way,
-                        const std::vector<std::unique_ptr<GpuWorld::Message>>& messages) {
+void GpuDouble::connect(std::unique_lock<std::mutex>& lock, CommState& comm, const std::string& way,
+                        const std::vector<std::unique_ptr<GpuWorld::Message>>& messages,
+                        const Patience& patience) {
   if (!world_.options_.threads) return;
   std::vector<const std::array<bool, 2>*> sides;
   for (const auto& message : messages) {
@@ -953,16 +1003,45 @@ void GpuDouble::connect(std::unique_lock<std::mutex>& lock, const void* comm,
     sides.push_back(&both);
   }
   world_.changed_.notify_all();
-  const auto lives = [&] {
-    return std::ranges::any_of(comms_, [=](const auto& one) { return one.first == comm; });
-  };
   const auto met = [&] {
     return std::ranges::all_of(sides, [](const auto* both) { return (*both)[0] && (*both)[1]; });
   };
-  if (!world_.runUntil(lock, [&] { return met() || !lives(); }))
+  struct Inside {
+    explicit Inside(GpuDouble& of, CommState& about) : device(of), comm(about) { ++comm.inside; }
+    ~Inside() {
+      --comm.inside;
+      device.world_.changed_.notify_all();
+    }
+    GpuDouble& device;
+    CommState& comm;
+  } inside(*this, comm);
+  if (!revokes()) return connectPatiently(lock, met, patience);
+  if (!world_.runUntil(lock, [&] { return met() || comm.revoked; }))
     refuse("nobody ends the wait for a rank that never comes");
-  if (!lives())
-    throw Error(moecclInternalError, "the double's group: its communicator has been aborted");
+  if (comm.revoked)
+    throw Error(moecclInternalError, "the double's group: its communicator has been revoked");
+}
+
+void GpuDouble::connectPatiently(std::unique_lock<std::mutex>& lock,
+                                 const std::function<bool()>& met, const Patience& patience) {
+  using Clock = std::chrono::steady_clock;
+  for (const Clock::time_point begin = Clock::now(); !met();) {
+    world_.changed_.wait_for(lock, std::chrono::milliseconds(1));
+    world_.runLocked();
+    if (met()) return;
+    lock.unlock();
+    std::exception_ptr ended;
+    try {
+      patience.check();
+    } catch (...) {
+      ended = std::current_exception();
+    }
+    lock.lock();
+    if (ended) std::rethrow_exception(ended);
+    if (patience.timeoutMs >= 0 &&
+        Clock::now() - begin > std::chrono::milliseconds(patience.timeoutMs))
+      throw Error(moecclTimeout, "the double's group: not all ranks have come to it");
+  }
 }
 
 bool GpuDouble::has(Native what) const {
@@ -973,12 +1052,12 @@ bool GpuDouble::has(Native what) const {
 // as NCCL may do early, so the output is checked as written from the beginning.
 void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size_t count,
                     moecclDataType_t datatype, moecclRedOp_t op, Comm comm, Stream stream,
-                    const Patience&) {
+                    const Patience& patience) {
   static constexpr const char* kNames[] = {"all-to-all", "all-gather", "reduce-scatter",
                                            "all-reduce"};
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
-  const CommState& on = commOf(comm);
+  CommState& on = commOf(comm);
   const std::size_t bytes = count * sizeOf(datatype);
   const std::string name =
       std::string("NCCL's ") + kNames[static_cast<int>(what)] + " of " + bytesText(bytes);
@@ -1011,7 +1090,7 @@ void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size
       item->messages.push_back(std::move(message));
     }
   }
-  connect(lock, comm, kNames[static_cast<int>(what)], item->messages);
+  connect(lock, on, kNames[static_cast<int>(what)], item->messages, patience);
   item->work = [=, rank = on.rank] {
     copyBytes(arrived->data() + place(rank), own, bytes);
     if (gathers) return copyBytes(to, arrived->data(), blocks * bytes);

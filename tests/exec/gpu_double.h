@@ -13,6 +13,8 @@
 //     threads;
 //   - memory that is freed, and communicators that are destroyed, before it is deregistered;
 //   - aborts that wait for kernels of other communicators, which nobody ends;
+//   - aborts while another thread is in a call about the communicator, which NCCL forbids;
+//   - contexts that threads of the library make on devices that are not their rank's;
 //   - groups that a thread leaves open;
 //   - kernels, copies and messages that touch what is not memory of their device, where a test has
 //     its data there.
@@ -57,6 +59,10 @@ class GpuWorld {
     bool withoutAllToAll = false;
     // As NCCL where it does not register memory.
     bool withoutRegistration = false;
+    // As NCCL before 2.28.7: communicators for messages do not block.
+    bool withoutRevoke = false;
+    // An abort takes a while, as NCCL's does, which joins threads.
+    bool slowAborts = false;
     // A message that meets one of another size is no fault: both stand for ever.
     bool sizesMayDiffer = false;
   };
@@ -210,6 +216,10 @@ class GpuDouble final : public Gpu {
   void limitMemory(std::size_t bytes) { limit_ = bytes; }
   // "GPU double SXM" unless set.
   void setModel(const std::string& model) { model_ = model; }
+  // Is called where a thread of the library makes a device its current one.
+  void onSetDevice(std::function<void()> hook);
+  // Is called once, where memory of the device is asked for next.
+  void onAllocate(std::function<void()> hook) { onAllocate_ = std::move(hook); }
   // What the work of a kernel finds fault with.
   void fault(const std::string& text) {
     world_.problem("device " + std::to_string(number_) + ": " + text);
@@ -221,7 +231,7 @@ class GpuDouble final : public Gpu {
   std::string name() const override { return "NCCL double"; }
   std::string model(int) override { return model_; }
   int device() override { return current(); }
-  void setDevice(int device) override { current() = device; }
+  void setDevice(int device) override;
   std::byte* allocate(std::size_t bytes) override;
   void free(std::byte* memory) noexcept override;
   std::byte* allocatePinned(std::size_t bytes) override;
@@ -265,6 +275,8 @@ class GpuDouble final : public Gpu {
   void settle(Comm comm, const Patience& patience) override;
   void destroy(Comm comm) noexcept override;
   void abort(std::span<const Comm> comms) noexcept override;
+  bool revokes() const override { return !world_.options_.withoutRevoke; }
+  void revoke(std::span<const Comm> comms) noexcept override;
   int ranks(Comm comm) override;
   int rank(Comm comm) override;
   int device(Comm comm) override;
@@ -286,7 +298,9 @@ class GpuDouble final : public Gpu {
     // Only one for parts is split.
     Purpose purpose = Purpose::parts;
     int splits = 0;
-    int graphs = 0;                              // that use it
+    int graphs = 0;  // that use it
+    int inside = 0;  // threads that wait in a call about it
+    bool revoked = false;
     std::set<const std::byte*> registered = {};  // memory for messages
   };
   struct Capture {
@@ -307,6 +321,8 @@ class GpuDouble final : public Gpu {
   // Of the calling thread.
   int& current();
   void requireCurrent();
+  // The device that is current has a context from now on.
+  void noteContext();
   void say(const std::string& text);
   GpuWorld::Stream& streamOf(Stream stream);
   std::shared_ptr<GpuWorld::Event> eventOf(Event event);
@@ -318,9 +334,13 @@ class GpuDouble final : public Gpu {
   // NCCL waits for graphs.
   void awaitGraphs(std::unique_lock<std::mutex>& lock, const CommState& comm);
   bool hasKernels() const;
-  // Waits for ranks that have yet to be connected for these messages, until `comm` is aborted.
-  void connect(std::unique_lock<std::mutex>& lock, const void* comm, const std::string& way,
-               const std::vector<std::unique_ptr<GpuWorld::Message>>& messages);
+  // Waits for ranks that have yet to be connected for these messages, until `comm` is revoked;
+  // where that cannot be, as long as patience has.
+  void connect(std::unique_lock<std::mutex>& lock, CommState& comm, const std::string& way,
+               const std::vector<std::unique_ptr<GpuWorld::Message>>& messages,
+               const Patience& patience);
+  void connectPatiently(std::unique_lock<std::mutex>& lock, const std::function<bool()>& met,
+                        const Patience& patience);
   void addGraphs(const Graph& graph, int change);
 
   GpuWorld& world_;
@@ -344,6 +364,7 @@ class GpuDouble final : public Gpu {
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
   std::string brokenKernel_;
+  std::function<void()> onSetDevice_, onAllocate_;
   std::string model_ = "GPU double SXM";
   std::atomic<std::size_t> limit_ = static_cast<std::size_t>(-1);
   std::unique_ptr<Capture> capture_;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/runtime_cuda.h"
 #include "src/error.h"
 #include "src/exec/nccl_library.h"
 #include "tests/exec/cuda_runtime_double.h"
@@ -136,9 +137,40 @@ class NcclGpu : public ::testing::Test {
 TEST_F(NcclGpu, WaitsForPartsOfParentsThatDoNotBlock) {
   double_.delay = 30ms;
   EXPECT_EQ(gpu_->split(kParent, 0, 0, Gpu::Purpose::messages, 60000), kPart);
-  EXPECT_EQ(double_.blocking, 1);
   // Four lanes leave half of the 108 processors.
   EXPECT_EQ(double_.mostBlocks, 13);
+}
+
+NcclLibrary libraryThatRevokes() {
+  NcclLibrary made = library();
+  made.ncclCommRevoke = [](ncclComm_t, int flags) {
+    return nccl->calls.push_back("revoke " + std::to_string(flags)), ncclSuccess;
+  };
+  return made;
+}
+
+// A thread that is stuck in one that does can be freed by nothing else.
+TEST_F(NcclGpu, HasMessagesBlockWhereNcclRevokes) {
+  gpu_->split(kParent, 0, 0, Gpu::Purpose::messages, 60000);
+  EXPECT_EQ(double_.blocking, 0);
+  double_.thread.join();
+  const std::shared_ptr<Gpu> newer = makeNcclGpu(libraryThatRevokes());
+  newer->split(kParent, 0, 0, Gpu::Purpose::messages, 60000);
+  EXPECT_EQ(double_.blocking, 1);
+  double_.thread.join();
+  newer->split(kParent, 0, 0, Gpu::Purpose::parts, 60000);
+  EXPECT_EQ(double_.blocking, 0);
+}
+
+TEST_F(NcclGpu, RevokesCommunicatorsTogether) {
+  const Gpu::Comm comms[] = {kParent, kPart};
+  EXPECT_FALSE(gpu_->revokes());
+  gpu_->revoke(comms);
+  EXPECT_EQ(double_.calls, std::vector<std::string>());
+  const std::shared_ptr<Gpu> newer = makeNcclGpu(libraryThatRevokes());
+  EXPECT_TRUE(newer->revokes());
+  newer->revoke(comms);
+  EXPECT_EQ(double_.calls, (std::vector<std::string>{"start", "revoke 0", "revoke 0", "end"}));
 }
 
 // Other ranks are not waited for longer than the caller said.
@@ -333,6 +365,14 @@ TEST_F(NcclGpu, RefusesStreamsThatACaptureForbids) {
   cudaRuntime().status = cudaStreamCaptureStatusNone;
   cudaRuntime().captureInfo = cudaErrorStreamCaptureImplicit;
   EXPECT_THROW(gpu_->capture(nullptr), RefusedInCapture);
+  // Layers ask this.
+  try {
+    cuda::isCaptured(nullptr);
+    FAIL() << "it is not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.result(), moecclInvalidUsage);
+    EXPECT_NE(std::string(e.what()).find("pass another stream"), std::string::npos);
+  }
 }
 
 TEST_F(NcclGpu, HasGraphsHoldWhatTheyNeed) {
