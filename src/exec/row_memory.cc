@@ -12,15 +12,15 @@ constexpr std::size_t kLeast = std::size_t{16} << 10;
 
 }  // namespace
 
-RowMemory::Piece& RowMemory::find(std::size_t bytes, bool onHost) {
-  Piece* best = nullptr;
-  for (const std::unique_ptr<Piece>& piece : pieces_)
+std::shared_ptr<RowMemory::Piece> RowMemory::find(std::size_t bytes, bool onHost) {
+  std::shared_ptr<Piece> best;
+  for (const std::shared_ptr<Piece>& piece : pieces_)
     if (!piece->isTaken && piece->bytes >= bytes && (piece->host != nullptr) == onHost &&
         (best == nullptr || piece->bytes < best->bytes) &&
         (!piece->isRecorded || gpu_->complete(piece->copied)))
-      best = piece.get();
-  if (best != nullptr) return *best;
-  auto made = std::make_unique<Piece>();
+      best = piece;
+  if (best != nullptr) return best;
+  auto made = std::make_shared<Piece>();
   made->bytes = onHost ? std::bit_ceil(std::max(bytes, kLeast)) : bytes;
   pieces_.reserve(pieces_.size() + 1);
   try {
@@ -32,22 +32,14 @@ RowMemory::Piece& RowMemory::find(std::size_t bytes, bool onHost) {
     if (made->device != nullptr) gpu_->free(made->device);
     throw;
   }
-  pieces_.push_back(std::move(made));
-  return *pieces_.back();
+  pieces_.push_back(made);
+  return made;
 }
 
 std::shared_ptr<RowMemory::Piece> RowMemory::take(std::size_t bytes, bool onHost) {
-  Piece* piece = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    piece = &find(bytes, onHost);
-    piece->isTaken = true;
-  }
-  return {piece, [self = shared_from_this()](Piece* given) {
-            const std::lock_guard lock(self->mutex_);
-            const auto is = [given](const auto& one) { return one.get() == given; };
-            if (std::ranges::any_of(self->pieces_, is)) given->isTaken = false;
-          }};
+  const std::shared_ptr<Piece> piece = find(bytes, onHost);
+  piece->isTaken = true;
+  return {piece.get(), [piece](Piece* given) { given->isTaken = false; }};
 }
 
 void RowMemory::copy(Piece& piece, std::size_t bytes, Gpu::Stream stream) {
@@ -57,12 +49,7 @@ void RowMemory::copy(Piece& piece, std::size_t bytes, Gpu::Stream stream) {
 }
 
 void RowMemory::close() noexcept {
-  std::vector<std::unique_ptr<Piece>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    all = std::exchange(pieces_, {});
-  }
-  for (const std::unique_ptr<Piece>& piece : all) {
+  for (const std::shared_ptr<Piece>& piece : std::exchange(pieces_, {})) {
     gpu_->deleteEvent(piece->copied);
     if (piece->host != nullptr) gpu_->freePinned(piece->host);
     gpu_->free(piece->device);

@@ -3,18 +3,18 @@
 // follow each other (NcclLanes), on the host once a copy is known to be complete.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "src/exec/gpu.h"
 
 namespace moeccl {
 
-class RowMemory : public std::enable_shared_from_this<RowMemory> {
+class RowMemory {
  public:
-  // Calls are made while the device is the thread's current one.
+  // Calls are made by one thread at a time, while the device is its current one.
   explicit RowMemory(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   RowMemory(const RowMemory&) = delete;
   RowMemory& operator=(const RowMemory&) = delete;
@@ -23,10 +23,12 @@ class RowMemory : public std::enable_shared_from_this<RowMemory> {
     std::byte *device = nullptr, *host = nullptr;
     std::size_t bytes = 0;
     Gpu::Event copied = nullptr;  // recorded behind the last copy
-    bool isRecorded = false, isTaken = false;
+    bool isRecorded = false;
+    std::atomic<bool> isTaken = false;
   };
   // A piece of at least so many bytes, until the last who has it lets go; onHost: with as many of
-  // the host. Throws Error.
+  // the host. Throws Error. A graph lets go in a thread of CUDA's, which may wait for nothing: not
+  // for a lock either, behind which this allocates.
   std::shared_ptr<Piece> take(std::size_t bytes, bool onHost);
   // Enqueues the copy of the piece's first bytes from the host.
   void copy(Piece& piece, std::size_t bytes, Gpu::Stream stream);
@@ -34,11 +36,10 @@ class RowMemory : public std::enable_shared_from_this<RowMemory> {
   void close() noexcept;
 
  private:
-  Piece& find(std::size_t bytes, bool onHost);
+  std::shared_ptr<Piece> find(std::size_t bytes, bool onHost);
 
   const std::shared_ptr<Gpu> gpu_;
-  std::mutex mutex_;  // of what is taken: a graph lets go in a thread of CUDA's
-  std::vector<std::unique_ptr<Piece>> pieces_;
+  std::vector<std::shared_ptr<Piece>> pieces_;
 };
 
 }  // namespace moeccl

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +15,7 @@
 
 #include "src/comm/operands.h"
 #include "src/error.h"
+#include "src/exec/row_memory.h"
 #include "tests/exec/gpu_double.h"
 #include "tests/plans/support.h"
 
@@ -495,6 +498,31 @@ TEST(GpuDouble, SeesWhatCapturesForbid) {
   pair.a->wait(other, fork);
   pair.a->endCapture(stream);
   EXPECT_NE(pair.world.problems().find("has not been joined"), std::string::npos);
+}
+
+// CUDA ends graphs in a thread that may wait for nothing, such as a lock of one that asks it for
+// memory.
+TEST(RowMemory, IsLetGoByGraphsWithoutAWait) {
+  GpuWorld world({});
+  const std::shared_ptr<GpuDouble> gpu = world.newGpu();
+  const auto memory = std::make_shared<RowMemory>(gpu);
+  std::shared_ptr<RowMemory::Piece> first = memory->take(64, true);
+  const RowMemory::Piece* const known = first.get();
+  const Gpu::Stream stream = gpu->newStream(false);
+  gpu->beginCapture(stream);
+  gpu->keepInGraph(stream, std::move(first));
+  std::shared_ptr<GpuDouble::Graph> graph = gpu->endCapture(stream);
+  std::future<void> ends;
+  gpu->onAllocate([&] {
+    ends = std::async(std::launch::async, [&] { graph.reset(); });
+    EXPECT_EQ(ends.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  });
+  const auto second = memory->take(64, true);
+  EXPECT_NE(second.get(), known);
+  ends.wait();
+  EXPECT_EQ(memory->take(64, true).get(), known);
+  memory->close();
+  EXPECT_EQ(world.problems() + world.leftovers(), "");
 }
 
 TEST(GpuModels, AreJoinedByNvlinkOrNot) {
