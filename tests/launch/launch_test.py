@@ -16,7 +16,7 @@ import unittest
 
 PROGRAM = None
 RANKS = 3
-KNOWN = ("MOECCL_", "OMPI_", "PMI_", "SLURM_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "MASTER_")
+KNOWN = ("MOECCL_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "MASTER_")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(KNOWN) or name == "MOECCL_PROBE"}
 
 # Each launcher's variables of rank and size, and what else tells the ranks where they meet.
@@ -43,6 +43,12 @@ WRONG = {
     "a file that holds no id": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "old"}, "holds no unique id"),
     "a path too long": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": 5000 * "x"}, "too long a path"),
     "a rank beyond the size": ({"RANK": "2", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "id"}, "RANK is 2; it must be below WORLD_SIZE"),
+    "a server of PMIx's alone": ({"PMIX_RANK": "0"}, "PMIX_RANK is set, and no variable tells the number of ranks"),
+    "a rank of torchrun's without a size": ({"RANK": "0", "WORLD_SIZE": ""}, "RANK is set, and WORLD_SIZE is not set"),
+    "a rank of Open MPI's without a size": ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE is not set"),
+    "a link": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "link"}, "is no regular file"),
+    "a pipe": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "pipe"}, "is no regular file"),
+    "a folder that is not there": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "a/b"}, "cannot write MOECCL_ID_FILE a/b: No such"),
     "no ranks": ({"RANK": "0", "WORLD_SIZE": "0"}, "RANK is 0; it must be below WORLD_SIZE"),
 }
 
@@ -69,6 +75,36 @@ class Launch(unittest.TestCase):
     def start(self, variables):
         return subprocess.Popen([PROGRAM], cwd=self.folder, env={**CLEAN, **variables}, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
+
+    def write_old(self):
+        """What may be in the place of an id."""
+        with open(os.path.join(self.folder, "old"), "w", encoding="utf-8") as file:
+            file.write("nothing")
+        if not os.path.exists(os.path.join(self.folder, "link")):
+            os.symlink("old", os.path.join(self.folder, "link"))
+            os.mkfifo(os.path.join(self.folder, "pipe"))
+
+    def lines_of(self, process, said):
+        """Reads its errors up to a line that has this text."""
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if said in line:
+                return lines
+        self.fail(f"{said!r} is not in {lines}")
+
+    def wait_for(self, name):
+        """The path of a file in the folder, once it is there."""
+        path = os.path.join(self.folder, name)
+        for _ in range(3000):
+            if os.path.exists(path):
+                return path
+            time.sleep(0.01)
+        self.fail(f"there is no {path}")
+
+    def end(self, process):
+        process.kill()
+        process.communicate()
 
     def test_every_launcher(self):
         for launcher, (rank, size, more) in LAUNCHERS.items():
@@ -114,11 +150,74 @@ class Launch(unittest.TestCase):
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, errors)
 
+    def test_who_waits_says_for_whom(self):
+        port = free_port()
+        other = free_port()
+        waiting = {
+            "rank 0 of 16, by SLURM_PROCID and SLURM_NTASKS, waits for the others to join":
+                {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "1"},
+            "rank 2 of 3, by PMI_RANK and PMI_SIZE, waits for rank 0 to write MOECCL_ID_FILE id":
+                {"PMI_RANK": "2", "PMI_SIZE": "3", "MOECCL_ID_FILE": "id"},
+            f"rank 0 of 3, by RANK and WORLD_SIZE, waits for 2 more ranks to ask for the id at port {port}":
+                {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            f"rank 1 of 2, by RANK and WORLD_SIZE, waits for rank 0 to answer at 127.0.0.1, port {other}":
+                {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": other},
+        }
+        for said, process in [(said, self.start(variables)) for said, variables in waiting.items()]:
+            self.addCleanup(self.end, process)
+            self.lines_of(process, said)
+
+    def test_an_id_of_a_run_that_has_ended_is_none(self):
+        variables = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "1"}
+        killed = self.start({"SLURM_PROCID": "0", **variables})
+        path = self.wait_for("moeccl-id.1.0")
+        # Rank 0 writes it whole, and lives: nobody takes its place.
+        another = self.start({"SLURM_PROCID": "0", **variables})
+        _, errors = another.communicate(timeout=60)
+        self.assertEqual(another.returncode, 1)
+        self.assertIn("each run needs a new one. Remove it if its run has ended", errors)
+        self.end(killed)
+        self.assertTrue(os.path.exists(path))
+        second = self.start({"SLURM_PROCID": "1", **variables})
+        self.lines_of(second, "which is still that of a run that has ended")
+        first = self.start({"SLURM_PROCID": "0", **variables})
+        for process in (first, second):
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_an_id_is_for_its_user_alone(self):
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        variables = {"MOECCL_NRANKS": "2", "MOECCL_ID_FILE": "id"}
+        first = self.start({"MOECCL_RANK": "0", **variables})
+        path = self.wait_for("id")
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        self.end(first)
+        if os.geteuid() != 0:
+            self.skipTest("only root can give it to another user")
+        os.chown(path, 65534, 65534)
+        for rank in ("0", "1"):
+            process = self.start({"MOECCL_RANK": rank, **variables})
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 1)
+            self.assertIn("belongs to user 65534, and this rank to user 0; all ranks must be of one user", errors)
+
+    def test_empty_variables_are_not_set(self):
+        empty = {name: "" for name in ("MOECCL_RANK", "MOECCL_NRANKS", "MOECCL_ID_FILE", "PMIX_RANK", "SLURM_PROCID")}
+        output, errors = self.start(empty).communicate(timeout=60)
+        self.assertEqual(output.count("from rank"), 1, errors)
+        port = free_port()
+        more = {**empty, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [self.start({"RANK": str(i), **more}) for i in range(2)]
+        for process in ranks:
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+
     def test_what_is_wrong_is_said(self):
         for what, (variables, said) in WRONG.items():
             with self.subTest(what):
-                with open(os.path.join(self.folder, "old"), "w", encoding="utf-8") as file:
-                    file.write("nothing")
+                self.write_old()
                 process = self.start(variables)
                 _, errors = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, 1)
