@@ -12,7 +12,7 @@ lab_packages=(iproute2 python3)
 # To build and run all tests.
 test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
-  binutils ccache clang-format git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
+  abigail-tools binutils ccache clang-format git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
   shellcheck
 )
 # MPI programs of others, and the second ABI of MPI, for the suite mpi.
