@@ -49,21 +49,11 @@ MOECCL_API moecclResult_t moecclInternalModel(moecclGrid_t grid, moecclProfile_t
                                                            const moecclInternalModel_t* model),
                                               void* context);
 
-// Why: profiles hold samples of layers, which libmoeccl does not know.
+// Why: profiles hold samples of what a layer computes, which libmoeccl does not know.
 typedef struct {
   double seconds, spread;
   int backward;
-  const double* numbers;  // of local work: the fields of LocalWork; of a layer: features of that
-  // Of a layer alone:
-  const char* schedule;
-  const char* grid;
-  struct Exchange {
-    const char* collective;
-    const char* const* groups;  // [nGroups], as profiles name them
-    int nGroups;
-    double bytes;
-  } const* exchanges;
-  int nExchanges;
+  const double* numbers;  // the fields of LocalWork
 } moecclInternalSample_t;
 MOECCL_API moecclResult_t moecclInternalAddSample(moecclProfile_t profile,
                                                   const moecclInternalSample_t* sample);

@@ -3,14 +3,12 @@
  * Conventions as in moeccl.h; the text of an error is found with moecclGetLastError(NULL). Nothing
  * here communicates but moecclProfileCreate and moecclCommSetProfile.
  *
- * A profile is made by moeccl-fit, or by whoever measures: it holds samples, the fits through them
+ * A profile is made by moeccl-fit, or by whoever measures. It holds samples, the fits through them
  * and the fingerprint of the cluster. In its fits a collective takes alpha + beta x bytes, per
- * collective, algorithm and group. Near samples that are off by more than their spreads explain, it
- * takes what these say. The local work of a layer is a sum of terms for the gate, the experts'
- * products and what is moved. Where whole layers were measured, the profile knows by what factors
- * their exchanges and local work take longer than by themselves. What a profile has no samples for,
- * and everything where there is no profile, is priced from the plans and the costs of links. These
- * are those on which the profile's samples come out best, those that a job measures at its start
+ * collective, algorithm and group. Where samples leave the line by more than their noise,
+ * predictions follow the samples. The local work of a layer is a sum of terms for the gate, the
+ * experts' products and what is moved. Everything else is priced from the plans and the costs of
+ * links: those that fit the profile's samples best, those that a job measures at its start
  * (MOECCL_PROBE), or typical ones.
  */
 #ifndef MOECCL_MODEL_H_
@@ -71,8 +69,8 @@ typedef struct {
         NULL, NULL, NULL, 0, 0.0, 0.0                                                          \
   }
 
-/* Adds a sample; fits are made by moecclProfileFit. moecclProfileAddLayer of select.h adds whole
- * layers. Local. Errors: InvalidArgument. */
+/* Adds a sample; fits are made by moecclProfileFit. moecclProfileAddLayer of select.h adds
+ * local work. Local. Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
                                                      const moecclCollectiveSample_t* sample);
 /* Fits anew all that has samples, by least squares of relative errors: lines, local work, and the

@@ -14,11 +14,8 @@ extern "C" {
 /* A pass of a layer. Values can be added. */
 typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
 
-/* One measured layer of float32, with a capacity and without a residual branch. On a grid of one
- * rank, while all ranks of the machine compute such a layer: the local work, without exchanges. On
- * a larger grid: how much longer the schedule's exchanges and local work take together than by
- * themselves, per grid, schedule and pass; not in chunks. The layer's communicator must choose its
- * algorithms by this profile's samples of them. The sample counts once these are there. */
+/* One measured layer of float32 on a grid of one rank, with a capacity and without a residual
+ * branch: what a rank computes by itself, while all ranks of the machine compute such a layer. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;

@@ -71,24 +71,6 @@ std::int64_t Job::sum(std::int64_t value) const {
   return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
-void Job::handOut(std::vector<char>& bytes) const {
-  if (rank_ != 0) bytes.clear();
-  const auto size = static_cast<std::size_t>(sum(static_cast<std::int64_t>(bytes.size())));
-  bytes.resize(size);  // zeros, which rank 0's are not below
-  const auto take = [&](void* data, moecclStream_t stream) {
-    require(moecclAllReduce(data, data, size, moecclUint8, moecclMax, comm(), stream),
-            "hand out what rank 0 has", comm());
-  };
-  if (memory_->kind() == moecclMemoryHost) {
-    take(bytes.data(), nullptr);
-    return;
-  }
-  mine_.atLeast(size);
-  memory_->put(mine_.data(), bytes.data(), size);
-  take(mine_.data(), memory_->stream());
-  memory_->get(bytes.data(), mine_.data(), size);
-}
-
 void Job::leave() {
   require(moecclCommDestroy(comm_.release()), "leave", nullptr);
   mpi_.reset();

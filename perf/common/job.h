@@ -39,8 +39,6 @@ class Job {
   }
   // Collective.
   std::int64_t sum(std::int64_t value) const;
-  // The bytes of rank 0, on all ranks. Collective.
-  void handOut(std::vector<char>& bytes) const;
 
   // Everything has gone well on this rank: leave together with the others. Collective.
   void leave();
@@ -52,7 +50,7 @@ class Job {
   void gatherBytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<Memory> memory_;
-  mutable Buffer mine_, everyones_;  // of gatherBytes() and handOut(), on a GPU
+  mutable Buffer mine_, everyones_;  // of gatherBytes(), on a GPU
   std::unique_ptr<Mpi> mpi_;         // outlives the communicator
   Comm comm_;
   int rank_ = 0;

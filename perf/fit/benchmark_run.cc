@@ -5,8 +5,7 @@
 namespace moeccl::perf {
 namespace {
 
-constexpr double kPairsWeight = 0.05, kCollectivesWeight = 0.5, kLayersWeight = 0.15,
-                 kSchedulesWeight = 0.3;
+constexpr double kPairsWeight = 0.1, kCollectivesWeight = 0.7, kLayersWeight = 0.2;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -58,16 +57,12 @@ BenchmarkRun::BenchmarkRun(const FitOptions& options, Team& team)
       shapes_(gridsFor(options, team.job().ranks())),
       pairings_(pairingsOf(nodeOfRank_)),
       targets_(askedFor(options, targetsBeside(pairings_, targetsOf(shapes_, nodeOfRank_)))),
-      wholeKinds_(options.collectives.empty() && team.job().ranks() > 1
-                      ? wholeKinds()
-                      : std::span<const WholeKind>()),
       layerKinds_(options.collectives.empty() ? layerKinds() : std::span<const LayerKind>()),
       budget_(options.budgetSeconds),
       progress_(team.job().rank() == 0),
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
       layersPart_(budget_.addPart(kLayersWeight, layerKinds_.size())),
-      schedulesPart_(budget_.addPart(kSchedulesWeight, shapes_.size() * wholeKinds_.size())),
       omitted_(unlikeGroups(shapes_, nodeOfRank_)) {
   const moecclComm_t world = team.job().comm();
   for (const moecclGridShape_t& shape : shapes_) {
@@ -84,7 +79,6 @@ void BenchmarkRun::run(ProfileBuilder& profile) {
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
   for (const Target& target : targets_) measure(target, mine);
   for (const LayerKind& kind : layerKinds_) measure(kind, mine);
-  if (!wholeKinds_.empty()) measureSchedules(profile);
   progress_.clear();
 }
 
@@ -180,35 +174,6 @@ void BenchmarkRun::measure(const LayerKind& kind, ProfileBuilder* profile) {
   unsteady_ += measured.unsteady;
   if (measured.cutAt > 0) cut(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
   budget_.finishUnit(layersPart_, began, team_.elapsed());
-}
-
-void BenchmarkRun::measureSchedules(ProfileBuilder& profile) {
-  const Job& job = team_.job();
-  if (job.rank() == 0) profile.fit();
-  const ProfileBuilder soFar = profile.ofRankZero(job);
-  moecclComm_t split = nullptr;
-  require(moecclCommSplit(job.comm(), 0, job.rank(), &split, nullptr), "split", job.comm());
-  const Comm comm(split);
-  require(moecclCommSetProfile(split, soFar.get()), "choose by what was measured", split);
-  std::vector<Grid> grids;
-  for (const moecclGridShape_t& shape : shapes_) {
-    moecclGrid_t made = nullptr;
-    require(moecclGridCreate(split, shape, &made), "make a grid", split);
-    grids.emplace_back(made);
-  }
-  // Grid by grid, so that all of them go without what there is no time for.
-  for (const WholeKind& kind : wholeKinds_)
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
-      const double began = team_.elapsed();
-      const std::string text = "grid " + textOf(shapes_[i]) + ", " + textOf(kind);
-      progress_.show(budget_, began, text);
-      const SchedulesMeasured measured = perf::measureSchedules(
-          team_, options_, grids[i].get(), shapes_[i], kind, budget_.until(schedulesPart_, began),
-          job.rank() == 0 ? &profile : nullptr);
-      unsteady_ += measured.unsteady;
-      if (measured.cut) cut(text);
-      budget_.finishUnit(schedulesPart_, began, team_.elapsed());
-    }
 }
 
 void BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,

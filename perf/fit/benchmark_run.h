@@ -11,7 +11,6 @@
 #include "perf/fit/pairs.h"
 #include "perf/fit/profile.h"
 #include "perf/fit/progress.h"
-#include "perf/fit/schedules.h"
 #include "perf/fit/sweep.h"
 #include "perf/fit/targets.h"
 
@@ -41,8 +40,6 @@ class BenchmarkRun {
   // `alone`: rank 0's pair, while the other ranks sleep.
   void measure(const Pairing& pairing, bool alone, ProfileBuilder* profile);
   void measure(const LayerKind& kind, ProfileBuilder* profile);
-  // Whole layers on grids of a communicator that chooses by `profile`, which is rank 0's.
-  void measureSchedules(ProfileBuilder& profile);
   // One unit of `part`; adds its samples on rank 0.
   void sweepUnit(std::size_t part, const Subject& subject, const std::string& text, const Add& add);
 
@@ -56,11 +53,10 @@ class BenchmarkRun {
   std::vector<Grid> grids_;
   std::vector<Pairing> pairings_;
   std::vector<Target> targets_;
-  std::span<const WholeKind> wholeKinds_;
   std::span<const LayerKind> layerKinds_;
   Budget budget_;
   Progress progress_;
-  std::size_t pairsPart_, collectivesPart_, layersPart_, schedulesPart_;
+  std::size_t pairsPart_, collectivesPart_, layersPart_;
   std::vector<std::string> omitted_;
   std::size_t unsteady_ = 0;
   bool outOfTime_ = false;

@@ -5,43 +5,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 namespace moeccl::perf {
-namespace {
-
-// Is gone with this object.
-class TemporaryFile {
- public:
-  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "moeccl-fit-XXXXXX").string()) {
-    const int descriptor = mkstemp(path_.data());
-    if (descriptor < 0)
-      throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
-    close(descriptor);
-  }
-  ~TemporaryFile() { unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::vector<char> read() const {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  void write(const std::vector<char>& text) const {
-    std::ofstream file(path_, std::ios::binary);
-    file.write(text.data(), static_cast<std::streamsize>(text.size()));
-    if (!file.flush())
-      throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
-  }
-
- private:
-  std::string path_;
-};
-
-}  // namespace
 
 ProfileBuilder ProfileBuilder::of(const Job& job) {
   moecclProfile_t profile = nullptr;
@@ -89,18 +55,6 @@ void ProfileBuilder::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median
   sample.spread = seconds.spread;
   require(moecclProfileAddLayer(get(), &sample), "add a sample", nullptr);
   ++samples_;
-}
-
-ProfileBuilder ProfileBuilder::ofRankZero(const Job& job) const {
-  const TemporaryFile file;
-  std::vector<char> text;
-  if (job.rank() == 0) {
-    save(file.path());
-    text = file.read();
-  }
-  job.handOut(text);
-  file.write(text);
-  return load(file.path());
 }
 
 void ProfileBuilder::fit() { require(moecclProfileFit(get()), "fit the samples", nullptr); }

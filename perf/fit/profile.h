@@ -25,9 +25,6 @@ class ProfileBuilder {
   void add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds);
   std::size_t samples() const { return samples_; }
 
-  // A copy of rank 0's, on every rank. Collective.
-  ProfileBuilder ofRankZero(const Job& job) const;
-
   void fit();
   void save(const std::string& path) const;
   moecclProfile_t get() const { return profile_.get(); }

@@ -241,14 +241,6 @@ def local_table(fit):
     return table(rows, ("term", "each"))
 
 
-def layers_table(layers):
-    rows = [(one["where"], f"{one['schedule']}, {one['pass']}", f"{one['factors']['local']:.2f}",
-             f"{one['factors']['latency']:.2f}", f"{one['factors']['bytes']:.2f}",
-             f"{100 * one['factors']['medianError']:.1f} %",
-             f"{100 * one['factors']['worstError']:.0f} %", str(len(one["samples"]))) for one in layers]
-    return table(rows, ("ranks", "schedule", "local work", "latencies", "bytes", "median error", "worst error", "samples"))
-
-
 def rate_text(beta):
     return f"{1e-9 / beta:.3g} GB/s" if beta > 0 else "-"
 
@@ -357,9 +349,6 @@ def sections(pyplot, profile, maps):
     for name, local in profile.get("local", {}).items():
         yield f"Local work, {name}", {f"local-{name}": plot_local(pyplot, name, local["samples"])}, \
             local_table(local["fit"])
-    if profile.get("layers"):
-        yield "Whole layers", {}, "<p>How many times longer their parts take than by themselves, and how far the " \
-            "sum of these then is off.</p>\n" + layers_table(profile["layers"])
     grids = {}
     for one in maps:
         grids.setdefault(grid_text(one["grid"]), []).append(one)

@@ -12,32 +12,6 @@
 using moeccl::boundary;
 using moeccl::require;
 
-namespace {
-
-void add(moecclProfile& profile, const moecclInternalSample_t& it, moeccl::Pass pass) {
-  const double* const n = it.numbers;
-  if (it.schedule == nullptr) {
-    profile.local[static_cast<std::size_t>(pass)].push_back(
-        {{n[0], n[1], n[2], n[3], n[4], n[5], n[6]}, it.seconds, it.spread});
-    return;
-  }
-  moeccl::LayerSample sample{{n, n + moeccl::kLocalFeatures}, {}, it.seconds, it.spread};
-  for (int i = 0; i < it.nExchanges; ++i) {
-    const auto& exchange = it.exchanges[i];
-    sample.exchanges.push_back({exchange.collective,
-                                {exchange.groups, exchange.groups + exchange.nGroups},
-                                exchange.bytes});
-  }
-  moeccl::LayerKey key{it.schedule, moeccl::nameOf(pass), it.grid};
-  const auto known = std::ranges::find(profile.layers, key, &moeccl::LayerCurve::key);
-  if (known == profile.layers.end())
-    profile.layers.push_back({std::move(key), {std::move(sample)}, {}});
-  else
-    known->samples.push_back(std::move(sample));
-}
-
-}  // namespace
-
 moecclResult_t moecclInternalExchange(moecclGrid_t grid, const void* mine, void* all,
                                       size_t bytes) {
   return boundary(nullptr, nullptr, [&] {
@@ -102,6 +76,8 @@ moecclResult_t moecclInternalAddSample(moecclProfile_t profile,
   return boundary(nullptr, nullptr, [&] {
     moecclProfile& it = moeccl::profileOf(profile);
     moeccl::requireTimes(sample->seconds, sample->spread);
-    add(it, *sample, sample->backward ? moeccl::Pass::backward : moeccl::Pass::forward);
+    const double* const n = sample->numbers;
+    it.local[sample->backward != 0 ? 1 : 0].push_back(
+        {{n[0], n[1], n[2], n[3], n[4], n[5], n[6]}, sample->seconds, sample->spread});
   });
 }

@@ -52,8 +52,6 @@ std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (const Local* local = fitted.local(pass))
       handle->local[static_cast<std::size_t>(pass)] = local->samples;
-  for (const LayerCurve& curve : fitted.layers())
-    handle->layers.push_back({curve.key, curve.samples, {}});
   handle->profile = std::make_shared<const Profile>(std::move(fitted));
   return handle;
 }
@@ -245,7 +243,6 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
         fitted.setLocal(pass, samples);
     fitted.links = moeccl::fitLinks(fitted);
     moeccl::growBeyond(fitted);
-    for (const moeccl::LayerCurve& layers : it.layers) fitted.addLayers(layers.key, layers.samples);
     it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
   });
 }

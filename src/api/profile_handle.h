@@ -14,7 +14,6 @@ struct moecclProfile {
   std::shared_ptr<const moeccl::Profile> profile;
   std::vector<moeccl::Curve> curves;  // without fits
   std::array<std::vector<moeccl::LocalSample>, 2> local;
-  std::vector<moeccl::LayerCurve> layers;  // without factors
 };
 
 namespace moeccl {

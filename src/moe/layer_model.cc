@@ -70,20 +70,14 @@ LayerModel::LayerModel(const Cluster& it)
     : fixed_(it.fixed),
       profile_(it.profile),
       grid_(asGrid(it.shape)),
-      where_(textOf(grid_, it.topology)),
       kind_(it.typical.kind),
       background_(it.background || it.typical.onGpus()) {
   for (int kind = 0; kind < kGroupKinds; ++kind)
     for (auto& [topology, leaves] : differentGroups(it, grid_, static_cast<GroupKind>(kind)))
       groups_[static_cast<std::size_t>(kind)].emplace_back(
           std::move(topology), profile_, it.ranksOnNode, it.typical, std::move(leaves));
-  if (profile_ == nullptr) return;
-  layers_.resize(static_cast<std::size_t>(scheduleNumbers()));
-  for (std::size_t schedule = 0; schedule < layers_.size(); ++schedule)
-    for (const Pass pass : {Pass::forward, Pass::backward})
-      layers_[schedule][static_cast<std::size_t>(pass)] =
-          profile_->layers(keyOf(static_cast<moecclSchedule_t>(schedule), pass));
-  if (profile_->fingerprint.ranksPerNode.empty() || it.typical.onGpus()) return;
+  if (profile_ == nullptr || profile_->fingerprint.ranksPerNode.empty() || it.typical.onGpus())
+    return;
   const Fingerprint& cluster = profile_->fingerprint;
   const int measured = std::ranges::max(cluster.ranksPerNode);
   slowdownAlone_ = sharingOf(it.ranksOnNode, it.ranksOnNode, cluster.processorsPerNode).slowdown;
@@ -120,24 +114,6 @@ AlgorithmChoice LayerModel::given(Collective collective) const {
   return choice;
 }
 
-LayerKey LayerModel::keyOf(moecclSchedule_t schedule, Pass pass) const {
-  return {nameOf(schedule), nameOf(pass), where_};
-}
-
-LayerSample LayerModel::sampleOf(const LayerShape& shape, Pass pass) {
-  const ScheduleTerms terms = termsOf(shape, pass);
-  const LocalFeatures local = terms.local();
-  LayerSample sample{{local.begin(), local.end()}, {}};
-  for (const Exchange& exchange : terms.exchanges) {
-    LayerExchange stored{std::string(nameOf(exchange.collective)), {}, exchange.bytes};
-    for (const CostModel& group : groups(exchange.group))
-      stored.where.push_back(group.where(exchange.collective, given(exchange.collective)));
-    sample.exchanges.insert(sample.exchanges.end(), static_cast<std::size_t>(exchange.times),
-                            stored);
-  }
-  return sample;
-}
-
 double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
                                 const LayerShape& shape) const {
   // Memory and vector registers hold half as many.
@@ -151,13 +127,6 @@ double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
     seconds += width * slowdownAlone_ * costs[i] * work[i];
   // Each product has two gradients.
   return pass == Pass::forward ? seconds : 2 * seconds;
-}
-
-LayerFactors LayerModel::factorsOf(moecclSchedule_t schedule, Pass pass) const {
-  if (layers_.empty()) return {};
-  const LayerCurve* const layers =
-      layers_[static_cast<std::size_t>(schedule)][static_cast<std::size_t>(pass)];
-  return layers == nullptr ? LayerFactors{} : layers->factors;
 }
 
 std::vector<RouteEstimate> LayerModel::routesOf(const LayerShape& shape, const Exchange& exchange) {
@@ -225,17 +194,15 @@ LayerModel::ExchangeEstimate LayerModel::estimate(const LayerShape& shape, Pass 
 LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
                                           const ScheduleTerms& terms,
                                           std::span<const ExchangeEstimate> exchanges) const {
-  const LayerFactors factors = factorsOf(shape.schedule, pass);
   std::vector<PhasePrice> prices;
   double local = 0, exchanging = 0;
   for (const ScheduleTerms::Phase& phase : terms.phases) {
     PhasePrice& price = prices.emplace_back();
-    price.local = factors.local * localSeconds(pass, phase.local, shape);
+    price.local = localSeconds(pass, phase.local, shape);
     local += price.local;
     if (phase.exchange < 0) continue;
     const ExchangeEstimate& it = exchanges[static_cast<std::size_t>(phase.exchange)];
-    const double beyond = it.seconds - it.latency;
-    price.exchange = phase.calls * (factors.latency * it.latency + factors.bytes * beyond);
+    price.exchange = phase.calls * it.seconds;
     exchanging += price.exchange;
     price.link = it.betweenNodes() ? Link::between : Link::inNode;
   }
@@ -244,7 +211,7 @@ LayerModel::PassPrice LayerModel::priceOf(const LayerShape& shape, Pass pass,
       value.streams > 1 ? criticalPath(value, prices, background_) - local : exchanging;
   LocalFeatures layer{};
   layer[kLayer] = 1;
-  return {local + factors.local * localSeconds(pass, layer, shape) + communication, communication};
+  return {local + localSeconds(pass, layer, shape) + communication, communication};
 }
 
 LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<const Pass> passes) {
@@ -267,21 +234,19 @@ LayerModel::Estimate LayerModel::estimate(const LayerShape& shape, std::span<con
     estimate.communication += price.communication;
     estimate.seconds += price.seconds;
   }
-  // Not even that, where factors leave nothing of an exchange.
   if (!(estimate.seconds < kForEver)) estimate.seconds = estimate.communication = kForEver;
   return estimate;
 }
 
 // Kinds of links share an exchange's time as they share the price of its plan.
-Costs LayerModel::costsOf(const ExchangeEstimate& it, const LayerFactors& factors, int calls) {
+Costs LayerModel::costsOf(const ExchangeEstimate& it, int calls) {
   CostModel::Shares inside;
   if (it.group != nullptr)
     inside = it.group->inNode(it.exchange.collective, given(it.exchange.collective), it.choice,
                               it.exchange.bytes);
   else if (!it.betweenNodes())
     inside.bytes = 1;
-  const double latency = calls * factors.latency * it.latency,
-               beyond = calls * factors.bytes * (it.seconds - it.latency);
+  const double latency = calls * it.latency, beyond = calls * (it.seconds - it.latency);
   Costs costs;
   costs[Cost::latencyInNode] = inside.latency * latency;
   costs[Cost::latencyBetween] = (1 - inside.latency) * latency;
@@ -299,12 +264,11 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
   std::size_t first = 0;  // of the pass's exchanges
   for (const Pass pass : passes) {
     const ScheduleTerms terms = termsOf(shape, pass);
-    const LayerFactors factors = factorsOf(shape.schedule, pass);
     const schedules::Schedule& value = valueOf(shape, pass);
     const bool forward = pass == Pass::forward;
     LocalFeatures layer{};
     layer[kLayer] = 1;
-    all.besidePhases += factors.local * localSeconds(pass, layer, shape);
+    all.besidePhases += localSeconds(pass, layer, shape);
     for (std::size_t i = 0; i < value.phases.size(); ++i) {
       const schedules::Phase& phase = value.phases[i];
       const ScheduleTerms::Phase& term = terms.phases[i];
@@ -313,7 +277,7 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
       it.beside = phase.stream != 0;
       if (term.exchange >= 0) {
         it.predicted = costsOf(estimate.exchanges[first + static_cast<std::size_t>(term.exchange)],
-                               factors, term.calls);
+                               term.calls);
         inTurn += it.predicted.seconds();
         if (!phase.routed) continue;
       }
@@ -322,7 +286,7 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
                             ? forward ? Cost::expertsForward : Cost::expertsBackward
                         : forward ? Cost::movesForward
                                   : Cost::movesBackward;
-      it.predicted[kind] = factors.local * localSeconds(pass, term.local, shape);
+      it.predicted[kind] = localSeconds(pass, term.local, shape);
     }
     first += terms.exchanges.size();
   }

@@ -81,10 +81,6 @@ class LayerModel {
   std::vector<Candidate> candidates(std::span<const LayerShape> offered,
                                     std::span<const Pass> passes, Free free);
 
-  // What a profile stores of a layer that was measured.
-  LayerKey keyOf(moecclSchedule_t schedule, Pass pass) const;
-  LayerSample sampleOf(const LayerShape& shape, Pass pass);
-
   // Groups of one kind may lie differently on the nodes: these are the different ones. A call of
   // all of them takes as long as the slowest.
   std::span<CostModel> groups(GroupKind kind) { return groups_[static_cast<std::size_t>(kind)]; }
@@ -96,8 +92,6 @@ class LayerModel {
   double localSeconds(Pass pass, const LocalFeatures& work, const LayerShape& shape) const;
   // A line for each phase of the value, with its price, and for each exchange its algorithms'.
   std::string explainPhases(const LayerShape& shape, Pass pass, const ScheduleTerms& terms);
-  // Within a layer, against the parts by themselves.
-  LayerFactors factorsOf(moecclSchedule_t schedule, Pass pass) const;
   // The layer in every number of chunks that it may be cut into, whole first.
   std::vector<LayerShape> cut(const LayerShape& shape, Free free) const;
   // Whether token routing can save anything: on several nodes, of several choices.
@@ -116,15 +110,13 @@ class LayerModel {
   Estimate fastestOf(const LayerShape& shape, std::span<const Pass> passes, Free free);
   Estimate estimate(const LayerShape& shape, std::span<const Pass> passes);
   Alternative costsOf(const Estimate& estimate, std::span<const Pass> passes);
-  Costs costsOf(const ExchangeEstimate& it, const LayerFactors& factors, int calls);
+  Costs costsOf(const ExchangeEstimate& it, int calls);
 
   FixedAlgorithms fixed_;
   std::shared_ptr<const Profile> profile_;
   Grid grid_;
-  std::string where_;  // the same
   moecclLinks_t kind_;
-  bool background_;                                       // exchanges go on while ranks compute
-  std::vector<std::array<const LayerCurve*, 2>> layers_;  // measured: by schedule and pass
+  bool background_;  // exchanges go on while ranks compute
   // Of local work where ranks share processors: against where it was measured, and against one
   // alone.
   double slowdown_ = 1, slowdownAlone_ = 1;

@@ -73,14 +73,8 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
     if (shape.routed || estimate.otherwise > 0) text += "\n";
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(shape, pass);
-      const LayerFactors factors = factorsOf(shape.schedule, pass);
       const int streams = valueOf(shape, pass).streams;
       text += stringf("    %s", nameOf(pass));
-      if (factors != LayerFactors{})
-        text += stringf(
-            "; in whole layers local work takes %.2f times as long, latencies of exchanges "
-            "%.2f times, their bytes %.2f times",
-            factors.local, factors.latency, factors.bytes);
       if (streams > 1)
         text += stringf("; on %d streams exchanges go on beside each other%s", streams,
                         background_ ? " and beside local work" : "");

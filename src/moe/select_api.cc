@@ -124,28 +124,6 @@ std::array<double, 7> workOf(const LayerShape& shape) {
           static_cast<double>(shape.localExperts)};
 }
 
-// A layer with exchanges.
-void addWhole(moecclProfile_t profile, const MoeLayer& layer, Pass pass,
-              moecclInternalSample_t sample) {
-  LayerModel& model = questionsOf(layer.groups().grid).model();
-  const LayerKey key = model.keyOf(layer.shape().schedule, pass);
-  const LayerSample whole = model.sampleOf(layer.shape(), pass);
-  std::vector<std::vector<const char*>> groups;
-  std::vector<moecclInternalSample_t::Exchange> exchanges;
-  for (const LayerExchange& exchange : whole.exchanges) {
-    std::vector<const char*>& names = groups.emplace_back();
-    for (const std::string& name : exchange.where) names.push_back(name.c_str());
-    exchanges.push_back({exchange.collective.c_str(), names.data(), static_cast<int>(names.size()),
-                         exchange.bytes});
-  }
-  sample.numbers = whole.local.data();
-  sample.schedule = key.schedule.c_str();
-  sample.grid = key.where.c_str();
-  sample.exchanges = exchanges.data();
-  sample.nExchanges = static_cast<int>(exchanges.size());
-  requireSuccess(moecclInternalAddSample(profile, &sample));
-}
-
 }  // namespace
 }  // namespace moeccl
 
@@ -196,22 +174,15 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
     require(!shape.dropless && shape.residual == 0,
             "sample.layer is dropless or has a residual branch; it must be one whose work follows "
             "from its capacity alone");
-    const bool backward = theirs.pass == moecclPassBackward;
-    moecclInternalSample_t ours{};
-    ours.seconds = theirs.seconds;
-    ours.spread = theirs.spread;
-    ours.backward = backward;
-    if (layer.groups().world.ranks == 1) {
-      const auto work = moeccl::workOf(shape);
-      ours.numbers = work.data();
-      return moeccl::requireSuccess(moecclInternalAddSample(profile, &ours));
-    }
-    if (shape.chunks > 1)
+    const int ranks = layer.groups().world.ranks;
+    if (ranks != 1)
       throw moeccl::Error(moecclInvalidArgument,
-                          moeccl::stringf("sample.layer is cut into %lld chunks; it must be whole, "
-                                          "with config.chunks 1",
-                                          static_cast<long long>(shape.chunks)));
-    moeccl::addWhole(profile, layer, backward ? moeccl::Pass::backward : moeccl::Pass::forward,
-                     ours);
+                          moeccl::stringf("sample.layer has %d ranks; it must have one, as its "
+                                          "sample is of what a rank computes by itself",
+                                          ranks));
+    const auto work = moeccl::workOf(shape);
+    const moecclInternalSample_t ours{theirs.seconds, theirs.spread,
+                                      theirs.pass == moecclPassBackward, work.data()};
+    moeccl::requireSuccess(moecclInternalAddSample(profile, &ours));
   });
 }

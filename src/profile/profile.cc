@@ -51,17 +51,6 @@ std::vector<FeaturePoint> featurePoints(const std::vector<LocalSample>& samples)
   return points;
 }
 
-using LayerOrder = std::tuple<std::string_view, std::string_view, std::string_view>;
-
-LayerOrder layerOrder(const LayerKey& key) { return {key.where, key.schedule, key.pass}; }
-LayerOrder layerOrderOf(const LayerCurve& curve) { return layerOrder(curve.key); }
-
-[[noreturn]] void twice(const LayerKey& key) {
-  throw Error(moecclInvalidArgument,
-              stringf("the profile has layers of schedule %s, %s, group %s twice",
-                      key.schedule.c_str(), key.pass.c_str(), key.where.c_str()));
-}
-
 [[noreturn]] void twice(const CurveKey& key) {
   throw Error(moecclInvalidArgument,
               stringf("the profile has two curves of %s, algorithm %s, group %s",
@@ -231,31 +220,10 @@ void Profile::setLocal(Pass pass, Local local) {
   local_[static_cast<std::size_t>(pass)] = std::move(local);
 }
 
-const LayerCurve* Profile::layers(const LayerKey& key) const {
-  const auto found = std::ranges::lower_bound(layers_, layerOrder(key), {}, layerOrderOf);
-  return found != layers_.end() && found->key == key ? &*found : nullptr;
-}
-
-void Profile::addLayers(LayerKey key, std::vector<LayerSample> samples) {
-  if (layers(key)) twice(key);
-  LayerCurve curve{std::move(key), std::move(samples), {}};
-  curve.factors = fitFactors(*this, curve.key, curve.samples);
-  layers_.insert(std::ranges::lower_bound(layers_, layerOrderOf(curve), {}, layerOrderOf),
-                 std::move(curve));
-}
-
-void Profile::setLayers(std::vector<LayerCurve> layers) {
-  std::ranges::sort(layers, {}, layerOrderOf);
-  const auto same = std::ranges::adjacent_find(layers, {}, layerOrderOf);
-  if (same != layers.end()) twice(same->key);
-  layers_ = std::move(layers);
-}
-
 void Profile::refit() {
   for (Curve& curve : curves_) fitCurve(curve);
   for (auto& local : local_)
     if (local) local->fit = fitFeatures(featurePoints(local->samples));
-  for (LayerCurve& curve : layers_) curve.factors = fitFactors(*this, curve.key, curve.samples);
 }
 
 }  // namespace moeccl

@@ -14,7 +14,6 @@
 #include "src/cost/correction.h"
 #include "src/cost/fit.h"
 #include "src/cost/links.h"
-#include "src/profile/layer_fit.h"
 
 namespace moeccl {
 
@@ -134,23 +133,16 @@ class Profile {
                                 std::string_view where, double bytes) const;
   // Nothing where the pass was not measured.
   const Local* local(Pass pass) const;
-  // Whole layers, by grid, then schedule, then pass.
-  std::span<const LayerCurve> layers() const { return layers_; }
-  // Nothing where they were not measured.
-  const LayerCurve* layers(const LayerKey& key) const;
 
   // These fit what they are given. Throw InvalidArgument for a curve that is there already, and
   // what fitLine and fitFeatures refuse.
   void add(CurveKey key, std::vector<Point> samples);
   void setLocal(Pass pass, std::vector<LocalSample> samples);
-  // By the curves and the local work that are there.
-  void addLayers(LayerKey key, std::vector<LayerSample> samples);
   // What a curve grows by beyond its samples; no other fit changes.
   void setBeyond(const CurveKey& key, double secondsPerByte);
   // With fits that are made already.
   void setCurves(std::vector<Curve> curves);
   void setLocal(Pass pass, Local local);
-  void setLayers(std::vector<LayerCurve> layers);
   // All fits again, from the samples.
   void refit();
 
@@ -159,7 +151,6 @@ class Profile {
  private:
   std::vector<Curve> curves_;  // ordered as curves() says
   std::array<std::optional<Local>, 2> local_;
-  std::vector<LayerCurve> layers_;  // ordered as layers() says
 };
 
 // Text and data: parseProfile(printProfile(profile)) == profile, bit for bit. Both throw

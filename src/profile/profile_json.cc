@@ -17,19 +17,11 @@
 //                                       "experts": 8, "choices": 2, "rows": 256,
 //                                       "ownExperts": 8, "seconds": 0.01, "spread": 0}]},
 //              "backward": {...}},
-//    "layers": [{"schedule": "S1", "pass": "forward", "where": "mp2,ep4,esp2 on 2x4",
-//                "factors": {"local": 1.1, "latency": 0.9, "bytes": 1.05, "medianError": 0.02,
-//                            "worstError": 0.06},
-//                "samples": [{"local": {"layer": 1, "gate": 8192, ...},
-//                             "exchanges": [{"collective": "dispatch", "bytes": 65536,
-//                                            "where": ["mp2,ep4,esp2 on 2x4"]}],
-//                             "seconds": 0.01, "spread": 0.02}]}],
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
 // Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as
 // they are; those who change samples by hand call for new ones (Profile::refit). "beyond", "local",
-// its passes, "layers" (src/profile/layer_fit.h), "links" (src/cost/links.h) and "network" may be
-// missing.
+// its passes, "links" (src/cost/links.h) and "network" may be missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -50,9 +42,8 @@ constexpr int kSchemaVersion = 2;
 constexpr JsonLimits kLimits = {
     .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
-constexpr std::size_t kMaxExchanges = 64;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-// Of coefficients, errors and what layers are made of: keeps predictions finite. (Less than one
+// Of coefficients, errors and what local work is made of: keeps predictions finite. (Less than one
 // byte or product would make coefficients of samples that are beyond it.)
 constexpr double kMaxCoefficient = 1e30;
 
@@ -106,38 +97,6 @@ Local readLocal(const JsonReader& from) {
     local.fit.coefficients.push_back(coefficients[name].number(0, kMaxCoefficient));
   local.fit.agreement = readAgreement(fit);
   return local;
-}
-
-LayerExchange readExchange(const JsonReader& from) {
-  const auto text = [](const JsonReader& group) { return group.text(); };
-  return {from["collective"].text(), from["where"].list(1, kMaxExchanges, text),
-          from["bytes"].amount(kMaxSize)};
-}
-
-LayerSample readLayerSample(const JsonReader& from) {
-  LayerSample sample;
-  const JsonReader local = from["local"];
-  for (const char* name : kLocalFeatureNames)
-    sample.local.push_back(local[name].amount(kMaxCoefficient));
-  sample.exchanges = from["exchanges"].list(0, kMaxExchanges, readExchange);
-  sample.seconds = readSeconds(from);
-  sample.spread = readSpread(from);
-  return sample;
-}
-
-LayerCurve readLayers(const JsonReader& from) {
-  LayerCurve curve;
-  curve.key = {from["schedule"].text(), from["pass"].text(), from["where"].text()};
-  if (curve.key.pass != nameOf(Pass::forward) && curve.key.pass != nameOf(Pass::backward))
-    from["pass"].fail("is \"" + curve.key.pass + "\"; it must be \"forward\" or \"backward\"");
-  const JsonReader factors = from["factors"];
-  curve.factors.local = factors["local"].number(kLeastFactor, kMostFactor);
-  curve.factors.latency = factors["latency"].number(0, kMostFactor);
-  curve.factors.bytes = factors["bytes"].number(kLeastFactor, kMostFactor);
-  curve.factors.medianError = factors["medianError"].number(0, kMostError);
-  curve.factors.worstError = factors["worstError"].number(0, kMostError);
-  curve.samples = from["samples"].list(1, kMaxSamples, readLayerSample);
-  return curve;
 }
 
 LinkFit readLinks(const JsonReader& from) {
@@ -241,27 +200,6 @@ std::string printLocal(const Local& local) {
          ",\n   \"samples\": " + printList(local.samples, "    ", sample) + "}";
 }
 
-std::string printExchange(const LayerExchange& exchange) {
-  return '{' + field("collective", exchange.collective) +
-         ", \"where\": " + json(exchange.where).dump() + ", " + field("bytes", exchange.bytes) +
-         '}';
-}
-
-std::string printLayers(const LayerCurve& curve) {
-  const auto sample = [](const LayerSample& s) {
-    return "{\"local\": {" + features(s.local) +
-           "},\n     \"exchanges\": " + printList(s.exchanges, "      ", printExchange) + ", " +
-           printTimes(s.seconds, s.spread);
-  };
-  const LayerFactors& factors = curve.factors;
-  const LayerKey& key = curve.key;
-  return '{' + field("schedule", key.schedule, "pass", key.pass, "where", key.where) +
-         ",\n   \"factors\": {" +
-         field("local", factors.local, "latency", factors.latency, "bytes", factors.bytes,
-               "medianError", factors.medianError, "worstError", factors.worstError) +
-         "},\n   \"samples\": " + printList(curve.samples, "    ", sample) + "}";
-}
-
 std::string printLinks(const LinkFit& fit) {
   std::string costs;
   for (const auto& [name, cost] : kLinkNames)
@@ -291,11 +229,8 @@ std::string print(const Profile& profile) {
          ",\n \"fingerprint\": " + printFingerprint(profile.fingerprint) +
          ",\n \"date\": " + shown(profile.date) + ",\n \"command\": " + shown(profile.command) +
          ",\n \"curves\": " + printList(profile.curves(), "  ", printCurve) + ",\n \"local\": {" +
-         locals + "}" +
-         (profile.layers().empty()
-              ? ""
-              : ",\n \"layers\": " + printList(profile.layers(), "  ", printLayers)) +
-         (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") + "}\n";
+         locals + "}" + (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") +
+         "}\n";
 }
 
 }  // namespace
@@ -314,7 +249,6 @@ Profile parseProfile(std::string_view text) {
     for (const auto& [name, pass] : kPasses)
       if (local.has(name)) profile.setLocal(pass, readLocal(local[name]));
   }
-  if (root.has("layers")) profile.setLayers(root["layers"].list(0, kMaxCurves, readLayers));
   if (root.has("links")) profile.links = readLinks(root["links"]);
   return profile;
 }

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include "algorithms/choice.h"
@@ -29,8 +27,6 @@ constexpr double kLeastSeconds = 1e-15;
 constexpr double kBytes = 0.5;
 // Sizes of a curve at least whose growth tells more than its samples do.
 constexpr std::size_t kManySizes = 6;
-// What growth may differ from that of prices, as a factor.
-constexpr double kMostGrowth = 4;
 // As many ranks as a cluster that is asked about may have.
 constexpr std::int64_t kMostRanks = 1 << 16;
 
@@ -113,12 +109,6 @@ std::optional<double> growthOf(const LinkSamples::Priced& curve, const Links& li
   return grown;
 }
 
-double medianOf(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 }  // namespace
 
 LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
@@ -191,21 +181,11 @@ std::optional<LinkFit> fitLinks(const Profile& profile, const std::function<bool
 
 void growBeyond(Profile& profile) {
   if (!profile.links) return;
-  const Links& links = profile.links->links;
-  std::map<std::pair<std::string, std::string>, std::vector<double>> growths;  // of groups
   std::vector<std::pair<CurveKey, double>> slopes;
-  for (const Curve& curve : profile.curves()) {
-    const auto priced = pricedCurve(profile.fingerprint, curve);
-    if (!priced) continue;
-    slopes.emplace_back(curve.key, slopeOf(*priced, links));
-    if (const auto growth = growthOf(*priced, links))
-      growths[{curve.key.collective, curve.key.where}].push_back(priced->growth->seconds / *growth);
-  }
-  for (const auto& [key, slope] : slopes) {
-    const auto group = growths.find({key.collective, key.where});
-    const double growth = group == growths.end() ? 1 : medianOf(group->second);
-    profile.setBeyond(key, slope * std::clamp(growth, 1 / kMostGrowth, kMostGrowth));
-  }
+  for (const Curve& curve : profile.curves())
+    if (const auto priced = pricedCurve(profile.fingerprint, curve))
+      slopes.emplace_back(curve.key, slopeOf(*priced, profile.links->links));
+  for (const auto& [key, slope] : slopes) profile.setBeyond(key, slope);
 }
 
 }  // namespace moeccl

@@ -60,10 +60,9 @@ std::optional<LinkFit> fitLinks(
     const Profile& profile, const std::function<bool()>& enough = [] { return false; },
     const Links& typical = {}, double Links::*known = nullptr);
 
-// Curves grow beyond their last sizes as prices on the profile's links do, so that a sweep that was
-// cut short does not extrapolate what its last two samples happen to say. All algorithms of a
-// collective on one group by the same factor: how much faster than their prices they grow where
-// they were measured. Without links nothing changes.
+// Curves grow beyond their last sizes as the prices of their plans do on the profile's links, so
+// that a sweep that was cut short does not extrapolate what its last two samples happen to say.
+// Without links nothing changes.
 void growBeyond(Profile& profile);
 
 }  // namespace moeccl

@@ -162,24 +162,19 @@ TEST(Profile, BadSamplesAreNamed) {
   });
 }
 
-// What chunks take follows from what their schedule takes whole.
-TEST(Profile, SamplesInChunksAreRefused) {
+// A sample is of what a rank computes by itself.
+TEST(Profile, SamplesOfLayersWithExchangesAreRefused) {
   runJob(kJob, [](moecclComm_t comm, int) {
     moecclGrid_t grid = gridOn(comm);
     moecclProfile_t profile = nullptr;
     check(moecclProfileCreate(comm, &profile), comm);
-    moecclMoeConfig_t config = layerConfig();
-    config.schedule = moecclScheduleS1;
-    for (const std::int64_t chunks : {2, 3}) {
-      config.chunks = chunks;
-      config.capacityGroups = 2 * chunks;
-      moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
-      sample.seconds = 1;
-      check(moecclMoeLayerCreate(grid, &config, &sample.layer));
-      checkError(moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
-                 {"sample.layer is cut into " + std::to_string(chunks) + " chunks", "whole"});
-      check(moecclMoeLayerDestroy(sample.layer));
-    }
+    const moecclMoeConfig_t config = layerConfig();
+    moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
+    sample.seconds = 1;
+    check(moecclMoeLayerCreate(grid, &config, &sample.layer));
+    checkError(moecclProfileAddLayer(profile, &sample), moecclInvalidArgument, nullptr,
+               {"sample.layer has", "ranks; it must have one"});
+    check(moecclMoeLayerDestroy(sample.layer));
     check(moecclProfileDestroy(profile));
     check(moecclGridDestroy(grid));
   });

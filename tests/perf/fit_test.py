@@ -62,7 +62,7 @@ class Fit(unittest.TestCase):
         profile = self.fit("2x2", "--collectives", "alltoall", "--grids", "1,4,1", *QUICK)
         self.assertEqual({(curve["collective"], curve["where"]) for curve in profile["curves"]},
                          {("alltoall", where) for where in ("2x2", "1x2", "2x1", "1x2, alone", "2x1, alone")})
-        self.assertEqual((profile["local"], "layers" in profile), ({}, False))
+        self.assertEqual(profile["local"], {})
         process = execute(*on("2x2", OPTIONS.perf, "alltoall", "-b", "4K", "-e", "4K"), MOECCL_PROFILE=self.profile)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
 
@@ -84,13 +84,6 @@ class Fit(unittest.TestCase):
             *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
               for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
         self.assertGreater(len(profile["local"]["forward"]["samples"]), 0)
-        self.assertEqual({(layers["schedule"], layers["pass"], layers["where"]) for layers in profile["layers"]},
-                         {(schedule, which, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
-                          for schedule in ("baseline", "S1", "S2") for which in ("forward", "backward")})
-        for layers in profile["layers"]:
-            self.assertGreater(len(layers["samples"]), 1)
-            # Their parts are measured too: without the factors could be nothing but 1.
-            self.assertNotEqual([layers["factors"][part] for part in ("local", "latency", "bytes")], [1] * 3)
         sizes = {sample["bytes"] for curve in profile["curves"] if curve["where"] == "1x2, alone" for sample in curve["samples"]}
         self.assertGreaterEqual(sizes, {256, 768, 2304, 4096})
         # Measured once, known to both grids, and of each rank's share to split-dispatch.
@@ -150,7 +143,6 @@ class Fit(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         profile = self.read(self.profile)
         self.assertEqual(profile["curves"], [])
-        self.assertNotIn("layers", profile)
         for samples in (profile["local"][which]["samples"] for which in ("forward", "backward")):
             self.assertGreater(len(samples), 4)
             self.assertGreater(len({(sample["embedding"], sample["experts"]) for sample in samples}), 2)

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "src/error.h"
-#include "src/profile/layer_fit.h"
 #include "src/profile/profile.h"
 #include "tests/profile/profile_sample.h"
 
@@ -57,22 +56,6 @@ void checkFit(const Curve& curve) {
   }
 }
 
-// What layers are asked for: their exchanges, by all that was measured of these.
-void checkLayers(const Profile& profile, const LayerCurve& layers) {
-  require(profile.layers(layers.key) == &layers, "layers are found");
-  for (const LayerSample& sample : layers.samples) {
-    double all = 0;
-    for (const LayerExchange& exchange : sample.exchanges)
-      for (const std::string& where : exchange.where)
-        for (const Curve& curve : profile.curves(exchange.collective, where)) {
-          const double seconds = curve.seconds(exchange.bytes);
-          const double latency = std::min(seconds, curve.seconds(0));
-          all += layers.factors.latency * latency + layers.factors.bytes * (seconds - latency);
-        }
-    require(std::isfinite(all) && all >= 0, "exchanges take some time");
-  }
-}
-
 void checkProfile(const Profile& profile) {
   for (const Curve& curve : profile.curves()) {
     checkFit(curve);
@@ -82,7 +65,6 @@ void checkProfile(const Profile& profile) {
     require(&curve >= some.data() && &curve < some.data() + some.size(),
             "curves are found with those of other algorithms");
   }
-  for (const LayerCurve& layers : profile.layers()) checkLayers(profile, layers);
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (const Local* local = profile.local(pass))
       for (const LocalSample& sample : local->samples)

@@ -32,13 +32,6 @@ inline Profile sampleProfile() {
   profile.setLocal(Pass::forward, samples);
   for (LocalSample& sample : samples) sample.seconds *= 2;
   profile.setLocal(Pass::backward, samples);
-  for (const char* pass : {"backward", "forward"}) {
-    std::vector<LayerSample> layers;
-    for (const double bytes : {1024.0, 65536.0})
-      layers.push_back(
-          {{1, 1e4, 1e6, 1e4, 1e4, 1e3}, {{"alltoall", {"4", "4+4"}, bytes}}, 0.1 + bytes, 0.02});
-    profile.addLayers({"S1", pass, "mp2,ep4,esp2 on 2x4"}, layers);
-  }
   profile.links = LinkFit{{.overheadInNode = 1e-6, .betaUplink = 1.0 / 3 * 1e-9}, 0.1, 0.7};
   return profile;
 }
