@@ -43,7 +43,7 @@ inline Entries entriesOf(const std::int32_t* experts, const std::int64_t* slots,
 }
 
 // Calls function(at, expert) for the entries of a chunk, in order, as many at a time as there are
-// lanes; expert -1 for no entry.
+// lanes; expert -1 for no entry. All lanes come to one call of it, as they must to a match.
 template <typename Lanes, typename Function>
 MOECCL_DEVICE void eachEntry(const Lanes& lanes, const Entries& entries, std::int64_t chunk,
                              Function function) {
@@ -57,15 +57,15 @@ MOECCL_DEVICE void eachEntry(const Lanes& lanes, const Entries& entries, std::in
   const std::int64_t behind = tokens * entries.choices - first;
   const std::int64_t count = behind < kChunkEntries ? behind : kChunkEntries;
   for (std::int64_t i = 0; i < count; i += Lanes::kCount) {
-    const std::int64_t entry = first + i + lanes.index();
-    if (i + lanes.index() >= count) {
-      function(std::int64_t{-1}, std::int32_t{-1});
-      continue;
+    std::int64_t at = -1;
+    std::int32_t expert = -1;
+    if (i + lanes.index() < count) {
+      const std::int64_t entry = first + i + lanes.index();
+      const std::int64_t choice = entry / tokens;
+      at = (begin + entry - choice * tokens) * entries.choices + choice;
+      if (entries.slots == nullptr || entries.slots[at] >= 0) expert = entries.experts[at];
     }
-    const std::int64_t choice = entry / tokens;
-    const std::int64_t at = (begin + entry - choice * tokens) * entries.choices + choice;
-    const bool none = entries.slots != nullptr && entries.slots[at] < 0;
-    function(at, none ? -1 : entries.experts[at]);
+    function(at, expert);
   }
 }
 
