@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -84,13 +85,15 @@ struct Sums {
   MOECCL_DEVICE void clear(float to = 0) {
     for (float& value : values) value = to;
   }
+  // Fused, as weigh.h has it.
   MOECCL_DEVICE void add(float weight, const Row<Access>& row, int count) {
     for (int i = 0; i < kRowVectors; ++i) {
       if (i >= count) continue;
       Bits elements[kElements];
       std::memcpy(elements, &row.vectors[i], sizeof elements);
       for (int e = 0; e < kElements; ++e)
-        values[i * kElements + e] += weight * Format::decode(elements[e]);
+        values[i * kElements + e] =
+            std::fma(weight, Format::decode(elements[e]), values[i * kElements + e]);
     }
   }
   MOECCL_DEVICE Row<Access> row() const {
@@ -202,7 +205,8 @@ MOECCL_DEVICE float weightedBackward(const Lanes& lanes, const RowShape& shape, 
       Bits a[kElements], b[kElements];
       std::memcpy(a, &row.vectors[i], sizeof a);
       std::memcpy(b, &gradient.vectors[i], sizeof b);
-      for (int e = 0; e < kElements; ++e) product += Format::decode(a[e]) * Format::decode(b[e]);
+      for (int e = 0; e < kElements; ++e)
+        product = std::fma(Format::decode(a[e]), Format::decode(b[e]), product);
     }
     scaled.row().store(mine, rowGradients, place, first, count);
   });

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/reduce_ops.h"
@@ -39,7 +40,7 @@ struct WeightedSum {
         const std::byte* const from = sources[term * stride] + at;
         const float weight = weights[term * stride];
         for (std::size_t i = 0; i < size; ++i)
-          tile[i] += weight * Format::decode(load<Bits>(from, i));
+          tile[i] = std::fma(weight, Format::decode(load<Bits>(from, i)), tile[i]);
       }
       for (std::size_t i = 0; i < size; ++i) store<Bits>(dst + at, i, Format::encode(tile[i]));
     }
@@ -55,14 +56,18 @@ struct Gradient {
     constexpr std::size_t kSums = 16;  // at once, so that they are vectors
     float sums[kSums] = {};
     const std::size_t elements = bytes / sizeof(Bits), whole = elements / kSums * kSums;
-    const auto step = [&](std::size_t i, float& sum) {
-      const float value = Format::decode(load<Bits>(gradient, i));
-      sum += value * Format::decode(load<Bits>(row, i));
-      store<Bits>(gradient, i, Format::encode(weight * value));
+    // Loads come before stores, which might otherwise be to the same memory.
+    const auto step = [&](std::size_t at, std::size_t count) {
+      float values[kSums];
+      for (std::size_t i = 0; i < count; ++i)
+        values[i] = Format::decode(load<Bits>(gradient, at + i));
+      for (std::size_t i = 0; i < count; ++i)
+        sums[i] = std::fma(values[i], Format::decode(load<Bits>(row, at + i)), sums[i]);
+      for (std::size_t i = 0; i < count; ++i)
+        store<Bits>(gradient, at + i, Format::encode(weight * values[i]));
     };
-    for (std::size_t at = 0; at < whole; at += kSums)
-      for (std::size_t i = 0; i < kSums; ++i) step(at + i, sums[i]);
-    for (std::size_t i = whole; i < elements; ++i) step(i, sums[i - whole]);
+    for (std::size_t at = 0; at < whole; at += kSums) step(at, kSums);
+    step(whole, elements - whole);
     float sum = 0;
     for (const float part : sums) sum += part;
     *ofWeight = sum;

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/float_formats.h"
 #include "kernels/launch_cuda.h"
 #include "kernels/weigh.h"
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kAtOnce; ++i)
         if (const std::int64_t at = first + i * kSums; at < elements) {
           const float value = Format::decode(a[i]);
-          sum += value * Format::decode(b[i]);
+          sum = std::fma(value, Format::decode(b[i]), sum);
           gradient[at] = Format::encode(weight * value);
         }
     }

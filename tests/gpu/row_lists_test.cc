@@ -12,8 +12,15 @@
 namespace moeccl::gpu {
 namespace {
 
-// Rows of three matrices, here and on the GPU, with random elements whose sums with powers of two
-// as weights tell their order.
+// Of any sign and size, with all bits of a float32: products with elements are not exact, so that
+// it shows whether they are rounded before they are added.
+float anyWeight(Random& random) {
+  const float weight =
+      std::ldexp(static_cast<float>(random() % (1 << 24)) + 1, static_cast<int>(random() % 5) - 24);
+  return random() % 2 == 0 ? weight : -weight;
+}
+
+// Rows of three matrices, here and on the GPU, with random elements whose sums tell their order.
 template <typename Format>
 struct Matrices {
   using Bits = typename Format::Bits;
@@ -99,8 +106,8 @@ void sums(Random& random, moecclDataType_t datatype, std::int64_t embedding, std
   // Rows beyond the lists weigh 1.
   std::vector<float> ofInput, ofScratch;
   for (int i = 0; weighted && i < 20; ++i) {
-    ofInput.push_back(std::ldexp(1.0f, static_cast<int>(random() % 5) - 2));
-    ofScratch.push_back(std::ldexp(-1.0f, static_cast<int>(random() % 5) - 2));
+    ofInput.push_back(anyWeight(random));
+    ofScratch.push_back(anyWeight(random));
   }
   ofScratch.resize(ofScratch.size() / 2);
   const auto weightsAt = [&](const float* input, const float* scratch) {
@@ -136,8 +143,7 @@ void sums(Random& random, moecclDataType_t datatype, std::int64_t embedding, std
                        std::to_string(datatype) + (weighted ? ", weighted" : ""));
 }
 
-// Gradients are -3..3: products are exact, fused with the sum or not. Rows are of very different
-// sizes, so that every order of adding shows.
+// Rows are of very different sizes, so that every order of adding shows.
 template <typename Format>
 void gradients(Random& random, moecclDataType_t datatype, std::int64_t embedding, std::size_t shift,
                std::size_t count) {
@@ -145,9 +151,9 @@ void gradients(Random& random, moecclDataType_t datatype, std::int64_t embedding
   std::vector<Bits> gradient, rows;
   std::vector<float> weights;
   for (std::size_t row = 0; row < count; ++row) {
-    weights.push_back(std::ldexp(1.0f, static_cast<int>(random() % 5) - 2));
+    weights.push_back(anyWeight(random));
     for (std::int64_t i = 0; i < embedding; ++i) {
-      gradient.push_back(Format::encode(static_cast<float>(random() % 7) - 3));
+      gradient.push_back(Format::encode(anyWeight(random)));
       rows.push_back(Format::encode(std::ldexp(static_cast<float>(random() % 255) - 127,
                                                static_cast<int>(random() % 16) - 12)));
     }
