@@ -27,10 +27,13 @@ MOST_LOG = 300_000  # bytes that are kept of what a part prints
 
 
 def said(*command):
-    """What a command prints; "" where there is none."""
+    """What a command prints; "" where there is none, or it does not end."""
     if not shutil.which(command[0]):
         return ""
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def printed(log):
@@ -130,9 +133,9 @@ def after(build, folder):
 
 def table(build):
     print("\n" + bars.summary(json.loads((build / "results.json").read_text())))
-    print(f"{'part':24}{'status':12}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}{'numbers':>9}")
+    print(f"{'part':26}{'status':12}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}{'numbers':>9}")
     for part in parts(build):
-        print(f"{part['name']:24}{part['status']:12}{part['seconds']:8}{part['passed']:8}{part['failed']:8}"
+        print(f"{part['name']:26}{part['status']:12}{part['seconds']:8}{part['passed']:8}{part['failed']:8}"
               f"{part['skipped']:8}{len(part['numbers']):9}")
 
 

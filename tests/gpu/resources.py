@@ -32,14 +32,20 @@ def kernels(report):
             entry = None
 
 
+# As kernels/small_float.h defines them.
+FORMATS = {"unsigned short, 5": "Float16", "unsigned short, 8": "Bfloat16", "unsigned char, 4": "Float8e4m3",
+           "unsigned char, 5": "Float8e5m2"}
+
+
 def demangled(names):
     done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    return [re.sub(r"moeccl::|cuda::|gates::|\(anonymous namespace\)::|^void |std::", "", name)
-            for name in done.stdout.splitlines()]
+    short = re.sub(r"moeccl::|cuda::|gates::|\(anonymous namespace\)::|std::", "", done.stdout)
+    short = re.sub(r"SmallFloat<(\w+ \w+, \d), \d+, \w+, \w+>", lambda found: FORMATS[found[1]], short)
+    return [re.sub(r"^void ", "", name) for name in short.splitlines()]
 
 
-def main():
-    nvcc, source, *arguments = sys.argv[1:]
+def compiled(nvcc, source, arguments):
+    """kernels() of a source, by name."""
     with tempfile.NamedTemporaryFile(suffix=".o") as target:
         done = subprocess.run([nvcc, *arguments, "-Xptxas=-v", "-c", source, "-o", target.name],
                               capture_output=True, text=True)
@@ -48,9 +54,14 @@ def main():
     found = sorted(kernels(done.stderr + done.stdout))
     if not found:
         sys.exit(f"{source}: ptxas names no kernel")
-    spills = 0
+    return [(name, *kernel[1:]) for name, kernel in zip(demangled(kernel[0] for kernel in found), found)]
+
+
+def main():
+    nvcc, source, *arguments = sys.argv[1:]
+    found, spills = compiled(nvcc, source, arguments), 0
     print(f"{source}\n{'':8}{'registers':>10}{'shared':>8}{'stack':>7}{'spilled':>9}")
-    for name, (_, architecture, registers, shared, stack, spilled) in zip(demangled(k[0] for k in found), found):
+    for name, architecture, registers, shared, stack, spilled in found:
         spills += spilled > 0
         print(f"{architecture:8}{registers:10}{shared:8}{stack:7}{spilled:9}  {name[:110]}")
     print(f"{len(found)} kernels, {spills} spill")

@@ -5,17 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/gates/gate.h"
-#include "tests/exec/gpu_ranks.h"
-#include "tests/gpu/launch_counts.h"
-#include "tests/moe/on_device.h"
+#include "tests/moe/on_gpus.h"
 #include "tests/moe/own_pass_run.h"
 
 namespace moeccl::test {
@@ -24,39 +19,7 @@ namespace {
 using moe_reference::decode;
 using moe_reference::encode;
 
-struct World {
-  unsigned seed = 1;
-  bool oneQueue = false;
-  std::string algorithms = "";
-  std::vector<std::string>* calls = nullptr;  // what the devices were asked for
-};
-
-using OnGrid = std::function<void(Device& device, moecclGrid_t grid, int rank)>;
-
-// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
-// fault with fails the test.
-void onGpus(const Problem& problem, const World& how, const OnGrid& function) {
-  SCOPED_TRACE(problem.text());
-  GpuWorld world({.seed = how.seed, .oneQueue = how.oneQueue, .threads = true, .ownMemory = true});
-  {
-    const GpusOfRanks gpus(world);
-    Job job = jobOf(problem);
-    job.memory = moecclMemoryCuda;
-    job.algorithms = how.algorithms;
-    runJob(job, [&](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = makeGrid(comm, problem.grid);
-      function(*myDevice(), grid, rank);
-      check(moecclGridDestroy(grid));
-    });
-  }
-  world.run();
-  if (how.calls != nullptr) *how.calls = world.calls();
-  EXPECT_EQ(world.problems(), "");
-  EXPECT_EQ(world.stuck(), "");
-  EXPECT_EQ(world.leftovers(), "");
-}
-
-void trainOnGpus(const Task& task, const World& how, const Turn& turn) {
+void trainOnGpus(const Task& task, const GpusOfTest& how, const Turn& turn) {
   SCOPED_TRACE(nameOf(turn.schedule));
   onGpus(task.problem, how, [&](Device& device, moecclGrid_t grid, int rank) {
     train(device, grid, rank, task, turn);
@@ -226,103 +189,6 @@ TEST(LayerOnGpus, ExchangeBesideWhatTheyCompute) {
   // Beside the residual branch only the dispatch, and in the backward passes the sum of its
   // gradients.
   EXPECT_GE(besideOf(1, 5), 6 * 4 * 5);
-}
-
-// Launches, and waits of the host for numbers, of the device that has most. Waits between which it
-// queues nothing but copies of further numbers are one.
-struct Asked {
-  std::int64_t launches = 0, waits = 0;
-};
-
-Asked mostAsked(const std::vector<std::string>& calls, int devices) {
-  std::vector<Asked> of(static_cast<std::size_t>(devices));
-  std::vector<bool> idle(of.size());
-  for (const std::string& call : calls) {
-    const std::size_t colon = call.find(": ");
-    Asked& device = of[static_cast<std::size_t>(std::stoi(call.substr(std::size("device"))))];
-    const std::string what = call.substr(colon + 2);
-    const int known = launchesOf(what);
-    const bool one = what.starts_with("a copy of") || what == "group end" ||
-                     what.starts_with("a reduction") || what.starts_with("a division") ||
-                     what.starts_with("NCCL's ");
-    const auto isNone = [&](const char* begin) { return what.starts_with(begin); };
-    if (known == 0 && !one) {
-      EXPECT_TRUE(std::ranges::any_of(std::array{"new ", "split", "group start", "send", "receive",
-                                                 "registers", "the host", "stream "},
-                                      isNone))
-          << what << " is not in tests/gpu/launch_counts.h";
-    }
-    device.launches += known + one;
-    auto isIdle = idle[static_cast<std::size_t>(&device - of.data())];
-    device.waits += what == "the host waits" && !isIdle;
-    isIdle = what == "the host waits" ||
-             (isIdle && (what.ends_with(" to the host") || what.starts_with("stream ")));
-  }
-  Asked most;
-  for (const Asked& device : of) {
-    most.launches = std::max(most.launches, device.launches);
-    most.waits = std::max(most.waits, device.waits);
-  }
-  return most;
-}
-
-// In so many forward passes of a new layer.
-Asked askedOf(const Problem& problem, const Solved& solved, moecclSchedule_t schedule, int passes) {
-  std::vector<std::string> calls;
-  onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
-    const DeviceElements tokens(device,
-                                encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]));
-    const DeviceElements output(device, tokens.read());
-    const DeviceStream stream(device);
-    const DeviceLayer layer(device, grid, solved.layer, schedule);
-    for (int pass = 0; pass < passes; ++pass)
-      check(moecclMoeForward(layer.get(), tokens.get(), output.get(), stream.get()));
-    device.synchronize(stream.get());
-  });
-  return mostAsked(calls, problem.ranks());
-}
-
-TEST(LayerOnGpus, WaitOnceForTheCountsOfAllChunks) {
-  Problem problem = six("counts of chunks");
-  problem.dropless = true;
-  problem.chunks = 3;
-  const Solved solved = solve(problem);
-  for (moecclSchedule_t schedule : chunkedSchedulesOf(problem)) {
-    const Asked once = askedOf(problem, solved, schedule, 1);
-    const Asked thrice = askedOf(problem, solved, schedule, 3);
-    EXPECT_EQ((thrice.waits - once.waits) / 2, 1) << nameOf(schedule);
-  }
-}
-
-// On eight ranks with 32 experts each. Host time per launch is a few microseconds.
-TEST(LayerOnGpus, WideAskLittleOfADroplessForward) {
-  for (const moecclGridShape_t& grid : {moecclGridShape_t{1, 8, 1, moecclOrderEspEp},
-                                        {8, 8, 1, moecclOrderEspEp},
-                                        {2, 4, 2, moecclOrderEspEp},
-                                        {2, 2, 4, moecclOrderEpEsp},
-                                        {8, 4, 2, moecclOrderEpEsp},
-                                        {1, 1, 8, moecclOrderEspEp},
-                                        {2, 1, 8, moecclOrderEspEp}}) {
-    Problem problem;
-    problem.grid = grid;
-    problem.tokens = 64;
-    problem.embedding = 4;
-    problem.hidden = 8;
-    problem.experts = 256;
-    problem.choices = 4;
-    problem.dropless = true;
-    const Solved solved = solve(problem);
-    for (moecclSchedule_t schedule : schedulesOf(problem)) {
-      SCOPED_TRACE(nameOf(schedule));
-      const Asked once = askedOf(problem, solved, schedule, 1);
-      const Asked thrice = askedOf(problem, solved, schedule, 3);
-      const std::int64_t launches = (thrice.launches - once.launches) / 2;
-      std::printf("nMp %d, nEp %d, nEsp %d, %s: %lld launches\n", grid.nMp, grid.nEp, grid.nEsp,
-                  nameOf(schedule), static_cast<long long>(launches));
-      EXPECT_LE(launches, 60);
-      EXPECT_EQ((thrice.waits - once.waits) / 2, 1);
-    }
-  }
 }
 
 TEST(LayerOnGpus, BalancesTheBiasThatTheGateReads) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <span>
 
 #include "kernels/blas_cuda.h"
@@ -47,11 +48,23 @@ void measure(Bench& bench, const Sizes& sizes, std::int64_t hidden) {
                 [&](int, cudaStream_t stream) { blas.multiply(moecclBfloat16, products, stream); });
   const moeccl::cuda::ExpertShape shape{moecclBfloat16, Activation::gelu, sizes.experts, embedding,
                                         hidden};
-  Device<std::byte> space(moeccl::cuda::expertWorkspace(shape, rows));
+  const moeccl::cuda::StackedWeights weights{w1.of(0), nullptr, w2.of(0), nullptr};
+  Device<std::byte> space(std::max(moeccl::cuda::expertWorkspace(shape, rows),
+                                   moeccl::cuda::expertBackwardWorkspace(shape, rows)));
+  const std::span<std::byte> workspace(space.data(), space.size());
   bench.measure({"experts", sizes, 2 * bytes, 2 * flops, false}, 1, [&](int, cudaStream_t stream) {
-    moeccl::cuda::expertForward(shape, {w1.of(0), nullptr, w2.of(0), nullptr}, input.of(0), begins,
-                                blas, {space.data(), space.size()}, output.of(0), stream);
+    moeccl::cuda::expertForward(shape, weights, input.of(0), begins, blas, workspace, output.of(0),
+                                stream);
   });
+  if (sizes.tokens != bench.training()) return;
+  Turns<std::uint16_t> dw1(1, sizes.experts * matrix), dw2(1, sizes.experts * matrix),
+      gradient(1, rows * embedding);
+  bench.measure(
+      {"experts backward", sizes, 4 * bytes, 4 * flops, false}, 1, [&](int, cudaStream_t stream) {
+        moeccl::cuda::expertBackward(shape, weights, input.of(0), output.of(0), begins, blas,
+                                     workspace, {dw1.of(0), nullptr, dw2.of(0), nullptr},
+                                     gradient.of(0), stream);
+      });
 }
 
 }  // namespace

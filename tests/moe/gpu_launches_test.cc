@@ -1,0 +1,194 @@
+// How many kernels and exchanges the host gives GPUs, counted on doubles of them.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moeccl/route.h"
+#include "tests/gpu/launch_counts.h"
+#include "tests/moe/on_gpus.h"
+
+namespace moeccl::test {
+namespace {
+
+using moe_reference::encode;
+
+// Launches, and waits of the host for numbers, of the device that has most. Waits between which it
+// queues nothing but copies of further numbers are one.
+struct Asked {
+  std::int64_t launches = 0, waits = 0;
+};
+
+Asked mostAsked(const std::vector<std::string>& calls, int devices) {
+  std::vector<Asked> of(static_cast<std::size_t>(devices));
+  std::vector<bool> idle(of.size());
+  for (const std::string& call : calls) {
+    const std::size_t colon = call.find(": ");
+    Asked& device = of[static_cast<std::size_t>(std::stoi(call.substr(std::size("device"))))];
+    const std::string what = call.substr(colon + 2);
+    const int known = launchesOf(what);
+    const auto beginsWith = [&](const auto& texts) {
+      return std::ranges::any_of(texts, [&](const char* text) { return what.starts_with(text); });
+    };
+    const bool one =
+        known == 0 && beginsWith(std::array{"a copy of", "group end", "a reduction", "a division",
+                                            "NCCL's ", "step ", "clearing "});
+    if (known == 0 && !one) {
+      EXPECT_TRUE(beginsWith(std::array{"new ", "split", "group start", "send", "receive",
+                                        "registers", "the host", "stream "}))
+          << what << " is not in tests/gpu/launch_counts.h";
+    }
+    device.launches += known + one;
+    auto isIdle = idle[static_cast<std::size_t>(&device - of.data())];
+    device.waits += what == "the host waits" && !isIdle;
+    isIdle = what == "the host waits" ||
+             (isIdle && (what.ends_with(" to the host") || what.starts_with("stream ")));
+  }
+  Asked most;
+  for (const Asked& device : of) {
+    most.launches = std::max(most.launches, device.launches);
+    most.waits = std::max(most.waits, device.waits);
+  }
+  return most;
+}
+
+// Of a call, by what the first and two more of it ask for.
+template <typename Calls>
+Asked perCall(const Calls& askedIn) {
+  const Asked once = askedIn(1), thrice = askedIn(3);
+  return {(thrice.launches - once.launches) / 2, (thrice.waits - once.waits) / 2};
+}
+
+// In so many forward passes of a new layer.
+Asked askedOf(const Problem& problem, const Solved& solved, moecclSchedule_t schedule, int passes) {
+  std::vector<std::string> calls;
+  onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
+    const DeviceElements tokens(device,
+                                encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]));
+    const DeviceElements output(device, tokens.read());
+    const DeviceStream stream(device);
+    const DeviceLayer layer(device, grid, solved.layer, schedule);
+    for (int pass = 0; pass < passes; ++pass)
+      check(moecclMoeForward(layer.get(), tokens.get(), output.get(), stream.get()));
+    device.synchronize(stream.get());
+  });
+  return mostAsked(calls, problem.ranks());
+}
+
+TEST(LayerOnGpus, WaitOnceForTheCountsOfAllChunks) {
+  Problem problem = six("counts of chunks");
+  problem.dropless = true;
+  problem.chunks = 3;
+  const Solved solved = solve(problem);
+  for (moecclSchedule_t schedule : chunkedSchedulesOf(problem)) {
+    const auto asked = [&](int passes) { return askedOf(problem, solved, schedule, passes); };
+    EXPECT_EQ(perCall(asked).waits, 1) << nameOf(schedule);
+  }
+}
+
+// On eight ranks with 32 experts each. Host time per launch is a few microseconds.
+TEST(LayerOnGpus, WideAskLittleOfADroplessForward) {
+  for (const moecclGridShape_t& grid : {moecclGridShape_t{1, 8, 1, moecclOrderEspEp},
+                                        {8, 8, 1, moecclOrderEspEp},
+                                        {2, 4, 2, moecclOrderEspEp},
+                                        {2, 2, 4, moecclOrderEpEsp},
+                                        {8, 4, 2, moecclOrderEpEsp},
+                                        {1, 1, 8, moecclOrderEspEp},
+                                        {2, 1, 8, moecclOrderEspEp}}) {
+    Problem problem;
+    problem.grid = grid;
+    problem.tokens = 64;
+    problem.embedding = 4;
+    problem.hidden = 8;
+    problem.experts = 256;
+    problem.choices = 4;
+    problem.dropless = true;
+    const Solved solved = solve(problem);
+    for (moecclSchedule_t schedule : schedulesOf(problem)) {
+      SCOPED_TRACE(nameOf(schedule));
+      const Asked asked =
+          perCall([&](int passes) { return askedOf(problem, solved, schedule, passes); });
+      std::printf("nMp %d, nEp %d, nEsp %d, %s: %lld launches\n", grid.nMp, grid.nEp, grid.nEsp,
+                  nameOf(schedule), static_cast<long long>(asked.launches));
+      EXPECT_LE(asked.launches, 60);
+      EXPECT_EQ(asked.waits, 1);
+    }
+  }
+}
+
+// In so many steps of a route in latency mode: Set, Dispatch and Combine.
+Asked askedOfSteps(const Problem& problem, int steps) {
+  constexpr std::int64_t kTokens = 4, kHidden = 8;
+  std::vector<std::string> calls;
+  onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
+    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    config.experts = static_cast<int>(problem.experts);
+    config.topK = 2;
+    config.mode = moecclRouteLatency;
+    config.hidden = kHidden;
+    config.maxTokens = kTokens;
+    moecclTokenRoute_t route = nullptr;
+    check(moecclTokenRouteCreate(grid, &config, &route));
+    std::int64_t most = 0;
+    check(moecclTokenRouteGetMostRows(route, &most));
+    std::vector<std::int32_t> chosen;
+    for (std::int64_t i = 0; i < 2 * kTokens; ++i)
+      chosen.push_back(static_cast<std::int32_t>((rank + 3 * i) % problem.experts));
+    const std::vector<float> ones(chosen.size(), 1);
+    const std::vector<std::uint16_t> numbers(
+        static_cast<std::size_t>(std::max(most, kTokens) * kHidden), 0x3f80);
+    const auto put = [&](const auto& values) {
+      return DeviceElements(device, values.data(), values.size() * sizeof(values[0]));
+    };
+    const DeviceElements indices = put(chosen), weights = put(ones), tokens = put(numbers),
+                         rows = put(numbers), output = put(numbers);
+    const DeviceStream stream(device);
+    for (int step = 0; step < steps; ++step) {
+      check(moecclTokenRouteSet(route, kTokens, static_cast<const std::int32_t*>(indices.get()),
+                                static_cast<const float*>(weights.get()), stream.get()));
+      check(moecclTokenRouteDispatch(route, tokens.get(), rows.get(), stream.get()));
+      check(moecclTokenRouteCombine(route, rows.get(), output.get(), stream.get()));
+    }
+    device.synchronize(stream.get());
+    check(moecclTokenRouteDestroy(route));
+  });
+  return mostAsked(calls, problem.ranks());
+}
+
+// kernel_report.py prints these lines.
+TEST(LaunchesOnGpus, OfAForwardAndOfADecodingStep) {
+  struct Row {
+    int ranks;
+    std::int64_t s1, dropless, step;  // at most
+  };
+  for (const Row& row : {Row{1, 22, 22, 9}, Row{8, 48, 37, 11}}) {
+    Problem problem;
+    problem.grid = {1, row.ranks, 1, moecclOrderEspEp};
+    problem.tokens = 64;
+    problem.embedding = 4;
+    problem.hidden = 8;
+    problem.experts = 64;
+    problem.choices = 4;
+    const auto expectAtMost = [&](std::int64_t most, const char* what, const Asked& asked) {
+      std::printf("ranks: %d, experts: 64, %s: %lld launches\n", row.ranks, what,
+                  static_cast<long long>(asked.launches));
+      EXPECT_LE(asked.launches, most) << what;
+      EXPECT_GE(asked.launches, most / 2) << what << ": not all are counted";
+    };
+    for (const bool dropless : {false, true}) {
+      problem.dropless = dropless;
+      const Solved solved = solve(problem);
+      expectAtMost(
+          dropless ? row.dropless : row.s1, dropless ? "forward, dropless" : "forward under S1",
+          perCall([&](int passes) { return askedOf(problem, solved, moecclScheduleS1, passes); }));
+    }
+    expectAtMost(row.step, "decoding step of a route",
+                 perCall([&](int steps) { return askedOfSteps(problem, steps); }));
+  }
+}
+
+}  // namespace
+}  // namespace moeccl::test
