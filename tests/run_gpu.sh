@@ -212,7 +212,7 @@ fi
 test_kernels kernels 150
 if [[ $budget ]]; then
   check_kernels racecheck 60
-  measure_layer "layer, compiled" 90 --compiled
+  measure_layer "layer, compiled" 120 --compiled
   count_kernels 60
   has_nodes 2+2 && test_ranks 2+2 90 --quick
 else

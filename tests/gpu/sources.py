@@ -23,8 +23,9 @@ LEFT_OUT = {
     "perf/moeccl-fit": LIBRARY + (r"perf/(layers|plan|predict)/\w+\.cc", r"perf/perf/route_options\.cc"),
     "tests/gpu/ranks_gpu": LIBRARY,
     "tests/gpu/emulation/kernels_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/(?!text)\w+\.cc"),
+    "tests/gpu/emulation/bench_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/(?!text)\w+\.cc"),
 }
-NVCCS_NAMES = {"kernels_emulated": "kernels_gpu"}
+NVCCS_NAMES = {"kernels_emulated": "kernels_gpu", "bench_emulated": "bench_gpu"}
 
 
 def by_meson(root, build, target):
