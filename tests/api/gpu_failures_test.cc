@@ -261,36 +261,42 @@ struct GpusThatAbortSlowly : GpusThatFail {
 // What has been interrupted may still be ending when the caller frees it: kernels read its memory
 // until it has.
 TEST_F(GpusThatAbortSlowly, KeepMemoryUntilAllHasEnded) {
-  std::barrier<> over(3);
-  std::array<std::array<int, 3>, 3> in{}, out{};
-  Job job{.ranks = 3, .nodes = {1, 2}, .algorithms = "alltoall=bruck", .timeoutMs = 1500};
+  std::barrier<> over(2);
+  std::array<int, 2> data{};
+  Job job{.ranks = 2, .nodes = {1, 1}, .algorithms = "allreduce=native", .timeoutMs = 1500};
   job.memory = moecclMemoryCuda;
   runJob(job, [&](moecclComm_t comm, int rank) {
-    if (rank == 2) myGpu().breakKernels("send of");
-    checkError(moecclAllToAll(in[rank].data(), out[rank].data(), 1, moecclInt32, comm, nullptr),
-               rank == 2 ? moecclUnhandledCudaError : moecclTimeout, comm,
-               {rank == 2 ? "launch failed" : "NCCL is not connected to rank"});
+    // Ranks tell each other their colors through registered memory.
+    moecclComm_t own = nullptr;
+    check(moecclCommSplit(comm, rank, 0, &own, nullptr), comm);
+    check(moecclCommDestroy(own));
+    if (rank == 1) myGpu().breakKernels("NCCL's all-reduce");
+    checkError(moecclAllReduce(&data[rank], &data[rank], 1, moecclInt32, moecclSum, comm, nullptr),
+               rank == 1 ? moecclUnhandledCudaError : moecclTimeout, comm,
+               {rank == 1 ? "launch failed" : "NCCL is not connected to all ranks"});
     myGpu().breakKernels("");
     over.arrive_and_wait();
     throw Aborts();
   });
 }
 
-// The job's thread may be asking whether calls are complete.
-TEST_F(GpuDeaths, AreNotWatchedForInLanesThatAreDestroyed) {
-  std::barrier<> over(2);
+// Another thread may be asking its communicator how it is.
+TEST_F(GpuDeaths, AreAskedForWhileLanesAreThere) {
   std::array<std::array<int, 2>, 2> out{};
-  std::atomic<bool> asks = false;
   run(2, [&](moecclComm_t comm, int rank) {
-    myGpu().onSetDevice([&] {
-      asks = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    });
     check(moecclAllGather(&rank, out[rank].data(), 1, moecclInt32, comm, nullptr), comm);
     myGpu().synchronize(nullptr);
-    // It does 0.3 s behind a call; one of the two is not on device 0, where it begins.
+    std::atomic<bool> asks = false;
+    myGpu().onAsyncError([&] {
+      asks = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    });
+    GpuCommunicator& whole = gpuCommunicatorOf(comm);
+    std::thread other([&] { EXPECT_EQ(whole.asyncFailure(), moecclSuccess); });
     checkThat(eventually([&] { return asks.load(); }), "nobody asks");
-    over.arrive_and_wait();
+    whole.destroy();
+    other.join();
+    throw Aborts();
   });
 }
 

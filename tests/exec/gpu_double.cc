@@ -88,19 +88,9 @@ int& GpuDouble::current() {
 }
 
 void GpuDouble::setDevice(int device) {
-  std::function<void()> hook;
-  {
-    const Lock lock(world_.mutex_);
-    current() = device;
-    noteContext();
-    if (std::this_thread::get_id() != thread_) hook = onSetDevice_;
-  }
-  if (hook) hook();
-}
-
-void GpuDouble::onSetDevice(std::function<void()> hook) {
   const Lock lock(world_.mutex_);
-  onSetDevice_ = std::move(hook);
+  current() = device;
+  noteContext();
 }
 
 // From CUDA 12 on cudaSetDevice makes one; NCCL's groups call it.
@@ -873,9 +863,11 @@ void GpuDouble::revoke(std::span<const Comm> comms) noexcept {
 }
 
 void GpuDouble::abort(std::span<const Comm> comms) noexcept {
-  if (world_.options_.slowAborts) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   std::unique_lock lock(world_.mutex_);
   noteContext();
+  if (world_.options_.slowAborts && !comms.empty() &&
+      static_cast<CommState*>(comms[0])->purpose == Purpose::messages)
+    world_.changed_.wait_for(lock, std::chrono::milliseconds(300), [] { return false; });
   world_.runLocked();
   for (Comm comm : comms) {
     const auto known = comms_.find(static_cast<CommState*>(comm));
@@ -915,6 +907,7 @@ int GpuDouble::device(Comm comm) {
 }
 
 moecclResult_t GpuDouble::asyncError(Comm comm, std::string* text) {
+  if (const auto hook = std::exchange(onAsyncError_, nullptr)) hook();
   const Lock lock(world_.mutex_);
   commOf(comm);
   *text = world_.brokenText_;

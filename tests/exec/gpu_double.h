@@ -61,7 +61,7 @@ class GpuWorld {
     bool withoutRegistration = false;
     // As NCCL before 2.28.7: communicators for messages do not block.
     bool withoutRevoke = false;
-    // An abort takes a while, as NCCL's does, which joins threads.
+    // An abort of communicators for messages takes a while, as NCCL joins threads.
     bool slowAborts = false;
     // A message that meets one of another size is no fault: both stand for ever.
     bool sizesMayDiffer = false;
@@ -216,8 +216,8 @@ class GpuDouble final : public Gpu {
   void limitMemory(std::size_t bytes) { limit_ = bytes; }
   // "GPU double SXM" unless set.
   void setModel(const std::string& model) { model_ = model; }
-  // Is called where a thread of the library makes a device its current one.
-  void onSetDevice(std::function<void()> hook);
+  // Is called once, where somebody asks for an error of NCCL's next.
+  void onAsyncError(std::function<void()> hook) { onAsyncError_ = std::move(hook); }
   // Is called once, where memory of the device is asked for next.
   void onAllocate(std::function<void()> hook) { onAllocate_ = std::move(hook); }
   // What the work of a kernel finds fault with.
@@ -364,7 +364,7 @@ class GpuDouble final : public Gpu {
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
   std::string brokenKernel_;
-  std::function<void()> onSetDevice_, onAllocate_;
+  std::function<void()> onAsyncError_, onAllocate_;
   std::string model_ = "GPU double SXM";
   std::atomic<std::size_t> limit_ = static_cast<std::size_t>(-1);
   std::unique_ptr<Capture> capture_;
