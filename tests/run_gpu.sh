@@ -123,7 +123,7 @@ if [[ $preflight ]]; then
   [[ $nvcc ]] && exit
   exit 77
 fi
-[[ $nvcc ]] || { say_found && skip "there is no nvcc"; }
+[[ $nvcc || $prebuilt ]] || { say_found && skip "there is no nvcc"; }
 [[ $gpu || $build_only ]] || { say_found && skip "there is no GPU; --build-only builds all the same"; }
 # shellcheck source=tests/gpu/parts.sh
 source tests/gpu/parts.sh
@@ -149,7 +149,7 @@ check_kernels() {
 # measure_kernels NAME SECONDS ARGUMENT...
 measure_kernels() {
   wants kernels && measures && part "$1, measured" "$2" bench_gpu \
-    python3 tests/gpu/kernel_bench.py "$build/bench_gpu" "${@:3}"
+    "${python_beside_torch[@]}" tests/gpu/kernel_bench.py "$build/bench_gpu" "${@:3}"
 }
 # count_kernels SECONDS: what the GPU's counters say of those that tell most.
 count_kernels() {
@@ -179,7 +179,7 @@ measure_ranks() {
 # measure_layer NAME SECONDS [OPTION]...
 measure_layer() {
   wants ranks && measures && [[ $nccl ]] && part "$1, measured" "$2" ranks_gpu \
-    python3 tests/gpu/layer_bench.py "$build/ranks_gpu" "${@:3}"
+    "${python_beside_torch[@]}" tests/gpu/layer_bench.py "$build/ranks_gpu" "${@:3}"
 }
 test_tools() {
   wants tools && tests || return

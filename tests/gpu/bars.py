@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 SIZES = ("type", "tokens", "embedding", "experts", "choices")
-LAYOUTS = ("permute", "un-permute", "permute backward", "un-permute backward")
+LAYOUTS = ("permute", "un-permute", "permute backward", "un-permute backward", "pack", "unpack", "clear unused")
 
 
 class Figures:

@@ -43,12 +43,15 @@ if [[ $nccl ]]; then
 else
   find_in nccl "NCCL" include/nccl.h "$toolkit" /usr "${wheels[@]}"
 fi
+# PyTorch finds its own libraries, and must not find others of the same name before them: it gets the path that there was,
+# and hands $LIBRARIES_OF_PROGRAMS to what it starts.
+python_beside_torch=(env "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" python3)
 # cuBLAS and NCCL are opened by name; the NCCL of $nccl comes before one of the toolkit's.
 for place in "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
   [[ -d $place && $place != /usr/lib && $place != /lib ]] &&
     LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
-export LD_LIBRARY_PATH
+export LD_LIBRARY_PATH LIBRARIES_OF_PROGRAMS=${LD_LIBRARY_PATH:-}
 
 # has WHAT HEADER: whether the compiler finds it.
 has() {

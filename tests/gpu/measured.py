@@ -65,7 +65,9 @@ def measured_by(command):
     with tempfile.NamedTemporaryFile() as own:
         path = os.environ.setdefault("MEASUREMENTS", own.name)
         before = os.path.getsize(path) if os.path.exists(path) else 0
-        code = subprocess.run(command).returncode
+        # tests/gpu/build.sh has set it.
+        libraries = os.environ.get("LIBRARIES_OF_PROGRAMS", os.environ.get("LD_LIBRARY_PATH", ""))
+        code = subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": libraries}).returncode
         if not os.path.exists(path):
             return code, []
         with open(path, encoding="utf-8") as file:
