@@ -120,6 +120,8 @@ def parameters_that_experts_share():
         compare_shared(model, Whole(Stack(range(EXPERTS), norm(), torch.nn.Parameter(zero.detach().clone()))), options,
                        lambda experts: experts.adapter)
     raises(lambda: Model(experts, expert_dims={"other": 0}, **options), "other", "adapter")
+    listed = torch.nn.ModuleList(local_experts({}, Expert))
+    raises(lambda: Model(listed, expert_dims={"*.first": 1}), "first", "one expert of a list")
     raises(lambda: Model(experts, expert_dims={"adapter": 2, "norm.*": None}, **options), "adapter", "2")
 
 

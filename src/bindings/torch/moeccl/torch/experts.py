@@ -68,8 +68,9 @@ def _numbered(kind):
 def lists_of(module, local, dims, prefix=""):
     """Lists of this rank's experts in the module, or itself, and their names' beginnings. What is in experts is theirs."""
     if isinstance(module, torch.nn.ModuleList) and len(module) == local:
+        # One whose parameters are all told otherwise only happens to be as long.
         names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
-        if not any(pattern_of(name, dims) for name in names):
+        if not prefix or not names or not all(pattern_of(name, dims) for name in names):
             yield prefix, module
             return
     for name, child in module.named_children():
@@ -110,6 +111,9 @@ def places_of(experts, lists, local, dims):
     places = {}
     for name, tensor in named + buffers:
         pattern, expert = pattern_of(name, dims), _expert_of(name, lists)
+        if pattern is not None and expert is not None and dims[pattern] is not None:
+            raise ValueError(f"expert_dims[{pattern!r}] is {dims[pattern]!r}; {name} belongs to one expert of a list, so it must be "
+                             "None (all experts share it), or left out")
         if pattern is not None:
             places[name] = _told(name, tensor, dims[pattern], local)
         elif expert is not None:
