@@ -23,6 +23,16 @@ std::string stringf(const char* format, ...) {
   return text;
 }
 
+std::string clipped(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  const auto continues = [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+  };
+  std::size_t end = most;
+  while (end > 0 && end + 3 > most && continues(text[end])) --end;
+  return std::string(text.substr(0, end));
+}
+
 std::string rankList(std::span<const int> ranks) {
   constexpr int kMaxRuns = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

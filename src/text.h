@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace moeccl {
 
@@ -19,6 +20,9 @@ inline std::string numberText(double number) {
   return {text, std::to_chars(text, text + sizeof text, number).ptr};
 }
 std::string numberText(std::integral auto number) { return std::to_string(number); }
+
+// The first `most` bytes, without a part of a character (UTF-8) at the end.
+std::string clipped(std::string_view text, std::size_t most);
 
 // "rank 3", "ranks 0, 2-5, 7"; the first few runs only when there are many. `ranks` ascends and is
 // not empty.

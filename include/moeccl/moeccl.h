@@ -8,7 +8,9 @@
  *     work, its splits may outlive it. A handle that was destroyed or never made is
  *     moecclInvalidArgument, unless a newer one has its address. After fork() a child's calls with
  *     its parent's handles are moecclInvalidUsage, do nothing, and free nothing.
- *  3. Wrong arguments are found before anything is sent; the communicator stays usable.
+ *  3. Wrong arguments are found before anything is sent; the communicator stays usable. Functions
+ *     that make a communicator, grid, route or layer of another tell its other ranks, which get
+ *     moecclRemoteError; that one stays usable too. CreateSubset and CommInit do not.
  *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
  *     the same order, whether on streams or not. Where they do not, all ranks that call get
  *     moecclRemoteError within about a second, and the text has both calls (but see 9). Calls on
@@ -19,10 +21,12 @@
  *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
  *     At most 256 calls of a communicator can be unfinished; one more waits for the oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
- *     later call on that communicator returns the same error; only GetFailedRanks, Shrink, Abort
- *     and Destroy remain. The failing call returns when the library has done with its buffers. If a
- *     rank does not answer within 2 s, its connection is closed: communicators that come from the
- *     same one lose that rank too.
+ *     later call on that communicator returns the same error; only GetFailedRanks, Revoke, Shrink,
+ *     Abort and Destroy remain. A rank that fails by itself tells the others by moecclCommRevoke.
+ *     The failing call returns when the library has done with its buffers. It waits for a peer only
+ *     if a message of that peer has arrived in part. If such a peer of the same node does not
+ *     answer within 2 s, their connection is closed: communicators that come from the same one lose
+ *     that rank too.
  *  8. "P" is the number of ranks, "rank" counts from 0 within the communicator.
  *  9. On a GPU communicator (config.memory, or moeccl/nccl.h) buffers are of its device, and a
  *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
@@ -67,7 +71,7 @@ typedef enum {
   moecclInternalError = 3,   /* a defect of moeccl */
   moecclInvalidArgument = 4, /* one argument is wrong by itself */
   moecclInvalidUsage = 5,    /* arguments are right, but not here, or not the same on all ranks */
-  moecclRemoteError = 6,     /* another rank failed, aborted, or called with other arguments */
+  moecclRemoteError = 6,     /* a rank failed, aborted, revoked, or called with other arguments */
   moecclInProgress = 7,      /* not complete yet; from moecclStreamQuery */
   moecclTimeout = 8,         /* peers did not do their part within config.timeoutMs */
   moecclNumResults = 9
@@ -268,7 +272,21 @@ MOECCL_API moecclResult_t moecclCommRelease(moecclComm_t comm);
 /* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending
  * and later calls return moecclRemoteError. NULL is allowed. */
 MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
-/* *asyncError: the error of work on streams, moecclSuccess while there is none. */
+/* Tells all ranks of comm that this rank cannot go on with it, and why. Within a second every rank
+ * gets moecclRemoteError from calls of comm that are under way, from later ones, and from
+ * moecclCommGetAsyncError. The caller gets the same. The text names the rank that has revoked comm,
+ * and has the first MOECCL_REVOKE_TEXT_BYTES bytes of `text` (UTF-8; NULL: no reason). Grids on
+ * comm, and their routes, layers and passes, fail with it. Communicators that were split from comm,
+ * or that comm was split from, go on, and so do its connections.
+ * Local: it does not wait for anybody, and any thread may call it, also while another is in a call
+ * of comm. If several ranks revoke comm at once, each rank gets the text of one of them. Revoking
+ * again does nothing. A rank that computes is told in its next call.
+ * To go on, all ranks call moecclCommShrink, which need not exclude anybody, and make grids, routes
+ * and layers again on the new communicator. Errors: InvalidArgument. */
+#define MOECCL_REVOKE_TEXT_BYTES 300
+MOECCL_API moecclResult_t moecclCommRevoke(moecclComm_t comm, const char* text);
+/* *asyncError: the error of work on streams, or of the communicator; moecclSuccess while there is
+ * none. */
 MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
 /* The ranks of comm that this rank knows to be lost: their process has ended, their host no longer
  * answers, or they have left by Abort. Local, and works from any state. Ranks are listed in the

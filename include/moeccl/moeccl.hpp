@@ -160,6 +160,8 @@ class Communicator {
     check(moecclCommSplit(get(), color, key, &made, config), get());
     return made == nullptr ? std::nullopt : std::optional<Communicator>(Communicator(made));
   }
+  // Fails it on all ranks, with this text (moecclCommRevoke).
+  void revoke(const std::string& text) const { check(moecclCommRevoke(get(), text.c_str())); }
   // Of the ranks that live, without these.
   Communicator shrink(const std::vector<int>& exclude = {},
                       const moecclConfig_t* config = nullptr) const {

@@ -10,6 +10,7 @@
 #include "src/comm/gpu_communicator.h"
 #include "src/log.h"
 #include "src/probe/probe.h"
+#include "src/text.h"
 
 using moeccl::boundary;
 using moeccl::communicatorOf;
@@ -93,6 +94,27 @@ moecclResult_t leave(const char* function, moecclComm_t comm, void (moeccl::Comm
   });
 }
 
+std::vector<int> excludedRanks(const moeccl::Communicator& parent, const int* exclude,
+                               int nExclude) {
+  if (nExclude < 0 || nExclude > parent.ranks())
+    throw moeccl::Error(moecclInvalidArgument, "nExclude is " + std::to_string(nExclude) +
+                                                   "; it must be how many ranks are at exclude, 0 "
+                                                   "to " +
+                                                   std::to_string(parent.ranks()));
+  require(exclude != nullptr || nExclude == 0, "exclude is NULL, and nExclude is not 0");
+  std::vector<int> excluded(exclude, exclude + nExclude);
+  for (int i = 0; i < nExclude; ++i) {
+    const std::string which = "exclude[" + std::to_string(i) + "] is " + std::to_string(exclude[i]);
+    if (exclude[i] < 0 || exclude[i] >= parent.ranks())
+      throw moeccl::Error(moecclInvalidArgument,
+                          which + ", outside [0, " + std::to_string(parent.ranks()) + ")");
+    if (exclude[i] == parent.rank())
+      throw moeccl::Error(moecclInvalidArgument,
+                          which + ", the rank that calls; a rank that is excluded does not");
+  }
+  return excluded;
+}
+
 moecclComm_t create(moeccl::Oob& oob, const moeccl::Settings& settings) {
   return withProfile(settings.memory == moecclMemoryCuda
                          ? moeccl::GpuCommunicator::create(oob, settings)
@@ -156,13 +178,17 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
   const auto state = moeccl::hold(comm);
   return boundary("moecclCommSplit", lastErrorOf(state), [&] {
     moeccl::Communicator& parent = communicatorOf(state);
-    require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
-    if (color < MOECCL_SPLIT_NOCOLOR)
-      throw moeccl::Error(
-          moecclInvalidArgument,
-          "color is " + std::to_string(color) + "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
-    auto communicator =
-        parent.split(color, key, moeccl::readSplitSettings(parent.settings(), config));
+    // The others wait for this rank, and must learn what is wrong.
+    moeccl::Settings settings = parent.settings();
+    const std::optional<moeccl::Error> wrong = moeccl::failureOf([&] {
+      require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
+      if (color < MOECCL_SPLIT_NOCOLOR)
+        throw moeccl::Error(moecclInvalidArgument,
+                            "color is " + std::to_string(color) +
+                                "; it must be at least 0, or MOECCL_SPLIT_NOCOLOR");
+      settings = moeccl::readSplitSettings(parent.settings(), config);
+    });
+    auto communicator = parent.split(color, key, settings, wrong);
     *newComm = communicator == nullptr
                    ? nullptr
                    : handleOf(stateOf(std::move(communicator), state->model->profile(),
@@ -208,27 +234,16 @@ moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExcl
   const auto state = moeccl::hold(comm);
   return boundary("moecclCommShrink", lastErrorOf(state), [&] {
     moeccl::Communicator& parent = communicatorOf(state);
-    require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
-    if (nExclude < 0 || nExclude > parent.ranks())
-      throw moeccl::Error(moecclInvalidArgument,
-                          "nExclude is " + std::to_string(nExclude) +
-                              "; it must be how many ranks are at exclude, 0 to " +
-                              std::to_string(parent.ranks()));
-    require(exclude != nullptr || nExclude == 0, "exclude is NULL, and nExclude is not 0");
-    const std::vector<int> excluded(exclude, exclude + nExclude);
-    for (int i = 0; i < nExclude; ++i) {
-      const std::string which =
-          "exclude[" + std::to_string(i) + "] is " + std::to_string(exclude[i]);
-      if (exclude[i] < 0 || exclude[i] >= parent.ranks())
-        throw moeccl::Error(moecclInvalidArgument,
-                            which + ", outside [0, " + std::to_string(parent.ranks()) + ")");
-      if (exclude[i] == parent.rank())
-        throw moeccl::Error(moecclInvalidArgument,
-                            which + ", the rank that calls; a rank that is excluded does not");
-    }
-    *newComm = handleOf(
-        stateOf(parent.shrink(excluded, moeccl::readSplitSettings(parent.settings(), config)),
-                state->model->profile(), state->model->ranksOnNode()));
+    // The others wait for this rank, and must learn what is wrong.
+    std::vector<int> excluded;
+    moeccl::Settings settings = parent.settings();
+    const std::optional<moeccl::Error> wrong = moeccl::failureOf([&] {
+      require(newComm != nullptr, "newComm is NULL; pass where to store the communicator");
+      settings = moeccl::readSplitSettings(parent.settings(), config);
+      excluded = excludedRanks(parent, exclude, nExclude);
+    });
+    *newComm = handleOf(stateOf(parent.shrink(excluded, settings, wrong), state->model->profile(),
+                                state->model->ranksOnNode()));
   });
 }
 
@@ -267,6 +282,15 @@ moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs) {
 
 moecclResult_t moecclCommAbort(moecclComm_t comm) {
   return leave("moecclCommAbort", comm, &moeccl::Communicator::abort);
+}
+
+// Another thread may be in a call of `comm`, so its last error is left alone.
+moecclResult_t moecclCommRevoke(moecclComm_t comm, const char* text) {
+  const auto state = moeccl::hold(comm);
+  return boundary("moecclCommRevoke", nullptr, [&] {
+    communicatorOf(state).revoke(
+        moeccl::clipped(text == nullptr ? "" : text, MOECCL_REVOKE_TEXT_BYTES));
+  });
 }
 
 moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError) {

@@ -3,6 +3,7 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
+#include "src/comm/agreement.h"
 
 namespace {
 
@@ -71,8 +72,11 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
   const auto state = moeccl::hold(comm);
   return moeccl::boundary("moecclGridCreate", moeccl::lastErrorOf(state), [&] {
     moeccl::Communicator& world = moeccl::communicatorOf(state);
-    moeccl::require(grid != nullptr, "grid is NULL; pass where to store the grid");
-    // Ranks whose shape is wrong by itself still take part, so that nobody waits for them.
+    // Ranks whose arguments are wrong by themselves still take part, so that nobody waits for them.
+    moeccl::CommunicatorOob oob(world);
+    moeccl::agreeAfter(oob, [&] {
+      moeccl::require(grid != nullptr, "grid is NULL; pass where to store the grid");
+    });
     requireSameShape(world, shape);
     check(shape, world.ranks());
     const int rank = world.rank();
@@ -85,6 +89,8 @@ moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t shape, moec
     made->comms[moecclGroupMp] = split(comm, rank / shape.nMp, rank);
     made->comms[moecclGroupEp] = split(comm, esp, ep);
     made->comms[moecclGroupEsp] = split(comm, ep, esp);
+    for (const int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp})
+      moeccl::communicatorOf(moeccl::hold(made->comms[group])).dependOn(world);
     moeccl::addHandle(moeccl::HandleKind::grid, made.get());
     *grid = made.release();
   });

@@ -65,20 +65,25 @@ std::vector<T> exchangeValue(Oob& oob, const T& mine) {
 // with an error throws that; the others throw moecclRemoteError with the first such rank's text.
 void agree(Oob& oob, const std::optional<Error>& mine);
 
-// Runs a step that may fail on one rank alone, then agrees.
+// What a step throws, which may fail on one rank alone.
 template <typename Step>
-void agreeAfter(Oob& oob, Step&& step) {
-  std::optional<Error> failure;
+std::optional<Error> failureOf(Step&& step) {
   try {
     step();
   } catch (const Error& error) {
-    failure = error;
+    return error;
   } catch (const std::bad_alloc&) {
-    failure.emplace(moecclSystemError, "out of memory");
+    return Error(moecclSystemError, "out of memory");
   } catch (const std::exception& error) {
-    failure.emplace(moecclSystemError, error.what());
+    return Error(moecclSystemError, error.what());
   }
-  agree(oob, failure);
+  return std::nullopt;
+}
+
+// Runs such a step, then agrees.
+template <typename Step>
+void agreeAfter(Oob& oob, Step&& step) {
+  agree(oob, failureOf(step));
 }
 
 }  // namespace moeccl

@@ -11,7 +11,7 @@ namespace moeccl {
 namespace {
 
 struct SplitRequest {
-  std::int32_t color, key;
+  std::int32_t color, key, wrong;
 };
 
 }  // namespace
@@ -29,8 +29,11 @@ void requireAgreementAtOnce(Oob& oob, const Settings& settings) {
 }
 
 SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
-                        const Settings& settings) {
-  const std::vector<SplitRequest> requests = exchangeValue(oob, SplitRequest{color, key});
+                        const Settings& settings, const std::optional<Error>& wrong) {
+  const std::vector<SplitRequest> requests =
+      exchangeValue(oob, SplitRequest{color, key, wrong.has_value()});
+  if (!std::ranges::all_of(requests, [](const SplitRequest& each) { return each.wrong == 0; }))
+    agree(oob, wrong);
   SplitGroup group;
   for (int rank = 0; rank < oob.ranks(); ++rank)
     if (color != MOECCL_SPLIT_NOCOLOR && requests[rank].color == color)

@@ -1,6 +1,7 @@
 // What the ranks of a new communicator must agree on, of whichever kind it is.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,9 @@ struct SplitGroup {
   int rank = -1;             // the caller's in the group
   std::string disagreement;  // on settings; "" when there is none
 };
-// Collective over the parent.
+// Collective over the parent. Throws Error on all ranks where one comes with wrong arguments.
 SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
-                        const Settings& settings);
+                        const Settings& settings, const std::optional<Error>& wrong);
 
 // Throws Error (InvalidUsage) when ranks came with different settings: their texts are exchanged
 // only where digests differ.

@@ -17,6 +17,7 @@
 #include "src/comm/call.h"
 #include "src/comm/rank_bytes.h"
 #include "src/comm/settings.h"
+#include "src/error.h"
 
 namespace moeccl {
 
@@ -29,6 +30,19 @@ struct Device {
   std::shared_ptr<Gpu> gpu;
   int number;
   bool nvlink;  // all ranks' are of models that NVLink joins; the same on all ranks
+};
+
+// Who has revoked a communicator, and why.
+struct Revocation {
+  int rank;  // of that communicator
+  std::string text;
+  const char* what = "the communicator";
+
+  // The same for a communicator that depends on that one.
+  Revocation ofWhole() const { return {rank, text, "the grid's communicator"}; }
+  std::string message() const {
+    return "rank " + std::to_string(rank) + " revoked " + what + (text.empty() ? "" : ": " + text);
+  }
 };
 
 // What the C API asks for. All but the first few may throw Error.
@@ -47,11 +61,15 @@ class Communicator {
   // What moves the bytes, with its version: "UCX 1.13.1".
   virtual std::string transportName() = 0;
 
-  // Collective; nullptr for ranks with MOECCL_SPLIT_NOCOLOR.
-  virtual std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) = 0;
-  // Collective over the ranks that live and are not `excluded`, from any state (shrink.h).
+  // Collective; nullptr for ranks with MOECCL_SPLIT_NOCOLOR. `wrong`: this rank's arguments are;
+  // then all ranks throw, as agree() does (oob.h), and the communicator is as before.
+  virtual std::unique_ptr<Communicator> split(int color, int key, const Settings& settings,
+                                              const std::optional<Error>& wrong) = 0;
+  // Collective over the ranks that live and are not `excluded`, from any state (shrink.h). `wrong`
+  // as above.
   virtual std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
-                                               const Settings& settings) = 0;
+                                               const Settings& settings,
+                                               const std::optional<Error>& wrong) = 0;
   // Of these ranks, in this order; collective over them alone.
   virtual std::unique_ptr<Communicator> subset(const std::vector<int>& members,
                                                const Settings& settings) = 0;
@@ -96,6 +114,12 @@ class Communicator {
   virtual std::string failureText() = 0;
   // Tells the others that this rank has left, also when the communicator is no more.
   virtual std::function<void()> leaver() const = 0;
+
+  // Fails it on all its ranks, with this rank's number and `text`, and all that depend on it.
+  // Local; any thread may call it.
+  virtual void revoke(const std::string& text) = 0;
+  // A group of a grid fails too when the grid's communicator, `whole`, is revoked.
+  virtual void dependOn(Communicator& whole) = 0;
 
   // Throws InvalidUsage while something beside this library needs the communicator; destroy() would
   // wait for it.

@@ -160,8 +160,9 @@ void Domain::announce() {
 bool Domain::poll() {
   // Also while other work advances all the time.
   if (++polls_ % kPollsPerLook == 0) checkTimeouts();
-  bool anything = transport_->progress();
-  anything |= takeNews();
+  // News first: whoever has revoked a communicator may have freed what its messages hold.
+  bool anything = takeNews();
+  anything |= transport_->progress();
   for (HostCommunicator* communicator : communicators_) anything |= communicator->receiveWaiting();
   for (std::size_t i = 0; i < streams_.size(); ++i) anything |= streams_[i]->advance();
   return anything;
@@ -176,12 +177,27 @@ bool Domain::advance() {
 }
 
 bool Domain::takeNews() {
-  if (const std::uint64_t news = watch_->news(); news != std::exchange(news_, news)) {
-    for (Watch::News next; watch_->next(&next);)
-      std::visit([this](const auto& what) { deliver(what); }, next);
-    return true;
+  const std::uint64_t news = watch_->news();
+  if (news == std::exchange(news_, news)) return false;
+  std::vector<Watch::News> others;
+  for (Watch::News next; watch_->next(&next);) {
+    const auto* notice = std::get_if<Notice>(&next);
+    if (notice != nullptr && notice->revokes != 0)
+      deliver(*notice);
+    else
+      others.push_back(std::move(next));
   }
-  return false;
+  if (others.empty()) return true;
+  letArrive();
+  for (const Watch::News& each : others)
+    std::visit([this](const auto& what) { deliver(what); }, each);
+  return true;
+}
+
+// What ranks have sent before they ended or failed may complete what is under way.
+void Domain::letArrive() {
+  for (int i = 0; i < kLastRounds && transport_->progress(); ++i) {
+  }
 }
 
 void Domain::watch(HostCommunicator& communicator, Run& run, HostRun* collective,
@@ -221,9 +237,7 @@ void Domain::checkTimeouts() {
 }
 
 void Domain::lose(const Loss& loss) {
-  // What the rank has sent before may complete what is under way.
-  for (int i = 0; i < kLastRounds && transport_->progress(); ++i) {
-  }
+  letArrive();
   if (loss.left)
     transport_->leave(loss.rank, loss.why);
   else
@@ -279,6 +293,7 @@ void Domain::add(HostCommunicator& communicator) {
 
 bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
+  for (HostCommunicator* other : communicators_) other->forget(communicator);
   if (communicator.failure() == moecclSuccess && !communicator.wasShrunk())
     numbers_[communicator.number()] = NumberState::free;
   std::erase_if(watched_,

@@ -126,6 +126,7 @@ class Domain {
   bool reserve(int number);
   void unreserve(int number) { numbers_[static_cast<std::size_t>(number)] = NumberState::free; }
   const std::vector<Stream*>& streams() const { return streams_; }
+  const std::vector<HostCommunicator*>& communicators() const { return communicators_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -150,6 +151,7 @@ class Domain {
   void deliver(const Loss& loss);
   void lose(const Loss& loss);
   void forgetTheLost();
+  void letArrive();
   void progressLoop();
 
   enum class NumberState : std::uint8_t { free, reserved, used };

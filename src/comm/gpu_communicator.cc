@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <new>
 #include <thread>
 #include <utility>
@@ -321,6 +322,45 @@ std::vector<int> GpuCommunicator::failedRanks() {
 std::string GpuCommunicator::failureText() {
   const std::lock_guard lock(mutex_);
   return failureText_;
+}
+
+void GpuCommunicator::revoke(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (revocation_) return;
+    revoked({rank_, text});
+  }
+  Notice notice;
+  notice.result = moecclRemoteError;
+  notice.comm = number_;
+  notice.revokes = 1;
+  std::snprintf(notice.text, sizeof notice.text, "%s", text.c_str());
+  job_->watch().notify(notice);
+  job_->look();
+}
+
+void GpuCommunicator::revoked(const Revocation& by) {
+  if (revocation_) return;
+  revocation_ = by;
+  stuck_ = true;
+  note(moecclRemoteError, by.message());
+}
+
+void GpuCommunicator::dependOn(Communicator& whole) {
+  job_->hold([&] { whole_ = &dynamic_cast<GpuCommunicator&>(whole); });
+  job_->look();
+}
+
+void GpuCommunicator::followWhole() {
+  if (whole_ == nullptr) return;
+  std::optional<Revocation> by;
+  {
+    const std::lock_guard lock(whole_->mutex_);
+    by = whole_->revocation_;
+  }
+  if (!by) return;
+  const std::lock_guard lock(mutex_);
+  revoked(by->ofWhole());
 }
 
 void GpuCommunicator::requireUnused() const {

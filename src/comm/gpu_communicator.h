@@ -34,10 +34,11 @@ class GpuCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
   // Of the ranks of the user's NCCL communicator, which is needed only inside this.
   static std::unique_ptr<Communicator> adopt(Gpu::Comm theirs, const Settings& settings);
-  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
+  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings,
+                                      const std::optional<Error>& wrong) override;
 
-  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
-                                       const Settings& settings) override;
+  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, const Settings& settings,
+                                       const std::optional<Error>& wrong) override;
   std::unique_ptr<Communicator> subset(const std::vector<int>&, const Settings&) override;
 
   ~GpuCommunicator() override;
@@ -62,6 +63,8 @@ class GpuCommunicator final : public Communicator {
   void requireUnused() const override;
   std::vector<int> failedRanks() override;
   std::string failureText() override;
+  void revoke(const std::string& text) override;
+  void dependOn(Communicator& whole) override;
   void destroy() override;
   void abort() override;
 
@@ -69,8 +72,15 @@ class GpuCommunicator final : public Communicator {
   // For the job's thread. A rank of the job is lost; if it is one of this communicator's and dead,
   // it has failed.
   void lost(const Loss& loss);
-  // Another rank asks about a call of this communicator, or has found that calls differ.
-  void hear(const Notice& notice);
+  // Another rank asks about a call of this communicator, has found that calls differ, or revokes
+  // it. Returns whether the notice was for this communicator.
+  bool hear(const Notice& notice);
+  // It fails if the communicator that it depends on has been revoked.
+  void followWhole();
+  // Another communicator leaves the job.
+  void forget(const GpuCommunicator& other) {
+    if (whole_ == &other) whole_ = nullptr;
+  }
   // Asks the others where a call stands still.
   void compareCalls();
   // What is enqueued and can never end.
@@ -120,6 +130,8 @@ class GpuCommunicator final : public Communicator {
   // All ranks make this call, here on `stream`; returns whether it is captured there.
   bool noteCall(CallSignature signature, void* stream);
   void notify(moecclResult_t result, const GpuCalls::Question& what);
+  // With mutex_ held.
+  void revoked(const Revocation& by);
   // The second half of create() and adopt(), over the all-gather that the ranks have until then.
   // `makeLanes` is given what to look at while it waits.
   static std::unique_ptr<Communicator> make(
@@ -180,6 +192,7 @@ class GpuCommunicator final : public Communicator {
   std::vector<AlgorithmChoice> refused_;  // that have been asked about
   std::vector<std::uint64_t> metRows_;    // names of own plans whose calls all ranks have come to
   std::vector<Extent> scratch_;           // of the call at hand
+  GpuCommunicator* whole_ = nullptr;      // that it depends on; the job's mutex guards it
 
   // Of what the job's thread changes too:
   mutable std::mutex mutex_;
@@ -189,8 +202,10 @@ class GpuCommunicator final : public Communicator {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   std::vector<int> failed_;  // ranks, in the order in which this became known
-  bool stuck_ = false;       // one of them is dead, or ranks have made different calls
-  bool differs_ = false;     // the latter
+  bool stuck_ =
+      false;  // one of them is dead, or has revoked it, or ranks have made different calls
+  bool differs_ = false;  // the latter
+  std::optional<Revocation> revocation_;
   GpuCalls calls_;
 };
 

@@ -56,12 +56,16 @@ void GpuCommunicator::notify(moecclResult_t result, const GpuCalls::Question& wh
   job_->watch().notify(notice);
 }
 
-void GpuCommunicator::hear(const Notice& notice) {
+bool GpuCommunicator::hear(const Notice& notice) {
   const auto at = std::ranges::find(members_, notice.source);
-  if (notice.comm != number_ || at == members_.end()) return;
+  if (notice.comm != number_ || at == members_.end()) return false;
   std::string text;
   {
     const std::lock_guard lock(mutex_);
+    if (notice.revokes != 0) {
+      revoked({static_cast<int>(at - members_.begin()), notice.text});
+      return true;
+    }
     if (notice.result != moecclInProgress) {
       text = notice.text;
     } else if (differs_) {
@@ -74,11 +78,12 @@ void GpuCommunicator::hear(const Notice& notice) {
              (*own == notice.text ? ", and calls before these differ" : std::string()) +
              "; all ranks must make the same calls, in the same order";
     }
-    if (text.empty()) return;
+    if (text.empty()) return true;
     stuck_ = differs_ = true;
     note(moecclRemoteError, text);
   }
   if (notice.result == moecclInProgress) notify(moecclRemoteError, {0, 0, text});
+  return true;
 }
 
 }  // namespace moeccl

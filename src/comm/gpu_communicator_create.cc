@@ -106,10 +106,11 @@ std::unique_ptr<Communicator> GpuCommunicator::adopt(Gpu::Comm theirs, const Set
   return make(oob, settings, *gpu, [&](const Patience&) { return std::move(lanes); });
 }
 
-std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const Settings& settings) {
+std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const Settings& settings,
+                                                     const std::optional<Error>& wrong) {
   throwIfFailed();
   CommunicatorOob oob(*this);
-  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
+  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings, wrong);
   Place place{job_, {}, numberOf(number_, ++splits_, color), nvlink_};
   for (int member : group.members)
     place.members.push_back(members_[static_cast<std::size_t>(member)]);
@@ -132,11 +133,12 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
 
 // With lanes of its own, by an id that the survivors tell one another over the watch.
 std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>& excluded,
-                                                      const Settings& settings) {
+                                                      const Settings& settings,
+                                                      const std::optional<Error>& wrong) {
   const OnDevice here(*gpu_, device_);
   return shrinkTo({job_->watch(), number_, members_, rank_, settings.timeoutMs, &shrinks_, ended_,
                    [] { return false; }},
-                  excluded, [&](Oob& oob) { return create(oob, settings); });
+                  excluded, wrong, [&](Oob& oob) { return create(oob, settings); });
 }
 
 std::unique_ptr<Communicator> GpuCommunicator::subset(const std::vector<int>&, const Settings&) {

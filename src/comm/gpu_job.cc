@@ -18,6 +18,8 @@ namespace {
 
 // How often it is seen whether calls stand still.
 constexpr std::chrono::milliseconds kLooking{100};
+// The latest revocations kept for communicators to come.
+constexpr std::size_t kEarlyNotices = 16;
 
 }  // namespace
 
@@ -53,10 +55,12 @@ void GpuJob::live() {
     {
       const std::lock_guard lock(mutex_);
       for (Watch::News news; watch_->next(&news);) {
-        const auto* loss = std::get_if<Loss>(&news);
-        for (GpuCommunicator* communicator : communicators_)
-          loss != nullptr ? communicator->lost(*loss) : communicator->hear(std::get<Notice>(news));
+        if (const auto* notice = std::get_if<Notice>(&news))
+          deliver(*notice);
+        else
+          for (GpuCommunicator* each : communicators_) each->lost(std::get<Loss>(news));
       }
+      for (GpuCommunicator* communicator : communicators_) communicator->followWhole();
       // All have been told by now, so that calls return.
       for (std::size_t i = 0; heard && i < communicators_.size(); ++i)
         communicators_[i]->endWhatIsStuck();
@@ -67,6 +71,14 @@ void GpuJob::live() {
     if (stop_) return;
     heard = std::exchange(news_, false);
   }
+}
+
+void GpuJob::deliver(const Notice& notice) {
+  bool heard = false;
+  for (GpuCommunicator* communicator : communicators_) heard |= communicator->hear(notice);
+  if (heard || notice.revokes == 0) return;
+  if (early_.size() == kEarlyNotices) early_.pop_front();
+  early_.push_back(notice);
 }
 
 std::string GpuJob::textOf(const Loss& loss, int rank) const {
@@ -84,13 +96,16 @@ void GpuJob::add(GpuCommunicator& communicator) {
   const std::lock_guard lock(mutex_);
   communicators_.push_back(&communicator);
   for (const Loss& loss : watch_->losses()) communicator.lost(loss);
+  std::erase_if(early_, [&](const Notice& notice) { return communicator.hear(notice); });
   communicator.endWhatIsStuck();
 }
 
 void GpuJob::remove(GpuCommunicator& communicator) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::erase(communicators_, &communicator) == 0 || !communicators_.empty()) return;
+    if (std::erase(communicators_, &communicator) == 0) return;
+    for (GpuCommunicator* other : communicators_) other->forget(communicator);
+    if (!communicators_.empty()) return;
   }
   watch_->leave();
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -36,9 +37,18 @@ class GpuJob {
   // When the last has been removed, the rank leaves. May be called again.
   void remove(GpuCommunicator& communicator);
 
+  // Has the thread look what has become of the communicators.
+  void look() { wake(false); }
+  // Calls `change` while the thread looks at none.
+  template <typename Change>
+  void hold(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+  }
+
  private:
   void live();
-
+  void deliver(const Notice& notice);
   void wake(bool stop);
 
   std::mutex wakeMutex_;
@@ -47,6 +57,7 @@ class GpuJob {
   const std::unique_ptr<Watch> watch_;
   std::mutex mutex_;
   std::vector<GpuCommunicator*> communicators_;
+  std::deque<Notice> early_;  // revocations of communicators that this rank may still make
   std::thread thread_;
 };
 

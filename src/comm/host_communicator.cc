@@ -306,19 +306,49 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   });
 }
 
-void HostCommunicator::notify(moecclResult_t result, int culprit, const std::string& text,
-                              const CallRecord* asked) {
+Notice HostCommunicator::noticeOf(moecclResult_t result, const std::string& text) const {
   Notice notice;
   notice.source = transportRanks_[rank_];
-  notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
   notice.result = result;
   notice.comm = number_;
+  std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
+  return notice;
+}
+
+void HostCommunicator::notify(moecclResult_t result, int culprit, const std::string& text,
+                              const CallRecord* asked) {
+  Notice notice = noticeOf(result, text);
+  notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
   if (asked != nullptr) {
     notice.call = asked->number;
     notice.digest = asked->signature.digest();
   }
-  std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
   domain_->watch().notify(notice);
+}
+
+void HostCommunicator::revoke(const std::string& text) {
+  Domain::Lock lock(*domain_);
+  domain_->takeNews();
+  if (revocation_) return;
+  Notice notice = noticeOf(moecclRemoteError, text);
+  notice.revokes = 1;
+  domain_->watch().notify(notice);
+  revoked({rank_, text});
+}
+
+void HostCommunicator::revoked(const Revocation& by) {
+  if (revocation_) return;
+  revocation_ = by;
+  fail(moecclRemoteError, -1, by.message(), false);
+  for (HostCommunicator* other : domain_->communicators())
+    if (other->whole_ == this) other->revoked(by.ofWhole());
+}
+
+void HostCommunicator::dependOn(Communicator& whole) {
+  Domain::Lock lock(*domain_);
+  auto& it = dynamic_cast<HostCommunicator&>(whole);
+  whole_ = &it;
+  if (it.revocation_) revoked(it.revocation_->ofWhole());
 }
 
 void HostCommunicator::failFrom(const Run& run, const std::string& name) {
@@ -373,6 +403,8 @@ bool HostCommunicator::accepts(const Notice& notice) {
   const auto rank = static_cast<int>(source - transportRanks_.begin());
   if (notice.result == moecclInProgress)
     answer(rank, notice);
+  else if (notice.revokes != 0)
+    revoked({rank, notice.text});
   else
     fail(moecclRemoteError, -1, "rank " + std::to_string(rank) + " reports: " + notice.text, false);
   return true;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,9 +32,10 @@ class HostCommunicator final : public Communicator {
   static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport,
                                             std::unique_ptr<Watch> watch, Topology topology,
                                             const Settings& settings);
-  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings) override;
-  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
-                                       const Settings& settings) override;
+  std::unique_ptr<Communicator> split(int color, int key, const Settings& settings,
+                                      const std::optional<Error>& wrong) override;
+  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, const Settings& settings,
+                                       const std::optional<Error>& wrong) override;
   std::unique_ptr<Communicator> subset(const std::vector<int>& members,
                                        const Settings& settings) override;
   ~HostCommunicator() override;
@@ -99,6 +101,8 @@ class HostCommunicator final : public Communicator {
   moecclResult_t asyncFailure() override;
   std::vector<int> failedRanks() override;
   std::string failureText() override;
+  void revoke(const std::string& text) override;
+  void dependOn(Communicator& whole) override;
 
   // For the domain; its lock is held.
   std::uint32_t number() const { return number_; }
@@ -111,6 +115,10 @@ class HostCommunicator final : public Communicator {
   bool accepts(const Notice& notice);
   // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
   void lost(const Loss& loss);
+  // Another communicator leaves the domain.
+  void forget(const HostCommunicator& other) {
+    if (whole_ == &other) whole_ = nullptr;
+  }
 
   // Waits for queued work of streams, then leaves the domain.
   void destroy() override;
@@ -135,11 +143,14 @@ class HostCommunicator final : public Communicator {
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
+  Notice noticeOf(moecclResult_t result, const std::string& text) const;
   // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its
   // callers' buffers.
   void awaitTransfers(Domain::Lock& lock);
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
+  // By a rank of this communicator, or of one that it depends on.
+  void revoked(const Revocation& by);
   void failFrom(const Run& run, const std::string& name);
   // "allreduce (ring)", "messages".
   static std::string nameOf(const Active& active);
@@ -163,6 +174,8 @@ class HostCommunicator final : public Communicator {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
   bool remote_ = false;  // the failure is another rank's
+  std::optional<Revocation> revocation_;
+  const HostCommunicator* whole_ = nullptr;  // that it depends on
   // The first message of a rank that nobody has taken, for a call that is over.
   struct Suspect {
     Tag tag = 0;

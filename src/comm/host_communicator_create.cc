@@ -166,10 +166,10 @@ std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> 
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }
 
-std::unique_ptr<Communicator> HostCommunicator::split(int color, int key,
-                                                      const Settings& settings) {
+std::unique_ptr<Communicator> HostCommunicator::split(int color, int key, const Settings& settings,
+                                                      const std::optional<Error>& wrong) {
   CommunicatorOob oob(*this);
-  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings);
+  const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings, wrong);
   std::vector<int> transportRanks;
   for (int rank : group.members) transportRanks.push_back(transportRanks_[rank]);
   // Only now, and by all, also where this group cannot be: other colors share the number.
@@ -200,10 +200,11 @@ std::unique_ptr<Communicator> HostCommunicator::subset(const std::vector<int>& m
 
 // With connections of its own: those of this one may be broken between ranks that live.
 std::unique_ptr<Communicator> HostCommunicator::shrink(const std::vector<int>& excluded,
-                                                       const Settings& settings) {
+                                                       const Settings& settings,
+                                                       const std::optional<Error>& wrong) {
   return shrinkTo({domain_->watch(), number_, transportRanks_, rank_, settings.timeoutMs, &shrinks_,
                    ended_, [this] { return domain_->advance(); }},
-                  excluded, [&](Oob& oob) { return create(oob, settings); });
+                  excluded, wrong, [&](Oob& oob) { return create(oob, settings); });
 }
 
 }  // namespace moeccl

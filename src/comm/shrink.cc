@@ -22,12 +22,12 @@ using Ranks = std::set<int>;  // of the job
 
 struct Proposal {
   bool decided = false;
-  bool ok = true;
+  int failed = -1;  // a rank of the job that could not make the communicator
   Ranks without;
 };
 
 std::vector<std::byte> bytesOf(const Proposal& proposal) {
-  std::vector<std::int32_t> words = {proposal.decided, proposal.ok};
+  std::vector<std::int32_t> words = {proposal.decided, proposal.failed};
   words.insert(words.end(), proposal.without.begin(), proposal.without.end());
   const auto bytes = std::as_bytes(std::span(words));
   return {bytes.begin(), bytes.end()};
@@ -42,7 +42,7 @@ Proposal proposalIn(const std::vector<std::byte>& bytes) {
   std::vector<std::int32_t> words(std::max<std::size_t>(bytes.size() / sizeof(std::int32_t), 2));
   std::memcpy(words.data(), bytes.data(),
               std::min(bytes.size(), words.size() * sizeof(std::int32_t)));
-  return {words[0] != 0, words[1] != 0, {words.begin() + 2, words.end()}};
+  return {words[0] != 0, words[1], {words.begin() + 2, words.end()}};
 }
 
 // Makes progress and calls `meanwhile` now and then; less often while nothing happens, for all
@@ -74,10 +74,16 @@ std::uint32_t newestAttempt(const Shrinking& from, const Ranks& without) {
   return from.watch.newestAttempt(from.comm, members);
 }
 
-[[noreturn]] void failedElsewhere() {
-  throw Error(moecclRemoteError,
-              "another rank could not make the communicator of those that are left");
-}
+// `member` could not make the communicator.
+struct FailedElsewhere : Error {
+  FailedElsewhere(const Shrinking& from, int failed)
+      : Error(moecclRemoteError,
+              stringf("rank %d could not make the communicator of those that are left",
+                      static_cast<int>(std::ranges::find(from.members, failed) -
+                                       from.members.begin()))),
+        member(failed) {}
+  int member;
+};
 
 // The all-gather of ranks that have nothing but the watch.
 class SurvivorOob final : public Oob {
@@ -125,13 +131,14 @@ class SurvivorOob final : public Oob {
     for (const Loss& loss : from_.watch.losses())
       if (isMember(members_, loss.rank)) gone(loss.rank);
     // Whoever could not go on alone is here no more.
-    from_.watch.await({from_.comm, attempt_, kWhetherMade}, TimePoint::min(),
-                      [this](const Watch::Posts& posts, const std::vector<Loss>&) {
-                        for (const auto& [member, post] : posts)
-                          if (isMember(members_, member) && !post.empty() && !proposalIn(post).ok)
-                            failedElsewhere();
-                        return true;
-                      });
+    from_.watch.await(
+        {from_.comm, attempt_, kWhetherMade}, TimePoint::min(),
+        [this](const Watch::Posts& posts, const std::vector<Loss>&) {
+          for (const auto& [member, post] : posts)
+            if (isMember(members_, member) && !post.empty() && proposalIn(post).failed >= 0)
+              throw FailedElsewhere(from_, proposalIn(post).failed);
+          return true;
+        });
     if (from_.watch.newestAttempt(from_.comm, members_) > attempt_) throw Superseded();
   }
 
@@ -225,7 +232,7 @@ class Agreement {
     }
     for (const Loss& loss : losses)
       if (isMember(from_.members, loss.rank)) without.insert(loss.rank);
-    bool ok = mine->ok;
+    int failed = mine->failed;
     missing_.clear();
     gaveUp_.clear();
     for (std::size_t rank = 0; rank < from_.members.size(); ++rank) {
@@ -238,13 +245,13 @@ class Agreement {
       }
       const Proposal theirs = post == posts.end() ? Proposal{} : proposalIn(post->second);
       without.insert(theirs.without.begin(), theirs.without.end());
-      ok = ok && theirs.ok;
+      failed = std::max(failed, theirs.failed);
       if (post == posts.end() || theirs.without != without)
         missing_.push_back(static_cast<int>(rank));
     }
     if (without.size() > before) return true;
     if (!missing_.empty() || !gaveUp_.empty()) return false;
-    *decision = Proposal{true, ok, without};
+    *decision = Proposal{true, failed, without};
     return true;
   }
 
@@ -258,7 +265,7 @@ class Agreement {
 }  // namespace
 
 std::unique_ptr<Communicator> shrinkTo(
-    const Shrinking& from, const std::vector<int>& excluded,
+    const Shrinking& from, const std::vector<int>& excluded, const std::optional<Error>& wrong,
     const std::function<std::unique_ptr<Communicator>(Oob&)>& make) {
   Ranks own;
   for (int rank : excluded) own.insert(from.members[static_cast<std::size_t>(rank)]);
@@ -270,27 +277,32 @@ std::unique_ptr<Communicator> shrinkTo(
     from.watch.forget(from.comm, attempt);
     std::unique_ptr<Communicator> made;
     try {
-      without = Agreement(from, {from.comm, attempt, kWho})({false, true, without}).without;
+      without = Agreement(from, {from.comm, attempt, kWho})({false, -1, without}).without;
       std::vector<int> members;
       for (int member : from.members)
         if (!without.contains(member)) members.push_back(member);
       std::optional<Error> error;
+      int failed = from.watch.rank();
       try {
+        if (wrong) throw Error(*wrong);
         SurvivorOob oob(from, attempt, members);
         made = make(oob);
       } catch (const Superseded&) {
         throw;
+      } catch (const FailedElsewhere& e) {
+        error = e;
+        failed = e.member;
       } catch (const Error& e) {
         error = e;
       } catch (const std::exception& e) {
         error.emplace(moecclSystemError, e.what());
       }
       // A rank may have ended after others were done.
-      const Proposal outcome =
-          Agreement(from, {from.comm, attempt, kWhetherMade})({false, !error, without});
+      const Proposal outcome = Agreement(
+          from, {from.comm, attempt, kWhetherMade})({false, error ? failed : -1, without});
       if (outcome.without == without) {
         if (error) throw Error(*error);
-        if (!outcome.ok) failedElsewhere();
+        if (outcome.failed >= 0) throw FailedElsewhere(from, outcome.failed);
         return made;
       }
       without = outcome.without;

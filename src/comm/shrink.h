@@ -18,11 +18,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "src/bootstrap/oob.h"
 #include "src/comm/communicator.h"
+#include "src/error.h"
 #include "src/watch/watch.h"
 
 namespace moeccl {
@@ -43,13 +45,13 @@ struct Shrinking {
 
 // Collective over all members but those that are lost or that some rank has in `excluded` (ranks of
 // the communicator). `make` is called on the survivors, with an all-gather among them, in the order
-// of their ranks; again, for fewer, where one of them ended meanwhile. Throws Error, on all
-// survivors: what make() has thrown, or
+// of their ranks; again, for fewer, where one of them ended meanwhile. `wrong`: instead, this
+// rank's arguments are. Throws Error, on all survivors: that, what make() has thrown, or
 //   moecclTimeout       a survivor did not come
 //   moecclRemoteError   another thread of this rank has aborted the communicator
 //   moecclInvalidUsage  the others have excluded this rank, and have not begun again with it
 std::unique_ptr<Communicator> shrinkTo(
-    const Shrinking& from, const std::vector<int>& excluded,
+    const Shrinking& from, const std::vector<int>& excluded, const std::optional<Error>& wrong,
     const std::function<std::unique_ptr<Communicator>(Oob&)>& make);
 
 }  // namespace moeccl

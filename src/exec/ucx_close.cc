@@ -164,9 +164,15 @@ bool UcxTransport::close(bool abrupt, int milliseconds) {
       for (Transfer* transfer = list->front(); transfer; transfer = list->after(transfer))
         transfer->flight.cancelled = true;
     lose(peer, "closed");
+    if (peer.unanswered > 0) peer.endpoint.reset();
   }
   const auto last = Clock::now() + kSettling;
-  progressUntil([this] { return inFlight_ == 0; }, last);
+  progressUntil(
+      [this] {
+        return inFlight_ == 0 &&
+               std::ranges::all_of(peers_, [](const Peer& peer) { return peer.unanswered == 0; });
+      },
+      last);
   flushWorker();
   const auto awaitAll = [this](Clock::time_point until) {
     return awaitChores(until) && progressUntil([this] { return !flushing_; }, until);

@@ -72,7 +72,8 @@ bool UcxTransport::settle() {
       // stays until the worker ends, which answers nobody any more.
       if (with.gone) with.endpoint.reset();
       cancelling_.push_back(rank);
-      if (now < with.patience) continue;
+      if (!with.gone && now >= with.sendsUntil) anything |= giveUpSends(with);
+      if (with.cancelled.empty() || now < with.patience) continue;
       giveUpCancelled(with);
       anything = true;
     }
@@ -104,14 +105,33 @@ void UcxTransport::leave(int rank, const std::string& why) { losses_.push_back({
 
 void UcxTransport::cancelInFlight(Transfer* transfer) {
   Peer& with = peer(transfer->flight.peer);
-  if (with.cancelled.empty())
-    with.patience = Clock::now() + (with.gone ? kGivingBack : kTakingBack);
+  if (with.cancelled.empty()) {
+    const Clock::time_point now = Clock::now();
+    with.sendsUntil = now + kRefusing;
+    with.patience = now + (with.gone ? kGivingBack : kTakingBack);
+  }
   TransferList::remove(transfer);
   with.cancelled.pushBack(transfer);
   // A receive without a message yet comes back from inside this call.
   if (!transfer->flight.isSend) ucp_request_cancel(worker_.get(), transfer->flight.request);
   if (!with.cancelled.empty() && std::ranges::find(cancelling_, with.rank) == cancelling_.end())
     cancelling_.push_back(with.rank);
+}
+
+// A send that the peer has not refused yet needs the connection, and its caller must not wait: the
+// peer may compute. UCX keeps the request until the peer refuses it, or is gone.
+bool UcxTransport::giveUpSends(Peer& peer) {
+  TransferList sends, others;
+  while (Transfer* transfer = peer.cancelled.popFront())
+    (transfer->flight.isSend ? sends : others).pushBack(transfer);
+  peer.cancelled.append(others);
+  const bool any = !sends.empty();
+  while (Transfer* transfer = sends.popFront()) {
+    *static_cast<RequestSpace*>(transfer->flight.request) = {this, nullptr, &peer};
+    ++peer.unanswered;
+    finish(transfer, UCS_ERR_CANCELED, 0);
+  }
+  return any;
 }
 
 void UcxTransport::giveUpCancelled(Peer& peer) {

@@ -144,7 +144,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
 }
 
 void UcxTransport::initRequest(void* request) {
-  *static_cast<RequestSpace*>(request) = {nullptr, nullptr};
+  *static_cast<RequestSpace*>(request) = {nullptr, nullptr, nullptr};
 }
 
 void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
@@ -205,7 +205,7 @@ bool UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
     finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
     return false;
   }
-  *static_cast<RequestSpace*>(request) = {this, transfer};
+  *static_cast<RequestSpace*>(request) = {this, transfer, nullptr};
   flight.request = request;
   Peer& with = peer(flight.peer);
   with.pending.pushBack(transfer);
@@ -236,7 +236,8 @@ void UcxTransport::requestDone(void* request, ucs_status_t status, std::size_t b
   }
   UcxTransport& self = *space.transport;
   Transfer* const transfer = space.transfer;
-  space = {nullptr, nullptr};
+  if (space.unanswered != nullptr) --space.unanswered->unanswered;
+  space = {nullptr, nullptr, nullptr};
   ucp_request_free(request);
   if (!transfer) return;
   TransferList::remove(transfer);

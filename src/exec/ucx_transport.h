@@ -89,8 +89,10 @@ class UcxTransport final : public PollableTransport {
   std::string describeConnection(int peer);
 
  private:
-  // How long a cancelled transfer may take to end by itself before the connection is closed for it.
-  // The peer must get to its progress() meanwhile.
+  // How long the peer may take to refuse a cancelled send, for which it must get to its progress().
+  static constexpr std::chrono::milliseconds kRefusing{500};
+  // How long a cancelled receive of which a part has arrived may take to end by itself before the
+  // connection is closed for it.
   static constexpr std::chrono::milliseconds kTakingBack{2000};
   // UCX gives back the sends of a closed endpoint within a few rounds of progress. It does not give
   // back a receive of which only a part has arrived; after this long the caller gets it back from
@@ -115,13 +117,15 @@ class UcxTransport final : public PollableTransport {
     bool reached = false;    // it has been turned to
     bool gone = false;
     std::string whyGone;
-    TransferList pending;          // in flight
-    TransferList cancelled;        // in flight, cancelled or lost, not yet given back by UCX
-    Clock::time_point patience{};  // when the cancelled have had time enough
-    std::int64_t credit = 0;       // what it takes unasked
-    std::int64_t owed = 0;         // credit of the peer's, of which it does not know
-    TransferList announced;        // sends beyond the credit, not granted
-    std::deque<Offer> offers;      // of the peer, not granted
+    TransferList pending;            // in flight
+    TransferList cancelled;          // in flight, cancelled or lost, not yet given back by UCX
+    int unanswered = 0;              // cancelled sends that UCX still has
+    Clock::time_point sendsUntil{};  // when the cancelled sends have had time enough
+    Clock::time_point patience{};    // and when all have
+    std::int64_t credit = 0;         // what it takes unasked
+    std::int64_t owed = 0;           // credit of the peer's, of which it does not know
+    TransferList announced;          // sends beyond the credit, not granted
+    std::deque<Offer> offers;        // of the peer, not granted
   };
   struct Loss {
     int rank;
@@ -154,11 +158,12 @@ class UcxTransport final : public PollableTransport {
     int unsent = 0;
     std::list<Control>::iterator self;
   };
-  // Our part of each UCX request. Both null until the call that makes the request has returned;
-  // no transfer: it has been given up.
+  // Our part of each UCX request. All null until the call that makes the request has returned; no
+  // transfer: it has been given up.
   struct RequestSpace {
     UcxTransport* transport;
     Transfer* transfer;
+    Peer* unanswered;  // that a cancelled send is left to
   };
 
   // ucx_transport.cc
@@ -188,6 +193,7 @@ class UcxTransport final : public PollableTransport {
   bool settle();
   void lose(Peer& peer, const std::string& why);
   void cancelInFlight(Transfer* transfer);
+  bool giveUpSends(Peer& peer);
   void giveUpCancelled(Peer& peer);
   void refuse(Tag tag);
 

@@ -35,8 +35,9 @@ struct Notice {
   std::uint32_t comm = 0;     // communicator that failed
   std::uint64_t digest =
       0;  // of a question: what the sender's call has in common with those of other ranks,
-  std::uint32_t call = 0;  // and its number
-  char text[324] = {};     // for people
+  std::uint32_t call = 0;     // and its number
+  std::uint32_t revokes = 0;  // 1: `source` has revoked it (moecclCommRevoke)
+  char text[324] = {};        // for people
 };
 
 // A rank that takes part in nothing any more.

@@ -80,6 +80,7 @@ std::vector<NamedCall> callsWith(const Handles& h, moecclComm_t comm) {
       {"CommSplit", "comm", [=] { return moecclCommSplit(h.comm, 0, 0, &made, nullptr); }},
       {"CommDestroy", "comm", [=] { return moecclCommDestroy(h.comm); }},
       {"CommAbort", "comm", [=] { return moecclCommAbort(h.comm); }},
+      {"CommRevoke", "comm", [=] { return moecclCommRevoke(h.comm, "text"); }},
       {"CommGetAsyncError", "comm", [=] { return moecclCommGetAsyncError(h.comm, &state); }},
       {"CommCount", "comm", [=] { return moecclCommCount(h.comm, &value); }},
       {"CommUserRank", "comm", [=] { return moecclCommUserRank(h.comm, &value); }},

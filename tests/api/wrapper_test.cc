@@ -95,6 +95,15 @@ TEST(Wrapper, TakesAnyAllGather) {
       });
   EXPECT_EQ(alone.size(), 1);
   EXPECT_TRUE(alone.failedRanks().empty());
+  alone.revoke("for a test");
+  try {
+    alone.barrier();
+    ADD_FAILURE() << "it is not revoked";
+  } catch (const moeccl::Error& error) {
+    EXPECT_EQ(error.result(), moecclRemoteError);
+    EXPECT_NE(std::string(error.what()).find("for a test"), std::string::npos) << error.what();
+  }
+  alone.shrink().barrier();
   EXPECT_THROW(Communicator::init(1, 0, [](const void*, void*, std::size_t) { return false; }),
                moeccl::Error);
 }

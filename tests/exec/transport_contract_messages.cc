@@ -355,6 +355,36 @@ TEST_P(TransportContract, CancelledSends) {
   });
 }
 
+// Nor does one that computes, and who has cancelled keeps the connection: what is sent later
+// arrives, and what was cancelled does not.
+TEST_P(TransportContract, CancelledSendsToALatePeer) {
+  run(2, [](Member& me) {
+    std::vector<std::uint8_t> data(8 * kMiB);
+    const int peer = 1 - me.rank();
+    std::uint32_t hello = 7, heard = 0;
+    Probe large[3], out, in, late;
+    if (me.rank() == 0) {
+      for (Probe& each : large) {
+        me.transport.send(1, tagOf(0, 1), data.data(), data.size(), &each);
+        me.transport.progress();
+        me.transport.cancel(&each);
+      }
+      ASSERT_TRUE(finish(me.transport, {&large[0], &large[1], &large[2]}, 10000));
+    }
+    me.meet();
+    me.transport.recv(peer, tagOf(peer, 2), &heard, sizeof heard, &in);
+    me.transport.send(peer, tagOf(me.rank(), 2), &hello, sizeof hello, &out);
+    ASSERT_TRUE(finish(me.transport, {&out, &in}));
+    EXPECT_EQ(in.status, TransferStatus::ok);
+    EXPECT_EQ(heard, hello);
+    Tag found = 0;
+    EXPECT_TRUE(progressUntil(
+        me.transport, [&] { return !me.transport.unexpected(tagOf(0, 1), ~Tag{0}, &found); },
+        10000));
+    me.meet();
+  });
+}
+
 // A receiver that never gets to its progress() cannot keep the sender from taking its memory back.
 // (It dies here, since UCX 1.13 over TCP may abort() a rank whose very first connection is cut.)
 TEST_P(TransportContract, CancelledSendToASilentPeer) {
