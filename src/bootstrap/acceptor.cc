@@ -83,6 +83,12 @@ TimePoint Acceptor::nextDeadline() const {
                             : std::min(acceptAgain_, strangers_.begin()->second.deadline);
 }
 
+std::vector<int> Acceptor::listeners() const {
+  std::vector<int> descriptors;
+  for (const auto& [id, listener] : listeners_) descriptors.push_back(listener.get());
+  return descriptors;
+}
+
 bool Acceptor::next(Guest* guest) {
   if (guests_.empty()) return false;
   *guest = std::move(guests_.front());

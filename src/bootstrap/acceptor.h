@@ -44,6 +44,8 @@ class Acceptor {
     Socket socket;
     Hello hello;
   };
+  // Descriptors of the ports.
+  std::vector<int> listeners() const;
   // The next that has proved itself, or false.
   bool next(Guest* guest);
 

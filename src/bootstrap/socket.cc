@@ -168,6 +168,18 @@ void tuneConnection(const Socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
+std::int64_t silentMs(const Socket& socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv);
+}
+
+void breakConnection(const Socket& socket) {
+  const sockaddr none{AF_UNSPEC, {}};
+  connect(socket.get(), &none, sizeof none);
+}
+
 void breakWhenSilent(const Socket& socket, std::int64_t milliseconds) {
   if (milliseconds < 0) return;
   const auto set = [&](int level, int option, int value) {

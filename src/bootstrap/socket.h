@@ -83,6 +83,10 @@ void tuneConnection(const Socket& socket);
 // nothing is sent. The kernel of a host answers for processes that compute or are stopped. For
 // connections with few data: it does not for a peer that reads nothing. Negative: never.
 void breakWhenSilent(const Socket& socket, std::int64_t milliseconds);
+// Milliseconds since anything has come from the peer's host, also of a connection that has broken.
+std::int64_t silentMs(const Socket& socket);
+// Ends a connection at once, so that the peer sees it broken and not closed in order.
+void breakConnection(const Socket& socket);
 // For the set-up, before ranks have been told how long.
 inline constexpr std::int64_t kSilenceMs = 3000;
 

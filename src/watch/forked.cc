@@ -43,6 +43,11 @@ ClosedInChildren::~ClosedInChildren() {
   handlers.all.erase(this);
 }
 
+void ClosedInChildren::add(int descriptor) {
+  const std::lock_guard lock(ForkHandlers::instance().mutex);
+  descriptors_.push_back(descriptor);
+}
+
 void ClosedInChildren::forget(int descriptor) {
   const std::lock_guard lock(ForkHandlers::instance().mutex);
   std::erase(descriptors_, descriptor);

@@ -14,6 +14,7 @@ class ClosedInChildren {
   ClosedInChildren(const ClosedInChildren&) = delete;
   ClosedInChildren& operator=(const ClosedInChildren&) = delete;
 
+  void add(int descriptor);
   // Before the owner closes it: the number may be another file's then.
   void forget(int descriptor);
 

@@ -1,7 +1,9 @@
 // How control connections are made: the lower rank of two listens, the higher one dials.
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,15 +12,16 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/clock.h"
-#include "src/bootstrap/handshake.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/error.h"
 #include "src/file_limit.h"
 #include "src/text.h"
+#include "src/watch/control_dial.h"
 #include "src/watch/mesh.h"
 
 namespace moeccl {
@@ -26,12 +29,12 @@ namespace {
 
 // Between two looks whether the job still stands.
 constexpr std::int64_t kLookMs = 50;
-// Tells who has dialed that the connection is the pair's: until then it may be closed, and the
-// dialer does not know how much of what it has sent was read.
-constexpr char kWelcome = 'w';
+// How long a rank that cannot reach another waits to be told that that one has ended.
+constexpr std::int64_t kHearMs = 500;
 // Of Unix sockets. Ranks of a node share /dev/shm: that makes them one (host.cc).
 constexpr char kFolder[] = "/dev/shm";
 constexpr std::string_view kFiles = "/dev/shm/moeccl.";
+constexpr std::size_t kNameLength = 32;  // of what follows, in hexadecimal digits
 // Within this time a process has bound a socket for which it has made a file.
 constexpr std::chrono::seconds kNewFile{1};
 
@@ -62,12 +65,13 @@ class SocketFile {
   std::string path_;
 };
 
-sockaddr_un addressOf(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  if (path.starts_with('@')) address.sun_path[0] = '\0';
-  return address;
+// Whether a file is one that listen() makes, of this user's.
+bool isOurs(const std::string& path) {
+  const std::string_view name = std::string_view(path).substr(kFiles.size());
+  struct stat file {};
+  return name.size() == kNameLength &&
+         name.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+         lstat(path.c_str(), &file) == 0 && S_ISSOCK(file.st_mode) && file.st_uid == geteuid();
 }
 
 // Removes the files of processes that were killed before they could.
@@ -75,11 +79,11 @@ void removeLeftFiles() {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder, ignored)) {
     const std::string& path = entry.path().native();
-    if (!path.starts_with(kFiles)) continue;
+    if (!path.starts_with(kFiles) || !isOurs(path)) continue;
     // Nobody listens for datagrams: a living socket is of another type, and a file that was just
-    // made may have none yet. Those of other users are not reached.
+    // made may have none yet.
     const Socket probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    const sockaddr_un address = addressOf(path);
+    const sockaddr_un address = unixAddress(path);
     if (probe &&
         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
         errno == ECONNREFUSED &&
@@ -97,7 +101,7 @@ Socket SocketFile::listen() {
   std::string path = std::string(kFiles) + unique;
   Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto bound = [&] {
-    const sockaddr_un address = addressOf(path);
+    const sockaddr_un address = unixAddress(path);
     return bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   };
   const bool made = socket && (bound() || (path = "@moeccl." + unique, bound()));
@@ -116,24 +120,21 @@ class Connector {
   void connect(const std::function<void(Mesh)>& take);
 
  private:
-  // A connection that this rank dials, until it is a link: the peer has welcomed it.
+  // A connection that this rank makes with a peer of a lower rank.
   struct Dial {
     int peer;
-    Socket socket;                       // none: another try is due at `until`
-    std::optional<Handshake> handshake;  // none: not connected yet
-    TimePoint until = kNever;
+    std::optional<ControlDial> dial;  // none: another try is due at `next`
+    TimePoint next;
   };
 
   bool sameNode(int peer) const { return topology_.nodeOf(peer) == topology_.nodeOf(oob_.rank()); }
   void exchangeContacts();
-  void begin(Dial& dial);
-  void greet(Dial& dial);
-  void again(Dial& dial);
+  void connectAll();
   // Whether it is a link.
   bool advanceDial(Dial& dial, bool ready);
-  void takeGuests();
+  void takeGuests(Acceptor& acceptor);
   void round();
-  [[noreturn]] void unreachable(int peer, const std::string& why) const;
+  void hearWhoHasEnded();
   [[noreturn]] void unreachable(int peer, int error) const;
   std::vector<int> missing() const;
 
@@ -142,9 +143,10 @@ class Connector {
   const MeshOptions& options_;
   const std::vector<int> peers_;
   SocketFile file_;
-  Acceptor acceptor_;
-  std::vector<IpAddress> addresses_;  // of this rank, where it has peers on other nodes
-  std::vector<Contact> contacts_;
+  Acceptor node_, network_;
+  std::vector<IpAddress> mine_;  // of this rank, where it has peers on other nodes
+  std::vector<ProcessIdentity> processes_;
+  std::vector<ControlAddress> addresses_;
   std::vector<Dial> dials_;
   std::vector<ControlLink> links_;
 };
@@ -154,118 +156,88 @@ Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& opti
       topology_(topology),
       options_(options),
       peers_(controlPeers(topology, oob.rank())),
-      acceptor_(options.secret) {}
+      node_(options.secret),
+      network_(options.secret) {}
 
-[[noreturn]] void Connector::unreachable(int peer, const std::string& why) const {
+[[noreturn]] void Connector::unreachable(int peer, int error) const {
+  if (isOwnError(error))
+    throw Error(moecclSystemError, stringf("rank %d cannot make a connection with rank %d: %s",
+                                           oob_.rank(), peer, descriptorErrorText(error).c_str()));
+  std::string why = error == EPROTO ? "something else listens there" : std::strerror(error);
+  if (error == ETIMEDOUT && options_.failureDetectionMs >= 0)
+    why = stringf("its host has not answered for %lld ms",
+                  static_cast<long long>(options_.failureDetectionMs));
   throw Error(moecclRemoteError,
               stringf("rank %d cannot reach rank %d on %s: %s", oob_.rank(), peer,
                       options_.hosts[static_cast<std::size_t>(peer)].c_str(), why.c_str()));
-}
-
-[[noreturn]] void Connector::unreachable(int peer, int error) const {
-  if (!isOwnError(error)) unreachable(peer, std::strerror(error));
-  throw Error(moecclSystemError, stringf("rank %d cannot make a connection with rank %d: %s",
-                                         oob_.rank(), peer, descriptorErrorText(error).c_str()));
 }
 
 void Connector::exchangeContacts() {
   Contact mine;
   agreeAfter(oob_, [&] {
     mine.process = ProcessIdentity::self();
+    // Both ends of a connection between nodes listen: either may have to make it again.
     if (!std::ranges::all_of(peers_, [this](int peer) { return sameNode(peer); }))
-      addresses_ = addressesToListenOn(options_.interfaces, interfaceAddresses());
-    for (int peer : peers_) {
-      if (peer < oob_.rank()) continue;
-      if (sameNode(peer) && file_.path().empty()) acceptor_.listen(file_.listen());
-      if (!sameNode(peer) && mine.endpoints[0].port == 0)
-        for (std::size_t i = 0; i < addresses_.size(); ++i)
-          mine.endpoints[i] = {addresses_[i], acceptor_.listen(addresses_[i])};
-    }
+      mine_ = addressesToListenOn(options_.interfaces, interfaceAddresses());
+    for (std::size_t i = 0; i < mine_.size(); ++i)
+      mine.endpoints[i] = {mine_[i], network_.listen(mine_[i])};
+    if (std::ranges::any_of(peers_,
+                            [this](int peer) { return peer > oob_.rank() && sameNode(peer); }))
+      node_.listen(file_.listen());
     std::strncpy(mine.path, file_.path().c_str(), sizeof mine.path - 1);
   });
-  contacts_ = exchangeValue(oob_, mine);
-}
-
-void Connector::begin(Dial& dial) {
-  const Contact& contact = contacts_[static_cast<std::size_t>(dial.peer)];
-  dial.socket = Socket();
-  if (!sameNode(dial.peer)) {
+  for (const Contact& contact : exchangeValue(oob_, mine)) {
+    const int rank = static_cast<int>(processes_.size());
+    processes_.push_back(contact.process);
+    ControlAddress& address = addresses_.emplace_back();
+    if (!std::ranges::binary_search(peers_, rank)) continue;
     const auto none = std::ranges::find(contact.endpoints, 0, &IpEndpoint::port);
-    const IpEndpoint to = endpointToDial({contact.endpoints.begin(), none}, addresses_);
-    if (const int error = startConnect(to.address, to.port, &dial.socket))
-      unreachable(dial.peer, error);
-    dial.until = afterMs(options_.failureDetectionMs);
-    return;
+    if (sameNode(rank))
+      address.path.assign(contact.path, strnlen(contact.path, sizeof contact.path));
+    else
+      address.endpoint = endpointToDial({contact.endpoints.begin(), none}, mine_);
   }
-  Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const sockaddr_un address = addressOf(contact.path);
-  if (socket &&
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
-    dial.socket = std::move(socket);
-    return greet(dial);
-  }
-  if (errno != EAGAIN) unreachable(dial.peer, errno);
-  again(dial);  // many dial it at the same time
-}
-
-// After a pause. A peer whom a crowd of strangers calls may close what it has accepted; one that
-// has ended has closed its port, and that is found then.
-void Connector::again(Dial& dial) {
-  dial.socket = Socket();
-  dial.handshake.reset();
-  dial.until = afterMs(kLookMs);
-}
-
-void Connector::greet(Dial& dial) {
-  dial.handshake = Handshake::dialer(options_.secret,
-                                     {static_cast<std::uint32_t>(oob_.rank()),
-                                      static_cast<std::uint32_t>(ConnectionPurpose::control), 0});
-  dial.until = kNever;  // it is there, however slow
 }
 
 bool Connector::advanceDial(Dial& dial, bool ready) {
-  if (!dial.socket) {
-    if (isPast(dial.until)) begin(dial);
-    return false;
+  if (!dial.dial) {
+    if (isPast(dial.next))
+      dial.dial.emplace(options_.secret, oob_.rank(), 0,
+                        addresses_[static_cast<std::size_t>(dial.peer)],
+                        ControlDial::Limits{options_.failureDetectionMs, options_.doubtMs()});
+    ready = false;
+    if (!dial.dial) return false;
   }
-  if (!dial.handshake) {
-    if (!ready && isPast(dial.until))
-      unreachable(dial.peer, stringf("its host has not answered for %lld ms",
-                                     static_cast<long long>(options_.failureDetectionMs)));
-    if (!ready) return false;
-    if (const int error = connectResult(dial.socket)) {
-      if (error != ECONNRESET) unreachable(dial.peer, error);
-      again(dial);
+  switch (dial.dial->advance(ready)) {
+    case ControlDial::State::welcome:
+      return true;
+    case ControlDial::State::failed:
+      hearWhoHasEnded();
+      unreachable(dial.peer, dial.dial->error());
+    case ControlDial::State::closed:
+      // A peer that has ended has closed its port, and that is found then.
+      dial.dial.reset();
+      dial.next = afterMs(kLookMs);
       return false;
-    }
-    tuneConnection(dial.socket);
-    breakWhenSilent(dial.socket, options_.failureDetectionMs);
-    greet(dial);
+    default:
+      return false;
   }
-  if (!advance(*dial.handshake, dial.socket)) {
-    if (dial.handshake->state() == Handshake::State::refused)
-      unreachable(dial.peer, "something else listens there");
-    again(dial);
-    return false;
-  }
-  if (dial.handshake->state() != Handshake::State::done) return false;
-  char welcome;
-  const ssize_t got = recv(dial.socket.get(), &welcome, sizeof welcome, 0);
-  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) again(dial);
-  return got > 0;
 }
 
-void Connector::takeGuests() {
-  acceptor_.serve();
-  for (Acceptor::Guest guest; acceptor_.next(&guest);) {
+void Connector::takeGuests(Acceptor& acceptor) {
+  acceptor.serve();
+  for (Acceptor::Guest guest; acceptor.next(&guest);) {
     const auto peer = static_cast<int>(guest.hello.rank);
+    // One with an index takes the place of a link of which this rank has not made a watch yet.
     if (guest.hello.purpose != static_cast<std::uint32_t>(ConnectionPurpose::control) ||
-        peer <= oob_.rank() || !std::ranges::binary_search(peers_, peer) ||
-        send(guest.socket.get(), &kWelcome, sizeof kWelcome, MSG_NOSIGNAL) != sizeof kWelcome)
+        guest.hello.index != 0 || peer <= oob_.rank() ||
+        !std::ranges::binary_search(peers_, peer) ||
+        send(guest.socket.get(), &kControlWelcome, sizeof kControlWelcome, MSG_NOSIGNAL) !=
+            sizeof kControlWelcome)
       continue;
     // One that it had before has ended before it was welcome.
     std::erase_if(links_, [peer](const ControlLink& link) { return link.peer == peer; });
-    if (!sameNode(peer)) breakWhenSilent(guest.socket, options_.failureDetectionMs);
+    if (!sameNode(peer)) breakWhenSilent(guest.socket, options_.doubtMs());
     links_.push_back({peer, std::move(guest.socket)});
   }
 }
@@ -279,28 +251,26 @@ std::vector<int> Connector::missing() const {
 }
 
 void Connector::round() {
-  std::vector<pollfd> polled = {{acceptor_.fd(), POLLIN, 0}};
-  for (const Dial& dial : dials_) {
-    const bool writes = !dial.handshake || !dial.handshake->toSend().empty();
-    polled.push_back({dial.socket.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
-  }
+  std::vector<pollfd> polled = {{node_.fd(), POLLIN, 0}, {network_.fd(), POLLIN, 0}};
+  for (const Dial& dial : dials_)
+    polled.push_back(dial.dial ? dial.dial->wanted() : pollfd{-1, 0, 0});
   poll(polled.data(), polled.size(), static_cast<int>(kLookMs));
   for (std::size_t i = 0; i < dials_.size(); ++i) {
     Dial& dial = dials_[i];
-    if (!advanceDial(dial, polled[i + 1].revents != 0)) continue;
-    links_.push_back({dial.peer, std::move(dial.socket)});
+    if (!advanceDial(dial, polled[i + 2].revents != 0)) continue;
+    links_.push_back({dial.peer, dial.dial->take()});
     dial.peer = -1;
   }
   std::erase_if(dials_, [](const Dial& dial) { return dial.peer < 0; });
-  takeGuests();
+  takeGuests(node_);
+  takeGuests(network_);
 }
 
-void Connector::connect(const std::function<void(Mesh)>& take) {
-  exchangeContacts();
+void Connector::connectAll() {
   for (int peer : peers_) {
     if (peer > oob_.rank()) continue;
-    dials_.push_back({peer, {}, {}});
-    begin(dials_.back());
+    dials_.push_back({peer, {}, Clock::now()});
+    advanceDial(dials_.back(), false);
   }
   const TimePoint deadline = afterMs(options_.timeoutMs);
   TimePoint look = afterMs(kLookMs);
@@ -314,11 +284,26 @@ void Connector::connect(const std::function<void(Mesh)>& take) {
                   stringf("rank %d has waited %lld ms for %s to connect", oob_.rank(),
                           static_cast<long long>(options_.timeoutMs), rankList(missing()).c_str()));
   }
+}
+
+// A rank that fails because another one has ended must not be what the others hear of first.
+void Connector::hearWhoHasEnded() {
+  for (const TimePoint until = afterMs(kHearMs); !isPast(until);) {
+    oob_.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void Connector::connect(const std::function<void(Mesh)>& take) {
+  exchangeContacts();
+  connectAll();
   Mesh mesh;
-  for (const Contact& contact : contacts_) mesh.processes.push_back(contact.process);
+  mesh.processes = std::move(processes_);
   std::ranges::sort(links_, {}, &ControlLink::peer);
   mesh.links = std::move(links_);
-  // The file and the port are of use until all have come.
+  mesh.addresses = std::move(addresses_);
+  if (!mine_.empty()) mesh.acceptor.emplace(std::move(network_));
+  // The file is of use until all have come.
   agreeAfter(oob_, [&] { take(std::move(mesh)); });
 }
 

@@ -6,20 +6,22 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <deque>
-#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/signals.h"
 #include "src/error.h"
 #include "src/file_limit.h"
 #include "src/text.h"
+#include "src/watch/control_stream.h"
 #include "src/watch/forked.h"
+#include "src/watch/persist.h"
+#include "src/watch/redial.h"
 
 namespace moeccl {
 namespace {
@@ -28,22 +30,6 @@ namespace {
 constexpr std::int64_t kLingerMs = 300;
 
 constexpr std::size_t kLongestBody = Watch::kLongestPost + sizeof(Topic);
-// What a peer that is stopped may have unread. Its kernel has room for that, so that TCP, which
-// takes a full one for a host that does not answer, never waits.
-constexpr std::size_t kUnread = std::size_t{16} << 10;
-constexpr std::size_t kReportRead = kUnread / 4;
-
-// What the thread does must not end the process where memory is short: it tries again.
-template <typename Step>
-void persist(const Step& step) {
-  for (;;) {
-    try {
-      return step();
-    } catch (const std::bad_alloc&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
-}
 
 class MeshWatch final : public Watch {
  public:
@@ -52,20 +38,15 @@ class MeshWatch final : public Watch {
   void leave() override;
 
  private:
-  struct Header {
-    Kind kind;
-    std::int32_t origin;
-    std::uint64_t sequence;  // of the origin's messages, from 1; of Kind::read bytes read since
-    std::uint64_t bytes;     // of the body
-  };
+  using Header = ControlStream::Header;
+
   struct Connection {
-    int peer = -1;
-    Socket socket;
-    std::vector<std::byte> in, out;
-    std::size_t sent = 0;        // of `out`
-    std::deque<Body> waiting{};  // messages that the peer has no room for
-    std::size_t unread = 0;      // of messages in `out` or sent, as far as the peer has told
-    std::size_t owed = 0;        // read, and not told
+    int peer;
+    Redial redial;
+    ControlStream stream{kLongestBody};
+    Socket socket{};             // none while it is broken, and once it is over
+    bool over = false;           // the peer is lost, or has left
+    int error = 0;               // of a send: the next recv only tells that there was one
     bool awaitsWriting = false;  // epoll tells when there is room
     bool shut = false;           // for writing
   };
@@ -79,23 +60,29 @@ class MeshWatch final : public Watch {
   void takeEndedProcesses();
   void takeOutbox();
   void forward(const Header& header, std::span<const std::byte> body, const Connection* except);
-  void fill(Connection& connection, bool all);
   void read(Connection& connection);
-  bool parse(Connection& connection);
-  void receive(const Header& header, std::span<const std::byte> body, const Connection& from);
+  bool receive(const Header& header, std::span<const std::byte> body, const Connection& from);
   void write(Connection& connection);
+  void open(Connection& connection, Socket socket);
+  void renew(Connection& connection, Socket socket);
   void drop(Connection& connection);
   void close(Connection& connection, int error);
+  void end(Connection& connection, bool hostIsGone);
   void lose(int rank, bool hostIsGone);
+  bool isRedialing() const;
+  void redial();
+  void takeGuests();
+  int waitMs() const;
   void linger();
   bool allClosed() const;
 
-  const std::int64_t detectionMs_;
+  const std::int64_t detectionMs_, doubtMs_;
   FileDescriptor events_, woken_;
   ProcessWatch processes_;
   std::vector<std::int64_t> pids_;  // by rank
-  std::vector<Connection> connections_;
-  std::optional<ClosedInChildren> copies_;  // of the connections
+  std::deque<Connection> connections_;
+  std::optional<Acceptor> acceptor_;        // of connections that are made again
+  std::optional<ClosedInChildren> copies_;  // of the connections and ports
   std::vector<std::uint64_t> lastFrom_;     // the last sequence of each rank's messages
   std::uint64_t sequence_ = 0;              // of this rank's
 
@@ -107,7 +94,7 @@ class MeshWatch final : public Watch {
 };
 
 // Keys of epoll; others are indices of connections.
-constexpr std::uint64_t kWoken = ~std::uint64_t{0}, kProcesses = kWoken - 1;
+constexpr std::uint64_t kWoken = ~std::uint64_t{0}, kProcesses = kWoken - 1, kAcceptor = kWoken - 2;
 
 void watchFor(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t key) {
   epoll_event event{};
@@ -120,8 +107,10 @@ void watchFor(int epoll, int operation, int fd, std::uint32_t events, std::uint6
 MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& options, Mesh mesh)
     : Watch(rank, options.secret, options.hosts),
       detectionMs_(options.failureDetectionMs),
+      doubtMs_(options.doubtMs()),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      acceptor_(std::move(mesh.acceptor)),
       lastFrom_(options.hosts.size()) {
   if (!events_ || !woken_)
     throw Error(moecclSystemError, "watching the other ranks: " + descriptorErrorText(errno));
@@ -133,15 +122,15 @@ MeshWatch::MeshWatch(int rank, const Topology& topology, const MeshOptions& opti
     if (peer != rank && topology.nodeOf(peer) == topology.nodeOf(rank))
       processes_.add(peer, process);
   }
+  copies_.emplace(acceptor_ ? acceptor_->listeners() : std::vector<int>{});
+  if (acceptor_) watchFor(events_.get(), EPOLL_CTL_ADD, acceptor_->fd(), EPOLLIN, kAcceptor);
+  mesh.addresses.resize(options.hosts.size());
   for (ControlLink& link : mesh.links) {
-    watchFor(events_.get(), EPOLL_CTL_ADD, link.socket.get(), EPOLLIN, connections_.size());
-    Connection& connection = connections_.emplace_back();
-    connection.peer = link.peer;
-    connection.socket = std::move(link.socket);
+    const ControlAddress& to = mesh.addresses[static_cast<std::size_t>(link.peer)];
+    Connection& connection = connections_.emplace_back(Connection{
+        link.peer, Redial(options.secret, rank, link.peer, to, {detectionMs_, doubtMs_})});
+    open(connection, std::move(link.socket));
   }
-  std::vector<int> descriptors;
-  for (const Connection& connection : connections_) descriptors.push_back(connection.socket.get());
-  copies_.emplace(std::move(descriptors));
   const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { live(); });
@@ -188,16 +177,18 @@ void MeshWatch::live() {
       if (leaving_) break;
     }
     epoll_event events[16];
-    const int count = epoll_wait(events_.get(), events, 16, -1);
+    const int count = epoll_wait(events_.get(), events, 16, waitMs());
     // What a rank has said before it ended comes first.
     bool ended = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kProcesses)
         ended = true;
-      else
+      else if (events[i].data.u64 != kAcceptor)
         handle(events[i].data.u64);
     }
     if (ended) takeEndedProcesses();
+    if (acceptor_) takeGuests();
+    redial();
     takeOutbox();
   }
   takeOutbox();
@@ -230,122 +221,93 @@ void MeshWatch::takeOutbox() {
     outbox.swap(outbox_);
   }
   for (const auto& [kind, body] : outbox)
-    forward({kind, rank(), ++sequence_, body.size()}, body, nullptr);
+    forward({static_cast<std::uint32_t>(kind), rank(), ++sequence_, body.size()}, body, nullptr);
 }
 
+// Also for those whose connection is being made again.
 void MeshWatch::forward(const Header& header, std::span<const std::byte> body,
                         const Connection* except) {
-  const auto head = std::as_bytes(std::span(&header, 1));
   for (Connection& connection : connections_) {
-    if (!connection.socket || &connection == except) continue;
-    persist([&] {
-      Body message;
-      message.reserve(head.size() + body.size());
-      message.insert(message.end(), head.begin(), head.end());
-      message.insert(message.end(), body.begin(), body.end());
-      connection.waiting.push_back(std::move(message));
-    });
-    fill(connection, false);
+    if (connection.over || &connection == except) continue;
+    connection.stream.send(header, body);
     write(connection);
   }
 }
 
-// What the peer has room for goes on its way, or all. It tells no less than kReportRead.
-void MeshWatch::fill(Connection& connection, bool all) {
-  while (!connection.waiting.empty()) {
-    const Body& next = connection.waiting.front();
-    if (!all && connection.unread >= kReportRead && connection.unread + next.size() > kUnread)
-      return;
-    persist([&] { connection.out.reserve(connection.out.size() + next.size()); });
-    connection.out.insert(connection.out.end(), next.begin(), next.end());
-    connection.unread += next.size();
-    connection.waiting.pop_front();
-  }
-}
-
 void MeshWatch::write(Connection& connection) {
-  while (connection.sent < connection.out.size()) {
+  if (!connection.socket) return;
+  for (auto bytes = connection.stream.toSend(); !bytes.empty();
+       bytes = connection.stream.toSend()) {
     const ssize_t sent =
-        ::send(connection.socket.get(), connection.out.data() + connection.sent,
-               connection.out.size() - connection.sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      connection.sent += static_cast<std::size_t>(sent);
-      continue;
-    }
-    if (errno == EINTR) continue;
-    // Why a connection broke is for read() to find out: the peer may have said goodbye.
-    if (errno != EAGAIN) connection.sent = connection.out.size();
-    break;
+        ::send(connection.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    // A broken connection is for read() to find: the peer may have said goodbye.
+    if (sent < 0 && errno != EAGAIN) connection.error = errno;
+    if (sent < 0) break;
+    connection.stream.sent(static_cast<std::size_t>(sent));
   }
-  if (connection.sent == connection.out.size()) {
-    connection.out.clear();
-    connection.sent = 0;
-  }
-  const bool wants = !connection.out.empty();
+  const bool wants = !connection.stream.toSend().empty();
   if (wants == connection.awaitsWriting) return;
   connection.awaitsWriting = wants;
-  const auto key = static_cast<std::uint64_t>(&connection - connections_.data());
+  const auto at = std::ranges::find(connections_, connection.peer, &Connection::peer);
   watchFor(events_.get(), EPOLL_CTL_MOD, connection.socket.get(),
-           wants ? EPOLLIN | EPOLLOUT : EPOLLIN, key);
+           wants ? EPOLLIN | EPOLLOUT : EPOLLIN,
+           static_cast<std::uint64_t>(at - connections_.begin()));
 }
 
 void MeshWatch::read(Connection& connection) {
+  const auto take = [&](const Header& header, std::span<const std::byte> body) {
+    return receive(header, body, connection);
+  };
   std::byte buffer[4096];
   for (;;) {
-    persist([&] { connection.in.reserve(connection.in.size() + sizeof buffer); });
     const ssize_t got = ::recv(connection.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got > 0) {
-      connection.in.insert(connection.in.end(), buffer, buffer + got);
-      if (!parse(connection)) return close(connection, EPROTO);
+      if (!connection.stream.received(std::span(buffer).first(static_cast<std::size_t>(got)), take))
+        return close(connection, EPROTO);
       continue;
     }
-    if (got == 0) return close(connection, 0);
+    if (got == 0) return close(connection, connection.error);
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return;
-    return close(connection, errno);
+    return close(connection, connection.error != 0 ? connection.error : errno);
   }
 }
 
-// Returns false where the peer sends what is no message.
-bool MeshWatch::parse(Connection& connection) {
-  std::size_t at = 0;
-  const auto& in = connection.in;
-  while (in.size() - at >= sizeof(Header)) {
-    Header header;
-    std::memcpy(&header, in.data() + at, sizeof header);
-    if (header.bytes > kLongestBody || header.origin < 0 || header.origin >= ranks()) return false;
-    if (in.size() - at - sizeof header < header.bytes) break;
-    if (header.kind == Kind::read) {
-      if (header.bytes != 0 || header.sequence > connection.unread) return false;
-      connection.unread -= header.sequence;
-      at += sizeof header;
-      continue;
-    }
-    connection.owed += sizeof header + header.bytes;
-    receive(header, std::span(in).subspan(at + sizeof header, header.bytes), connection);
-    at += sizeof header + header.bytes;
-  }
-  connection.in.erase(connection.in.begin(),
-                      connection.in.begin() + static_cast<std::ptrdiff_t>(at));
-  if (connection.owed >= kReportRead) {
-    const Header report{Kind::read, rank(), std::exchange(connection.owed, 0), 0};
-    const auto bytes = std::as_bytes(std::span(&report, 1));
-    persist([&] { connection.out.reserve(connection.out.size() + bytes.size()); });
-    connection.out.insert(connection.out.end(), bytes.begin(), bytes.end());
-  }
-  fill(connection, false);
+// Returns false where there is no such origin.
+bool MeshWatch::receive(const Header& header, std::span<const std::byte> body,
+                        const Connection& from) {
+  if (header.origin < 0 || header.origin >= ranks()) return false;
+  if (header.origin == rank()) return true;
+  // Each way that a message can take keeps the order, so whichever comes first is the next.
+  std::uint64_t& last = lastFrom_[static_cast<std::size_t>(header.origin)];
+  if (header.sequence <= last) return true;
+  last = header.sequence;
+  forward(header, body, &from);
+  persist([&] { arrived(header.origin, static_cast<Kind>(header.kind), body); });
   return true;
 }
 
-void MeshWatch::receive(const Header& header, std::span<const std::byte> body,
-                        const Connection& from) {
-  if (header.origin == rank()) return;
-  // Each way that a message can take keeps the order, so whichever comes first is the next.
-  std::uint64_t& last = lastFrom_[static_cast<std::size_t>(header.origin)];
-  if (header.sequence <= last) return;
-  last = header.sequence;
-  forward(header, body, &from);
-  persist([&] { arrived(header.origin, header.kind, body); });
+void MeshWatch::open(Connection& connection, Socket socket) {
+  const auto at = std::ranges::find(connections_, connection.peer, &Connection::peer);
+  watchFor(events_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN,
+           static_cast<std::uint64_t>(at - connections_.begin()));
+  persist([&] { copies_->add(socket.get()); });
+  connection.socket = std::move(socket);
+  connection.error = 0;
+  connection.awaitsWriting = false;
+}
+
+// On another connection.
+void MeshWatch::renew(Connection& connection, Socket socket) {
+  breakWhenSilent(socket, doubtMs_);
+  try {
+    open(connection, std::move(socket));
+  } catch (const Error&) {  // for want of something
+    return connection.redial.begin(0);
+  }
+  connection.stream.renew();
+  write(connection);
 }
 
 void MeshWatch::drop(Connection& connection) {
@@ -354,12 +316,27 @@ void MeshWatch::drop(Connection& connection) {
   connection.socket = Socket();
 }
 
+// A process that ends closes its connections in order, where it has read all that came; and its
+// port. So of one that breaks nothing is known yet, nor of one that the peer has just accepted.
 void MeshWatch::close(Connection& connection, int error) {
+  const bool broken = error == ECONNRESET || error == ECONNABORTED || error == EPIPE ||
+                      meansHostIsGone(error) || (error == 0 && connection.stream.renewing());
+  const bool again = broken && connection.redial.isPossible() && !isLost(connection.peer);
+  const std::int64_t silent = again ? silentMs(connection.socket) : 0;
+  if (again) breakConnection(connection.socket);
   drop(connection);
-  connection.out.clear();
-  connection.waiting.clear();
-  connection.sent = 0;
-  lose(connection.peer, meansHostIsGone(error));
+  connection.stream.broke();
+  if (again)
+    connection.redial.begin(silent);
+  else
+    end(connection, meansHostIsGone(error));
+}
+
+void MeshWatch::end(Connection& connection, bool hostIsGone) {
+  connection.redial.stop();
+  connection.stream.end();
+  connection.over = true;
+  lose(connection.peer, hostIsGone);
 }
 
 void MeshWatch::lose(int rank, bool hostIsGone) {
@@ -375,7 +352,51 @@ void MeshWatch::lose(int rank, bool hostIsGone) {
     body = bodyOf(loss);
     isNew = note(loss);
   });
-  if (isNew) forward({Kind::loss, this->rank(), ++sequence_, body.size()}, body, nullptr);
+  constexpr auto kKind = static_cast<std::uint32_t>(Kind::loss);
+  if (isNew) forward({kKind, this->rank(), ++sequence_, body.size()}, body, nullptr);
+}
+
+bool MeshWatch::isRedialing() const {
+  return std::ranges::any_of(connections_, [](const auto& c) { return c.redial.isRunning(); });
+}
+
+void MeshWatch::redial() {
+  for (Connection& connection : connections_) {
+    if (!connection.redial.isRunning()) continue;
+    const Redial::Result result =
+        isLost(connection.peer) ? Redial::Result::ended : connection.redial.step();
+    if (result == Redial::Result::made)
+      renew(connection, connection.redial.take());
+    else if (result != Redial::Result::running)
+      end(connection, result == Redial::Result::silent);
+  }
+}
+
+// Peers that have made a connection again. This end of the old one may not have broken yet.
+void MeshWatch::takeGuests() {
+  persist([&] { acceptor_->serve(); });
+  for (Acceptor::Guest guest; acceptor_->next(&guest);) {
+    const auto with =
+        std::ranges::find(connections_, static_cast<int>(guest.hello.rank), &Connection::peer);
+    if (with == connections_.end() || with->over || !with->redial.isPossible() ||
+        guest.hello.purpose != static_cast<std::uint32_t>(ConnectionPurpose::control) ||
+        isLost(with->peer) || !with->redial.yieldsTo(guest.hello.index))
+      continue;
+    if (with->socket) {
+      breakConnection(with->socket);
+      drop(*with);
+    }
+    if (::send(guest.socket.get(), &kControlWelcome, sizeof kControlWelcome, MSG_NOSIGNAL) ==
+        sizeof kControlWelcome)
+      renew(*with, std::move(guest.socket));
+    else
+      with->redial.begin(0);
+  }
+}
+
+int MeshWatch::waitMs() const {
+  if (isRedialing()) return Redial::kStepMs;
+  return acceptor_ ? msUntil(acceptor_->nextDeadline()) : -1;
 }
 
 bool MeshWatch::allClosed() const {
@@ -386,14 +407,15 @@ bool MeshWatch::allClosed() const {
 // the peer is lost.
 void MeshWatch::linger() {
   const TimePoint deadline = afterMs(kLingerMs);
+  if (acceptor_) epoll_ctl(events_.get(), EPOLL_CTL_DEL, acceptor_->fd(), nullptr);
   for (Connection& connection : connections_) {
     if (!connection.socket) continue;
-    fill(connection, true);
+    connection.stream.sendRest();
     write(connection);
   }
   while (!allClosed() && !isPast(deadline)) {
     for (Connection& connection : connections_) {
-      if (!connection.socket || connection.shut || !connection.out.empty()) continue;
+      if (!connection.socket || connection.shut || !connection.stream.toSend().empty()) continue;
       ::shutdown(connection.socket.get(), SHUT_WR);
       connection.shut = true;
     }
@@ -402,10 +424,10 @@ void MeshWatch::linger() {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kProcesses) takeEndedProcesses();
       if (events[i].data.u64 == kWoken) handle(kWoken);
-      if (events[i].data.u64 >= kProcesses) continue;
+      if (events[i].data.u64 >= kAcceptor) continue;
       Connection& connection = connections_[static_cast<std::size_t>(events[i].data.u64)];
       if (!connection.socket) continue;
-      if (!connection.out.empty()) write(connection);
+      write(connection);
       std::byte buffer[4096];
       const ssize_t got = ::recv(connection.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
       if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) drop(connection);
@@ -413,6 +435,9 @@ void MeshWatch::linger() {
   }
   for (Connection& connection : connections_)
     if (connection.socket) drop(connection);
+  if (!acceptor_) return;
+  for (const int port : acceptor_->listeners()) copies_->forget(port);
+  acceptor_.reset();
 }
 
 }  // namespace

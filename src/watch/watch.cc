@@ -132,8 +132,6 @@ void Watch::arrived(int origin, Kind kind, std::span<const std::byte> body) {
         changed_.notify_all();
       }
       return;
-    case Kind::read:
-      return;
   }
 }
 

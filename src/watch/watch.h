@@ -30,7 +30,7 @@ namespace moeccl {
 // has failed).
 struct Notice {
   std::int32_t source = -1;   // rank that sends the notice
-  std::int32_t culprit = -1;  // rank that it blames; -1 when nobody
+  std::int32_t culprit = -1;  // rank that it blames, or waits for; -1 when nobody
   std::int32_t result = 0;    // moecclResult_t
   std::uint32_t comm = 0;     // communicator that failed
   std::uint64_t digest =
@@ -104,8 +104,7 @@ class Watch {
   enum class Kind : std::uint32_t {
     notice = 1,
     loss = 2,
-    post = 3,
-    read = 4,  // between two ends of a connection (mesh_watch.cc): how much its peer has read
+    post = 3,  // 4 and 5 are a ControlStream's
   };
   using Body = std::vector<std::byte>;
 

@@ -7,7 +7,10 @@ RANK_PROGRAM is build/tests/faults/faults_rank. Each case is one job: every rank
 the results; then
 
   --kills    a rank is killed (SIGKILL) at a random moment, and the survivors shrink and go on
+  --kills-at-start  a rank is killed while ranks join: only one that has not joined is waited for
   --stops    a rank is stopped for longer than config.failureDetectionMs, and goes on: nothing may happen
+  --outages  a node's uplink goes down for less than config.failureDetectionMs: nothing may happen
+  --resets   connections by which ranks watch each other are reset, again and again: nothing may happen
   --cuts     a node's uplink goes down, and each side shrinks and goes on
   --cuts-at-start  the same, while ranks join
   --strangers      all ports get what strangers.py does, before and during collectives: nothing may happen
@@ -41,6 +44,7 @@ class Lab:
     def __init__(self, runtime, nodes, ranks_per_node):
         self.runtime, self.nodes, self.per_node = runtime, nodes, ranks_per_node
         self.ranks = nodes * ranks_per_node
+        self.start_us = None  # what the set-up takes, once that is known
 
     def command(self, *arguments):
         return [LAB, *map(str, arguments)]
@@ -162,13 +166,13 @@ class Tally:
                   f"the start {statistics.median(self.later):.2f} s longer, at most {max(self.later):.2f}")
 
 
-def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
+def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=(), judged=()):
     """Holds the reports of a job that has lost some ranks against what must be. `cut_off`: ranks that live, but see it
-    the other way round."""
+    the other way round. `judged`: ranks to leave out."""
     lab = case.lab
     tally.cases += 1
     for rank in range(lab.ranks):
-        if rank in lost and rank not in cut_off:
+        if rank in judged or (rank in lost and rank not in cut_off):
             continue
         tally.survivors += 1
         report = reports.get(rank)
@@ -212,6 +216,50 @@ def judge(tally, case, lost, since, shrinks, reports, ended, cut_off=()):
                 tally.fault("did not go on", case, rank, report["after"] + " " + report["afterText"])
             else:
                 tally.shrinks.append((report["shrunk"] - report["returned"]) / 1e9)
+
+
+def judge_start(tally, case, rank, report, victim, accepted):
+    """Of a rank whose set-up failed because `victim` was killed. `accepted`: by rank, whether the rendezvous took it in."""
+    text = report["text"]
+    # Who has not come yet is mentioned rightly.
+    mentioned = {int(name) for name in re.findall(r"rank (\d+)", re.sub(r"left while ranks? .* of \d+ ha(s|ve) not arrived", "", text))}
+    if mentioned - {victim, rank}:
+        tally.fault("mentions an innocent at the start", case, rank, text)
+    host = f"node{case.lab.node_of(victim)}"
+    named = re.search(rf"rank {victim} (\(|on ){host}\b", text) or (victim == 0 and f"made the id ({host}:" in text)
+    if victim not in accepted and "in time" in report["result"]:
+        named = f"rank {victim} of {case.lab.ranks} has not arrived" in text
+    elif rank not in accepted and re.search("no(body answers| answer) for this id", text):
+        named = True  # the process that made the id has ended, perhaps since it knew of the victim
+    elif "another rank failed" not in report["result"]:
+        tally.fault("another error at the start", case, rank, report["result"] + ": " + text)
+    if not named:
+        tally.fault("did not name the lost at the start", case, rank, text)
+
+
+def kill_at_start(lab, program, seed, tally):
+    chance = random.Random(seed)
+    victim = chance.randrange(lab.ranks)
+    environment = {"MOECCL_DEBUG": "INFO", "MOECCL_TIMEOUT": "5000"}
+    if lab.start_us is None:  # how long the set-up takes
+        reports, _ = Case(lab, program, seed, 0, **environment).finish()
+        lab.start_us = max(report["joined"] - report["began"] for report in reports.values()) // 1000
+    case = Case(lab, program, seed, 20, victim=victim, after_ms=-1 - chance.randrange(lab.start_us), **environment)
+    since = case.stamp("killed")
+    reports, ended = case.finish()
+    log = open(case.log.name, errors="replace").read()
+    if since is None:
+        tally.fault("never began", case, victim, log[-2000:])
+        return
+    accepted = {int(rank) for rank in re.findall(r"rank (\d+)\S* .*found the rendezvous", log)}
+    alone = [rank for rank, report in reports.items() if rank != victim and report["joined"] is None]
+    for rank in alone:
+        tally.survivors += 1
+        judge_start(tally, case, rank, reports[rank], victim, accepted)
+        if victim in accepted:
+            tally.times.append((reports[rank]["returned"] - since) / 1e9)
+    # Those that had joined see it as at any later time.
+    judge(tally, case, [victim], since, False, reports, ended, judged=alone)
 
 
 def kill(lab, program, seed, tally):
@@ -262,14 +310,60 @@ def stop(lab, program, seed, tally):
     lab.call("exec", lab.node_of(victim), "--", "kill", "-STOP", pids[0])
     time.sleep(5)
     lab.call("exec", lab.node_of(victim), "--", "kill", "-CONT", pids[0])
+    undisturbed(tally, case, "took a stopped rank for dead")
+
+
+def outage(lab, program, seed, tally):
+    chance = random.Random(seed)
+    case = Case(lab, program, seed, 8)
+    tally.cases += 1
+    if case.stamp("joined") is None:
+        tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
+        return
+    node = chance.randrange(lab.nodes)
+    lab.uplink(node, "down")
+    time.sleep(0.5 + 2 * chance.random())
+    lab.uplink(node, "up")
+    undisturbed(tally, case, "took a short outage for an end")
+
+
+def control_port(lab, node):
+    """Of one of its ranks, each of which opens that one before the port for data."""
+    ports = {}
+    for line in lab.call("exec", node, "--", "ss", "-Htlnp").stdout.splitlines():
+        if found := re.search(r":(\d+)\s.*\"faults_rank\",pid=(\d+),fd=(\d+)", line):
+            port, pid, fd = map(int, found.groups())
+            ports[pid] = min(ports.get(pid, (fd, port)), (fd, port))
+    return random.choice(sorted(ports.values()))[1] if ports else None
+
+
+def resets(lab, program, seed, tally):
+    case = Case(lab, program, seed, 6)
+    tally.cases += 1
+    if case.stamp("joined") is None:
+        tally.fault("never began", case, -1, open(case.log.name, errors="replace").read()[-2000:])
+        return
+    count = 0
+    for i in range(20):
+        port = control_port(lab, i % lab.nodes)
+        done = lab.call("exec", i % lab.nodes, "--", "ss", "-HKt", "state", "established", f"( sport = :{port} or dport = :{port} )")
+        count += len(done.stdout.splitlines())
+        time.sleep(0.1)
+    if count == 0:
+        tally.fault("had no connection to reset", case, -1, done.stdout)
+    undisturbed(tally, case, "took a reset for an end")
+
+
+def undisturbed(tally, case, what):
     reports, ended = case.finish()
-    for rank in range(lab.ranks):
+    for rank in range(case.lab.ranks):
         tally.survivors += 1
         report = reports.get(rank)
         if report is None:
-            tally.fault("crashed" if ended else "hung", case, rank, "")
+            tally.fault("crashed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
         elif report["result"] != "success" or report["failed"] or report["wrong"]:
-            tally.fault("took a stopped rank for dead", case, rank, report)
+            tally.fault(what, case, rank, report)
+    return reports
 
 
 def strangers(lab, program, seed, tally):
@@ -279,18 +373,11 @@ def strangers(lab, program, seed, tally):
         crowd = [lab.start(node, sys.executable, STRANGERS, seconds + 3, idle) for node in range(lab.nodes if idle else 0)]
         time.sleep(0.5)
         case = Case(lab, program, seed, seconds)
-        reports, ended = case.finish()
+        reports = undisturbed(tally, case, "was disturbed")
         for each in crowd:
             said = each.communicate(timeout=60)[0]
             if each.returncode or " 0 attacks" in said:
                 tally.fault("a stranger got in, or found nothing", case, -1, said)
-        for rank in range(lab.ranks):
-            tally.survivors += 1
-            report = reports.get(rank)
-            if report is None:
-                tally.fault("crashed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
-            elif report["result"] != "success" or report["failed"] or report["wrong"]:
-                tally.fault("was disturbed", case, rank, report)
         if len(reports) == lab.ranks:
             medians.append(statistics.median(report["median"] for report in reports.values()))
             starts.append((max(r["joined"] for r in reports.values()) - min(r["began"] for r in reports.values())) / 1e9)
@@ -322,7 +409,8 @@ def hold(lab, program, seed, tally, lives, collectives):
     print(f"  {lives} lives, {collectives} collectives each: at most {grown} KiB more than at first")
 
 
-KINDS = {"strangers": strangers, "kills": kill, "stops": stop, "cuts": cut, "cuts-at-start": functools.partial(cut, at_start=True)}
+KINDS = {"strangers": strangers, "kills": kill, "kills-at-start": kill_at_start, "stops": stop, "outages": outage, "resets": resets, "cuts": cut,
+         "cuts-at-start": functools.partial(cut, at_start=True)}
 
 
 def main():

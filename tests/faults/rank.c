@@ -5,7 +5,8 @@
  *
  * SEED       chooses the collectives, their sizes, algorithms, and whether they go through a stream
  * SHRINKS    1: after a failure the survivors shrink, and run collectives again
- * VICTIM     the rank that kills itself that many milliseconds after all have joined
+ * VICTIM     the rank that kills itself that many milliseconds after all have joined; where the
+ * number is negative, so many microseconds after its start, or after rank 0 has written the id
  *
  * Times are CLOCK_MONOTONIC's, in nanoseconds, which all nodes of a lab share. */
 #define _POSIX_C_SOURCE 200809L
@@ -19,7 +20,8 @@ enum { kLastRounds = 20, kTimed = 1000 };
 
 struct Death {
   const char* out;
-  long milliseconds;
+  const char* awaited; /* a file; NULL: none */
+  long microseconds;
 };
 
 static void stamp(const char* out, const char* name) {
@@ -33,7 +35,10 @@ static void stamp(const char* out, const char* name) {
 
 static void* die(void* argument) {
   const struct Death* death = argument;
-  const struct timespec pause = {death->milliseconds / 1000, death->milliseconds % 1000 * 1000000};
+  const struct timespec pause = {death->microseconds / 1000000,
+                                 death->microseconds % 1000000 * 1000};
+  const struct timespec look = {0, 100000};
+  while (death->awaited != NULL && access(death->awaited, F_OK) != 0) nanosleep(&look, NULL);
   nanosleep(&pause, NULL);
   stamp(death->out, "killed");
   raise(SIGKILL);
@@ -79,6 +84,14 @@ int main(int argc, char** argv) {
   const char* me = getenv("MOECCL_RANK");
   snprintf(path, sizeof path, "%s/%s.json", out, me != NULL ? me : "0");
 
+  const long delay = argc == 7 ? strtol(argv[6], NULL, 10) : 0;
+  struct Death death = {out, NULL, delay < 0 ? -delay : delay * 1000};
+  pthread_t killer;
+  const int dies = argc == 7 && me != NULL && atoi(argv[5]) == atoi(me);
+  if (dies && delay < 0) {
+    if (atoi(me) == 0) death.awaited = getenv("MOECCL_ID_FILE");
+    if (pthread_create(&killer, NULL, die, &death) != 0) return 1;
+  }
   result = launchComm(&w.comm, &config);
   const long long joined = now();
   if (result != moecclSuccess) {
@@ -103,10 +116,7 @@ int main(int argc, char** argv) {
   /* Once it is complete somewhere, all have joined. */
   result = moecclBarrier(w.comm, NULL);
   if (w.rank == 0) stamp(out, "joined");
-  struct Death death = {out, argc == 7 ? strtol(argv[6], NULL, 10) : 0};
-  pthread_t killer;
-  if (argc == 7 && atoi(argv[5]) == w.rank && pthread_create(&killer, NULL, die, &death) != 0)
-    return 1;
+  if (dies && delay >= 0 && pthread_create(&killer, NULL, die, &death) != 0) return 1;
 
   size_t wrong = 0;
   uint32_t round = 0;

@@ -1,6 +1,7 @@
 // What ranks hear of one another: threads on the local watch, processes over control connections.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,6 +14,8 @@
 #include <atomic>
 #include <barrier>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -240,6 +243,22 @@ void runProcesses(const Topology& topology, const std::set<int>& dying,
   munmap(shared, sizeof(Board));
 }
 
+// Breaks every TCP connection of this process, as something that lies between may; returns how
+// many.
+int breakConnections() {
+  int broken = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
+        (peer.ss_family != AF_INET && peer.ss_family != AF_INET6))
+      continue;
+    const sockaddr none{AF_UNSPEC, {}};
+    broken += connect(fd, &none, sizeof none) == 0;
+  }
+  return broken;
+}
+
 // All hear of all deaths, of which most have no connection with them, and all say the same of them.
 TEST(MeshWatch, DeathsAreKnownToAll) {
   const std::set<int> dying = {1, 5, 6};
@@ -299,6 +318,12 @@ TEST(MeshWatch, AStoppedRankLives) {
       raise(SIGSTOP);
       stopped = 1;
     } else {
+      // The stopped rank cannot make them again.
+      if (watch.rank() == 1) {
+        EXPECT_TRUE(eventually([&] { return stopped == -1; }));
+        usleep(100'000);
+        EXPECT_GT(breakConnections(), 0);
+      }
       EXPECT_TRUE(eventually([&] { return stopped == 1; }, std::chrono::seconds(30)));
     }
     Loss loss;
@@ -306,6 +331,58 @@ TEST(MeshWatch, AStoppedRankLives) {
         << "rank " << loss.rank << " " << loss.why;
     ++stopped;
     EXPECT_TRUE(eventually([&] { return stopped >= 1 + watch.ranks(); }));
+  });
+}
+
+// Of all that ranks tell while their connections are reset nothing is lost, and nobody is lost.
+TEST(MeshWatch, AConnectionThatIsResetIsMadeAgain) {
+  constexpr int kNotices = 200;
+  const Topology topology = nodesOf({2, 1, 1});
+  const int ranks = topology.ranks();
+  const moecclUniqueId id = makeUniqueId();
+  std::barrier<> made(ranks), over(ranks);
+  std::atomic<int> telling = ranks, broken = 0;
+  expectSuccess(runThreads(ranks, [&](int rank) {
+    std::unique_ptr<Watch> watch;
+    {
+      const auto oob = join(id, ranks, rank, 20000);
+      watch = makeMeshWatch(*oob, topology, optionsOf(topology));
+      oob->finish();
+    }
+    made.arrive_and_wait();
+    for (int i = 0; i < kNotices; ++i) {
+      Notice notice;
+      notice.comm = static_cast<std::uint32_t>(i);
+      watch->notify(notice);
+      if (rank == 0 && i % 10 == 0) broken += breakConnections();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    --telling;
+    std::vector<std::uint32_t> heard(static_cast<std::size_t>(ranks));
+    int left = kNotices * (ranks - 1);
+    for (Notice notice; left > 0 && awaitNews(*watch, &notice); --left)
+      EXPECT_EQ(notice.comm, heard[static_cast<std::size_t>(notice.source)]++);
+    EXPECT_EQ(left, 0);
+    for (const Loss& loss : watch->losses()) ADD_FAILURE() << loss.rank << ": " << loss.why;
+    over.arrive_and_wait();
+  }));
+  EXPECT_GT(broken, 0);
+}
+
+// Whoever ends while its connections are reset is dead, and nobody waits for it.
+TEST(MeshWatch, AConnectionOfTheDeadIsNotMadeAgain) {
+  runProcesses(nodesOf({1, 1, 1}), {2}, [](Watch& watch, int* told) {
+    auto& over = *reinterpret_cast<std::atomic<int>*>(told);
+    if (watch.rank() == 2) {
+      EXPECT_GT(breakConnections(), 0);
+      raise(SIGKILL);
+    }
+    Loss loss;
+    EXPECT_TRUE(awaitNews(watch, &loss));
+    EXPECT_EQ(loss.rank, 2);
+    EXPECT_NE(loss.why.find("has ended"), std::string::npos) << loss.why;
+    ++over;
+    EXPECT_TRUE(eventually([&] { return over == 2; }));
   });
 }
 
@@ -351,15 +428,22 @@ TEST(MeshConnect, WhatOneRankCannotDoWithItsConnectionsAllAreTold) {
   expectFailure(outcomes[1], moecclSystemError, "too many open files");
 }
 
-// A process that is killed during the start leaves the file of its socket.
+// A process that is killed during the start leaves the file of its socket. Nothing else is removed.
 TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
-  const std::string name = std::to_string(getpid());
-  SocketFile dead("dead" + name), living("living" + name), fresh("fresh" + name);
-  dead.socket = Socket();
-  fresh.socket = Socket();
-  dead.setTime(-100);
-  living.setTime(-100);
+  const auto named = [](char first) {
+    std::string digits = std::to_string(getpid());
+    return first + std::string(31 - digits.size(), '0') + digits;
+  };
+  SocketFile dead(named('a')), living(named('b')), fresh(named('c')), foreign(named('d'));
+  SocketFile other("mysocket" + std::to_string(getpid()));
+  for (SocketFile* each : {&dead, &fresh, &foreign, &other}) each->socket = Socket();
+  const std::string plain = "/dev/shm/moeccl." + named('e');
+  { std::ofstream(plain) << "data"; }
+  for (SocketFile* each : {&dead, &living, &foreign, &other}) each->setTime(-100);
   fresh.setTime(100);
+  timespec old[2] = {};
+  EXPECT_EQ(utimensat(AT_FDCWD, plain.c_str(), old, 0), 0);
+  const bool root = chown(foreign.path.c_str(), 65534, 65534) == 0;
   const moecclUniqueId id = makeUniqueId();
   expectSuccess(runThreads(2, [&](int rank) {
     const auto oob = join(id, 2, rank, 20000);
@@ -369,6 +453,9 @@ TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
   EXPECT_FALSE(dead.exists());
   EXPECT_TRUE(living.exists());
   EXPECT_TRUE(fresh.exists());
+  EXPECT_TRUE(other.exists());
+  EXPECT_TRUE(foreign.exists() || !root);
+  EXPECT_EQ(unlink(plain.c_str()), 0);
 }
 
 // Of rank 1 of two, whose rank 0 listens at `path`, as this test does.
@@ -390,23 +477,41 @@ class WithImpostor final : public Oob {
   int calls_ = 0;
 };
 
-// What becomes of a connection that is accepted.
-enum class Fate { closed, closedOnceGreeted, closedOnceProved, welcome };
+constexpr std::size_t kGreeting = 40, kChallenge = 72, kAnswer = 44;  // handshake.h
 
-void meet(const Socket& listener, Fate fate) {
+// Reads until the handshake wants no more, or the peer has closed.
+void hear(Handshake& handshake, const Socket& socket) {
+  for (std::byte in[kChallenge]; handshake.wanted() > 0 && handshake.toSend().empty();) {
+    pollfd polled{socket.get(), POLLIN, 0};
+    if (poll(&polled, 1, 10'000) <= 0) return;
+    const ssize_t got = recv(socket.get(), in, std::min(sizeof in, handshake.wanted()), 0);
+    if (got <= 0) return;
+    handshake.received(std::span(in).first(static_cast<std::size_t>(got)));
+  }
+}
+
+// Says so many bytes of what the handshake has to say.
+void say(Handshake& handshake, const Socket& socket, std::size_t bytes) {
+  const auto all = handshake.toSend();
+  EXPECT_EQ(send(socket.get(), all.data(), std::min(bytes, all.size()), MSG_NOSIGNAL),
+            static_cast<ssize_t>(std::min(bytes, all.size())));
+  handshake.sent(std::min(bytes, all.size()));
+}
+
+// Accepts a connection, which ends once so many bytes are said; the last one is the welcome.
+void meet(const Socket& listener, std::size_t bytes) {
   Socket socket;
   ASSERT_TRUE(eventually([&] {
     socket = Socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     return static_cast<bool>(socket);
   }));
-  if (fate == Fate::closed) return;
   Handshake handshake = Handshake::acceptor(optionsOf(nodesOf({2})).secret);
-  ASSERT_TRUE(eventually([&] {
-    advance(handshake, socket);
-    return fate == Fate::closedOnceGreeted ? handshake.begun()
-                                           : handshake.state() == Handshake::State::done;
-  }));
-  if (fate == Fate::welcome) {
+  hear(handshake, socket);
+  say(handshake, socket, bytes);
+  if (bytes < kChallenge) return;
+  hear(handshake, socket);
+  EXPECT_EQ(handshake.state(), Handshake::State::done);
+  if (bytes > kChallenge) {
     ASSERT_EQ(send(socket.get(), "w", 1, 0), 1);
   }
 }
@@ -423,9 +528,54 @@ TEST(MeshConnect, IsTriedAgainUntilThePeerHasWelcomedTheRank) {
       connectMesh(oob, topology, optionsOf(topology), expectOneLink);
     });
   });
-  for (Fate fate : {Fate::closed, Fate::closedOnceGreeted, Fate::closedOnceProved, Fate::welcome})
-    meet(file.socket, fate);
+  for (std::size_t bytes = 0; bytes <= kChallenge + 1; ++bytes) meet(file.socket, bytes);
   rank.join();
+  expectSuccess({outcome});
+}
+
+// Of rank 0 of two, at whose socket this test dials.
+class WithDialer final : public Oob {
+ public:
+  int rank() const override { return 0; }
+  int ranks() const override { return 2; }
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    std::memset(recv, 0, 2 * bytes);
+    std::memcpy(recv, send, bytes);
+    if (++calls_ == 2) path_.set_value(static_cast<const char*>(send) + bytes - 64);
+  }
+  std::string path() { return path_.get_future().get(); }
+
+ private:
+  std::promise<std::string> path_;
+  int calls_ = 0;
+};
+
+// A rank whose connection ends, whatever it has said, may dial again.
+TEST(MeshConnect, WaitsForThePeerWhereverItsConnectionIsCut) {
+  const Topology topology = nodesOf({2});
+  const MeshOptions options = optionsOf(topology);
+  WithDialer oob;
+  Outcome outcome;
+  std::thread rank(
+      [&] { outcome = outcomeOf([&] { connectMesh(oob, topology, options, expectOneLink); }); });
+  const std::string path = oob.path();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  for (std::size_t bytes = 0; bytes <= kGreeting + kAnswer; ++bytes) {
+    const Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    Handshake handshake = Handshake::dialer(options.secret, {1, 2, 0});
+    say(handshake, socket, bytes);
+    if (bytes < kGreeting) continue;
+    hear(handshake, socket);
+    say(handshake, socket, bytes - kGreeting);
+    char welcome = 0;
+    if (bytes < kGreeting + kAnswer) continue;
+    EXPECT_EQ(recv(socket.get(), &welcome, 1, 0), 1);
+    EXPECT_EQ(welcome, 'w');
+    rank.join();
+  }
   expectSuccess({outcome});
 }
 
@@ -440,7 +590,7 @@ TEST(MeshConnect, IsNotTriedAgainWhereThePeerHasEnded) {
       connectMesh(oob, topology, optionsOf(topology), expectOneLink);
     });
   });
-  meet(file.socket, Fate::closedOnceProved);
+  meet(file.socket, kChallenge);
   file.socket = Socket();
   rank.join();
   expectFailure(outcome, moecclRemoteError,

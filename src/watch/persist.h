@@ -1,0 +1,21 @@
+// What the watch's thread does must not end the process where memory is short: it tries again.
+#pragma once
+
+#include <chrono>
+#include <new>
+#include <thread>
+
+namespace moeccl {
+
+template <typename Step>
+void persist(const Step& step) {
+  for (;;) {
+    try {
+      return step();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
+}  // namespace moeccl
