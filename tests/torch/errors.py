@@ -7,9 +7,11 @@ import time
 
 import torch
 import torch.distributed as dist
-from expert_models import EXPERTS, Expert, Model, local_experts, tokens_of
+from expert_models import EXPERTS, Expert, Model, Whole, local_experts, tokens_of
 from harness import check, main, raises
+from torch.utils.checkpoint import checkpoint
 
+import moeccl.torch
 
 PATIENCE = 2.0  # seconds, beside what a busy machine takes; without a word from the other rank it is minutes
 
@@ -22,7 +24,8 @@ def soon(call, *parts):
 
 
 def layer_of(**options):
-    return Model(torch.nn.ModuleList(local_experts(options, Expert)), **options)
+    sizes = {name: each for name, each in options.items() if name == "ep_size"}
+    return Model(torch.nn.ModuleList(local_experts(sizes, Expert)), **options)
 
 
 def routed(step):
@@ -105,12 +108,117 @@ def passes_that_do_not_match():
 
 
 @check
+def a_recomputation_that_one_rank_refuses():
+    """A checkpoint finds other shapes on one rank, before the layer is computed again, or behind it."""
+    for behind in (False, True):
+        model, calls = layer_of(), [0]
+
+        def part(tokens):
+            calls[0] += 1
+            other = RANK == 1 and calls[0] == 2
+            if other and not behind:
+                raise ZeroDivisionError("a checkpoint of its own")
+            shape = torch.ones(3 if other else 2, dtype=torch.float64, requires_grad=True)
+            return model(tokens) + shape.sin().sum()
+
+        output = checkpoint(part, tokens_of(RANK, 0), use_reentrant=False)
+        if RANK != 1:
+            soon(lambda: output.sum().backward(), "rank 1")
+        else:
+            soon_of_any(lambda: output.sum().backward())
+            soon(lambda: model(tokens_of(RANK, 1)), "rank 1", "a forward pass")
+        recovered(model, 2)
+
+
+@check
 def replicas_too():
     """Ranks that share no experts with the failing one, but gradients, are told at the same step."""
     model = layer_of(ep_size=2)
     tokens, indices, weights = routed(0)
     soon(lambda: model.layer(tokens, indices + EXPERTS * (RANK == 0), weights), "from 0")
     model.layer(tokens, indices, weights).sum().backward()
+
+
+def recovered(model, step):
+    """All ranks go on, with the same model, and train as one process does."""
+    moeccl.torch.recover()
+    model.zero_grad()
+    whole = Whole(torch.nn.ModuleList(Expert(each) for each in range(EXPERTS)))
+    output = model(tokens_of(RANK, step))
+    assert torch.allclose(output, whole(tokens_of(RANK, step)))
+    output.square().mean().backward()
+    for batch in range(WORLD):
+        (whole(tokens_of(batch, step)).square().mean() / WORLD).backward()
+    experts = model.layer.experts
+    for number, expert in experts.named_children():
+        assert torch.allclose(expert.first.grad, whole.experts[int(number)].first.grad)
+
+
+class Failing(Expert):
+    """An expert with an error of its own."""
+
+    kind = None
+
+    def forward(self, rows):
+        results = super().forward(rows)
+        if self.kind == "raises":
+            raise ZeroDivisionError("an expert of its own")
+        if self.kind == "one row too few":
+            return results[1:]
+        if self.kind == "raises backward" and results.requires_grad:
+            results.register_hook(self.raise_backward)
+        return results
+
+    def raise_backward(self, gradient):
+        raise ZeroDivisionError("a hook of its own")
+
+
+@check
+def an_error_in_the_middle_of_a_pass():
+    for options in ({}, {"ep_size": 2}):
+        model = Model(torch.nn.ModuleList(local_experts(options, Failing)), **options)
+        for step, (kind, said) in enumerate((("raises", "an expert of its own"), ("one row too few", "rows for"))):
+            model.layer.experts[0].kind = kind if RANK == 1 else None
+            text = soon_of_any(lambda: model(tokens_of(RANK, step)).sum().backward())
+            assert said in text, text
+            model.layer.experts[0].kind = None
+            recovered(model, step)
+
+
+def soon_of_any(call):
+    """The text of whichever error comes."""
+    began = time.monotonic()
+    try:
+        call()
+    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+        assert time.monotonic() - began < 10 * PATIENCE, error
+        return str(error)
+    raise AssertionError("no error")
+
+
+@check
+def an_error_in_a_backward_pass():
+    """The rank that catches it, and goes on, tells the others, who wait in it."""
+    for options in ({}, {"ep_size": 2}):
+        model = Model(torch.nn.ModuleList(local_experts(options, Failing)), **options)
+        model.layer.experts[0].kind = "raises backward" if RANK == 1 else None
+        output = model(tokens_of(RANK, 0))
+        text = soon_of_any(output.sum().backward)
+        if RANK == 1:
+            assert "a hook of its own" in text, text
+            text = soon_of_any(lambda: model(tokens_of(RANK, 1)))
+        assert "not finished" in text, text
+        model.layer.experts[0].kind = None
+        recovered(model, 2)
+
+
+@check
+def an_error_where_ranks_tell_each_other_nothing():
+    model = layer_of(tokens=20)
+    longer = torch.cat([tokens_of(RANK, 0)] * 2) if RANK == 2 else tokens_of(RANK, 0)
+    text = soon_of_any(lambda: model(longer))
+    assert "there are 40 tokens" in text and ("rank 2" in text or RANK == 2), text
+    recovered(model, 1)
 
 
 def start():

@@ -293,7 +293,9 @@ def empty_and_uneven_ranks():
         tokens = random((count, EMBEDDING), RANK)
         assert torch.allclose(layer(tokens, indices, weights), experts[0](tokens))
     assert len(layer._layers) == 1
+    dist.barrier()  # the error ends what others are at
     raises(lambda: layer(random((41, EMBEDDING), 0), torch.zeros(41, 1, dtype=torch.int64), torch.ones(41, 1)), "41", "40")
+    moeccl.torch.recover()
     # All tokens go to one expert, of the last rank, and it alone is trained. All take part all the same.
     for experts in (torch.nn.ModuleList([Expert(RANK)]), Batched([Expert(RANK)])):
         layer = moeccl.torch.MoE(experts.requires_grad_(RANK == WORLD - 1), num_experts=WORLD)
@@ -360,6 +362,7 @@ def activation_checkpointing():
         _, loss, _ = case.step()
     gc.collect()
     raises(loss.backward, "gone")
+    moeccl.torch.recover()
 
 
 @check
@@ -517,6 +520,7 @@ def wrong_use_is_told():
     raises(lambda: mp(random((count, EMBEDDING), 1), choices, torch.ones(count, 1)), "rank 1", "MP group")
     wrong = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Linear(EMBEDDING, 3).double()]))
     raises(lambda: wrong(tokens, indices, weights), "rows of 12")
+    moeccl.torch.recover()
     # The layer works after all that.
     assert torch.allclose(layer(tokens, indices + RANK, weights.double()), experts[0](tokens))
 

@@ -239,6 +239,9 @@ def models_of_transformers():
                 assert torch.allclose(again(input_ids=data).logits, wanted, atol=1e-6), kind
                 spread = moeccl.torch.replace_transformers(again)
                 assert torch.allclose(spread(input_ids=data).logits, wanted, atol=1e-6), kind
+            # One rank alone saves, while the others go on: nobody waits.
+            with folder() as path:
+                raises(lambda: model.save_pretrained(path) if RANK == 0 else model(input_ids=data), "gathering", "forward pass")
             full = get_model_state_dict(model, options=FULL)
             other = tiny(kind)
             other.load_state_dict(full)

@@ -33,13 +33,15 @@ void bindLayer(py::module& module) {
       .def(py::init<const Backend&, const std::vector<int>&>(), NoGil())
       .def("gather", &RankSet::gather, NoGil())
       .def("average", &RankSet::average, NoGil())
-      .def("broadcast", &RankSet::broadcast, NoGil());
+      .def("broadcast", &RankSet::broadcast, NoGil())
+      .def("revoke", &RankSet::revoke, NoGil());
   py::class_<MoeGrid, std::shared_ptr<MoeGrid>>(module, "Grid")
       .def(
           py::init([](std::shared_ptr<RankSet> ranks, int mp, int ep, int esp, bool epConsecutive) {
             return std::make_shared<MoeGrid>(std::move(ranks), shapeOf(mp, ep, esp, epConsecutive));
           }),
-          NoGil());
+          NoGil())
+      .def("fail", &MoeGrid::fail);
   py::class_<LayerOptions>(module, "LayerOptions")
       .def(
           py::init([](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts,

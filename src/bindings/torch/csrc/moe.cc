@@ -169,6 +169,10 @@ void RankSet::average(const Tensors& tensors) {
   for (const auto& step : needs.after) step();
 }
 
+void RankSet::revoke(const std::string& text) {
+  checkCall(moecclCommRevoke(comm(), text.c_str()), where_);
+}
+
 void RankSet::broadcast(const Tensors& tensors) {
   const at::NoGradGuard guard;
   Needs needs;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <moeccl/moe.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -27,6 +28,9 @@ class RankSet {
   std::vector<std::vector<int64_t>> gather(const std::vector<int64_t>& numbers);
   // In place, tensor by tensor.
   void average(const Tensors& tensors);
+  // Tells all of the ranks why this rank cannot go on: their calls fail with the text, and so do
+  // those of grids on them. Local.
+  void revoke(const std::string& text);
   void broadcast(const Tensors& tensors);
 
   moecclComm_t comm() const { return communicator_->comm(); }
@@ -50,14 +54,14 @@ class MoeGrid {
   moecclGrid_t grid() const { return grid_; }
   const moecclGridShape_t& shape() const { return shape_; }
   const std::string& where() const { return ranks_->where(); }
-  // After this nothing is waited for when it is freed.
+  // After this nothing is waited for when it is freed. From any thread.
   void fail() { failed_ = true; }
 
  private:
   const std::shared_ptr<RankSet> ranks_;
   const moecclGridShape_t shape_;
   moecclGrid_t grid_ = nullptr;
-  bool failed_ = false;
+  std::atomic<bool> failed_ = false;
 };
 
 // A config as Python names it. capacityFactor 0: dropless.

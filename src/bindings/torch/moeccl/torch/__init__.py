@@ -7,11 +7,12 @@ See MoE; replace_transformers and replace_deepspeed do it to models that are the
 
 from . import optimizer as _optimizer  # has hooks
 from .clip import clip_grad_norm_, get_total_norm
-from .experts import expert_parameters
-from .moe import MoE, exclude_experts
+from .experts import exclude_experts, expert_parameters
+from .moe import MoE
+from .recovery import recover
 from .replace import replace_deepspeed, replace_transformers
 from .selection import select
 from .state import own_experts
 
-__all__ = ["MoE", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts",
+__all__ = ["MoE", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts", "recover",
            "replace_deepspeed", "replace_transformers", "select"]

@@ -47,6 +47,11 @@ def refuse_hooks(layer):
 
 def _after_backward(layer, trained):
     layer._noted = None
+    with layer.revoking():
+        _finish(layer, trained)
+
+
+def _finish(layer, trained):
     for ticket, shape in layer.half_done.values():  # gradients of tokens were not asked for
         _C.begin_backward(ticket, torch.zeros(shape), 1.0)
     layer.half_done.clear()
@@ -55,6 +60,7 @@ def _after_backward(layer, trained):
             parameter.grad = torch.zeros_like(parameter)
     if layer._averages and trained:
         _average(layer, trained)
+    layer.grid.unfinished.discard(layer.number)
 
 
 def _average(layer, trained):

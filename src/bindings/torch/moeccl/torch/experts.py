@@ -196,9 +196,9 @@ def register(layer):
     _layers.add(layer)
 
 
-def experts_of_layers():
-    """The modules of the experts of all layers that there are."""
-    return {layer.experts for layer in _layers}
+def layers():
+    """All that there are. Their order differs between ranks."""
+    return list(_layers)
 
 
 def owners():
@@ -218,3 +218,18 @@ def expert_parameters(model):
     """
     ours = {id(each) for layer in _layers for each in layer.experts.parameters()}
     return {each for each in model.parameters() if id(each) in ours}
+
+
+def exclude_experts(model):
+    """Tells DistributedDataParallel to leave out the experts of the model's MoE layers, which average their own.
+
+        model = DistributedDataParallel(moeccl.torch.exclude_experts(model))
+    """
+    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    found = {layer.experts for layer in _layers}
+    for prefix, module in model.named_modules():
+        if module in found:
+            for tensors in (module.named_parameters(prefix), module.named_buffers(prefix)):
+                ignored.update(each for each, _ in tensors)
+    torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    return model

@@ -54,6 +54,14 @@ def _group_of(group, ranks):
     return dist.new_group(ranks, use_local_synchronization=True)
 
 
+def revoke(sets, text):
+    for ranks in sets:
+        try:
+            ranks.revoke(text)
+        except RuntimeError:  # all is lost already, as the error says that is raised, or will be
+            pass
+
+
 class Grid:
     """Consecutive ranks of a group share the experts: ep_size * esp_size of them. The next as many hold replicas."""
 
@@ -73,6 +81,7 @@ class Grid:
         self.replica_ranks = list(range(self.rank, group.size(), self.size))
         self.group, self.first = group, first
         self._layers = 0
+        self.unfinished = set()  # numbers of layers whose backward passes have begun
         self._connect()
         self.mesh = _mesh_of(group, self.ranks, ep_size, esp_size, order)
 
@@ -85,6 +94,21 @@ class Grid:
             self.replica_set = _C.RankSet(backend, self.replica_ranks)
             self.everyone = _C.RankSet(backend, list(range(self.group_size)))
         self.handle = _C.Grid(self.set, self.mp_size, self.ep_size, self.esp_size, self.order == "ep")
+
+    @property
+    def sets(self):
+        return [each for each in (self.set, self.replica_set, self.everyone) if each is not None]
+
+    def revoke(self, text):
+        """Tells all ranks of the group why this one cannot go on with a pass."""
+        self.handle.fail()
+        revoke(self.sets, text)
+
+    def renew(self):
+        """Collective over the group: exchanges go on, whatever was revoked."""
+        self.handle.fail()
+        self.unfinished.clear()
+        self._connect()
 
     def number_layer(self):
         """Layers are made in the same order on all ranks."""
@@ -101,6 +125,11 @@ class Grid:
 def _require(condition, text):
     if not condition:
         raise ValueError(text)
+
+
+def grids_on(group):
+    """Those of the group, in the order in which they were made, which is the same on all ranks."""
+    return [grid for key, grid in _grids.items() if key[0] is group]
 
 
 def grid_of(group=None, mp_size=1, ep_size=None, esp_size=1, order="esp"):

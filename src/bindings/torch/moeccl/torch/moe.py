@@ -1,20 +1,22 @@
-"""The layer: two functions of autograd around the caller's own experts."""
+"""The layer around the caller's gate and experts."""
 
 import contextlib
 import copy
+import re
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
+from torch.utils.checkpoint import _StopRecomputationError
 
 from .. import _C
 from . import state
-from .averaging import note_backward, refuse_hooks, scaled_parameters
-from .experts import (experts_of_layers, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded,
-                      refuse_wrapper, register)
+from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
+from .experts import (is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded, refuse_wrapper,
+                      register)
 from .grid import grid_of
-from .told import Coming, tell
+from .passes import Begin, End
+from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
 _LAYERS_KEPT = 8
 # What layers exchange and add; other types are converted to float32.
@@ -23,49 +25,6 @@ TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 def type_of(dtype):
     return dtype if dtype in TYPES else torch.float32
-
-
-class _Begin(torch.autograd.Function):
-    """Tokens and their routing to the rows of this rank's experts."""
-
-    @staticmethod
-    def forward(ctx, tokens, weights, anchor, indices, layer, module, scale):
-        ticket, rows, begins = layer.begin(tokens, indices, weights)
-        ctx.save_for_backward(ticket)
-        ctx.module, ctx.scale = module, scale
-        ctx.mark_non_differentiable(ticket)
-        return rows, tokens.new_empty(0), ticket, begins
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, rows, *_):
-        (ticket,) = ctx.saved_tensors
-        tokens, weights = _C.begin_backward(ticket, rows, 1 / ctx.scale)
-        ctx.module.half_done.pop(ticket.item(), None)
-        return tokens, weights, None, None, None, None, None
-
-
-class _End(torch.autograd.Function):
-    """What the experts made of the rows to the output."""
-
-    @staticmethod
-    def forward(ctx, anchor, ticket, module, leaf, number, scale, *results):
-        # Saved here too: a recomputation must not stop before this.
-        ctx.save_for_backward(ticket)
-        ctx.module, ctx.leaf, ctx.number, ctx.scale = module, leaf, number, scale
-        ctx.parts = [(len(each), each.dtype) for each in results]
-        return _C.end(ticket, list(results))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, output):
-        (ticket,) = ctx.saved_tensors
-        ctx.module._begin_backward(ctx.leaf, ctx.number)
-        rows = _C.end_backward(ticket, output, ctx.scale)
-        ctx.module.half_done[ticket.item()] = ticket, rows.shape
-        gradients = rows.split([rows for rows, _ in ctx.parts])
-        gradients = [each.to(dtype) for each, (_, dtype) in zip(gradients, ctx.parts)]
-        return (output.new_zeros(0), None, None, None, None, None, *gradients)
 
 
 def _top_k(logits, k):
@@ -106,8 +65,8 @@ class MoE(torch.nn.Module):
     learn        Whether a layer whose schedule is "auto" times its passes, corrects predictions by that, and changes
                  its schedule on all ranks at the same step. explain() then says what it learned.
     tokens       The most that a rank brings in one call, the same on all ranks. With it ranks need not tell each
-                 other what they come with (one small all-gather before each forward and backward pass), and an error
-                 of one rank does not reach the others.
+                 other what they come with (one small all-gather before each forward and backward pass). An error that
+                 one rank sees before then breaks the layers of all, until recover().
     hidden       Hidden size of an expert, all shards together, for predictions. None: from its number of parameters.
     expert_dims  {name: dimension} of parameters of experts, as experts.named_parameters() names them; * and ? stand for
                  others. The dimension is that in which this rank's experts lie one after another; None: all experts of
@@ -167,7 +126,8 @@ class MoE(torch.nn.Module):
 
     def _check_arguments(self, gate, top_k, schedule, capacity_factor):
         if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= self.num_experts):
-            raise ValueError(f"top_k is {top_k!r}; it must be a whole number from 1 to the number of experts, {self.num_experts}")
+            raise ValueError(f"top_k is {top_k!r}; it must be a whole number from 1 to {self.num_experts}, the number of "
+                             "experts")
         if schedule not in _C.schedule_names():
             raise ValueError(f"schedule is {schedule!r}; it must be one of {', '.join(_C.schedule_names())}")
         if schedule == "S2" and capacity_factor is None:
@@ -311,8 +271,9 @@ class MoE(torch.nn.Module):
         if self.tokens is not None:
             count = self.tokens
         else:
-            said = tell(self.grid, self._told, Coming(0, self.number, 0, count, embedding, choices, TYPES.index(dtype),
-                                                      int(training)))
+            kind = FORWARD if torch._C._current_graph_task_id() == -1 else AGAIN
+            said = tell(self.grid, self._told, Coming(kind, self.number, 0, count, embedding, choices,
+                                                      TYPES.index(dtype), int(training)))
             counts = [each.tokens for each in said]
             count = max(counts)
             if min(counts) < count and self.capacity_factor == 0:
@@ -332,10 +293,27 @@ class MoE(torch.nn.Module):
     def _told(self):
         return self.grid.everyone if self._replicas is not None else self.grid.set
 
+    def tell_gathering(self):
+        """Before a collective around the layer: raises an error on all ranks, where some of them come to a pass."""
+        tell(self.grid, self._told, Coming(GATHERING, 0, 0, 0, 0, 0, 0, 0))
+
     def _begin_backward(self, leaf, number):
         if self.tokens is None:
-            tell(self.grid, self._told, Coming(1, self.number, number, 0, 0, 0, 0, 1))
+            tell(self.grid, self._told, Coming(BACKWARD, self.number, number, 0, 0, 0, 0, 1))
         note_backward(self, leaf)
+        self.grid.unfinished.add(self.number)
+
+    def _end_backward(self, ticket):
+        """No rank waits for this one any more, but for averages."""
+        self.half_done.pop(ticket.item(), None)
+        if not any(needs_average(self, name) for name in self.places):
+            self.grid.unfinished.discard(self.number)
+
+    def forget(self):
+        """Leaves all passes, and what was made for them."""
+        self._layers.clear()
+        self.half_done.clear()
+        self._noted = None
 
     def _options(self, tokens, embedding, choices, dtype, training):
         return _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=self._hidden(embedding),
@@ -353,13 +331,42 @@ class MoE(torch.nn.Module):
 
     @torch.compiler.disable
     def _exchange(self, tokens, indices, weights):
+        self._refuse_unfinished()
         try:
             tokens, indices, weights = self._checked_call(tokens, indices, weights)
         except Exception as error:
             self._fail(error)
         dtype = type_of(tokens.dtype)
         layer = self._layer(tokens, indices.shape[1], dtype)
-        return self._pass(layer, dtype, tokens, indices, weights)
+        with self.revoking():
+            return self._pass(layer, dtype, tokens, indices, weights)
+
+    def _revoke(self, error):
+        """Tells ranks that wait in a pass, or will, that this one does not come."""
+        # What another rank has told goes on as it said it: not all ranks wait for the same ones.
+        told = re.search(r".*revoked [^:]*communicator: (.*)", str(error), re.DOTALL)
+        self.grid.revoke(told.group(1) if told else f"rank {self.grid.group.rank()} of the process group, layer "
+                         f"{self.number}: {type(error).__name__}: {error}")
+
+    @contextlib.contextmanager
+    def revoking(self):
+        """Around what ranks do in a pass: an error of one ends it on all."""
+        try:
+            yield
+        except _StopRecomputationError:  # of a checkpoint, which has what it needs
+            raise
+        except Exception as error:
+            self._revoke(error)
+            raise
+
+    def _refuse_unfinished(self):
+        """Where a backward pass has raised an error on this rank, others wait in it."""
+        if self.grid.unfinished and torch._C._current_graph_task_id() == -1:
+            error = RuntimeError(f"the backward pass of layer {min(self.grid.unfinished)} was not finished on this rank; call "
+                                 "moeccl.torch.recover() on all ranks")
+            self.grid.unfinished.clear()
+            self._revoke(error)
+            raise error
 
     def _pass(self, layer, dtype, tokens, indices, weights):
         number = self.grid.told.get(self._told, 0)
@@ -367,15 +374,16 @@ class MoE(torch.nn.Module):
         scale, factor = (1.0, self._scale) if dtype == torch.float16 else (self._scale, 1.0)
         # Whatever needs gradients on this rank, all ranks go through the backward pass.
         leaf = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        rows, anchor, ticket, begins = _Begin.apply(tokens.to(dtype), weights.to(dtype), leaf, indices, layer, self, scale)
+        rows, anchor, ticket, begins = Begin.apply(tokens.to(dtype), weights.to(dtype), leaf, indices, layer, self, scale)
         with scaled_parameters(self, factor):
             results = self._run_experts(rows.to(tokens.dtype), begins)
-        return _End.apply(anchor, ticket, self, leaf, number, scale, *results).to(tokens.dtype)
+        return End.apply(anchor, ticket, self, leaf, number, scale, *results).to(tokens.dtype)
 
     @torch.compiler.disable
     def _fail(self, error):
         """Raises the error, and what it says on all ranks that the layer is told of."""
         if self.tokens is not None:
+            self._revoke(error)
             raise error
         tell(self.grid, self._told, error=error)
 
@@ -412,18 +420,3 @@ class MoE(torch.nn.Module):
             return [self.experts(rows, begins)]
         sizes = [end - begin for begin, end in zip(begins, begins[1:])]
         return [expert(part) for expert, part in zip(self.experts, rows.split(sizes))]
-
-
-def exclude_experts(model):
-    """Tells DistributedDataParallel to leave out the experts of the model's MoE layers, which average their own.
-
-        model = DistributedDataParallel(moeccl.torch.exclude_experts(model))
-    """
-    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    found = experts_of_layers()
-    for prefix, module in model.named_modules():
-        if module in found:
-            for tensors in (module.named_parameters(prefix), module.named_buffers(prefix)):
-                ignored.update(each for each, _ in tensors)
-    torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
-    return model

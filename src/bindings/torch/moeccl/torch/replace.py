@@ -2,8 +2,9 @@
 
 import torch
 
+from .experts import exclude_experts
 from .grid import grid_of
-from .moe import MoE, exclude_experts
+from .moe import MoE
 from .state import whole
 
 
@@ -82,6 +83,9 @@ def _whole_for_save(model, state_dict, config, *, save_on_this_rank=True):
     """In the place of a method of transformers, by which save_pretrained gathers what is spread over ranks."""
     state_dict = type(model).gather_sharded_state_dict_for_save(model, model, state_dict, config,
                                                                 save_on_this_rank=save_on_this_rank)
+    spread = [each.moeccl_layer for each in model.modules() if isinstance(each, _Spread)]
+    for layer in {layer.grid: layer for layer in spread}.values():
+        layer.tell_gathering()
     return whole(state_dict, keep=save_on_this_rank)
 
 

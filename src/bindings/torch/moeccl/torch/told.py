@@ -7,13 +7,14 @@ anything fails on all ranks at the same step; so do ranks that come with passes 
 import struct
 from typing import NamedTuple
 
+FORWARD, BACKWARD, AGAIN, GATHERING = range(4)
 _TEXT = 304  # bytes of an error
 
 
 class Coming(NamedTuple):
     """Whole numbers, and the same on all ranks but for tokens, which are so in an MP group."""
 
-    backward: int
+    kind: int
     layer: int
     of: int  # which of all that ranks told each other was of this pass' forward pass
     tokens: int
@@ -38,7 +39,7 @@ def tell(grid, ranks, coming=None, error=None):
     all_coming = [Coming(*numbers[1:]) for numbers in said]
     _compare_passes(all_coming)
     own = all_coming[grid.first:grid.first + grid.size] if len(all_coming) > grid.size else all_coming
-    if not coming.backward:
+    if coming.kind in (FORWARD, AGAIN):
         _compare(own, grid.mp_size)
     return own
 
@@ -56,12 +57,15 @@ def _raise(ranks, first, error):
 def _compare_passes(said):
     for rank, each in enumerate(said):
         if each[:3] != said[0][:3]:
-            raise RuntimeError(f"ranks call layers in different orders, or not all of them: rank {rank} of the layer's ranks "
-                               f"came to {_pass(each)}, rank 0 to {_pass(said[0])}")
+            raise RuntimeError("ranks call layers in different orders, or not all of them do: rank "
+                               f"{rank} of the layer's ranks came to {_pass(each)}, rank 0 to {_pass(said[0])}")
 
 
 def _pass(coming):
-    kind = f"the backward pass behind step {coming.of}" if coming.backward else "a forward pass"
+    if coming.kind == GATHERING:
+        return "the gathering of all ranks' experts, which all of them call"
+    kind = (f"the backward pass behind step {coming.of}" if coming.kind == BACKWARD else
+            "a forward pass" if coming.kind == FORWARD else "a forward pass that a checkpoint computes again")
     return f"{kind} of layer {coming.layer} (in the order in which they were made)"
 
 
