@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 LEFT_OUT = {"cuda": "nccl_gpu_test", "moe": "moeccl-moe", "mpi": "mpi_test", "perf": "moeccl-perf", "tests": "collectives_test",
             "ucx": "transport_ucx_threads_test"}
 # What an option needs that is enabled, as its error calls it; where it is here, there is no error.
-NEEDS = {"cuda": ["nvcc"], "moe": ["openblas"], "mpi": ["ompi-c", "mpirun"], "perf": ["CLI11"], "tests": ["gtest", "Boost"], "ucx": ["ucx"]}
+NEEDS = {"cuda": ["nvcc"], "moe": ["libopenblas-dev"], "mpi": ["libopenmpi-dev", "mpirun"], "perf": ["CLI11"],
+         "tests": ["gtest", "Boost"], "ucx": ["libucx-dev"]}
 # Options that contradict each other, and what the error says.
 CONTRADICTION = {"tests": "enabled", "moe": "disabled"}
 CONTRADICTED = "the tests need libmoeccl-moe"
