@@ -175,7 +175,8 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist"),
                 ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),
                 ({"docs/a.md": "[c](#gone)"}, "docs/a.md has no heading #gone"),
-                ({"docs/a.md": "`moecclSuccess`, `moecclGone`"}, "no public header has moecclGone")):
+                ({"docs/a.md": "`moecclSuccess`, `moecclGone`"}, "no public header has moecclGone"),
+                ({"docs/a.md": "`a.py`, a program:\n\n```python\na()\n```\n", "docs/a.py": "b()\n"}, "its a.py is not docs/a.py")):
             found = self.problems(**changes)
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])

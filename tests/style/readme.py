@@ -65,6 +65,14 @@ def check_code(root, files):
             yield f"README.md: no example has this code:\n{block}"
 
 
+def check_programs(root, path):
+    """A page's Python program is the file of that name beside it, where there is one."""
+    for name, block in re.findall(r"^`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", read(root, path), re.MULTILINE | re.DOTALL):
+        file = posixpath.join(posixpath.dirname(path), name)
+        if os.path.exists(os.path.join(root, file)) and read(root, file) != block:
+            yield f"{path}: its {name} is not {file}"
+
+
 def check_sentences(root, path):
     text = re.sub(r"```.*?```|^ {4}[^\n]*$|^#[^\n]*$", "", read(root, path), flags=re.MULTILINE | re.DOTALL)
     for sentence in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
@@ -116,6 +124,7 @@ def problems(root):
         if path.endswith(".md"):
             yield from check_paths(root, path)
             yield from check_anchors(root, path)
+            yield from check_programs(root, path)
             if path != "CHANGELOG.md":  # which names what is gone, too
                 yield from check_names(root, path, code)
             yield from check_sentences(root, path)

@@ -42,6 +42,8 @@ fi
 MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$root/src/bindings/torch"
 
+"$venv/bin/python" "$root/tests/torch/installed_package.py"
+
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # run NUMBER SCRIPT [CHECK...]
 run() {
