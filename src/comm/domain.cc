@@ -18,9 +18,6 @@
 namespace moeccl {
 namespace {
 
-// Rounds without progress before a waiting thread sleeps. In each it yields its core: ranks may
-// outnumber cores, and where they do not, that costs no more than the poll of a socket.
-constexpr int kYields = 200;
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
 // The same where there is something to call meanwhile.
@@ -65,11 +62,12 @@ bool Domain::Lock::yield() {
 }
 
 Domain::Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
-               std::unique_ptr<Trace> trace, bool progressThread, Idle idle)
+               std::unique_ptr<Trace> trace, bool progressThread, Idle idle, Waiting waiting)
     : transport_(std::move(transport)),
       watch_(std::move(watch)),
       trace_(std::move(trace)),
-      idle_(idle) {
+      idle_(idle),
+      waiting_(std::move(waiting)) {
   watch_->onNews([this] { transport_->wake(); });
   if (!progressThread) return;
   const SignalsBlocked blocked;
@@ -124,12 +122,13 @@ int Domain::lead(Lock& lock, int idle) {
   }
   if (lock.yield() || !due_.empty()) return 0;
   callIdle();
-  if (idle < kYields) {
-    sched_yield();
+  if (!waiting_.sleeps(idle)) {
+    waiting_.yield(idle);
     return idle + 1;
   }
   checkTimeouts();
   transport_->wait(idle_.function == nullptr ? kSleepMilliseconds : kIdleSleepMilliseconds);
+  waiting_.slept();
   return idle;
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "src/comm/plan_cache.h"
+#include "src/comm/waiting.h"
 #include "src/exec/transport.h"
 #include "src/watch/watch.h"
 
@@ -38,7 +39,7 @@ class Domain {
     void* context = nullptr;
   };
   Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
-         std::unique_ptr<Trace> trace, bool progressThread, Idle idle);
+         std::unique_ptr<Trace> trace, bool progressThread, Idle idle, Waiting waiting = Waiting());
   ~Domain();
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
@@ -141,7 +142,7 @@ class Domain {
     Clock::duration compared;  // `still` at which it was last compared with what other ranks call
   };
 
-  // One round of waiting; `idle` counts rounds without progress: yield, then sleep.
+  // One round of waiting; `idle` counts rounds without progress.
   int waitOnce(Lock& lock, int idle);
   int lead(Lock& lock, int idle);
   void follow(Lock& lock);
@@ -174,6 +175,7 @@ class Domain {
   std::vector<NumberState> numbers_ =
       std::vector<NumberState>(std::size_t{1} << kCommBits, NumberState::free);
   const Idle idle_;
+  Waiting waiting_;
   std::vector<std::function<void()>> due_;
   std::thread progressThread_;
   bool stop_ = false;

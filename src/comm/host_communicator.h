@@ -31,7 +31,7 @@ class HostCommunicator final : public Communicator {
   // The second half of create(): of all ranks of a transport that is connected.
   static std::unique_ptr<Communicator> over(std::unique_ptr<Transport> transport,
                                             std::unique_ptr<Watch> watch, Topology topology,
-                                            const Settings& settings);
+                                            const Settings& settings, Waiting waiting = Waiting());
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings,
                                       const std::optional<Error>& wrong) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, const Settings& settings,

@@ -147,21 +147,23 @@ std::unique_ptr<Communicator> HostCommunicator::create(Oob& oob, const Settings&
         transport->name().c_str(), oob.ranks(), topology.nodes(), topology.localOf(oob.rank()),
         topology.nodeOf(oob.rank()), all.hosts[oob.rank()].name,
         describeHardware().summary.c_str());
-  return over(std::move(transport), std::move(all.watch), std::move(all.topology), settings);
+  return over(std::move(transport), std::move(all.watch), std::move(all.topology), settings,
+              Waiting(all.sharers, all.crowded));
 }
 
 std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> transport,
                                                      std::unique_ptr<Watch> watch,
-                                                     Topology topology, const Settings& settings) {
+                                                     Topology topology, const Settings& settings,
+                                                     Waiting waiting) {
   const int rank = transport->rank();
   std::vector<int> transportRanks(static_cast<std::size_t>(transport->ranks()));
   std::iota(transportRanks.begin(), transportRanks.end(), 0);
   std::unique_ptr<Trace> trace;
   if (!settings.trace.empty())
     trace = std::make_unique<Trace>(traceFile(settings.trace, rank), rank);
-  auto domain = std::make_shared<Domain>(std::move(transport), std::move(watch), std::move(trace),
-                                         settings.progressThread,
-                                         Domain::Idle{settings.idle, settings.idleContext});
+  auto domain = std::make_shared<Domain>(
+      std::move(transport), std::move(watch), std::move(trace), settings.progressThread,
+      Domain::Idle{settings.idle, settings.idleContext}, std::move(waiting));
   return std::unique_ptr<Communicator>(new HostCommunicator(
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "src/bootstrap/cores.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/rendezvous_wire.h"
 #include "src/watch/local_watch.h"
@@ -17,6 +18,7 @@ namespace {
 // What each rank hands out. The job's secret is made of rank 0's nonce.
 struct Card {
   HostIdentity host;
+  Cores cores;
   Nonce nonce{};
 };
 
@@ -44,13 +46,22 @@ std::unique_ptr<Watch> makeWatch(Oob& oob, const Introduction& of, const Setting
 }  // namespace
 
 Introduction introduce(Oob& oob, const Settings& settings) {
-  Card mine{hostIdentity(settings.nodeId)};
+  Card mine{hostIdentity(settings.nodeId), availableCores()};
   if (oob.rank() == 0) fillRandom(mine.nonce);
   const std::vector<Card> all = exchangeValue(oob, mine);
   std::vector<HostIdentity> hosts;
-  for (const Card& each : all) hosts.push_back(each.host);
+  std::vector<Cores> cores;
+  for (const Card& each : all) {
+    hosts.push_back(each.host);
+    cores.push_back(each.cores);
+  }
   Topology topology = buildTopology(hosts);
-  Introduction made{std::move(hosts), std::move(topology), secretOf(oob, all[0].nonce), nullptr};
+  Introduction made{std::move(hosts),
+                    std::move(topology),
+                    secretOf(oob, all[0].nonce),
+                    nullptr,
+                    ranksThatShare(cores, oob.rank()),
+                    crowdedAcrossGroups(cores, oob.rank())};
   made.watch = makeWatch(oob, made, settings);
   return made;
 }

@@ -19,6 +19,8 @@ struct Introduction {
   Topology topology;
   Secret secret;  // of the job; no reader of the all-gather learns it where Oob::key() is not empty
   std::unique_ptr<Watch> watch;
+  int sharers = 1;       // ranksThatShare (cores.h),
+  bool crowded = false;  // and crowdedAcrossGroups
 };
 
 // Collective. Throws Error.
