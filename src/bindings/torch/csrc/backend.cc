@@ -104,17 +104,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
   communicatorFor(needs, &communicator, &stream);
   const bool onCuda = communicator == cuda_;
   communicator->setTimeout(timeout == c10d::kUnsetTimeout ? timeout_ : timeout);
-  if (coalescing_) {
-    check(launch(communicator->comm(), onCuda ? stream : coalescing_->stream), communicator->comm(),
-          where());
-    coalescing_->onCuda |= onCuda;
-    const auto move = [](auto& from, auto& to) {
-      to.insert(to.end(), std::make_move_iterator(from.begin()),
-                std::make_move_iterator(from.end()));
-    };
-    move(needs.tensors, coalescing_->needs.tensors);
-    move(needs.after, coalescing_->needs.after);
-    move(needs.outputs, coalescing_->needs.outputs);
+  if (coalesces()) {
+    coalescing_->note(std::move(needs), launch, communicator, stream, onCuda);
     auto noted = newWork(type, {}, false);
     static_cast<MoecclWork*>(noted.get())->finishNow();
     return noted;
@@ -135,36 +126,47 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::message(c10d::OpType type, Needs n
   std::shared_ptr<Communicator> communicator;
   moecclStream_t stream = nullptr;
   communicatorFor(needs, &communicator, &stream);
-  if (coalescing_ || communicator == cuda_)
+  if (coalesces() || communicator == cuda_)
     return run(type, c10d::kUnsetTimeout, true, std::move(needs), launch);
   communicator->setTimeout(timeout_);
-  stream = communicator->takeStream();
+  stream = communicator->takeStream(type != c10d::OpType::SEND);
   check(launch(communicator->comm(), stream), communicator->comm(), where());
   auto work = newWork(type, std::move(needs), false);
   static_cast<MoecclWork*>(work.get())->finishWith(communicator, stream, true);
   return work;
 }
 
+bool MoecclBackend::coalesces() {
+  if (coalescing_ && coalescing_->abandoned()) coalescing_.reset();
+  return coalescing_.has_value();
+}
+
 void MoecclBackend::startCoalescing() {
-  TORCH_CHECK(!coalescing_, "coalesced calls do not nest");
+  TORCH_CHECK(!coalesces(), "coalesced calls do not nest");
   TORCH_CHECK(!host_->aborted(), "[", where(), "] the process group was aborted");
   coalescing_.emplace();
-  coalescing_->stream = host_->takeStream();
-  moecclGroupStart();
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "there are no coalesced calls to end");
   Coalescing all = std::move(*coalescing_);
   coalescing_.reset();
-  check(moecclGroupEnd(), nullptr, where());
-  if (all.onCuda) host_->giveBack(all.stream);
-  auto work = newWork(c10d::OpType::COALESCED, std::move(all.needs), all.onCuda);
+  TORCH_CHECK(!host_->aborted(), "[", where(), "] the process group was aborted");
+  const moecclStream_t stream = host_->takeStream(false);
+  std::exception_ptr refused;
+  try {
+    all.launch(stream, where());
+  } catch (...) {
+    refused = std::current_exception();  // the others run, and need what they have
+  }
+  if (all.onCuda()) host_->giveBack(stream);
+  auto work = newWork(c10d::OpType::COALESCED, all.takeNeeds(), all.onCuda());
   auto* const started = static_cast<MoecclWork*>(work.get());
-  if (all.onCuda)
+  if (all.onCuda())
     started->finishNow();
   else
-    started->finishWith(host_, all.stream, true);
+    started->finishWith(host_, stream, true);
+  if (refused) std::rethrow_exception(refused);
   return work;
 }
 

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "coalescing.h"
 #include "communicator.h"
 #include "tensors.h"
 #include "work.h"
@@ -90,12 +91,8 @@ class MoecclBackend final : public c10d::Backend {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Communicator> host_, cuda_;
   uint64_t sequence_ = 0;
-  // Between startCoalescing and endCoalescing.
-  struct Coalescing {
-    Needs needs;
-    moecclStream_t stream = nullptr;
-    bool onCuda = false;
-  };
+  // Whether calls are noted now.
+  bool coalesces();
   std::optional<Coalescing> coalescing_;
 };
 

@@ -1,10 +1,17 @@
 #include "communicator.h"
 
+#include <algorithm>
 #include <cstring>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
 
 namespace moeccl::torch {
 namespace {
+
+// A receive without a message is given up after so long where the group ends. Sends and collectives
+// end by themselves: each has its timeout.
+constexpr std::chrono::seconds kUnmatched{10};
 
 moecclConfig_t configWith(std::chrono::milliseconds timeout) {
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
@@ -96,16 +103,23 @@ Communicator::~Communicator() { close(); }
 
 void Communicator::close() {
   if (comm_ == nullptr) return;
-  bool unfinished = stream_ != nullptr && moecclStreamQuery(stream_) == moecclInProgress;
-  for (moecclStream_t stream : streams_)
-    unfinished |= moecclStreamQuery(stream) == moecclInProgress;
-  if (unfinished) return abort();
-  for (moecclStream_t stream : streams_) moecclStreamDestroy(stream);
-  moecclStreamDestroy(stream_);
-  streams_.clear();
-  stream_ = nullptr;
+  if (!awaitWork()) return abort();
+  destroyStreams();
   if (moecclCommRelease(comm_) != moecclSuccess) moecclCommAbort(comm_);
   comm_ = nullptr;
+}
+
+bool Communicator::awaitWork() {
+  if (stream_ != nullptr) moecclStreamSynchronize(stream_);
+  const auto end = std::chrono::steady_clock::now() + kUnmatched;
+  for (const Lent& each : streams_) {
+    if (!each.receives) moecclStreamSynchronize(each.stream);
+    while (moecclStreamQuery(each.stream) == moecclInProgress) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  return true;
 }
 
 void Communicator::setTimeout(std::chrono::milliseconds timeout) {
@@ -117,33 +131,42 @@ moecclStream_t Communicator::stream() {
   return stream_;
 }
 
-moecclStream_t Communicator::takeStream() {
+moecclStream_t Communicator::takeStream(bool receives) {
   const std::lock_guard lock(mutex_);
-  if (idle_.empty()) {
-    moecclStream_t stream = nullptr;
-    check(moecclStreamCreate(comm_, &stream), comm_, "making a stream");
-    streams_.push_back(stream);
-    return stream;
+  const auto idle = std::ranges::find(streams_, false, &Lent::taken);
+  if (idle != streams_.end()) {
+    idle->taken = true;
+    idle->receives = receives;
+    return idle->stream;
   }
-  const moecclStream_t stream = idle_.back();
-  idle_.pop_back();
+  moecclStream_t stream = nullptr;
+  check(moecclStreamCreate(comm_, &stream), comm_, "making a stream");
+  streams_.push_back({stream, true, receives});
   return stream;
 }
 
 void Communicator::giveBack(moecclStream_t stream) {
   const std::lock_guard lock(mutex_);
-  idle_.push_back(stream);
+  // None is found where the communicator ended meanwhile.
+  const auto lent = std::ranges::find(streams_, stream, &Lent::stream);
+  if (lent != streams_.end()) lent->taken = false;
 }
 
 void Communicator::abort() {
   if (comm_ == nullptr) return;
   moecclCommAbort(comm_);
   comm_ = nullptr;
-  // The work of a stream has ended with the communicator.
-  for (moecclStream_t stream : streams_) moecclStreamDestroy(stream);
-  moecclStreamDestroy(stream_);
-  streams_.clear();
-  stream_ = nullptr;
+  destroyStreams();  // their work has ended with the communicator
+}
+
+void Communicator::destroyStreams() {
+  std::vector<Lent> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    streams.swap(streams_);
+  }
+  for (const Lent& each : streams) moecclStreamDestroy(each.stream);
+  moecclStreamDestroy(std::exchange(stream_, nullptr));
 }
 
 }  // namespace moeccl::torch

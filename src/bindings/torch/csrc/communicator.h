@@ -35,19 +35,27 @@ class Communicator {
   // The stream of asynchronous collectives, which run one after another.
   moecclStream_t stream();
   // One for messages, which must not wait for each other; it is given back when they are complete.
-  moecclStream_t takeStream();
+  // receives: it has a receive, whose message may never come.
+  moecclStream_t takeStream(bool receives);
   void giveBack(moecclStream_t stream);
   void abort();
-  // Waits for nobody; what is under way is aborted.
+  // Waits for work that is under way, and aborts receives that nothing comes for.
   void close();
 
  private:
   explicit Communicator(moecclComm_t comm) : comm_(comm) {}
+  // Whether all work is over.
+  bool awaitWork();
+  void destroyStreams();
 
   moecclComm_t comm_;
   moecclStream_t stream_ = nullptr;
   std::mutex mutex_;
-  std::vector<moecclStream_t> streams_, idle_;
+  struct Lent {
+    moecclStream_t stream;
+    bool taken, receives;
+  };
+  std::vector<Lent> streams_;
 };
 
 }  // namespace moeccl::torch

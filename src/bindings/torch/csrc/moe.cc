@@ -262,7 +262,7 @@ void MoeLayer::closeEnded() {
 // [n][...] of the caller to [tokens][...] of the layer.
 at::Tensor MoeLayer::filled(const at::Tensor& tensor, double with, at::ScalarType type) const {
   const int64_t count = tensor.size(0);
-  if (count == options_.tokens) return tensor.to(type).contiguous();
+  if (count == options_.tokens) return tensor.to(type).resolve_neg().contiguous();
   at::Tensor all = at::empty({options_.tokens, tensor.size(1)}, tensor.options().dtype(type));
   all.narrow(0, 0, count).copy_(tensor);
   all.narrow(0, count, options_.tokens - count).fill_(with);

@@ -1,5 +1,7 @@
 #include "tensors.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 
 namespace moeccl::torch {
@@ -89,6 +91,49 @@ Parts lay(const std::vector<at::Tensor>& tensors, size_t unit, const AddressOf& 
   return partsOf(addresses, bytes, unit);
 }
 
+// Whether two indices of the tensor are one place in memory.
+bool overlapsItself(const at::Tensor& tensor) {
+  const at::MemOverlap known = at::has_internal_overlap(tensor);
+  if (known != at::MemOverlap::TooHard) return known == at::MemOverlap::Yes;
+  std::vector<std::pair<int64_t, int64_t>> steps;  // stride and size, the smallest stride first
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.size(i) > 1) steps.emplace_back(tensor.stride(i), tensor.size(i));
+  std::ranges::sort(steps);
+  int64_t last = 0;
+  bool apart = true;  // each step leads beyond all that smaller ones reach
+  for (const auto& [stride, size] : steps) {
+    apart &= stride > last;
+    last += stride * (size - 1);
+  }
+  if (apart) return false;
+  const at::Tensor places =
+      at::arange(last + 1).as_strided(tensor.sizes(), tensor.strides()).flatten();
+  return std::get<0>(at::_unique(places)).numel() < places.numel();
+}
+
+void requireApart(const at::Tensor& tensor) {
+  TORCH_CHECK(!overlapsItself(tensor), "an output of sizes ", tensor.sizes(), " and strides ",
+              tensor.strides(),
+              " has elements that share memory; clone it, and receive into the clone");
+}
+
+void requireApart(const std::vector<at::Tensor>& tensors) {
+  std::vector<const at::Tensor*> byAddress;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.is_contiguous() && tensor.nbytes() > 0) byAddress.push_back(&tensor);
+  std::ranges::sort(byAddress, {}, [](const at::Tensor* each) { return each->data_ptr(); });
+  for (size_t i = 1; i < byAddress.size(); ++i)
+    TORCH_CHECK(
+        at::get_overlap_status(*byAddress[i - 1], *byAddress[i]) != at::MemOverlapStatus::Partial,
+        "outputs of sizes ", byAddress[i - 1]->sizes(), " and ", byAddress[i]->sizes(),
+        " share a part of their memory; pass outputs that lie apart");
+}
+
+// Contiguous, and without a conjugation or a negation that is still to be made.
+at::Tensor plain(const at::Tensor& tensor) {
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
 }  // namespace
 
 Numbers numbersOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -109,16 +154,17 @@ Numbers numbersOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 
 void* input(const at::Tensor& tensor, Needs* needs) {
   requireMemory(tensor);
-  needs->tensors.push_back(tensor.contiguous());
+  needs->tensors.push_back(plain(tensor));
   return needs->tensors.back().data_ptr();
 }
 
 void* output(const at::Tensor& tensor, bool filled, Needs* needs) {
   requireMemory(tensor);
+  requireApart(tensor);
   needs->outputs.push_back(tensor);
-  if (tensor.is_contiguous()) return tensor.data_ptr();
-  at::Tensor flat =
-      filled ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  const bool isPlain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  if (isPlain) return tensor.data_ptr();
+  at::Tensor flat = filled ? plain(tensor) : at::empty(tensor.sizes(), tensor.options());
   needs->tensors.push_back(flat);
   needs->after.emplace_back([tensor, flat] {
     const at::NoGradGuard guard;
@@ -149,6 +195,7 @@ Parts inputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs) 
 }
 
 Parts outputs(const std::vector<at::Tensor>& tensors, size_t unit, Needs* needs) {
+  requireApart(tensors);
   return lay(tensors, unit, [&](const at::Tensor& tensor) { return output(tensor, false, needs); });
 }
 

@@ -1,6 +1,10 @@
 #include "work.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <chrono>
 
 namespace moeccl::torch {
 namespace {
@@ -12,6 +16,17 @@ struct Waiting {
   moecclStream_t stream = nullptr;  // to give back
   moecclEvent_t event = nullptr;
 };
+
+// How often a thread that waits runs the handlers of signals that came meanwhile.
+constexpr std::chrono::milliseconds kSignals{100};
+
+// Python's handlers run in its main thread alone, and nowhere else does this do anything. Throws
+// what a handler raises.
+void runSignalHandlers() {
+  if (Py_IsInitialized() == 0) return;
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
 
 }  // namespace
 
@@ -77,7 +92,18 @@ bool MoecclWork::isCompleted() {
 }
 
 bool MoecclWork::wait(std::chrono::milliseconds timeout) {
-  const bool over = Work::wait(timeout);
+  using Clock = std::chrono::steady_clock;
+  const bool bounded = timeout != kNoTimeout;
+  const auto end = Clock::now() + (bounded ? timeout : std::chrono::milliseconds(0));
+  for (std::unique_lock lock(mutex_); !completed_ && (!bounded || Clock::now() < end);) {
+    const auto next = Clock::now() + kSignals;
+    if (cv_.wait_until(lock, bounded ? std::min(end, next) : next, [this] { return completed_; }))
+      break;
+    lock.unlock();
+    runSignalHandlers();
+    lock.lock();
+  }
+  const bool over = Work::wait(bounded ? std::chrono::milliseconds(1) : timeout);
   synchronize();
   return over;
 }
