@@ -33,8 +33,8 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 
 # Clients, and what they import.
-if ! "$venv/bin/python" -c 'import transformers, deepspeed, expecttest' >/dev/null 2>&1; then
-  "$venv/bin/pip" install -q transformers==5.23.0 expecttest py-cpuinfo hjson msgpack einops pydantic psutil tqdm
+if ! "$venv/bin/python" -c 'import transformers, accelerate, deepspeed, expecttest' >/dev/null 2>&1; then
+  "$venv/bin/pip" install -q transformers==5.23.0 accelerate expecttest py-cpuinfo hjson msgpack einops pydantic psutil tqdm
   DS_BUILD_OPS=0 "$venv/bin/pip" install -q --no-deps --no-build-isolation deepspeed==0.19.8
 fi
 
@@ -59,9 +59,12 @@ run 4 errors.py
 run 4 gradients.py
 run 4 refusals.py
 run 4 states.py
+run 4 corners.py
 run 4 c10d.py
 BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged
 run 4 deepspeed_layer.py
 run 8 mixtral.py
+run 4 expert_parallelism.py
+run 8 expert_parallelism.py
 "$venv/bin/python" "$root/tests/torch/killed_rank.py"
 "$venv/bin/python" "$root/tests/torch/guide.py" "$root/src/bindings/torch/README.md"

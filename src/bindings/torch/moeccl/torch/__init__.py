@@ -9,10 +9,14 @@ from . import optimizer as _optimizer  # has hooks
 from .clip import clip_grad_norm_, get_total_norm
 from .experts import exclude_experts, expert_parameters
 from .moe import MoE
+from .padding import skip_padding, valid_tokens
 from .recovery import recover
+from .registration import register_with_transformers
 from .replace import replace_deepspeed, replace_transformers
 from .selection import select
 from .state import own_experts
 
 __all__ = ["MoE", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts", "recover",
-           "replace_deepspeed", "replace_transformers", "select"]
+           "replace_deepspeed", "replace_transformers", "select", "skip_padding", "valid_tokens"]
+
+register_with_transformers()

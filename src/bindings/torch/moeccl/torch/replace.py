@@ -1,14 +1,17 @@
 """One line for models that are there: their MoE blocks keep gate, experts and all else, moeccl moves the tokens."""
 
+import inspect
+
 import torch
 
 from .experts import exclude_experts
 from .grid import grid_of
 from .moe import MoE
+from .padding import UnpaddedMoE, skip_padding
 from .state import whole
 
 
-class _RoutedExperts(MoE):
+class _RoutedExperts(UnpaddedMoE):
     """Around experts of transformers: one module with the parameters of all, called with tokens, indices and weights."""
 
     def _run_experts(self, rows, begins):
@@ -28,10 +31,27 @@ class _Spread:
         return super().forward(*call)
 
 
-def _is_routed_experts(module):
-    parameters = dict(module.named_parameters(recurse=False))
+def _is_experts(module):
+    stacked = [each for each in module.parameters(recurse=False) if each.dim() == 3]
+    return bool(stacked) and ("Experts" in type(module).__name__ or hasattr(module, "num_experts"))
+
+
+def _refusal(module):
+    """Why the experts cannot be spread, or None."""
+    asked = [each for each in inspect.signature(type(module).forward).parameters.values()
+             if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(asked) != 4:
+        names = ", ".join(each.name for each in asked[1:])
+        return f"are called with ({names}), not with tokens, indices and weights"
+    if getattr(module, "_is_hooked", False):
+        return "are spread by transformers' own expert parallelism already"
     number = getattr(module, "num_experts", None)
-    return {"gate_up_proj", "down_proj"} <= set(parameters) and all(len(each) == number for each in parameters.values())
+    if not isinstance(number, int):
+        return "have no num_experts: some may have no parameters"
+    for name, parameter in module.named_parameters():
+        if len(parameter) != number:
+            return f"have a parameter {name} of {tuple(parameter.shape)}; the first size must be num_experts, {number}"
+    return None
 
 
 def _keep(module, first, last):
@@ -58,12 +78,17 @@ def replace_transformers(model, **options):
 
     Every rank brings the same model. Each keeps the parameters of its own experts, unchanged, in its own modules;
     gates, shared experts and all else stay as they are. Make optimisers and DistributedDataParallel afterwards: that
-    leaves out the experts. options: of MoE, but for experts, gate and num_experts; not esp_size.
+    leaves out the experts. Tokens that attention_mask leaves out are not sent. options: of MoE, but for experts, gate
+    and num_experts; not esp_size. Models whose experts cannot be spread (Llama 4, LongCat) are refused as they are.
     """
     if options.get("esp_size", 1) != 1:
         raise ValueError("experts of transformers are not cut into shards; esp_size must be 1")
 
-    for _, module in _found(model, _is_routed_experts):
+    found = _found(model, _is_experts)
+    for name, module in found:
+        if (reason := _refusal(module)) is not None:
+            raise ValueError(f"{name or 'the model'} cannot be replaced: its experts, {type(module).__name__}, {reason}")
+    for _, module in found:
         number = module.num_experts
         sizes = {each: options[each] for each in ("group", "mp_size", "ep_size", "order") if each in options}
         grid = grid_of(**sizes)
@@ -76,7 +101,7 @@ def replace_transformers(model, **options):
         _RoutedExperts(module, num_experts=number, **options)  # the module keeps it
     if hasattr(model, "gather_sharded_state_dict_for_save"):
         model.gather_sharded_state_dict_for_save = _whole_for_save
-    return exclude_experts(model)
+    return skip_padding(exclude_experts(model))
 
 
 def _whole_for_save(model, state_dict, config, *, save_on_this_rank=True):
