@@ -64,6 +64,8 @@ std::string processName() {
   return stringf("%s:%d", host, static_cast<int>(getpid()));
 }
 
+void warn(const std::string& message) { write(LogLevel::warn, {}, message); }
+
 void log(LogLevel level, LogSource source, const char* format, ...) {
   if (!logs(level)) return;
   std::va_list arguments;

@@ -27,6 +27,9 @@ struct LogSource {
   int ranks = 0;
 };
 
+// A warning whatever MOECCL_DEBUG is.
+void warn(const std::string& message);
+
 // May be called by any thread at any time, process exit included.
 [[gnu::format(printf, 3, 4)]] void log(LogLevel level, LogSource source, const char* format, ...);
 

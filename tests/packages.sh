@@ -5,14 +5,14 @@
 # To build the library and the tools.
 build_packages=(
   build-essential meson ninja-build pkg-config python3
-  libcli11-dev libhwloc-dev libmd-dev libopenblas-dev libucx-dev nlohmann-json3-dev
+  help2man libcli11-dev libhwloc-dev libmd-dev libopenblas-dev libucx-dev nlohmann-json3-dev
 )
 # To run moeccl-lab.
 lab_packages=(iproute2 python3)
 # To build and run all tests.
 test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
-  abigail-tools binutils ccache clang-format git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
+  abigail-tools binutils ccache clang-format cmake git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
   shellcheck
 )
 # MPI programs of others, and the second ABI of MPI, for the suite mpi.

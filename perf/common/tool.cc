@@ -1,5 +1,7 @@
 #include "perf/common/tool.h"
 
+#include <moeccl/moeccl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +12,11 @@ namespace {
 constexpr int kWrongArguments = 2;
 
 }  // namespace
+
+std::string versionOf(const std::string& tool) {
+  return tool + " (moeccl) " + std::to_string(MOECCL_MAJOR) + '.' + std::to_string(MOECCL_MINOR) +
+         '.' + std::to_string(MOECCL_PATCH);
+}
 
 bool speaksForAll() {
   for (const char* name : {"MOECCL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})

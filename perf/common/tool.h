@@ -16,6 +16,9 @@ struct Parsed {
   std::string text;
 };
 
+// "moeccl-fit (moeccl) 0.2.0"
+std::string versionOf(const std::string& tool);
+
 // Whether this process is the one of a run that says what concerns all of them. Known before they
 // have found each other.
 bool speaksForAll();

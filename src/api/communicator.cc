@@ -8,6 +8,7 @@
 #include "src/api/release.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
+#include "src/environment.h"
 #include "src/log.h"
 #include "src/probe/probe.h"
 #include "src/text.h"
@@ -55,6 +56,7 @@ moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
   const std::shared_ptr<moeccl::CommState> state = stateOf(std::move(communicator), nullptr);
   moeccl::Communicator& made = *state->communicator;
   const std::string& profile = made.settings().profile;
+  if (made.rank() == 0) moeccl::warnOfUnknownVariables();
   try {
     if (!profile.empty()) {
       moeccl::adoptProfile(*state, [&] {

@@ -3,8 +3,9 @@
 
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
-The program finds moeccl by README.md's command, through pkg-config alone. Every header of include/moeccl must have been
-installed. With MPI the program of include/CPP.md is built and run too, by the page's own commands, and prints what the page
+The program finds moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
+include/moeccl must have been installed. Tools find their libraries by themselves, and have a version, a manual page and
+completion. With MPI the program of include/CPP.md is built and run too, by the page's own commands, and prints what the page
 says.
 """
 import argparse
@@ -27,6 +28,48 @@ def find(root, name):
     if len(found) != 1:
         raise SystemExit(f"{name} was installed {len(found)} times: {found}")
     return found[0]
+
+
+CMAKE = """cmake_minimum_required(VERSION 3.18)
+project(program C)
+find_package(moeccl {version} REQUIRED COMPONENTS moeccl moe)
+add_executable(program program.c)
+target_link_libraries(program moeccl::moe)
+"""
+
+
+def cmake(stage, version):
+    """A program that finds the installation by find_package; another major version must not be found."""
+    folder = os.path.join(stage, "by-cmake")
+    os.mkdir(folder)
+    shutil.copy(os.path.join(stage, "program.c"), folder)
+    root = os.path.dirname(find(stage, "moecclConfig.cmake"))
+    for wanted, right in ((f"{int(version.split('.')[0]) + 1}.0", False), (version, True)):
+        with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+            file.write(CMAKE.format(version=wanted))
+        command = ["cmake", "-S", folder, "-B", os.path.join(folder, "build-" + wanted), f"-Dmoeccl_DIR={root}"]
+        print("$ " + shlex.join(command), flush=True)
+        if (subprocess.run(command, capture_output=not right).returncode == 0) != right:
+            raise SystemExit(f"find_package(moeccl {wanted}) {'fails' if right else 'is content'}")
+    run(["cmake", "--build", os.path.join(folder, "build-" + version)])
+    run([os.path.join(folder, "build-" + version, "program")])
+
+
+def tools(stage, environment):
+    """Each installed tool says its version and has a manual page and completion."""
+    folder = os.path.dirname(find(stage, "moeccl-lab"))
+    with open(find(stage, "moeccl"), encoding="utf-8") as file:
+        completed = re.search(r"^complete .* _moeccl (.*)$", file.read(), re.MULTILINE)[1].split()
+    for name in sorted(os.listdir(folder)):
+        if name not in completed:
+            raise SystemExit(f"perf/completion.bash does not complete {name}")
+        if shutil.which("help2man"):
+            with open(find(stage, name + ".1"), encoding="utf-8") as page:
+                if ".SH DESCRIPTION" not in page.read():
+                    raise SystemExit(f"{name}.1 describes nothing")
+        with open(os.path.join(folder, name), "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                run([os.path.join(folder, name), "--version"], **environment)
 
 
 def guide(source, stage, environment):
@@ -54,7 +97,7 @@ def guide(source, stage, environment):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--build", "--source", "--meson", "--cc", "--pkg-config"):
+    for name in ("--build", "--source", "--meson", "--cc", "--pkg-config", "--version"):
         parser.add_argument(name, required=True)
     options = parser.parse_args()
 
@@ -77,6 +120,10 @@ def main():
                 "pkg-config", options.pkg_config).replace(" moeccl)", f" {package})")
             run(["sh", "-c", f"cd {shlex.quote(stage)} && {command}"], **found)
             run([os.path.join(stage, "program")], **found)
+        # As a user's shell has it: nothing says where the libraries are.
+        tools(stage, {"LD_LIBRARY_PATH": ""})
+        if shutil.which("cmake"):
+            cmake(stage, options.version)
         if shutil.which("mpicxx"):
             guide(options.source, stage, found)
 

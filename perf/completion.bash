@@ -1,0 +1,10 @@
+# Completes the options of moeccl's tools, as their own --help lists them, and else the names of files.
+_moeccl() {
+  local word=${COMP_WORDS[COMP_CWORD]} options
+  COMPREPLY=()
+  if [[ $word == -* ]]; then
+    options=$("${COMP_WORDS[0]}" --help 2>/dev/null | grep -oE -- '(^|[ ,])--?[a-z][a-z-]*' | tr -d ' ,')
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+  fi
+}
+complete -o default -F _moeccl moeccl-fit moeccl-lab moeccl-layers moeccl-mpi moeccl-perf moeccl-plan moeccl-predict
