@@ -1,7 +1,7 @@
 /* Every struct of the public headers that begins {size, magic, version}, through the calls that
- * read or write it, on one rank, in C99. It says whether programs of one release run with the library
- * of another: built with GROWN, against headers whose structs have one more field, a newer program;
- * with a library that was built from such headers, an older one. */
+ * read or write it, on one rank, in C99. It says whether programs of one release run with the
+ * library of another: built with GROWN, against headers whose structs have one more field, a newer
+ * program; with a library that was built from such headers, an older one. */
 #include <moeccl/model.h>
 #include <moeccl/moe.h>
 #include <moeccl/moeccl.h>
