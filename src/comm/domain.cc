@@ -215,6 +215,7 @@ void Domain::checkTimeouts() {
   const auto passed =
       std::min<Clock::duration>(now - lastLook_, 2 * std::chrono::milliseconds(kSleepMilliseconds));
   lastLook_ = now;
+  dropForTheFailed();
   for (Watched& watched : watched_) {
     if (watched.unfinished != watched.run->unfinished()) {
       watched.unfinished = watched.run->unfinished();
@@ -254,7 +255,7 @@ void Domain::deliver(const Notice& notice) {
   for (HostCommunicator* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->accepts(notice)) return;
   if (notice.result == moecclInProgress) return;  // about calls that this rank has not made
-  if (numbers_[notice.comm] == NumberState::used) return;
+  if (numbers_[notice.comm] >= NumberState::used) return;
   if (early_.size() == kEarlyNotices) early_.pop_front();
   early_.push_back(notice);
 }
@@ -293,8 +294,9 @@ void Domain::add(HostCommunicator& communicator) {
 bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
   for (HostCommunicator* other : communicators_) other->forget(communicator);
-  if (communicator.failure() == moecclSuccess && !communicator.wasShrunk())
-    numbers_[communicator.number()] = NumberState::free;
+  const bool inOrder = communicator.failure() == moecclSuccess && !communicator.wasShrunk();
+  numbers_[communicator.number()] = inOrder ? NumberState::free : NumberState::failed;
+  anyFailed_ |= !inOrder;
   std::erase_if(watched_,
                 [&](const Watched& watched) { return watched.communicator == &communicator; });
   if (!communicators_.empty()) return true;
@@ -304,10 +306,30 @@ bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::mi
     log(LogLevel::warn, {}, "MOECCL_TRACE: cannot write %s: %s", trace_->path().c_str(),
         std::strerror(errno));
   transport_->whileClosing = [this] { forgetTheLost(); };
-  const bool inOrder =
+  const bool closedInOrder =
       transport_->close(abrupt, static_cast<int>(std::min<std::int64_t>(limit.count(), kMost)));
   watch_->leave();
-  return inOrder;
+  return closedInOrder;
+}
+
+bool Domain::drop(std::uint32_t number) {
+  std::erase_if(dropped_, [](const Dropped& each) { return each.over; });
+  const Tag first = makeTag({.comm = number}), anyOfIt = ~tagBits(kBitsBelowComm);
+  for (Tag stray; transport_->unexpected(first, anyOfIt, &stray);) {
+    Dropped& message = dropped_.emplace_back();
+    message.done = [](Transfer* self, TransferStatus, std::size_t) {
+      static_cast<Dropped*>(self)->over = true;
+    };
+    transport_->recv(sourceOf(stray), stray, nullptr, 0, &message);
+  }
+  return std::ranges::all_of(dropped_, &Dropped::over);
+}
+
+void Domain::dropForTheFailed() {
+  Tag any = 0;
+  if (!anyFailed_ || !transport_->unexpected(0, 0, &any)) return;
+  for (std::size_t number = 0; number < numbers_.size(); ++number)
+    if (numbers_[number] == NumberState::failed) drop(static_cast<std::uint32_t>(number));
 }
 
 // The end waits for whoever lives and has not left: one that has aborted does not come.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -128,6 +129,9 @@ class Domain {
   void unreserve(int number) { numbers_[static_cast<std::size_t>(number)] = NumberState::free; }
   const std::vector<Stream*>& streams() const { return streams_; }
   const std::vector<HostCommunicator*>& communicators() const { return communicators_; }
+  // Takes what has come for a communicator of that number, and throws it away; returns whether all
+  // of that is over.
+  bool drop(std::uint32_t number);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -155,11 +159,19 @@ class Domain {
   void letArrive();
   void progressLoop();
 
-  enum class NumberState : std::uint8_t { free, reserved, used };
+  // failed: its communicator is no more, and messages for it may still come.
+  enum class NumberState : std::uint8_t { free, reserved, used, failed };
 
   void callIdle();
 
+  // Drops what has come for communicators that are no more.
+  void dropForTheFailed();
+
   std::vector<std::shared_ptr<void>> kept_;
+  struct Dropped : Transfer {
+    bool over = false;
+  };
+  std::list<Dropped> dropped_;  // messages that nobody wants
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Watch> watch_;  // wakes the transport
   std::unique_ptr<Trace> trace_;
@@ -174,6 +186,7 @@ class Domain {
   Clock::time_point lastLook_ = Clock::now();
   std::vector<NumberState> numbers_ =
       std::vector<NumberState>(std::size_t{1} << kCommBits, NumberState::free);
+  bool anyFailed_ = false;
   const Idle idle_;
   Waiting waiting_;
   std::vector<std::function<void()>> due_;

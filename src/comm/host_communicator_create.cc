@@ -32,27 +32,6 @@ std::string traceFile(const std::string& name, int rank) {
   return time == 1 ? begin + ".json" : stringf("%s.%d.json", begin.c_str(), time);
 }
 
-// Takes what has come for a communicator of that number: of an earlier one, in which a peer made
-// calls that this rank did not. All of it has come, since that peer has told since that the number
-// is free there.
-void dropMessages(Domain& domain, std::uint32_t number) {
-  Domain::Lock lock(domain);
-  Transport& transport = domain.transport();
-  const Tag first = makeTag({.comm = number});
-  const Tag anyOfIt = ~tagBits(kBitsBelowComm);
-  struct Taken : Transfer {
-    bool over = false;
-  };
-  for (Tag stray; transport.unexpected(first, anyOfIt, &stray);) {
-    Taken taken;
-    taken.done = [](Transfer* self, TransferStatus, std::size_t) {
-      static_cast<Taken*>(self)->over = true;
-    };
-    transport.recv(sourceOf(stray), stray, nullptr, 0, &taken);
-    domain.wait(lock, [&] { return taken.over; });
-  }
-}
-
 // An all-gather among some ranks of a communicator, by messages.
 class MemberOob final : public Oob {
  public:
@@ -116,8 +95,13 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
       Domain::Lock lock(domain);
       mine = domain.reserve(number);
     }
-    // Before anybody can send to the new one.
-    if (take && mine) dropMessages(domain, static_cast<std::uint32_t>(number));
+    // What has come for that number is of an earlier communicator, in which a peer made calls that
+    // this rank did not. All of it has come, since that peer has told since that the number is free
+    // there. It goes before anybody can send to the new one.
+    if (take && mine) {
+      Domain::Lock lock(domain);
+      domain.wait(lock, [&] { return domain.drop(static_cast<std::uint32_t>(number)); });
+    }
     const std::vector<char> reserved = exchangeValue<char>(oob, mine);
     if (std::ranges::count(reserved, 0) == 0) return number;
     if (take && mine) {

@@ -437,6 +437,100 @@ TEST_F(GpuDeaths, MatterToTheirCommunicatorsAlone) {
   });
 }
 
+struct GpuRevoke : GpuDeaths {
+  static void expectRevoked(moecclComm_t comm, const char* text) {
+    checkThat(awaitError(comm) == moecclRemoteError, "another error");
+    checkError(moecclBarrier(comm, nullptr), moecclRemoteError, comm, {text});
+    checkThat(failedRanks(comm).empty(), "ranks are lost");
+  }
+};
+
+// What is enqueued ends, relatives go on, and so do all ranks on the next communicator.
+TEST_F(GpuRevoke, EndsWhatIsEnqueuedOnAllRanks) {
+  std::barrier<> over(3);
+  std::array<std::array<int, 3>, 3> out{};
+  run(3, [&](moecclComm_t comm, int rank) {
+    const char* const text = "rank 2 revoked the communicator: bad batch";
+    moecclComm_t other = nullptr, next = nullptr, group = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &other, nullptr), comm);
+    moecclGrid_t grid = makeGrid(comm, {1, 3, 1, moecclOrderEspEp});
+    expectWorks(comm, {0, 1, 2}, rank);
+    over.arrive_and_wait();
+    // One rank makes no such call.
+    if (rank != 2)
+      check(moecclAllGather(&rank, out[rank].data(), 1, moecclInt32, comm, nullptr), comm);
+    if (rank == 2) check(moecclCommRevoke(comm, "bad batch"));
+    expectRevoked(comm, text);
+    myGpu().synchronize(nullptr);
+    for (const moecclGroup_t each : {moecclGroupMp, moecclGroupEp, moecclGroupEsp}) {
+      check(moecclGridGetComm(grid, each, &group));
+      expectRevoked(group, "rank 2 revoked the grid's communicator: bad batch");
+    }
+    expectWorks(other, {0, 1, 2}, rank);
+    check(moecclCommShrink(comm, nullptr, 0, &next, nullptr), comm);
+    expectWorks(next, {0, 1, 2}, rank);
+    check(moecclCommDestroy(next));
+    check(moecclGridDestroy(grid));
+    expectWorks(other, {0, 1, 2}, rank);
+    check(moecclCommDestroy(other));
+    over.arrive_and_wait();
+  });
+}
+
+// Another thread's, which waits for a peer to connect.
+TEST_F(GpuRevoke, EndsACallInsideNccl) {
+  std::barrier<> over(2);
+  std::array<int, 2> data{};
+  run(2, [&](moecclComm_t comm, int rank) {
+    if (rank == 0) {
+      std::thread revoking([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        check(moecclCommRevoke(comm, nullptr));
+      });
+      checkError(moecclRecv(&data[0], 1, moecclInt32, 1, 0, comm, nullptr), moecclRemoteError, comm,
+                 {"rank 0 revoked the communicator"});
+      revoking.join();
+    }
+    expectRevoked(comm, "rank 0 revoked the communicator");
+    over.arrive_and_wait();
+  });
+}
+
+// Some ranks have made the communicator, and others are about to.
+TEST_F(GpuRevoke, ReachesThoseWhoAreNotReady) {
+  run(3, [&](moecclComm_t comm, int rank) {
+    for (int round = 0; round < 20; ++round) {
+      moecclComm_t part = nullptr;
+      check(moecclCommSplit(comm, 0, rank, &part, nullptr), comm);
+      if (rank == round % 3) check(moecclCommRevoke(part, "at once"));
+      expectRevoked(part, "revoked the communicator: at once");
+      check(moecclCommAbort(part));
+    }
+    expectWorks(comm, {0, 1, 2}, rank);
+  });
+}
+
+TEST_F(GpuRevoke, LeavesAnAdoptedCommunicatorToItsOwner) {
+  std::barrier<> over(3);
+  run(3, [&](moecclComm_t comm, int rank) {
+    const std::unique_ptr<Device> device = myDevice();
+    ncclComm* const theirs = device->join(comm);
+    moecclComm_t adopted = nullptr, next = nullptr;
+    check(moecclCommInitNccl(&adopted, theirs, nullptr));
+    expectWorks(adopted, {0, 1, 2}, rank);
+    if (rank == 1) check(moecclCommRevoke(adopted, "enough"));
+    expectRevoked(adopted, "rank 1 revoked the communicator: enough");
+    over.arrive_and_wait();
+    checkThat(myGpu().ranks(theirs) == 3, "the caller's communicator is gone");
+    check(moecclCommShrink(adopted, nullptr, 0, &next, nullptr), adopted);
+    check(moecclCommAbort(adopted));
+    expectWorks(next, {0, 1, 2}, rank);
+    check(moecclCommDestroy(next));
+    device->leave(theirs);
+    expectWorks(comm, {0, 1, 2}, rank);
+  });
+}
+
 // Ranks whose calls differ, so that messages of two sizes meet, and stand for ever.
 struct GpuMismatches : GpusThatFail {
   GpuMismatches() : GpusThatFail({.seed = 5, .threads = true, .sizesMayDiffer = true}) {}
