@@ -506,7 +506,8 @@ TEST_P(Revoke, AndShrinkGoOnRoundAfterRound) {
       if (!GetParam().processes) continue;
       if (round == settled) files = openFiles(), kib = residentKib();
       if (round < rounds - 1) continue;
-      checkThat(openFiles() <= files, "descriptors grow");
+      // Fewer than one in a round: ranks that dial each other at once close one connection later.
+      checkThat(openFiles() < files + rounds - settled - 1, "descriptors grow");
       if (!kSanitized) checkThat(residentKib() < kib + 16 * 1024, "memory grows");
     }
     expectWorks(comm);

@@ -370,17 +370,22 @@ TEST_P(TransportContract, CancelledSendsToALatePeer) {
         me.transport.cancel(&each);
       }
       ASSERT_TRUE(finish(me.transport, {&large[0], &large[1], &large[2]}, 10000));
+      // What had been sent before it was cancelled arrives.
+      hello =
+          static_cast<std::uint32_t>(std::ranges::count(large, TransferStatus::ok, &Probe::status));
     }
     me.meet();
     me.transport.recv(peer, tagOf(peer, 2), &heard, sizeof heard, &in);
     me.transport.send(peer, tagOf(me.rank(), 2), &hello, sizeof hello, &out);
     ASSERT_TRUE(finish(me.transport, {&out, &in}));
     EXPECT_EQ(in.status, TransferStatus::ok);
-    EXPECT_EQ(heard, hello);
+    EXPECT_TRUE(me.rank() == 1 || heard == 7) << heard;
     Tag found = 0;
-    EXPECT_TRUE(progressUntil(
-        me.transport, [&] { return !me.transport.unexpected(tagOf(0, 1), ~Tag{0}, &found); },
-        10000));
+    const bool allCancelled = me.rank() == 0 || heard == 0;
+    EXPECT_TRUE(!allCancelled ||
+                progressUntil(
+                    me.transport,
+                    [&] { return !me.transport.unexpected(tagOf(0, 1), ~Tag{0}, &found); }, 10000));
     me.meet();
   });
 }
