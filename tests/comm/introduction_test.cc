@@ -34,7 +34,9 @@ class Overheard final : public Oob {
     return trusted_ ? std::span<const std::byte>() : inner_->key();
   }
   void finish() override { inner_->finish(); }
-  bool heard(const Secret& secret) const { return !std::ranges::search(heard_, secret).empty(); }
+  bool heard(const Secret& secret) const {
+    return std::search(heard_.begin(), heard_.end(), secret.begin(), secret.end()) != heard_.end();
+  }
 
  private:
   std::unique_ptr<Oob> inner_;
