@@ -49,7 +49,12 @@ class Job:
                 stderr=subprocess.STDOUT, text=True, user=JOB, group=JOB, extra_groups=[], preexec_fn=limits))
 
     def ready(self):
-        said = [rank.stdout.readline().strip() for rank in self.ranks]
+        said = []
+        for rank in self.ranks:
+            # Who has to wait says for whom.
+            while ", waits for " in (line := rank.stdout.readline()):
+                pass
+            said.append(line.strip())
         return all(each == "ready" for each in said), said
 
     def pids(self):

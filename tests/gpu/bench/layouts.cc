@@ -11,7 +11,9 @@ constexpr std::size_t kElement = 2;
 
 // Tokens to the places of their choices, and back.
 void places(Bench& bench, const Sizes& sizes) {
-  const auto& [tokens, embedding, experts, choices] = sizes;
+  // No structured binding: Clang 14 cannot use one in a lambda.
+  const std::int64_t tokens = sizes.tokens, embedding = sizes.embedding;
+  const std::int32_t experts = sizes.experts, choices = sizes.choices;
   const Routing routing(sizes);
   Device<std::int32_t> chosen(routing.experts);
   Device<std::int64_t> slots(routing.slots);

@@ -8,7 +8,9 @@ namespace moeccl::gpu {
 namespace {
 
 void measure(Bench& bench, const Sizes& sizes) {
-  const auto& [tokens, embedding, experts, choices] = sizes;
+  // No structured binding: Clang 14 cannot use one in a lambda.
+  const std::int64_t tokens = sizes.tokens, embedding = sizes.embedding;
+  const std::int32_t experts = sizes.experts, choices = sizes.choices;
   const std::int64_t entries = tokens * choices;
   const std::size_t rowBytes = static_cast<std::size_t>(embedding) * 2;
   const Routing routing(sizes);

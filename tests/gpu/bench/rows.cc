@@ -42,7 +42,9 @@ void conversions(Bench& bench, const Sizes& sizes) {
 
 // Each token's row to its choices and their sum back, by lists.
 void byLists(Bench& bench, const Sizes& sizes) {
-  const auto& [tokens, embedding, experts, choices] = sizes;
+  // No structured binding: Clang 14 cannot use one in a lambda.
+  const std::int64_t tokens = sizes.tokens, embedding = sizes.embedding;
+  const std::int32_t experts = sizes.experts, choices = sizes.choices;
   const std::int64_t entries = tokens * choices;
   std::vector<RowAt> from, to, sums;
   std::vector<std::int32_t> begins;
