@@ -44,7 +44,7 @@ void conversions(Bench& bench, const Sizes& sizes) {
 void byLists(Bench& bench, const Sizes& sizes) {
   // No structured binding: Clang 14 cannot use one in a lambda.
   const std::int64_t tokens = sizes.tokens, embedding = sizes.embedding;
-  const std::int32_t experts = sizes.experts, choices = sizes.choices;
+  const std::int32_t choices = sizes.choices;
   const std::int64_t entries = tokens * choices;
   std::vector<RowAt> from, to, sums;
   std::vector<std::int32_t> begins;
