@@ -1,7 +1,10 @@
 #include "communicator.h"
 
+#include <pybind11/pybind11.h>
+
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -105,6 +108,7 @@ void Communicator::close() {
   if (comm_ == nullptr) return;
   if (!awaitWork()) return abort();
   destroyStreams();
+  destroyEvents();
   if (moecclCommRelease(comm_) != moecclSuccess) moecclCommAbort(comm_);
   comm_ = nullptr;
 }
@@ -157,6 +161,40 @@ void Communicator::abort() {
   moecclCommAbort(comm_);
   comm_ = nullptr;
   destroyStreams();  // their work has ended with the communicator
+  destroyEvents();
+}
+
+moecclEvent_t Communicator::takeEvent() {
+  const std::lock_guard lock(mutex_);
+  moecclEvent_t event = nullptr;
+  if (events_.empty()) {
+    check(moecclEventCreate(&event), nullptr, "making an event");
+  } else {
+    event = events_.back();
+    events_.pop_back();
+  }
+  ++callbacks_;
+  return event;
+}
+
+void Communicator::giveBack(moecclEvent_t event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(event);
+  if (--callbacks_ == 0) noCallbacks_.notify_all();
+}
+
+// An event keeps what its communicator shares with others, and with it the library's thread, which
+// calls back and must not be the one that ends it.
+void Communicator::destroyEvents() {
+  std::vector<moecclEvent_t> events;
+  {
+    std::optional<pybind11::gil_scoped_release> release;  // callbacks may wait for it
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+    std::unique_lock lock(mutex_);
+    noCallbacks_.wait_for(lock, kUnmatched, [this] { return callbacks_ == 0; });
+    events.swap(events_);
+  }
+  for (const moecclEvent_t event : events) moecclEventDestroy(event);
 }
 
 void Communicator::destroyStreams() {

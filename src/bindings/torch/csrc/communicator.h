@@ -4,6 +4,7 @@
 #include <moeccl/moeccl.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,9 @@ class Communicator {
   // receives: it has a receive, whose message may never come.
   moecclStream_t takeStream(bool receives);
   void giveBack(moecclStream_t stream);
+  // An event whose callback is to come, until the callback's last step.
+  moecclEvent_t takeEvent();
+  void giveBack(moecclEvent_t event);
   void abort();
   // Waits for work that is under way, and aborts receives that nothing comes for.
   void close();
@@ -47,6 +51,7 @@ class Communicator {
   // Whether all work is over.
   bool awaitWork();
   void destroyStreams();
+  void destroyEvents();
 
   moecclComm_t comm_;
   moecclStream_t stream_ = nullptr;
@@ -56,6 +61,9 @@ class Communicator {
     bool taken, receives;
   };
   std::vector<Lent> streams_;
+  std::vector<moecclEvent_t> events_;  // that nobody uses
+  int callbacks_ = 0;                  // that are to come
+  std::condition_variable noCallbacks_;
 };
 
 }  // namespace moeccl::torch

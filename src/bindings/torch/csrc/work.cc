@@ -45,8 +45,7 @@ void MoecclWork::finishNow() { complete(moecclSuccess); }
 
 void MoecclWork::finishWith(const std::shared_ptr<Communicator>& communicator,
                             moecclStream_t stream, bool mayReuse) {
-  moecclEvent_t event = nullptr;
-  check(moecclEventCreate(&event), nullptr, where_);
+  const moecclEvent_t event = communicator->takeEvent();
   check(moecclEventRecord(event, stream), nullptr, where_);
   auto* const waiting =
       new Waiting{c10::intrusive_ptr<MoecclWork>::unsafe_reclaim_from_nonowning(this), communicator,
@@ -61,7 +60,7 @@ void MoecclWork::completed(moecclResult_t result, void* context) {
   if (waiting->stream != nullptr && result == moecclSuccess)
     waiting->communicator->giveBack(waiting->stream);
   waiting->work->complete(result);
-  moecclEventDestroy(waiting->event);
+  waiting->communicator->giveBack(waiting->event);
 }
 
 void MoecclWork::complete(moecclResult_t result) {
