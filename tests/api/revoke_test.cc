@@ -27,6 +27,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+// How long ranks wait for one that may have failed.
+constexpr std::chrono::seconds kPatience(60);
+
 // What ranks meet at apart from communicators, threads or processes.
 class Meeting {
  public:
@@ -40,10 +43,14 @@ class Meeting {
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  // Returns when all have come so often.
+  // Returns when all have come so often. A rank that has failed never comes.
   void meet() {
     const int all = (shared_->came++ / ranks_ + 1) * ranks_;
-    while (shared_->came < all) std::this_thread::sleep_for(milliseconds(1));
+    const Clock::time_point end = Clock::now() + kPatience;
+    while (shared_->came < all) {
+      checkThat(Clock::now() < end, "a rank does not come to a meeting");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
   }
   std::atomic<int>& flag() { return shared_->flag; }
 
@@ -406,13 +413,15 @@ TEST_P(Revoke, WaitsForNobodyWhoComputes) {
       std::vector<int> in(kRanks * count, rank), out(in.size());
       if (rank == 3) {
         check(moecclAllToAll(in.data(), out.data(), count, moecclInt32, part, stream), part);
-        while (late == 0) {  // it computes, and calls nothing
-        }
+        // It computes, and calls nothing.
+        for (const Clock::time_point end = Clock::now() + kPatience; late == 0;)
+          checkThat(Clock::now() < end, "no rank has let it go on");
         checkError(moecclStreamSynchronize(stream), moecclRemoteError, nullptr, {text});
       } else {
         // A second call can never end, as rank 3 does not make it.
         for (int i = 0; i < 2; ++i)
           check(moecclAllToAll(in.data(), out.data(), count, moecclInt32, part, stream), part);
+        others.meet();
         std::this_thread::sleep_for(milliseconds(200));
         if (rank == 1) check(moecclCommRevoke(part, "too late"));
         checkError(moecclStreamSynchronize(stream), moecclRemoteError, nullptr, {text});
