@@ -3,7 +3,7 @@
 
     configure_test.py --source DIR --meson CMD [--products]
 
-Each option of meson_options.txt is enabled and disabled, and each library or tool that Debian has in a package of its own is
+Each feature of meson_options.txt is enabled and disabled, and each library or tool that Debian has in a package of its own is
 hidden, one at a time. --products configures all combinations of enabled and disabled options instead, for each kind of sanitizer.
 
 A package is hidden by removing its files from a copy of /usr that only Meson sees: an overlay in a namespace of its own, which
@@ -110,10 +110,10 @@ class Configurations:
         self.count = 0
 
     def options(self):
-        """The names in meson_options.txt."""
+        """The names in meson_options.txt of what can be enabled and disabled."""
         printed = subprocess.run([*self.meson, "introspect", os.path.join(self.source, "meson.build"), "--buildoptions"],
                                  check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-        return [each["name"] for each in json.loads(printed) if each["section"] == "user"]
+        return [each["name"] for each in json.loads(printed) if each["section"] == "user" and "enabled" in each.get("choices", [])]
 
     def configure(self, settings, files):
         with tempfile.TemporaryDirectory() as scratch:
