@@ -19,7 +19,7 @@ import tempfile
 SCALAPACK = "/usr/lib/{}-linux-gnu/scalapack/{}-tests"
 LAUNCHERS = {
     "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1",
-                "--mca", "btl", "self,vader"],
+                "--mca", "pml", "ob1", "--mca", "btl", "self,vader"],
     "mpich": ["mpiexec.mpich"],
     "intel": None,  # found with its files
 }

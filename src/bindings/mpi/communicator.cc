@@ -7,22 +7,20 @@
 #include <mutex>
 #include <set>
 
-// The shim's own calls are MPI's.
-#define MPI_Allgather PMPI_Allgather
-#define MPI_Comm_rank PMPI_Comm_rank
-#define MPI_Comm_size PMPI_Comm_size
-#include <moeccl/mpi.h>
-
 namespace moeccl::mpi {
 namespace {
 
-// A communicator that makes fewer calls than these is not worth one of moeccl's.
-constexpr int kCallsBefore = 3;
+// The first call that moeccl may serve. Ranks agree about it with this one, and with each whose
+// number is twice that of the one before.
+constexpr unsigned kFirstServed = 4;
+// Communicators at once. Each has plans, and a number of 14 bits that is spent if it fails.
+constexpr int kMostServed = 256;
 // Its trials must show a gain beyond their noise.
 constexpr double kGain = 0.97;
 
 std::mutex mutex;
 std::set<Communicator*> living;
+std::atomic<int> servedNow = 0;
 
 int discard(MPI_Comm, int, void* value, void*) {
   const auto* const gone = static_cast<Communicator*>(value);
@@ -38,13 +36,6 @@ int keyval() {
     return made;
   }();
   return once;
-}
-
-// What a peer waits for may be a message that this rank's MPI has not sent yet. (On MPI_COMM_SELF
-// MPICH probes without progressing others.)
-void progressMpi(void* comm) {
-  int flag;
-  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, *static_cast<MPI_Comm*>(comm), &flag, MPI_STATUS_IGNORE);
 }
 
 double median(std::vector<double>& values) {
@@ -78,10 +69,10 @@ Communicator* Communicator::known(MPI_Comm comm) {
 
 Communicator* Communicator::joined(MPI_Comm comm) {
   Communicator* const known = Communicator::known(comm);
-  return known != nullptr && known->comm_ != nullptr ? known : nullptr;
+  return known != nullptr && known->comm() != nullptr ? known : nullptr;
 }
 
-Communicator* Communicator::of(MPI_Comm comm) {
+Communicator* Communicator::of(MPI_Comm comm, std::size_t bytes) {
   Communicator* known = Communicator::known(comm);
   if (known == nullptr) {
     int isInter = 0;
@@ -91,64 +82,52 @@ Communicator* Communicator::of(MPI_Comm comm) {
     known = new Communicator;
     PMPI_Comm_size(comm, &known->ranks_);
     known->usable_ = known->ranks_ > 1;
+    if (known->usable_) known->own_ = Connections::of(comm);
     {
       const std::lock_guard lock(mutex);
       living.insert(known);
     }
     PMPI_Comm_set_attr(comm, keyval(), known);
   }
-  if (known->usable_ && known->comm_ == nullptr && ++known->calls_ > kCallsBefore)
-    known->join(comm);
-  return known->comm_ != nullptr ? known : nullptr;
+  if (known->usable_ && known->comm() == nullptr) known->mayJoin(comm, bytes);
+  return known->comm() != nullptr ? known : nullptr;
 }
 
-void Communicator::join(MPI_Comm comm) {
-  handle_ = comm;
-  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-  config.timeoutMs = -1;  // as MPI waits
-  config.idle = progressMpi;
-  config.idleContext = &handle_;
-  moecclResult_t result = moecclCommInitMpi(&comm_, comm, &config);
+void Communicator::mayJoin(MPI_Comm comm, std::size_t bytes) {
+  if (own_ != nullptr) own_->note(bytes);
+  if (++calls_ < kFirstServed || !std::has_single_bit(calls_)) return;
+  Connections* const shared = Connections::around(comm);
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
-  int joined[2] = {result == moecclSuccess ? 1 : 0, level}, all[2] = {};
-  PMPI_Allreduce(joined, all, 2, MPI_INT, MPI_MIN, comm);
-  if (all[0] == 0) {
-    usable_ = false;
-    int rank = 0;
-    PMPI_Comm_rank(comm, &rank);
-    if (result != moecclSuccess)
-      std::fprintf(stderr, "moeccl-mpi: rank %d: %s; MPI goes on alone\n", rank,
-                   moecclGetLastError(nullptr));
-    moecclCommAbort(comm_);
-    comm_ = nullptr;
+  const bool room = servedNow < kMostServed;
+  const std::int64_t id = room && shared != nullptr ? shared->id() : 0;
+  const bool opens = room && own_ != nullptr && own_->areWorthIt();
+  const bool threads =
+      level == MPI_THREAD_MULTIPLE && settings().serves[static_cast<int>(Collective::iAllToAll)];
+  // Where threads use several communicators, ranks may know of different connections.
+  std::int64_t mine[] = {id, -id, opens, threads}, least[std::size(mine)];
+  if (PMPI_Allreduce(mine, least, std::size(mine), MPI_INT64_T, MPI_MIN, comm) != MPI_SUCCESS ||
+      least[0] != -least[1])
     return;
-  }
-  const bool threads = settings().serves[static_cast<std::size_t>(Collective::iAllToAll)];
-  if (all[1] < MPI_THREAD_MULTIPLE || !threads) return;
-  config.idle = nullptr;
-  config.progressThread = 1;
-  result = moecclCommInitMpi(&threaded_, comm, &config);
-  if (result == moecclSuccess) result = moecclStreamCreate(threaded_, &stream_);
-  joined[0] = result == moecclSuccess ? 1 : 0;
-  PMPI_Allreduce(joined, all, 1, MPI_INT, MPI_MIN, comm);
-  if (all[0] != 0) return;
-  moecclStreamDestroy(stream_);
-  moecclCommAbort(threaded_);
-  stream_ = nullptr;
-  threaded_ = nullptr;
+  if (id != 0)
+    usable_ = shared->share(comm, &pair_);
+  else if (least[2] != 0)
+    usable_ = own_->open(comm, least[3] != 0) && own_->share(comm, &pair_);
+  if (pair_.waiting != nullptr) ++servedNow;
 }
 
 Communicator::~Communicator() {
-  moecclStreamDestroy(stream_);
-  moecclCommRelease(threaded_);
-  moecclCommRelease(comm_);
+  if (pair_.waiting != nullptr) --servedNow;
+  pair_.release();
 }
 
 void Communicator::releaseAll() {
-  const std::lock_guard lock(mutex);
-  for (const Communicator* each : living) delete each;
-  living.clear();
+  {
+    const std::lock_guard lock(mutex);
+    for (const Communicator* each : living) delete each;
+    living.clear();
+  }
+  Connections::releaseAll();
 }
 
 Choice& Communicator::choiceOf(Collective collective, std::size_t bytes) {
@@ -159,7 +138,7 @@ int Communicator::fail(moecclResult_t result, MPI_Comm comm) const {
   int rank = 0;
   PMPI_Comm_rank(comm, &rank);
   std::fprintf(stderr, "moeccl-mpi: rank %d: %s: %s\n", rank, moecclGetErrorString(result),
-               moecclGetLastError(comm_));
+               moecclGetLastError(pair_.waiting));
   PMPI_Comm_call_errhandler(comm, MPI_ERR_OTHER);
   return MPI_ERR_OTHER;
 }

@@ -7,10 +7,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "connections.h"
 #include "settings.h"
 
 namespace moeccl::mpi {
@@ -35,9 +37,9 @@ class Choice {
 
 class Communicator {
  public:
-  // The one of comm, made when it is first asked for; nullptr: MPI serves it. Collective from the
-  // second call on.
-  static Communicator* of(MPI_Comm comm);
+  // The one of comm, for a call with blocks of so many bytes, or 0; nullptr: MPI serves it.
+  // Collective: with some calls ranks agree whether moeccl joins.
+  static Communicator* of(MPI_Comm comm, std::size_t bytes);
   // The same if it has been made, without waiting for anybody.
   static Communicator* joined(MPI_Comm comm);
   // Before MPI ends: releases all that are left.
@@ -46,10 +48,10 @@ class Communicator {
   ~Communicator();
 
   int ranks() const { return ranks_; }
-  moecclComm_t comm() const { return comm_; }
-  // For what is not waited for: progressed by a thread. nullptr: MPI has no MPI_THREAD_MULTIPLE.
-  moecclComm_t threaded() const { return threaded_; }
-  moecclStream_t stream() const { return stream_; }
+  moecclComm_t comm() const { return pair_.waiting; }
+  // For what is not waited for. nullptr: there is none.
+  moecclComm_t threaded() const { return pair_.threaded; }
+  moecclStream_t stream() const { return pair_.stream; }
 
   // Has `ours` serve a call, a function that returns moecclResult_t, or `theirs`, which calls MPI.
   // `bytes` is equal on all ranks.
@@ -59,17 +61,16 @@ class Communicator {
  private:
   Communicator() = default;
   static Communicator* known(MPI_Comm comm);
-  void join(MPI_Comm comm);
+  void mayJoin(MPI_Comm comm, std::size_t bytes);
   Choice& choiceOf(Collective collective, std::size_t bytes);
   // What MPI's error handler makes of it.
   int fail(moecclResult_t result, MPI_Comm comm) const;
 
-  MPI_Comm handle_ = MPI_COMM_NULL;
   int ranks_ = 0;
-  int calls_ = 0;
+  unsigned calls_ = 0;
   bool usable_ = true;
-  moecclComm_t comm_ = nullptr, threaded_ = nullptr;
-  moecclStream_t stream_ = nullptr;
+  Connections* own_ = nullptr;  // of exactly its ranks; nullptr: it may only share others
+  Pair pair_;
   std::map<std::pair<Collective, int>, Choice> choices_;
 };
 

@@ -10,6 +10,7 @@
 #pragma weak ompi_mpi_datatype_null
 #pragma weak ompi_mpi_double
 #pragma weak ompi_mpi_float
+#pragma weak ompi_mpi_group_null
 #pragma weak ompi_mpi_int
 #pragma weak ompi_mpi_int16_t
 #pragma weak ompi_mpi_int32_t

@@ -54,7 +54,7 @@ MOECCL_SHIM int MPI_Alltoall(const void* sendbuf, int sendcount, MPI_Datatype se
   const std::size_t bytes = blockBytes(recvcount, recvtype);
   if (!serves(Collective::allToAll) || bytes == 0 || (!inPlace && !plausible(sendcount, sendtype)))
     return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, bytes);
   if (mine == nullptr) return theirs();
   return mine->serve(
       Collective::allToAll, bytes, comm,
@@ -81,7 +81,7 @@ MOECCL_SHIM int MPI_Alltoallv(const void* sendbuf, const int* sendcounts, const 
   if (!serves(Collective::allToAllv) || recvtype == MPI_DATATYPE_NULL ||
       (!inPlace && sendtype == MPI_DATATYPE_NULL))
     return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, 0);
   if (mine == nullptr) return theirs();
   // No rank knows all sizes, so all calls are of one kind.
   return mine->serve(
@@ -109,7 +109,7 @@ MOECCL_SHIM int MPI_Allgather(const void* sendbuf, int sendcount, MPI_Datatype s
   const std::size_t bytes = blockBytes(recvcount, recvtype);
   if (!serves(Collective::allGather) || bytes == 0 || (!inPlace && !plausible(sendcount, sendtype)))
     return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, bytes);
   if (mine == nullptr) return theirs();
   return mine->serve(
       Collective::allGather, bytes, comm,
@@ -140,7 +140,7 @@ MOECCL_SHIM int MPI_Allgatherv(const void* sendbuf, int sendcount, MPI_Datatype 
   if (!serves(Collective::allGatherv) || recvtype == MPI_DATATYPE_NULL ||
       (!inPlace && !plausible(sendcount, sendtype)))
     return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, 0);
   if (mine == nullptr) return theirs();
   const Parts out = Parts::unequal(recvtype, recvcounts, displs, mine->ranks());
   const std::size_t bytes =
@@ -193,7 +193,7 @@ MOECCL_SHIM int MPI_Allreduce(const void* sendbuf, void* recvbuf, int count, MPI
   };
   const std::optional<Reduction> known = reductionOf(Collective::allReduce, datatype, op);
   if (!known || count <= 0) return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, blockBytes(count, datatype));
   if (mine == nullptr) return theirs();
   return mine->serve(
       Collective::allReduce, blockBytes(count, datatype), comm,
@@ -213,7 +213,7 @@ MOECCL_SHIM int MPI_Reduce_scatter_block(const void* sendbuf, void* recvbuf, int
   };
   const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op);
   if (!known || recvcount <= 0) return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, blockBytes(recvcount, datatype));
   if (mine == nullptr) return theirs();
   const std::size_t bytes = blockBytes(recvcount, datatype);
   return mine->serve(
@@ -240,7 +240,7 @@ MOECCL_SHIM int MPI_Reduce_scatter(const void* sendbuf, void* recvbuf, const int
   };
   const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op);
   if (!known || recvcounts == nullptr) return theirs();
-  Communicator* const mine = Communicator::of(comm);
+  Communicator* const mine = Communicator::of(comm, 0);
   if (mine == nullptr) return theirs();
   const auto ranks = static_cast<std::size_t>(mine->ranks());
   const std::vector<std::size_t> counts(recvcounts, recvcounts + ranks);

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Runs MPI programs that come in moeccl's way under moeccl-mpi, and compares what becomes of them with MPI alone.
+
+    faults_test.py ABI MOECCL_MPI FAULTS COMMAND...
+
+ABI is openmpi or mpich, FAULTS is faults.c for it, COMMAND starts ranks.
+"""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+ABI = SHIM = FAULTS = None
+LAUNCHER = []
+# MPICH's ranks poll without a pause, so they must not outnumber the cores by much.
+RANKS = {"openmpi": 4, "mpich": 2}
+
+
+def run(case, *arguments, ranks=None, limit=None, served=True, **environment):
+    """The exit code, what was printed, and the calls of each collective that moeccl served."""
+    program = [SHIM, FAULTS, case, *arguments] if served else [FAULTS, case, *arguments]
+    if limit:
+        program = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *program]
+    done = subprocess.run([*LAUNCHER, "-n", str(ranks or RANKS[ABI]), *program], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=100, check=False, env={**os.environ, "MOECCL_MPI_TRIALS": "0", **environment})
+    text = done.stdout + done.stderr
+    return done.returncode, text, {name: int(count) for name, count in re.findall(r"moeccl-mpi: (\w+): (\d+) of", text)}
+
+
+class Communicators(unittest.TestCase):
+    def test_share_connections(self):
+        code, text, served = run("splits")
+        self.assertEqual(code, 0, text)
+        # Of the 40 every third has half of the ranks, and of two ranks each is left alone.
+        self.assertEqual(served["alltoall"], 1 + (40 * 3 + 20 * 6 if RANKS[ABI] > 2 else 26 * 3 + 13 * 6), text)
+
+    def test_that_make_few_calls_join_where_that_costs_little(self):
+        code, text, served = run("come_and_go")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(served["alltoall"], 80 * 3, text)
+        # With trials connections are opened for 30 calls of the same ranks.
+        code, text, served = run("come_and_go", MOECCL_MPI_TRIALS="1")
+        self.assertEqual(code, 0, text)
+        self.assertIn(served["alltoall"], range(1, 80 * 3), text)
+
+    def test_are_left_to_mpi_where_they_are_too_many(self):
+        code, text, served = run("many", ranks=2)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(served["alltoall"], 256 * 2, text)
+
+    @unittest.skipIf(os.cpu_count() < 4 and sys.argv[1:2] == ["mpich"], "MPICH's ranks poll without a pause")
+    def test_of_too_many_sets_of_ranks_are_left_to_mpi(self):
+        code, text, served = run("sets", ranks=4)
+        self.assertEqual(code, 0, text)
+        # Rank 0's are those of ranks 0 1, 0 2, 0 3, 0 1 2: all of its calls but with ranks 0 1 3, 0 2 3 and all.
+        self.assertEqual(served["alltoall"], 4 * 3, text)
+
+
+if __name__ == "__main__":
+    ABI, SHIM, FAULTS, *LAUNCHER = sys.argv[1:]
+    unittest.main(argv=sys.argv[:1])
