@@ -1,9 +1,11 @@
 /* One rank of a job beside which a stranger does what he can. It has a progress thread.
  *
- *   neighbour sleep            says "ready", sleeps until its standard input ends, then sums a
- * number over all ranks, and says "right" or why not neighbour flood BYTES      rank 1 sends rank 0
- * messages of BYTES, which nobody receives, until it has to wait; rank 0 says every half second how
- * much memory it has in KiB, and ends with its input */
+ *   neighbour sleep          says "ready", sleeps until its standard input ends, sums a number over
+ *                            all ranks, and says "right" or why not
+ *   neighbour flood BYTES    rank 1 sends rank 0 messages of BYTES, which nobody receives, until it
+ *                            has to wait; rank 0 says every half second how much memory it has in
+ *                            KiB, and ends with its input
+ */
 #define _POSIX_C_SOURCE 200809L
 
 #include <poll.h>
