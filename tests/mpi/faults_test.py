@@ -23,7 +23,7 @@ def run(case, *arguments, ranks=None, limit=None, served=True, **environment):
     if limit:
         program = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *program]
     done = subprocess.run([*LAUNCHER, "-n", str(ranks or RANKS[ABI]), *program], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=100, check=False, env={**os.environ, "MOECCL_MPI_TRIALS": "0", **environment})
+                          text=True, timeout=60, check=False, env={**os.environ, "MOECCL_MPI_TRIALS": "0", **environment})
     text = done.stdout + done.stderr
     return done.returncode, text, {name: int(count) for name, count in re.findall(r"moeccl-mpi: (\w+): (\d+) of", text)}
 
@@ -44,6 +44,7 @@ class Communicators(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn(served["alltoall"], range(1, 80 * 3), text)
 
+    @unittest.skipIf(sys.argv[1:2] == ["mpich"], "it takes a minute")
     def test_are_left_to_mpi_where_they_are_too_many(self):
         code, text, served = run("many", ranks=2)
         self.assertEqual(code, 0, text)
@@ -55,6 +56,33 @@ class Communicators(unittest.TestCase):
         self.assertEqual(code, 0, text)
         # Rank 0's are those of ranks 0 1, 0 2, 0 3, 0 1 2: all of its calls but with ranks 0 1 3, 0 2 3 and all.
         self.assertEqual(served["alltoall"], 4 * 3, text)
+
+
+class Arguments(unittest.TestCase):
+    def test_that_mpi_refuses_end_the_call_on_all_ranks_as_mpi_ends_it(self):
+        # Of more than two ranks some would wait in MPI for others that it has sent away.
+        code, text, _ = run("mistakes", ranks=2)
+        self.assertEqual(code, 0, text)
+
+    def test_end_the_job_by_the_handler_that_mpi_begins_with(self):
+        code, text, _ = run("fatal")
+        self.assertNotEqual(code, 0, text)
+        self.assertRegex(text, "MPI_ERR_TYPE|Invalid datatype|[Dd]atatype has not been committed")
+
+    def test_of_a_rank_without_elements(self):
+        code, text, served = run("no_elements")
+        self.assertEqual(code, 0, text)
+        self.assertGreater(served["alltoallv"], 0, text)
+
+    def test_with_elements_that_are_too_large(self):
+        code, text, _ = run("large_element", ranks=2)
+        self.assertEqual(code, 0, text)
+        self.assertIn("elements of 3221225472 bytes that are not contiguous", text)
+
+    def test_of_requests(self):
+        code, text, served = run("requests")
+        self.assertEqual(code, 0, text)
+        self.assertGreater(served["ialltoall"], 1, text)
 
 
 if __name__ == "__main__":

@@ -40,19 +40,62 @@ moecclDataType_t integer() {
 
 }  // namespace
 
+MPI_Comm ownComm() {
+  static const MPI_Comm once = [] {
+    MPI_Comm made = MPI_COMM_NULL;
+    PMPI_Comm_dup(MPI_COMM_SELF, &made);
+    PMPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+    return made;
+  }();
+  return once;
+}
+
+bool isUsable(MPI_Datatype type) {
+  if (type == MPI_DATATYPE_NULL) return false;
+  if (typeOf(type)) return true;
+  // MPI looks at the type even where there is nothing to pack.
+  char nothing;
+  int position = 0;
+  return PMPI_Pack(&nothing, 0, type, &nothing, sizeof nothing, &position, ownComm()) ==
+         MPI_SUCCESS;
+}
+
+bool isSound(int count, MPI_Datatype type) { return count >= 0 && isUsable(type); }
+
+bool areSound(const int* counts, int parts, MPI_Datatype type) {
+  if (std::any_of(counts, counts + parts, [](int count) { return count < 0; })) return false;
+  return isUsable(type) ||
+         (type == MPI_DATATYPE_NULL &&
+          std::all_of(counts, counts + parts, [](int count) { return count == 0; }));
+}
+
+bool lacksMemory(const void* buffer, std::size_t count, MPI_Datatype type) {
+  return buffer == nullptr && count > 0 && isContiguous(type);
+}
+
+bool takesNoType() {
+  static const bool once = [] {
+    int none = 0, here;
+    return PMPI_Alltoallv(&here, &none, &none, MPI_DATATYPE_NULL, &here, &none, &none, MPI_INT,
+                          ownComm()) == MPI_SUCCESS;
+  }();
+  return once;
+}
+
 std::size_t sizeOf(MPI_Datatype type) {
   MPI_Count bytes = 0;
-  PMPI_Type_size_x(type, &bytes);
+  if (type != MPI_DATATYPE_NULL) PMPI_Type_size_x(type, &bytes);
   return bytes < 0 ? 0 : static_cast<std::size_t>(bytes);
 }
 
 std::ptrdiff_t extentOf(MPI_Datatype type) {
   MPI_Aint lowest = 0, extent = 0;
-  PMPI_Type_get_extent(type, &lowest, &extent);
+  if (type != MPI_DATATYPE_NULL) PMPI_Type_get_extent(type, &lowest, &extent);
   return extent;
 }
 
 bool isContiguous(MPI_Datatype type) {
+  if (type == MPI_DATATYPE_NULL) return true;
   int integers, addresses, types, combiner;
   return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
          combiner == MPI_COMBINER_NAMED &&
@@ -110,6 +153,11 @@ Parts Parts::unequal(MPI_Datatype type, const int* counts, const int* displs, in
   return {type, {counts, counts + parts}, {displs, displs + parts}};
 }
 
+bool Parts::canBePacked() const {
+  const bool any = std::ranges::any_of(counts, [](int count) { return count > 0; });
+  return !any || isContiguous(type) || sizeOf(type) <= kMostPacked;
+}
+
 Flat::Flat(const void* buffer, const Parts& parts, bool alwaysCopies)
     : data_(static_cast<std::byte*>(const_cast<void*>(buffer))), parts_(&parts) {
   layOut(alwaysCopies || !isContiguous(parts.type));
@@ -117,7 +165,7 @@ Flat::Flat(const void* buffer, const Parts& parts, bool alwaysCopies)
   eachPiece([&](std::size_t i, std::ptrdiff_t at, int elements, std::size_t byte, int bytes) {
     int position = 0;
     return PMPI_Pack(static_cast<const std::byte*>(buffer) + at, elements, parts.type,
-                     data_ + displs_[i] + byte, bytes, &position, MPI_COMM_SELF) == MPI_SUCCESS &&
+                     data_ + displs_[i] + byte, bytes, &position, ownComm()) == MPI_SUCCESS &&
            position == bytes;
   });
 }
@@ -164,7 +212,7 @@ void Flat::store() {
   eachPiece([&](std::size_t i, std::ptrdiff_t at, int elements, std::size_t byte, int bytes) {
     int position = 0;
     return PMPI_Unpack(data_ + displs_[i] + byte, bytes, &position, buffer_ + at, elements,
-                       parts_->type, MPI_COMM_SELF) == MPI_SUCCESS;
+                       parts_->type, ownComm()) == MPI_SUCCESS;
   });
 }
 

@@ -5,10 +5,25 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <numeric>
 #include <optional>
 #include <vector>
 
 namespace moeccl::mpi {
+
+// A communicator of this rank alone, on which errors are returned.
+MPI_Comm ownComm();
+
+// Whether a call may use the type: it exists, and has been committed.
+bool isUsable(MPI_Datatype type);
+// Whether MPI takes elements of it.
+bool isSound(int count, MPI_Datatype type);
+// The same of parts; without elements MPI_DATATYPE_NULL will do, too.
+bool areSound(const int* counts, int parts, MPI_Datatype type);
+// Whether `count` elements should be at NULL. A type of the program's own may have addresses.
+bool lacksMemory(const void* buffer, std::size_t count, MPI_Datatype type);
+// Whether MPI takes MPI_DATATYPE_NULL where there are no elements.
+bool takesNoType();
 
 // Bytes of an element's data. Equal on all ranks of a call, whatever datatypes they describe it
 // with.
@@ -26,13 +41,21 @@ bool isExact(moecclDataType_t type, moecclRedOp_t op);
 
 // Parts of a buffer, described as in MPI_Alltoallv, where displacements count elements.
 struct Parts {
-  MPI_Datatype type;
+  MPI_Datatype type;  // MPI_DATATYPE_NULL: there are no elements
   std::vector<int> counts;
   std::vector<std::ptrdiff_t> displs;
 
   // Equal parts, one after another.
   static Parts equal(MPI_Datatype type, int count, int parts);
   static Parts unequal(MPI_Datatype type, const int* counts, const int* displs, int parts);
+
+  // What a part has in bytes.
+  std::size_t bytes(std::size_t part) const {
+    return static_cast<std::size_t>(counts[part]) * sizeOf(type);
+  }
+  std::size_t elements() const { return std::reduce(counts.begin(), counts.end(), std::size_t{}); }
+  // Whether MPI can pack them, as it must where they are not contiguous: it counts bytes by an int.
+  bool canBePacked() const;
 };
 
 // The same parts in memory without gaps, in bytes: in the caller's buffer where that has none, else

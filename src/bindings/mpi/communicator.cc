@@ -15,6 +15,8 @@ namespace {
 constexpr unsigned kFirstServed = 4;
 // Communicators at once. Each has plans, and a number of 14 bits that is spent if it fails.
 constexpr int kMostServed = 256;
+// For others to learn that this rank has been refused a call, or to be refused the same.
+constexpr std::int64_t kPatienceMs = 1000;
 // Its trials must show a gain beyond their noise.
 constexpr double kGain = 0.97;
 
@@ -118,6 +120,9 @@ void Communicator::mayJoin(MPI_Comm comm, std::size_t bytes) {
 
 Communicator::~Communicator() {
   if (pair_.waiting != nullptr) --servedNow;
+  // Nobody may have come.
+  if (skips_ && moecclStreamQuery(stream()) == moecclInProgress)
+    moecclCommRevoke(threaded(), "it ends after a call that MPI has refused on one rank");
   pair_.release();
 }
 
@@ -134,13 +139,35 @@ Choice& Communicator::choiceOf(Collective collective, std::size_t bytes) {
   return choices_[{collective, std::bit_width(bytes)}];
 }
 
-int Communicator::fail(moecclResult_t result, MPI_Comm comm) const {
+std::string Communicator::lastError(moecclResult_t result) const {
+  return std::string(moecclGetErrorString(result)) + ": " + moecclGetLastError(comm());
+}
+
+int Communicator::fail(int code, const std::string& why, MPI_Comm comm) const {
   int rank = 0;
   PMPI_Comm_rank(comm, &rank);
-  std::fprintf(stderr, "moeccl-mpi: rank %d: %s: %s\n", rank, moecclGetErrorString(result),
-               moecclGetLastError(pair_.waiting));
-  PMPI_Comm_call_errhandler(comm, MPI_ERR_OTHER);
-  return MPI_ERR_OTHER;
+  std::fprintf(stderr, "moeccl-mpi: rank %d: %s\n", rank, why.c_str());
+  PMPI_Comm_call_errhandler(comm, code);
+  return code;
+}
+
+// Those who do make the call find another one in its place.
+void Communicator::tellRefusal(MPI_Comm comm) {
+  moecclCommSetTimeout(pair_.waiting, kPatienceMs);
+  const moecclResult_t result = moecclBarrier(pair_.waiting, nullptr);
+  moecclCommSetTimeout(pair_.waiting, 0);
+  if (result == moecclSuccess) return;
+  int rank = 0;
+  PMPI_Comm_rank(comm, &rank);
+  std::fprintf(stderr,
+               "moeccl-mpi: rank %d: MPI has refused a call on this rank alone; later calls on its "
+               "communicator fail\n",
+               rank);
+}
+
+void Communicator::tellThreadedRefusal() {
+  skips_ = true;
+  moecclBarrier(threaded(), stream());
 }
 
 void noteServed(Collective collective, bool byMoeccl) {

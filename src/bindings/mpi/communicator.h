@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,12 @@ class Choice {
   std::array<std::vector<double>, 2> seconds_;
 };
 
+// Why this rank cannot make a call as it stands. Empty: it can.
+struct Doubt {
+  int code = MPI_SUCCESS;
+  std::string why;
+};
+
 class Communicator {
  public:
   // The one of comm, for a call with blocks of so many bytes, or 0; nullptr: MPI serves it.
@@ -54,23 +61,31 @@ class Communicator {
   moecclStream_t stream() const { return pair_.stream; }
 
   // Has `ours` serve a call, a function that returns moecclResult_t, or `theirs`, which calls MPI.
-  // `bytes` is equal on all ranks.
+  // `bytes` is equal on all ranks. A call with `doubt` is MPI's if all ranks doubt it; else it ends
+  // on all of them.
   template <typename Ours, typename Theirs>
-  int serve(Collective collective, std::size_t bytes, MPI_Comm comm, Ours ours, Theirs theirs);
+  int serve(Collective collective, std::size_t bytes, MPI_Comm comm, const Doubt& doubt, Ours ours,
+            Theirs theirs);
+  // This rank does not take part in a call. Others know soon, unless they do not either.
+  void tellRefusal(MPI_Comm comm);
+  // The same of a call of threaded(); waits for nobody.
+  void tellThreadedRefusal();
+  // What MPI's error handler makes of a failure.
+  int fail(int code, const std::string& why, MPI_Comm comm) const;
 
  private:
   Communicator() = default;
   static Communicator* known(MPI_Comm comm);
   void mayJoin(MPI_Comm comm, std::size_t bytes);
   Choice& choiceOf(Collective collective, std::size_t bytes);
-  // What MPI's error handler makes of it.
-  int fail(moecclResult_t result, MPI_Comm comm) const;
+  std::string lastError(moecclResult_t result) const;
 
   int ranks_ = 0;
   unsigned calls_ = 0;
   bool usable_ = true;
   Connections* own_ = nullptr;  // of exactly its ranks; nullptr: it may only share others
   Pair pair_;
+  bool skips_ = false;  // calls of threaded()
   std::map<std::pair<Collective, int>, Choice> choices_;
 };
 
@@ -80,21 +95,27 @@ void noteServed(Collective collective, bool byMoeccl);
 void report(MPI_Comm world);
 
 template <typename Ours, typename Theirs>
-int Communicator::serve(Collective collective, std::size_t bytes, MPI_Comm comm, Ours ours,
-                        Theirs theirs) {
+int Communicator::serve(Collective collective, std::size_t bytes, MPI_Comm comm, const Doubt& doubt,
+                        Ours ours, Theirs theirs) {
   Choice& choice = choiceOf(collective, bytes);
-  const bool byMoeccl = choice.byMoeccl();
   const double start = PMPI_Wtime();
-  int result = MPI_SUCCESS;
-  if (byMoeccl) {
+  int code = MPI_SUCCESS;
+  if (!choice.byMoeccl()) {
+    code = theirs();
+  } else if (doubt.code != MPI_SUCCESS) {
+    // Ranks that do not doubt the call find another one in its place, and fail.
+    if (moecclBarrier(this->comm(), nullptr) == moecclSuccess) return theirs();
+    return fail(doubt.code, doubt.why, comm);
+  } else {
     const moecclResult_t served = ours();
     noteServed(collective, true);
-    if (served != moecclSuccess) return fail(served, comm);
-  } else {
-    result = theirs();
+    if (served != moecclSuccess) code = fail(MPI_ERR_OTHER, lastError(served), comm);
+    // Then this rank has not begun it.
+    if (served == moecclInvalidArgument) tellRefusal(comm);
+    if (served != moecclSuccess) return code;
   }
   choice.took(PMPI_Wtime() - start, comm);
-  return result;
+  return code;
 }
 
 }  // namespace moeccl::mpi

@@ -9,6 +9,7 @@
 #pragma weak ompi_mpi_comm_world
 #pragma weak ompi_mpi_datatype_null
 #pragma weak ompi_mpi_double
+#pragma weak ompi_mpi_errors_return
 #pragma weak ompi_mpi_float
 #pragma weak ompi_mpi_group_null
 #pragma weak ompi_mpi_int
