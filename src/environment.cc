@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
 #include <string_view>
@@ -29,11 +30,13 @@ constexpr std::string_view kVariables[] = {"MOECCL_ALGO",
                                            "MOECCL_RANK",
                                            "MOECCL_REGISTER",
                                            "MOECCL_SCHEDULE",
+                                           "MOECCL_SECRET",
                                            "MOECCL_SOCKET_IFNAME",
                                            "MOECCL_SOCKETS_PER_PEER",
                                            "MOECCL_TIMEOUT",
                                            "MOECCL_TRACE",
                                            "MOECCL_TRANSPORT",
+                                           "MOECCL_TRUSTED_NETWORK",
                                            "MOECCL_UNEXPECTED_BYTES"};
 
 // What others read or set: moeccl-lab, the build of the PyTorch package, tests.
@@ -60,6 +63,16 @@ std::size_t distance(std::string_view one, std::string_view other) {
 }
 
 }  // namespace
+
+const Environment& processEnvironment() {
+  static const Environment kProcess = [](const char* name) { return std::getenv(name); };
+  return kProcess;
+}
+
+const char* valueOf(const Environment& environment, const char* name) {
+  const char* value = environment(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
 
 std::vector<std::string> unknownVariables(const char* const* environment) {
   std::vector<std::string> found;

@@ -1,11 +1,18 @@
-// Variables of the environment whose names begin with MOECCL_ and that nothing reads: most often
-// such a name is misspelt.
+// Variables of the environment, and those whose names begin with MOECCL_ and that nothing reads:
+// most often such a name is misspelt.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace moeccl {
+
+// A variable's value, or nullptr: std::getenv, or a test's stand-in.
+using Environment = std::function<const char*(const char* name)>;
+const Environment& processEnvironment();
+// A variable that is empty counts as not set: nullptr.
+const char* valueOf(const Environment& environment, const char* name);
 
 // A sentence for each of `environment`, which is like environ(7); with the name that comes nearest
 // where one is near.

@@ -1,5 +1,7 @@
 /* Every rank sends each rank one row of numbers, and checks what it has received. */
-#include "../common/launch.h"
+#include <moeccl/moeccl.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { kCount = 4 };
 
@@ -11,7 +13,7 @@ static int fail(const char* what, moecclComm_t comm) {
 int main(void) {
   moecclComm_t comm;
   int rank, ranks, peer, i;
-  if (launchComm(&comm, NULL) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&comm, NULL) != moecclSuccess) return fail("join", NULL);
   moecclCommUserRank(comm, &rank);
   moecclCommCount(comm, &ranks);
 

@@ -1,7 +1,9 @@
 /* A grid of ranks, one expert for each EP position, cut into a shard for each ESP position. Every
  * rank has a token for each expert, sends it to all of the expert's shards, and gets back the sum
  * of what they made of it. */
-#include "../common/launch.h"
+#include <moeccl/moeccl.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { kWidth = 4 }; /* numbers of a token */
 
@@ -15,7 +17,7 @@ int main(void) {
   moecclGrid_t grid;
   moecclGridShape_t shape = {1, 1, 1, moecclOrderEspEp};
   int rank, ranks, expert, shard, other, i, wrong = 0;
-  if (launchComm(&comm, NULL) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&comm, NULL) != moecclSuccess) return fail("join", NULL);
   moecclCommUserRank(comm, &rank);
   moecclCommCount(comm, &ranks);
 

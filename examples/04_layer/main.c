@@ -1,9 +1,9 @@
 /* One MoE layer learns to repeat its input: forward, backward, and a step of gradient descent, a
  * few times over. Each rank holds its experts, or shards of them, and its MP group's tokens. */
-#include "../common/launch.h"
-
-/* launch.h comes first, as it asks for. */
 #include <moeccl/moe.h>
+#include <moeccl/moeccl.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { kTokens = 32, kEmbedding = 16, kHidden = 32, kSteps = 5 };
 static const float kRate = 0.01f;
@@ -43,7 +43,7 @@ int main(void) {
   double loss = 0, before = 0;
   int rank, ranks, step;
   size_t i;
-  if (launchComm(&comm, NULL) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&comm, NULL) != moecclSuccess) return fail("join");
   moecclCommUserRank(comm, &rank);
   moecclCommCount(comm, &ranks);
 

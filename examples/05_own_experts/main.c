@@ -2,11 +2,11 @@
  * sends each token to two experts by its number; expert e multiplies its rows by a number of its
  * own, s(e), each shard by its share of that. So outputs and gradients are known, and every
  * schedule must give them. */
-#include "../common/launch.h"
-
-/* launch.h comes first, as it asks for. */
 #include <math.h>
 #include <moeccl/moe.h>
+#include <moeccl/moeccl.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { kTokens = 30, kEmbedding = 8, kChoices = 2, kBatches = 2 };
 
@@ -184,7 +184,7 @@ static int tryAll(moecclComm_t comm, moecclGridShape_t shape, int dropless) {
 int main(void) {
   moecclComm_t comm;
   int ranks, i, dropless, wrong = 0;
-  if (launchComm(&comm, NULL) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&comm, NULL) != moecclSuccess) return fail("join");
   moecclCommCount(comm, &ranks);
   for (i = 0; i < 3; ++i) {
     const int nMp = i == 0 ? 1 : i == 1 ? 2 : ranks;

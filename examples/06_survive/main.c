@@ -9,9 +9,11 @@
  * go on from there. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <limits.h>
+#include <moeccl/moeccl.h>
 #include <signal.h>
-
-#include "../common/launch.h"
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { kExperts = 12, kWidth = 8, kSamples = 24, kSteps = 120, kCheckpoint = 20 };
 
@@ -129,7 +131,11 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: survive FOLDER [STEP]\n");
     return 1;
   }
-  if (launchComm(&t.comm, NULL) != moecclSuccess || deal(&t) != 0) return 1;
+  if (moecclCommInitEnv(&t.comm, NULL) != moecclSuccess) {
+    fprintf(stderr, "cannot join: %s\n", moecclGetLastError(NULL));
+    return 1;
+  }
+  if (deal(&t) != 0) return 1;
   if (checkpoint(&t, argv[1], 0) != 0) return 1;
   for (now = 0; now < kSteps;) {
     if (now == dies && lost == 0 && t.ranks > 1 && t.rank == t.ranks - 1) raise(SIGKILL);

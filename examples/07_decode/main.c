@@ -5,11 +5,15 @@
  * both must write the same.
  *
  *   decode [LETTERS]      of each sequence; 64 unless told */
-#include "../common/launch.h"
+#define _POSIX_C_SOURCE 200809L
 
-/* launch.h comes first, as it asks for. */
 #include <math.h>
+#include <moeccl/moeccl.h>
 #include <moeccl/route.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 enum {
   kLetters = 27,
@@ -221,7 +225,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "decode [LETTERS]: 1 to %d of them\n", kMostLetters);
     return 2;
   }
-  if (launchComm(&comm, NULL) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&comm, NULL) != moecclSuccess) return fail("moecclCommInitEnv");
   moecclCommUserRank(comm, &rank);
   moecclCommCount(comm, &ranks);
   if (moecclGridCreate(comm, (moecclGridShape_t){1, ranks, 1, moecclOrderEspEp}, &grid) !=

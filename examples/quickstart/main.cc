@@ -1,9 +1,10 @@
 // Runs one MoE layer over English text on all ranks, under two schedules and several
 // algorithms of each, checks every result against a single-process reference, and prints one table.
-#include "../common/launch.h"
+#include <moeccl/moeccl.h>
 
-// launch.h comes first, as it asks for.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -207,7 +208,7 @@ int main(int count, char** arguments) {
   }
 
   moecclComm_t world = nullptr;
-  if (launchComm(&world, nullptr) != moecclSuccess) return 1;
+  if (moecclCommInitEnv(&world, nullptr) != moecclSuccess) fail("joining", nullptr);
   int result = 0;
   try {
     result = Quickstart(world, options).run();

@@ -1,11 +1,11 @@
 // Trains a small language model with MoE layers on English text, character by character, on all
 // ranks.
-#include "../common/launch.h"
+#include <moeccl/moeccl.h>
 
-// launch.h comes first, as it asks for.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <new>
 #include <stdexcept>
 
@@ -346,7 +346,7 @@ int main(int count, char** arguments) {
   }
 
   moecclComm_t world = nullptr;
-  if (launchComm(&world, nullptr) != moecclSuccess) return 1;
+  require(moecclCommInitEnv(&world, nullptr), "joining");
   int result = 0;
   try {
     Trainer(world, options).run();

@@ -210,6 +210,15 @@ MOECCL_API moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRank
                                                    moecclUniqueId id, int rank,
                                                    const moecclConfig_t* config);
 
+/* Joins the communicator of all processes that a launcher has started, or of this process alone
+ * where none has. Collective. Which rank the process is, of how many, and how ranks find each other
+ * is read from the environment: variables of torchrun, mpirun (Open MPI, MPICH, Intel MPI), srun,
+ * and MOECCL_RANK, MOECCL_NRANKS, MOECCL_ID_FILE for any other (ENVIRONMENT.md, "Launchers"). A
+ * rank that waits for more than two seconds says on stderr for whom. config NULL: defaults. Errors:
+ * as moecclCommInitRank; InvalidArgument for a variable that is wrong or missing, Timeout for a
+ * rank 0 that is not there. */
+MOECCL_API moecclResult_t moecclCommInitEnv(moecclComm_t* comm, const moecclConfig_t* config);
+
 /* Any launcher's own all-gather: called by every rank in the same order; `recv` has room for nRanks
  * times `bytes`, rank r's part at r * bytes. Returns 0 on success. Used only inside
  * moecclCommInitOob. */

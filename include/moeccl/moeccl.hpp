@@ -117,6 +117,12 @@ class Communicator {
  public:
   // Takes over a handle.
   explicit Communicator(moecclComm_t comm) noexcept : comm_(comm) {}
+  // By the environment that a launcher has made.
+  static Communicator init(const moecclConfig_t* config = nullptr) {
+    moecclComm_t made = nullptr;
+    check(moecclCommInitEnv(&made, config));
+    return Communicator(made);
+  }
   static Communicator init(int ranks, const moecclUniqueId& id, int rank,
                            const moecclConfig_t* config = nullptr) {
     moecclComm_t made = nullptr;

@@ -7,8 +7,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "examples/common/launch.h"
-
 namespace moeccl::perf {
 
 Job::Job(const Options& options)
@@ -21,8 +19,8 @@ Job::Job(const Options& options)
     const bool choose = options.mpiAlgorithms != std::vector<std::string>{"default"};
     mpi_ = startMpi(compare && choose, options.mpiEnvironment);
     require(mpi_->join(&comm, config), "join", nullptr);
-  } else if (launchComm(&comm, &config) != moecclSuccess) {
-    throw std::runtime_error("this rank could not join the others");
+  } else {
+    require(moecclCommInitEnv(&comm, &config), "join", nullptr);
   }
   comm_.reset(comm);
   findPlace();

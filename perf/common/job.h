@@ -14,9 +14,8 @@ namespace moeccl::perf {
 
 class Job {
  public:
-  // From mpirun if that started this process, else from the environment of
-  // examples/common/launch.h. Its communicator is of options.memory. Collective. Throws
-  // std::runtime_error.
+  // From mpirun if that started this process, else by moecclCommInitEnv. Its communicator is of
+  // options.memory. Collective. Throws std::runtime_error.
   explicit Job(const Options& options);
   // Of ranks that have found each other; buffers are in `memory`. Throws std::runtime_error.
   Job(Comm comm, std::unique_ptr<Memory> memory);

@@ -6,6 +6,7 @@
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
 #include "src/api/release.h"
+#include "src/bootstrap/launched.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
 #include "src/environment.h"
@@ -151,6 +152,18 @@ moecclResult_t moecclCommInitRank(moecclComm_t* comm, int nRanks, moecclUniqueId
 moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRanks, moecclUniqueId id, int rank,
                                         const moecclConfig_t* config) {
   return initRank("moecclCommInitRankConfig", comm, nRanks, id, rank, config);
+}
+
+moecclResult_t moecclCommInitEnv(moecclComm_t* comm, const moecclConfig_t* config) {
+  return boundary("moecclCommInitEnv", nullptr, [&] {
+    require(comm != nullptr, "comm is NULL; pass where to store the communicator");
+    const moeccl::Settings settings = moeccl::readSettings(config);
+    const moeccl::LaunchedRank launch = moeccl::findLaunch();
+    requireRank(launch.ranks, launch.rank);
+    const auto oob = moeccl::joinLaunched(launch, settings.interfaces, settings.timeoutMs);
+    *comm = create(*oob, settings);
+    oob->finish();
+  });
 }
 
 moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int rank, const moecclOob_t* oob,

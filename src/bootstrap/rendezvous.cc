@@ -180,7 +180,14 @@ void fillRandom(std::span<std::byte> bytes) {
 }
 
 moecclUniqueId makeUniqueId(std::string_view interfaces, const RendezvousLimits& limits) {
-  RendezvousId id;
+  Secret secret;
+  fillRandom(secret);
+  return makeUniqueId(0, secret, interfaces, limits);
+}
+
+moecclUniqueId makeUniqueId(std::uint16_t port, const Secret& secret, std::string_view interfaces,
+                            const RendezvousLimits& limits) {
+  RendezvousId id{port, secret, {}};
   Socket listener;
   if (interfaces.empty()) {
     id.addresses = hostAddresses();
@@ -191,7 +198,6 @@ moecclUniqueId makeUniqueId(std::string_view interfaces, const RendezvousLimits&
     id.addresses = {addressesToListenOn(interfaces, interfaceAddresses()).front()};
     listener = listenOn(id.addresses.front(), &id.port);
   }
-  fillRandom(id.secret);
   startService(std::make_unique<RendezvousService>(std::move(listener), id.secret, limits));
   if (logs(LogLevel::info)) {
     std::string text;
@@ -201,7 +207,8 @@ moecclUniqueId makeUniqueId(std::string_view interfaces, const RendezvousLimits&
   return encodeId(id);
 }
 
-std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::int64_t timeoutMs) {
+std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::int64_t timeoutMs,
+                          bool early) {
   if (ranks < 1)
     throw Error(moecclInvalidArgument, stringf("nRanks is %d; it must be at least 1", ranks));
   if (rank < 0 || rank >= ranks)
@@ -210,7 +217,7 @@ std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::in
   const RendezvousId rendezvous = decodeId(id);
   Arrival arrival{ranks, rank, std::max<std::int64_t>(timeoutMs, -1), {}};
   std::strncpy(arrival.name, processName().c_str(), sizeof arrival.name - 1);
-  Service service = dialService(rendezvous, arrival);
+  Service service = dialService(rendezvous, arrival, early);
   log(LogLevel::info, {rank, ranks}, "found the rendezvous at %s",
       peerText(service.socket).c_str());
   return std::make_unique<RendezvousOob>(std::move(service), rendezvous.secret, arrival);

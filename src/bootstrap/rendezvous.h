@@ -23,6 +23,7 @@
 
 #include "moeccl/moeccl.h"
 #include "src/bootstrap/oob.h"
+#include "src/bootstrap/rendezvous_id.h"
 
 namespace moeccl {
 
@@ -36,6 +37,10 @@ struct RendezvousLimits {
 // `interfaces` (MOECCL_SOCKET_IFNAME) takes. Throws Error (moecclSystemError, or
 // moecclInvalidArgument where it takes none).
 moecclUniqueId makeUniqueId(std::string_view interfaces = {}, const RendezvousLimits& limits = {});
+// The same at a port that is given, for ranks that make its id themselves: whoever has the secret
+// gets in.
+moecclUniqueId makeUniqueId(std::uint16_t port, const Secret& secret,
+                            std::string_view interfaces = {}, const RendezvousLimits& limits = {});
 
 // Returns when all `ranks` have joined. Dropping the result without finish() is an error to the
 // others, which hear of it in their next call of check() too. `timeoutMs` (negative: for ever)
@@ -46,6 +51,8 @@ moecclUniqueId makeUniqueId(std::string_view interfaces = {}, const RendezvousLi
 //   moecclTimeout          names the ranks that are missing
 //   moecclRemoteError      a rank left, or the service's process ended
 //   moecclSystemError      no rendezvous at the id's addresses
-std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::int64_t timeoutMs);
+// `early`: this rank may come before the rendezvous is open, and waits for it.
+std::unique_ptr<Oob> join(const moecclUniqueId& id, int ranks, int rank, std::int64_t timeoutMs,
+                          bool early = false);
 
 }  // namespace moeccl

@@ -197,7 +197,7 @@ Attempt* speaker(std::vector<Attempt>& attempts) {
 
 }  // namespace
 
-Service dialService(const RendezvousId& id, const Arrival& arrival) {
+Service dialService(const RendezvousId& id, const Arrival& arrival, bool early) {
   const TimePoint start = Clock::now(), deadline = afterMs(arrival.timeoutMs);
   std::vector<Attempt> attempts;
   for (const IpAddress& address : id.addresses)
@@ -218,7 +218,7 @@ Service dialService(const RendezvousId& id, const Arrival& arrival) {
       polled.push_back(attempt.wanted());
       of.push_back(&attempt);
     }
-    if (hopeless(attempts, start))
+    if (!early && hopeless(attempts, start))
       throw Error(moecclSystemError,
                   "nobody answers for this id: " + reports(attempts) +
                       "; the process that made it has ended, or the id was used before");

@@ -17,7 +17,8 @@ struct Service {
 
 // A connection on which the service has accepted `arrival`. Throws Error: moecclSystemError when no
 // address can lead to the service any more, moecclTimeout at the deadline (arrival.timeoutMs from
-// now); both list the addresses and what became of each.
-Service dialService(const RendezvousId& id, const Arrival& arrival);
+// now); both list the addresses and what became of each. `early`: the service may not be there yet,
+// so that only the deadline ends the wait.
+Service dialService(const RendezvousId& id, const Arrival& arrival, bool early = false);
 
 }  // namespace moeccl

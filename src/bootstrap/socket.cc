@@ -52,12 +52,20 @@ Socket tryListen(const IpAddress& address, std::uint16_t* port) {
   if (address.family == AF_INET6 &&
       setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0)
     return {};
-  Endpoint endpoint = makeEndpoint(address, 0);
+  // Connections of a run before may still close there.
+  const int on = 1;
+  if (*port != 0 && setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0)
+    return {};
+  Endpoint endpoint = makeEndpoint(address, *port);
   if (bind(socket.get(), endpoint.raw(), endpoint.size) != 0) return {};
   if (listen(socket.get(), SOMAXCONN) != 0) return {};
   if (getsockname(socket.get(), endpoint.raw(), &endpoint.size) != 0) return {};
   addressOf(endpoint.raw(), port);
   return socket;
+}
+
+std::string portText(std::uint16_t port) {
+  return port == 0 ? "a TCP port" : stringf("TCP port %u", port);
 }
 
 }  // namespace
@@ -105,12 +113,13 @@ IpAddress addressOf(const sockaddr* raw, std::uint16_t* port) {
 Socket listenAnywhere(std::uint16_t* port) {
   for (int family : {AF_INET6, AF_INET})
     if (Socket socket = tryListen({.family = family}, port)) return socket;
-  throw Error(moecclSystemError, stringf("cannot listen on a TCP port: %s", std::strerror(errno)));
+  throw Error(moecclSystemError,
+              stringf("cannot listen on %s: %s", portText(*port).c_str(), std::strerror(errno)));
 }
 
 Socket listenOn(const IpAddress& address, std::uint16_t* port) {
   if (Socket socket = tryListen(address, port)) return socket;
-  throw Error(moecclSystemError, stringf("cannot listen on a TCP port of %s: %s",
+  throw Error(moecclSystemError, stringf("cannot listen on %s of %s: %s", portText(*port).c_str(),
                                          addressText(address).c_str(), std::strerror(errno)));
 }
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -31,8 +32,11 @@ class Socket {
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
  private:
+  // Leaves errno as it is: whoever gives a socket up may still have to say why.
   void shutDown() {
+    const int error = errno;
     if (fd_) ::shutdown(fd_.get(), SHUT_RDWR);
+    errno = error;
   }
 
   FileDescriptor fd_;
@@ -59,7 +63,8 @@ std::string peerText(const Socket& socket);
 // Of an IPv4 or IPv6 address. An IPv4 peer of an IPv6 socket counts as IPv4.
 IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr);
 
-// On any free port, of all addresses of this host or of one. Throw Error (moecclSystemError).
+// On *port of all addresses of this host or of one; 0: on any free one, which *port then is. Throw
+// Error (moecclSystemError).
 Socket listenAnywhere(std::uint16_t* port);
 Socket listenOn(const IpAddress& address, std::uint16_t* port);
 

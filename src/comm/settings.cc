@@ -31,11 +31,6 @@ std::int64_t normalTimeout(std::int64_t milliseconds, std::int64_t standard) {
   return milliseconds < 0 || milliseconds > kLongest ? kForever : milliseconds;
 }
 
-const char* valueOf(const Environment& environment, const char* name) {
-  const char* value = environment(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
 void applyConfig(const moecclConfig_t& config, Settings* settings) {
   settings->timeoutMs = normalTimeout(config.timeoutMs, kDefaultTimeoutMs);
   settings->algorithms = {};
@@ -108,11 +103,6 @@ std::vector<std::string_view> linesOf(std::string_view text) {
 }
 
 }  // namespace
-
-const Environment& processEnvironment() {
-  static const Environment kProcess = [](const char* name) { return std::getenv(name); };
-  return kProcess;
-}
 
 std::string socketInterfaces(const Environment& environment) {
   const char* const value = valueOf(environment, "MOECCL_SOCKET_IFNAME");

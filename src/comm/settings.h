@@ -19,13 +19,13 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "algorithms/registry.h"
 #include "moeccl/moeccl.h"
+#include "src/environment.h"
 #include "src/exec/tcp.h"
 
 namespace moeccl {
@@ -59,10 +59,6 @@ struct Settings {
     return algorithms[static_cast<std::size_t>(collective)];
   }
 };
-
-// A variable's value, or nullptr: std::getenv, or a test's stand-in.
-using Environment = std::function<const char*(const char* name)>;
-const Environment& processEnvironment();
 
 // `config` may be nullptr: defaults. Throws Error with moecclInvalidArgument, naming the field or
 // the variable and what it may be.

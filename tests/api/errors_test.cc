@@ -160,6 +160,9 @@ TEST_F(OneRank, Creation) {
   wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config), {"linear"});
   EXPECT_EQ(other, nullptr);
 
+  wrongHere(moecclCommInitEnv(nullptr, nullptr), {"moecclCommInitEnv", "comm is NULL"});
+  wrongHere(moecclCommInitEnv(&other, &config), {"linear"});
+
   moecclOob_t oob = {&aloneAllgather, nullptr};
   wrongHere(moecclCommInitOob(nullptr, 1, 0, &oob, nullptr), {"moecclCommInitOob", "comm is NULL"});
   wrongHere(moecclCommInitOob(&other, 1, 0, nullptr, nullptr), {"oob is NULL"});

@@ -104,6 +104,8 @@ TEST(Wrapper, TakesAnyAllGather) {
     EXPECT_NE(std::string(error.what()).find("for a test"), std::string::npos) << error.what();
   }
   alone.shrink().barrier();
+  // No launcher has started this process.
+  EXPECT_EQ(Communicator::init().size(), 1);
   EXPECT_THROW(Communicator::init(1, 0, [](const void*, void*, std::size_t) { return false; }),
                moeccl::Error);
 }

@@ -3,9 +3,11 @@
 #ifndef MOECCL_TESTS_FAULTS_COLLECTIVES_H_
 #define MOECCL_TESTS_FAULTS_COLLECTIVES_H_
 
+#include <moeccl/moeccl.h>
 #include <stdint.h>
-
-#include "../../examples/common/launch.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 enum { kMost = 64 * 1024, kMostRanks = 256 };
 

@@ -10,10 +10,16 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <dirent.h>
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "collectives.h"
 
@@ -74,7 +80,7 @@ static moecclComm_t join(struct World* w, int life) {
   if (base[0] == '\0') snprintf(base, sizeof base, "%s", getenv("MOECCL_ID_FILE"));
   snprintf(path, sizeof path, "%.*s.%d", PATH_MAX - 20, base, life);
   setenv("MOECCL_ID_FILE", path, 1);
-  if (launchComm(&comm, &config) != moecclSuccess)
+  if (moecclCommInitEnv(&comm, &config) != moecclSuccess)
     fail("cannot join", life, moecclGetLastError(NULL));
   w->comm = comm;
   moecclCommUserRank(comm, &w->rank);

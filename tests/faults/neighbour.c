@@ -8,10 +8,12 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include <moeccl/moeccl.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-
-#include "../../examples/common/launch.h"
 
 static int fail(const char* what, moecclComm_t comm) {
   fprintf(stderr, "%s: %s\n", what, moecclGetLastError(comm));
@@ -72,7 +74,7 @@ int main(int argc, char** argv) {
   moecclComm_t comm;
   int rank, ranks;
   config.progressThread = 1;
-  if (launchComm(&comm, &config) != moecclSuccess) return fail("moecclCommInitRank", NULL);
+  if (moecclCommInitEnv(&comm, &config) != moecclSuccess) return fail("join", NULL);
   moecclCommUserRank(comm, &rank);
   moecclCommCount(comm, &ranks);
   if (moecclBarrier(comm, NULL) != moecclSuccess) return fail("moecclBarrier", comm);

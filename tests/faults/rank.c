@@ -11,8 +11,14 @@
  * Times are CLOCK_MONOTONIC's, in nanoseconds, which all nodes of a lab share. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "collectives.h"
 
@@ -92,7 +98,7 @@ int main(int argc, char** argv) {
     if (atoi(me) == 0) death.awaited = getenv("MOECCL_ID_FILE");
     if (pthread_create(&killer, NULL, die, &death) != 0) return 1;
   }
-  result = launchComm(&w.comm, &config);
+  result = moecclCommInitEnv(&w.comm, &config);
   const long long joined = now();
   if (result != moecclSuccess) {
     FILE* file = fopen(path, "w");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests examples/common/launch.h: ranks that are started as each launcher starts them, and wrong variables.
+"""Tests moecclCommInitEnv: ranks that are started as each launcher starts them, and wrong variables.
 
     launch_test.py PROGRAM
 
@@ -22,9 +22,9 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 # Each launcher's variables of rank and size, and what else tells the ranks where they meet.
 LAUNCHERS = {
     "moeccl-lab": ("MOECCL_RANK", "MOECCL_NRANKS", {"MOECCL_ID_FILE": "id"}),
-    "torchrun": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "PORT"}),
+    "torchrun": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "PORT", "MOECCL_SECRET": "s"}),
     "torchrun with its agent's store": ("RANK", "WORLD_SIZE", {"MASTER_ADDR": "localhost", "MASTER_PORT": "PORT",
-                                                               "TORCHELASTIC_USE_AGENT_STORE": "True"}),
+                                                               "TORCHELASTIC_USE_AGENT_STORE": "True", "MOECCL_TRUSTED_NETWORK": "1"}),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"OMPI_MCA_ess_base_jobid": "4711"}),
     "MPICH": ("PMI_RANK", "PMI_SIZE", {"MOECCL_ID_FILE": "id"}),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3"}),
@@ -41,13 +41,18 @@ WRONG = {
     "a port above all": ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "65535"}, "1 to 65534"),
     "a file of another run": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "old"}, "each run needs a new one"),
     "a file that holds no id": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "old"}, "holds no unique id"),
-    "a path too long": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": 5000 * "x"}, "too long a path"),
+    "a path too long": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": 5000 * "x"}, "File name too long"),
     "a rank beyond the size": ({"RANK": "2", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "id"}, "RANK is 2; it must be below WORLD_SIZE"),
     "a server of PMIx's alone": ({"PMIX_RANK": "0"}, "PMIX_RANK is set, and no variable tells the number of ranks"),
     "a rank of torchrun's without a size": ({"RANK": "0", "WORLD_SIZE": ""}, "RANK is set, and WORLD_SIZE is not set"),
     "a rank of Open MPI's without a size": ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE is not set"),
     "a link": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "link"}, "is no regular file"),
     "a pipe": ({"RANK": "1", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "pipe"}, "is no regular file"),
+    "neither a secret nor trust": ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "4711"}, "set MOECCL_SECRET"),
+    "trust that is no number": ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "4711",
+                                 "MOECCL_TRUSTED_NETWORK": "yes"}, 'MOECCL_TRUSTED_NETWORK is "yes"'),
+    "a port that others have": ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "TAKEN",
+                                 "MOECCL_SECRET": "s"}, "Address already in use"),
     "a folder that is not there": ({"RANK": "0", "WORLD_SIZE": "2", "MOECCL_ID_FILE": "a/b"}, "cannot write MOECCL_ID_FILE a/b: No such"),
     "no ranks": ({"RANK": "0", "WORLD_SIZE": "0"}, "RANK is 0; it must be below WORLD_SIZE"),
 }
@@ -129,7 +134,7 @@ class Launch(unittest.TestCase):
 
     def test_strangers_at_the_port_get_nothing(self):
         port = free_port()
-        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MOECCL_SECRET": "s"}
         first = self.start({"RANK": "0", **variables})
         self.addCleanup(first.kill)
         for _ in range(600):
@@ -140,7 +145,7 @@ class Launch(unittest.TestCase):
                 self.assertIsNone(first.poll())
                 time.sleep(0.02)
         with stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: rank 0\r\n\r\n")
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: rank 0\r\nUser-Agent: a stranger\r\n\r\n")
             try:
                 self.assertEqual(stranger.recv(100), b"")
             except ConnectionResetError:
@@ -158,10 +163,10 @@ class Launch(unittest.TestCase):
                 {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "1"},
             "rank 2 of 3, by PMI_RANK and PMI_SIZE, waits for rank 0 to write MOECCL_ID_FILE id":
                 {"PMI_RANK": "2", "PMI_SIZE": "3", "MOECCL_ID_FILE": "id"},
-            f"rank 0 of 3, by RANK and WORLD_SIZE, waits for 2 more ranks to ask for the id at port {port}":
-                {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            f"rank 1 of 2, by RANK and WORLD_SIZE, waits for rank 0 to answer at 127.0.0.1, port {other}":
-                {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": other},
+            "rank 0 of 3, by RANK and WORLD_SIZE, waits for the others to join":
+                {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MOECCL_SECRET": "s"},
+            f"rank 1 of 2, by RANK and WORLD_SIZE, waits for rank 0 to answer at 127.0.0.1, port {other}, or others to join":
+                {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": other, "MOECCL_SECRET": "s"},
         }
         for said, process in [(said, self.start(variables)) for said, variables in waiting.items()]:
             self.addCleanup(self.end, process)
@@ -208,16 +213,31 @@ class Launch(unittest.TestCase):
         output, errors = self.start(empty).communicate(timeout=60)
         self.assertEqual(output.count("from rank"), 1, errors)
         port = free_port()
-        more = {**empty, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        more = {**empty, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MOECCL_SECRET": "s"}
         ranks = [self.start({"RANK": str(i), **more}) for i in range(2)]
         for process in ranks:
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0, errors)
 
+    def test_who_has_another_secret_is_let_in_nowhere(self):
+        port = free_port()
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MOECCL_TIMEOUT": "3000"}
+        first = self.start({"RANK": "0", "MOECCL_SECRET": "s", **variables})
+        for secret in ({"MOECCL_SECRET": "t"}, {"MOECCL_TRUSTED_NETWORK": "1"}):
+            _, errors = self.start({"RANK": "1", **secret, **variables, "MOECCL_TIMEOUT": "1000"}).communicate(timeout=60)
+            self.assertIn("another rendezvous listens there", errors)
+        _, errors = first.communicate(timeout=60)
+        self.assertEqual(first.returncode, 1)
+        self.assertIn("rank 1", errors)
+
     def test_what_is_wrong_is_said(self):
+        taken = socket.create_server(("", 0))
+        self.addCleanup(taken.close)
         for what, (variables, said) in WRONG.items():
             with self.subTest(what):
                 self.write_old()
+                variables = {name: str(taken.getsockname()[1]) if value == "TAKEN" else value
+                             for name, value in variables.items()}
                 process = self.start(variables)
                 _, errors = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, 1)
