@@ -340,8 +340,8 @@ int World::shardOf(int rank) const {
 }
 
 std::string textOf(const moecclGridShape_t& shape) {
-  return std::to_string(shape.nMp) + "," + std::to_string(shape.nEp) + "," +
-         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ",ep-first" : "");
+  return std::to_string(shape.nMp) + "x" + std::to_string(shape.nEp) + "x" +
+         std::to_string(shape.nEsp) + (shape.order == moecclOrderEpEsp ? ":ep" : "");
 }
 
 std::span<const MeasuredCollective> collectives() { return kCollectives; }

@@ -22,7 +22,7 @@ struct World {
   int shardOf(int rank) const;
 };
 
-// "2,4,2" or "2,4,2,ep-first".
+// "2x4x2" or "2x4x2:ep", as --grid takes it.
 std::string textOf(const moecclGridShape_t& shape);
 
 // Which data a block holds: what `source` has for `destination`, whatever these number in a

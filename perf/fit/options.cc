@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 
 #include "perf/common/collectives.h"
 #include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/options.h"
 #include "perf/common/parse.h"
 #include "perf/fit/targets.h"
 #include "perf/perf/options.h"
@@ -32,23 +32,6 @@ const char* const kDescription =
 
 bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
   return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;
-}
-
-moecclGridShape_t readGrid(const std::string& text) {
-  moecclGridShape_t shape{0, 0, 0, moecclOrderEspEp};
-  int end = 0;
-  const int read =
-      std::sscanf(text.c_str(), "%d,%d,%d%n", &shape.nMp, &shape.nEp, &shape.nEsp, &end);
-  const std::string rest = text.substr(static_cast<std::size_t>(end));
-  if (read != 3 || shape.nMp < 1 || shape.nEp < 1 || shape.nEsp < 1 ||
-      (rest != "" && rest != ",ep-first"))
-    throw CLI::ValidationError(
-        "--grids",
-        "\"" + text +
-            "\" is none; give the ranks of an MP, an EP and an ESP group, as in 2,4,2, "
-            "append ,ep-first where EP groups are consecutive ranks, and put ; between two");
-  if (!rest.empty()) shape.order = moecclOrderEpEsp;
-  return shape;
 }
 
 void addGrid(std::vector<moecclGridShape_t>& grids, moecclGridShape_t shape) {
@@ -115,9 +98,10 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option(
          "--grids", grids,
-         "MP,EP,ESP[,ep-first];...: ranks per group (default: all with MP and ESP groups of\n"
-         "1, 2, 4 and 8 ranks; groups that look alike are measured once)")
-      ->delimiter(';')
+         "2x4x2,...: ranks of an MP, an EP and an ESP group; 2x4x2:ep where EP groups are\n"
+         "consecutive (default: all with MP and ESP groups of 1, 2, 4 and 8 ranks; groups that\n"
+         "look alike are measured once)")
+      ->delimiter(',')
       ->allow_extra_args(false);
   app.add_flag("--both-orders", options.bothOrders,
                "of these, also those whose EP groups are consecutive ranks")
@@ -157,7 +141,7 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
                  "also write which schedule is the fastest where, as JSON for plot_profile.py")
       ->excludes("--collectives");
   parse(app, argc, argv, parsed, [&] {
-    for (const std::string& text : grids) options.grids.push_back(readGrid(text));
+    for (const std::string& text : grids) options.grids.push_back(readGrid("--grids", text));
     options.memory = memoryNamed(memory);
     checkTogether(app, options);
   });

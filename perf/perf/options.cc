@@ -3,13 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <set>
 
 #include "perf/common/collectives.h"
 #include "perf/common/memory_option.h"
 #include "perf/common/number_checks.h"
+#include "perf/common/options.h"
 #include "perf/common/parse.h"
 
 namespace moeccl::perf {
@@ -69,22 +69,6 @@ void checkNames(const char* option, const std::vector<std::string>& names) {
   }
 }
 
-// "2x4x2" or "2x4x2:ep": ranks of an MP, an EP and an ESP group.
-void chooseGrid(const std::string& text, Options& options) {
-  if (text.empty()) return;
-  moecclGridShape_t& grid = options.grid;
-  int end = 0;
-  const int read = std::sscanf(text.c_str(), "%dx%dx%d%n", &grid.nMp, &grid.nEp, &grid.nEsp, &end);
-  const std::string rest = text.substr(static_cast<std::size_t>(end));
-  if (read != 3 || grid.nMp < 1 || grid.nEp < 1 || grid.nEsp < 1 || (rest != "" && rest != ":ep"))
-    throw CLI::ValidationError(
-        "--grid",
-        "\"" + text +
-            "\" is none; give the ranks of an MP, an EP and an ESP group, as in 2x4x2, and "
-            "append :ep where EP groups are consecutive ranks");
-  grid.order = rest.empty() ? moecclOrderEspEp : moecclOrderEpEsp;
-}
-
 void checkTogether(const Options& options, const std::string& compare, bool algorithmsGiven) {
   for (const std::string& variable : options.mpiEnvironment)
     if (variable.find('=') == std::string::npos || variable.front() == '=')
@@ -128,7 +112,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   Parsed<Options> parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
-  std::string collective, dataType = "float", compare, grid, memory = "host";
+  std::string collective, dataType = "float", compare, memory = "host";
   int average = static_cast<int>(Average::kMean);
 
   CLI::App app(
@@ -173,10 +157,8 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   app.add_option("--algorithms", options.algorithms,
                  "comma-separated names, or auto for the library's choice (the default)")
       ->delimiter(',');
-  app.add_option(
-      "--grid", grid,
-      "MPxEPxESP: ranks per group, of collectives of a grid, as in 2x4x2 or, where EP groups "
-      "are\nconsecutive, 2x4x2:ep (default: MP and ESP groups as large as nodes)");
+  addGridOption(app, options.grid,
+                "of collectives of a grid (default: MP and ESP groups as large as nodes)");
   app.add_option("--experts", options.experts, "experts per rank, of collectives of a grid")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
@@ -195,12 +177,11 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
          "given\nmore than once")
       ->needs(compareOption);
   addMemoryOption(app, memory);
-  app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
+  addJsonOption(app, options.jsonFile);
 
   parse(app, argc, argv, parsed, [&] {
     chooseCollective(collective, options);
     chooseDataTypes(dataType, options);
-    chooseGrid(grid, options);
     options.average = static_cast<Average>(average);
     options.memory = memoryNamed(memory);
     checkTogether(options, compare, !options.algorithms.empty());

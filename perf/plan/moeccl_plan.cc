@@ -1,13 +1,15 @@
-// moeccl-plan: prints, draws and verifies plans. See perf/plan/README.md.
+// moeccl-plan: prints, draws and verifies plans, and predicts layers. See perf/plan/README.md.
 #include <iostream>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 #include "algorithms/schedules/registry.h"
 #include "perf/plan/drawing.h"
 #include "perf/plan/options.h"
 #include "perf/plan/plan_set.h"
+#include "perf/plan/predict.h"
 #include "src/verify/verify.h"
 
 namespace moeccl::perf::plan {
@@ -76,6 +78,7 @@ void run(const Options& options) {
 }
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "predict") return predictMain(argc - 1, argv + 1);
   const Parsed<Options> parsed = parseOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-plan", parsed)) return *code;
   return runAlone("moeccl-plan", [&] { run(parsed.options); });

@@ -1,12 +1,11 @@
 #include "perf/plan/plan_set.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <numeric>
+#include <cstdint>
 #include <stdexcept>
 
 #include "algorithms/choice.h"
+#include "perf/common/collectives.h"
 
 namespace moeccl::perf::plan {
 namespace {
@@ -17,11 +16,6 @@ namespace {
 
 Topology topologyOf(const Options& options) {
   if (!options.nodeOfRank.empty()) return Topology(options.nodeOfRank);
-  const auto ranks =
-      std::accumulate(options.ranksPerNode.begin(), options.ranksPerNode.end(), std::int64_t{0});
-  if (ranks > kMostRanks)
-    wrong("--nodes", std::to_string(ranks) + " ranks are too many to print; at most " +
-                         std::to_string(kMostRanks) + " are possible");
   return Topology::uneven(options.ranksPerNode);
 }
 
@@ -41,24 +35,13 @@ AlgorithmChoice choiceOf(Collective collective, const std::string& text) try {
   wrong("--algorithm", error.what());
 }
 
-Grid gridOf(const std::vector<std::string>& words, int ranks) {
-  const auto refuse = [&](const std::string& why) {
-    std::string text;
-    for (const std::string& word : words) (text += text.empty() ? "" : ",") += word;
-    wrong("--grid", text + " " + why + "; give MP,EP,ESP, where EP * ESP is the number of ranks, " +
-                        std::to_string(ranks) + ", and MP divides it, as in --grid 1," +
-                        std::to_string(ranks) + ",1");
-  };
-  if (words.size() != 3 && (words.size() != 4 || words[3] != "ep-first")) refuse("is no grid");
-  std::array<int, 3> sizes{};
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const char* const end = words[i].data() + words[i].size();
-    const auto [rest, error] = std::from_chars(words[i].data(), end, sizes[i]);
-    if (error != std::errc() || rest != end || sizes[i] < 1 || sizes[i] > ranks)
-      refuse("has \"" + words[i] + "\"");
-  }
-  const Grid grid{sizes[0], sizes[1], sizes[2], words.size() == 3};
-  if (grid.ranks() != ranks || ranks % grid.mp != 0) refuse("does not fit");
+Grid gridOf(const moecclGridShape_t& shape, int ranks) {
+  const Grid grid{shape.nMp, shape.nEp, shape.nEsp, shape.order == moecclOrderEspEp};
+  if (std::int64_t{shape.nEp} * shape.nEsp != ranks || ranks % grid.mp != 0)
+    wrong("--grid", textOf(shape) +
+                        " does not fit; give MPxEPxESP, where EP * ESP is the number of ranks, " +
+                        std::to_string(ranks) + ", and MP divides it, as in --grid 1x" +
+                        std::to_string(ranks) + "x1");
   return grid;
 }
 
@@ -74,12 +57,12 @@ PlanSet plansOf(const Options& options) {
                         std::to_string(ranks));
   AlgorithmChoice choice = choiceOf(collective, options.algorithm);
   if (needsGrid(collective)) {
-    if (options.grid.empty())
-      wrong("--grid", name + " is a collective of a grid; give MP,EP,ESP, as in --grid 1," +
-                          std::to_string(ranks) + ",1");
+    if (options.grid.nMp == 0)
+      wrong("--grid", name + " is a collective of a grid; give MPxEPxESP, as in --grid 1x" +
+                          std::to_string(ranks) + "x1");
     choice.parameters.grid = gridOf(options.grid, ranks);
     choice.parameters.experts = options.experts;
-  } else if (!options.grid.empty()) {
+  } else if (options.grid.nMp > 0) {
     wrong("--grid", name + " needs none");
   }
   PlanSet set{{collective, ranks, choice.parameters.grid, choice.parameters.experts},

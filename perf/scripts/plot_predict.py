@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws what moeccl-predict says of several clusters or layers.
+"""Draws what moeccl-plan predict says of several clusters or layers.
 
     plot_predict.py --output out.png RANKING.json...
 
-Each file is from moeccl-predict --json. A column is what differs, all else being alike: the number of nodes, with as many
+Each file is from moeccl-plan predict --json. A column is what differs, all else being alike: the number of nodes, with as many
 experts or with experts in proportion; k f, choices per token times the capacity factor; N_MP; N_ESP. A file of several
 N_MP counts as one of each, and each has all N_ESP. Above: how many times faster than the baseline S1 and S2 are, each on
 its best grid. Below: the time of S2's exchanges against S1's, on the grid that is the best. Above 1, S1 is faster.
@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--output", required=True, help="the picture, PNG")
     parser.add_argument("rankings", nargs="+", metavar="RANKING.json")
     options = parser.parse_args()
-    files = {path: load_json(path, "moeccl-predict", 1) for path in options.rankings}
+    files = {path: load_json(path, "moeccl-plan-predict", 1) for path in options.rankings}
     shown = columns(gather(files), max(next(iter(files.values()))["ranksPerNode"]))
     if not shown:
         sys.exit("nothing to draw: the files have one number of nodes, one k f, one N_MP and one N_ESP; give several of any")

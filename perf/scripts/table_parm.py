@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Parm's table IV as moeccl-predict has it, beside what was published; in Markdown.
+"""Parm's table IV as moeccl-plan predict has it, beside what was published; in Markdown.
 
     table_parm.py             all 162 layers of table III for each N_MP and N_ESP
     table_parm.py --layers 6  some of them
@@ -21,7 +21,7 @@ import tempfile
 
 from table_layers import table
 
-DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "predict", "parm")
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "plan", "parm")
 GRIDS = tuple(itertools.product((2, 4), (2, 4)))  # N_MP, N_ESP
 SCHEDULES = ("S1", "S2", "Parm")
 # B, L, M / N_ESP, H / N_ESP, f
@@ -67,7 +67,7 @@ def predicted(program, testbed, profile, grid, layer, folder):
               "top-k": 2, "capacity-factor": factor}
     handle, path = tempfile.mkstemp(dir=folder)
     os.close(handle)
-    subprocess.run([program, "--nodes", testbed["nodes"], "--ranks-per-node", testbed["gpus_per_node"], "--mp", str(n_mp),
+    subprocess.run([program, "predict", "--nodes", f"{testbed['nodes']}x{testbed['gpus_per_node']}", "--mp", str(n_mp),
                     "--profile", profile, "--links", "pcie", "--pass", "both", "--top", "1", "--json", path, "--layer",
                     ",".join(f"{name}={value}" for name, value in config.items())],
                    check=True, stdout=subprocess.DEVNULL)
@@ -132,11 +132,11 @@ class Comparison:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--predict", default="build/perf/moeccl-predict", help="the program (default: %(default)s)")
+    parser.add_argument("--plan", default="build/perf/moeccl-plan", help="the program (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=len(LAYERS), choices=range(1, len(LAYERS) + 1), metavar="COUNT",
                         help="of each N_MP and N_ESP (default: all 162)")
     options = parser.parse_args()
-    print(Comparison(options.predict, options.layers), end="")
+    print(Comparison(options.plan, options.layers), end="")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ sources_of() {
       ;;
     moeccl-perf | moeccl-fit)
       library_sources
-      printf '%s\n' perf/common/{choices,collectives,competitor,cuda_memory,job,memory}.cc \
+      printf '%s\n' perf/common/{choices,collectives,competitor,cuda_memory,job,memory,options}.cc \
         perf/common/{mpi_competitor_absent,output_file,pattern,statistics,stolen,tool}.cc perf/perf/options.cc
       if [[ $1 == moeccl-fit ]]; then
         printf '%s\n' perf/fit/*.cc

@@ -44,28 +44,27 @@ TEST(FitOptions, SomeCollectivesAlone) {
 }
 
 TEST(FitOptions, Grids) {
-  const Parsed<FitOptions> parsed = parse({"--grids", "2,4,2;1,2,4,ep-first;2,4,2"});
+  const Parsed<FitOptions> parsed = parse({"--grids", "2x4x2,1x2x4:ep,2x4x2"});
   ASSERT_EQ(parsed.error, "");
-  EXPECT_EQ(gridTexts(parsed.options, 8), (std::vector<std::string>{"2,4,2", "1,2,4,ep-first"}));
+  EXPECT_EQ(gridTexts(parsed.options, 8), (std::vector<std::string>{"2x4x2", "1x2x4:ep"}));
   try {
     gridsFor(parsed.options, 6);
     FAIL();
   } catch (const std::runtime_error& error) {
-    EXPECT_NE(std::string(error.what()).find("\"2,4,2\" is not for 6 ranks"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("\"2x4x2\" is not for 6 ranks"), std::string::npos)
         << error.what();
   }
 }
 
 TEST(FitOptions, GridsOfAnyNumberOfRanks) {
-  EXPECT_EQ(gridTexts({}, 1), (std::vector<std::string>{"1,1,1"}));
-  EXPECT_EQ(gridTexts({}, 7), (std::vector<std::string>{"1,7,1"}));
-  EXPECT_EQ(gridTexts({}, 6), (std::vector<std::string>{"1,6,1", "2,6,1", "1,3,2", "2,3,2"}));
+  EXPECT_EQ(gridTexts({}, 1), (std::vector<std::string>{"1x1x1"}));
+  EXPECT_EQ(gridTexts({}, 7), (std::vector<std::string>{"1x7x1"}));
+  EXPECT_EQ(gridTexts({}, 6), (std::vector<std::string>{"1x6x1", "2x6x1", "1x3x2", "2x3x2"}));
   EXPECT_EQ(gridsFor({}, 16).size(), 16u);
   FitOptions both;
   both.bothOrders = true;
   EXPECT_EQ(gridTexts(both, 6),
-            (std::vector<std::string>{"1,6,1", "2,6,1", "1,3,2", "1,3,2,ep-first", "2,3,2",
-                                      "2,3,2,ep-first"}));
+            (std::vector<std::string>{"1x6x1", "2x6x1", "1x3x2", "1x3x2:ep", "2x3x2", "2x3x2:ep"}));
 }
 
 TEST(FitOptions, MistakesAreNamed) {
@@ -73,10 +72,10 @@ TEST(FitOptions, MistakesAreNamed) {
     std::vector<const char*> arguments;
     std::vector<const char*> said;
   } mistakes[] = {
-      {{"--grids", "2,0,2"}, {"2,0,2", "as in 2,4,2"}},
-      {{"--grids", "2,4"}, {"\"2,4\""}},
-      {{"--grids", "2,4,2,last"}, {"2,4,2,last"}},
-      {{"--grids", "2,4,2", "--both-orders"}, {"--grids", "--both-orders"}},
+      {{"--grids", "2x0x2"}, {"--grids", "2x0x2", "as in 2x4x2"}},
+      {{"--grids", "2x4"}, {"\"2x4\""}},
+      {{"--grids", "2x4x2:last"}, {"2x4x2:last"}},
+      {{"--grids", "2x4x2", "--both-orders"}, {"--grids", "--both-orders"}},
       {{"--min-bytes", "-8"}, {"-8"}},
       {{"--min-bytes", "2K", "--max-bytes", "1K"}, {"--min-bytes", "2048", "1024"}},
       {{"--min-bytes", "100M"}, {"--min-bytes", "104857600", "--max-bytes", "64M"}},

@@ -44,8 +44,8 @@ TEST(FitTargets, GroupsThatLookAlikeAreMeasuredOnce) {
             (std::vector<std::string>{
                 "allgather of 1x2 ranks", "allreduce of 1x2 ranks", "alltoall of 2x2 ranks",
                 "alltoallv of 2x2 ranks", "alltoallv of 1x2 ranks", "reducescatter of 1x2 ranks",
-                "combine and combineallgather, grid 1,4,2",
-                "dispatch and splitdispatch, grid 1,4,2", "combineallgather, grid 2,4,2"}));
+                "combine and combineallgather, grid 1x4x2",
+                "dispatch and splitdispatch, grid 1x4x2", "combineallgather, grid 2x4x2"}));
   // What does not depend on MP groups is measured once and is the sample of both grids.
   EXPECT_EQ(targets[7].grids, (std::vector<std::size_t>{0, 1}));
   EXPECT_EQ(targets[8].grids, (std::vector<std::size_t>{1}));
@@ -104,8 +104,8 @@ TEST(FitTargets, OrdersDiffer) {
   const std::vector<std::string> texts = textsOf(targetsOf(grids, nodes));
   const std::set<std::string> unique(texts.begin(), texts.end());
   for (const char* text :
-       {"alltoall of 2x1 ranks", "alltoall of 1x2 ranks", "dispatch and splitdispatch, grid 1,2,2",
-        "dispatch and splitdispatch, grid 1,2,2,ep-first"})
+       {"alltoall of 2x1 ranks", "alltoall of 1x2 ranks", "dispatch and splitdispatch, grid 1x2x2",
+        "dispatch and splitdispatch, grid 1x2x2:ep"})
     EXPECT_TRUE(unique.contains(text)) << text;
   EXPECT_EQ(unique.size(), texts.size());
 }
@@ -120,7 +120,7 @@ TEST(FitTargets, GroupsUnlikeRank0sAreNamed) {
   EXPECT_TRUE(unlikeGroups(grids, Ints{0, 0, 1, 1}).empty());
   const std::vector<std::string> unlike = unlikeGroups(grids, Ints{0, 0, 0, 1});
   ASSERT_EQ(unlike.size(), 1u);
-  EXPECT_EQ(unlike[0], "rank 2's MP group of grid 2,4,1: 2x1 ranks, rank 0's 1x2");
+  EXPECT_EQ(unlike[0], "rank 2's MP group of grid 2x4x1: 2x1 ranks, rank 0's 1x2");
 }
 
 }  // namespace

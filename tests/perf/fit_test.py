@@ -59,7 +59,7 @@ class Fit(unittest.TestCase):
         return profile
 
     def test_one_collective_alone(self):
-        profile = self.fit("2x2", "--collectives", "alltoall", "--grids", "1,4,1", *QUICK)
+        profile = self.fit("2x2", "--collectives", "alltoall", "--grids", "1x4x1", *QUICK)
         self.assertEqual({(curve["collective"], curve["where"]) for curve in profile["curves"]},
                          {("alltoall", where) for where in ("2x2", "1x2", "2x1", "1x2, alone", "2x1, alone")})
         self.assertEqual(profile["local"], {})
@@ -69,13 +69,13 @@ class Fit(unittest.TestCase):
     def test_nodes_with_different_processors(self):
         other = 'if [ "$MOECCL_RANK" -ge 2 ]; then export HWLOC_SYNTHETIC="pack:1 core:4 pu:1"; fi; exec "$@"'
         differing = on("2x2", "sh", "-c", other, "sh")
-        process = execute(*differing, OPTIONS.fit, "-o", self.profile, *QUICK, "--grids", "2,2,2")
+        process = execute(*differing, OPTIONS.fit, "-o", self.profile, *QUICK, "--grids", "2x2x2")
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         process = execute(*differing, OPTIONS.perf, "alltoall", "-b", "64", "-e", "64", MOECCL_PROFILE=self.profile)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
 
     def test_a_profile_that_predicts(self):
-        profile = self.fit("2x2", "--budget", "200", *QUICK[2:], "--grids", "2,2,2;1,2,2", "--map", self.path("map.json"))
+        profile = self.fit("2x2", "--budget", "200", *QUICK[2:], "--grids", "2x2x2,1x2x2", "--map", self.path("map.json"))
         self.assertEqual(profile["fingerprint"]["ranksPerNode"], [2, 2])
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
@@ -121,7 +121,7 @@ class Fit(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0, "another cluster's profile was taken")
 
     def test_refit_makes_the_same_fits(self):
-        profile = self.fit("1x2", *QUICK, "--grids", "2,2,1")
+        profile = self.fit("1x2", *QUICK, "--grids", "2x2x1")
         again = self.path("again.json")
         process = execute(OPTIONS.fit, "--refit", self.profile, "-o", again)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
@@ -151,9 +151,9 @@ class Fit(unittest.TestCase):
         profile = self.fit("2,1", *QUICK)
         self.assertEqual({curve["where"] for curve in profile["curves"]},
                          {"1x2", "2x1", "1x2, alone", "2x1, alone", "1x2+1x1", "mp1,ep3,esp1 on 1x2+1x1"})
-        process = execute(*on("3,1", OPTIONS.fit, *QUICK, "--grids", "2,4,1", "-o", self.profile))
+        process = execute(*on("3,1", OPTIONS.fit, *QUICK, "--grids", "2x4x1", "-o", self.profile))
         self.assertEqual(process.returncode, 0, process.stderr)
-        self.assertIn("rank 2's MP group of grid 2,4,1: 2x1 ranks, rank 0's 1x2", process.stdout)
+        self.assertIn("rank 2's MP group of grid 2x4x1: 2x1 ranks, rank 0's 1x2", process.stdout)
 
     def test_a_budget_cuts_and_says_so(self):
         process = execute(*on("2x2", OPTIONS.fit, "--budget", "0.5", "-o", self.profile))
@@ -198,9 +198,9 @@ class Fit(unittest.TestCase):
             self.assertEqual({row[4] for row in rows}, {"-"}, process.stdout)
 
     def test_wrong_grid(self):
-        process = execute(*on("2x2", OPTIONS.fit, "--grids", "2,4,2", "-o", self.profile))
+        process = execute(*on("2x2", OPTIONS.fit, "--grids", "2x4x2", "-o", self.profile))
         self.assertEqual(process.returncode, 1)
-        self.assertIn('"2,4,2" is not for 4 ranks', process.stderr)
+        self.assertIn('"2x4x2" is not for 4 ranks', process.stderr)
         self.assertFalse(os.path.exists(self.profile))
 
     def test_without_a_gpu(self):

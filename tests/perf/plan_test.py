@@ -44,7 +44,7 @@ class Plan(unittest.TestCase):
         for (collective, grid), algorithms in listed.items():
             self.assertTrue(algorithms, collective)
             for algorithm in algorithms:
-                for nodes, shape in (("4,4", "2,4,2"), ("3,2,3", "2,2,4,ep-first"), ("1", "1,1,1")):
+                for nodes, shape in (("2x4", "2x4x2"), ("3,2,3", "2x2x4:ep"), ("1", "1x1x1")):
                     arguments = [collective, "--algorithm", algorithm, "--nodes", nodes, "--quiet", "--verify"]
                     text = self.printed(*arguments, *(["--grid", shape, "--experts", "2"] if grid else []))
                     self.assertIn("verified: every output holds what " + collective, text)
@@ -101,18 +101,18 @@ class Plan(unittest.TestCase):
                 (["alltoall", "--nodes", "2", "--algorithm", "auto"], "--algorithm: auto depends on sizes"),
                 (["alltoall", "--nodes", "2", "--algorithm", "bruck:rdix=2"], 'no parameter "rdix"; there are: window'),
                 (["alltoall", "--nodes", "2,2", "--rank", "4"], "--rank: 4 is not below the number of ranks, 4"),
-                (["alltoall", "--nodes", "4096,1"], "--nodes: 4097 ranks are too many"),
-                (["alltoall", "--nodes", "2", "--grid", "1,2,1"], "--grid: alltoall needs none"),
-                (["dispatch", "--nodes", "2,2"], "--grid: dispatch is a collective of a grid; give MP,EP,ESP"),
-                (["dispatch", "--nodes", "2,2", "--grid", "1,3,2"], "--grid: 1,3,2 does not fit; give MP,EP,ESP"),
-                (["dispatch", "--nodes", "2,2", "--grid", "1,x,2"], '--grid: 1,x,2 has "x"'),
-                (["dispatch", "--nodes", "2,2", "--grid", "1,2"], "--grid: 1,2 is no grid"),
+                (["alltoall", "--nodes", "2", "--grid", "1x2x1"], "--grid: alltoall needs none"),
+                (["dispatch", "--nodes", "2,2"], "--grid: dispatch is a collective of a grid; give MPxEPxESP"),
+                (["dispatch", "--nodes", "2,2", "--grid", "1x3x2"], "--grid: 1x3x2 does not fit; give MPxEPxESP"),
                 (["allreduce", "--nodes", "2500", "--algorithm", "ring"],
                  "--algorithm: allreduce does not offer ring here: ring sends 4998 messages")):
             self.assertIn(text, self.refused(*arguments), arguments)
         for arguments, text in (([], "collective: name one; --list prints them"),
-                                (["alltoall"], "--nodes: give the ranks of each node"),
-                                (["alltoall", "--nodes", "2,0"], "--nodes: Value 0 not in range")):
+                                (["alltoall"], "--nodes: give nodes and their ranks, as in --nodes 2x4"),
+                                (["alltoall", "--nodes", "2,0"], '--nodes: "2,0" are no nodes'),
+                                (["alltoall", "--nodes", "4096,1"], '--nodes: "4096,1" are more than 4096 ranks'),
+                                (["dispatch", "--nodes", "2,2", "--grid", "1,x,2"], '--grid: "1,x,2" is none'),
+                                (["dispatch", "--nodes", "2,2", "--grid", "1x2"], "--grid: \"1x2\" is none")):
             self.assertIn(text, self.refused(*arguments, code=2), arguments)
 
     def test_schedules_are_printed_and_drawn(self):

@@ -14,7 +14,7 @@ SCRIPT = SHOWS = None  # set in main; the script as a module
 
 def ranking(nodes, capacity_factor, oversubscription, mp=(1,), esp=(1,), layer=(), **more):
     """S1 is 2 N_MP N_ESP times as fast as the baseline, S2 N_MP / k f times."""
-    return {"schema": "moeccl-predict", "schemaVersion": 1, "ranksPerNode": [2] * nodes, "nodesPerSwitch": 1,
+    return {"schema": "moeccl-plan-predict", "schemaVersion": 1, "ranksPerNode": [2] * nodes, "nodesPerSwitch": 1,
             "oversubscription": oversubscription, "links": "host", "networkGbits": 0, "profile": None, "pass": "forward",
             "layer": {"tokens": 8, "embedding": 8, "hidden": 8, "experts": 4 * nodes, "topK": 2, "capacityFactor": capacity_factor,
                       "capacityGroups": 0, **dict(layer)},
@@ -79,7 +79,7 @@ class Plot(unittest.TestCase):
         one = ranking(2, 1, 1)
         same_experts = [ranking(nodes, 1, 1, layer={"experts": 8}) for nodes in (1, 2)]
         self.assertEqual(set(self.shown(*same_experts)), {"nodes"})
-        for rankings, said in (([one], "nothing to draw"), ([{"schema": "other"}], "0.json is no moeccl-predict"),
+        for rankings, said in (([one], "nothing to draw"), ([{"schema": "other"}], "0.json is no moeccl-plan-predict"),
                                ([one, ranking(4, 1, 1, layer={"tokens": 9})], "1.json differ in tokens, 8 and 9; they may differ"),
                                ([*same_experts, one, ranking(4, 1, 1)], "3.json differ in experts, 8 and 16"),
                                ([one, ranking(4, 1, 1, links="pcie")], "1.json differ in links, host and pcie"),

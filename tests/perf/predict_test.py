@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests moeccl-predict as a user starts it: predict_test.py --plan COMMAND --profile FILE"""
+"""Tests moeccl-plan predict as a user starts it: predict_test.py --plan COMMAND --profile FILE"""
 import argparse
 import json
 import os
@@ -15,7 +15,7 @@ LAYER = "tokens=256,embedding=64,hidden=256,experts=32,top-k=2,capacity-factor=1
 
 def plan(*arguments, layer=LAYER):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MOECCL_")}
-    return subprocess.run([OPTIONS.plan, "--layer", layer, *arguments], capture_output=True, text=True,
+    return subprocess.run([OPTIONS.plan, "predict", "--layer", layer, *arguments], capture_output=True, text=True,
                           timeout=100, stdin=subprocess.DEVNULL, env=environment)
 
 
@@ -30,8 +30,8 @@ class Plan(unittest.TestCase):
                 return process.stdout, json.load(file)
 
     def test_ranks_placements_and_schedules(self):
-        text, ranking = self.ranked("--nodes", "4", "--ranks-per-node", "4", "--top", "3", "--explain")
-        self.assertEqual((ranking["schema"], ranking["ranksPerNode"]), ("moeccl-predict", [4] * 4))
+        text, ranking = self.ranked("--nodes", "4x4", "--top", "3", "--explain")
+        self.assertEqual((ranking["schema"], ranking["ranksPerNode"]), ("moeccl-plan-predict", [4] * 4))
         choices = ranking["choices"]
         rates = [choice["tokensPerSecond"] for choice in choices]
         self.assertEqual(rates, sorted(rates, reverse=True))
@@ -49,14 +49,14 @@ class Plan(unittest.TestCase):
         self.assertIn("local work", text.split("\n\n", 1)[1])
 
     def test_groups_in_nodes_save_bytes(self):
-        _, ranking = self.ranked("--nodes", "4", "--ranks-per-node", "4", "--mp", "4")
+        _, ranking = self.ranked("--nodes", "4x4", "--mp", "4")
         sent = {choice["grid"]["order"]: choice["bytesBetween"] for choice in ranking["choices"]
                 if choice["grid"]["nEsp"] == 4 and choice["schedule"] == "S1"}
         # ESP groups in nodes: a block crosses once instead of once per shard.
         self.assertLess(2 * sent["EspEp"], sent["EpEsp"])
 
     def test_asked_for_links(self):
-        cluster = ("--nodes", "4", "--ranks-per-node", "4", "--mp", "1")
+        cluster = ("--nodes", "4x4", "--mp", "1")
         def fastest(*arguments):
             return self.ranked(*cluster, *arguments)[1]["choices"][0]["communication"]
         slow, host = fastest("--network-gbits", "1"), fastest()
@@ -74,7 +74,7 @@ class Plan(unittest.TestCase):
 
     def test_typical_gpus_where_a_profile_says_nothing(self):
         """This one has links, and nothing of the local work of backward passes."""
-        asked = ("--nodes", "2", "--ranks-per-node", "4", "--mp", "1", "--pass", "backward", "--profile", OPTIONS.profile)
+        asked = ("--nodes", "2x4", "--mp", "1", "--pass", "backward", "--profile", OPTIONS.profile)
         text, gpus = self.ranked(*asked, "--links", "pcie")
         self.assertIn(f"{OPTIONS.profile} (pcie)", text)
         host, gpus = self.ranked(*asked)[1]["choices"][0], gpus["choices"][0]
@@ -83,7 +83,7 @@ class Plan(unittest.TestCase):
         self.assertGreater(host["seconds"] - host["communication"], 2 * (gpus["seconds"] - gpus["communication"]))
 
     def test_leaf_switches(self):
-        cluster = ("--nodes", "4", "--ranks-per-node", "4", "--mp", "4")
+        cluster = ("--nodes", "4x4", "--mp", "4")
         text, one = self.ranked(*cluster)
         self.assertNotIn("leaves", text)
         self.assertEqual((one["nodesPerSwitch"], one["oversubscription"]), (0, 1))
@@ -104,17 +104,17 @@ class Plan(unittest.TestCase):
             self.assertIn(wrong[-2] if len(wrong) > 2 else "--nodes-per-switch", process.stderr)
 
     def test_one_mp_and_both_passes(self):
-        _, forward = self.ranked("--uneven", "3,1", "--mp", "2")
-        _, both = self.ranked("--uneven", "3,1", "--mp", "2", "--pass", "both")
+        _, forward = self.ranked("--nodes", "3,1", "--mp", "2")
+        _, both = self.ranked("--nodes", "3,1", "--mp", "2", "--pass", "both")
         self.assertEqual({choice["grid"]["nMp"] for choice in both["choices"]}, {2})
         self.assertGreater(both["choices"][0]["seconds"], forward["choices"][0]["seconds"])
 
     def test_no_tokens_and_one_rank(self):
-        _, ranking = self.ranked("--uneven", "1", layer=LAYER.replace("tokens=256", "tokens=0"))
+        _, ranking = self.ranked("--nodes", "1", layer=LAYER.replace("tokens=256", "tokens=0"))
         self.assertEqual(ranking["choices"][0]["communication"], 0)
 
     def test_a_profile_of_other_nodes_counts(self):
-        nodes = ("--nodes", "3", "--ranks-per-node", "4", "--mp", "1")
+        nodes = ("--nodes", "3x4", "--mp", "1")
         layer = LAYER.replace("experts=32", "experts=12")
         _, typical = self.ranked(*nodes, layer=layer)
         _, slow = self.ranked(*nodes, "--profile", OPTIONS.profile, layer=layer)
@@ -123,21 +123,21 @@ class Plan(unittest.TestCase):
                            10 * typical["choices"][0]["communication"])
 
     def test_wrong_arguments_are_named(self):
-        for arguments, text in ((("--nodes", "2"), "--ranks-per-node"),
-                                (("--uneven", "4", "--mp", "3"), "3 does not divide the 4 ranks"),
-                                (("--uneven", "4", "--profile", "/nowhere"), "/nowhere")):
+        for arguments, text in ((("--nodes", "two"), "as in 2x4"),
+                                (("--nodes", "4", "--mp", "3"), "3 does not divide the 4 ranks"),
+                                (("--nodes", "4", "--profile", "/nowhere"), "/nowhere")):
             process = plan(*arguments)
             self.assertEqual(process.returncode, 2, process.stderr)
             self.assertIn(text, process.stderr)
-        process = plan("--uneven", "5")
+        process = plan("--nodes", "5")
         self.assertEqual(process.returncode, 1)
         self.assertIn("divides experts=32", process.stderr)
-        process = plan("--uneven", "4", "--profile", __file__)
+        process = plan("--nodes", "4", "--profile", __file__)
         self.assertEqual(process.returncode, 1)
         self.assertIn("predict_test.py", process.stderr)
 
     def test_files_that_cannot_be_written_are_found_first(self):
-        process = plan("--uneven", "4", "--json", "/nowhere/x.json")
+        process = plan("--nodes", "4", "--json", "/nowhere/x.json")
         self.assertEqual((process.returncode, process.stdout), (1, ""))
         self.assertIn("--json: cannot write /nowhere/x.json: No such file", process.stderr)
 
@@ -146,7 +146,7 @@ class Plan(unittest.TestCase):
             path = os.path.join(folder, "plan.json")
             said = []
             for ranks, code in (("4", 0), ("5", 1), ("4", 0)):
-                process = plan("--uneven", ranks, "--json", path)
+                process = plan("--nodes", ranks, "--json", path)
                 self.assertEqual(process.returncode, code, process.stderr)
                 with open(path, encoding="utf-8") as file:
                     said.append(json.load(file))
@@ -156,7 +156,7 @@ class Plan(unittest.TestCase):
         """How long it takes is printed, for people."""
         for nodes in (64, 512):
             began = time.monotonic()
-            _, ranking = self.ranked("--nodes", str(nodes), "--ranks-per-node", "8", "--mp", "8",
+            _, ranking = self.ranked("--nodes", f"{nodes}x8", "--mp", "8",
                                      layer=LAYER.replace("hidden=256", f"hidden={nodes * 8 // 32}"))
             print(f"{nodes * 8} ranks: {time.monotonic() - began:.2f} s for "
                   f"{len({str(choice['grid']) for choice in ranking['choices']})} grids", file=sys.stderr)

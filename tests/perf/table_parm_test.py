@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds moeccl-predict against Parm's table IV: table_parm_test.py SCRIPT --predict COMMAND"""
+"""Holds moeccl-plan predict against Parm's table IV: table_parm_test.py SCRIPT --plan COMMAND"""
 import argparse
 import importlib.util
 import json
@@ -44,7 +44,7 @@ def misses(comparison):
 
 class TableIV(unittest.TestCase):
     def test_what_was_published(self):
-        comparison = parm.Comparison(OPTIONS.predict, LAYERS)
+        comparison = parm.Comparison(OPTIONS.plan, LAYERS)
         self.assertEqual(comparison.columns(), ["a_8", "b_8", "b_16", "b_32"])
         self.assertEqual(list(misses(comparison)), [])
         # The one node, whose links the paper fitted: S1 to a twentieth.
@@ -63,7 +63,7 @@ class TableIV(unittest.TestCase):
                 profile["links"]["costs"]["betaUplink"] *= times
                 return profile
             with mock.patch.object(parm, "profile_of", changed):
-                return list(misses(parm.Comparison(OPTIONS.predict, 2, ["b_16"])))
+                return list(misses(parm.Comparison(OPTIONS.plan, 2, ["b_16"])))
 
         self.assertEqual(with_network(1), [])
         found = with_network(10)
@@ -77,7 +77,7 @@ class TableIV(unittest.TestCase):
                 with open(path, "w", encoding="utf-8") as file:
                     json.dump(parm.profile_of(testbed), file)
                 text = subprocess.run(
-                    [OPTIONS.predict, "--nodes", testbed["nodes"], "--ranks-per-node", testbed["gpus_per_node"], "--mp", "4",
+                    [OPTIONS.plan, "predict", "--nodes", f"{testbed['nodes']}x{testbed['gpus_per_node']}", "--mp", "4",
                      "--profile", path, "--links", "pcie", "--explain", "--layer",
                      "tokens=4096,embedding=4096,hidden=4096,experts=8,top-k=2,capacity-factor=1.2"],
                     check=True, capture_output=True, text=True).stdout
@@ -87,7 +87,7 @@ class TableIV(unittest.TestCase):
             self.assertAlmostEqual(ring / wanted, 1, delta=0.05, msg=testbed["column"])
 
     def test_prints_both(self):
-        process = subprocess.run([sys.executable, OPTIONS.script, "--predict", OPTIONS.predict, "--layers", "1"],
+        process = subprocess.run([sys.executable, OPTIONS.script, "--plan", OPTIONS.plan, "--layers", "1"],
                                  capture_output=True, text=True, check=True)
         lines = process.stdout.splitlines()
         self.assertEqual(lines[0].count("published"), 3)
@@ -98,7 +98,7 @@ class TableIV(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("script")
-    parser.add_argument("--predict", required=True)
+    parser.add_argument("--plan", required=True)
     OPTIONS, rest = parser.parse_known_args()
     sys.path.insert(0, os.path.dirname(OPTIONS.script))
     spec = importlib.util.spec_from_file_location("table_parm", OPTIONS.script)

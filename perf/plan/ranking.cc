@@ -1,4 +1,4 @@
-#include "perf/predict/ranking.h"
+#include "perf/plan/ranking.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 
 #include "perf/common/choices.h"
 
-namespace moeccl::perf {
+namespace moeccl::perf::plan {
 namespace {
 
 [[noreturn]] void fail(const char* what, moecclResult_t result) {
@@ -109,4 +109,4 @@ std::string Predictor::explain(const moecclGridShape_t& shape) const {
   return text;
 }
 
-}  // namespace moeccl::perf
+}  // namespace moeccl::perf::plan

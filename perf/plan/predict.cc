@@ -1,25 +1,25 @@
-#include "perf/predict/report.h"
+#include "perf/plan/predict.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "perf/common/collectives.h"
-#include "perf/predict/placement.h"
+#include "perf/common/options.h"
+#include "perf/common/output_file.h"
+#include "perf/plan/placement.h"
+#include "perf/plan/ranking.h"
 
-namespace moeccl::perf {
+namespace moeccl::perf::plan {
 namespace {
 
 using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
-
-const char* textOfPass(moecclPass_t pass) {
-  return pass == moecclPassForward ? "forward" : pass == moecclPassBackward ? "backward" : "both";
-}
 
 std::string textOfNodes(const std::vector<int>& ranksPerNode) {
   const bool even =
@@ -70,14 +70,13 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
           {"exchanges", one.exchanges}};
 }
 
-}  // namespace
-
 void printRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
   const auto shown =
       options.top == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(options.top));
   std::printf("# %s, pass: %s, %s%s\n", textOfNodes(options.ranksPerNode).c_str(),
-              textOfPass(options.pass), linksOf(options).c_str(), switchesOf(options).c_str());
-  std::printf("# %zu of %zu, best first; grids are MP,EP,ESP; * is measured, all else is priced\n",
+              passName(options.pass).c_str(), linksOf(options).c_str(),
+              switchesOf(options).c_str());
+  std::printf("# %zu of %zu, best first; grids are MPxEPxESP; * is measured, all else is priced\n",
               shown, all.size());
   std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",
               "MB between", "grid", "in a node", "schedule", "algorithms");
@@ -91,12 +90,13 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
   }
 }
 
+// As perf/plan/PREDICT.md describes it.
 std::string jsonOf(const PredictOptions& options, const std::vector<Predicted>& all) {
   ordered_json choices = ordered_json::array();
   for (const Predicted& one : all) choices.push_back(toJson(one, options.ranksPerNode));
   const moecclMoeConfig_t& layer = options.layer;
   const ordered_json whole = {
-      {"schema", "moeccl-predict"},
+      {"schema", "moeccl-plan-predict"},
       {"schemaVersion", kSchemaVersion},
       {"ranksPerNode", options.ranksPerNode},
       {"nodesPerSwitch", options.nodesPerSwitch},
@@ -112,9 +112,26 @@ std::string jsonOf(const PredictOptions& options, const std::vector<Predicted>& 
         {"topK", layer.topK},
         {"capacityFactor", layer.capacityFactor},
         {"capacityGroups", layer.capacityGroups}}},
-      {"pass", textOfPass(options.pass)},
+      {"pass", passName(options.pass)},
       {"choices", std::move(choices)}};
   return whole.dump(1) + '\n';
 }
 
-}  // namespace moeccl::perf
+void predict(const PredictOptions& options) {
+  OutputFile json("--json", options.jsonFile);
+  const Predictor predictor(options);
+  const std::vector<Predicted> all = predictor.rank(placementsOf(options));
+  printRanking(options, all);
+  if (options.explain) std::printf("\n%s", predictor.explain(all[0].shape).c_str());
+  if (!options.jsonFile.empty()) json.write(jsonOf(options, all));
+}
+
+}  // namespace
+
+int predictMain(int argc, char** argv) {
+  const Parsed<PredictOptions> parsed = parsePredictOptions(argc, argv);
+  if (const std::optional<int> code = answered("moeccl-plan predict", parsed)) return *code;
+  return runAlone("moeccl-plan predict", [&] { predict(parsed.options); });
+}
+
+}  // namespace moeccl::perf::plan

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "perf/predict/options.h"
+#include "perf/plan/options.h"
 
-namespace moeccl::perf {
+namespace moeccl::perf::plan {
 
 struct Predicted {
   moecclGridShape_t shape;
@@ -40,4 +40,4 @@ class Predictor {
   std::unique_ptr<moecclProfile, Destroy> profile_;
 };
 
-}  // namespace moeccl::perf
+}  // namespace moeccl::perf::plan

@@ -1,11 +1,11 @@
-#include "perf/predict/placement.h"
+#include "perf/plan/placement.h"
 
 #include <numeric>
 #include <stdexcept>
 
 #include "perf/common/collectives.h"
 
-namespace moeccl::perf {
+namespace moeccl::perf::plan {
 
 std::vector<moecclGridShape_t> placementsOf(const PredictOptions& options) {
   const int ranks = std::accumulate(options.ranksPerNode.begin(), options.ranksPerNode.end(), 0);
@@ -57,4 +57,4 @@ std::string groupsInNodes(const moecclGridShape_t& shape, const std::vector<int>
   return text.empty() ? "-" : text;
 }
 
-}  // namespace moeccl::perf
+}  // namespace moeccl::perf::plan

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "perf/predict/options.h"
+#include "perf/plan/options.h"
 
-namespace moeccl::perf {
+namespace moeccl::perf::plan {
 
 // Every grid of the ranks that the layer's experts and hidden units can be shared out on, with both
 // orders where they differ; those that differ in N_MP alone together. Throws std::runtime_error
@@ -18,4 +18,4 @@ std::vector<moecclGridShape_t> placementsOf(const PredictOptions& options);
 // Which groups have each all of their ranks on one node: "MP ESP", or "-".
 std::string groupsInNodes(const moecclGridShape_t& shape, const std::vector<int>& ranksPerNode);
 
-}  // namespace moeccl::perf
+}  // namespace moeccl::perf::plan

@@ -1,0 +1,34 @@
+// Options that several tools have: spelled, read and checked alike.
+#pragma once
+
+#include <moeccl/select.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace moeccl::perf {
+
+// --nodes: 2x4 is two nodes of four ranks, 4,4,3 the ranks of each node, 2x4,3 the same. At most
+// `mostRanks` ranks together.
+CLI::Option* addNodesOption(CLI::App& app, std::vector<int>& ranksPerNode, int mostRanks);
+
+// "2x4x2", ranks of an MP, an EP and an ESP group, or "2x4x2:ep" where EP groups are consecutive
+// ranks. Throws CLI::ValidationError, which names `option`.
+moecclGridShape_t readGrid(const std::string& option, const std::string& text);
+// --grid, one of these. `which` says what it is of, and what is taken without it.
+CLI::Option* addGridOption(CLI::App& app, moecclGridShape_t& grid, const std::string& which);
+
+// --layer tokens=4096,embedding=1024,...: sizes of a layer. A capacity factor of 0 makes it
+// dropless.
+CLI::Option* addLayerOption(CLI::App& app, moecclMoeConfig_t& layer);
+
+// --pass, one of `names`: forward, backward, both. `pass` begins with the default.
+CLI::Option* addPassOption(CLI::App& app, moecclPass_t& pass,
+                           const std::vector<std::string>& names);
+std::string passName(moecclPass_t pass);
+
+// --json FILE; of several ranks rank 0 writes it.
+CLI::Option* addJsonOption(CLI::App& app, std::string& path);
+
+}  // namespace moeccl::perf
