@@ -163,9 +163,9 @@ typedef struct {
    * Negative: hosts are trusted. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has
    * its parent's. */
   int64_t failureDetectionMs;
-  /* Called with idleContext, again and again, by the thread that waits in a call of this
-   * communicator or of a split of it. So the caller can progress what its peers may wait for, such
-   * as MPI. It must not call moeccl. NULL: none. Host communicators only. */
+  /* Called with idleContext by the thread that waits in a call of this communicator or of a split:
+   * again and again, with a progress thread every 100 ms. It can progress what peers wait for, such
+   * as MPI. Of moeccl it may call Revoke alone. NULL: none. Host communicators only. */
   void (*idle)(void* context);
   void* idleContext;
 } moecclConfig_t;

@@ -20,7 +20,7 @@ namespace {
 
 // The transport wakes a sleeper; this bounds what a missed wake-up or a timeout check can cost.
 constexpr int kSleepMilliseconds = 100;
-// The same where there is something to call meanwhile.
+// The same where there is something to call after each look.
 constexpr int kIdleSleepMilliseconds = 1;
 // How often a run that does not advance looks for ranks that have made another call.
 constexpr std::chrono::milliseconds kComparing{30};
@@ -90,13 +90,31 @@ Domain::~Domain() {
 void Domain::progressLoop() {
   isProgressThread = true;
   Lock lock(*this);
-  wait(lock, [this] { return stop_; });
+  for (Waiter self; !stop_;) {
+    lock.yield();
+    if (!stop_ && !hasWorkOnStreams()) {
+      sleeps_ = true;
+      wakeUp_.wait(lock.lock_, [this] { return !sleeps_; });
+    } else if (!stop_) {
+      waitOnce(lock, self);
+    }
+  }
+  announce();
 }
 
-int Domain::waitOnce(Lock& lock, int idle) {
+bool Domain::hasWorkOnStreams() const { return std::ranges::any_of(streams_, &Stream::hasWork); }
+
+void Domain::wakeProgressThread() {
+  if (!sleeps_ || !(stop_ || hasWorkOnStreams())) return;
+  sleeps_ = false;
+  wakeUp_.notify_one();
+}
+
+void Domain::waitOnce(Lock& lock, Waiter& self) {
   if (leading_) {
     follow(lock);
-    return 0;
+    self.looks = 0;
+    return callIdle(lock, self);
   }
   {
     // Whatever is thrown while leading, the others must not follow a leader who is gone.
@@ -105,31 +123,49 @@ int Domain::waitOnce(Lock& lock, int idle) {
       explicit Leadership(bool& flag) : leading(flag) { leading = true; }
       ~Leadership() { leading = false; }
     } const leadership(leading_);
-    idle = lead(lock, idle);
+    self.looks = lead(lock, self.looks);
   }
   if (lock.callDue()) lock.acquire();
-  return idle;
+  callIdle(lock, self);
 }
 
-void Domain::callIdle() {
-  if (idle_.function != nullptr && !isProgressThread) idle_.function(idle_.context);
+// Others may lead meanwhile: the function may take long, and wait for what they hold.
+void Domain::callIdle(Lock& lock, Waiter& self) {
+  if (idle_.function == nullptr || isProgressThread) return;
+  if (idle_.every.count() > 0) {
+    const Clock::time_point now = Clock::now();
+    if (now < self.idleAt + idle_.every) return;
+    self.idleAt = now;
+  }
+  announce();
+  wakeProgressThread();
+  lock.lock_.unlock();
+  idle_.function(idle_.context);
+  lock.acquire();
 }
 
-int Domain::lead(Lock& lock, int idle) {
+int Domain::longestSleep() const {
+  if (idle_.function == nullptr) return kSleepMilliseconds;
+  return std::clamp(static_cast<int>(idle_.every.count()), kIdleSleepMilliseconds,
+                    kSleepMilliseconds);
+}
+
+int Domain::lead(Lock& lock, int looks) {
   if (poll()) {
     announce();
     return 0;
   }
-  if (lock.yield() || !due_.empty()) return 0;
-  callIdle();
-  if (!waiting_.sleeps(idle)) {
-    waiting_.yield(idle);
-    return idle + 1;
+  // The progress thread lets them in when it does not lead.
+  if (isProgressThread ? contenders_ > 0 : lock.yield()) return 0;
+  if (!due_.empty()) return 0;
+  if (!waiting_.sleeps(looks)) {
+    waiting_.yield(looks);
+    return looks + 1;
   }
   checkTimeouts();
-  transport_->wait(idle_.function == nullptr ? kSleepMilliseconds : kIdleSleepMilliseconds);
+  transport_->wait(longestSleep());
   waiting_.slept();
-  return idle;
+  return looks;
 }
 
 void Domain::follow(Lock& lock) {
@@ -138,11 +174,9 @@ void Domain::follow(Lock& lock) {
     std::unique_lock advanced(advancedMutex_);
     const std::uint64_t seen = advances_;
     lock.lock_.unlock();
-    const int longest = idle_.function == nullptr ? kSleepMilliseconds : kIdleSleepMilliseconds;
-    advanced_.wait_for(advanced, std::chrono::milliseconds(longest),
+    advanced_.wait_for(advanced, std::chrono::milliseconds(longestSleep()),
                        [&] { return advances_ != seen; });
   }
-  callIdle();
   lock.acquire();
   --followers_;
 }

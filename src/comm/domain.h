@@ -6,6 +6,10 @@
 // while it is used. Of the threads that wait, one leads: it polls, and sleeps in the transport, all
 // inside the lock, but lets in whoever asks for the lock (contenders_), who wakes it for that. The
 // others follow: they sleep outside the lock until the leader has advanced something, or leaves.
+//
+// The progress thread is there for work on streams. While there is none it sleeps outside the lock,
+// and while a caller waits that caller leads: a call by itself never waits for another thread's
+// turn.
 #pragma once
 
 #include <atomic>
@@ -34,10 +38,12 @@ class Stream;
 class Domain {
  public:
   // `trace`: nullptr for none. It is written when the last communicator has left.
-  // Called by threads that wait, but for the progress thread; `function` may be nullptr.
+  // Called by threads that wait, but for the progress thread, outside the lock; `function` may be
+  // nullptr. every: so long does a thread wait without calling it, at most; 0: after each look.
   struct Idle {
     void (*function)(void* context) = nullptr;
     void* context = nullptr;
+    std::chrono::milliseconds every{0};
   };
   Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
          std::unique_ptr<Trace> trace, bool progressThread, Idle idle, Waiting waiting = Waiting());
@@ -51,7 +57,10 @@ class Domain {
       acquire();
     }
     // Calls what is due, outside the lock.
-    ~Lock() { callDue(); }
+    ~Lock() {
+      if (lock_.owns_lock()) domain_.wakeProgressThread();
+      callDue();
+    }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
     // Lets another thread in if one is waiting; returns whether it did.
@@ -84,14 +93,14 @@ class Domain {
   // often and must be cheap.
   template <typename Done>
   void wait(Lock& lock, Done done) {
-    for (int idle = 0; !done();) idle = waitOnce(lock, idle);
+    for (Waiter self; !done();) waitOnce(lock, self);
     announce();
   }
   // Like wait, for `limit` at most; returns done().
   template <typename Done>
   bool waitFor(Lock& lock, std::chrono::milliseconds limit, Done done) {
     const auto end = Clock::now() + limit;
-    for (int idle = 0; !done() && Clock::now() < end;) idle = waitOnce(lock, idle);
+    for (Waiter self; !done() && Clock::now() < end;) waitOnce(lock, self);
     announce();
     return done();
   }
@@ -146,10 +155,18 @@ class Domain {
     Clock::duration compared;  // `still` at which it was last compared with what other ranks call
   };
 
-  // One round of waiting; `idle` counts rounds without progress.
-  int waitOnce(Lock& lock, int idle);
-  int lead(Lock& lock, int idle);
+  // A thread that waits.
+  struct Waiter {
+    int looks = 0;  // in vain, one after another
+    Clock::time_point idleAt = Clock::now();
+  };
+
+  // One round of waiting.
+  void waitOnce(Lock& lock, Waiter& self);
+  // Returns the looks in vain.
+  int lead(Lock& lock, int looks);
   void follow(Lock& lock);
+  int longestSleep() const;  // in milliseconds
   // Wakes the followers.
   void announce();
   void deliver(const Notice& notice);
@@ -158,11 +175,14 @@ class Domain {
   void forgetTheLost();
   void letArrive();
   void progressLoop();
+  bool hasWorkOnStreams() const;
+  // Where it sleeps, and should not.
+  void wakeProgressThread();
 
   // failed: its communicator is no more, and messages for it may still come.
   enum class NumberState : std::uint8_t { free, reserved, used, failed };
 
-  void callIdle();
+  void callIdle(Lock& lock, Waiter& self);
 
   // Drops what has come for communicators that are no more.
   void dropForTheFailed();
@@ -191,6 +211,8 @@ class Domain {
   Waiting waiting_;
   std::vector<std::function<void()>> due_;
   std::thread progressThread_;
+  bool sleeps_ = false;  // the progress thread, until wakeUp_
+  std::condition_variable wakeUp_;
   bool stop_ = false;
   bool leading_ = false;  // somebody leads; seen only by those whom the leader lets in
   int followers_ = 0;

@@ -145,9 +145,11 @@ std::unique_ptr<Communicator> HostCommunicator::over(std::unique_ptr<Transport> 
   std::unique_ptr<Trace> trace;
   if (!settings.trace.empty())
     trace = std::make_unique<Trace>(traceFile(settings.trace, rank), rank);
-  auto domain = std::make_shared<Domain>(
-      std::move(transport), std::move(watch), std::move(trace), settings.progressThread,
-      Domain::Idle{settings.idle, settings.idleContext}, std::move(waiting));
+  // What peers wait for goes on in the progress thread where there is one; then it is no hurry.
+  const Domain::Idle idle{settings.idle, settings.idleContext,
+                          std::chrono::milliseconds(settings.progressThread ? 100 : 0)};
+  auto domain = std::make_shared<Domain>(std::move(transport), std::move(watch), std::move(trace),
+                                         settings.progressThread, idle, std::move(waiting));
   return std::unique_ptr<Communicator>(new HostCommunicator(
       std::move(domain), 0, rank, std::move(topology), std::move(transportRanks), settings));
 }

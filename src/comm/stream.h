@@ -46,6 +46,8 @@ class Stream {
   // For the domain, whose lock is held: ends what is complete, begins what comes next; returns
   // whether anything happened.
   bool advance();
+  // Whether somebody should poll for it.
+  bool hasWork() const { return !queue_.empty() || !failing_.empty(); }
   // Drops what is queued for a communicator that is going away, after its transfers have ended.
   void forget(const HostCommunicator& communicator);
   bool uses(const HostCommunicator& communicator) const;

@@ -441,11 +441,71 @@ TEST(Idle, IsCalledWhileACallWaits) {
         if (rank == 1)
           for (int i = 0; i < 10'000 && calls[0] < before + 20; ++i)
             std::this_thread::sleep_for(1ms);
-        if (rank == 1) EXPECT_GE(calls[0], before + 20);
+        if (rank == 1) {
+          EXPECT_GE(calls[0], before + 20);
+        }
         check(moecclBarrier(comm, nullptr), comm);
         check(moecclCommDestroy(comm));
       });
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// What the callback of rank 0 needs.
+struct Called {
+  moecclComm_t comm = nullptr;
+  std::atomic<bool> called = false, waited = false;
+  std::atomic<bool>* othersOver = nullptr;
+};
+
+void awaitOthers(void* context) {
+  auto& self = *static_cast<Called*>(context);
+  if (self.comm == nullptr || self.called.exchange(true)) return;
+  for (int i = 0; i < 10'000 && !*self.othersOver; ++i) std::this_thread::sleep_for(1ms);
+  self.waited = self.othersOver->load();
+  moecclCommRevoke(self.comm, "from idle");
+}
+
+TEST(Idle, HoldsNobodyUpAndMayRevoke) {
+  for (const int progressThread : {0, 1}) {
+    moecclUniqueId id;
+    check(moecclGetUniqueId(&id));
+    std::atomic<bool> over = false, revoked = false;
+    Called called[2];
+    called[0].othersOver = &over;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+        config.idle = awaitOthers;
+        config.idleContext = &called[rank];
+        config.progressThread = progressThread;
+        moecclComm_t comm, beside;
+        check(moecclCommInitRankConfig(&comm, 2, id, rank, &config));
+        check(moecclCommSplit(comm, 0, rank, &beside, nullptr), comm);
+        // A call of another thread of rank 0 goes on while the callback runs.
+        std::thread other([&, rank] {
+          for (int i = 0; rank == 0 && i < 10'000 && !called[0].called; ++i)
+            std::this_thread::sleep_for(1ms);
+          check(moecclBarrier(beside, nullptr), beside);
+          if (rank == 0) over = true;
+        });
+        if (rank == 0) {
+          called[0].comm = comm;
+          EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
+          EXPECT_NE(std::string(moecclGetLastError(comm)).find("from idle"), std::string::npos);
+          revoked = true;
+        }
+        other.join();
+        if (rank == 1) {
+          while (!revoked) std::this_thread::sleep_for(1ms);
+          EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
+        }
+        moecclCommAbort(beside);
+        moecclCommAbort(comm);
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(called[0].waited);
   }
 }
 

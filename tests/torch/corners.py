@@ -150,7 +150,13 @@ def alarmed(seconds, raising=None):
 @check
 def signals_are_handled_while_a_rank_waits():
     """The others come only once rank 0's handler has run: where it runs behind the call, nobody goes on."""
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
+    indices = torch.full((3, 1), (RANK + 1) % WORLD)
     waits = {
+        "synchronous": lambda: dist.all_reduce(torch.ones(2)),
+        "exchange": lambda: dist.all_to_all_single(torch.empty(WORLD), torch.ones(WORLD)),
+        "barrier": dist.barrier,
+        "layer": lambda: layer(torch.ones(3, 4), indices, torch.ones(3, 1)),
         "asynchronous": lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(),
         "with a timeout": lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(datetime.timedelta(seconds=60)),
         "receive": lambda: dist.recv(torch.ones(2), 1) if RANK == 0 else dist.send(torch.ones(2), 0) if RANK == 1 else None,
@@ -189,6 +195,47 @@ def exceptions_of_handlers_end_the_wait():
         work.wait()
     else:
         dist.all_reduce(tensor)
+
+
+@check
+def exceptions_of_handlers_end_synchronous_calls():
+    """On all ranks: what a call has begun cannot be taken back, and nobody shall wait for this rank."""
+    for turn, raising in enumerate((KeyboardInterrupt, Stop)):
+        anew(f"interrupted {turn}")
+        key = alarmed(0.2, raising)
+        began = time.monotonic()
+        if RANK == 0:
+            try:
+                dist.all_reduce(torch.ones(2))
+                raise AssertionError("no exception")
+            except (KeyboardInterrupt, Stop) as error:
+                assert type(error) is raising, error
+        else:
+            STORE.wait([key])
+            raises(lambda: dist.all_reduce(torch.ones(2)), "rank 0", "a signal's handler raised an exception")
+        assert time.monotonic() - began < 5
+        raises(lambda: dist.all_reduce(torch.ones(2)), "a signal's handler raised an exception")
+    anew("after interruptions")
+    assert total() == WORLD * (WORLD + 1) // 2
+
+
+@check
+def layers_go_on_after_an_interruption():
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
+    tokens, indices, weights = torch.arange(12.0).reshape(3, 4), torch.full((3, 1), (RANK + 1) % WORLD), torch.ones(3, 1)
+    for _ in range(2):
+        key = alarmed(0.2, KeyboardInterrupt)
+        if RANK == 0:
+            try:
+                layer(tokens, indices, weights)
+                raise AssertionError("no exception")
+            except KeyboardInterrupt:
+                pass
+        else:
+            STORE.wait([key])
+            raises(lambda: layer(tokens, indices, weights), "rank 0")
+        moeccl.torch.recover()
+        assert torch.equal(layer(tokens, indices, weights), tokens)
 
 
 @check

@@ -5,6 +5,8 @@
 
 #include <mutex>
 
+#include "signals.h"
+
 namespace moeccl::torch {
 namespace {
 
@@ -111,7 +113,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
     return noted;
   }
   if (async && !onCuda) stream = communicator->stream();
-  check(launch(communicator->comm(), stream), communicator->comm(), where());
+  const moecclComm_t comm = communicator->comm();
+  check(interruptible(comm, [&] { return launch(comm, stream); }), comm, where());
   auto work = newWork(type, std::move(needs), onCuda);
   auto* const started = static_cast<MoecclWork*>(work.get());
   if (onCuda || !async)

@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
+#include "signals.h"
+
 namespace moeccl::torch {
 namespace {
 
@@ -21,6 +23,7 @@ moecclConfig_t configWith(std::chrono::milliseconds timeout) {
   // Whoever has started an exchange computes, and calls nothing of ours meanwhile.
   config.progressThread = 1;
   config.timeoutMs = timeout.count();
+  config.idle = &Interruptible::idle;
   return config;
 }
 
@@ -85,8 +88,11 @@ std::shared_ptr<Communicator> Communicator::subset(const std::vector<int>& ranks
                                                    std::chrono::milliseconds timeout) {
   const moecclConfig_t config = configWith(timeout);
   moecclComm_t comm = nullptr;
-  check(moecclCommCreateSubset(comm_, ranks.data(), static_cast<int>(ranks.size()), &comm, &config),
-        comm_, "making a group of " + std::to_string(ranks.size()) + " ranks");
+  const moecclResult_t result = interruptible(comm_, [&] {
+    return moecclCommCreateSubset(comm_, ranks.data(), static_cast<int>(ranks.size()), &comm,
+                                  &config);
+  });
+  check(result, comm_, "making a group of " + std::to_string(ranks.size()) + " ranks");
   return std::shared_ptr<Communicator>(new Communicator(comm));
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "backend.h"
+#include "signals.h"
 #include "tensors.h"
 
 namespace moeccl::torch {
@@ -153,9 +154,11 @@ RankSet::RankSet(const Backend& backend, const std::vector<int>& ranks)
 
 std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& numbers) {
   std::vector<int64_t> all(size_ * numbers.size());
-  checkCall(
-      moecclAllGather(numbers.data(), all.data(), numbers.size(), moecclInt64, comm(), nullptr),
-      where_);
+  const moecclResult_t gathered = interruptible(comm(), [&] {
+    return moecclAllGather(numbers.data(), all.data(), numbers.size(), moecclInt64, comm(),
+                           nullptr);
+  });
+  checkCall(gathered, where_);
   std::vector<std::vector<int64_t>> result;
   for (auto at = all.begin(); at != all.end(); at += static_cast<std::ptrdiff_t>(numbers.size()))
     result.emplace_back(at, at + static_cast<std::ptrdiff_t>(numbers.size()));
@@ -165,7 +168,8 @@ std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& nu
 void RankSet::average(const Tensors& tensors) {
   const at::NoGradGuard guard;
   Needs needs;
-  checkCall(allReduceOf(tensors, c10d::ReduceOp::AVG, &needs)(comm(), nullptr), where_);
+  const Launch launch = allReduceOf(tensors, c10d::ReduceOp::AVG, &needs);
+  checkCall(interruptible(comm(), [&] { return launch(comm(), nullptr); }), where_);
   for (const auto& step : needs.after) step();
 }
 
@@ -187,13 +191,15 @@ void RankSet::broadcast(const Tensors& tensors) {
       eachOf(std::move(parts), [](const Part& part, moecclComm_t comm, moecclStream_t stream) {
         return moecclBroadcast(part.data, part.data, part.bytes, kBytes, 0, comm, stream);
       });
-  checkCall(broadcastAll(comm(), nullptr), where_);
+  checkCall(interruptible(comm(), [&] { return broadcastAll(comm(), nullptr); }), where_);
   for (const auto& step : needs.after) step();
 }
 
 MoeGrid::MoeGrid(std::shared_ptr<RankSet> ranks, moecclGridShape_t shape)
     : ranks_(std::move(ranks)), shape_(shape) {
-  checkCall(moecclGridCreate(ranks_->comm(), shape, &grid_), where());
+  const moecclResult_t made =
+      interruptible(comm(), [&] { return moecclGridCreate(comm(), shape, &grid_); });
+  checkCall(made, where());
 }
 
 MoeGrid::~MoeGrid() {
@@ -236,7 +242,7 @@ MoePass::~MoePass() {
 MoeLayer::MoeLayer(std::shared_ptr<MoeGrid> grid, const LayerOptions& options)
     : grid_(std::move(grid)), options_(options) {
   const moecclMoeConfig_t config = configOf(options);
-  check(moecclMoeLayerCreate(grid_->grid(), &config, &layer_));
+  call([&] { return moecclMoeLayerCreate(grid_->grid(), &config, &layer_); });
 }
 
 MoeLayer::~MoeLayer() {
@@ -244,9 +250,12 @@ MoeLayer::~MoeLayer() {
   moecclMoeLayerDestroy(layer_);
 }
 
-void MoeLayer::check(moecclResult_t result) {
+void MoeLayer::call(const std::function<moecclResult_t()>& made) {
+  const Interruptible scope(grid_->comm());
+  const moecclResult_t result = made();
   if (result != moecclSuccess && result != moecclInvalidArgument && result != moecclInvalidUsage)
     grid_->fail();
+  scope.rethrow();
   checkCall(result, grid_->where());
 }
 
@@ -295,8 +304,10 @@ MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& expe
   routing.experts = indices.const_data_ptr<int32_t>();
   routing.weights = factors.const_data_ptr();
   const auto pass = std::make_shared<MoePass>(shared_from_this(), tokens.size(0));
-  check(moecclMoeBegin(layer_, input.const_data_ptr(), &routing, nullptr, &pass->handle,
-                       &pass->rows));
+  call([&] {
+    return moecclMoeBegin(layer_, input.const_data_ptr(), &routing, nullptr, &pass->handle,
+                          &pass->rows);
+  });
   {
     const std::lock_guard lock(passesMutex);
     passes.emplace(pass->number, pass);
@@ -333,7 +344,7 @@ at::Tensor MoeLayer::end(const at::Tensor& ticket, const Tensors& results) {
     count += result.size(0);
   }
   at::Tensor output = at::empty({layer.options_.tokens, layer.options_.embedding}, rows.options());
-  layer.check(moecclMoeEnd(pass->handle, output.data_ptr(), nullptr));
+  layer.call([&] { return moecclMoeEnd(pass->handle, output.data_ptr(), nullptr); });
   return output.narrow(0, 0, pass->tokens);
 }
 
@@ -342,7 +353,9 @@ at::Tensor MoeLayer::endBackward(const at::Tensor& ticket, const at::Tensor& gra
   const auto pass = passOf(ticket);
   MoeLayer& layer = *pass->layer;
   const at::Tensor all = layer.filled(gradient, 0, layer.options_.type);
-  layer.check(moecclMoeEndBackward(pass->handle, all.const_data_ptr(), nullptr, &pass->rows));
+  layer.call([&] {
+    return moecclMoeEndBackward(pass->handle, all.const_data_ptr(), nullptr, &pass->rows);
+  });
   // A copy: somebody may hold gradients for longer than the pass leaves them alone.
   return layer.rowsAt(*pass, pass->rows.results) * scale;
 }
@@ -361,7 +374,9 @@ std::pair<at::Tensor, at::Tensor> MoeLayer::beginBackward(const at::Tensor& tick
                 at::scalar_tensor(scale, at::kDouble));
   at::Tensor tokens = at::empty({options.tokens, options.embedding}, rows.options());
   at::Tensor weights = at::empty({options.tokens, options.topK}, rows.options());
-  layer.check(moecclMoeBeginBackward(pass->handle, tokens.data_ptr(), weights.data_ptr(), nullptr));
+  layer.call([&] {
+    return moecclMoeBeginBackward(pass->handle, tokens.data_ptr(), weights.data_ptr(), nullptr);
+  });
   return {tokens.narrow(0, 0, pass->tokens), weights.narrow(0, 0, pass->tokens)};
 }
 

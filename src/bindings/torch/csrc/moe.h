@@ -5,6 +5,7 @@
 #include <moeccl/moe.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -52,6 +53,7 @@ class MoeGrid {
   ~MoeGrid();
 
   moecclGrid_t grid() const { return grid_; }
+  moecclComm_t comm() const { return ranks_->comm(); }
   const moecclGridShape_t& shape() const { return shape_; }
   const std::string& where() const { return ranks_->where(); }
   // After this nothing is waited for when it is freed. From any thread.
@@ -129,7 +131,8 @@ class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
  private:
   friend struct MoePass;
 
-  void check(moecclResult_t result);
+  // Makes a call that may wait, and throws its error.
+  void call(const std::function<moecclResult_t()>& made);
   void closeEnded();
   at::Tensor filled(const at::Tensor& tensor, double with, at::ScalarType type) const;
   at::Tensor rowsAt(const MoePass& pass, const void* data) const;

@@ -1,10 +1,11 @@
 #include "work.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <chrono>
+
+#include "signals.h"
 
 namespace moeccl::torch {
 namespace {
@@ -19,14 +20,6 @@ struct Waiting {
 
 // How often a thread that waits runs the handlers of signals that came meanwhile.
 constexpr std::chrono::milliseconds kSignals{100};
-
-// Python's handlers run in its main thread alone, and nowhere else does this do anything. Throws
-// what a handler raises.
-void runSignalHandlers() {
-  if (Py_IsInitialized() == 0) return;
-  const pybind11::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
-}
 
 }  // namespace
 

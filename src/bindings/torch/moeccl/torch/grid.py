@@ -1,5 +1,7 @@
 """Which ranks of a process group share a layer's experts, and which hold replicas of them."""
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -103,6 +105,17 @@ class Grid:
         """Tells all ranks of the group why this one cannot go on with a pass."""
         self.handle.fail()
         revoke(self.sets, text)
+
+    @contextlib.contextmanager
+    def interruptible(self):
+        """Around what ranks tell each other: what a signal's handler raises ends the pass on all ranks."""
+        try:
+            yield
+        except dist.DistBackendError:
+            raise
+        except BaseException as error:
+            self.revoke(f"rank {self.group.rank()} of the process group: {type(error).__name__}: {error}")
+            raise
 
     def renew(self):
         """Collective over the group: exchanges go on, whatever was revoked."""

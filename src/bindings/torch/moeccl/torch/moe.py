@@ -355,7 +355,7 @@ class MoE(torch.nn.Module):
             yield
         except _StopRecomputationError:  # of a checkpoint, which has what it needs
             raise
-        except Exception as error:
+        except BaseException as error:  # KeyboardInterrupt, too
             self._revoke(error)
             raise
 

@@ -32,7 +32,8 @@ def tell(grid, ranks, coming=None, error=None):
     """What the ranks of this rank's grid come with. ranks: the set that is told, the grid's or that and its replicas.
     error: this rank's own, instead; it is raised here, and what it says on all other ranks. Counts in grid.told."""
     grid.told[ranks] = grid.told.get(ranks, 0) + 1
-    said = ranks.gather([int(error is not None), *(coming or Coming(*[0] * len(Coming._fields)))])
+    with grid.interruptible():
+        said = ranks.gather([int(error is not None), *(coming or Coming(*[0] * len(Coming._fields)))])
     failed = [rank for rank, numbers in enumerate(said) if numbers[0]]
     if failed:
         _raise(ranks, failed[0], error)

@@ -1,0 +1,36 @@
+#include "signals.h"
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace moeccl::torch {
+namespace {
+
+thread_local Interruptible* current = nullptr;
+
+}  // namespace
+
+void runSignalHandlers() {
+  if (Py_IsInitialized() == 0) return;
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+Interruptible::Interruptible(moecclComm_t comm) : comm_(comm), before_(current) { current = this; }
+
+Interruptible::~Interruptible() { current = before_; }
+
+void Interruptible::idle(void* /*context*/) {
+  Interruptible* const self = current;
+  if (self == nullptr || self->raised_) return;
+  try {
+    runSignalHandlers();
+    return;
+  } catch (...) {
+    self->raised_ = std::current_exception();
+  }
+  moecclCommRevoke(self->comm_, "a signal's handler raised an exception while the rank waited");
+}
+
+}  // namespace moeccl::torch
