@@ -96,13 +96,13 @@ Known Keeper::fit(std::vector<Curve> curves, double copySeconds, Links typical, 
     measured.add(std::move(curve.key), std::move(curve.samples));
   }
   const auto fit = fitLinks(
-      measured, [begun] { return secondsSince(begun) >= kProbeSeconds; }, typical,
+      measured, [begun] { return probeSecondsSince(begun) >= kProbeSeconds; }, typical,
       copied ? &Links::betaMemory : nullptr);
   if (!fit) return {};
   log(LogLevel::info, source_,
       "no MOECCL_PROFILE: links measured in %.0f ms by %zu samples (median error %.0f %%); "
       "moeccl-fit measures a cluster well",
-      secondsSince(begun) * 1e3, samples, fit->medianError * 100);
+      probeSecondsSince(begun) * 1e3, samples, fit->medianError * 100);
   const Known known{1, mine_.processorsPerNode, *fit};
   keep(known, samples);
   return known;

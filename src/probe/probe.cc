@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -23,6 +24,8 @@
 
 namespace moeccl {
 namespace {
+
+std::atomic<TimePoint (*)()> timeOfProbes{&Clock::now};
 
 // Of a rank's block. Small ones tell latencies, large ones bandwidths.
 using Blocks = std::array<std::size_t, 5>;
@@ -114,7 +117,7 @@ class Prober {
     // Pages and connections are there from now on. They take long, and calls will need them.
     call(candidates[0], blocks_[0]);
     if (onGpus_) timeReading();
-    begun_ = Clock::now();
+    begun_ = probeTime();
     spent_ = agreed(0).second;
     if (!onGpus_) timeCopies();
     // What a slow uplink hides: links in nodes by themselves.
@@ -200,9 +203,9 @@ class Prober {
   // Of all ranks at once, as they are when they pack what they send.
   void timeCopies() {
     const std::size_t bytes = std::min(room_->bytes, kCopied);
-    const TimePoint begun = Clock::now();
+    const TimePoint begun = probeTime();
     for (int i = 0; i < kCopies; ++i) std::memcpy(room_->output, room_->input, bytes);
-    const double seconds = secondsSince(begun) / static_cast<double>(kCopies * bytes);
+    const double seconds = probeSecondsSince(begun) / static_cast<double>(kCopies * bytes);
     std::tie(copySeconds_, spent_) = agreed(seconds);
   }
 
@@ -227,9 +230,9 @@ class Prober {
   void timeReading() {
     std::array<double, 3> times;
     for (double& time : times) {
-      const TimePoint begun = Clock::now();
+      const TimePoint begun = probeTime();
       read();
-      time = secondsSince(begun);
+      time = probeSecondsSince(begun);
     }
     reading_ = std::ranges::min(times);
   }
@@ -238,7 +241,7 @@ class Prober {
   std::pair<double, double> agreed(double seconds) {
     double longest = 0, spent = 0;
     for (const auto& [theirs, since] :
-         exchangeValue(oob_, std::array<double, 2>{seconds, secondsSince(begun_)})) {
+         exchangeValue(oob_, std::array<double, 2>{seconds, probeSecondsSince(begun_)})) {
       longest = std::max(longest, theirs);
       spent = std::max(spent, since);
     }
@@ -246,9 +249,9 @@ class Prober {
   }
 
   double timed(const Candidate& candidate, std::size_t block) {
-    const TimePoint begun = Clock::now();
+    const TimePoint begun = probeTime();
     call(candidate, block);
-    const double seconds = secondsSince(begun);
+    const double seconds = probeSecondsSince(begun);
     return std::max(seconds - reading_, 0.1 * seconds);
   }
 
@@ -283,11 +286,14 @@ class Prober {
   const Blocks blocks_;
   std::optional<Room> room_;
   double reading_ = 0, copySeconds_ = 0;
-  TimePoint begun_ = Clock::now();
+  TimePoint begun_ = probeTime();
   double spent_ = 0;
 };
 
 }  // namespace
+
+TimePoint probeTime() { return timeOfProbes.load()(); }
+void replaceProbeTime(TimePoint (*now)()) { timeOfProbes = now == nullptr ? &Clock::now : now; }
 
 std::shared_ptr<const Profile> probeLinks(Communicator& communicator, const Typical& typical) {
   const Topology& topology = communicator.topology();

@@ -2,8 +2,10 @@
 // in the user's cache.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
+#include "src/bootstrap/clock.h"
 #include "src/comm/communicator.h"
 #include "src/cost/links.h"
 #include "src/profile/profile.h"
@@ -13,6 +15,14 @@ namespace moeccl {
 // How long it may take in all, once ranks have connected, and the calls that links are measured by;
 // what remains is for the fit.
 inline constexpr double kProbeSeconds = 0.3, kProbeCallSeconds = 0.2;
+
+// The time by which the calling thread measures links: the machine's, unless a test has another.
+TimePoint probeTime();
+inline double probeSecondsSince(TimePoint begun) {
+  return std::chrono::duration<double>(probeTime() - begun).count();
+}
+// What probeTime() returns from now on; nullptr: the machine's. For tests.
+void replaceProbeTime(TimePoint (*now)());
 
 // Collective: a profile without samples whose links are the job's, as this process or the user's
 // cache has them (src/probe/cache.h) or as they are measured now; costs that this does not tell are

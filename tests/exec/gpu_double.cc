@@ -87,6 +87,11 @@ int& GpuDouble::current() {
   return devices.try_emplace({this, number_}, first).first->second;
 }
 
+double GpuDouble::secondsOfMessages() const {
+  const Lock lock(world_.mutex_);
+  return secondsOfMessages_;
+}
+
 void GpuDouble::setDevice(int device) {
   const Lock lock(world_.mutex_);
   current() = device;

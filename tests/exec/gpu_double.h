@@ -212,6 +212,10 @@ class GpuDouble final : public Gpu {
               std::function<void()> work, Stream stream);
   // From now on launches of kernels and messages whose names begin so fail; "": none do.
   void breakKernels(const std::string& what);
+  // What all messages to and from this device have taken, if one takes so long after another: a
+  // clock that no other load of the machine moves.
+  static constexpr double kLatency = 20e-6, kSecondsPerByte = 1e-9;
+  double secondsOfMessages() const;
   // From now on memory of so many bytes and more is not to be had.
   void limitMemory(std::size_t bytes) { limit_ = bytes; }
   // "GPU double SXM" unless set.
@@ -363,6 +367,7 @@ class GpuDouble final : public Gpu {
   std::vector<GpuWorld::Access> history_;
   GpuWorld::Clock known_;  // to the host to be complete
   std::uint64_t launched_ = 0;
+  double secondsOfMessages_ = 0;
   std::string brokenKernel_;
   std::function<void()> onAsyncError_, onAllocate_;
   std::string model_ = "GPU double SXM";

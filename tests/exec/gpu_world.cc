@@ -110,6 +110,9 @@ void GpuWorld::transfer(Message& a, Message& b) {
   if (!to.inside) check(arriving, {to.data, to.bytes, true}, to.item->what);
   if (const std::size_t bytes = std::min(from.bytes, to.bytes); bytes > 0)
     std::memcpy(to.data, from.data, bytes);
+  for (const Message* each : {&a, &b})
+    each->item->stream->device->secondsOfMessages_ +=
+        GpuDouble::kLatency + GpuDouble::kSecondsPerByte * static_cast<double>(each->bytes);
   a.done = b.done = true;
 }
 
