@@ -1,6 +1,7 @@
 #include "backend.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
@@ -87,16 +88,13 @@ Communicator& MoecclBackend::communicatorFor(const Needs& needs,
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::newWork(c10d::OpType type, Needs needs, bool onCuda) {
   std::vector<c10::Device> devices;
-  if (onCuda)
-    devices.push_back(needs.outputs.empty() ? needs.tensors[0].device()
-                                            : needs.outputs[0].device());
+  if (onCuda) devices.push_back(needs.cudaDevice());
   return c10::make_intrusive<MoecclWork>(getRank(), type, where(), sequence_, std::move(needs),
                                          std::move(devices));
 }
 
 // Alone: collectives that the caller does not wait for run on one stream, others in the caller's
-// own thread. On CUDA all are on the current stream. In a coalesced group all are noted, and run at
-// its end.
+// own thread, or on CUDA's current stream. In a coalesced group all are noted, and run at its end.
 c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
                                                   std::chrono::milliseconds timeout, bool async,
                                                   Needs needs, const Launch& launch) {
@@ -105,6 +103,12 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
   moecclStream_t stream = nullptr;
   communicatorFor(needs, &communicator, &stream);
   const bool onCuda = communicator == cuda_;
+  std::optional<c10::StreamGuard> beside;
+  if (onCuda && (async || coalesces())) {
+    beside.emplace(side_.behindCurrent(needs.cudaDevice()));
+    stream = beside->current_stream().native_handle();
+    SideStream::keep(needs, beside->current_stream());
+  }
   communicator->setTimeout(timeout == c10d::kUnsetTimeout ? timeout_ : timeout);
   if (coalesces()) {
     coalescing_->note(std::move(needs), launch, communicator, stream, onCuda);
@@ -163,7 +167,10 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::endCoalescing() {
     refused = std::current_exception();  // the others run, and need what they have
   }
   if (all.onCuda()) host_->giveBack(stream);
-  auto work = newWork(c10d::OpType::COALESCED, all.takeNeeds(), all.onCuda());
+  Needs needs = all.takeNeeds();
+  std::optional<c10::StreamGuard> beside;
+  if (all.onCuda()) beside.emplace(side_.behindCurrent(needs.cudaDevice()));
+  auto work = newWork(c10d::OpType::COALESCED, std::move(needs), all.onCuda());
   auto* const started = static_cast<MoecclWork*>(work.get());
   if (all.onCuda())
     started->finishNow();

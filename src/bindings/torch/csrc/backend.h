@@ -5,6 +5,7 @@
 
 #include "coalescing.h"
 #include "communicator.h"
+#include "side_stream.h"
 #include "tensors.h"
 #include "work.h"
 
@@ -90,6 +91,7 @@ class MoecclBackend final : public c10d::Backend {
   const std::vector<int64_t> globalRanks_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Communicator> host_, cuda_;
+  SideStream side_;
   uint64_t sequence_ = 0;
   // Whether calls are noted now.
   bool coalesces();

@@ -23,6 +23,13 @@ constexpr std::chrono::milliseconds kSignals{100};
 
 }  // namespace
 
+c10::Device MoecclWork::Needs::cudaDevice() const {
+  for (const auto* all : {&outputs, &tensors})
+    for (const at::Tensor& tensor : *all)
+      if (tensor.is_cuda()) return tensor.device();
+  TORCH_INTERNAL_ASSERT(false, "a call on CUDA has no tensor there");
+}
+
 MoecclWork::MoecclWork(int rank, c10d::OpType type, std::string where, uint64_t sequence,
                        Needs needs, std::vector<c10::Device> devices)
     : Work(rank, type),
@@ -63,8 +70,7 @@ void MoecclWork::complete(moecclResult_t result) {
     for (const auto& step : needs_.after) step();
     if (reached_) {
       const c10::impl::VirtualGuardImpl guard(reached_->device_type());
-      reached_->record(guard.getStream(needs_.outputs.empty() ? needs_.tensors[0].device()
-                                                              : needs_.outputs[0].device()));
+      reached_->record(guard.getStream(needs_.cudaDevice()));
     }
   } catch (...) {
     failure = std::current_exception();

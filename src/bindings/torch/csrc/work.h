@@ -23,6 +23,9 @@ class MoecclWork final : public c10d::Work {
     std::vector<std::function<void()>> after;  // what is left to copy
     std::vector<at::Tensor> outputs;           // the result
     std::shared_ptr<int> source;               // of a receive of anybody
+
+    // Of the first tensor on CUDA; there is one.
+    c10::Device cudaDevice() const;
   };
 
   MoecclWork(int rank, c10d::OpType type, std::string where, uint64_t sequence, Needs needs,
