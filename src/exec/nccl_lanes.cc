@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -320,9 +321,16 @@ void NcclLanes::await(const std::string& what) {
 }
 
 moecclResult_t NcclLanes::asyncError(std::string* text) {
-  const std::lock_guard lock(commsMutex_);
-  if (interrupted_) return moecclSuccess;
-  for (Gpu::Comm comm : comms_)
+  // NCCL is asked without the mutex: whoever interrupts must not wait for its answer.
+  std::optional<Inside> inside;
+  std::vector<Gpu::Comm> comms;
+  {
+    const std::lock_guard lock(commsMutex_);
+    if (interrupted_) return moecclSuccess;
+    inside.emplace(*this, lock);
+    comms = comms_;
+  }
+  for (Gpu::Comm comm : comms)
     if (const moecclResult_t result = gpu_->asyncError(comm, text); result != moecclSuccess)
       return result;
   return moecclSuccess;

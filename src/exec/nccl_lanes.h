@@ -112,6 +112,8 @@ class NcclLanes {
   class Inside {
    public:
     explicit Inside(const NcclLanes& lanes);
+    // The same where commsMutex_ is held, and the lanes are whole.
+    Inside(const NcclLanes& lanes, const std::lock_guard<std::mutex>&);
     ~Inside();
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;

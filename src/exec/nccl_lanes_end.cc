@@ -22,6 +22,11 @@ NcclLanes::Inside::Inside(const NcclLanes& lanes) : lanes_(lanes) {
   ++lanes.inside_;
 }
 
+NcclLanes::Inside::Inside(const NcclLanes& lanes, const std::lock_guard<std::mutex>&)
+    : lanes_(lanes) {
+  ++lanes.inside_;
+}
+
 NcclLanes::Inside::~Inside() {
   const std::lock_guard lock(lanes_.commsMutex_);
   if (--lanes_.inside_ == 0) lanes_.left_.notify_all();

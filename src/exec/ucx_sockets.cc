@@ -2,7 +2,6 @@
 
 #include <linux/filter.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace moeccl {
@@ -30,16 +30,21 @@ bool isNamedDatagramSocket(int fd) {
          name.sun_family == AF_UNIX && bytes == kAutomaticName && name.sun_path[0] == '\0';
 }
 
-// Calls visit(fd, inode) for each.
+// Calls visit(fd, inode) for each. What a descriptor is of, its link tells, as "socket:[8472]":
+// other threads open and close descriptors meanwhile, and files of theirs are let be.
 template <typename Visit>
 void visitSockets(Visit visit) {
+  constexpr std::string_view kSocket = "socket:[";
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     const std::string name = entry.path().filename();
+    const std::string of = std::filesystem::read_symlink(entry.path(), ignored);
+    if (!of.starts_with(kSocket)) continue;
     int fd = -1;
+    ino_t inode = 0;
     std::from_chars(name.data(), name.data() + name.size(), fd);
-    struct stat status;
-    if (isNamedDatagramSocket(fd) && fstat(fd, &status) == 0) visit(fd, status.st_ino);
+    std::from_chars(of.data() + kSocket.size(), of.data() + of.size(), inode);
+    if (isNamedDatagramSocket(fd)) visit(fd, inode);
   }
 }
 
@@ -61,7 +66,8 @@ void UcxSockets::dropEmptyDatagrams() const {
   const sock_fprog filter{std::size(steps), steps};
   visitSockets([&](int fd, ino_t inode) {
     if (before_.contains(inode)) return;
-    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) != 0)
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) != 0 &&
+        errno != EBADF && errno != ENOTSOCK)  // closed meanwhile: none of UCX's
       throw std::runtime_error(std::string("a filter on a socket of UCX's: ") +
                                std::strerror(errno));
   });

@@ -20,6 +20,17 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
+// Without the lock, as NCCL has none that its callers could meet with one of theirs.
+void checkPatience(std::unique_lock<std::mutex>& lock, const Patience& patience) {
+  struct Relock {
+    ~Relock() { lock.lock(); }
+    std::unique_lock<std::mutex>& lock;
+  };
+  lock.unlock();
+  const Relock relock{lock};
+  patience.check();
+}
+
 // Nothing may come from nowhere.
 void copyBytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -778,7 +789,7 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
     const auto end = std::chrono::steady_clock::now() +
                      std::chrono::milliseconds(forEver ? 30000 : patience.timeoutMs);
     while (!world_.changed_.wait_for(lock, std::chrono::milliseconds(10), all)) {
-      patience.check();
+      checkPatience(lock, patience);
       if (std::chrono::steady_clock::now() < end) continue;
       if (forEver) refuse("not all ranks come to split a communicator");
       throw Error(moecclTimeout, "the double's split: not all ranks have come to it");
@@ -1027,15 +1038,7 @@ void GpuDouble::connectPatiently(std::unique_lock<std::mutex>& lock,
     world_.changed_.wait_for(lock, std::chrono::milliseconds(1));
     world_.runLocked();
     if (met()) return;
-    lock.unlock();
-    std::exception_ptr ended;
-    try {
-      patience.check();
-    } catch (...) {
-      ended = std::current_exception();
-    }
-    lock.lock();
-    if (ended) std::rethrow_exception(ended);
+    checkPatience(lock, patience);
     if (patience.timeoutMs >= 0 &&
         Clock::now() - begin > std::chrono::milliseconds(patience.timeoutMs))
       throw Error(moecclTimeout, "the double's group: not all ranks have come to it");

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "src/comm/operands.h"
 #include "src/error.h"
@@ -523,6 +524,25 @@ TEST(RowMemory, IsLetGoByGraphsWithoutAWait) {
   EXPECT_EQ(memory->take(64, true).get(), known);
   memory->close();
   EXPECT_EQ(world.problems() + world.leftovers(), "");
+}
+
+// Who interrupts does not wait for what NCCL answers, and NCCL aborts nothing before it has.
+TEST(NcclLanes, AreInterruptedWhileNcclIsAsked) {
+  GpuWorld world({});
+  const std::shared_ptr<GpuDouble> gpu = world.newGpu();
+  const Gpu::Id id = gpu->newId();
+  auto lanes = std::make_unique<NcclLanes>(gpu, gpu->join(id, 1, 0, -1), -1, true);
+  std::future<void> ends;
+  gpu->onAsyncError([&] {
+    ends = std::async(std::launch::async, [&] { lanes->interrupt(); });
+    EXPECT_EQ(ends.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  std::string text;
+  EXPECT_EQ(lanes->asyncError(&text), moecclSuccess) << text;
+  EXPECT_THROW(lanes->comm(0), Error);
+  lanes.reset();
+  EXPECT_EQ(world.problems(), "");
 }
 
 TEST(GpuModels, AreJoinedByNvlinkOrNot) {

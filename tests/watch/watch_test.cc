@@ -21,6 +21,7 @@
 
 #include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/rendezvous.h"
+#include "src/file_descriptor.h"
 #include "src/watch/local_watch.h"
 #include "src/watch/mesh.h"
 #include "src/watch/mesh_watch.h"
@@ -247,14 +248,16 @@ void runProcesses(const Topology& topology, const std::set<int>& dying,
 // many.
 int breakConnections() {
   int broken = 0;
-  for (int fd = 0; fd < 1024; ++fd) {
+  for (int number = 0; number < 1024; ++number) {
+    // Others open and close descriptors meanwhile; this one stays the same.
+    const FileDescriptor fd(fcntl(number, F_DUPFD_CLOEXEC, 0));
     sockaddr_storage peer;
     socklen_t size = sizeof peer;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
+    if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
         (peer.ss_family != AF_INET && peer.ss_family != AF_INET6))
       continue;
     const sockaddr none{AF_UNSPEC, {}};
-    broken += connect(fd, &none, sizeof none) == 0;
+    broken += connect(fd.get(), &none, sizeof none) == 0;
   }
   return broken;
 }
