@@ -40,6 +40,17 @@ def microseconds(torch, work, turns=1, captured=True):
     return statistics.median(timed(torch, enqueue, calls) for _ in range(9))
 
 
+def rows_of(lines):
+    """What a program has noted. It may have been stopped in the middle of a line, or have had no number to write."""
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            print(f"no row: {line.strip()}")
+    return rows
+
+
 def note(row):
     """For report.py."""
     if path := os.environ.get("MEASUREMENTS"):
@@ -72,4 +83,4 @@ def measured_by(command):
             return code, []
         with open(path, encoding="utf-8") as file:
             file.seek(before)
-            return code, [json.loads(line) for line in file if line.endswith("}\n")]
+            return code, rows_of(file)

@@ -34,9 +34,10 @@ share() {
   echo $((seconds < $(timeout_left) ? seconds : $(timeout_left)))
 }
 
-# keep NUMBER STATUS SECONDS PASSED FAILED SKIPPED
+# keep NUMBER STATUS SECONDS PASSED FAILED SKIPPED: no half of it is left where the run is killed.
 keep() {
-  printf '%s\n' "${names[$1]}" "$(fingerprint "${commands[$1]}")" "${@:2}" >"$build/parts/$1"
+  printf '%s\n' "${names[$1]}" "$(fingerprint "${commands[$1]}")" "${@:2}" >"$build/parts/new"
+  mv "$build/parts/new" "$build/parts/$1"
   python3 tests/gpu/report.py after "$build" "$results"
 }
 

@@ -20,8 +20,10 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 
 import bars
+from measured import rows_of
 
 MOST_LOG = 300_000  # bytes that are kept of what a part prints
 
@@ -52,9 +54,7 @@ def parts(build):
         part = {"name": name, "fingerprint": fingerprint, "status": status}
         part |= zip(("seconds", "passed", "failed", "skipped"), map(int, counts))
         numbers = state.with_suffix(".jsonl")
-        # What was stopped has measured something too, and perhaps half a line.
-        lines = numbers.read_text().splitlines(keepends=True) if numbers.is_file() else []
-        part["numbers"] = [json.loads(line) for line in lines if line.endswith("}\n")]
+        part["numbers"] = rows_of(numbers.read_text().splitlines()) if numbers.is_file() else []
         part["output"] = printed(state.with_suffix(".log")).splitlines()
         yield part
 
@@ -119,9 +119,17 @@ def replace(path, text):
     new.replace(path)
 
 
+def shown(page, results):
+    """A page of bars. What is odd in the figures of one part must not cost the results of all."""
+    try:
+        return page(results)
+    except Exception:
+        return traceback.format_exc()
+
+
 def after(build, folder):
     results = json.loads((build / "machine.json").read_text()) | {"parts": list(parts(build))}
-    files = {"results.json": json.dumps(results, indent=1) + "\n", "bars.txt": bars.page(results),
+    files = {"results.json": json.dumps(results, indent=1) + "\n", "bars.txt": shown(bars.page, results),
              "log.txt": "".join(f"==== {part['name']}: {part['status']}\n" + "\n".join(part["output"]) + "\n"
                                 for part in results["parts"] if part["output"])}
     for name, text in files.items():
@@ -132,7 +140,7 @@ def after(build, folder):
 
 
 def table(build):
-    print("\n" + bars.summary(json.loads((build / "results.json").read_text())))
+    print("\n" + shown(bars.summary, json.loads((build / "results.json").read_text())))
     print(f"{'part':26}{'status':12}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}{'numbers':>9}")
     for part in parts(build):
         print(f"{part['name']:26}{part['status']:12}{part['seconds']:8}{part['passed']:8}{part['failed']:8}"

@@ -145,6 +145,16 @@ class RunGpu(unittest.TestCase):
             self.assertTrue(results["machine"][name])
         self.assertIn("date", results)
 
+    def test_odd_figures_of_a_part_cost_nothing_of_others(self):
+        self.use_built()
+        odd = {"kernel": "permute", "tokens": 8192, "us": 0.0, "copy_us": 1.0}
+        self.write("bench_gpu", note(PACK) + note(odd) + "echo '{\"kernel\": \"permute\", \"us\": nan}' >>$MEASUREMENTS\n")
+        code, text = self.run_gpu("--bench")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.parts()["layer, measured"]["numbers"], [LAYER])
+        self.assertEqual(self.parts()["kernels, measured"]["numbers"].count(PACK), 7)
+        self.assertIn("ZeroDivisionError", (self.build / "bars.txt").read_text())
+
     def test_failures_are_told(self):
         self.use_built()
         self.write("kernels_gpu", "echo 2 passed, 1 failed, 0 skipped; exit 1\n")
