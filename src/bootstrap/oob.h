@@ -30,6 +30,8 @@ class Oob {
   // For ranks that wait for one another by other means: throws Error where it is known that one of
   // them has failed. Does not wait.
   virtual void check() {}
+  // Whether check() learns of a rank that throws instead of going on.
+  virtual bool tellsOfFailures() const { return false; }
   // This rank needs the others no more. Whoever drops it without that has failed.
   virtual void finish() {}
 };

@@ -79,6 +79,7 @@ class RendezvousOob : public Oob {
     receiveAll(recv, whole);
   }
 
+  bool tellsOfFailures() const override { return true; }
   void check() override {
     std::byte first;
     const ssize_t got = ::recv(socket_.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);

@@ -127,6 +127,7 @@ class SurvivorOob final : public Oob {
                   "moecclCommShrink has waited in vain for " + rankList(ranksOf(missing)));
   }
 
+  bool tellsOfFailures() const override { return true; }
   void check() override {
     for (const Loss& loss : from_.watch.losses())
       if (isMember(members_, loss.rank)) gone(loss.rank);

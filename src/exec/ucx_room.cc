@@ -52,13 +52,14 @@ Folder sharedMemory() {
   return folder;
 }
 
-rlim_t openDescriptors() {
-  std::error_code ignored;
+// `limit`: of them, all of which are open where even this cannot be looked at.
+rlim_t openDescriptors(rlim_t limit) {
+  std::error_code error;
   rlim_t open = 0;
   for ([[maybe_unused]] const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd", ignored))
+       std::filesystem::directory_iterator("/proc/self/fd", error))
     ++open;
-  return open;
+  return error ? limit : open;
 }
 
 }  // namespace
@@ -79,10 +80,11 @@ std::string missingSharedMemory(int ranks) {
 }
 
 void requireDescriptors(int ranks) {
-  const rlim_t open = openDescriptors();
-  const rlim_t needed = open + kDescriptors + kDescriptorsPerPeer * static_cast<rlim_t>(ranks - 1);
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t open = openDescriptors(limit.rlim_cur);
+  const rlim_t needed = open + kDescriptors + kDescriptorsPerPeer * static_cast<rlim_t>(ranks - 1);
+  if (limit.rlim_cur >= needed) return;
   if (limit.rlim_max >= needed && raiseDescriptorLimit()) return;
   throw std::runtime_error(stringf(
       "this process may open %llu files (ulimit -n), %llu of which are open; %d ranks that share "

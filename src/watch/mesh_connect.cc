@@ -1,4 +1,5 @@
 // How control connections are made: the lower rank of two listens, the higher one dials.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -127,6 +128,7 @@ class Connector {
     TimePoint next;
   };
 
+  void reserveDescriptors();
   bool sameNode(int peer) const { return topology_.nodeOf(peer) == topology_.nodeOf(oob_.rank()); }
   void exchangeContacts();
   void connectAll();
@@ -147,6 +149,7 @@ class Connector {
   std::vector<IpAddress> mine_;  // of this rank, where it has peers on other nodes
   std::vector<ProcessIdentity> processes_;
   std::vector<ControlAddress> addresses_;
+  std::vector<FileDescriptor> reserved_;  // one for each connection, while ranks agree
   std::vector<Dial> dials_;
   std::vector<ControlLink> links_;
 };
@@ -172,6 +175,18 @@ Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& opti
                       options_.hosts[static_cast<std::size_t>(peer)].c_str(), why.c_str()));
 }
 
+// A rank that runs out of them while others connect cannot tell those who wait for it.
+void Connector::reserveDescriptors() {
+  while (reserved_.size() < peers_.size()) {
+    FileDescriptor one(fcntl(node_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!one && errno == EMFILE && raiseDescriptorLimit()) continue;
+    if (!one)
+      throw Error(moecclSystemError, stringf("connections with %zu ranks: ", peers_.size()) +
+                                         descriptorErrorText(errno));
+    reserved_.push_back(std::move(one));
+  }
+}
+
 void Connector::exchangeContacts() {
   Contact mine;
   agreeAfter(oob_, [&] {
@@ -185,6 +200,7 @@ void Connector::exchangeContacts() {
                             [this](int peer) { return peer > oob_.rank() && sameNode(peer); }))
       node_.listen(file_.listen());
     std::strncpy(mine.path, file_.path().c_str(), sizeof mine.path - 1);
+    reserveDescriptors();
   });
   for (const Contact& contact : exchangeValue(oob_, mine)) {
     const int rank = static_cast<int>(processes_.size());
@@ -296,7 +312,12 @@ void Connector::hearWhoHasEnded() {
 
 void Connector::connect(const std::function<void(Mesh)>& take) {
   exchangeContacts();
-  connectAll();
+  reserved_.clear();
+  // Others wait for this rank where nobody else tells them that it has failed.
+  if (oob_.tellsOfFailures())
+    connectAll();
+  else
+    agreeAfter(oob_, [&] { connectAll(); });
   Mesh mesh;
   mesh.processes = std::move(processes_);
   std::ranges::sort(links_, {}, &ControlLink::peer);

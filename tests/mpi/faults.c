@@ -72,6 +72,16 @@ static void come_and_go(void) {
   EXPECT(descriptors() <= before + 4);
 }
 
+/* Communicators with the world's ranks. */
+static void dups(void) {
+  for (int i = 0; i < 4; ++i) {
+    MPI_Comm next;
+    MPI_Comm_dup(MPI_COMM_WORLD, &next);
+    exchange(next, 6);
+    MPI_Comm_free(&next);
+  }
+}
+
 /* More communicators at once than moeccl serves. */
 static void many(void) {
   enum { kMany = 300 };
@@ -352,6 +362,7 @@ int main(int argc, char** argv) {
     void (*run)(void);
   } cases[] = {{"splits", splits},
                {"come_and_go", come_and_go},
+               {"dups", dups},
                {"many", many},
                {"sets", sets},
                {"mistakes", mistakes},

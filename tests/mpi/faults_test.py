@@ -50,6 +50,15 @@ class Communicators(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertEqual(served["alltoall"], 256 * 2, text)
 
+    @unittest.skipIf(sys.argv[1:2] == ["mpich"], "MPICH needs other descriptors")
+    def test_are_left_to_mpi_where_descriptors_are_too_few(self):
+        for limit in range(18, 29):
+            with self.subTest(limit):
+                code, text, served = run("dups", limit=limit)
+                self.assertEqual(code, 0, text)
+                self.assertEqual(text.count("MPI goes on alone"), 4, text)
+                self.assertEqual(served["alltoall"], 0, text)
+
     @unittest.skipIf(os.cpu_count() < 4 and sys.argv[1:2] == ["mpich"], "MPICH's ranks poll without a pause")
     def test_of_too_many_sets_of_ranks_are_left_to_mpi(self):
         code, text, served = run("sets", ranks=4)

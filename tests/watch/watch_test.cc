@@ -480,6 +480,41 @@ class WithImpostor final : public Oob {
   int calls_ = 0;
 };
 
+// A launcher's all-gather, which tells nothing of ranks that have failed. `elsewhere`: a rank whose
+// Unix socket this rank takes to be at another path.
+class OfLauncher final : public Oob {
+ public:
+  OfLauncher(Oob& carrier, int elsewhere) : carrier_(carrier), elsewhere_(elsewhere) {}
+  int rank() const override { return carrier_.rank(); }
+  int ranks() const override { return carrier_.ranks(); }
+  void allgather(const void* send, void* recv, std::size_t bytes) override {
+    carrier_.allgather(send, recv, bytes);
+    if (++calls_ == 2 && elsewhere_ >= 0)
+      std::strcpy(static_cast<char*>(recv) + (elsewhere_ + 1) * bytes - 64, "/dev/shm/nowhere");
+  }
+
+ private:
+  Oob& carrier_;
+  const int elsewhere_;
+  int calls_ = 0;
+};
+
+// Rank 0 has none with either of the two, and so has all of its own.
+TEST(MeshConnect, WhereOneRankCannotConnectAllAreToldByALauncherToo) {
+  const moecclUniqueId id = makeUniqueId();
+  const std::vector<Outcome> outcomes = runThreads(8, [&](int rank) {
+    const auto oob = join(id, 8, rank, 20000);
+    OfLauncher launcher(*oob, rank == 5 ? 3 : -1);
+    const Topology topology = nodesOf({8});
+    MeshOptions options = optionsOf(topology);
+    options.timeoutMs = 1000;
+    connectMesh(launcher, topology, options, [](const Mesh&) {});
+  });
+  expectFailure(outcomes[0], moecclRemoteError, "has waited 1000 ms for rank 5 to connect");
+  expectFailure(outcomes[3], moecclTimeout, "rank 3 has waited 1000 ms for rank 5 to connect");
+  expectFailure(outcomes[5], moecclRemoteError, "rank 5 cannot reach rank 3 on host0");
+}
+
 constexpr std::size_t kGreeting = 40, kChallenge = 72, kAnswer = 44;  // handshake.h
 
 // Reads until the handshake wants no more, or the peer has closed.
