@@ -1,4 +1,4 @@
-// Rows of float8 with scales: what a token route moves at half the bytes of 16-bit rows.
+// Rows of float8 with scales: what a route moves at half the bytes of 16-bit rows.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Rows of a few matrices by lists of them: what token routes move and add up on a GPU, thousands of
+// Rows of a few matrices by lists of them: what routes move and add up on a GPU, thousands of
 // rows in one launch.
 #pragma once
 

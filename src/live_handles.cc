@@ -79,10 +79,11 @@ const char* nameOf(HandleKind kind) {
     case HandleKind::layer:
       return "layer";
     case HandleKind::pass:
+    case HandleKind::routePass:
       return "pass";
     case HandleKind::profile:
       return "profile";
-    case HandleKind::tokenRoute:
+    case HandleKind::route:
       return "route";
   }
   return "handle";

@@ -86,32 +86,33 @@ static int makeModel(Model* model) {
 }
 
 typedef struct {
-  moecclTokenRoute_t route;
+  moecclRoute_t route;
+  const char* algorithm; /* of the last pass */
   float *rows, *results; /* room for all that can come */
   int64_t room;
 } Team;
 
 static int makeTeam(moecclGrid_t grid, int ranks, int latency, Team* team) {
-  moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+  moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
   config.experts = kExperts;
   config.topK = kChoices;
   config.hidden = kHidden;
   config.datatype = moecclFloat32;
   config.maxTokens = kSequences;
-  config.mode = latency ? moecclRouteLatency : moecclRouteThroughput;
+  config.mode = latency ? "latency" : "throughput";
   config.algorithm = latency ? NULL : "flat";
-  if (moecclTokenRouteCreate(grid, &config, &team->route) != moecclSuccess)
-    return fail("moecclTokenRouteCreate");
-  team->room = (int64_t)ranks * kSequences * kChoices;
-  if (latency && moecclTokenRouteGetMostRows(team->route, &team->room) != moecclSuccess)
-    return fail("moecclTokenRouteGetMostRows");
+  if (moecclRouteCreate(grid, &config, &team->route) != moecclSuccess ||
+      moecclRouteGetInfo(team->route, &info) != moecclSuccess)
+    return fail("a route");
+  team->room = latency ? info.maxRows : (int64_t)ranks * kSequences * kChoices;
   team->rows = malloc(sizeof(float) * kHidden * (size_t)(team->room + 1));
   team->results = malloc(sizeof(float) * kHidden * (size_t)(team->room + 1));
   return team->rows == NULL || team->results == NULL ? fail("malloc") : 0;
 }
 
 static void freeTeam(Team* team) {
-  moecclTokenRouteDestroy(team->route);
+  moecclRouteDestroy(team->route);
   free(team->rows);
   free(team->results);
 }
@@ -141,30 +142,38 @@ static void normalise(const float* token, float* normal) {
 }
 
 /* tokens += what the experts make of them. */
-static int runLayer(const Model* model, const Team* team, int layer, int count, float* tokens) {
+static int runLayer(const Model* model, Team* team, int layer, int count, float* tokens) {
   float normal[kSequences * kHidden], output[kSequences * kHidden], weights[kSequences * kChoices];
   float inner[kInner];
   int32_t experts[kSequences * kChoices];
-  int64_t begins[kExperts + 1], row;
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  moecclRows_t come = MOECCL_ROWS_INITIALIZER;
+  moecclRoutePass_t pass = NULL;
+  int64_t row;
   int t, e, i;
   for (t = 0; t < count; ++t) {
     normalise(tokens + t * kHidden, normal + t * kHidden);
     choose(model->gates[layer], normal + t * kHidden, experts + t * kChoices,
            weights + t * kChoices);
   }
-  if (moecclTokenRouteSet(team->route, count, experts, weights, NULL) != moecclSuccess ||
-      moecclTokenRouteDispatch(team->route, normal, team->rows, NULL) != moecclSuccess ||
-      moecclTokenRouteGetCounts(team->route, NULL, begins) != moecclSuccess)
+  routing.tokens = count;
+  routing.experts = experts;
+  routing.weights = weights;
+  if (moecclRouteBegin(team->route, &routing, NULL, &pass) != moecclSuccess ||
+      moecclPassDispatch(pass, normal, team->rows, NULL) != moecclSuccess ||
+      moecclPassGetRows(pass, &come) != moecclSuccess)
     return fail("dispatch");
   for (e = 0; e < model->localExperts; ++e) {
     const Expert* expert = &model->experts[layer * model->localExperts + e];
-    for (row = begins[e]; row < begins[e + 1]; ++row) {
+    for (row = come.begins[e]; row < come.begins[e + 1]; ++row) {
       multiply(expert->up, team->rows + row * kHidden, kInner, kHidden, 1, inner);
       multiply(expert->down, inner, kHidden, kInner, 0, team->results + row * kHidden);
     }
   }
-  if (moecclTokenRouteCombine(team->route, team->results, output, NULL) != moecclSuccess)
+  if (moecclPassCombine(pass, team->results, output, NULL) != moecclSuccess ||
+      moecclPassEnd(pass) != moecclSuccess)
     return fail("combine");
+  team->algorithm = come.algorithm;
   for (i = 0; i < count * kHidden; ++i) tokens[i] += output[i];
   return 0;
 }
@@ -188,8 +197,7 @@ static double now(void) {
 }
 
 /* text [count][letters + 1]. A sequence remembers what it has written in a state that fades. */
-static int generate(const Model* model, const Team* team, int rank, int count, int letters,
-                    char* text) {
+static int generate(const Model* model, Team* team, int rank, int count, int letters, char* text) {
   float states[kSequences * kHidden] = {0}, tokens[kSequences * kHidden];
   uint32_t random[kSequences];
   int last[kSequences] = {0}, step, t, i, layer;
@@ -217,6 +225,7 @@ int main(int argc, char** argv) {
   static char texts[2][kSequences * (kMostLetters + 1)];
   const int letters = argc > 1 ? atoi(argv[1]) : 64;
   moecclGrid_t grid = NULL;
+  moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
   Team teams[2];
   double seconds[2];
   int rank, ranks, count, mode;
@@ -233,10 +242,10 @@ int main(int argc, char** argv) {
     return fail("moecclGridCreate");
   for (mode = 0; mode < 2; ++mode)
     if (makeTeam(grid, ranks, mode, &teams[mode]) != 0) return 1;
-  if (moecclTokenRouteGetShape(teams[0].route, &model.firstExpert, &model.localExperts, NULL) !=
-          moecclSuccess ||
-      makeModel(&model) != 0)
-    return fail("a model");
+  if (moecclRouteGetInfo(teams[0].route, &info) != moecclSuccess) return fail("experts");
+  model.firstExpert = info.firstExpert;
+  model.localExperts = info.localExperts;
+  if (makeModel(&model) != 0) return fail("a model");
   /* Every third rank has nothing to do for its own. */
   count = rank % 3 == 2 ? 0 : kSequences;
   for (mode = 0; mode < 2; ++mode) {
@@ -255,11 +264,9 @@ int main(int argc, char** argv) {
   if (moecclAllReduce(&mine, &all, 1, moecclInt64, moecclSum, comm, NULL) != moecclSuccess)
     return fail("moecclAllReduce");
   if (rank == 0) {
-    const char* algorithm = "";
-    moecclTokenRouteGetAlgorithm(teams[1].route, &algorithm);
     printf("\"%s\"\n", texts[1]);
     printf("%d ranks, %lld letters: flat %.0f letters/s, latency mode (%s) %.0f letters/s\n", ranks,
-           (long long)all, (double)all / seconds[0], algorithm, (double)all / seconds[1]);
+           (long long)all, (double)all / seconds[0], teams[1].algorithm, (double)all / seconds[1]);
   }
   for (mode = 0; mode < 2; ++mode) freeTeam(&teams[mode]);
   free(model.experts);

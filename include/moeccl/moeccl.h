@@ -9,8 +9,8 @@
  *     moecclInvalidArgument, unless a newer one has its address. After fork() a child's calls with
  *     its parent's handles are moecclInvalidUsage, do nothing, and free nothing.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable. Functions
- *     that make a communicator, grid, route or layer of another tell its other ranks, which get
- *     moecclRemoteError; that one stays usable too. CreateSubset and CommInit do not.
+ *     that make a communicator, grid, route, pass or layer tell the other ranks, which then get
+ *     moecclRemoteError; all stays usable there too. CreateSubset and CommInit do not.
  *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
  *     the same order, whether on streams or not. Where they do not, all ranks that call get
  *     moecclRemoteError within about a second, and the text has both calls (but see 9). Calls on

@@ -100,7 +100,7 @@ typedef struct {
   const char* collective; /* "allgather", as in MOECCL_ALGO; of token routing "tokendispatch" or
                              "tokencombine", which are calls of route.h */
   const char* algorithm;  /* "bruck:radix=4", the fastest; of groups that differ, the slowest one's;
-                             of token  routing as in moecclTokenRouteConfig_t */
+                             of token routing as in moecclRouteConfig_t */
   size_t bytes;           /* of one rank's sendbuff, in one call; of token routing of its tokens */
   double seconds;         /* predicted, of one call by itself */
   int calls;              /* one after the other: one for each chunk */

@@ -61,7 +61,10 @@ std::vector<std::int32_t> routingOf(const RouteOptions& options, const Job& job)
 }
 
 struct RouteDeleter {
-  void operator()(moecclTokenRoute_t route) const { moecclTokenRouteDestroy(route); }
+  void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
+};
+struct PassEnder {
+  void operator()(moecclRoutePass_t pass) const { moecclPassEnd(pass); }
 };
 
 // Small numbers, in any of the wide types: the leading bits of a float are a bfloat16.
@@ -109,22 +112,23 @@ class Measured {
         chosen_(job.memory()),
         weights_(job.memory()) {
     result_.name = algorithm;
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = options.experts;
     config.topK = options.choices;
-    config.datatype = options.dataType.value;
+    config.datatype = options.combined.value;
+    config.tokenDatatype = options.dataType.value;
     config.hidden = options.hidden;
     config.maxTokens = options.tokens;
     latency_ = algorithm == "latency";
-    if (latency_) config.mode = moecclRouteLatency;
+    if (latency_) config.mode = "latency";
     config.algorithm = algorithm == "auto" || latency_ ? nullptr : algorithm.c_str();
-    moecclTokenRoute_t route = nullptr;
-    ok(moecclTokenRouteCreate(grid, &config, &route), "make a route");
+    moecclRoute_t route = nullptr;
+    ok(moecclRouteCreate(grid, &config, &route), "make a route");
     route_.reset(route);
     if (latency_) {
-      std::int64_t most = 0;
-      ok(moecclTokenRouteGetMostRows(route, &most), "ask for the most rows");
-      makeRoomFor(most);
+      moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+      ok(moecclRouteGetInfo(route, &info), "ask for the most rows");
+      makeRoomFor(info.maxRows);
     }
     fill(chosen_, chosen.data(), chosen.size() * sizeof(std::int32_t));
     const std::vector<float> weights(chosen.size(), kWeight);
@@ -153,9 +157,7 @@ class Measured {
 
   // Collective.
   const RouteResult& finish() {
-    const char* algorithm = nullptr;
-    ok(moecclTokenRouteGetAlgorithm(route_.get(), &algorithm), "ask for the algorithm");
-    result_.algorithm = algorithm;
+    result_.algorithm = rows().algorithm;
     result_.wrong = job_.sum(wrong());
     return result_;
   }
@@ -209,15 +211,15 @@ class Measured {
   // What experts that change nothing make of the rows.
   const std::byte* expertsOutput() {
     if (!options_.isQuantised()) return rows_.data();
-    ok(moecclDequantizeRows(countRows(), options_.hidden, options_.dataType.value, rows_.data(),
+    ok(moecclDequantizeRows(rows().rows, options_.hidden, options_.dataType.value, rows_.data(),
                             options_.combined.value, made_.data(), job_.comm(), stream()),
        "dequantise rows");
     return made_.data();
   }
 
-  std::int64_t countRows() const {
-    std::int64_t rows = 0;
-    ok(moecclTokenRouteGetCounts(route_.get(), &rows, nullptr), "count rows");
+  moecclRows_t rows() const {
+    moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+    ok(moecclPassGetRows(pass_.get(), &rows), "count rows");
     return rows;
   }
 
@@ -240,28 +242,31 @@ class Measured {
       job_.memory().synchronize();
       if (seconds != nullptr) seconds[part] += secondsSince(begin);
     };
-    timed(kSet, [&] {
-      ok(moecclTokenRouteSet(route_.get(), options_.tokens,
-                             reinterpret_cast<const std::int32_t*>(chosen_.data()),
-                             reinterpret_cast<const float*>(weights_.data()), stream()),
-         "set a routing");
+    timed(kBegin, [&] {
+      moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+      routing.tokens = options_.tokens;
+      routing.experts = reinterpret_cast<const std::int32_t*>(chosen_.data());
+      routing.weights = reinterpret_cast<const float*>(weights_.data());
+      pass_.reset();
+      moecclRoutePass_t pass = nullptr;
+      ok(moecclRouteBegin(route_.get(), &routing, stream(), &pass), "begin a pass");
+      pass_.reset(pass);
     });
-    if (!latency_) makeRoomFor(countRows());
+    if (!latency_) makeRoomFor(rows().rows);
     timed(kDispatch, [&] {
-      ok(moecclTokenRouteDispatch(route_.get(), tokens_.data(), rows_.data(), stream()),
-         "dispatch");
+      ok(moecclPassDispatch(pass_.get(), tokens_.data(), rows_.data(), stream()), "dispatch");
     });
     const std::byte* const made = expertsOutput();
-    timed(kCombine, [&] {
-      ok(moecclTokenRouteCombine(route_.get(), made, output_.data(), stream()), "combine");
-    });
+    timed(kCombine,
+          [&] { ok(moecclPassCombine(pass_.get(), made, output_.data(), stream()), "combine"); });
   }
 
   const RouteOptions& options_;
   const Job& job_;
   RouteResult result_;
   bool latency_ = false;
-  std::unique_ptr<moecclTokenRoute, RouteDeleter> route_;
+  std::unique_ptr<moecclRoute, RouteDeleter> route_;
+  std::unique_ptr<moecclRoutePass, PassEnder> pass_;  // the last one
   // Rows as they go to experts and, where these are quantised, as they return.
   Buffer tokens_, rows_, made_, output_;
   Buffer chosen_, weights_;

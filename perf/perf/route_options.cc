@@ -26,7 +26,7 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   options.commandLine.assign(argv, argv + argc);
   std::string dataType = options.dataType.name, memory = "host";
   CLI::App app(
-      "Measures token routing: Set, Dispatch and Combine, for several algorithms in turns. Ranks "
+      "Measures routes: Begin, Dispatch and Combine, for several algorithms in turns. Ranks "
       "come as in moeccl-perf.",
       "moeccl-perf route");
   app.add_option("--algorithms", options.algorithms,

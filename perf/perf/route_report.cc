@@ -7,8 +7,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 1;
-constexpr std::array kParts = {"set", "dispatch", "combine"};
+constexpr int kSchemaVersion = 2;
+constexpr std::array kParts = {"begin", "dispatch", "combine"};
 
 ordered_json toJson(const RouteResult& result, const RouteResult& reference) {
   ordered_json json = {{"name", result.name}, {"algorithm", result.algorithm}};

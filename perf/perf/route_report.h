@@ -12,7 +12,7 @@
 
 namespace moeccl::perf {
 
-enum RoutePart { kSet, kDispatch, kCombine, kRouteParts };
+enum RoutePart { kBegin, kDispatch, kCombine, kRouteParts };
 
 // Of one algorithm, in seconds.
 struct RouteResult {

@@ -1,473 +1,273 @@
-// Token routing.
+// Routes and their passes.
 #include "moeccl/route.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <span>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "src/api/arguments.h"
+#include "src/api/route_config.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
-#include "src/route/token_route.h"
+#include "src/route/route_handles.h"
 #include "src/structs.h"
-#include "src/text.h"
-
-struct moecclTokenRoute {
-  moecclTokenRoute(moecclComm_t of, std::shared_ptr<moeccl::TokenRoute> made)
-      : comm(of), route(std::move(made)) {
-    const moeccl::RouteShape& shape = route->shape();
-    if (!shape.latency || route->isSetOnGpu()) return;
-    // So that no Set allocates.
-    const auto most = static_cast<std::size_t>(shape.maxTokens * shape.choices);
-    chosen.reserve(most);
-    weights.reserve(most);
-  }
-
-  moecclComm_t comm;  // of the grid
-  std::shared_ptr<moeccl::TokenRoute> route;
-  // What Set was given, on the host.
-  std::vector<std::int32_t> chosen;
-  std::vector<float> weights;
-};
 
 namespace moeccl {
 namespace {
 
-constexpr StructKind<moecclTokenRouteConfig_t> kRouteConfig = {
-    "config", "MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER", MOECCL_TOKEN_ROUTE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclTokenRouteConfig_t, numBuckets),
-    MOECCL_END_OF(moecclTokenRouteConfig_t, numBuckets)};
+constexpr StructKind<moecclRouteInfo_t> kRouteInfo = {
+    "info", "MOECCL_ROUTE_INFO_INITIALIZER", MOECCL_ROUTE_INFO_MAGIC,
+    MOECCL_END_OF(moecclRouteInfo_t, maxRows), MOECCL_END_OF(moecclRouteInfo_t, maxRows)};
+constexpr StructKind<moecclRouting_t> kRouting = {
+    "routing", "MOECCL_ROUTING_INITIALIZER", MOECCL_ROUTING_MAGIC,
+    MOECCL_END_OF(moecclRouting_t, error), MOECCL_END_OF(moecclRouting_t, error)};
+constexpr StructKind<moecclRows_t> kRows = {"rows", "MOECCL_ROWS_INITIALIZER", MOECCL_ROWS_MAGIC,
+                                            MOECCL_END_OF(moecclRows_t, deviceBegins),
+                                            MOECCL_END_OF(moecclRows_t, deviceBegins)};
 
-constexpr int kMostChoices = 128;
-// Of a rank, in latency mode: memory is there for all of them.
-constexpr std::int64_t kMostLatencyTokens = 1024;
+constexpr std::size_t kMostErrorBytes = 300;
 
-void requireBetween(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most)
-    invalid(std::string("config.") + field + " is " + std::to_string(value) + "; it must be " +
-            std::to_string(least) + " to " + std::to_string(most));
-}
-
-std::vector<std::int64_t> bucketsOf(const moecclTokenRouteConfig_t& config) {
-  if (config.numBuckets == 0) return {};
-  if (config.mode != moecclRouteLatency)
-    invalid("config.numBuckets is " + std::to_string(config.numBuckets) +
-            "; only latency mode has buckets, so it must be 0");
-  requireBetween("numBuckets", config.numBuckets, 0, config.maxTokens);
-  require(config.buckets != nullptr, "config.buckets is NULL, and config.numBuckets is not 0");
-  std::int64_t before = 0;
-  for (std::int64_t i = 0; i < config.numBuckets; before = config.buckets[i++])
-    if (config.buckets[i] <= before || config.buckets[i] > config.maxTokens)
-      invalid("config.buckets[" + std::to_string(i) + "] is " + std::to_string(config.buckets[i]) +
-              "; it must be more than " + std::to_string(before) + " and at most maxTokens, " +
-              std::to_string(config.maxTokens));
-  return {config.buckets, config.buckets + config.numBuckets};
-}
-
-RouteShape shapeOf(const moecclTokenRouteConfig_t& config, const Grid& grid) {
-  requireBetween("experts", config.experts, 1, routes::kMostExperts);
-  requireBetween("topK", config.topK, 1, kMostChoices);
-  requireBetween("weights", config.weights, 0, moecclRouteNumWeights - 1);
-  // So that a row has an address whatever its elements are.
-  requireBetween("hidden", config.hidden, 1, std::numeric_limits<std::int32_t>::max());
-  requireBetween("mode", config.mode, 0, moecclRouteNumModes - 1);
-  const bool latency = config.mode == moecclRouteLatency;
-  requireBetween("maxTokens", config.maxTokens, latency ? 1 : 0,
-                 latency ? kMostLatencyTokens : std::numeric_limits<std::int64_t>::max());
-  if (!isWide(config.datatype) && !isFloat8(config.datatype))
-    invalid("config.datatype is " + std::to_string(static_cast<int>(config.datatype)) +
-            "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2");
-  if (isFloat8(config.datatype) && config.hidden % static_cast<std::int64_t>(kScaled) != 0)
-    invalid(
-        "config.hidden is " + std::to_string(config.hidden) +
-        "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
-  moecclDataType_t combined = config.combineDatatype;
-  if (static_cast<int>(combined) == 0)
-    combined = isFloat8(config.datatype) ? moecclBfloat16 : config.datatype;
-  if (!isWide(combined))
-    invalid("config.combineDatatype is " + std::to_string(static_cast<int>(combined)) +
-            "; it must be moecclFloat32, Float16 or Bfloat16, or 0");
-  const routes::RouteAlgorithm* algorithm = nullptr;
-  if (config.algorithm != nullptr && *config.algorithm != '\0') {
-    algorithm = routes::findRouteAlgorithm(config.algorithm);
-    if (algorithm == nullptr) {
-      std::string names;
-      for (const routes::RouteAlgorithm& each : routes::routeAlgorithms())
-        names += (names.empty() ? "" : ", ") + std::string(each.name);
-      invalid("config.algorithm is \"" + std::string(config.algorithm) + "\"; there are " + names);
-    }
-  }
-  return {{grid, config.experts},
-          config.topK,
-          config.hidden,
-          config.maxTokens,
-          config.datatype,
-          combined,
-          config.weights == moecclRouteWeightsLibrary,
-          algorithm,
-          latency,
-          bucketsOf(config)};
-}
-
-// Collective. Throws where rank 0 and another one have different values in the same place, which
-// nameOf(place) names; all ranks have as many.
-template <typename NameOf>
-void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
-                       const NameOf& nameOf) {
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
-  communicator.allgather(mine.data(), all.data(), mine.size_bytes());
-  for (std::size_t i = mine.size(); i < all.size(); ++i)
-    if (const std::size_t place = i % mine.size(); all[i] != all[place])
-      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
-                                          " is " + std::to_string(all[place]) + " on rank 0 and " +
-                                          std::to_string(all[i]) + " on rank " +
-                                          std::to_string(i / mine.size()));
-}
-
-void requireSame(Communicator& communicator, const RouteShape& shape) {
-  struct Field {
-    const char* name;
-    std::int64_t value;
-  };
-  const std::array fields = {
-      Field{"experts", shape.experts.count},
-      Field{"topK", shape.choices},
-      Field{"weights", shape.weighted ? 0 : 1},
-      Field{"datatype", shape.datatype},
-      Field{"combineDatatype", shape.combineDatatype},
-      Field{"hidden", shape.hidden},
-      Field{"mode", shape.latency ? 1 : 0},
-      Field{"maxTokens", shape.maxTokens},
-      Field{"numBuckets", std::ssize(shape.buckets)},
-      Field{
-          "algorithm (by its place among them, from 1; 0: automatic)",
-          shape.algorithm == nullptr ? 0 : shape.algorithm - routes::routeAlgorithms().data() + 1}};
-  std::array<std::int64_t, fields.size()> mine{};
-  std::ranges::transform(fields, mine.begin(), &Field::value);
-  requireSameValues(communicator, mine,
-                    [&](std::size_t place) { return std::string(fields[place].name); });
-  if (shape.buckets.empty()) return;
-  requireSameValues(communicator, shape.buckets,
-                    [](std::size_t place) { return "buckets[" + std::to_string(place) + "]"; });
-}
-
-// A route, and its communicator, as a function was given them.
+// A route, and its communicator, as a function was given it.
 struct HeldRoute {
-  explicit HeldRoute(moecclTokenRoute_t route)
-      : route(route),
-        lives(route != nullptr &&
-              findHandle(HandleKind::tokenRoute, route).state == HandleState::live),
-        comm(lives ? hold(route->comm) : HeldComm{}) {}
+  explicit HeldRoute(moecclRoute_t given) : handle(given) {
+    if (given == nullptr) return;
+    const KnownHandle known = findHandle(HandleKind::route, given);
+    if (known.state != HandleState::live) return;
+    route = std::static_pointer_cast<moecclRoute>(known.object);
+    comm = hold(route->comm);
+  }
 
-  TokenRoute& get() const {
-    require(route != nullptr, "route is NULL; pass a route made by moecclTokenRouteCreate");
-    requireLive(HandleKind::tokenRoute, route);
-    return *route->route;
-  }
-  TokenRoute& getSet() const {
-    TokenRoute& it = get();
-    if (!it.isSet())
-      throw Error(moecclInvalidUsage,
-                  "the route has no routing yet; call moecclTokenRouteSet first");
-    return it;
-  }
-  // For what latency mode has only when rows have come.
-  TokenRoute& getCounted() const {
-    TokenRoute& it = getSet();
-    if (!it.isCounted())
-      throw Error(moecclInvalidUsage,
-                  "in latency mode the rows are known after moecclTokenRouteDispatch; call that "
-                  "first");
-    return it;
-  }
-  TokenRoute& getForGradients() const {
-    if (get().shape().latency)
-      throw Error(moecclInvalidUsage,
-                  "a route in latency mode has no backward passes; make one with "
-                  "moecclRouteThroughput");
-    return getSet();
+  moecclRoute& get() const {
+    require(handle != nullptr, "route is NULL; pass a route made by moecclRouteCreate");
+    requireLive(HandleKind::route, handle);
+    return *route;
   }
   Communicator& communicator() const { return communicatorOf(comm); }
 
-  moecclTokenRoute_t route;
-  bool lives;
+  moecclRoute_t handle;
+  std::shared_ptr<moecclRoute> route;
   HeldComm comm;
 };
 
-template <typename Body>
-moecclResult_t onRoute(const char* function, moecclTokenRoute_t route, Body&& body) {
-  const HeldRoute held(route);
+// An open pass, the same.
+struct HeldPass {
+  explicit HeldPass(moecclRoutePass_t given) : handle(given) {
+    if (given == nullptr || findHandle(HandleKind::routePass, given).state != HandleState::live)
+      return;
+    route = given->route;
+    if (route != nullptr) comm = hold(route->comm);
+  }
+
+  RoutePass& get() const {
+    require(handle != nullptr, "pass is NULL; pass one that moecclRouteBegin has made");
+    requireLive(HandleKind::routePass, handle);
+    require(route != nullptr, "pass has ended; moecclRouteBegin makes another");
+    return *handle->pass;
+  }
+  // For what latency mode has only when rows have come.
+  RoutePass& getCounted() const {
+    if (!get().isCounted())
+      throw Error(moecclInvalidUsage,
+                  "in latency mode the rows are known after moecclPassDispatch; call that first");
+    return get();
+  }
+  RoutePass& getForGradients() const {
+    RoutePass& it = get();
+    if (shape().latency)
+      throw Error(
+          moecclInvalidUsage,
+          "a route in latency mode has no gradients; config.mode is \"throughput\" for them");
+    return it;
+  }
+  const RouteShape& shape() const { return route->shape; }
+  std::size_t tokenBytes(std::size_t each) const {
+    return static_cast<std::size_t>(get().tokens()) * each;
+  }
+  std::size_t rowsBytes(std::size_t each) const {
+    return static_cast<std::size_t>(get().roomForRows()) * each;
+  }
+  std::size_t choicesBytes() const {
+    return tokenBytes(static_cast<std::size_t>(shape().choices) * sizeof(float));
+  }
+  Communicator& communicator() const { return communicatorOf(comm); }
+
+  moecclRoutePass_t handle;
+  std::shared_ptr<moecclRoute> route;
+  HeldComm comm;
+};
+
+template <typename Held, typename Handle, typename Body>
+moecclResult_t on(const char* function, Handle handle, Body&& body) {
+  const Held held(handle);
   return boundary(function, lastErrorOf(held.comm), [&] { body(held); });
 }
 
-void requireDistinct(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen) {
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    const std::int32_t* const its = chosen + token * shape.choices;
+// Runs what other ranks wait for. Errors of communication all ranks get; an own one, such as for
+// want of memory, the others are told of.
+template <typename Body>
+void orRevoke(Communicator& communicator, Body&& body) {
+  try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    communicator.revoke("out of memory in a pass of a route");
+    throw;
+  } catch (const std::exception& error) {
+    communicator.revoke(error.what());
+    throw;
+  }
+}
+
+void requireDistinct(const RouteShape& shape, const Routing& routing) {
+  for (std::int64_t token = 0; token < routing.tokens; ++token) {
+    const std::int32_t* const its = routing.experts + token * shape.choices;
     for (int i = 1; i < shape.choices; ++i)
       if (its[i] >= 0 && std::find(its, its + i, its[i]) != its + i)
-        invalid("topkIndices[" + std::to_string(token) + "][" + std::to_string(i) + "] is " +
+        invalid("routing.experts[" + std::to_string(token) + "][" + std::to_string(i) + "] is " +
                 std::to_string(its[i]) +
                 " again; in latency mode a token may have each expert once");
   }
 }
 
-// Arguments of a Set that are wrong whatever the choices are.
-void checkTokens(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen,
-                 const float* weights) {
+// What is wrong whatever the choices are.
+void checkTokens(const RouteShape& shape, const Routing& routing) {
   const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.choices;
-  if (tokens < 0 || tokens > most || (shape.maxTokens > 0 && tokens > shape.maxTokens))
-    invalid("tokens is " + std::to_string(tokens) + "; it must be 0 to " +
+  if (routing.tokens < 0 || routing.tokens > most ||
+      (shape.maxTokens > 0 && routing.tokens > shape.maxTokens))
+    invalid("routing.tokens is " + std::to_string(routing.tokens) + "; it must be 0 to " +
             std::to_string(shape.maxTokens > 0 ? std::min(shape.maxTokens, most) : most));
-  if (!shape.weighted)
-    require(
-        weights == nullptr,
-        "topkWeights is not NULL, but with moecclRouteWeightsCaller the library weighs nothing");
-  if (tokens == 0) return;
-  require(chosen != nullptr, "topkIndices is NULL while there are tokens");
-  if (shape.weighted)
-    require(weights != nullptr,
-            "topkWeights is NULL; with moecclRouteWeightsLibrary each choice needs a weight");
+  if (!shape.hasWeights())
+    require(routing.weights == nullptr,
+            "routing.weights is not NULL, but config.weights is moecclRouteWeightsNone");
+  if (routing.tokens == 0) return;
+  require(routing.experts != nullptr, "routing.experts is NULL while there are tokens");
+  if (shape.hasWeights())
+    require(routing.weights != nullptr,
+            "routing.weights is NULL; each choice needs a weight unless config.weights is "
+            "moecclRouteWeightsNone");
 }
 
-void checkChoices(const RouteShape& shape, std::int64_t tokens, const std::int32_t* chosen) {
-  for (std::int64_t i = 0; i < tokens * shape.choices; ++i)
-    if (chosen[i] < -1 || chosen[i] >= shape.experts.count)
-      invalid("topkIndices[" + std::to_string(i / shape.choices) + "][" +
-              std::to_string(i % shape.choices) + "] is " + std::to_string(chosen[i]) +
+void checkChoices(const RouteShape& shape, const Routing& routing) {
+  for (std::int64_t i = 0; i < routing.tokens * shape.choices; ++i)
+    if (routing.experts[i] < -1 || routing.experts[i] >= shape.experts.count)
+      invalid("routing.experts[" + std::to_string(i / shape.choices) + "][" +
+              std::to_string(i % shape.choices) + "] is " + std::to_string(routing.experts[i]) +
               "; it must be an expert, 0 to " + std::to_string(shape.experts.count - 1) +
               ", or -1 for none");
-  if (shape.latency) requireDistinct(shape, tokens, chosen);
+  if (shape.latency) requireDistinct(shape, routing);
 }
 
-std::size_t routeBytes(std::int64_t rows, std::size_t rowBytes) {
-  return static_cast<std::size_t>(rows) * rowBytes;
+// The caller's, on the host.
+Routing readRouting(moecclRoute& route, Communicator& communicator, Routing routing,
+                    moecclStream_t stream) {
+  checkTokens(route.shape, routing);
+  const auto choices = static_cast<std::size_t>(routing.tokens * route.shape.choices);
+  route.experts.resize(choices);
+  route.weights.resize(route.shape.hasWeights() ? choices : 0);
+  const Communicator::Reading readings[] = {
+      {route.experts.data(), routing.experts, choices * sizeof(std::int32_t)},
+      {route.weights.data(), routing.weights, route.weights.size() * sizeof(float)}};
+  communicator.read(readings, stream);
+  routing.experts = route.experts.data();
+  routing.weights = route.shape.hasWeights() ? route.weights.data() : nullptr;
+  checkChoices(route.shape, routing);
+  return routing;
+}
+
+void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t stream,
+           RoutePass& pass) {
+  moecclRoute& route = held.get();
+  Communicator& communicator = held.communicator();
+  Routing routing{};
+  const auto read = [&] {
+    const moecclRouting_t given = readStruct(kRouting, theirs);
+    if (given.error != nullptr) invalid(std::string(given.error).substr(0, kMostErrorBytes));
+    routing = {given.tokens, given.experts, given.weights};
+    if (pass.beginsOnGpu()) return checkTokens(route.shape, routing);
+    routing = readRouting(route, communicator, routing, stream);
+  };
+  if (pass.countBytes() == 0) {
+    read();
+    return pass.begin(communicator, routing, stream);
+  }
+  std::optional<Error> wrong = failureOf(read);
+  // Nobody can be told in a capture.
+  if (wrong && wrong->result() == moecclInvalidUsage) throw *wrong;
+  routing.wrong = std::move(wrong);
+  routing.counts = choose(*held.comm, Collective::allToAll, pass.countBytes());
+  orRevoke(communicator, [&] { pass.begin(communicator, routing, stream); });
+}
+
+void requireAlignedOnGpu(const HeldPass& held, std::initializer_list<NamedBuffer> buffers) {
+  if (!held.communicator().device()) return;
+  for (const NamedBuffer& buffer : buffers)
+    requireAligned(buffer.name, buffer.at, sizeOf(held.shape().datatype));
+}
+
+// What the library does not need must be NULL.
+void requireNone(std::initializer_list<const void*> buffers, const char* text) {
+  for (const void* const buffer : buffers) require(buffer == nullptr, text);
 }
 
 }  // namespace
 }  // namespace moeccl
 
+using moeccl::HeldPass;
 using moeccl::HeldRoute;
-using moeccl::onRoute;
+using moeccl::NamedBuffer;
 
-moecclResult_t moecclTokenRouteCreate(moecclGrid_t grid, const moecclTokenRouteConfig_t* config,
-                                      moecclTokenRoute_t* route) {
+moecclResult_t moecclRouteCreate(moecclGrid_t grid, const moecclRouteConfig_t* config,
+                                 moecclRoute_t* route) {
   const auto state = moeccl::holdWorld(grid);
-  return moeccl::boundary("moecclTokenRouteCreate", moeccl::lastErrorOf(state), [&] {
+  return moeccl::boundary("moecclRouteCreate", moeccl::lastErrorOf(state), [&] {
     const moecclGrid& it = moeccl::gridOf(grid);
     moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     moeccl::CommunicatorOob oob(communicator);
     moeccl::RouteShape shape{};
     moeccl::agreeAfter(oob, [&] {
       moeccl::require(route != nullptr, "route is NULL; pass where to store the route");
-      shape = moeccl::shapeOf(moeccl::readStruct(moeccl::kRouteConfig, config),
-                              moeccl::asGrid(it.shape));
+      shape =
+          moeccl::routeShapeOf(config, moeccl::asGrid(it.shape), communicator.device().has_value());
     });
-    moeccl::requireSame(communicator, shape);
-    auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
-        it.comms[moecclGroupWorld],
-        moeccl::TokenRoute::make(communicator, shape,
-                                 {state->model->links(), state->model->sharing()})});
-    moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
-    *route = made.release();
+    moeccl::requireSameShape(communicator, shape);
+    const auto made = std::make_shared<moecclRoute>(
+        it.comms[moecclGroupWorld], communicator, std::move(shape),
+        moeccl::RoutePrices{state->model->links(), state->model->sharing()});
+    moeccl::addHandle(moeccl::HandleKind::route, made.get(), made);
+    *route = made.get();
   });
 }
 
-moecclResult_t moecclTokenRouteCopy(moecclTokenRoute_t route, moecclTokenRoute_t* copy) {
-  return onRoute("moecclTokenRouteCopy", route, [&](const HeldRoute& held) {
-    const moeccl::TokenRoute& it = held.get();
-    moeccl::require(copy != nullptr, "copy is NULL; pass where to store the route");
-    auto made = std::unique_ptr<moecclTokenRoute>(new moecclTokenRoute{
-        route->comm, moeccl::TokenRoute::make(held.communicator(), it.shape(), it.prices())});
-    moeccl::addHandle(moeccl::HandleKind::tokenRoute, made.get());
-    *copy = made.release();
-  });
-}
-
-moecclResult_t moecclTokenRouteDestroy(moecclTokenRoute_t route) {
+moecclResult_t moecclRouteDestroy(moecclRoute_t route) {
   if (route == nullptr) return moecclSuccess;
-  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::tokenRoute, route);
-  const moecclResult_t result = moeccl::boundary("moecclTokenRouteDestroy", nullptr, [&] {
-    moeccl::requireLive(moeccl::HandleKind::tokenRoute, known.state);
-  });
-  if (result == moecclSuccess) delete route;
-  return result;
+  // Owns the route, until this returns.
+  const moeccl::KnownHandle known = moeccl::removeHandle(moeccl::HandleKind::route, route);
+  return moeccl::boundary("moecclRouteDestroy", nullptr,
+                          [&] { moeccl::requireLive(moeccl::HandleKind::route, known.state); });
 }
 
-moecclResult_t moecclTokenRouteSet(moecclTokenRoute_t route, int64_t tokens,
-                                   const int32_t* topkIndices, const float* topkWeights,
-                                   moecclStream_t stream) {
-  return onRoute("moecclTokenRouteSet", route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.get();
-    moeccl::Communicator& communicator = held.communicator();
-    moeccl::checkTokens(it.shape(), tokens, topkIndices, topkWeights);
-    moeccl::requireStream(communicator, stream);
-    if (it.isSetOnGpu()) return it.set(communicator, {}, tokens, topkIndices, topkWeights, stream);
-    const auto choices = static_cast<std::size_t>(tokens * it.shape().choices);
-    route->chosen.resize(choices);
-    route->weights.resize(it.shape().weighted ? choices : 0);
-    const moeccl::Communicator::Reading readings[] = {
-        {route->chosen.data(), topkIndices, choices * sizeof(std::int32_t)},
-        {route->weights.data(), topkWeights, route->weights.size() * sizeof(float)}};
-    communicator.read(readings, stream);
-    moeccl::checkChoices(it.shape(), tokens, route->chosen.data());
-    const auto counts =
-        it.countBytes() == 0
-            ? moeccl::AlgorithmChoice{}
-            : moeccl::choose(*held.comm, moeccl::Collective::allToAll, it.countBytes());
-    it.set(communicator, counts, tokens, route->chosen.data(),
-           it.shape().weighted ? route->weights.data() : nullptr, stream);
+moecclResult_t moecclRouteGetInfo(moecclRoute_t route, moecclRouteInfo_t* info) {
+  return moeccl::on<HeldRoute>("moecclRouteGetInfo", route, [&](const HeldRoute& held) {
+    const moecclRoute& it = held.get();
+    moecclRouteInfo_t ours = MOECCL_ROUTE_INFO_INITIALIZER;
+    ours.firstExpert = it.shape.firstExpert(it.rank);
+    ours.localExperts = it.shape.localExperts(it.rank);
+    ours.tokenBytes = it.shape.rowBytes();
+    ours.maxRows = it.maxRows();
+    moeccl::writeStruct(moeccl::kRouteInfo, ours, info);
   });
 }
 
-moecclResult_t moecclTokenRouteGetShape(moecclTokenRoute_t route, int* firstExpert,
-                                        int* localExperts, size_t* rowBytes) {
-  return onRoute("moecclTokenRouteGetShape", route, [&](const HeldRoute& held) {
-    const moeccl::TokenRoute& it = held.get();
-    if (firstExpert != nullptr) *firstExpert = it.firstExpert();
-    if (localExperts != nullptr) *localExperts = it.localExperts();
-    if (rowBytes != nullptr) *rowBytes = it.shape().rowBytes();
-  });
-}
-
-moecclResult_t moecclTokenRouteGetCounts(moecclTokenRoute_t route, int64_t* rows,
-                                         int64_t* expertBegins) {
-  return onRoute("moecclTokenRouteGetCounts", route, [&](const HeldRoute& held) {
-    const std::vector<std::int64_t>& begins = held.getCounted().expertBegins(held.communicator());
-    if (rows != nullptr) *rows = begins.back();
-    if (expertBegins != nullptr) std::ranges::copy(begins, expertBegins);
-  });
-}
-
-moecclResult_t moecclTokenRouteGetRankCounts(moecclTokenRoute_t route, int64_t* counts) {
-  return onRoute("moecclTokenRouteGetRankCounts", route, [&](const HeldRoute& held) {
-    moeccl::Communicator& communicator = held.communicator();
-    const moeccl::TokenRoute& it = held.getCounted();
-    moeccl::require(counts != nullptr || it.localExperts() == 0,
-                    "counts is NULL; it must have room for [localExperts][P]");
-    if (counts != nullptr) it.rankCounts(communicator, counts);
-  });
-}
-
-moecclResult_t moecclTokenRouteGetDeviceCounts(moecclTokenRoute_t route,
-                                               const int64_t** expertBegins) {
-  return onRoute("moecclTokenRouteGetDeviceCounts", route, [&](const HeldRoute& held) {
-    const moeccl::TokenRoute& it = held.get();
-    moeccl::require(expertBegins != nullptr,
-                    "expertBegins is NULL; pass where to store the address");
-    if (it.deviceBegins() == nullptr)
-      throw moeccl::Error(moecclInvalidUsage,
-                          "the route is not in latency mode on GPUs; moecclTokenRouteGetCounts has "
-                          "the counts");
-    *expertBegins = it.deviceBegins();
-  });
-}
-
-moecclResult_t moecclTokenRouteGetMostRows(moecclTokenRoute_t route, int64_t* rows) {
-  return onRoute("moecclTokenRouteGetMostRows", route, [&](const HeldRoute& held) {
-    const moeccl::TokenRoute& it = held.get();
-    moeccl::require(rows != nullptr, "rows is NULL; pass where to store the number");
-    if (!it.shape().latency)
-      throw moeccl::Error(moecclInvalidUsage,
-                          "the route is not in latency mode; moecclTokenRouteGetCounts says how "
-                          "many rows come");
-    *rows = it.roomForRows();
-  });
-}
-
-moecclResult_t moecclTokenRouteGetAlgorithm(moecclTokenRoute_t route, const char** algorithm) {
-  return onRoute("moecclTokenRouteGetAlgorithm", route, [&](const HeldRoute& held) {
-    moeccl::require(algorithm != nullptr, "algorithm is NULL; pass where to store the name");
-    // A literal of the registry's.
-    *algorithm = held.getSet().algorithm().name.data();
-  });
-}
-
-moecclResult_t moecclTokenRouteDispatch(moecclTokenRoute_t route, const void* tokens, void* rows,
-                                        moecclStream_t stream) {
-  return onRoute("moecclTokenRouteDispatch", route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.getSet();
-    const size_t row = it.shape().rowBytes();
-    moeccl::requireRoom({{"tokens", tokens, moeccl::routeBytes(it.tokens(), row)},
-                         {"rows", rows, moeccl::routeBytes(it.roomForRows(), row)}});
-    moeccl::requireStream(held.communicator(), stream);
-    it.dispatch(held.communicator(), tokens, rows, stream);
-  });
-}
-
-namespace {
-
-moecclResult_t combine(const char* function, moecclTokenRoute_t route, const char* inputName,
-                       const void* input, const char* outputName, void* output, bool forward,
-                       moecclStream_t stream) {
-  return onRoute(function, route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = forward ? held.getCounted() : held.getForGradients();
-    const size_t row = it.shape().combineRowBytes();
-    const moeccl::NamedBuffer from{inputName, input, moeccl::routeBytes(it.roomForRows(), row)},
-        to{outputName, output, moeccl::routeBytes(it.tokens(), row)};
-    moeccl::requireRoom({from, to});
-    if (held.communicator().device())
-      for (const moeccl::NamedBuffer& buffer : {from, to})
-        moeccl::requireAligned(buffer.name, buffer.at, moeccl::sizeOf(it.shape().combineDatatype));
-    moeccl::requireStream(held.communicator(), stream);
-    it.combine(held.communicator(), input, output, forward, stream);
-  });
-}
-
-}  // namespace
-
-moecclResult_t moecclTokenRouteCombine(moecclTokenRoute_t route, const void* rows, void* output,
-                                       moecclStream_t stream) {
-  return combine("moecclTokenRouteCombine", route, "rows", rows, "output", output, true, stream);
-}
-
-moecclResult_t moecclTokenRouteDispatchBackward(moecclTokenRoute_t route, const void* rowGradients,
-                                                void* tokenGradients, moecclStream_t stream) {
-  return combine("moecclTokenRouteDispatchBackward", route, "rowGradients", rowGradients,
-                 "tokenGradients", tokenGradients, false, stream);
-}
-
-moecclResult_t moecclTokenRouteCombineBackward(moecclTokenRoute_t route,
-                                               const void* outputGradients, const void* rows,
-                                               void* rowGradients, float* weightGradients,
-                                               moecclStream_t stream) {
-  return onRoute("moecclTokenRouteCombineBackward", route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.getForGradients();
-    const size_t row = it.shape().combineRowBytes();
-    const bool weighted = it.shape().weighted;
-    if (!weighted)
-      moeccl::require(rows == nullptr && weightGradients == nullptr,
-                      "rows and weightGradients must be NULL with moecclRouteWeightsCaller: the "
-                      "library has no weights");
-    const moeccl::NamedBuffer from{"outputGradients", outputGradients,
-                                   moeccl::routeBytes(it.tokens(), row)},
-        kept{"rows", rows, weighted ? moeccl::routeBytes(it.roomForRows(), row) : 0},
-        to{"rowGradients", rowGradients, moeccl::routeBytes(it.roomForRows(), row)},
-        ofWeights{
-            "weightGradients", weightGradients,
-            weighted ? moeccl::routeBytes(it.tokens() * it.shape().choices, sizeof(float)) : 0};
-    moeccl::requireRoom({from, kept, to, ofWeights});
-    if (held.communicator().device()) {
-      for (const moeccl::NamedBuffer& buffer : {from, kept, to})
-        moeccl::requireAligned(buffer.name, buffer.at, moeccl::sizeOf(it.shape().combineDatatype));
-      moeccl::requireAligned(ofWeights.name, ofWeights.at, sizeof(float));
-    }
-    moeccl::requireStream(held.communicator(), stream);
-    it.combineBackward(held.communicator(), outputGradients, rows, rowGradients, weightGradients,
-                       stream);
-  });
-}
-
-moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choices, int64_t* rows,
-                                        int reset) {
-  return onRoute("moecclTokenRouteGetLoads", route, [&](const HeldRoute& held) {
-    moeccl::TokenRoute& it = held.get();
+moecclResult_t moecclRouteGetLoads(moecclRoute_t route, int64_t* choices, int64_t* rows,
+                                   int reset) {
+  return moeccl::on<HeldRoute>("moecclRouteGetLoads", route, [&](const HeldRoute& held) {
+    moecclRoute& it = held.get();
     moeccl::Communicator& communicator = held.communicator();
     const std::vector<std::int64_t> own = it.loads(communicator);
     const std::size_t experts = own.size() - 1;
@@ -480,5 +280,133 @@ moecclResult_t moecclTokenRouteGetLoads(moecclTokenRoute_t route, int64_t* choic
       if (rows != nullptr) *rows++ = *theirs;
     }
     if (reset != 0) it.forgetLoads(communicator);
+  });
+}
+
+moecclResult_t moecclRouteBegin(moecclRoute_t route, const moecclRouting_t* routing,
+                                moecclStream_t stream, moecclRoutePass_t* pass) {
+  return moeccl::on<HeldRoute>("moecclRouteBegin", route, [&](const HeldRoute& held) {
+    moecclRoute& it = held.get();
+    moeccl::require(pass != nullptr, "pass is NULL; pass where to store the pass");
+    moeccl::requireStream(held.communicator(), stream);
+    moecclRoutePass* made = nullptr;
+    moeccl::orRevoke(held.communicator(), [&] { made = it.open(held.communicator()); });
+    try {
+      moeccl::begin(held, routing, stream, *made->pass);
+    } catch (...) {
+      moecclRoute::end(*made);
+      throw;
+    }
+    *pass = made;
+  });
+}
+
+moecclResult_t moecclPassEnd(moecclRoutePass_t pass) {
+  if (pass == nullptr) return moecclSuccess;
+  return moeccl::on<HeldPass>("moecclPassEnd", pass, [&](const HeldPass& held) {
+    held.get();
+    moecclRoute::end(*pass);
+  });
+}
+
+moecclResult_t moecclPassGetRows(moecclRoutePass_t pass, moecclRows_t* rows) {
+  return moeccl::on<HeldPass>("moecclPassGetRows", pass, [&](const HeldPass& held) {
+    moeccl::RoutePass& it = held.get();
+    moecclRows_t ours = MOECCL_ROWS_INITIALIZER;
+    // A literal of the registry's.
+    ours.algorithm = it.algorithm().name.data();
+    ours.deviceBegins = it.deviceBegins();
+    if (it.isCounted()) {
+      moeccl::Communicator& communicator = held.communicator();
+      const std::vector<std::int64_t>& begins = it.expertBegins(communicator);
+      it.rankCounts(communicator, pass->counts.data());
+      ours.rows = begins.back();
+      ours.begins = begins.data();
+      ours.counts = pass->counts.data();
+      ours.weights = it.rowWeights();
+    }
+    moeccl::writeStruct(moeccl::kRows, ours, rows);
+  });
+}
+
+moecclResult_t moecclPassDispatch(moecclRoutePass_t pass, const void* tokens, void* rows,
+                                  moecclStream_t stream) {
+  return moeccl::on<HeldPass>("moecclPassDispatch", pass, [&](const HeldPass& held) {
+    moeccl::RoutePass& it = held.get();
+    moeccl::Communicator& communicator = held.communicator();
+    const std::size_t row = held.shape().rowBytes();
+    moeccl::requireRoom(
+        {{"tokens", tokens, held.tokenBytes(row)}, {"rows", rows, held.rowsBytes(row)}});
+    moeccl::requireStream(communicator, stream);
+    moeccl::orRevoke(communicator, [&] { it.dispatch(communicator, tokens, rows, stream); });
+  });
+}
+
+moecclResult_t moecclPassCombine(moecclRoutePass_t pass, const void* rows, void* output,
+                                 moecclStream_t stream) {
+  return moeccl::on<HeldPass>("moecclPassCombine", pass, [&](const HeldPass& held) {
+    moeccl::RoutePass& it = held.getCounted();
+    moeccl::Communicator& communicator = held.communicator();
+    const std::size_t row = held.shape().combineRowBytes();
+    const NamedBuffer from{"rows", rows, held.rowsBytes(row)},
+        to{"output", output, held.tokenBytes(row)};
+    moeccl::requireRoom({from, to});
+    moeccl::requireAlignedOnGpu(held, {from, to});
+    moeccl::requireStream(communicator, stream);
+    moeccl::orRevoke(communicator, [&] { it.combine(communicator, rows, output, true, stream); });
+  });
+}
+
+moecclResult_t moecclPassCombineBackward(moecclRoutePass_t pass, const void* outputGradients,
+                                         const void* rows, void* rowGradients,
+                                         float* weightGradients, moecclStream_t stream) {
+  return moeccl::on<HeldPass>("moecclPassCombineBackward", pass, [&](const HeldPass& held) {
+    moeccl::RoutePass& it = held.getForGradients();
+    moeccl::Communicator& communicator = held.communicator();
+    const std::size_t row = held.shape().combineRowBytes();
+    const bool weighs = held.shape().weighs();
+    if (!weighs)
+      moeccl::requireNone({rows, weightGradients},
+                          "rows and weightGradients must be NULL: with this config.weights Combine "
+                          "multiplies by no weights");
+    const NamedBuffer from{"outputGradients", outputGradients, held.tokenBytes(row)},
+        kept{"rows", rows, weighs ? held.rowsBytes(row) : 0},
+        to{"rowGradients", rowGradients, held.rowsBytes(row)},
+        ofWeights{"weightGradients", weightGradients, weighs ? held.choicesBytes() : 0};
+    moeccl::requireRoom({from, kept, to, ofWeights});
+    moeccl::requireAlignedOnGpu(held, {from, kept, to});
+    if (communicator.device()) moeccl::requireAligned(ofWeights.name, ofWeights.at, sizeof(float));
+    moeccl::requireStream(communicator, stream);
+    moeccl::orRevoke(communicator, [&] {
+      it.combineBackward(communicator, outputGradients, rows, rowGradients, weightGradients,
+                         stream);
+    });
+  });
+}
+
+moecclResult_t moecclPassDispatchBackward(moecclRoutePass_t pass, const void* rowGradients,
+                                          const float* rowWeightGradients, void* tokenGradients,
+                                          float* weightGradients, moecclStream_t stream) {
+  return moeccl::on<HeldPass>("moecclPassDispatchBackward", pass, [&](const HeldPass& held) {
+    moeccl::RoutePass& it = held.getForGradients();
+    moeccl::Communicator& communicator = held.communicator();
+    const std::size_t row = held.shape().combineRowBytes();
+    const bool travel = held.shape().weights == moecclRouteWeightsRows;
+    if (!travel)
+      moeccl::requireNone({rowWeightGradients, weightGradients},
+                          "rowWeightGradients and weightGradients must be NULL unless "
+                          "config.weights is moecclRouteWeightsRows");
+    const NamedBuffer from{"rowGradients", rowGradients, held.rowsBytes(row)},
+        to{"tokenGradients", tokenGradients, held.tokenBytes(row)},
+        ofRows{"rowWeightGradients", rowWeightGradients,
+               travel ? held.rowsBytes(sizeof(float)) : 0},
+        ofChoices{"weightGradients", weightGradients, travel ? held.choicesBytes() : 0};
+    moeccl::requireRoom({from, to, ofRows, ofChoices});
+    moeccl::requireAlignedOnGpu(held, {from, to});
+    moeccl::requireStream(communicator, stream);
+    moeccl::orRevoke(communicator, [&] {
+      it.combine(communicator, rowGradients, tokenGradients, false, stream);
+      if (travel) it.returnWeights(communicator, rowWeightGradients, weightGradients, stream);
+    });
   });
 }

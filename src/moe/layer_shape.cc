@@ -50,7 +50,7 @@ void checkDropless(const moecclMoeConfig_t& config) {
         "places");
 }
 
-// Those of token routes: see route.h.
+// Those of routes: see route.h.
 constexpr std::int64_t kMostRoutedExperts = 32768, kMostRoutedChoices = 128;
 
 void checkRouting(const moecclMoeConfig_t& config) {

@@ -91,13 +91,13 @@ bool MoeLayer::mayRoute() const {
 }
 
 void MoeLayer::makeRoute() {
-  moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
   config.experts = static_cast<int>(shape().experts);
   config.topK = static_cast<int>(shape().choices);
   config.datatype = shape().datatype;
   config.hidden = shape().embedding;
-  moecclTokenRoute_t made = nullptr;
-  requireSuccess(moecclTokenRouteCreate(groups_.grid, &config, &made));
+  moecclRoute_t made = nullptr;
+  requireSuccess(moecclRouteCreate(groups_.grid, &config, &made));
   route_.reset(made);
   running_[now_]->setRoute(made);
 }

@@ -102,7 +102,7 @@ class MoeLayer {
   const bool onGpu_;
   Groups groups_;
   std::shared_ptr<Compute> compute_;  // of what outlives changes
-  schedules::TokenRoute route_;
+  schedules::Route route_;
   BatchStats stats_;
   ChoiceCounts choices_;          // since the last updateBias
   std::unique_ptr<Mark> passed_;  // behind the last pass

@@ -26,7 +26,7 @@ class Running {
 
   Compute& compute() { return *compute_; }
   // What passes copy, where they route tokens.
-  void setRoute(moecclTokenRoute_t route) { executor_.setRoute(route); }
+  void setRoute(moecclRoute_t route) { executor_.setRoute(route); }
 
   const LayerShape shape;
 

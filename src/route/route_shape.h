@@ -1,4 +1,4 @@
-// What a token route is made for.
+// What a route is made for.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "algorithms/routes/route.h"
-#include "moeccl/moeccl.h"
+#include "moeccl/route.h"
 
 namespace moeccl {
 
@@ -15,12 +15,20 @@ struct RouteShape {
   routes::Experts experts;
   int choices;  // of a token
   std::int64_t hidden, maxTokens;
-  moecclDataType_t datatype, combineDatatype;
-  bool weighted;                            // by the library
+  moecclDataType_t tokenDatatype, datatype;
+  moecclRouteWeights_t weights;
   const routes::RouteAlgorithm* algorithm;  // nullptr: by price
   bool latency;
   std::vector<std::int64_t> buckets;  // ascending; latency mode on GPUs
-  std::size_t rowBytes() const;       // of a dispatch
+
+  bool hasWeights() const { return weights != moecclRouteWeightsNone; }
+  bool weighs() const { return weights == moecclRouteWeightsCombine; }
+  // The rank's own experts.
+  int firstExpert(int rank) const { return experts.begin(experts.grid.positionOf(rank)); }
+  int localExperts(int rank) const {
+    return experts.begin(experts.grid.positionOf(rank) + 1) - firstExpert(rank);
+  }
+  std::size_t rowBytes() const;  // of a dispatch
   std::size_t combineRowBytes() const;
 };
 

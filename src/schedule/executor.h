@@ -57,9 +57,13 @@ struct ExpertsStep {
 };
 
 struct DestroyRoute {
-  void operator()(moecclTokenRoute_t route) const { moecclTokenRouteDestroy(route); }
+  void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
 };
-using TokenRoute = std::unique_ptr<std::remove_pointer_t<moecclTokenRoute_t>, DestroyRoute>;
+using Route = std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, DestroyRoute>;
+struct EndRoutePass {
+  void operator()(moecclRoutePass_t pass) const { moecclPassEnd(pass); }
+};
+using RoutePass = std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, EndRoutePass>;
 
 // The schedules of a layer, and what all of its passes share. All it is made from must outlive it.
 class Executor {
@@ -71,10 +75,10 @@ class Executor {
   const Sizes& sizes() const { return sizes_; }
   const Groups& groups() const { return groups_; }
   Mover& mover() const { return mover_; }
-  // Of schedules that route tokens: a route that fits, on the grid, which each pass copies. Before
-  // the first pass; it must outlive the making of passes' copies, which is in their first routing.
-  void setRoute(moecclTokenRoute_t route) { route_ = route; }
-  moecclTokenRoute_t route() const { return route_; }
+  // Of schedules that route tokens: a route that fits, on the grid. Before the first pass; it must
+  // outlive their beginnings.
+  void setRoute(moecclRoute_t route) { route_ = route; }
+  moecclRoute_t route() const { return route_; }
   const Binding& forward() const { return forward_; }
   const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
   // Of which passes have what is not their own.
@@ -96,7 +100,7 @@ class Executor {
   std::vector<Memory> memory_;
   std::vector<std::size_t> room_;
   std::vector<std::unique_ptr<SideStream>> sides_;
-  moecclTokenRoute_t route_ = nullptr;
+  moecclRoute_t route_ = nullptr;
 };
 
 // A forward pass and what is kept of it, and its backward pass.
@@ -234,7 +238,7 @@ class PassRun {
   std::vector<std::int64_t> times_;
   // Token routing of a chunk.
   struct Routed {
-    TokenRoute route;         // set forward, for both passes
+    RoutePass pass;           // begun forward, for both passes
     std::int64_t tokens = 0;  // of that
     Memory weightGradients;   // as it gives them
     std::size_t room = 0;

@@ -13,19 +13,22 @@ PassRun::Routed& PassRun::routed(const Phase& phase) {
 
 void PassRun::route(const Phase& phase) {
   Routed& it = routed(phase);
-  if (it.route == nullptr) {
-    moecclTokenRoute_t made = nullptr;
-    check(phase.name, moecclTokenRouteCopy(executor_.route(), &made));
-    it.route.reset(made);
-  }
+  it.pass.reset();
   const Chosen chosen = work_.chosen(table(phase.reads[0]));
   it.tokens = chosen.tokens;
-  check(phase.name, moecclTokenRouteSet(it.route.get(), chosen.tokens, chosen.experts,
-                                        chosen.weights, mover_.onStreams() ? stream_ : nullptr));
-  check(phase.name, moecclTokenRouteGetRankCounts(it.route.get(), hostCounts_.data()));
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  routing.tokens = chosen.tokens;
+  routing.experts = chosen.experts;
+  routing.weights = chosen.weights;
+  moecclRoutePass_t made = nullptr;
+  check(phase.name, moecclRouteBegin(executor_.route(), &routing,
+                                     mover_.onStreams() ? stream_ : nullptr, &made));
+  it.pass.reset(made);
+  moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+  check(phase.name, moecclPassGetRows(made, &rows));
   const Table& counts = table(phase.writes[0]);
   counts_[static_cast<std::size_t>(counts.chunk)].setGiven(
-      {hostCounts_.data(), static_cast<std::size_t>(elements(phase.writes[0]))}, counts.shape);
+      {rows.counts, static_cast<std::size_t>(elements(phase.writes[0]))}, counts.shape);
 }
 
 void PassRun::moveRouted(const Phase& phase) {
@@ -48,17 +51,17 @@ void PassRun::takeWeightGradients(Routed& of) {
 
 moecclResult_t PassRun::moveRouted(const Phase& phase, moecclStream_t stream) {
   Routed& it = routed(phase);
-  const moecclTokenRoute_t route = it.route.get();
+  const moecclRoutePass_t pass = it.pass.get();
   const void* const from = at(phase.reads[0]);
   void* const to = at(phase.writes[0]);
   if (phase.kind == Kind::permute)
-    return phase.backward ? moecclTokenRouteDispatchBackward(route, from, to, stream)
-                          : moecclTokenRouteDispatch(route, from, to, stream);
-  if (!phase.backward) return moecclTokenRouteCombine(route, from, to, stream);
+    return phase.backward ? moecclPassDispatchBackward(pass, from, nullptr, to, nullptr, stream)
+                          : moecclPassDispatch(pass, from, to, stream);
+  if (!phase.backward) return moecclPassCombine(pass, from, to, stream);
   const auto bytes = static_cast<std::size_t>(it.tokens * sizes_.at(Dim::choices)) * sizeof(float);
   if (bytes > it.room) mover_.grow(it.weightGradients, it.room, bytes);
-  return moecclTokenRouteCombineBackward(route, from, at(phase.reads[1]), to,
-                                         static_cast<float*>(it.weightGradients.get()), stream);
+  return moecclPassCombineBackward(pass, from, at(phase.reads[1]), to,
+                                   static_cast<float*>(it.weightGradients.get()), stream);
 }
 
 }  // namespace moeccl::schedules

@@ -309,21 +309,27 @@ void expectWorks(moecclComm_t comm, const std::vector<int>& survivors, int me) {
 }
 
 void expectRoutesAndLayers(moecclGrid_t grid) {
-  moecclTokenRouteConfig_t routing = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+  moecclRouteConfig_t routing = MOECCL_ROUTE_CONFIG_INITIALIZER;
   routing.experts = 7;
   routing.topK = 1;
   routing.hidden = 4;
-  moecclTokenRoute_t route = nullptr;
-  check(moecclTokenRouteCreate(grid, &routing, &route));
+  moecclRoute_t route = nullptr;
+  check(moecclRouteCreate(grid, &routing, &route));
   const std::int32_t chosen = 6;
   const float weight = 1;
-  check(moecclTokenRouteSet(route, 1, &chosen, &weight, nullptr));
-  std::int64_t rows = 0;
-  check(moecclTokenRouteGetCounts(route, &rows, nullptr));
-  int first = 0, local = 0;
-  check(moecclTokenRouteGetShape(route, &first, &local, nullptr));
-  EXPECT_EQ(rows, first + local == 7 ? 5 : 0);
-  check(moecclTokenRouteDestroy(route));
+  moecclRouting_t one = MOECCL_ROUTING_INITIALIZER;
+  one.tokens = 1;
+  one.experts = &chosen;
+  one.weights = &weight;
+  moecclRoutePass_t pass = nullptr;
+  check(moecclRouteBegin(route, &one, nullptr, &pass));
+  moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+  check(moecclPassGetRows(pass, &rows));
+  moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+  check(moecclRouteGetInfo(route, &info));
+  EXPECT_EQ(rows.rows, info.firstExpert + info.localExperts == 7 ? 5 : 0);
+  check(moecclPassEnd(pass));
+  check(moecclRouteDestroy(route));
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
   config.tokens = config.embedding = config.hidden = 4;
   config.experts = 5;

@@ -583,20 +583,24 @@ TEST_F(GpuMismatches, OfBucketsAreToldToAllRanks) {
   run(3, [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = makeGrid(comm, {1, 3, 1, moecclOrderEspEp});
     const std::int64_t bucket = 2;
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = 3;
-    config.weights = moecclRouteWeightsCaller;
+    config.weights = moecclRouteWeightsNone;
     config.datatype = moecclFloat32;
-    config.mode = moecclRouteLatency;
+    config.mode = "latency";
     config.hidden = kHidden;
     config.maxTokens = kMost;
     config.buckets = &bucket;
     config.numBuckets = 1;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(grid, &config, &route), comm);
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(grid, &config, &route), comm);
     const auto dispatch = [&](std::int64_t count) {
-      check(moecclTokenRouteSet(route, count, chosen[rank].data(), nullptr, nullptr), comm);
-      return moecclTokenRouteDispatch(route, tokens[rank].data(), rows[rank].data(), nullptr);
+      moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+      routing.tokens = count;
+      routing.experts = chosen[rank].data();
+      moecclRoutePass_t pass = nullptr;
+      check(moecclRouteBegin(route, &routing, nullptr, &pass), comm);
+      return moecclPassDispatch(pass, tokens[rank].data(), rows[rank].data(), nullptr);
     };
     check(dispatch(rank), comm);
     myGpu().synchronize(nullptr);
@@ -605,7 +609,7 @@ TEST_F(GpuMismatches, OfBucketsAreToldToAllRanks) {
                     "with room for 2 tokens of a rank"});
     EXPECT_TRUE(eventually([&] { return world_.run(), world_.stuck().empty(); })) << world_.stuck();
     over.arrive_and_wait();
-    check(moecclTokenRouteDestroy(route));
+    check(moecclRouteDestroy(route));
     check(moecclGridAbort(grid));
     throw Aborts();
   });

@@ -236,12 +236,20 @@ TEST_P(Revoke, EndsGridsRoutesAndLayers) {
     moecclGrid_t grid = makeGrid(comm, {1, 2, 2, moecclOrderEspEp}),
                  flat = makeGrid(comm, {1, 4, 1, moecclOrderEspEp}), safe = nullptr;
     check(moecclGridCreate(other, {2, 2, 2, moecclOrderEspEp}, &safe), other);
-    moecclTokenRouteConfig_t routing = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t routing = MOECCL_ROUTE_CONFIG_INITIALIZER;
     routing.experts = 8;
     routing.topK = 1;
     routing.hidden = 4;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(flat, &routing, &route));
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(flat, &routing, &route));
+    const std::int32_t chosen = 6;
+    const float weight = 1;
+    moecclRouting_t one = MOECCL_ROUTING_INITIALIZER;
+    one.tokens = 1;
+    one.experts = &chosen;
+    one.weights = &weight;
+    moecclRoutePass_t open = nullptr;
+    check(moecclRouteBegin(route, &one, nullptr, &open));
     moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
     config.tokens = config.embedding = config.hidden = 4;
     config.experts = 8;
@@ -266,14 +274,16 @@ TEST_P(Revoke, EndsGridsRoutesAndLayers) {
     std::array<float, 64> in{}, out{};
     checkError(moecclDispatch(in.data(), out.data(), 1, 1, moecclFloat32, grid, nullptr),
                moecclRemoteError, nullptr, {"bad data"});
-    const std::int32_t chosen = 6;
-    const float weight = 1;
-    checkError(moecclTokenRouteSet(route, 1, &chosen, &weight, nullptr), moecclRemoteError, nullptr,
+    moecclRoutePass_t pass = nullptr;
+    checkError(moecclRouteBegin(route, &one, nullptr, &pass), moecclRemoteError, nullptr,
                {"bad data"});
-    moecclTokenRoute_t late = nullptr;
+    std::vector<float> more(1024);
+    checkError(moecclPassDispatch(open, in.data(), more.data(), nullptr), moecclRemoteError,
+               nullptr, {"bad data"});
+    check(moecclPassEnd(open));
+    moecclRoute_t late = nullptr;
     moecclMoeLayer_t another = nullptr;
-    checkError(moecclTokenRouteCreate(flat, &routing, &late), moecclRemoteError, nullptr,
-               {"bad data"});
+    checkError(moecclRouteCreate(flat, &routing, &late), moecclRemoteError, nullptr, {"bad data"});
     checkError(moecclMoeLayerCreate(flat, &config, &another), moecclRemoteError, nullptr,
                {"bad data"});
     checkError(moecclMoeForward(layer, in.data(), out.data(), nullptr), moecclRemoteError, nullptr,
@@ -286,7 +296,7 @@ TEST_P(Revoke, EndsGridsRoutesAndLayers) {
     expectWorks(other);
     meeting.meet();
     check(moecclMoeLayerDestroy(layer));
-    check(moecclTokenRouteDestroy(route));
+    check(moecclRouteDestroy(route));
     check(moecclGridDestroy(safe));
     check(moecclGridDestroy(flat));
     check(moecclGridDestroy(grid));

@@ -1,4 +1,4 @@
-// A token route in latency mode allocates nothing in its calls, at whatever sizes: operator new of
+// A route in latency mode allocates nothing in its calls, at whatever sizes: operator new of
 // this program counts in the threads that call. Only the transport may, where a message comes
 // earlier than any before and finds no spare buffer.
 #include <gtest/gtest.h>
@@ -53,34 +53,41 @@ long allocationsOf(const std::vector<int>& nodes, const char* algorithm, int bef
   allocations = 0;
   runJob({.ranks = ranks, .nodes = nodes, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
     moecclGrid_t grid = makeGrid(comm, {1, ranks, 1, moecclOrderEspEp});
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.mode = "latency";
     config.experts = kExperts;
     config.topK = kChoices;
     config.hidden = kHidden;
     config.maxTokens = kTokens;
     config.algorithm = algorithm;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(grid, &config, &route), comm);
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(grid, &config, &route), comm);
     std::vector<std::uint16_t> tokens(std::size_t{kTokens} * kHidden), output(tokens.size());
-    int64_t most = 0;
-    check(moecclTokenRouteGetMostRows(route, &most), comm);
-    std::vector<std::uint16_t> rows(static_cast<std::size_t>(most) * kHidden);
+    moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+    check(moecclRouteGetInfo(route, &info), comm);
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(info.maxRows) * kHidden);
     const std::vector<float> weights(std::size_t{kTokens} * kChoices, 1);
     std::vector<int32_t> chosen(weights.size());
     const auto pass = [&](int count, int shift) {
       for (std::size_t i = 0; i < chosen.size(); ++i)
         chosen[i] = static_cast<int32_t>((static_cast<int>(i) + rank * 3 + shift) % kExperts);
-      check(moecclTokenRouteSet(route, count, chosen.data(), weights.data(), nullptr), comm);
-      check(moecclTokenRouteDispatch(route, tokens.data(), rows.data(), nullptr), comm);
-      check(moecclTokenRouteCombine(route, rows.data(), output.data(), nullptr), comm);
-      check(moecclTokenRouteGetCounts(route, nullptr, nullptr), comm);
+      moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+      routing.tokens = count;
+      routing.experts = chosen.data();
+      routing.weights = weights.data();
+      moecclRows_t come = MOECCL_ROWS_INITIALIZER;
+      moecclRoutePass_t opened = nullptr;
+      check(moecclRouteBegin(route, &routing, nullptr, &opened), comm);
+      check(moecclPassDispatch(opened, tokens.data(), rows.data(), nullptr), comm);
+      check(moecclPassCombine(opened, rows.data(), output.data(), nullptr), comm);
+      check(moecclPassGetRows(opened, &come), comm);
+      check(moecclPassEnd(opened), comm);
     };
     for (int i = 0; i < 50; ++i) pass(before, i);
     counting = true;
     for (int i = 0; i < kPasses; ++i) pass(i % (kTokens + 1), i);
     counting = false;
-    check(moecclTokenRouteDestroy(route));
+    check(moecclRouteDestroy(route));
     check(moecclGridDestroy(grid), comm);
   });
   return allocations;

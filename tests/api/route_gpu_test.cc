@@ -1,4 +1,4 @@
-// Token routes on GPU communicators, with doubles for CUDA and NCCL: ranks are threads, each with a
+// Routes on GPU communicators, with doubles for CUDA and NCCL: ranks are threads, each with a
 // device of its own, on whose memory and streams everything lies. The doubles run what is queued
 // late and in random order, and find fault with what nothing orders.
 #include <gtest/gtest.h>
@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,9 +49,9 @@ std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction
   return world.calls();
 }
 
-class TokenRoutesOnGpus : public testing::TestWithParam<Case> {};
+class RoutesOnGpus : public testing::TestWithParam<Case> {};
 
-TEST_P(TokenRoutesOnGpus, AgainstPlainLoops) {
+TEST_P(RoutesOnGpus, AgainstPlainLoops) {
   const Case c = GetParam();
   const World world(c);
   Case fewer = c;
@@ -67,7 +69,7 @@ TEST_P(TokenRoutesOnGpus, AgainstPlainLoops) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutesOnGpus, testing::ValuesIn(productCases(kGpus, true)),
+INSTANTIATE_TEST_SUITE_P(Pairs, RoutesOnGpus, testing::ValuesIn(productCases(kGpus, true)),
                          nameOfRoute);
 
 // Large enough for several chunks.
@@ -87,7 +89,7 @@ std::vector<Case> largeCases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutesOnGpus, testing::ValuesIn(largeCases()), nameOfRoute);
+INSTANTIATE_TEST_SUITE_P(Wide, RoutesOnGpus, testing::ValuesIn(largeCases()), nameOfRoute);
 
 Case smallCase() {
   Case c;
@@ -141,24 +143,21 @@ struct Echo {
   std::vector<float> sums;
 };
 
-void set(moecclTokenRoute_t route, const World& world, moecclComm_t comm, int rank, Memory& memory,
-         moecclStream_t stream) {
+std::unique_ptr<Pass> passOf(moecclRoute_t route, const World& world, moecclComm_t comm, int rank,
+                             Memory& memory, moecclStream_t stream) {
   const Buffer chosen(memory, stream, world.experts[rank]),
       weights(memory, stream, world.weights(rank));
-  check(moecclTokenRouteSet(route, world.tokens(rank), chosen.at<int32_t>(), weights.at<float>(),
-                            stream),
-        comm);
+  return std::make_unique<Pass>(comm, route, world.tokens(rank), chosen.at<int32_t>(),
+                                weights.at<float>(), stream);
 }
 
-int64_t rowsOf(moecclTokenRoute_t route, moecclComm_t comm) {
-  int64_t rows = -1;
-  check(moecclTokenRouteGetCounts(route, &rows, nullptr), comm);
-  return rows;
+std::vector<float> roomFor(const Pass& pass, const Case& c) {
+  return std::vector<float>(static_cast<size_t>(pass.rows().rows * c.hidden));
 }
 
-// What is queued keeps its routing, whatever is set meanwhile, and lists are not written over while
-// they are needed.
-TEST(TokenRoutesOfGpus, KeepTheRoutingThatTheyWereCalledWith) {
+// What is queued keeps its routing, whatever begins meanwhile with the memory of its pass, and
+// lists are not written over while they are needed.
+TEST(RoutesOfGpus, KeepTheRoutingThatTheyWereCalledWith) {
   const Case c = smallCase();
   const World world(c);
   Case other = c;
@@ -167,64 +166,92 @@ TEST(TokenRoutesOfGpus, KeepTheRoutingThatTheyWereCalledWith) {
   for (unsigned seed = 1; seed <= 4; ++seed)
     onGpus(c, seed, [&](moecclComm_t comm, int rank) {
       const Grid grid(comm, world);
-      const Route routes[] = {{grid.it, c}, {grid.it, c}};
+      const Route route(grid.it, c);
       GpuMemory memory;
       const moecclStream_t streams[] = {myGpu().newStream(false), myGpu().newStream(false)};
       for (int step = 0; step < 4; ++step) {
         std::vector<std::unique_ptr<Echo>> echoes;
         std::vector<std::unique_ptr<Buffer>> rows;
+        std::vector<std::unique_ptr<Pass>> passes;
         for (int i = 0; i < 2; ++i) {
           const World& it = (step + i) % 2 == 0 ? world : hot;
-          set(routes[i].it, it, comm, rank, memory, streams[i]);
+          passes.push_back(passOf(route.it, it, comm, rank, memory, streams[i]));
           echoes.push_back(std::make_unique<Echo>(it, rank, memory, streams[i]));
-          rows.push_back(std::make_unique<Buffer>(
-              memory, streams[i],
-              std::vector<float>(static_cast<size_t>(rowsOf(routes[i].it, comm) * c.hidden))));
+          rows.push_back(std::make_unique<Buffer>(memory, streams[i], roomFor(*passes[i], c)));
         }
         for (int i = 0; i < 2; ++i) {
-          check(moecclTokenRouteDispatch(routes[i].it, echoes[i]->input.at(), rows[i]->at(),
-                                         streams[i]),
+          check(moecclPassDispatch(passes[i]->it, echoes[i]->input.at(), rows[i]->at(), streams[i]),
                 comm);
-          check(moecclTokenRouteCombine(routes[i].it, rows[i]->at(), echoes[i]->output.at(),
-                                        streams[i]),
+          check(moecclPassCombine(passes[i]->it, rows[i]->at(), echoes[i]->output.at(), streams[i]),
                 comm);
         }
-        check(moecclTokenRouteSet(routes[0].it, 0, nullptr, nullptr, nullptr), comm);
+        passes.pop_back();
+        const Pass next(comm, route.it, 0, nullptr, nullptr, nullptr);
         for (int i = 0; i < 2; ++i) echoes[i]->requireSums(rank);
       }
       for (const moecclStream_t stream : streams) myGpu().deleteStream(stream);
     });
 }
 
-TEST(TokenRoutesOfGpus, BecomeGraphs) {
+// A pass keeps its layout: a dispatch again sends its rows, and nothing else.
+TEST(RoutesOfGpus, TellNothingAgain) {
+  const auto bytesOf = [](int dispatches) {
+    Case c = smallCase();
+    c.algorithm = "flat";
+    const World world(c);
+    std::size_t bytes = 0;
+    for (const std::string& call : onGpus(c, 1, [&](moecclComm_t comm, int rank) {
+           const Grid grid(comm, world);
+           const Route route(grid.it, c);
+           GpuMemory memory;
+           const auto pass = passOf(route.it, world, comm, rank, memory, nullptr);
+           const Echo echo(world, rank, memory, nullptr);
+           const Buffer rows(memory, nullptr, roomFor(*pass, c));
+           for (int i = 0; i < dispatches; ++i)
+             check(moecclPassDispatch(pass->it, echo.input.at(), rows.at(), nullptr), comm);
+           myGpu().synchronize(nullptr);
+         }))
+      if (const std::size_t at = call.find("send of "); at != call.npos)
+        bytes += static_cast<std::size_t>(std::stoull(call.substr(at + 8)));
+    return bytes;
+  };
+  const Case c = smallCase();
+  const World world(c);
+  std::size_t rows = 0;
+  for (int rank = 0; rank < c.ranks(); ++rank)
+    for (const auto& ofExpert : world.rowsOf(rank))
+      for (const World::Choice& choice : ofExpert) rows += choice.source != rank;
+  const std::size_t one = bytesOf(1);
+  EXPECT_GT(one, rows * c.rowBytes());
+  EXPECT_EQ(bytesOf(3), one + 2 * rows * c.rowBytes());
+}
+
+TEST(RoutesOfGpus, BecomeGraphs) {
   const Case c = smallCase();
   const World world(c);
   onGpus(c, 3, [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
     GpuMemory memory;
     const moecclStream_t stream = myGpu().newStream(false);
-    moecclTokenRoute_t route = nullptr;
-    {
-      const Route made(grid.it, c);
-      check(moecclTokenRouteCopy(made.it, &route), comm);
-    }
-    set(route, world, comm, rank, memory, stream);
+    std::optional<Route> route;
+    route.emplace(grid.it, c);
+    std::unique_ptr<Pass> pass = passOf(route->it, world, comm, rank, memory, stream);
     const Echo echo(world, rank, memory, stream);
-    const Buffer rows(memory, stream,
-                      std::vector<float>(static_cast<size_t>(rowsOf(route, comm) * c.hidden)));
+    const Buffer rows(memory, stream, roomFor(*pass, c));
     const auto dispatch = [&] {
-      return moecclTokenRouteDispatch(route, echo.input.at(), rows.at(), stream);
+      return moecclPassDispatch(pass->it, echo.input.at(), rows.at(), stream);
     };
     const auto combine = [&] {
-      return moecclTokenRouteCombine(route, rows.at(), echo.output.at(), stream);
+      return moecclPassCombine(pass->it, rows.at(), echo.output.at(), stream);
     };
     myGpu().synchronize(stream);
     myGpu().beginCapture(stream);
     checkError(dispatch(), moecclInvalidUsage, comm,
-               {"moecclTokenRouteDispatch", "being captured", "once before the capture"});
+               {"moecclPassDispatch", "being captured", "once before the capture"});
     const int32_t* const device = static_cast<const int32_t*>(echo.input.at());
-    checkError(moecclTokenRouteSet(route, 1, device, echo.input.at<float>(), stream),
-               moecclInvalidUsage, comm, {"moecclTokenRouteSet", "outside of captures"});
+    moecclRoutePass_t none = nullptr;
+    checkError(begin(route->it, 1, device, echo.input.at<float>(), stream, &none),
+               moecclInvalidUsage, comm, {"moecclRouteBegin", "outside of captures"});
     myGpu().endCapture(stream);
     check(dispatch(), comm);
     check(combine(), comm);
@@ -235,8 +262,9 @@ TEST(TokenRoutesOfGpus, BecomeGraphs) {
     {
       const auto graph = myGpu().endCapture(stream);
       // Its lists are the graph's, whatever becomes of the route.
-      set(route, world, comm, rank, memory, stream);
-      check(moecclTokenRouteDestroy(route));
+      pass.reset();
+      passOf(route->it, world, comm, rank, memory, stream);
+      route.reset();
       for (int replay = 0; replay < 2; ++replay) {
         const std::vector<unsigned char> nothing(echo.output.get().size(), 0xee);
         myGpu().toDevice(echo.output.at<std::byte>(), nothing.data(), nothing.size(), stream);
@@ -250,7 +278,7 @@ TEST(TokenRoutesOfGpus, BecomeGraphs) {
 
 // The choices of each step are the GPU's: a graph of a whole step goes on with others, of fewer
 // tokens too, which the host never sees.
-TEST(TokenRoutesOfGpus, DecodeInAGraph) {
+TEST(RoutesOfGpus, DecodeInAGraph) {
   for (const char* algorithm : {"node", "rank", "flat"}) {
     Case c = smallCase();
     c.algorithm = algorithm;
@@ -267,25 +295,25 @@ TEST(TokenRoutesOfGpus, DecodeInAGraph) {
       const Route route(grid.it, c);
       GpuMemory memory;
       const moecclStream_t stream = myGpu().newStream(false);
-      int64_t most = 0;
-      check(moecclTokenRouteGetMostRows(route.it, &most), comm);
       const int64_t* begins = nullptr;
-      check(moecclTokenRouteGetDeviceCounts(route.it, &begins), comm);
       const Buffer chosen(memory, stream, world.experts[rank]),
           weights(memory, stream, world.weights(rank)),
-          rows(memory, stream, std::vector<float>(static_cast<size_t>(most * c.hidden)));
+          rows(memory, stream,
+               std::vector<float>(static_cast<size_t>(maxRowsOf(route.it) * c.hidden)));
       const Echo echo(world, rank, memory, stream);
       const auto step = [&] {
-        check(moecclTokenRouteSet(route.it, world.tokens(rank), chosen.at<int32_t>(),
-                                  weights.at<float>(), stream),
-              comm);
-        check(moecclTokenRouteDispatch(route.it, echo.input.at(), rows.at(), stream), comm);
-        check(moecclTokenRouteCombine(route.it, rows.at(), echo.output.at(), stream), comm);
+        const Pass pass(comm, route.it, world.tokens(rank), chosen.at<int32_t>(),
+                        weights.at<float>(), stream);
+        begins = pass.rows().deviceBegins;
+        check(moecclPassDispatch(pass.it, echo.input.at(), rows.at(), stream), comm);
+        check(moecclPassCombine(pass.it, rows.at(), echo.output.at(), stream), comm);
       };
       myGpu().beginCapture(stream);
-      check(moecclTokenRouteSet(route.it, 0, nullptr, nullptr, stream), comm);
-      checkError(moecclTokenRouteDispatch(route.it, echo.input.at(), rows.at(), stream),
-                 moecclInvalidUsage, comm, {"being captured", "once before the capture"});
+      {
+        const Pass pass(comm, route.it, 0, nullptr, nullptr, stream);
+        checkError(moecclPassDispatch(pass.it, echo.input.at(), rows.at(), stream),
+                   moecclInvalidUsage, comm, {"being captured", "once before the capture"});
+      }
       myGpu().endCapture(stream);
       step();
       echo.requireSums(rank);
@@ -323,7 +351,7 @@ TEST(TokenRoutesOfGpus, DecodeInAGraph) {
 }
 
 // What a call moves is a bucket's, and buckets that are none are refused.
-TEST(TokenRoutesOfGpus, SendWhatABucketHas) {
+TEST(RoutesOfGpus, SendWhatABucketHas) {
   const auto bytesOf = [](int tokens) {
     Case c = smallCase();
     c.nodes = {1, 1};
@@ -351,7 +379,7 @@ TEST(TokenRoutesOfGpus, SendWhatABucketHas) {
 }
 
 // NCCL would wait for ever where ranks send messages of different buckets.
-TEST(TokenRoutesOfGpus, CompareBuckets) {
+TEST(RoutesOfGpus, CompareBuckets) {
   Case c = smallCase();
   c.nodes = {2, 1};
   c.latency = true;
@@ -370,20 +398,20 @@ TEST(TokenRoutesOfGpus, CompareBuckets) {
     const Grid grid(comm, world);
     for (const Try& it : tries) {
       const std::vector<int64_t>& buckets = rank == 2 ? it.last : it.others;
-      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-      config.mode = moecclRouteLatency;
+      moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+      config.mode = "latency";
       config.maxTokens = c.maxTokens;
       config.buckets = buckets.data();
       config.numBuckets = static_cast<int64_t>(buckets.size());
-      moecclTokenRoute_t refused = nullptr;
-      checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidUsage, comm,
+      moecclRoute_t refused = nullptr;
+      checkError(moecclRouteCreate(grid.it, &config, &refused), moecclInvalidUsage, comm,
                  {"different configs", it.what});
     }
   });
 }
 
 // Of each launch, one kernel moves all rows, however many they are.
-TEST(TokenRoutesOfGpus, MoveRowsInFewLaunches) {
+TEST(RoutesOfGpus, MoveRowsInFewLaunches) {
   const auto copiesOf = [](int tokens) {
     Case c = smallCase();
     c.tokens = tokens;
@@ -405,7 +433,7 @@ TEST(TokenRoutesOfGpus, MoveRowsInFewLaunches) {
   EXPECT_LT(copiesOf(160), few + few / 4);
 }
 
-TEST(TokenRoutesOfGpus, NameWhatIsWrong) {
+TEST(RoutesOfGpus, NameWhatIsWrong) {
   Case c = smallCase();
   c.nodes = {1, 1};
   c.maxTokens = 4;
@@ -417,47 +445,50 @@ TEST(TokenRoutesOfGpus, NameWhatIsWrong) {
     GpuMemory memory;
     const Buffer wrong(memory, nullptr, std::vector<int32_t>{0, 1, 7}),
         weights(memory, nullptr, std::vector<float>{1, 1, 1});
-    const auto refusesSet = [&](int64_t tokens, const int32_t* chosen, const float* with,
-                                const std::vector<std::string>& parts) {
-      checkError(moecclTokenRouteSet(route.it, tokens, chosen, with, nullptr),
-                 moecclInvalidArgument, comm, parts);
+    const auto refuses = [&](int64_t tokens, const int32_t* chosen, const float* with,
+                             const std::vector<std::string>& parts) {
+      moecclRoutePass_t none = nullptr;
+      checkError(begin(route.it, tokens, chosen, with, nullptr, &none), moecclInvalidArgument, comm,
+                 parts);
     };
-    refusesSet(1, wrong.at<int32_t>(), weights.at<float>(), {"topkIndices[0][2] is 7", "0 to 6"});
-    refusesSet(1, nullptr, weights.at<float>(), {"topkIndices is NULL"});
-    refusesSet(1, wrong.at<int32_t>(), nullptr, {"topkWeights is NULL"});
-    refusesSet(5, wrong.at<int32_t>(), weights.at<float>(), {"tokens is 5", "0 to 4"});
-    const int64_t* none = nullptr;
-    checkError(moecclTokenRouteGetDeviceCounts(route.it, &none), moecclInvalidUsage, comm,
-               {"not in latency mode on GPUs"});
+    refuses(1, wrong.at<int32_t>(), weights.at<float>(), {"routing.experts[0][2] is 7", "0 to 6"});
+    refuses(1, nullptr, weights.at<float>(), {"routing.experts is NULL"});
+    refuses(1, wrong.at<int32_t>(), nullptr, {"routing.weights is NULL"});
+    refuses(5, wrong.at<int32_t>(), weights.at<float>(), {"routing.tokens is 5", "0 to 4"});
     const int64_t buckets[] = {2, 2};
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.mode = "latency";
     config.maxTokens = 4;
     config.buckets = buckets;
     config.numBuckets = 2;
-    moecclTokenRoute_t refused = nullptr;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
+    moecclRoute_t refused = nullptr;
+    checkError(moecclRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
                {"config.buckets[1] is 2", "more than 2", "at most maxTokens, 4"});
-    config.mode = moecclRouteThroughput;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
+    config.mode = nullptr;
+    checkError(moecclRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
                {"config.numBuckets is 2"});
-    set(route.it, world, comm, rank, memory, nullptr);
+    config.numBuckets = 0;
+    config.weights = moecclRouteWeightsRows;
+    checkError(moecclRouteCreate(grid.it, &config, &refused), moecclInvalidArgument, comm,
+               {"moecclRouteWeightsRows", "on hosts alone"});
+    const auto pass = passOf(route.it, world, comm, rank, memory, nullptr);
+    checkThat(pass->rows().deviceBegins == nullptr, "counts of a device in throughput mode");
     const auto bytes =
-        static_cast<size_t>(rowsOf(route.it, comm) + world.tokens(rank) + 1) * c.combinedBytes();
+        static_cast<size_t>(pass->rows().rows + world.tokens(rank) + 1) * c.combinedBytes();
     const Buffer room(memory, nullptr, Bytes(bytes));
     auto* const at = room.at<unsigned char>();
     unsigned char* const behind = at + static_cast<size_t>(world.tokens(rank)) * c.combinedBytes();
-    checkError(moecclTokenRouteCombine(route.it, behind + 2, at, nullptr), moecclInvalidArgument,
-               comm, {"rows is at an address", "multiple of 4"});
-    checkError(moecclTokenRouteDispatch(route.it, at, nullptr, nullptr), moecclInvalidArgument,
-               comm, {"rows is NULL"});
-    checkError(moecclTokenRouteDispatch(route.it, at, at, nullptr), moecclInvalidArgument, comm,
+    checkError(moecclPassCombine(pass->it, behind + 2, at, nullptr), moecclInvalidArgument, comm,
+               {"rows is at an address", "multiple of 4"});
+    checkError(moecclPassDispatch(pass->it, at, nullptr, nullptr), moecclInvalidArgument, comm,
+               {"rows is NULL"});
+    checkError(moecclPassDispatch(pass->it, at, at, nullptr), moecclInvalidArgument, comm,
                {"overlap"});
   });
 }
 
 // In the order of a stream, as on hosts.
-TEST(TokenRoutesOfGpus, QuantizeRows) {
+TEST(RoutesOfGpus, QuantizeRows) {
   constexpr int64_t kRows = 3, kHidden = 256;
   constexpr size_t kBytes = kRows * (kHidden + kHidden / 128 * sizeof(float));
   Case c = smallCase();
@@ -497,16 +528,16 @@ TEST(TokenRoutesOfGpus, QuantizeRows) {
   });
 }
 
-TEST(TokenRoutesOfGpus, CountLoads) {
+TEST(RoutesOfGpus, CountLoads) {
   const Case c = smallCase();
   const World world(c);
   onGpus(c, 6, [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
     const Route route(grid.it, c);
     GpuMemory memory;
-    for (int step = 0; step < 2; ++step) set(route.it, world, comm, rank, memory, nullptr);
+    for (int step = 0; step < 2; ++step) passOf(route.it, world, comm, rank, memory, nullptr);
     std::vector<int64_t> choices(static_cast<size_t>(c.experts), -1), rows(4, -1);
-    check(moecclTokenRouteGetLoads(route.it, choices.data(), rows.data(), 1), comm);
+    check(moecclRouteGetLoads(route.it, choices.data(), rows.data(), 1), comm);
     for (int expert = 0; expert < c.experts; ++expert) {
       int64_t expected = 0;
       for (const auto& theirs : world.experts) expected += 2 * std::ranges::count(theirs, expert);

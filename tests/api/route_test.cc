@@ -1,4 +1,4 @@
-// Token routing against plain loops: every algorithm, payload, number of choices and placement, to
+// Routes against plain loops: every algorithm, payload, number of choices and placement, to
 // the last bit.
 #include "moeccl/route.h"
 
@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -38,7 +40,7 @@ class HostMemory final : public Memory {
   }
 };
 
-void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, int rank) {
+void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int rank) {
   HostMemory memory;
   moecclStream_t stream = nullptr;
   if (world.c.stream) check(moecclStreamCreate(comm, &stream), comm);
@@ -46,9 +48,9 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
   check(moecclStreamDestroy(stream), comm);
 }
 
-class TokenRoutes : public testing::TestWithParam<Case> {};
+class Routes : public testing::TestWithParam<Case> {};
 
-TEST_P(TokenRoutes, AgainstPlainLoops) {
+TEST_P(Routes, AgainstPlainLoops) {
   const Case c = GetParam();
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
@@ -66,7 +68,7 @@ TEST_P(TokenRoutes, AgainstPlainLoops) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, TokenRoutes, testing::ValuesIn(productCases(kBackends, true)),
+INSTANTIATE_TEST_SUITE_P(Pairs, Routes, testing::ValuesIn(productCases(kBackends, false)),
                          nameOfRoute);
 
 // Large enough for several chunks, of tokens that few nodes want.
@@ -88,12 +90,12 @@ std::vector<Case> largeCases(const std::vector<const char*>& algorithms) {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, TokenRoutes, testing::ValuesIn(largeCases({"node", "rank", "flat"})),
+INSTANTIATE_TEST_SUITE_P(Wide, Routes, testing::ValuesIn(largeCases({"node", "rank", "flat"})),
                          nameOfRoute);
 
 // Calls that are queued behind each other: what comes back from experts that do nothing is the
 // token times the sum of its weights.
-TEST(TokenRouteStreams, CombineOfDispatchIsTheSumOfWeights) {
+TEST(RouteStreams, CombineOfDispatchIsTheSumOfWeights) {
   Case c;
   c.nodes = {2, 3};
   c.experts = 7;
@@ -112,14 +114,11 @@ TEST(TokenRouteStreams, CombineOfDispatchIsTheSumOfWeights) {
       const int tokens = world.tokens(rank);
       for (int i = 0; i < tokens * c.choices; ++i)
         weights.push_back(world.weight({rank, i / c.choices, i % c.choices}));
-      check(moecclTokenRouteSet(route.it, tokens, world.experts[rank].data(), weights.data(),
-                                nullptr),
-            comm);
-      int64_t count = 0;
-      check(moecclTokenRouteGetCounts(route.it, &count, nullptr), comm);
+      std::optional<Pass> pass;
+      pass.emplace(comm, route.it, tokens, world.experts[rank].data(), weights.data(), nullptr);
       const size_t elements = static_cast<size_t>(tokens) * static_cast<size_t>(c.hidden);
       Bytes input(elements * 2), output(elements * 2, 0xee), expected(elements * 2);
-      Bytes rows(static_cast<size_t>(count) * static_cast<size_t>(c.hidden) * 2);
+      Bytes rows(static_cast<size_t>(pass->rows().rows) * static_cast<size_t>(c.hidden) * 2);
       for (int token = 0; token < tokens; ++token)
         for (int64_t i = 0; i < c.hidden; ++i) {
           float sum = 0;
@@ -130,10 +129,11 @@ TEST(TokenRouteStreams, CombineOfDispatchIsTheSumOfWeights) {
           put(input, at, small(rank, token, i), c.datatype);
           put(expected, at, sum * small(rank, token, i), c.datatype);
         }
-      check(moecclTokenRouteDispatch(route.it, input.data(), rows.data(), stream), comm);
-      check(moecclTokenRouteCombine(route.it, rows.data(), output.data(), stream), comm);
-      // What is queued keeps its routing.
-      check(moecclTokenRouteSet(route.it, 0, nullptr, nullptr, nullptr), comm);
+      check(moecclPassDispatch(pass->it, input.data(), rows.data(), stream), comm);
+      check(moecclPassCombine(pass->it, rows.data(), output.data(), stream), comm);
+      // What is queued keeps its routing, though another pass takes the memory of this one.
+      pass.reset();
+      const Pass other(comm, route.it, 0, nullptr, nullptr, nullptr);
       check(moecclStreamSynchronize(stream), comm);
       // 0 times -1 is -0.
       for (size_t i = 0; i < elements; ++i) {
@@ -165,7 +165,7 @@ std::vector<Case> latencyCases() {
       c.algorithm = std::vector{"node", "", "rank", "flat"}[static_cast<size_t>(choices) % 4];
       c.style = static_cast<Style>(choices % 4);
       c.stream = choices > 4;
-      c.weighted = choices != 5;
+      if (choices == 5) c.weights = moecclRouteWeightsNone;
       c.tokens = 9;
       c.maxTokens = 11;
       c.latency = true;
@@ -174,10 +174,10 @@ std::vector<Case> latencyCases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Latency, TokenRoutes, testing::ValuesIn(latencyCases()), nameOfRoute);
+INSTANTIATE_TEST_SUITE_P(Latency, Routes, testing::ValuesIn(latencyCases()), nameOfRoute);
 
-// Loads are counted, calls on two streams wait for each other, and the next Set for both.
-TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
+// Loads are counted, calls on two streams wait for each other, and the next Begin for both.
+TEST(RouteLatency, CallsOnOtherStreamsWait) {
   Case c;
   c.nodes = {2, 3};
   c.experts = 7;
@@ -193,23 +193,17 @@ TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
     const int tokens = world.tokens(rank);
     const std::vector<float> weights(world.experts[rank].size(), 0.5f);
     std::vector<float> input(static_cast<size_t>(tokens * c.hidden)), output(input.size());
-    int64_t room = 0;
-    check(moecclTokenRouteGetMostRows(route.it, &room), comm);
-    std::vector<float> rows(static_cast<size_t>(room * c.hidden));
+    std::vector<float> rows(static_cast<size_t>(maxRowsOf(route.it) * c.hidden));
     for (int step = 0; step < 20; ++step) {
       for (size_t i = 0; i < input.size(); ++i)
         input[i] = static_cast<float>((static_cast<int>(i) * 7 + step + rank) % 11);
       // Every other time nobody has tokens.
       const bool some = step % 2 == 0;
-      check(moecclTokenRouteSet(route.it, some ? tokens : 0, world.experts[rank].data(),
-                                weights.data(), nullptr),
-            comm);
-      check(moecclTokenRouteDispatch(route.it, input.data(), rows.data(), streams[step % 3 == 0]),
-            comm);
-      check(moecclTokenRouteCombine(route.it, rows.data(), output.data(), streams[step % 2]), comm);
-      int64_t count = -1;
-      check(moecclTokenRouteGetCounts(route.it, &count, nullptr), comm);
-      checkThat((count > 0) <= some, "rows came of no token");
+      const Pass pass(comm, route.it, some ? tokens : 0, world.experts[rank].data(), weights.data(),
+                      nullptr);
+      check(moecclPassDispatch(pass.it, input.data(), rows.data(), streams[step % 3 == 0]), comm);
+      check(moecclPassCombine(pass.it, rows.data(), output.data(), streams[step % 2]), comm);
+      checkThat((pass.rows().rows > 0) <= some, "rows came of no token");
       check(moecclStreamSynchronize(streams[step % 2]), comm);
       for (int token = 0; some && token < tokens; ++token) {
         float sum = 0;
@@ -220,7 +214,7 @@ TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
       }
     }
     std::vector<int64_t> choices(7, -1), theirs(5, -1);
-    check(moecclTokenRouteGetLoads(route.it, choices.data(), theirs.data(), 1), comm);
+    check(moecclRouteGetLoads(route.it, choices.data(), theirs.data(), 1), comm);
     int64_t rowsOfAll = 0;
     for (int each = 0; each < c.ranks(); ++each) {
       int64_t expected = 0;
@@ -235,9 +229,9 @@ TEST(TokenRouteLatency, CallsOnOtherStreamsWait) {
   });
 }
 
-// Copies, of which ranks have different numbers, have routings of their own, and outlive the
-// original.
-TEST(TokenRouteCopies, HaveRoutingsOfTheirOwn) {
+// Passes that are open at once have routings of their own, and outlive the route; in throughput
+// mode each may have another number of tokens, and calls of them come in any order.
+TEST(RoutePasses, HaveRoutingsOfTheirOwn) {
   for (const bool latency : {false, true}) {
     Case c;
     c.nodes = {2, 2};
@@ -250,158 +244,159 @@ TEST(TokenRouteCopies, HaveRoutingsOfTheirOwn) {
     const World other(fewer);
     runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
       const Grid grid(comm, world);
-      moecclTokenRoute_t copies[2] = {}, unused = nullptr;
+      const World* const worlds[] = {&world, &other, &world};
+      std::vector<std::unique_ptr<Pass>> passes;
       {
         const Route route(grid.it, c);
-        for (moecclTokenRoute_t& copy : copies) check(moecclTokenRouteCopy(route.it, &copy), comm);
-        if (rank % 2 == 1) check(moecclTokenRouteCopy(copies[0], &unused), comm);
+        for (const World* it : worlds) {
+          const std::vector<float> ones(it->experts[rank].size(), 1);
+          passes.push_back(std::make_unique<Pass>(comm, route.it, it->tokens(rank),
+                                                  it->experts[rank].data(), ones.data(), nullptr));
+        }
+        // Another of the same route, meanwhile.
+        exercise(world, comm, route.it, rank);
       }
-      const auto set = [&](moecclTokenRoute_t route, const World& it) {
-        const std::vector<float> ones(it.experts[rank].size(), 1);
-        check(moecclTokenRouteSet(route, it.tokens(rank), it.experts[rank].data(), ones.data(),
-                                  nullptr),
-              comm);
-      };
-      set(copies[0], world);
-      set(copies[1], other);
-      const int32_t none = 0;
-      const float one = 1;
-      checkError(moecclTokenRouteSet(copies[1], 7, &none, &one, nullptr), moecclInvalidArgument,
-                 comm, {"tokens is 7", "0 to 6"});
-      for (const World* it : {&world, &other}) {
-        if (latency) break;  // known after a dispatch
-        int64_t rows = -1, expected = 0;
-        check(moecclTokenRouteGetCounts(copies[it == &world ? 0 : 1], &rows, nullptr), comm);
-        for (const auto& ofExpert : it->rowsOf(rank))
+      for (const size_t i : {2, 0, 1, 1, 2}) {
+        const World& it = *worlds[i];
+        const auto tokens = static_cast<size_t>(it.tokens(rank) * c.hidden);
+        std::vector<float> input(tokens), output(tokens, -1), rows(1000);
+        for (size_t j = 0; j < tokens; ++j) input[j] = static_cast<float>((j * 7 + i) % 11);
+        check(moecclPassDispatch(passes[i]->it, input.data(), rows.data(), nullptr), comm);
+        int64_t expected = 0;
+        for (const auto& ofExpert : it.rowsOf(rank))
           expected += static_cast<int64_t>(ofExpert.size());
-        checkThat(rows == expected, "the rows of another routing");
+        checkThat(passes[i]->rows().rows == expected, "the rows of another routing");
+        check(moecclPassCombine(passes[i]->it, rows.data(), output.data(), nullptr), comm);
+        for (size_t j = 0; j < tokens; ++j) {
+          const auto token = static_cast<int>(j / static_cast<size_t>(c.hidden));
+          float sum = 0;
+          for (int choice = 0; choice < c.choices; ++choice)
+            if (it.experts[rank][token * c.choices + choice] >= 0) sum += 2;  // shards
+          checkThat(output[j] == sum * input[j], "a sum of another routing");
+        }
       }
-      for (const World* it : {&world, &other})
-        exercise(*it, comm, copies[it == &world ? 0 : 1], rank);
-      for (const moecclTokenRoute_t copy : {copies[0], copies[1], unused})
-        check(moecclTokenRouteDestroy(copy));
-      checkError(moecclTokenRouteCopy(nullptr, copies), moecclInvalidArgument, nullptr,
-                 {"moecclTokenRouteCopy", "route is NULL"});
+      const moecclRoutePass_t ended = passes[1]->it;
+      passes.erase(passes.begin() + 1);
+      checkError(moecclPassCombine(ended, nullptr, nullptr, nullptr), moecclInvalidArgument,
+                 nullptr, {"pass has ended"});
     });
   }
 }
 
-TEST(TokenRouteLatency, SaysWhatItHasNot) {
+TEST(RouteLatency, SaysWhatItHasNot) {
   Case c;
   c.nodes = {1};
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int) {
     const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.mode = "latency";
     config.experts = 3;
     config.topK = 2;
-    moecclTokenRoute_t route = nullptr;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &route), moecclInvalidArgument, comm,
-               {"config.maxTokens is 0", "1 to 1024"});
+    moecclRoute_t route = nullptr;
+    const auto refuses = [&](const std::vector<std::string>& parts) {
+      checkError(moecclRouteCreate(grid.it, &config, &route), moecclInvalidArgument, comm, parts);
+    };
+    refuses({"config.maxTokens is 0", "1 to 1024"});
     config.maxTokens = 4;
-    config.mode = static_cast<moecclRouteMode_t>(2);
-    checkError(moecclTokenRouteCreate(grid.it, &config, &route), moecclInvalidArgument, comm,
-               {"config.mode is 2"});
-    config.mode = moecclRouteLatency;
-    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    config.mode = "slow";
+    refuses({"config.mode is \"slow\"", "throughput, latency"});
+    config.mode = "latency";
+    config.weights = moecclRouteWeightsRows;
+    refuses({"moecclRouteWeightsRows", "throughput mode"});
+    config.weights = moecclRouteWeightsCombine;
+    check(moecclRouteCreate(grid.it, &config, &route), comm);
     const int32_t chosen[4] = {0, 1, 2, 2};
     const float weights[4] = {1, 1, 1, 1};
     std::uint16_t buffer[16] = {};
-    checkError(moecclTokenRouteSet(route, 2, chosen, weights, nullptr), moecclInvalidArgument, comm,
-               {"topkIndices[1][1] is 2 again"});
-    checkError(moecclTokenRouteDispatch(route, buffer, buffer + 2, nullptr), moecclInvalidUsage,
-               comm, {"moecclTokenRouteSet first"});
-    check(moecclTokenRouteSet(route, 1, chosen, weights, nullptr), comm);
-    checkError(moecclTokenRouteGetCounts(route, nullptr, nullptr), moecclInvalidUsage, comm,
-               {"moecclTokenRouteDispatch"});
-    checkError(moecclTokenRouteCombine(route, buffer + 2, buffer, nullptr), moecclInvalidUsage,
-               comm, {"moecclTokenRouteDispatch"});
+    moecclRoutePass_t pass = nullptr;
+    checkError(begin(route, 2, chosen, weights, nullptr, &pass), moecclInvalidArgument, comm,
+               {"routing.experts[1][1] is 2 again"});
+    check(begin(route, 1, chosen, weights, nullptr, &pass), comm);
+    checkError(moecclPassCombine(pass, buffer + 2, buffer, nullptr), moecclInvalidUsage, comm,
+               {"moecclPassDispatch"});
     // Room for 8 rows.
-    checkError(moecclTokenRouteDispatch(route, buffer + 7, buffer, nullptr), moecclInvalidArgument,
-               comm, {"overlap"});
-    check(moecclTokenRouteDispatch(route, buffer + 8, buffer, nullptr), comm);
-    checkError(moecclTokenRouteDispatchBackward(route, buffer, buffer + 8, nullptr),
-               moecclInvalidUsage, comm, {"no backward passes"});
-    checkError(
-        moecclTokenRouteCombineBackward(route, buffer + 8, buffer, buffer + 9, nullptr, nullptr),
-        moecclInvalidUsage, comm, {"no backward passes"});
-    check(moecclTokenRouteDestroy(route));
-    config.mode = moecclRouteThroughput;
-    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
-    int64_t most = 0;
-    checkError(moecclTokenRouteGetMostRows(route, &most), moecclInvalidUsage, comm,
-               {"not in latency mode"});
-    check(moecclTokenRouteDestroy(route));
+    checkError(moecclPassDispatch(pass, buffer + 7, buffer, nullptr), moecclInvalidArgument, comm,
+               {"overlap"});
+    check(moecclPassDispatch(pass, buffer + 8, buffer, nullptr), comm);
+    checkError(moecclPassDispatchBackward(pass, buffer, nullptr, buffer + 8, nullptr, nullptr),
+               moecclInvalidUsage, comm, {"no gradients"});
+    checkError(moecclPassCombineBackward(pass, buffer + 8, buffer, buffer + 9, nullptr, nullptr),
+               moecclInvalidUsage, comm, {"no gradients"});
+    check(moecclPassEnd(pass));
+    check(moecclRouteDestroy(route));
   });
 }
 
 // Ranks whose routes differ only in what messages would tell find out.
-TEST(TokenRouteLatency, OtherCallsThanTheOthers) {
+TEST(RouteLatency, OtherCallsThanTheOthers) {
   Case c;
   c.nodes = {2};
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.mode = "latency";
     config.experts = 2;
-    moecclTokenRoute_t routes[2] = {};
-    for (moecclTokenRoute_t& route : routes) {
+    moecclRoute_t routes[2] = {};
+    for (moecclRoute_t& route : routes) {
       ++config.maxTokens;
-      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+      check(moecclRouteCreate(grid.it, &config, &route), comm);
     }
     const int32_t chosen[1] = {1 - rank};
     const float weights[1] = {1};
-    check(moecclTokenRouteSet(routes[rank], 1, chosen, weights, nullptr), comm);
+    moecclRoutePass_t pass = nullptr;
+    check(begin(routes[rank], 1, chosen, weights, nullptr, &pass), comm);
     std::uint16_t from[1] = {}, to[4] = {};
-    checkError(moecclTokenRouteDispatch(routes[rank], from, to, nullptr), moecclRemoteError, comm,
+    checkError(moecclPassDispatch(pass, from, to, nullptr), moecclRemoteError, comm,
                {"token dispatch", "at most 1 tokens", "at most 2 tokens"});
-    for (const moecclTokenRoute_t route : routes) check(moecclTokenRouteDestroy(route));
+    for (const moecclRoute_t route : routes) check(moecclRouteDestroy(route));
     throw Aborts{};
   });
 }
 
 // A call on a stream that failed has brought no rows, and there are no more calls.
-TEST(TokenRouteLatency, SaysNoCountsOfWhatFailed) {
+TEST(RouteLatency, SaysNoCountsOfWhatFailed) {
   Case c;
   c.nodes = {2};
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    config.mode = moecclRouteLatency;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.mode = "latency";
     config.experts = 2;
     config.maxTokens = 1;
     // Rows of as many bytes; sums of others.
-    moecclTokenRoute_t routes[2] = {};
-    for (moecclTokenRoute_t& route : routes) {
+    moecclRoute_t routes[2] = {};
+    for (moecclRoute_t& route : routes) {
       config.datatype = &route == routes ? moecclFloat32 : moecclBfloat16;
       config.hidden = &route == routes ? 2 : 4;
-      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+      check(moecclRouteCreate(grid.it, &config, &route), comm);
     }
-    const moecclTokenRoute_t route = routes[rank];
+    const moecclRoute_t route = routes[rank];
     moecclStream_t stream = nullptr;
     check(moecclStreamCreate(comm, &stream), comm);
     const int32_t chosen[1] = {1 - rank};
     const float weights[1] = {1}, from[2] = {};
     float to[4] = {}, back[2] = {};
-    check(moecclTokenRouteSet(route, 1, chosen, weights, stream), comm);
-    check(moecclTokenRouteDispatch(route, from, to, stream), comm);
-    check(moecclTokenRouteCombine(route, to, back, stream), comm);
+    moecclRoutePass_t pass = nullptr, next = nullptr;
+    check(begin(route, 1, chosen, weights, stream, &pass), comm);
+    check(moecclPassDispatch(pass, from, to, stream), comm);
+    check(moecclPassCombine(pass, to, back, stream), comm);
     const std::vector<std::string> parts = {"token dispatch", "rows of 8 bytes, sums in float32",
                                             "sums in bfloat16"};
     checkError(moecclStreamSynchronize(stream), moecclRemoteError, nullptr, parts);
-    checkError(moecclTokenRouteGetCounts(route, nullptr, nullptr), moecclRemoteError, comm, parts);
-    checkError(moecclTokenRouteSet(route, 1, chosen, weights, nullptr), moecclRemoteError, comm,
-               parts);
-    for (const moecclTokenRoute_t each : routes) check(moecclTokenRouteDestroy(each));
+    moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+    checkError(moecclPassGetRows(pass, &rows), moecclRemoteError, comm, parts);
+    check(moecclPassEnd(pass), comm);
+    checkError(begin(route, 1, chosen, weights, nullptr, &next), moecclRemoteError, comm, parts);
+    for (const moecclRoute_t each : routes) check(moecclRouteDestroy(each));
     moecclStreamDestroy(stream);
     throw Aborts{};
   });
 }
 
-TEST(TokenRouteLoads, CountChoicesAndRowsOfAllRanks) {
+TEST(RouteLoads, CountChoicesAndRowsOfAllRanks) {
   Case c;
   c.nodes = {2, 1};
   c.experts = 5;
@@ -412,23 +407,25 @@ TEST(TokenRouteLoads, CountChoicesAndRowsOfAllRanks) {
     const Route route(grid.it, c);
     std::vector<float> weights(world.experts[rank].size(), 1);
     for (int step = 0; step < 2; ++step)
-      check(moecclTokenRouteSet(route.it, world.tokens(rank), world.experts[rank].data(),
-                                weights.data(), nullptr),
-            comm);
+      Pass(comm, route.it, world.tokens(rank), world.experts[rank].data(), weights.data(), nullptr);
+    // Of open ones too.
+    const Pass first(comm, route.it, 0, nullptr, nullptr, nullptr),
+        second(comm, route.it, world.tokens(rank), world.experts[rank].data(), weights.data(),
+               nullptr);
     std::vector<int64_t> choices(5, -1), rows(3, -1);
-    check(moecclTokenRouteGetLoads(route.it, choices.data(), rows.data(), 1), comm);
+    check(moecclRouteGetLoads(route.it, choices.data(), rows.data(), 1), comm);
     for (int expert = 0; expert < 5; ++expert) {
       int64_t expected = 0;
-      for (const auto& theirs : world.experts) expected += 2 * std::ranges::count(theirs, expert);
+      for (const auto& theirs : world.experts) expected += 3 * std::ranges::count(theirs, expert);
       checkThat(choices[expert] == expected, "another number of choices");
     }
     for (int each = 0; each < 3; ++each) {
       int64_t expected = 0;
       for (const auto& expert : world.rowsOf(each))
-        expected += 2 * static_cast<int64_t>(expert.size());
+        expected += 3 * static_cast<int64_t>(expert.size());
       checkThat(rows[each] == expected, "another number of rows");
     }
-    check(moecclTokenRouteGetLoads(route.it, choices.data(), nullptr, 0), comm);
+    check(moecclRouteGetLoads(route.it, choices.data(), nullptr, 0), comm);
     checkThat(std::ranges::count(choices, 0) == 5, "loads were not reset");
   });
 }
@@ -474,107 +471,165 @@ TEST(QuantizedRows, ThereAndBack) {
           {"stream is not NULL"});
 }
 
-TEST(TokenRouteErrors, NameWhatIsWrong) {
+TEST(RouteErrors, NameWhatIsWrong) {
   Case c;
   c.nodes = {1};
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int) {
     const Grid grid(comm, world);
     const auto create = [&](auto change, const std::vector<std::string>& parts) {
-      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
       change(config);
-      moecclTokenRoute_t none = nullptr;
-      checkError(moecclTokenRouteCreate(grid.it, &config, &none), moecclInvalidArgument, comm,
-                 parts);
+      moecclRoute_t none = nullptr;
+      checkError(moecclRouteCreate(grid.it, &config, &none), moecclInvalidArgument, comm, parts);
     };
     create([](auto& it) { it.experts = 0; }, {"config.experts is 0", "32768"});
     create([](auto& it) { it.topK = 129; }, {"config.topK is 129", "128"});
     create([](auto& it) { it.hidden = 0; }, {"config.hidden is 0"});
     create([](auto& it) { it.datatype = moecclInt8; }, {"config.datatype is 0"});
-    create([](auto& it) { it.combineDatatype = moecclFloat64; }, {"config.combineDatatype is 8"});
+    create([](auto& it) { it.tokenDatatype = moecclFloat64; }, {"config.tokenDatatype is 8"});
+    create([](auto& it) { it.datatype = moecclFloat8e4m3; }, {"config.datatype is", "Bfloat16"});
+    create([](auto& it) { it.mode = "fast"; }, {"config.mode is \"fast\"", "throughput, latency"});
+    create([](auto& it) { it.weights = moecclRouteNumWeights; }, {"config.weights is 3", "0 to 2"});
     create([](auto& it) { it.algorithm = "ring"; }, {"\"ring\"", "node, rank, flat"});
-    create([](auto& it) { it.magic = 0; }, {"MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER"});
+    create([](auto& it) { it.magic = 0; }, {"MOECCL_ROUTE_CONFIG_INITIALIZER"});
     create([](auto& it) { it.numBuckets = 2; }, {"config.numBuckets is 2", "only latency mode"});
     create(
         [](auto& it) {
-          it.datatype = moecclFloat8e4m3;
+          it.tokenDatatype = moecclFloat8e4m3;
           it.hidden = 100;
         },
         {"config.hidden is 100", "multiple of 128"});
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
-    checkError(moecclTokenRouteCreate(grid.it, &config, nullptr), moecclInvalidArgument, comm,
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    checkError(moecclRouteCreate(grid.it, &config, nullptr), moecclInvalidArgument, comm,
                {"route is NULL"});
     config.experts = 3;
     config.topK = 2;
     config.maxTokens = 4;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(grid.it, &config, &route), comm);
     std::uint16_t buffer[8] = {};
-    checkError(moecclTokenRouteDispatch(route, buffer, buffer + 4, nullptr), moecclInvalidUsage,
-               comm, {"moecclTokenRouteSet first"});
     const int32_t chosen[4] = {0, 1, 2, -2};
     const float weights[4] = {1, 1, 1, 1};
-    const auto set = [&](int64_t tokens, const int32_t* which, const float* with,
-                         const std::vector<std::string>& parts) {
-      checkError(moecclTokenRouteSet(route, tokens, which, with, nullptr), moecclInvalidArgument,
-                 comm, parts);
+    moecclRoutePass_t pass = nullptr;
+    const auto refuses = [&](int64_t tokens, const int32_t* which, const float* with,
+                             const std::vector<std::string>& parts) {
+      checkError(begin(route, tokens, which, with, nullptr, &pass), moecclInvalidArgument, comm,
+                 parts);
     };
-    set(2, chosen, weights, {"topkIndices[1][1] is -2", "0 to 2"});
-    set(5, chosen, weights, {"tokens is 5", "0 to 4"});
-    set(-1, chosen, weights, {"tokens is -1"});
-    set(1, nullptr, weights, {"topkIndices is NULL"});
-    set(1, chosen, nullptr, {"topkWeights is NULL"});
-    check(moecclTokenRouteSet(route, 1, chosen, weights, nullptr), comm);
-    checkError(moecclTokenRouteDispatch(route, buffer, nullptr, nullptr), moecclInvalidArgument,
-               comm, {"rows is NULL", "4 bytes"});
-    checkError(moecclTokenRouteCombine(route, buffer, buffer + 1, nullptr), moecclInvalidArgument,
-               comm, {"rows and output overlap"});
-    checkError(
-        moecclTokenRouteCombineBackward(route, buffer, buffer + 1, buffer + 3, nullptr, nullptr),
-        moecclInvalidArgument, comm, {"weightGradients is NULL"});
-    check(moecclTokenRouteDestroy(route));
-    checkError(moecclTokenRouteDestroy(route), moecclInvalidArgument, nullptr,
-               {"route is no route"});
-    check(moecclTokenRouteDestroy(nullptr));
-    checkError(moecclTokenRouteSet(nullptr, 0, nullptr, nullptr, nullptr), moecclInvalidArgument,
-               nullptr, {"route is NULL"});
+    refuses(2, chosen, weights, {"routing.experts[1][1] is -2", "0 to 2"});
+    refuses(5, chosen, weights, {"routing.tokens is 5", "0 to 4"});
+    refuses(-1, chosen, weights, {"routing.tokens is -1"});
+    refuses(1, nullptr, weights, {"routing.experts is NULL"});
+    refuses(1, chosen, nullptr, {"routing.weights is NULL"});
+    checkError(moecclRouteBegin(route, nullptr, nullptr, &pass), moecclInvalidArgument, comm,
+               {"routing is NULL"});
+    const moecclRouting_t empty = MOECCL_ROUTING_INITIALIZER;
+    checkError(moecclRouteBegin(route, &empty, nullptr, nullptr), moecclInvalidArgument, comm,
+               {"pass is NULL"});
+    checkError(moecclRouteGetInfo(route, nullptr), moecclInvalidArgument, comm, {"info is NULL"});
+    check(begin(route, 1, chosen, weights, nullptr, &pass), comm);
+    checkError(moecclPassGetRows(pass, nullptr), moecclInvalidArgument, comm, {"rows is NULL"});
+    checkError(moecclPassDispatch(pass, buffer, nullptr, nullptr), moecclInvalidArgument, comm,
+               {"rows is NULL", "4 bytes"});
+    checkError(moecclPassCombine(pass, buffer, buffer + 1, nullptr), moecclInvalidArgument, comm,
+               {"rows and output overlap"});
+    checkError(moecclPassCombineBackward(pass, buffer, buffer + 1, buffer + 3, nullptr, nullptr),
+               moecclInvalidArgument, comm, {"weightGradients is NULL"});
+    float gradient = 0;
+    checkError(moecclPassDispatchBackward(pass, buffer, &gradient, buffer + 2, nullptr, nullptr),
+               moecclInvalidArgument, comm, {"rowWeightGradients", "moecclRouteWeightsRows"});
+    check(moecclPassEnd(pass), comm);
+    checkError(moecclPassEnd(pass), moecclInvalidArgument, nullptr, {"pass has ended"});
+    check(moecclPassEnd(nullptr));
+    checkError(moecclPassDispatch(nullptr, buffer, buffer + 1, nullptr), moecclInvalidArgument,
+               nullptr, {"pass is NULL"});
+    check(moecclRouteDestroy(route));
+    checkError(moecclPassEnd(pass), moecclInvalidArgument, nullptr, {"pass is no pass"});
+    checkError(moecclRouteDestroy(route), moecclInvalidArgument, nullptr, {"route is no route"});
+    check(moecclRouteDestroy(nullptr));
+    checkError(begin(nullptr, 0, nullptr, nullptr, nullptr, &pass), moecclInvalidArgument, nullptr,
+               {"route is NULL"});
   });
 }
 
-TEST(TokenRouteErrors, OneRankWithAnotherConfig) {
+// What only one rank can see all of them learn, with its text; the next pass is as any other.
+TEST(RouteErrors, OneRankWithAWrongRouting) {
+  struct Try {
+    int64_t tokens;
+    std::vector<int32_t> experts;
+    const char* says;
+    const char* error = nullptr;
+  };
+  const Try tries[] = {{0, {}, "the gate has no values", "the gate has no values"},
+                       {2, {0, 1, 9, 1}, "routing.experts[1][0] is 9"},
+                       {-3, {}, "routing.tokens is -3"},
+                       {1, {}, "routing.experts is NULL"}};
+  for (const std::vector<int>& nodes : {std::vector<int>{3}, {2, 2}}) {
+    Case c;
+    c.nodes = nodes;
+    const World world(c);
+    runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+      const Grid grid(comm, world);
+      const Route route(grid.it, c);
+      const std::vector<float> ones(world.experts[rank].size(), 1);
+      for (const Try& it : tries) {
+        moecclRoutePass_t pass = nullptr;
+        const bool wrong = rank == 1;
+        moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+        routing.tokens = wrong ? it.tokens : world.tokens(rank);
+        routing.experts = wrong ? it.experts.data() : world.experts[rank].data();
+        if (wrong && it.experts.empty()) routing.experts = nullptr;
+        routing.weights = ones.data();
+        routing.error = wrong ? it.error : nullptr;
+        const moecclResult_t result = moecclRouteBegin(route.it, &routing, nullptr, &pass);
+        checkError(result, wrong ? moecclInvalidArgument : moecclRemoteError, comm,
+                   {"moecclRouteBegin", it.says});
+        exercise(world, comm, route.it, rank);
+      }
+    });
+  }
+}
+
+TEST(RouteErrors, OneRankWithAnotherConfig) {
   Case c;
   c.nodes = {2, 1};
   const World world(c);
   runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
     const Grid grid(comm, world);
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = rank == 2 ? 6 : 5;
-    moecclTokenRoute_t route = nullptr;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &route), moecclInvalidUsage, comm,
+    moecclRoute_t route = nullptr;
+    checkError(moecclRouteCreate(grid.it, &config, &route), moecclInvalidUsage, comm,
                {"experts is 5 on rank 0 and 6 on rank 2"});
     config.experts = rank == 1 ? -5 : 5;
-    checkError(moecclTokenRouteCreate(grid.it, &config, &route),
+    checkError(moecclRouteCreate(grid.it, &config, &route),
                rank == 1 ? moecclInvalidArgument : moecclRemoteError, comm,
                {"config.experts is -5"});
     config.experts = 5;
-    check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
-    check(moecclTokenRouteDestroy(route));
+    check(moecclRouteCreate(grid.it, &config, &route), comm);
+    check(moecclRouteDestroy(route));
   });
 }
 
-// Ranks that come to a Set with different routes, though all of them would tell as much.
-TEST(TokenRouteErrors, SetsOfOtherRoutes) {
+// Ranks that begin passes of different routes, though all of them would tell as much.
+TEST(RouteErrors, PassesOfOtherRoutes) {
   struct Other {
     const char* says;
-    void (*change)(moecclTokenRouteConfig_t& config);
+    void (*change)(moecclRouteConfig_t& config);
   };
   constexpr Other kOthers[] = {
-      {"Set of 2 of 64 experts", [](auto& it) { it.experts = 64; }},
-      {"Set of 3 of 8 experts", [](auto& it) { it.topK = 3; }},
-      {"4 x float32 to float32", [](auto& it) { it.datatype = moecclFloat32; }},
+      {"Begin of 2 of 64 experts", [](auto& it) { it.experts = 64; }},
+      {"Begin of 3 of 8 experts", [](auto& it) { it.topK = 3; }},
+      {"4 x float32 to bfloat16", [](auto& it) { it.tokenDatatype = moecclFloat32; }},
       {"9 x bfloat16 to bfloat16", [](auto& it) { it.hidden = 9; }},
-      {"4 x bfloat16 to float16", [](auto& it) { it.combineDatatype = moecclFloat16; }},
-      {"to bfloat16, auto", [](auto& it) { it.weights = moecclRouteWeightsCaller; }},
+      {"4 x bfloat16 to float16",
+       [](auto& it) {
+         it.tokenDatatype = moecclBfloat16;
+         it.datatype = moecclFloat16;
+       }},
+      {"to bfloat16, weights with rows", [](auto& it) { it.weights = moecclRouteWeightsRows; }},
+      {"to bfloat16, auto", [](auto& it) { it.weights = moecclRouteWeightsNone; }},
       {"weighted, node", [](auto& it) { it.algorithm = "node"; }}};
   Case c;
   c.nodes = {2, 2};
@@ -582,56 +637,59 @@ TEST(TokenRouteErrors, SetsOfOtherRoutes) {
   for (const Other& other : kOthers)
     runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
       const Grid grid(comm, world);
-      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
       config.experts = 8;
       config.topK = 2;
       config.hidden = 4;
-      moecclTokenRoute_t routes[2] = {};
-      check(moecclTokenRouteCreate(grid.it, &config, &routes[0]), comm);
+      moecclRoute_t routes[2] = {};
+      check(moecclRouteCreate(grid.it, &config, &routes[0]), comm);
       other.change(config);
-      check(moecclTokenRouteCreate(grid.it, &config, &routes[1]), comm);
-      checkError(moecclTokenRouteSet(routes[rank == 1], 0, nullptr, nullptr, nullptr),
-                 moecclRemoteError, comm,
-                 {"a route's Set of 2 of 8 experts, 4 x bfloat16 to bfloat16, weighted, auto",
+      check(moecclRouteCreate(grid.it, &config, &routes[1]), comm);
+      moecclRoutePass_t pass = nullptr;
+      checkError(begin(routes[rank == 1], 0, nullptr, nullptr, nullptr, &pass), moecclRemoteError,
+                 comm,
+                 {"a route's Begin of 2 of 8 experts, 4 x bfloat16 to bfloat16, weighted, auto",
                   other.says});
-      for (const moecclTokenRoute_t route : routes) check(moecclTokenRouteDestroy(route));
+      for (const moecclRoute_t route : routes) check(moecclRouteDestroy(route));
       throw Aborts{};
     });
 }
 
 // A rank that makes another pass than the others, of rows that are as large.
-TEST(TokenRouteErrors, OtherCallsThanTheOthers) {
+TEST(RouteErrors, OtherCallsThanTheOthers) {
   struct Pair {
-    moecclResult_t (*calls[2])(moecclTokenRoute_t route, const void* from, void* to,
+    moecclResult_t (*calls[2])(moecclRoutePass_t pass, const void* from, void* to,
                                moecclStream_t stream);
     std::vector<std::string> parts;
   };
-  const auto back = [](moecclTokenRoute_t route, const void* from, void* to,
-                       moecclStream_t stream) {
-    return moecclTokenRouteCombineBackward(route, from, nullptr, to, nullptr, stream);
+  const auto back = [](moecclRoutePass_t pass, const void* from, void* to, moecclStream_t stream) {
+    return moecclPassCombineBackward(pass, from, nullptr, to, nullptr, stream);
+  };
+  const auto dispatchBack = [](moecclRoutePass_t pass, const void* from, void* to,
+                               moecclStream_t stream) {
+    return moecclPassDispatchBackward(pass, from, nullptr, to, nullptr, stream);
   };
   const Pair pairs[] = {
-      {{moecclTokenRouteDispatch, moecclTokenRouteCombine}, {"token dispatch", "token combine"}},
-      {{moecclTokenRouteDispatch, back},
-       {"token dispatch", "inside moecclTokenRouteCombineBackward"}},
-      {{moecclTokenRouteCombine, moecclTokenRouteDispatchBackward},
-       {"token combine", "inside moecclTokenRouteDispatchBackward"}}};
+      {{moecclPassDispatch, moecclPassCombine}, {"token dispatch", "token combine"}},
+      {{moecclPassDispatch, back}, {"token dispatch", "inside moecclPassCombineBackward"}},
+      {{moecclPassCombine, dispatchBack}, {"token combine", "inside moecclPassDispatchBackward"}}};
   Case c;
   c.nodes = {2};
   const World world(c);
   for (const Pair& pair : pairs)
     runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
       const Grid grid(comm, world);
-      moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+      moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
       config.experts = 2;
-      config.weights = moecclRouteWeightsCaller;
-      moecclTokenRoute_t route = nullptr;
-      check(moecclTokenRouteCreate(grid.it, &config, &route), comm);
+      config.weights = moecclRouteWeightsNone;
+      moecclRoute_t route = nullptr;
+      check(moecclRouteCreate(grid.it, &config, &route), comm);
       const int32_t chosen[1] = {1 - rank};
-      check(moecclTokenRouteSet(route, 1, chosen, nullptr, nullptr), comm);
+      moecclRoutePass_t pass = nullptr;
+      check(begin(route, 1, chosen, nullptr, nullptr, &pass), comm);
       std::uint16_t from[1] = {}, to[1] = {};
-      checkError(pair.calls[rank](route, from, to, nullptr), moecclRemoteError, comm, pair.parts);
-      check(moecclTokenRouteDestroy(route));
+      checkError(pair.calls[rank](pass, from, to, nullptr), moecclRemoteError, comm, pair.parts);
+      check(moecclRouteDestroy(route));
       throw Aborts{};
     });
 }

@@ -86,16 +86,40 @@ void requireEqual(const Bytes& got, const Bytes& expected, size_t row, const cha
                                          " of row " + std::to_string(i / row) + " is wrong");
 }
 
+// A gradient of a row's weight.
+float ofRow(const World::Choice& at, int shard) {
+  return small(at.source * 100 + at.token, at.choice * 10 + shard, 1);
+}
+
+// ofRow(choice, shard): of the row at each shard.
+template <typename OfRow>
+void requireWeightGradients(const World& world, int rank, const Bytes& got, const OfRow& ofRow) {
+  const Case& c = world.c;
+  std::vector<float> gradients(world.experts[rank].size());
+  checkThat(got.size() == gradients.size() * sizeof(float), "another number of gradients");
+  if (!got.empty()) std::memcpy(gradients.data(), got.data(), got.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    float expected = 0;
+    const World::Choice at{rank, static_cast<int>(i) / c.choices, static_cast<int>(i) % c.choices};
+    for (int shard = 0; world.experts[rank][i] >= 0 && shard < c.esp; ++shard)
+      expected += ofRow(at, shard);
+    checkThat(gradients[i] == expected, "the gradient of a weight is " +
+                                            std::to_string(gradients[i]) + " instead of " +
+                                            std::to_string(expected));
+  }
+}
+
 }  // namespace
 
 std::string textOf(const Case& c) {
+  static constexpr const char* kWeights[] = {"", ", weights with rows", ", no weights"};
   std::ostringstream out;
   out << c.backend->name << ", nodes";
   for (int node : c.nodes) out << " " << node;
   out << ", esp " << c.esp << ", order " << c.order << ", experts " << c.experts << ", k "
-      << c.choices << ", type " << c.datatype << "/" << c.combined
-      << (c.weighted ? "" : ", caller weighs") << ", " << (*c.algorithm ? c.algorithm : "auto")
-      << ", " << kStyles[static_cast<int>(c.style)] << (c.stream ? ", on a stream" : "")
+      << c.choices << ", type " << c.datatype << "/" << c.combined << kWeights[c.weights] << ", "
+      << (*c.algorithm ? c.algorithm : "auto") << ", " << kStyles[static_cast<int>(c.style)]
+      << (c.stream ? ", on a stream" : "")
       << (c.latency         ? ", latency"
           : c.maxTokens > 0 ? ", bounded"
                             : "");
@@ -188,13 +212,15 @@ float small(int a, int b, int64_t element) {
          3;
 }
 
-std::vector<Case> productCases(std::span<const Backend> backends, bool latency) {
+std::vector<Case> productCases(std::span<const Backend> backends, bool onGpus) {
   const std::vector<std::vector<int>> nodes = {{1}, {4}, {2, 2}, {3, 1, 2}, {1, 1, 1}, {4, 4}};
   const int choices[] = {1, 2, 3, 8, 16};
   const moecclDataType_t types[] = {moecclFloat32, moecclBfloat16, moecclFloat16, moecclFloat8e4m3,
                                     moecclFloat8e5m2};
   const moecclDataType_t combined[] = {moecclFloat32, moecclBfloat16, moecclFloat16};
   const char* const algorithms[] = {"node", "rank", "flat", ""};
+  const moecclRouteWeights_t weights[] = {moecclRouteWeightsCombine, moecclRouteWeightsNone,
+                                          moecclRouteWeightsRows};
   enum {
     kBackend,
     kNodes,
@@ -209,15 +235,18 @@ std::vector<Case> productCases(std::span<const Backend> backends, bool latency) 
     kStream,
     kBound
   };
+  constexpr size_t kWithRows = 2, kLatency = 2;
   const auto fits = [](size_t column, size_t value, size_t other, size_t otherValue) {
     if (column == kNodes && other == kEsp) return otherValue == 0 || (value != 0 && value != 4);
+    if (column == kWeights && other == kBound) return value != kWithRows || otherValue != kLatency;
     return true;
   };
   std::vector<Case> all;
-  for (const Row& row : pairwise({backends.size(), nodes.size(), 3, 4, std::size(choices),
-                                  std::size(types), std::size(combined), 2, std::size(algorithms),
-                                  std::size(kStyles), 2, std::size_t{latency ? 3u : 2u}},
-                                 fits)) {
+  for (const Row& row :
+       pairwise({backends.size(), nodes.size(), 3, 4, std::size(choices), std::size(types),
+                 std::size(combined), onGpus ? size_t{2} : size_t{3}, std::size(algorithms),
+                 std::size(kStyles), 2, 3},
+                fits)) {
     Case c;
     c.backend = &backends[row[kBackend]];
     c.nodes = nodes[row[kNodes]];
@@ -229,12 +258,12 @@ std::vector<Case> productCases(std::span<const Backend> backends, bool latency) 
     c.choices = choices[row[kChoices]];
     c.datatype = types[row[kType]];
     c.combined = combined[row[kCombined]];
-    c.weighted = row[kWeights] == 0;
+    c.weights = weights[row[kWeights]];
     c.algorithm = algorithms[row[kWay]];
     c.style = static_cast<Style>(row[kStyle]);
     c.stream = row[kStream] == 1;
     if (row[kBound] > 0) c.maxTokens = c.tokens;
-    c.latency = row[kBound] == 2;
+    c.latency = row[kBound] == kLatency;
     if (c.narrow()) c.hidden = 128;
     all.push_back(c);
   }
@@ -266,52 +295,71 @@ Bytes Buffer::get() const {
   return now;
 }
 
-void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, int rank,
-              Memory& memory, moecclStream_t stream) {
+moecclResult_t begin(moecclRoute_t route, int64_t tokens, const int32_t* experts,
+                     const float* weights, moecclStream_t stream, moecclRoutePass_t* pass) {
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  routing.tokens = tokens;
+  routing.experts = experts;
+  routing.weights = weights;
+  return moecclRouteBegin(route, &routing, stream, pass);
+}
+
+int64_t maxRowsOf(moecclRoute_t route) {
+  moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+  check(moecclRouteGetInfo(route, &info));
+  return info.maxRows;
+}
+
+void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int rank, Memory& memory,
+              moecclStream_t stream) {
   const Case& c = world.c;
   const auto ok = [&](moecclResult_t result) { check(result, comm); };
   const auto buffer = [&](auto content) { return Buffer(memory, stream, std::move(content)); };
   const std::vector<float> weights = world.weights(rank);
-  {
+  const Pass pass = [&] {
     const Buffer chosen = buffer(world.experts[rank]), given = buffer(weights);
-    ok(moecclTokenRouteSet(route, world.tokens(rank), chosen.at<int32_t>(),
-                           c.weighted ? given.at<float>() : nullptr, stream));
-  }
+    return Pass(comm, route, world.tokens(rank), chosen.at<int32_t>(),
+                c.hasWeights() ? given.at<float>() : nullptr, stream);
+  }();
 
   const std::vector<std::vector<World::Choice>> byExpert = world.rowsOf(rank);
   std::vector<World::Choice> choices;
-  int firstExpert = -1, localExperts = -1;
-  size_t rowBytes = 0;
-  ok(moecclTokenRouteGetShape(route, &firstExpert, &localExperts, &rowBytes));
-  checkThat(firstExpert == world.firstExpert(world.positionOf(rank)), "another first expert");
-  checkThat(localExperts == static_cast<int>(byExpert.size()), "another number of experts");
-  checkThat(rowBytes == c.rowBytes(), "rows of another size");
+  moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+  ok(moecclRouteGetInfo(route, &info));
+  checkThat(info.firstExpert == world.firstExpert(world.positionOf(rank)), "another first expert");
+  checkThat(info.localExperts == static_cast<int>(byExpert.size()), "another number of experts");
+  checkThat(info.tokenBytes == c.rowBytes(), "rows of another size");
   for (const std::vector<World::Choice>& ofExpert : byExpert)
     choices.insert(choices.end(), ofExpert.begin(), ofExpert.end());
   const auto requireCounts = [&] {
-    int64_t count = -1, begin = 0;
-    std::vector<int64_t> begins(byExpert.size() + 1, -1);
-    ok(moecclTokenRouteGetCounts(route, &count, begins.data()));
+    const moecclRows_t come = pass.rows();
+    int64_t begin = 0;
     for (size_t expert = 0; expert < byExpert.size(); ++expert) {
-      checkThat(begins[expert] == begin, "an expert begins elsewhere");
+      checkThat(come.begins[expert] == begin, "an expert begins elsewhere");
       begin += static_cast<int64_t>(byExpert[expert].size());
     }
-    checkThat(count == begin && begins.back() == count,
-              std::to_string(count) + " rows come instead of " + std::to_string(begin));
-    std::vector<int64_t> ofRanks(byExpert.size() * static_cast<size_t>(c.ranks()), -1);
-    ok(moecclTokenRouteGetRankCounts(route, ofRanks.data()));
-    auto ofRank = ofRanks.begin();
+    checkThat(come.rows == begin && come.begins[byExpert.size()] == begin,
+              std::to_string(come.rows) + " rows come instead of " + std::to_string(begin));
+    const int64_t* ofRank = come.counts;
     for (const std::vector<World::Choice>& ofExpert : byExpert)
       for (int source = 0; source < c.ranks(); ++source)
         checkThat(*ofRank++ == std::ranges::count(ofExpert, source, &World::Choice::source),
                   "another number of rows from a rank");
+    if (c.weights != moecclRouteWeightsRows)
+      return checkThat(come.weights == nullptr, "weights that nobody asked for");
+    for (size_t row = 0; row < choices.size(); ++row)
+      checkThat(come.weights[row] == world.weight(choices[row]), "another weight of a row");
   };
   int64_t room = static_cast<int64_t>(choices.size());
   if (c.latency) {
-    ok(moecclTokenRouteGetMostRows(route, &room));
-    checkThat(room == c.ranks() * c.maxTokens * std::min(c.choices, localExperts),
+    room = info.maxRows;
+    checkThat(room == c.ranks() * c.maxTokens * std::min(c.choices, info.localExperts),
               "another bound of rows");
+    const moecclRows_t none = pass.rows();
+    checkThat(none.rows == -1 && none.begins == nullptr && none.counts == nullptr,
+              "rows before a dispatch");
   } else {
+    checkThat(info.maxRows == -1, "a bound of rows");
     requireCounts();
   }
 
@@ -319,7 +367,7 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
   const auto most = static_cast<size_t>(room);
   const Buffer rows = buffer(Bytes(most * c.rowBytes(), 0xee));
   Bytes expectedRows;
-  ok(moecclTokenRouteDispatch(route, tokens.at(), rows.at(), stream));
+  ok(moecclPassDispatch(pass.it, tokens.at(), rows.at(), stream));
   if (c.latency) requireCounts();
   std::vector<Bytes> all;
   for (int source = 0; source < c.ranks(); ++source) all.push_back(tokensOf(world, source));
@@ -339,13 +387,23 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
           made(choices[row], world.shardOf(rank), i, c.combined), c.combined);
   const Buffer ofExperts = buffer(results), output = buffer(Bytes(outputBytes, 0xee)),
                unweighted = buffer(Bytes(outputBytes, 0xee));
-  ok(moecclTokenRouteCombine(route, ofExperts.at(), output.at(), stream));
+  ok(moecclPassCombine(pass.it, ofExperts.at(), output.at(), stream));
+  const bool travel = c.weights == moecclRouteWeightsRows;
+  std::vector<float> ofRows(travel ? choices.size() : 0);
+  for (size_t row = 0; row < ofRows.size(); ++row)
+    ofRows[row] = ofRow(choices[row], world.shardOf(rank));
+  const Buffer rowWeights = buffer(ofRows),
+               returned = buffer(std::vector<float>(travel ? weights.size() : 0, -99));
   if (!c.latency)
-    ok(moecclTokenRouteDispatchBackward(route, ofExperts.at(), unweighted.at(), stream));
-  requireEqual(output.get(), expectedOutput(world, rank, c.weighted), c.combinedBytes(), "combine");
+    ok(moecclPassDispatchBackward(pass.it, ofExperts.at(), rowWeights.at<float>(), unweighted.at(),
+                                  returned.at<float>(), stream));
+  requireEqual(output.get(), expectedOutput(world, rank, c.weighs()), c.combinedBytes(), "combine");
   if (c.latency) return;
   requireEqual(unweighted.get(), expectedOutput(world, rank, false), c.combinedBytes(),
                "dispatch backward");
+  if (travel)
+    requireWeightGradients(world, rank, returned.get(),
+                           [&](const World::Choice& at, int shard) { return ofRow(at, shard); });
 
   // Of what experts made, -3..3 for row and shard, and gradients -3..3.
   const auto kept = [](const World::Choice& at, int shard, int64_t i) {
@@ -361,29 +419,23 @@ void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, i
       put(results, at, kept(choices[row], world.shardOf(rank), i), c.combined);
       put(expectedGradients, at,
           small(choices[row].source, choices[row].token, i) *
-              (c.weighted ? world.weight(choices[row]) : 1),
+              (c.weighs() ? world.weight(choices[row]) : 1),
           c.combined);
     }
   const Buffer outputGradients = buffer(gradients), keptRows = buffer(results),
                rowGradients = buffer(Bytes(results.size(), 0xee)),
                ofWeights = buffer(std::vector<float>(weights.size(), -99));
-  ok(moecclTokenRouteCombineBackward(route, outputGradients.at(),
-                                     c.weighted ? keptRows.at() : nullptr, rowGradients.at(),
-                                     c.weighted ? ofWeights.at<float>() : nullptr, stream));
+  ok(moecclPassCombineBackward(pass.it, outputGradients.at(), c.weighs() ? keptRows.at() : nullptr,
+                               rowGradients.at(), c.weighs() ? ofWeights.at<float>() : nullptr,
+                               stream));
   requireEqual(rowGradients.get(), expectedGradients, c.combinedBytes(), "combine backward");
-  std::vector<float> weightGradients(weights.size());
-  const Bytes got = ofWeights.get();
-  if (!got.empty()) std::memcpy(weightGradients.data(), got.data(), got.size());
-  for (size_t i = 0; c.weighted && i < weights.size(); ++i) {
-    float expected = 0;
-    const World::Choice at{rank, static_cast<int>(i) / c.choices, static_cast<int>(i) % c.choices};
-    for (int shard = 0; world.experts[rank][i] >= 0 && shard < c.esp; ++shard)
-      for (int64_t element = 0; element < c.hidden; ++element)
-        expected += small(rank, at.token, element) * kept(at, shard, element);
-    checkThat(weightGradients[i] == expected, "the gradient of a weight is " +
-                                                  std::to_string(weightGradients[i]) +
-                                                  " instead of " + std::to_string(expected));
-  }
+  if (!c.weighs()) return;
+  requireWeightGradients(world, rank, ofWeights.get(), [&](const World::Choice& at, int shard) {
+    float sum = 0;
+    for (int64_t element = 0; element < c.hidden; ++element)
+      sum += small(rank, at.token, element) * kept(at, shard, element);
+    return sum;
+  });
 }
 
 }  // namespace moeccl::test

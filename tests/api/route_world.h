@@ -1,4 +1,4 @@
-// Token routings and what must come of them, in the plainest way: what tests of routes on hosts and
+// Routings and what must come of them, in the plainest way: what tests of routes on hosts and
 // on GPUs hold them against, to the last bit.
 #pragma once
 
@@ -34,7 +34,7 @@ struct Case {
   moecclGridOrder_t order = moecclOrderEspEp;
   int experts = 4, choices = 2;
   moecclDataType_t datatype = moecclFloat32, combined = moecclFloat32;
-  bool weighted = true;
+  moecclRouteWeights_t weights = moecclRouteWeightsCombine;
   const char* algorithm = "";
   Style style = Style::random;
   bool stream = false;
@@ -45,6 +45,8 @@ struct Case {
   int64_t hidden = 5;
 
   int ranks() const { return std::accumulate(nodes.begin(), nodes.end(), 0); }
+  bool hasWeights() const { return weights != moecclRouteWeightsNone; }
+  bool weighs() const { return weights == moecclRouteWeightsCombine; }
   bool narrow() const { return sizeOf(datatype) == 1; }
   size_t rowBytes() const {
     return static_cast<size_t>(hidden) * sizeOf(datatype) +
@@ -56,8 +58,8 @@ struct Case {
 std::string textOf(const Case& c);
 void PrintTo(const Case& c, std::ostream* out);
 
-// All pairs of algorithms, payloads, numbers of choices, placements and grids.
-std::vector<Case> productCases(std::span<const Backend> backends, bool latency);
+// All pairs of algorithms, payloads, numbers of choices, placements, grids and modes.
+std::vector<Case> productCases(std::span<const Backend> backends, bool onGpus);
 inline const auto nameOfRoute = [](const auto& info) {
   return std::string(info.param.backend->name) + "_" + std::to_string(info.index);
 };
@@ -100,23 +102,47 @@ float small(int a, int b, int64_t element);
 
 struct Route {
   Route(moecclGrid_t grid, const Case& c) {
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = c.experts;
     config.topK = c.choices;
-    config.weights = c.weighted ? moecclRouteWeightsLibrary : moecclRouteWeightsCaller;
-    config.datatype = c.datatype;
-    config.combineDatatype = c.combined;
+    config.weights = c.weights;
+    config.datatype = c.combined;
+    config.tokenDatatype = c.datatype;
     config.hidden = c.hidden;
     config.maxTokens = c.maxTokens;
-    config.mode = c.latency ? moecclRouteLatency : moecclRouteThroughput;
+    config.mode = c.latency ? "latency" : nullptr;
     config.algorithm = c.algorithm;
     config.buckets = c.buckets.data();
     config.numBuckets = static_cast<int64_t>(c.buckets.size());
-    check(moecclTokenRouteCreate(grid, &config, &it));
+    check(moecclRouteCreate(grid, &config, &it));
   }
-  ~Route() { moecclTokenRouteDestroy(it); }
-  moecclTokenRoute_t it = nullptr;
+  ~Route() { moecclRouteDestroy(it); }
+  moecclRoute_t it = nullptr;
 };
+
+// moecclRouteBegin, with a routing of these.
+moecclResult_t begin(moecclRoute_t route, int64_t tokens, const int32_t* experts,
+                     const float* weights, moecclStream_t stream, moecclRoutePass_t* pass);
+
+struct Pass {
+  Pass(moecclComm_t comm, moecclRoute_t route, int64_t tokens, const int32_t* experts,
+       const float* weights, moecclStream_t stream)
+      : comm(comm) {
+    check(begin(route, tokens, experts, weights, stream, &it), comm);
+  }
+  ~Pass() { moecclPassEnd(it); }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  moecclRows_t rows() const {
+    moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+    check(moecclPassGetRows(it, &rows), comm);
+    return rows;
+  }
+  moecclComm_t comm;
+  moecclRoutePass_t it = nullptr;
+};
+// Of a route in latency mode.
+int64_t maxRowsOf(moecclRoute_t route);
 
 struct Grid {
   Grid(moecclComm_t comm, const World& world) {
@@ -172,7 +198,7 @@ class Buffer {
 
 // One rank's part of everything that a route does; a row that goes elsewhere, or a sum in another
 // order, throws.
-void exercise(const World& world, moecclComm_t comm, moecclTokenRoute_t route, int rank,
-              Memory& memory, moecclStream_t stream);
+void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int rank, Memory& memory,
+              moecclStream_t stream);
 
 }  // namespace moeccl::test

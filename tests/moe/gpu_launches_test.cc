@@ -119,27 +119,27 @@ TEST(LayerOnGpus, WideAskLittleOfADroplessForward) {
   }
 }
 
-// In so many steps of a route in latency mode: Set, Dispatch and Combine.
+// In so many steps of a route in latency mode: Begin, Dispatch and Combine.
 Asked askedOfSteps(const Problem& problem, int steps) {
   constexpr std::int64_t kTokens = 4, kHidden = 8;
   std::vector<std::string> calls;
   onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = static_cast<int>(problem.experts);
     config.topK = 2;
-    config.mode = moecclRouteLatency;
+    config.mode = "latency";
     config.hidden = kHidden;
     config.maxTokens = kTokens;
-    moecclTokenRoute_t route = nullptr;
-    check(moecclTokenRouteCreate(grid, &config, &route));
-    std::int64_t most = 0;
-    check(moecclTokenRouteGetMostRows(route, &most));
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(grid, &config, &route));
+    moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+    check(moecclRouteGetInfo(route, &info));
     std::vector<std::int32_t> chosen;
     for (std::int64_t i = 0; i < 2 * kTokens; ++i)
       chosen.push_back(static_cast<std::int32_t>((rank + 3 * i) % problem.experts));
     const std::vector<float> ones(chosen.size(), 1);
     const std::vector<std::uint16_t> numbers(
-        static_cast<std::size_t>(std::max(most, kTokens) * kHidden), 0x3f80);
+        static_cast<std::size_t>(std::max(info.maxRows, kTokens) * kHidden), 0x3f80);
     const auto put = [&](const auto& values) {
       return DeviceElements(device, values.data(), values.size() * sizeof(values[0]));
     };
@@ -147,13 +147,18 @@ Asked askedOfSteps(const Problem& problem, int steps) {
                          rows = put(numbers), output = put(numbers);
     const DeviceStream stream(device);
     for (int step = 0; step < steps; ++step) {
-      check(moecclTokenRouteSet(route, kTokens, static_cast<const std::int32_t*>(indices.get()),
-                                static_cast<const float*>(weights.get()), stream.get()));
-      check(moecclTokenRouteDispatch(route, tokens.get(), rows.get(), stream.get()));
-      check(moecclTokenRouteCombine(route, rows.get(), output.get(), stream.get()));
+      moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+      routing.tokens = kTokens;
+      routing.experts = static_cast<const std::int32_t*>(indices.get());
+      routing.weights = static_cast<const float*>(weights.get());
+      moecclRoutePass_t pass = nullptr;
+      check(moecclRouteBegin(route, &routing, stream.get(), &pass));
+      check(moecclPassDispatch(pass, tokens.get(), rows.get(), stream.get()));
+      check(moecclPassCombine(pass, rows.get(), output.get(), stream.get()));
+      check(moecclPassEnd(pass));
     }
     device.synchronize(stream.get());
-    check(moecclTokenRouteDestroy(route));
+    check(moecclRouteDestroy(route));
   });
   return mostAsked(calls, problem.ranks());
 }

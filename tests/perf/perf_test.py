@@ -76,12 +76,12 @@ class Perf(unittest.TestCase):
         self.assertIn("# 0 elements wrong", process.stdout)
         with open(self.json, encoding="utf-8") as file:
             report = json.load(file)
-        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf-route", 1))
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf-route", 2))
         self.assertEqual((report["memory"], report["device"], report["ranksPerNode"]), ("host", None, [2, 2]))
         self.assertEqual((report["experts"], report["topk"], report["tokens"]), (9, 3, 40))
         for result in report["results"]:
             self.assertEqual((result["wrong"], result["reference"]), (0, report["results"][0]["name"]))
-            for call in ("set", "dispatch", "combine"):
+            for call in ("begin", "dispatch", "combine"):
                 times = result[call]["timesUs"]
                 self.assertEqual(len(times), 2)
                 self.assertEqual(min(times), result[call]["timeUs"]["min"])

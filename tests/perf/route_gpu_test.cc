@@ -104,7 +104,7 @@ TEST(PerfRoute, RunsOnGpus) {
       const nlohmann::json& result = json["results"][i];
       EXPECT_EQ(result["name"], options.algorithms[i]);
       EXPECT_EQ(result["wrong"], 0);
-      for (const char* part : {"set", "dispatch", "combine"})
+      for (const char* part : {"begin", "dispatch", "combine"})
         EXPECT_EQ(result[part]["timesUs"].size(), 2u);
     }
   }

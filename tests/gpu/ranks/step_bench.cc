@@ -45,26 +45,26 @@ class Memory {
 class Route {
  public:
   Route(moecclGrid_t grid, const Sizes& sizes) {
-    moecclTokenRouteConfig_t config = MOECCL_TOKEN_ROUTE_CONFIG_INITIALIZER;
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = sizes.experts;
     config.topK = sizes.choices;
     config.datatype = moecclBfloat16;
-    config.mode = moecclRouteLatency;
+    config.mode = "latency";
     config.hidden = sizes.embedding;
     config.maxTokens = sizes.tokens;
-    check(moecclTokenRouteCreate(grid, &config, &it_));
+    check(moecclRouteCreate(grid, &config, &it_));
   }
   Route(const Route&) = delete;
-  ~Route() { moecclTokenRouteDestroy(it_); }
-  moecclTokenRoute_t get() const { return it_; }
+  ~Route() { moecclRouteDestroy(it_); }
+  moecclRoute_t get() const { return it_; }
   std::size_t mostRows() const {
-    std::int64_t rows = 0;
-    check(moecclTokenRouteGetMostRows(it_, &rows));
-    return static_cast<std::size_t>(rows);
+    moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+    check(moecclRouteGetInfo(it_, &info));
+    return static_cast<std::size_t>(info.maxRows);
   }
 
  private:
-  moecclTokenRoute_t it_ = nullptr;
+  moecclRoute_t it_ = nullptr;
 };
 
 std::vector<std::int32_t> choicesOf(const Rank& rank, const Sizes& sizes) {
@@ -93,10 +93,15 @@ Microseconds measure(Rank& rank, moecclGrid_t grid, const Sizes& sizes) {
   const Memory tokens(device, std::vector<std::uint16_t>(bytes / 2, 0x3f80)), output(device, bytes),
       rows(device, route.mostRows() * rowBytes);
   const auto step = [&] {
-    check(moecclTokenRouteSet(route.get(), sizes.tokens, chosen.get<std::int32_t>(),
-                              weights.get<float>(), rank.stream()));
-    check(moecclTokenRouteDispatch(route.get(), tokens.get(), rows.get(), rank.stream()));
-    check(moecclTokenRouteCombine(route.get(), rows.get(), output.get(), rank.stream()));
+    moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+    routing.tokens = sizes.tokens;
+    routing.experts = chosen.get<std::int32_t>();
+    routing.weights = weights.get<float>();
+    moecclRoutePass_t pass = nullptr;
+    check(moecclRouteBegin(route.get(), &routing, rank.stream(), &pass));
+    check(moecclPassDispatch(pass, tokens.get(), rows.get(), rank.stream()));
+    check(moecclPassCombine(pass, rows.get(), output.get(), rank.stream()));
+    check(moecclPassEnd(pass));
   };
   step();
   device.synchronize(rank.stream());

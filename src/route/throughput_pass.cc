@@ -1,10 +1,11 @@
-#include "src/route/throughput_route.h"
+#include "src/route/throughput_pass.h"
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "src/comm/agreement.h"
 #include "src/error.h"
 #include "src/log.h"
 
@@ -22,18 +23,21 @@ using routes::RowList;
 // What a rank tells each other rank at first: what its tokens make, and how many entries of rows it
 // will send to that rank, by candidate.
 constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
+// Instead of a number of tokens: the rank's routing is wrong.
+constexpr std::int32_t kWrong = -1;
 
 std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& algorithm) {
   return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
 }
 
-// Ranks that come to a Set with different routes have different ones. Short: errors have two.
-std::shared_ptr<const PlanName> setNameOf(const RouteShape& shape) {
+// Ranks that begin passes of different routes have different ones. Short: errors have two.
+std::shared_ptr<const PlanName> beginNameOf(const RouteShape& shape) {
+  static constexpr const char* kWeights[] = {", weighted, ", ", weights with rows, ", ", "};
   return std::make_shared<PlanName>(
-      "a route's Set of " + std::to_string(shape.choices) + " of " +
+      "a route's Begin of " + std::to_string(shape.choices) + " of " +
       std::to_string(shape.experts.count) + " experts, " + std::to_string(shape.hidden) + " x " +
-      std::string(typeName(shape.datatype)) + " to " +
-      std::string(typeName(shape.combineDatatype)) + (shape.weighted ? ", weighted, " : ", ") +
+      std::string(typeName(shape.tokenDatatype)) + " to " + std::string(typeName(shape.datatype)) +
+      kWeights[shape.weights] +
       (shape.algorithm == nullptr ? "auto" : std::string(shape.algorithm->name)));
 }
 
@@ -55,7 +59,7 @@ void exchangeEqual(Communicator& communicator, const std::shared_ptr<const PlanN
 
 }  // namespace
 
-struct ThroughputRoute::State {
+struct ThroughputPass::State {
   State(const RouteCandidate& candidate, Home tokens)
       : chosen(candidate), home(std::move(tokens)) {}
 
@@ -72,34 +76,35 @@ struct ThroughputRoute::State {
 };
 
 // Made when they are first needed. Calls share them.
-struct ThroughputRoute::Plans {
+struct ThroughputPass::Plans {
   std::shared_ptr<CachedPlan> dispatch, combine, back;
   std::vector<float> weights;  // that combine's scratch has
   // Of the routing before: its plans' memory.
   std::shared_ptr<CachedPlan> oldDispatch, oldCombine, oldBack;
 };
 
-ThroughputRoute::ThroughputRoute(Communicator& communicator, const RouteShape& shape,
-                                 const RoutePrices& prices)
-    : TokenRoute(shape, communicator.rank(), prices),
+ThroughputPass::ThroughputPass(Communicator& communicator, const RouteShape& shape,
+                               const RoutePrices& prices)
+    : RoutePass(shape, communicator.rank(), prices),
       topology_(communicator.topology()),
-      setName_(setNameOf(shape)),
+      beginName_(beginNameOf(shape)),
       candidates_(candidatesOf(shape, topology_, rank_)),
       loads_(shape.experts.count),
       plans_(std::make_shared<Plans>()) {}
 
-std::size_t ThroughputRoute::countBytes() const {
+std::size_t ThroughputPass::countBytes() const {
   return (kCounts + candidates_.size()) * sizeof(std::int32_t);
 }
 
 // All ranks tell all others, so that they choose alike.
-const RouteCandidate& ThroughputRoute::choose(Communicator& communicator,
-                                              const AlgorithmChoice& counts, const Home& home,
-                                              std::vector<std::int32_t>& entriesFrom, int* chunks) {
+const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const Routing& routing,
+                                             const Home& home,
+                                             std::vector<std::int32_t>& entriesFrom, int* chunks) {
   const auto ranks = static_cast<std::size_t>(topology_.ranks());
   const std::size_t numbers = kCounts + candidates_.size();
   std::vector<std::int32_t> tells(ranks * numbers), told(ranks * numbers);
-  const RouteCounts own = countsOf(home, topology_.nodes(), topology_.nodeOf(rank_));
+  RouteCounts own = countsOf(home, topology_.nodes(), topology_.nodeOf(rank_));
+  if (routing.wrong) own.tokens = kWrong;
   for (std::size_t to = 0; to < ranks; ++to) {
     std::int32_t* const block = &tells[to * numbers];
     std::memcpy(block, &own, sizeof own);
@@ -114,16 +119,20 @@ const RouteCandidate& ThroughputRoute::choose(Communicator& communicator,
   }
   const std::size_t bytes = numbers * sizeof(std::int32_t);
   if (communicator.device()) {
-    exchangeEqual(communicator, setName_, tells.data(), told.data(), bytes);
+    exchangeEqual(communicator, beginName_, tells.data(), told.data(), bytes);
   } else {
-    Call call{counts, tells.data(), told.data(), bytes};
-    call.inside = setName_;
+    Call call{routing.counts, tells.data(), told.data(), bytes};
+    call.inside = beginName_;
     communicator.launch(std::move(call), nullptr);
   }
 
   std::vector<RouteCounts> all(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
     std::memcpy(&all[rank], &told[rank * numbers], sizeof(RouteCounts));
+  if (std::ranges::find(all, kWrong, &RouteCounts::tokens) != all.end()) {
+    CommunicatorOob oob(communicator);
+    agree(oob, routing.wrong);  // throws
+  }
   const RouteCandidate& best = cheapest(candidates_, prices_, topology_, shape_, all);
   *chunks = routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.rowBytes());
   const auto index = static_cast<std::size_t>(&best - candidates_.data());
@@ -133,31 +142,31 @@ const RouteCandidate& ThroughputRoute::choose(Communicator& communicator,
   return best;
 }
 
-std::vector<std::byte> ThroughputRoute::packed(const RowList& list) const {
+std::vector<std::byte> ThroughputPass::packed(const RowList& list) const {
   std::vector<std::byte> bytes(
-      routes::packedBytes(list.chunks, list.sources, list.entries(), shape_.weighted));
-  routes::pack(list, shape_.weighted, bytes.data());
+      routes::packedBytes(list.chunks, list.sources, list.entries(), shape_.hasWeights()));
+  routes::pack(list, shape_.hasWeights(), bytes.data());
   return bytes;
 }
 
 // Of a list of so many sources that comes from a rank; none from this one.
-std::vector<std::byte> ThroughputRoute::roomFor(
-    int from, int chunks, int sources, const std::vector<std::int32_t>& entriesFrom) const {
+std::vector<std::byte> ThroughputPass::roomFor(int from, int chunks, int sources,
+                                               const std::vector<std::int32_t>& entriesFrom) const {
   if (from == rank_) return {};
   return std::vector<std::byte>(routes::packedBytes(
-      chunks, sources, entriesFrom[static_cast<std::size_t>(from)], shape_.weighted));
+      chunks, sources, entriesFrom[static_cast<std::size_t>(from)], shape_.hasWeights()));
 }
 
-RowList ThroughputRoute::read(const RankBytes& part, int chunks, int sources,
-                              const std::vector<std::int32_t>& entriesFrom) const {
+RowList ThroughputPass::read(const RankBytes& part, int chunks, int sources,
+                             const std::vector<std::int32_t>& entriesFrom) const {
   RowList list;
   routes::unpack(part.bytes, chunks, sources, entriesFrom[static_cast<std::size_t>(part.rank)],
-                 shape_.weighted, shape_.experts.count, &list);
+                 shape_.hasWeights(), shape_.experts.count, &list);
   return list;
 }
 
 // The lists of the rank's own rows go to the relays.
-std::vector<RowList> ThroughputRoute::tellRelays(
+std::vector<RowList> ThroughputPass::tellRelays(
     Communicator& communicator, const State& state, int chunks,
     const std::vector<std::int32_t>& entriesFrom) const {
   const RouteCandidate& candidate = state.chosen;
@@ -170,8 +179,7 @@ std::vector<RowList> ThroughputRoute::tellRelays(
       sends.push_back({relay, packed(state.home.of(node).rows.list)});
   for (const int source : sources)
     receives.push_back({source, roomFor(source, chunks, 1, entriesFrom)});
-  communicator.exchange(nameOf("token route: rows to relays", *candidate.algorithm), sends,
-                        receives);
+  communicator.exchange(nameOf("route: rows to relays", *candidate.algorithm), sends, receives);
   std::vector<RowList> lists;
   for (const RankBytes& part : receives)
     lists.push_back(part.rank == rank_ ? RowList{} : read(part, chunks, 1, entriesFrom));
@@ -179,8 +187,8 @@ std::vector<RowList> ThroughputRoute::tellRelays(
 }
 
 // How many entries come from each relay, where only that knows.
-void ThroughputRoute::countFromRelays(Communicator& communicator, const State& state,
-                                      std::vector<std::int32_t>& entriesFrom) const {
+void ThroughputPass::countFromRelays(Communicator& communicator, const State& state,
+                                     std::vector<std::int32_t>& entriesFrom) const {
   std::vector<RankBytes> sends, receives;
   for (const Relay::Destination& to : state.relay->destinations) {
     const std::int32_t entries = to.rows.list.entries();
@@ -190,8 +198,7 @@ void ThroughputRoute::countFromRelays(Communicator& communicator, const State& s
   }
   for (const auto& [relay, sources] : state.chosen.paths.relays)
     receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
-  communicator.exchange(nameOf("token route: counts in nodes", *state.chosen.algorithm), sends,
-                        receives);
+  communicator.exchange(nameOf("route: counts in nodes", *state.chosen.algorithm), sends, receives);
   for (const RankBytes& part : receives)
     if (part.rank != rank_)
       std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
@@ -199,7 +206,7 @@ void ThroughputRoute::countFromRelays(Communicator& communicator, const State& s
 }
 
 // The lists of what the rank's own experts get come from the relays.
-std::vector<RowList> ThroughputRoute::hearRelays(
+std::vector<RowList> ThroughputPass::hearRelays(
     Communicator& communicator, const State& state, int chunks,
     const std::vector<std::int32_t>& entriesFrom) const {
   const routes::Paths& paths = state.chosen.paths;
@@ -209,7 +216,7 @@ std::vector<RowList> ThroughputRoute::hearRelays(
   for (const auto& [relay, sources] : paths.relays)
     receives.push_back(
         {relay, roomFor(relay, chunks, static_cast<int>(sources.size()), entriesFrom)});
-  communicator.exchange(nameOf("token route: rows", *state.chosen.algorithm), sends, receives);
+  communicator.exchange(nameOf("route: rows", *state.chosen.algorithm), sends, receives);
   std::vector<RowList> lists;
   for (std::size_t i = 0; i < receives.size(); ++i)
     lists.push_back(receives[i].rank == rank_
@@ -219,14 +226,14 @@ std::vector<RowList> ThroughputRoute::hearRelays(
   return lists;
 }
 
-void ThroughputRoute::set(Communicator& communicator, const AlgorithmChoice& counts,
-                          std::int64_t tokens, const std::int32_t* chosen, const float* weights,
-                          void*) {
-  Home home(topology_, shape_.experts, chosen, weights, static_cast<std::int32_t>(tokens),
+void ThroughputPass::begin(Communicator& communicator, const Routing& routing, void*) {
+  const std::int64_t tokens = routing.wrong ? 0 : routing.tokens;
+  const std::int32_t* const chosen = routing.experts;
+  Home home(topology_, shape_.experts, chosen, routing.weights, static_cast<std::int32_t>(tokens),
             shape_.choices);
   std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
   int chunks = 1;
-  const RouteCandidate& candidate = choose(communicator, counts, home, entriesFrom, &chunks);
+  const RouteCandidate& candidate = choose(communicator, routing, home, entriesFrom, &chunks);
   home.cut(chunks);
   const auto state = std::make_shared<State>(candidate, std::move(home));
   for (std::int32_t token = 0; token < tokens; ++token)
@@ -249,37 +256,41 @@ void ThroughputRoute::set(Communicator& communicator, const AlgorithmChoice& cou
   state_ = state;
   plans_ = std::move(plans);
   log(LogLevel::trace, {rank_, topology_.ranks()},
-      "token route: %lld tokens, %lld rows come, by %s in %d chunks",
-      static_cast<long long>(tokens), static_cast<long long>(roomForRows()),
-      std::string(candidate.algorithm->name).c_str(), chunks);
+      "route: %lld tokens, %lld rows come, by %s in %d chunks", static_cast<long long>(tokens),
+      static_cast<long long>(roomForRows()), std::string(candidate.algorithm->name).c_str(),
+      chunks);
 }
 
-std::int64_t ThroughputRoute::roomForRows() const { return state_->here->rows(); }
+std::int64_t ThroughputPass::roomForRows() const { return state_->here->rows(); }
 
-const std::vector<std::int64_t>& ThroughputRoute::expertBegins(Communicator&) {
+const std::vector<std::int64_t>& ThroughputPass::expertBegins(Communicator&) {
   return state_->here->expertBegins;
 }
 
-void ThroughputRoute::rankCounts(Communicator&, std::int64_t* counts) const {
+void ThroughputPass::rankCounts(Communicator&, std::int64_t* counts) const {
   state_->here->rankCounts(topology_.ranks(), counts);
 }
 
-std::int64_t ThroughputRoute::tokens() const { return state_->home.tokens(); }
+const float* ThroughputPass::rowWeights() const {
+  return shape_.weights == moecclRouteWeightsRows ? state_->here->weights.data() : nullptr;
+}
 
-const RouteAlgorithm& ThroughputRoute::algorithm() const { return *state_->chosen.algorithm; }
+std::int64_t ThroughputPass::tokens() const { return state_->home.tokens(); }
 
-std::vector<std::int64_t> ThroughputRoute::loads(Communicator&) const {
+const RouteAlgorithm& ThroughputPass::algorithm() const { return *state_->chosen.algorithm; }
+
+std::vector<std::int64_t> ThroughputPass::loads(Communicator&) const {
   return loads_.with(rowsSoFar_);
 }
 
-void ThroughputRoute::forgetLoads(Communicator&) {
+void ThroughputPass::forgetLoads(Communicator&) {
   loads_.forget();
   rowsSoFar_ = 0;
 }
 
-void ThroughputRoute::moveRows(Communicator& communicator, const void* tokens, void* rows,
-                               std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
-                               void* stream) {
+void ThroughputPass::moveRows(Communicator& communicator, const void* tokens, void* rows,
+                              std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
+                              void* stream) {
   if (!plans_->dispatch)
     plans_->dispatch =
         ownPlan(nameOf("token dispatch", algorithm()),
@@ -290,24 +301,24 @@ void ThroughputRoute::moveRows(Communicator& communicator, const void* tokens, v
   communicator.launch(std::move(call), stream);
 }
 
-void ThroughputRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
-                               void* stream) {
+void ThroughputPass::dispatch(Communicator& communicator, const void* tokens, void* rows,
+                              void* stream) {
   moveRows(communicator, tokens, rows, shape_.rowBytes(), nullptr, stream);
 }
 
-void ThroughputRoute::combine(Communicator& communicator, const void* rows, void* output,
-                              bool forward, void* stream) {
-  static const auto backward = std::make_shared<PlanName>("moecclTokenRouteDispatchBackward");
+void ThroughputPass::combine(Communicator& communicator, const void* rows, void* output,
+                             bool forward, void* stream) {
+  static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward");
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
     plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
                               plans_->oldCombine.get());
     plans_->weights = std::move(made.weights);
   }
-  Call call{{}, rows, output, shape_.combineRowBytes(), shape_.combineDatatype};
+  Call call{{}, rows, output, shape_.combineRowBytes(), shape_.datatype};
   call.own = plans_->combine;
   if (!forward) call.inside = backward;
-  if (forward && shape_.weighted) {
+  if (forward && shape_.weighs()) {
     call.inputWeights = state_->here->weights;
     call.scratchWeights = plans_->weights;
   }
@@ -320,15 +331,29 @@ void ThroughputRoute::combine(Communicator& communicator, const void* rows, void
   communicator.launch(std::move(call), stream);
 }
 
-void ThroughputRoute::combineBackward(Communicator& communicator, const void* outputGradients,
-                                      const void* rows, void* rowGradients, float* weightGradients,
-                                      void* stream) {
-  static const auto backward = std::make_shared<PlanName>("moecclTokenRouteCombineBackward");
-  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), backward, stream);
-  if (!shape_.weighted) return;
+Call ThroughputPass::returning(const float* ofRows, float* ofChoices) {
   if (!plans_->back)
-    plans_->back = ownPlan(nameOf("token route: gradients of weights", algorithm()),
+    plans_->back = ownPlan(nameOf("route: gradients of weights", algorithm()),
                            returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
+  Call call{{}, ofRows, ofChoices, sizeof(float), moecclFloat32};
+  call.own = plans_->back;
+  call.zeros = state_->notChosen;
+  return call;
+}
+
+void ThroughputPass::returnWeights(Communicator& communicator, const float* rowWeightGradients,
+                                   float* weightGradients, void* stream) {
+  Call call = returning(rowWeightGradients, weightGradients);
+  call.keep = state_;
+  communicator.launch(std::move(call), stream);
+}
+
+void ThroughputPass::combineBackward(Communicator& communicator, const void* outputGradients,
+                                     const void* rows, void* rowGradients, float* weightGradients,
+                                     void* stream) {
+  static const auto backward = std::make_shared<PlanName>("moecclPassCombineBackward");
+  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), backward, stream);
+  if (!shape_.weighs()) return;
   // On GPUs the gradients of weights lie in memory of the communicator's.
   struct Kept {
     std::shared_ptr<const State> state;
@@ -336,11 +361,9 @@ void ThroughputRoute::combineBackward(Communicator& communicator, const void* ou
   };
   const auto kept = std::make_shared<Kept>(Kept{state_, {}});
   if (!communicator.device()) kept->ofWeights.resize(static_cast<std::size_t>(roomForRows()));
-  Call call{{}, kept->ofWeights.data(), weightGradients, sizeof(float), moecclFloat32};
-  call.own = plans_->back;
+  Call call = returning(kept->ofWeights.data(), weightGradients);
   call.keep = kept;
-  call.zeros = state_->notChosen;
-  call.weighing = {shape_.combineDatatype,
+  call.weighing = {shape_.datatype,
                    static_cast<std::byte*>(rowGradients),
                    static_cast<const std::byte*>(rows),
                    shape_.combineRowBytes(),

@@ -1,4 +1,4 @@
-// Latency mode of a token route on GPUs: a call is enqueued whole, sizes are those of a bucket, and
+// A pass in latency mode on GPUs: a call is enqueued whole, sizes are those of a bucket, and
 // what depends on choices is found out by kernels (kernels/latency_rows.h). So a call waits for
 // nothing, allocates nothing, and can be captured.
 //
@@ -16,24 +16,22 @@
 #include "algorithms/routes/route.h"
 #include "kernels/latency_rows.h"
 #include "src/exec/row_memory.h"
-#include "src/route/token_route.h"
+#include "src/route/route_pass.h"
 
 namespace moeccl {
 
-class GpuLatencyRoute final : public TokenRoute {
+class GpuLatencyPass final : public RoutePass {
  public:
-  GpuLatencyRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
+  GpuLatencyPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
   const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
   std::int64_t roomForRows() const override;
-  bool isSet() const override { return set_; }
   bool isCounted() const override { return dispatched_; }
   std::int64_t tokens() const override { return rows_.tokens; }
 
   // Enqueued, like what follows.
-  bool isSetOnGpu() const override { return true; }
-  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
-           const std::int32_t* chosen, const float* weights, void* stream) override;
+  bool beginsOnGpu() const override { return true; }
+  void begin(Communicator& communicator, const Routing& routing, void* stream) override;
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
   void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
@@ -75,11 +73,11 @@ class GpuLatencyRoute final : public TokenRoute {
   std::vector<int> firstSlot_;  // by number of paths_.relays
   std::int32_t ownSlot_ = 0;
   std::shared_ptr<RowMemory::Piece> tables_, room_;
-  const std::shared_ptr<const PlanName> setName_, dispatchName_, combineName_;
+  const std::shared_ptr<const PlanName> beginName_, dispatchName_, combineName_;
   std::vector<Part> toRelays_, fromRelays_, toRelaysBack_, fromRelaysBack_;
-  LatencyRows rows_{};  // of the last Set
+  LatencyRows rows_{};  // of the routing
   std::vector<std::int64_t> begins_;
-  bool set_ = false, dispatched_ = false;
+  bool dispatched_ = false;
   void* stream_ = nullptr;  // of the last call
 };
 

@@ -1,44 +1,48 @@
-// A token route, as the public functions use it. There are three: in throughput mode
-// (throughput_route.h), and in latency mode on hosts (latency_route.h) and on GPUs
-// (gpu_latency_route.h).
+// One pass of a route: a routing, and the calls that move its rows. When it has ended its memory
+// serves another one. There are three: in throughput mode (throughput_pass.h), and in latency mode
+// on hosts (latency_pass.h) and on GPUs (gpu_latency_pass.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/comm/communicator.h"
 #include "src/cost/route_price.h"
+#include "src/error.h"
 #include "src/route/route_shape.h"
 
 namespace moeccl {
 
+struct Routing {
+  std::int64_t tokens;
+  const std::int32_t* experts;  // [tokens][choices]; -1: none
+  const float* weights;         // of these, or nullptr
+  // In throughput mode: how ranks tell each other, and what is wrong with this rank's part.
+  AlgorithmChoice counts = {};
+  std::optional<Error> wrong = {};
+};
+
 // The communicator that functions are given is always the same. They throw Error.
-class TokenRoute {
+class RoutePass {
  public:
-  static std::shared_ptr<TokenRoute> make(Communicator& communicator, const RouteShape& shape,
-                                          const RoutePrices& prices);
-  virtual ~TokenRoute() = default;
-  TokenRoute(const TokenRoute&) = delete;
-  TokenRoute& operator=(const TokenRoute&) = delete;
+  static std::shared_ptr<RoutePass> make(Communicator& communicator, const RouteShape& shape,
+                                         const RoutePrices& prices);
+  virtual ~RoutePass() = default;
+  RoutePass(const RoutePass&) = delete;
+  RoutePass& operator=(const RoutePass&) = delete;
 
-  const RouteShape& shape() const { return shape_; }
-  const RoutePrices& prices() const { return prices_; }
-  int firstExpert() const { return shape_.experts.begin(position()); }
-  int localExperts() const { return shape_.experts.begin(position() + 1) - firstExpert(); }
-
-  // Whether set() is given choices and weights that are the GPU's, in the order of the stream; else
-  // they are the host's.
-  virtual bool isSetOnGpu() const { return false; }
-  // What each rank tells each other in set(); 0: nothing. `counts` is how.
+  // Whether begin() is given choices and weights that are the GPU's, in the order of the stream;
+  // else they are the host's.
+  virtual bool beginsOnGpu() const { return false; }
+  // What each rank tells each other in begin(); 0: nothing.
   virtual std::size_t countBytes() const { return 0; }
-  virtual void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
-                   const std::int32_t* chosen, const float* weights, void* stream) = 0;
-  virtual bool isSet() const = 0;
+  virtual void begin(Communicator& communicator, const Routing& routing, void* stream) = 0;
+  // The functions below: after begin().
   // Whether it is known, or will be when calls are over, how many rows come.
   virtual bool isCounted() const = 0;
-  // The functions below: after set().
   // Rows that buffers must have room for.
   virtual std::int64_t roomForRows() const = 0;
   // How many rows come for each of the rank's experts, from where each begins. Waits, in latency
@@ -48,18 +52,22 @@ class TokenRoute {
   virtual const std::int64_t* deviceBegins() const { return nullptr; }
   // Sets counts [localExperts][ranks] of the same rows.
   virtual void rankCounts(Communicator& communicator, std::int64_t* counts) const = 0;
+  // By row; nullptr where weights do not travel, or are not the host's.
+  virtual const float* rowWeights() const { return nullptr; }
   virtual std::int64_t tokens() const = 0;
   virtual const routes::RouteAlgorithm& algorithm() const = 0;
 
   virtual void dispatch(Communicator& communicator, const void* tokens, void* rows,
                         void* stream) = 0;
-  // forward: with the library's weights, where it has them; else it is a gradient.
+  // forward: with weights, where the library weighs; else it is a gradient.
   virtual void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                        void* stream) = 0;
-  // In throughput mode.
+  // In throughput mode; the second where weights travel with rows.
   virtual void combineBackward(Communicator& communicator, const void* outputGradients,
                                const void* rows, void* rowGradients, float* weightGradients,
                                void* stream);
+  virtual void returnWeights(Communicator& communicator, const float* rowWeightGradients,
+                             float* weightGradients, void* stream);
 
   // Of this rank: its choices of each expert, and behind them the rows that came to it; since
   // forgetLoads().
@@ -67,9 +75,8 @@ class TokenRoute {
   virtual void forgetLoads(Communicator& communicator) = 0;
 
  protected:
-  TokenRoute(const RouteShape& shape, int rank, const RoutePrices& prices)
+  RoutePass(const RouteShape& shape, int rank, const RoutePrices& prices)
       : shape_(shape), rank_(rank), prices_(prices) {}
-  int position() const { return shape_.experts.grid.positionOf(rank_); }
 
   const RouteShape shape_;
   const int rank_;

@@ -1,4 +1,4 @@
-#include "src/route/gpu_latency_route.h"
+#include "src/route/gpu_latency_pass.h"
 
 #include <algorithm>
 #include <array>
@@ -30,13 +30,13 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const routes::RouteAlgo
 
 }  // namespace
 
-GpuLatencyRoute::GpuLatencyRoute(Communicator& communicator, const RouteShape& shape,
-                                 const RoutePrices& prices)
-    : TokenRoute(shape, communicator.rank(), prices),
+GpuLatencyPass::GpuLatencyPass(Communicator& communicator, const RouteShape& shape,
+                               const RoutePrices& prices)
+    : RoutePass(shape, communicator.rank(), prices),
       algorithm_(algorithmOfLatency(shape, communicator.topology(), rank_, prices)),
       way_(algorithm_.way()),
       paths_(routes::pathsOf(communicator.topology(), way_, rank_)),
-      setName_(nameOf("token route: choices", algorithm_)),
+      beginName_(nameOf("route: choices", algorithm_)),
       dispatchName_(nameOf("token dispatch", algorithm_)),
       combineName_(nameOf("token combine", algorithm_)) {
   const Topology& topology = communicator.topology();
@@ -49,11 +49,11 @@ GpuLatencyRoute::GpuLatencyRoute(Communicator& communicator, const RouteShape& s
   rows_.experts = experts.count;
   rows_.positions = grid.ep;
   rows_.shards = grid.esp;
-  rows_.firstExpert = firstExpert();
-  rows_.localExperts = localExperts();
+  rows_.firstExpert = shape.firstExpert(rank_);
+  rows_.localExperts = shape.localExperts(rank_);
   begins_.resize(static_cast<std::size_t>(rows_.localExperts) + 1);
-  rows_.weighted = shape.weighted;
-  rows_.datatype = shape.combineDatatype;
+  rows_.weighted = shape.weighs();
+  rows_.datatype = shape.datatype;
   rows_.combineBytes = shape.combineRowBytes();
   rows_.rowBytes = shape.rowBytes();
 
@@ -88,22 +88,22 @@ GpuLatencyRoute::GpuLatencyRoute(Communicator& communicator, const RouteShape& s
   planExchanges(topology, slots, termFirst);
 }
 
-std::int64_t GpuLatencyRoute::roomForRows() const {
+std::int64_t GpuLatencyPass::roomForRows() const {
   return rows_.ranks * shape_.maxTokens * rows_.most();
 }
 
-std::size_t GpuLatencyRoute::headerBytes(std::int64_t bucket) const {
+std::size_t GpuLatencyPass::headerBytes(std::int64_t bucket) const {
   return aligned(bytesOf(bucket * shape_.choices, sizeof(std::int32_t) + sizeof(float)),
                  kAlignment);
 }
 
-std::size_t GpuLatencyRoute::regionBytes(std::int64_t bucket) const {
+std::size_t GpuLatencyPass::regionBytes(std::int64_t bucket) const {
   return headerBytes(bucket) + aligned(bytesOf(bucket, rows_.rowBytes), kAlignment);
 }
 
-void GpuLatencyRoute::makeRoom(Communicator& communicator,
-                               const std::array<std::vector<std::int32_t>, 6>& lists,
-                               const std::vector<std::int64_t>& termFirst) {
+void GpuLatencyPass::makeRoom(Communicator& communicator,
+                              const std::array<std::vector<std::int32_t>, 6>& lists,
+                              const std::vector<std::int64_t>& termFirst) {
   const std::int64_t most = shape_.maxTokens, ranks = rows_.ranks;
   const std::int64_t runs = rows_.localExperts * ranks;
   std::size_t room = 0;
@@ -121,7 +121,7 @@ void GpuLatencyRoute::makeRoom(Communicator& communicator,
   const std::size_t sums = take(bytesOf(rows_.sums * most, rows_.combineBytes));
   const std::size_t back = take(bytesOf(rows_.nodes * most, rows_.combineBytes));
 
-  communicator.enqueue(setName_, nullptr, 0, [&](NcclLanes& lanes) {
+  communicator.enqueue(beginName_, nullptr, 0, [&](NcclLanes& lanes) {
     const Gpu::Stream stream = lanes.stream(0, false);
     std::size_t listBytes = termFirst.size() * sizeof(std::int64_t);
     for (const auto& list : lists) listBytes += list.size() * sizeof(std::int32_t);
@@ -158,9 +158,8 @@ void GpuLatencyRoute::makeRoom(Communicator& communicator,
   });
 }
 
-void GpuLatencyRoute::planExchanges(const Topology& topology,
-                                    const std::vector<std::int32_t>& slots,
-                                    const std::vector<std::int64_t>& termFirst) {
+void GpuLatencyPass::planExchanges(const Topology& topology, const std::vector<std::int32_t>& slots,
+                                   const std::vector<std::int64_t>& termFirst) {
   const auto slotOf = [&](int rank) { return std::int64_t{slots[static_cast<std::size_t>(rank)]}; };
   const auto relayedFor = [&](int node) -> const std::vector<int>& {
     return paths_.relayed[static_cast<std::size_t>(node)];
@@ -203,8 +202,8 @@ void GpuLatencyRoute::planExchanges(const Topology& topology,
   }
 }
 
-void GpuLatencyRoute::exchange(NcclLanes& lanes, const std::vector<Part>& parts,
-                               void* stream) const {
+void GpuLatencyPass::exchange(NcclLanes& lanes, const std::vector<Part>& parts,
+                              void* stream) const {
   if (std::ranges::none_of(parts, [](const Part& part) { return part.count > 0; })) return;
   LaneGroup group(lanes, 0, stream);
   for (const Part& part : parts) {
@@ -222,9 +221,8 @@ void GpuLatencyRoute::exchange(NcclLanes& lanes, const std::vector<Part>& parts,
 
 // Behind the calls before; a graph keeps what it uses.
 template <typename Body>
-void GpuLatencyRoute::launch(Communicator& communicator,
-                             const std::shared_ptr<const PlanName>& name, std::int64_t bucket,
-                             void* stream, const Body& body) {
+void GpuLatencyPass::launch(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+                            std::int64_t bucket, void* stream, const Body& body) {
   communicator.enqueue(name, stream, static_cast<std::size_t>(bucket), [&](NcclLanes& lanes) {
     lanes.begin(stream, {});
     if (lanes.isCapturing()) {
@@ -237,24 +235,23 @@ void GpuLatencyRoute::launch(Communicator& communicator,
   stream_ = stream;
 }
 
-void GpuLatencyRoute::set(Communicator& communicator, const AlgorithmChoice&, std::int64_t tokens,
-                          const std::int32_t* chosen, const float* weights, void* stream) {
+void GpuLatencyPass::begin(Communicator& communicator, const Routing& routing, void* stream) {
+  const std::int64_t tokens = routing.tokens;
   const auto fits = std::ranges::find_if(
       shape_.buckets, [tokens](std::int64_t bucket) { return bucket >= tokens; });
   rows_.bucket = fits == shape_.buckets.end() ? shape_.maxTokens : *fits;
   rows_.tokens = tokens;
   rows_.headerBytes = headerBytes(rows_.bucket);
   rows_.regionBytes = regionBytes(rows_.bucket);
-  rows_.chosen = chosen;
-  rows_.weights = weights;
-  launch(communicator, setName_, 0, stream,
+  rows_.chosen = routing.experts;
+  rows_.weights = routing.weights;
+  launch(communicator, beginName_, 0, stream,
          [&](NcclLanes& lanes) { lanes.gpu().runLatency(LatencyStep::choices, rows_, stream); });
-  set_ = true;
   dispatched_ = false;
 }
 
-void GpuLatencyRoute::dispatch(Communicator& communicator, const void* tokens, void* rows,
-                               void* stream) {
+void GpuLatencyPass::dispatch(Communicator& communicator, const void* tokens, void* rows,
+                              void* stream) {
   LatencyRows call = rows_;
   call.output = static_cast<std::byte*>(rows);
   launch(communicator, dispatchName_, rows_.bucket, stream, [&](NcclLanes& lanes) {
@@ -272,8 +269,8 @@ void GpuLatencyRoute::dispatch(Communicator& communicator, const void* tokens, v
   dispatched_ = true;
 }
 
-void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void* output, bool,
-                              void* stream) {
+void GpuLatencyPass::combine(Communicator& communicator, const void* rows, void* output, bool,
+                             void* stream) {
   LatencyRows call = rows_;
   call.input = static_cast<const std::byte*>(rows);
   call.output = static_cast<std::byte*>(output);
@@ -287,31 +284,31 @@ void GpuLatencyRoute::combine(Communicator& communicator, const void* rows, void
   });
 }
 
-void GpuLatencyRoute::read(Communicator& communicator, const std::int64_t* from,
-                           std::span<std::int64_t> to) const {
+void GpuLatencyPass::read(Communicator& communicator, const std::int64_t* from,
+                          std::span<std::int64_t> to) const {
   const Communicator::Reading reading{to.data(), from, to.size_bytes()};
   communicator.read({&reading, 1}, stream_);
 }
 
-const std::vector<std::int64_t>& GpuLatencyRoute::expertBegins(Communicator& communicator) {
+const std::vector<std::int64_t>& GpuLatencyPass::expertBegins(Communicator& communicator) {
   read(communicator, rows_.begins, begins_);
   return begins_;
 }
 
-void GpuLatencyRoute::rankCounts(Communicator& communicator, std::int64_t* counts) const {
+void GpuLatencyPass::rankCounts(Communicator& communicator, std::int64_t* counts) const {
   read(communicator, rows_.counts,
        {counts,
         static_cast<std::size_t>(rows_.localExperts) * static_cast<std::size_t>(rows_.ranks)});
 }
 
-std::vector<std::int64_t> GpuLatencyRoute::loads(Communicator& communicator) const {
+std::vector<std::int64_t> GpuLatencyPass::loads(Communicator& communicator) const {
   std::vector<std::int64_t> loads(static_cast<std::size_t>(rows_.experts) + 1);
   read(communicator, rows_.loads, loads);
   return loads;
 }
 
-void GpuLatencyRoute::forgetLoads(Communicator& communicator) {
-  launch(communicator, setName_, 0, stream_, [&](NcclLanes& lanes) {
+void GpuLatencyPass::forgetLoads(Communicator& communicator) {
+  launch(communicator, beginName_, 0, stream_, [&](NcclLanes& lanes) {
     lanes.gpu().clear(reinterpret_cast<std::byte*>(rows_.loads),
                       bytesOf(rows_.experts + 1, sizeof(std::int64_t)), stream_);
   });

@@ -1,11 +1,11 @@
-// Latency mode of a token route: all that a call needs is made once. A message says itself how many
+// A pass in latency mode: all that a call needs is made once. A message says itself how many
 // rows it has, and of which experts they are, so nobody is told anything before.
 //
 //   dispatch: source --its rows for a node, with experts and weights--> relay
 //             relay  --those for a rank, with experts--> rank
 //   combine:  the same way back. Sizes are known then, since each rank knows what it has sent.
 //
-// One routing at a time: what sets the next one waits for the calls of this one.
+// Begin waits for the calls of the pass before, whose memory it takes.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,22 @@
 #include "algorithms/routes/plans.h"
 #include "src/exec/content.h"
 #include "src/route/expert_loads.h"
-#include "src/route/token_route.h"
+#include "src/route/route_pass.h"
 
 namespace moeccl {
 
-class LatencyRoute final : public TokenRoute, public std::enable_shared_from_this<LatencyRoute> {
+class LatencyPass final : public RoutePass, public std::enable_shared_from_this<LatencyPass> {
  public:
-  LatencyRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
+  LatencyPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
   const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
   // The most that a dispatch can bring.
   std::int64_t roomForRows() const override;
-  bool isSet() const override { return set_; }
   bool isCounted() const override { return dispatched_; }
   std::int64_t tokens() const override { return home_.tokens(); }
 
   // Each waits first until the calls before, which may be on any stream, are over.
-  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
-           const std::int32_t* chosen, const float* weights, void* stream) override;
+  void begin(Communicator& communicator, const Routing& routing, void* stream) override;
   const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
@@ -47,7 +45,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
  private:
   class Dispatch final : public Content {
    public:
-    explicit Dispatch(LatencyRoute& route) : route_(route) {}
+    explicit Dispatch(LatencyPass& pass) : pass_(pass) {}
     void reserve();
     void begin(const Plan& plan, const std::byte* input, std::byte* output) override;
     std::size_t mostBytes(const Op& op) const override;
@@ -59,7 +57,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
     const std::byte* rowOf(const routes::Relay::Destination::Origin& origin) const;
     void fillRelay();
 
-    LatencyRoute& route_;
+    LatencyPass& pass_;
     const std::byte* input_ = nullptr;
     std::byte* output_ = nullptr;
     std::vector<const std::byte*> atRelay_;  // by source of the relay: its rows
@@ -68,7 +66,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
   };
   class Combine final : public Content {
    public:
-    explicit Combine(LatencyRoute& route) : route_(route) {}
+    explicit Combine(LatencyPass& pass) : pass_(pass) {}
     void reserve();
     void begin(const Plan& plan, const std::byte* input, std::byte* output) override;
     std::size_t mostBytes(const Op& op) const override;
@@ -82,7 +80,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
     void sumOwn();
     void finish(std::int32_t token);
 
-    LatencyRoute& route_;
+    LatencyPass& pass_;
     const std::byte* input_ = nullptr;
     std::byte* output_ = nullptr;
     std::vector<const std::byte*> terms_;    // by destination of the relay: what it has sent
@@ -127,7 +125,7 @@ class LatencyRoute final : public TokenRoute, public std::enable_shared_from_thi
   std::shared_ptr<CachedPlan> dispatchPlan_, combinePlan_;
   ExpertLoads loads_;
   std::int64_t rowsSoFar_ = 0;
-  bool set_ = false, dispatched_ = false;
+  bool dispatched_ = false;
   void* stream_ = nullptr;  // of the last call
 };
 

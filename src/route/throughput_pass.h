@@ -1,4 +1,4 @@
-// Throughput mode of a token route: ranks tell each other about a routing, and calls move exactly
+// A pass in throughput mode: ranks tell each other about a routing, and calls move exactly
 // the rows that there are.
 #pragma once
 
@@ -9,22 +9,21 @@
 
 #include "src/route/expert_loads.h"
 #include "src/route/route_choice.h"
-#include "src/route/token_route.h"
+#include "src/route/route_pass.h"
 
 namespace moeccl {
 
-class ThroughputRoute final : public TokenRoute {
+class ThroughputPass final : public RoutePass {
  public:
-  ThroughputRoute(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
+  ThroughputPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
   std::size_t countBytes() const override;
-  void set(Communicator& communicator, const AlgorithmChoice& counts, std::int64_t tokens,
-           const std::int32_t* chosen, const float* weights, void* stream) override;
-  bool isSet() const override { return state_ != nullptr; }
-  bool isCounted() const override { return isSet(); }
+  void begin(Communicator& communicator, const Routing& routing, void* stream) override;
+  bool isCounted() const override { return true; }
   std::int64_t roomForRows() const override;
   const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
+  const float* rowWeights() const override;
   std::int64_t tokens() const override;
   const routes::RouteAlgorithm& algorithm() const override;
 
@@ -33,6 +32,8 @@ class ThroughputRoute final : public TokenRoute {
                void* stream) override;
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
                        void* rowGradients, float* weightGradients, void* stream) override;
+  void returnWeights(Communicator& communicator, const float* rowWeightGradients,
+                     float* weightGradients, void* stream) override;
 
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
   void forgetLoads(Communicator& communicator) override;
@@ -41,7 +42,7 @@ class ThroughputRoute final : public TokenRoute {
   struct State;  // of a routing
   struct Plans;
 
-  const RouteCandidate& choose(Communicator& communicator, const AlgorithmChoice& counts,
+  const RouteCandidate& choose(Communicator& communicator, const Routing& routing,
                                const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                                int* chunks);
   std::vector<std::byte> packed(const routes::RowList& list) const;
@@ -59,9 +60,11 @@ class ThroughputRoute final : public TokenRoute {
                                           const std::vector<std::int32_t>& entriesFrom) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const std::shared_ptr<const PlanName>& inside, void* stream);
+  // Of numbers of rows to those of choices.
+  Call returning(const float* ofRows, float* ofChoices);
 
   const Topology topology_;
-  const std::shared_ptr<const PlanName> setName_;
+  const std::shared_ptr<const PlanName> beginName_;
   const std::vector<RouteCandidate> candidates_;
   ExpertLoads loads_;
   std::int64_t rowsSoFar_ = 0;

@@ -1,0 +1,166 @@
+#include "src/api/route_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/quantise.h"
+#include "src/api/arguments.h"
+#include "src/structs.h"
+
+namespace moeccl {
+namespace {
+
+constexpr StructKind<moecclRouteConfig_t> kRouteConfig = {
+    "config", "MOECCL_ROUTE_CONFIG_INITIALIZER", MOECCL_ROUTE_CONFIG_MAGIC,
+    MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, numBuckets)};
+
+constexpr int kMostChoices = 128;
+// Of a rank, in latency mode: memory is there for all of them.
+constexpr std::int64_t kMostLatencyTokens = 1024;
+
+void requireBetween(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most)
+    invalid(std::string("config.") + field + " is " + std::to_string(value) + "; it must be " +
+            std::to_string(least) + " to " + std::to_string(most));
+}
+
+std::vector<std::int64_t> bucketsOf(const moecclRouteConfig_t& config, bool latency) {
+  if (config.numBuckets == 0) return {};
+  if (!latency)
+    invalid("config.numBuckets is " + std::to_string(config.numBuckets) +
+            "; only latency mode has buckets, so it must be 0");
+  requireBetween("numBuckets", config.numBuckets, 0, config.maxTokens);
+  require(config.buckets != nullptr, "config.buckets is NULL, and config.numBuckets is not 0");
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i < config.numBuckets; before = config.buckets[i++])
+    if (config.buckets[i] <= before || config.buckets[i] > config.maxTokens)
+      invalid("config.buckets[" + std::to_string(i) + "] is " + std::to_string(config.buckets[i]) +
+              "; it must be more than " + std::to_string(before) + " and at most maxTokens, " +
+              std::to_string(config.maxTokens));
+  return {config.buckets, config.buckets + config.numBuckets};
+}
+
+// One of `names`, by its place; NULL and "" are the first.
+int placeOf(const char* field, const char* value, std::span<const std::string_view> names) {
+  if (value == nullptr || *value == '\0') return 0;
+  const auto found = std::ranges::find(names, value);
+  if (found != names.end()) return static_cast<int>(found - names.begin());
+  std::string all;
+  for (const std::string_view name : names)
+    if (!name.empty()) all += (all.empty() ? "" : ", ") + std::string(name);
+  invalid("config." + std::string(field) + " is \"" + value + "\"; there are " + all);
+}
+
+constexpr std::array<std::string_view, 2> kModes = {"throughput", "latency"};
+
+// From 1 on; 0: automatic.
+std::vector<std::string_view> algorithmNames() {
+  std::vector<std::string_view> names = {""};
+  for (const routes::RouteAlgorithm& each : routes::routeAlgorithms()) names.push_back(each.name);
+  return names;
+}
+
+void checkDatatypes(const RouteShape& shape) {
+  if (!isWide(shape.datatype))
+    invalid("config.datatype is " + std::to_string(static_cast<int>(shape.datatype)) +
+            "; it must be moecclFloat32, Float16 or Bfloat16");
+  if (!isWide(shape.tokenDatatype) && !isFloat8(shape.tokenDatatype))
+    invalid("config.tokenDatatype is " + std::to_string(static_cast<int>(shape.tokenDatatype)) +
+            "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2, or 0");
+  if (isFloat8(shape.tokenDatatype) && shape.hidden % static_cast<std::int64_t>(kScaled) != 0)
+    invalid(
+        "config.hidden is " + std::to_string(shape.hidden) +
+        "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
+}
+
+// Collective. Throws where rank 0 and another one have different values in the same place; all
+// ranks have as many. nameOf(place), textOf(place, value).
+template <typename NameOf, typename TextOf>
+void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
+                       const NameOf& nameOf, const TextOf& textOf) {
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
+  communicator.allgather(mine.data(), all.data(), mine.size_bytes());
+  for (std::size_t i = mine.size(); i < all.size(); ++i)
+    if (const std::size_t place = i % mine.size(); all[i] != all[place])
+      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
+                                          " is " + textOf(place, all[place]) + " on rank 0 and " +
+                                          textOf(place, all[i]) + " on rank " +
+                                          std::to_string(i / mine.size()));
+}
+
+}  // namespace
+
+RouteShape routeShapeOf(const moecclRouteConfig_t* theirs, const Grid& grid, bool onGpu) {
+  const moecclRouteConfig_t config = readStruct(kRouteConfig, theirs);
+  requireBetween("experts", config.experts, 1, routes::kMostExperts);
+  requireBetween("topK", config.topK, 1, kMostChoices);
+  requireBetween("weights", config.weights, 0, moecclRouteNumWeights - 1);
+  // So that a row has an address whatever its elements are.
+  requireBetween("hidden", config.hidden, 1, std::numeric_limits<std::int32_t>::max());
+  const bool latency = placeOf("mode", config.mode, kModes) == 1;
+  if (config.weights == moecclRouteWeightsRows && (latency || onGpu))
+    invalid(
+        "config.weights is moecclRouteWeightsRows; weights travel with rows in throughput mode "
+        "on hosts alone, so it must be moecclRouteWeightsCombine or None");
+  requireBetween("maxTokens", config.maxTokens, latency ? 1 : 0,
+                 latency ? kMostLatencyTokens : std::numeric_limits<std::int64_t>::max());
+  const int algorithm = placeOf("algorithm", config.algorithm, algorithmNames());
+  RouteShape shape{
+      {grid, config.experts},
+      config.topK,
+      config.hidden,
+      config.maxTokens,
+      static_cast<int>(config.tokenDatatype) == 0 ? config.datatype : config.tokenDatatype,
+      config.datatype,
+      config.weights,
+      algorithm == 0 ? nullptr : &routes::routeAlgorithms()[algorithm - 1],
+      latency,
+      bucketsOf(config, latency)};
+  checkDatatypes(shape);
+  return shape;
+}
+
+void requireSameShape(Communicator& communicator, const RouteShape& shape) {
+  struct Field {
+    const char* name;
+    std::int64_t value;
+    std::vector<std::string_view> names = {};  // of values, where they have any
+  };
+  const auto algorithms = routes::routeAlgorithms();
+  const std::array fields = {
+      Field{"experts", shape.experts.count},
+      Field{"topK", shape.choices},
+      Field{"weights", shape.weights},
+      Field{"datatype", shape.datatype},
+      Field{"tokenDatatype", shape.tokenDatatype},
+      Field{"hidden", shape.hidden},
+      Field{"mode", shape.latency ? 1 : 0, {kModes.begin(), kModes.end()}},
+      Field{"maxTokens", shape.maxTokens},
+      Field{"numBuckets", std::ssize(shape.buckets)},
+      Field{"algorithm", shape.algorithm == nullptr ? 0 : shape.algorithm - algorithms.data() + 1,
+            algorithmNames()}};
+  std::array<std::int64_t, fields.size()> mine{};
+  std::ranges::transform(fields, mine.begin(), &Field::value);
+  const auto textOf = [&](std::size_t place, std::int64_t value) {
+    const std::vector<std::string_view>& names = fields[place].names;
+    if (names.empty()) return std::to_string(value);
+    const std::string_view name = names[static_cast<std::size_t>(value)];
+    return name.empty() ? "automatic" : "\"" + std::string(name) + "\"";
+  };
+  requireSameValues(
+      communicator, mine, [&](std::size_t place) { return std::string(fields[place].name); },
+      textOf);
+  if (shape.buckets.empty()) return;
+  requireSameValues(
+      communicator, shape.buckets,
+      [](std::size_t place) { return "buckets[" + std::to_string(place) + "]"; },
+      [](std::size_t, std::int64_t value) { return std::to_string(value); });
+}
+
+}  // namespace moeccl

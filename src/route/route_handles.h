@@ -1,0 +1,53 @@
+// What moecclRoute_t and moecclRoutePass_t point to. A route keeps passes that have ended, and what
+// they have of memory, for those that begin: so a handle of a pass is made once, and may be open or
+// not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "src/route/route_pass.h"
+
+struct moecclRoutePass {
+  std::shared_ptr<moecclRoute> route;  // while it is open
+  std::shared_ptr<moeccl::RoutePass> pass;
+  std::vector<std::int64_t> counts;  // [localExperts][ranks], as they were last asked for
+};
+
+struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
+  // With a pass that has ended, so that the first to begin needs no memory. `of`: the grid's.
+  moecclRoute(moecclComm_t of, moeccl::Communicator& communicator, moeccl::RouteShape shapeOfAll,
+              const moeccl::RoutePrices& pricesOfAll);
+  ~moecclRoute();
+  moecclRoute(const moecclRoute&) = delete;
+  moecclRoute& operator=(const moecclRoute&) = delete;
+
+  // An open pass, whose begin() is to come.
+  moecclRoutePass* open(moeccl::Communicator& communicator);
+  // Any thread may end a pass. The last one of a route that is destroyed ends that too.
+  static void end(moecclRoutePass& pass);
+
+  // That a pass can bring; -1: any number.
+  std::int64_t maxRows() const { return shape.latency ? passes_[0]->pass->roomForRows() : -1; }
+  // Of all passes, as RoutePass says.
+  std::vector<std::int64_t> loads(moeccl::Communicator& communicator) const;
+  void forgetLoads(moeccl::Communicator& communicator);
+
+  const moecclComm_t comm;
+  const moeccl::RouteShape shape;
+  const moeccl::RoutePrices prices;
+  const int rank;
+  // What Begin was given, on the host.
+  std::vector<std::int32_t> experts;
+  std::vector<float> weights;
+
+ private:
+  moecclRoutePass* make(moeccl::Communicator& communicator);
+
+  const int ranks_;
+  std::vector<std::unique_ptr<moecclRoutePass>> passes_;
+  std::mutex mutex_;
+  std::vector<moecclRoutePass*> ended_;
+};
