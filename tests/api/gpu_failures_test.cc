@@ -114,7 +114,7 @@ TEST_P(GpuDeath, IsToldByNameAndEndsWhatIsEnqueued) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GpuDeath,
+INSTANTIATE_TEST_SUITE_P(processes, GpuDeath,
                          testing::Values(Way{"onStream", true}, Way{"blocking", false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
