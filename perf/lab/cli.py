@@ -24,7 +24,7 @@ users make user namespaces, and Debian's iproute2. It leaves nothing behind."""
 
 EXAMPLES = """\
 examples:
-  moeccl-lab up --nodes 4 --ranks-per-node 4 --uplink 1gbit
+  moeccl-lab up --nodes 4x4 --uplink 1gbit
   moeccl-lab run -- ./program
   moeccl-lab mpirun -- -np 16 ./mpi-program
   moeccl-lab exec node2 -- ip addr
@@ -53,9 +53,11 @@ def parser():
         sub.add_argument("--name", default="lab", help="which lab, where there are several (default: lab)")
         return sub
 
-    up = add("up", "bring a lab up")
-    up.add_argument("--nodes", type=int, metavar="N", help="number of nodes, 1 to %d" % MAX_NODES)
-    up.add_argument("--ranks-per-node", default="1", metavar="G[,G...]",
+    up = add("up", "bring a lab up", "No error if one like it is up: then that one stays.")
+    up.add_argument("--nodes", metavar="N[xG]",
+                    help="number of nodes, 1 to %d; or also the ranks of each, as in 2x4, or of every node, as in "
+                         "4,4,3" % MAX_NODES)
+    up.add_argument("--ranks-per-node", metavar="G[,G...]",
                     help="ranks that run starts in each node: one number for all nodes (default: 1), or "
                          "one for each, as in 3,5,1")
     up.add_argument("--uplink", default="none", metavar="RATE",
@@ -165,17 +167,39 @@ def whole_numbers(text, argument, example):
         raise Usage(f"{argument} {text}: give whole numbers of 1 or more, as in {example}") from None
 
 
+def ranks_of_nodes(text, argument):
+    """Ranks of each node, of 2x4 (nodes x ranks), of 4,4,3 or of 2x4,3."""
+    ranks = []
+    try:
+        for word in text.split(","):
+            numbers = [int(number) for number in word.split("x")]
+            nodes, each = numbers if "x" in word else (1, *numbers)
+            if min(nodes, each) < 1:
+                raise ValueError
+            if len(ranks) + nodes > MAX_NODES:
+                raise Usage(f"{argument} {text}: too many nodes, {MAX_NODES} at most")
+            ranks += [each] * nodes
+    except ValueError:
+        raise Usage(f"{argument} {text}: give nodes and ranks in each, as in 2x4, or the ranks of every node, as in "
+                    "3,5,1") from None
+    return ranks
+
+
 def shape_of(options):
     """Ranks of each node."""
-    ranks = whole_numbers(options.ranks_per_node, "--ranks-per-node", "4 or 3,5,1")
+    if options.nodes is not None and not options.nodes.lstrip("-").isdecimal():
+        if options.ranks_per_node is not None:
+            raise Usage(f"--ranks-per-node: --nodes {options.nodes} says how many there are; give one of the two")
+        return ranks_of_nodes(options.nodes, "--nodes")
+    ranks = whole_numbers(options.ranks_per_node or "1", "--ranks-per-node", "4 or 3,5,1")
     if options.nodes is None:
         if len(ranks) == 1:
-            raise Usage("--nodes: say how many nodes, as in: moeccl-lab up --nodes 4 --ranks-per-node 4")
-    elif not 1 <= options.nodes <= MAX_NODES:
+            raise Usage("--nodes: say how many nodes, as in: moeccl-lab up --nodes 4x4")
+    elif not 1 <= int(options.nodes) <= MAX_NODES:
         raise Usage(f"--nodes {options.nodes}: give 1 to {MAX_NODES}")
     elif len(ranks) == 1:
-        ranks *= options.nodes
-    elif len(ranks) != options.nodes:
+        ranks *= int(options.nodes)
+    elif len(ranks) != int(options.nodes):
         raise Usage(f"--ranks-per-node {options.ranks_per_node} is for {len(ranks)} nodes, --nodes says "
                     f"{options.nodes}: give one number for all nodes, or one for each")
     if len(ranks) > MAX_NODES:
@@ -198,9 +222,13 @@ def up(options, _, command):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+    wanted = {"ranks": ranks, "uplink": options.uplink, "shape": options.shape if rate else "none", "bus": options.bus}
+    there = state.load(options.name)
+    if there and all(there[key] == value for key, value in wanted.items()):
+        print(f"lab '{options.name}' is up already: {describe(there)}")
+        return 0
     lock_fd = state.claim(folder)
-    lab = {"name": options.name, "id": str(uuid.uuid4()), "ranks": ranks, "uplink": options.uplink,
-           "shape": options.shape if rate else "none", "bus": options.bus, "mtu": network.MTU, "since": int(time.time())}
+    lab = {"name": options.name, "id": str(uuid.uuid4()), **wanted, "mtu": network.MTU, "since": int(time.time())}
     pid = None
     try:
         pid, control = supervisor.launch(
@@ -294,16 +322,7 @@ def run(options, argv, command):
 
 def emulate(options, argv, extra):
     """Ranks as plain processes, for where no lab can be."""
-    try:
-        if "x" in options.emulate:
-            nodes, each = (whole_numbers(word, "", "")[0] for word in options.emulate.split("x"))
-            ranks = [each] * nodes
-        else:
-            ranks = whole_numbers(options.emulate, "", "")
-    except (Usage, ValueError):
-        raise Usage(f"--emulate {options.emulate}: give nodes and ranks in each, as in 2x4, or the ranks "
-                    "of every node, as in 3,5,1") from None
-    ranks = [options.per_node or count for count in ranks]
+    ranks = [options.per_node or count for count in ranks_of_nodes(options.emulate, "--emulate")]
     client.say(f"{plural(len(ranks), 'node')} only by name (MOECCL_NODE_ID): one host, shared memory "
                "between all ranks, no uplinks, nothing shaped or counted")
     state.sweep()

@@ -93,7 +93,7 @@ def claim(path):
             os.mkdir(path, 0o700)
         except FileExistsError:
             name = os.path.basename(path)
-            raise LabError(f"lab '{name}' is up already: take it down (moeccl-lab down --name {name}) "
+            raise LabError(f"lab '{name}' is up already, and another one: take it down (moeccl-lab down --name {name}) "
                            "or give the new one another --name") from None
         return lock(path)
 
@@ -132,7 +132,7 @@ def load_or_fail(name):
     lab = load(name)
     if lab is None:
         raise LabError(f"no lab '{name}' is up (looked in {root()}); bring one up with, for instance:\n"
-                       f"  moeccl-lab up --nodes 4 --ranks-per-node 4 --uplink 1gbit"
+                       f"  moeccl-lab up --nodes 4x4 --uplink 1gbit"
                        + (f" --name {name}" if name != "lab" else ""))
     return lab
 

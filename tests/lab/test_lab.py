@@ -173,10 +173,23 @@ class RoundTrip(LabTest):
 
     def test_two_labs_at_once(self):
         self.up("--nodes", 2)
-        self.assertIn("is up already", lab("up", "--nodes", 2).stderr)
+        self.assertIn("is up already, and another one", lab("up", "--nodes", 3).stderr)
         self.up("--nodes", 3, "--name", "other")
         self.succeed("down")
         self.assertEqual(len(self.lines("run", "--name", "other", "--", "hostname")), 3)
+
+    def test_one_like_it_stays_up(self):
+        self.up("--nodes", 2, "--ranks-per-node", 2, "--uplink", "1gbit")
+        before = json.loads(self.succeed("status", "--json"))
+        self.assertIn("is up already: 2 nodes", self.succeed("up", "--nodes", "2x2", "--uplink", "1gbit"))
+        self.assertEqual(json.loads(self.succeed("status", "--json")), before)
+        for other in (("--nodes", "2x2", "--uplink", "100mbit"), ("--nodes", "2,2,1", "--uplink", "1gbit"),
+                      ("--nodes", "2x2", "--uplink", "1gbit", "--bus", "100mbit")):
+            self.assertEqual(lab("up", *other).returncode, 1, other)
+
+    def test_nodes_are_spelled_as_other_tools_do(self):
+        self.up("--nodes", "2x1,3")
+        self.assertEqual(len(self.lines("run", "--", "hostname")), 5)
 
     def test_environment_folder_and_streams(self):
         self.up("--nodes", 2)
@@ -482,6 +495,10 @@ class Arguments(LabTest):
                 (("up",), ("--nodes", "as in")),
                 (("up", "--nodes", "0"), ("--nodes 0", "1 to")),
                 (("up", "--nodes", "many"), ("--nodes", "many")),
+                (("up", "--nodes", "2x0"), ("--nodes 2x0", "as in 2x4")),
+                (("up", "--nodes", "2x2x2"), ("--nodes 2x2x2", "as in 2x4")),
+                (("up", "--nodes", "251x1"), ("--nodes 251x1", "250 at most")),
+                (("up", "--nodes", "2x2", "--ranks-per-node", "2"), ("--ranks-per-node", "one of the two")),
                 (("up", "--nodes", "2", "--ranks-per-node", "1,2,3"),
                  ("--ranks-per-node 1,2,3", "--nodes says 2")),
                 (("up", "--nodes", "2", "--ranks-per-node", "0"), ("--ranks-per-node 0", "1 or more")),
