@@ -65,10 +65,10 @@ struct Probe : Transfer {
 // Progresses, sleeping in between, until `condition` or `milliseconds` have passed; returns whether
 // it came true.
 bool progressUntil(Transport& transport, const std::function<bool()>& condition,
-                   int milliseconds = 20000);
+                   int milliseconds = 120000);
 // The same for the end of all the probes.
 bool finish(Transport& transport, std::initializer_list<const Probe*> probes,
-            int milliseconds = 20000);
+            int milliseconds = 120000);
 
 // Data that tells messages, and places in them, apart.
 std::vector<std::uint8_t> pattern(std::uint64_t seed, std::size_t bytes);
