@@ -54,7 +54,9 @@ run() {
 for number in "${ranks[@]}"; do
   run "$number" checks.py
   run "$number" layers.py
+  run "$number" routes.py
 done
+run 1 routes.py
 run 4 errors.py
 run 4 gradients.py
 run 4 refusals.py

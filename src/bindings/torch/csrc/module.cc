@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "moe.h"
+#include "route.h"
 
 namespace {
 
@@ -77,6 +78,54 @@ void bindLayer(py::module& module) {
   module.def("schedule_names", &scheduleNames);
 }
 
+py::object orNone(const at::Tensor& tensor) {
+  return tensor.defined() ? py::cast(tensor) : py::none();
+}
+
+// A pair of tensors, of which the second may be none.
+template <typename... Given>
+auto gradientsBy(std::pair<at::Tensor, at::Tensor> (RoutePass::*call)(Given...)) {
+  return [call](RoutePass& pass, Given... given) {
+    std::pair<at::Tensor, at::Tensor> made;
+    {
+      const py::gil_scoped_release release;
+      made = (pass.*call)(given...);
+    }
+    return py::make_tuple(made.first, orNone(made.second));
+  };
+}
+
+void bindRoute(py::module& module) {
+  py::enum_<moecclRouteWeights_t>(module, "RouteWeights")
+      .value("combine", moecclRouteWeightsCombine)
+      .value("rows", moecclRouteWeightsRows)
+      .value("none", moecclRouteWeightsNone);
+  py::class_<Route, std::shared_ptr<Route>>(module, "Route")
+      .def(py::init([](std::shared_ptr<MoeGrid> grid, int experts, int topK, int64_t hidden,
+                       at::ScalarType type, moecclRouteWeights_t weights,
+                       const std::string& algorithm) {
+             return std::make_shared<Route>(
+                 std::move(grid), RouteOptions{experts, topK, hidden, type, weights, algorithm});
+           }),
+           NoGil())
+      .def("begin",
+           [](Route& route, const at::Tensor& indices, const std::optional<at::Tensor>& weights) {
+             const py::gil_scoped_release release;
+             return route.begin(indices, weights.value_or(at::Tensor()));
+           })
+      .def("tell_error", &Route::tellError, NoGil());
+  py::class_<RoutePass, std::shared_ptr<RoutePass>>(module, "RoutePass")
+      .def("rows", &RoutePass::rows)
+      .def("algorithm", &RoutePass::algorithm)
+      .def("begins", &RoutePass::begins)
+      .def("counts", &RoutePass::counts)
+      .def("row_weights", &RoutePass::rowWeights)
+      .def("dispatch", &RoutePass::dispatch, NoGil())
+      .def("combine", &RoutePass::combine, NoGil())
+      .def("combine_backward", gradientsBy(&RoutePass::combineBackward))
+      .def("dispatch_backward", gradientsBy(&RoutePass::dispatchBackward));
+}
+
 void bindPrediction(py::module& module) {
   py::class_<Choice>(module, "Choice", "A schedule as predicted for a layer.")
       .def_readonly("schedule", &Choice::schedule)
@@ -104,5 +153,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.doc() = "torch.distributed and Mixture-of-Experts layers over moeccl; see the package";
   bindBackend(module);
   bindLayer(module);
+  bindRoute(module);
   bindPrediction(module);
 }

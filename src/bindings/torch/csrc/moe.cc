@@ -104,6 +104,8 @@ std::shared_ptr<Communicator> subsetOf(const Backend& backend, const std::vector
   return ours->subset(ranks);
 }
 
+}  // namespace
+
 moecclDataType_t datatypeOf(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -115,11 +117,9 @@ moecclDataType_t datatypeOf(at::ScalarType type) {
     case at::kBFloat16:
       return moecclBfloat16;
     default:
-      TORCH_CHECK_VALUE(false, "a layer is of float32, float64, float16 or bfloat16, not ", type);
+      TORCH_CHECK_VALUE(false, "tokens are of float32, float64, float16 or bfloat16, not ", type);
   }
 }
-
-}  // namespace
 
 std::vector<std::string> scheduleNames() {
   std::vector<std::string> names;
@@ -207,6 +207,15 @@ MoeGrid::~MoeGrid() {
   if (failed_ || moecclGridDestroy(grid_) != moecclSuccess) moecclGridAbort(grid_);
 }
 
+void MoeGrid::call(const std::function<moecclResult_t()>& made) {
+  const Interruptible scope(comm());
+  const moecclResult_t result = made();
+  if (result != moecclSuccess && result != moecclInvalidArgument && result != moecclInvalidUsage)
+    fail();
+  scope.rethrow();
+  checkCall(result, where());
+}
+
 moecclMoeConfig_t configOf(const LayerOptions& options) {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
   config.tokens = options.tokens;
@@ -250,14 +259,7 @@ MoeLayer::~MoeLayer() {
   moecclMoeLayerDestroy(layer_);
 }
 
-void MoeLayer::call(const std::function<moecclResult_t()>& made) {
-  const Interruptible scope(grid_->comm());
-  const moecclResult_t result = made();
-  if (result != moecclSuccess && result != moecclInvalidArgument && result != moecclInvalidUsage)
-    grid_->fail();
-  scope.rethrow();
-  checkCall(result, grid_->where());
-}
+void MoeLayer::call(const std::function<moecclResult_t()>& made) { grid_->call(made); }
 
 void MoeLayer::closeEnded() {
   std::vector<moecclMoePass_t> ended;

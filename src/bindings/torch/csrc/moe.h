@@ -58,6 +58,9 @@ class MoeGrid {
   const std::string& where() const { return ranks_->where(); }
   // After this nothing is waited for when it is freed. From any thread.
   void fail() { failed_ = true; }
+  // Makes a call on the grid, which signals interrupt. Throws: wrong arguments are ValueErrors; all
+  // else is DistBackendError, and has failed the grid.
+  void call(const std::function<moecclResult_t()>& made);
 
  private:
   const std::shared_ptr<RankSet> ranks_;
@@ -65,6 +68,9 @@ class MoeGrid {
   moecclGrid_t grid_ = nullptr;
   std::atomic<bool> failed_ = false;
 };
+
+// Of tokens and rows. Throws ValueError where there is none.
+moecclDataType_t datatypeOf(at::ScalarType type);
 
 // A config as Python names it. capacityFactor 0: dropless.
 struct LayerOptions {

@@ -13,10 +13,11 @@ from .padding import skip_padding, valid_tokens
 from .recovery import recover
 from .registration import register_with_transformers
 from .replace import replace_deepspeed, replace_transformers
+from .route import Route
 from .selection import select
 from .state import own_experts
 
-__all__ = ["MoE", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts", "recover",
+__all__ = ["MoE", "Route", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts", "recover",
            "replace_deepspeed", "replace_transformers", "select", "skip_padding", "valid_tokens"]
 
 register_with_transformers()

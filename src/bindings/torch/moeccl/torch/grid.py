@@ -1,10 +1,12 @@
 """Which ranks of a process group share a layer's experts, and which hold replicas of them."""
 
 import contextlib
+import re
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import _StopRecomputationError
 
 from .. import _C
 
@@ -116,6 +118,24 @@ class Grid:
         except BaseException as error:
             self.revoke(f"rank {self.group.rank()} of the process group: {type(error).__name__}: {error}")
             raise
+
+    @contextlib.contextmanager
+    def revoking(self, what):
+        """Around what other ranks wait for: an error of this one ends it on all. what: the layer or route."""
+        try:
+            yield
+        except _StopRecomputationError:  # of a checkpoint, which has what it needs
+            raise
+        except BaseException as error:  # KeyboardInterrupt, too
+            self.revoke_for(error, what)
+            raise
+
+    def revoke_for(self, error, what):
+        """Tells ranks that wait, or will, that this one does not come."""
+        # What another rank has told goes on as it said it: not all ranks wait for the same ones.
+        told = re.search(r".*revoked [^:]*communicator: (.*)", str(error), re.DOTALL)
+        self.revoke(told.group(1) if told else
+                    f"rank {self.group.rank()} of the process group, {what}: {type(error).__name__}: {error}")
 
     def renew(self):
         """Collective over the group: exchanges go on, whatever was revoked."""

@@ -2,12 +2,10 @@
 
 import contextlib
 import copy
-import re
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
-from torch.utils.checkpoint import _StopRecomputationError
 
 from .. import _C
 from . import state
@@ -342,22 +340,10 @@ class MoE(torch.nn.Module):
             return self._pass(layer, dtype, tokens, indices, weights)
 
     def _revoke(self, error):
-        """Tells ranks that wait in a pass, or will, that this one does not come."""
-        # What another rank has told goes on as it said it: not all ranks wait for the same ones.
-        told = re.search(r".*revoked [^:]*communicator: (.*)", str(error), re.DOTALL)
-        self.grid.revoke(told.group(1) if told else f"rank {self.grid.group.rank()} of the process group, layer "
-                         f"{self.number}: {type(error).__name__}: {error}")
+        self.grid.revoke_for(error, f"layer {self.number}")
 
-    @contextlib.contextmanager
     def revoking(self):
-        """Around what ranks do in a pass: an error of one ends it on all."""
-        try:
-            yield
-        except _StopRecomputationError:  # of a checkpoint, which has what it needs
-            raise
-        except BaseException as error:  # KeyboardInterrupt, too
-            self._revoke(error)
-            raise
+        return self.grid.revoking(f"layer {self.number}")
 
     def _refuse_unfinished(self):
         """Where a backward pass has raised an error on this rank, others wait in it."""
