@@ -75,7 +75,8 @@ std::string narrowed(std::string_view transports, UcxReach reach) {
     if (each == "all") return transportsOf(reach);
     if (each == "tcp" && !tcp) continue;
     if (std::ranges::find(kSharedMemory, each) != kSharedMemory.end()) each = kOwnMemory;
-    kept += (kept.empty() ? "" : ",") + std::string(each);
+    if (!kept.empty()) kept += ',';
+    kept += each;
   }
   return kept;
 }
