@@ -252,15 +252,17 @@ def kill_at_start(lab, program, seed, tally):
         tally.fault("never began", case, victim, log[-2000:])
         return
     accepted = {int(rank) for rank in re.findall(r"rank (\d+)\S* .*found the rendezvous", log)}
-    alone = [rank for rank, report in reports.items() if rank != victim and report["joined"] is None]
+    # Rank 0 takes the id away when it fails: a process that begins later has no id to ask with. It says so when its
+    # time is over, or its launcher ends it before.
+    late = [rank for rank in range(lab.ranks)
+            if rank in reports and "rank 0 has not written MOECCL_ID_FILE" in reports[rank].get("text", "") or
+            rank not in reports and re.search(rf"rank {rank} of {lab.ranks}, .*waits for rank 0 to write MOECCL_ID_FILE", log)]
+    alone = [rank for rank, report in reports.items() if rank not in (victim, *late) and report["joined"] is None]
     for rank in alone:
         tally.survivors += 1
         judge_start(tally, case, rank, reports[rank], victim, accepted)
         if victim in accepted:
             tally.times.append((reports[rank]["returned"] - since) / 1e9)
-    # Rank 0 takes the id away when it fails: a process that begins later has no id to ask with, and its launcher ends it.
-    late = [rank for rank in range(lab.ranks)
-            if rank not in reports and re.search(rf"rank {rank} of {lab.ranks}, .*waits for rank 0 to write MOECCL_ID_FILE", log)]
     # Those that had joined see it as at any later time.
     judge(tally, case, [victim], since, False, reports, ended, judged=alone + late)
 
