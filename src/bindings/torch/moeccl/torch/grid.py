@@ -58,6 +58,12 @@ def _group_of(group, ranks):
     return dist.new_group(ranks, use_local_synchronization=True)
 
 
+def _told(error):
+    """What a rank has said that revoked a communicator; None where the error is another."""
+    told = re.search(r".*revoked [^:]*communicator: (.*)", str(error), re.DOTALL)
+    return told and told.group(1)
+
+
 def revoke(sets, text):
     for ranks in sets:
         try:
@@ -113,7 +119,10 @@ class Grid:
         """Around what ranks tell each other: what a signal's handler raises ends the pass on all ranks."""
         try:
             yield
-        except dist.DistBackendError:
+        except dist.DistBackendError as error:
+            # A peer of another set may have been told nothing, and waits in its pass for this rank.
+            if told := _told(error):
+                self.revoke(told)
             raise
         except BaseException as error:
             self.revoke(f"rank {self.group.rank()} of the process group: {type(error).__name__}: {error}")
@@ -133,8 +142,7 @@ class Grid:
     def revoke_for(self, error, what):
         """Tells ranks that wait, or will, that this one does not come."""
         # What another rank has told goes on as it said it: not all ranks wait for the same ones.
-        told = re.search(r".*revoked [^:]*communicator: (.*)", str(error), re.DOTALL)
-        self.revoke(told.group(1) if told else
+        self.revoke(_told(error) or
                     f"rank {self.group.rank()} of the process group, {what}: {type(error).__name__}: {error}")
 
     def renew(self):
