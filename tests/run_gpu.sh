@@ -39,7 +39,7 @@ All tests, or those with TEXT in their name.
                    No part takes more than its share. The next call with the same options goes on where this one
                    stopped; what has passed is run again when sources or options change
   --from FILE      go on from the results.json of another machine
-  --preflight      only say what is here and what is missing, and where it was looked for; the exit code is 0
+  --preflight      only say what is here and what is missing, and where it was looked for; the exit code is 0, or 77 without nvcc
 
 The last lines are a table of the parts and "N passed, N failed, N skipped". After each part these are written to
 build-gpu/, and to the folder that OUT names, if it names one:
@@ -114,7 +114,8 @@ done
 [[ -z $from || -f $from ]] || wrong "--from $from: there is no such file"
 [[ -z $nccl || -f $nccl/include/nccl.h ]] || wrong "--nccl $nccl: there is no include/nccl.h"
 from=${from:+$(realpath "$from")}
-results=$([[ -d ${OUT:-} ]] && realpath "$OUT")
+[[ -z ${OUT:-} ]] || mkdir -p "$OUT" || exit 1
+results=${OUT:+$(realpath "$OUT")}
 cd "$root" || exit 1
 # shellcheck source=tests/gpu/build.sh
 source tests/gpu/build.sh

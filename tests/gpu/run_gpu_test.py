@@ -218,6 +218,14 @@ class RunGpu(unittest.TestCase):
         code, text = self.run_gpu(*options, "20")
         self.assertEqual(self.parts()["kernels, measured"]["status"], "passed", text)
 
+    def test_nothing_that_ignores_its_end_is_waited_for(self):
+        self.use_built()
+        self.write("kernels_gpu", "touch $FAKE/began; (trap '' TERM; sleep 300) & wait\n")
+        began = time.monotonic()
+        code, text = self.run_gpu("--only", "kernels", "--no-sanitizer", "--budget", "10")
+        self.assertEqual(code, 75, text)
+        self.assertLess(time.monotonic() - began, 120)
+
     def test_two_calls_on_machines_that_know_nothing_of_each_other(self):
         """What was built elsewhere comes along; a call that is killed leaves what it has found, and the next goes on."""
         self.use_built()
