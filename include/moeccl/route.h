@@ -153,8 +153,8 @@ typedef struct {
   int64_t tokens;         /* of this rank; tokens * k is at most 2^31 - 1 */
   const int32_t* experts; /* [tokens][k]; -1: none. NULL for no tokens */
   const float* weights;   /* [tokens][k]; NULL for no tokens, or with moecclRouteWeightsNone */
-  /* Of throughput mode: this rank has no routing, for this reason, at most 300 bytes. So others
-   * need not wait: Begin fails on all ranks, with the text. NULL: it has one. */
+  /* In throughput mode: why this rank has no routing. Begin then fails on all ranks, with the first
+   * MOECCL_REVOKE_TEXT_BYTES bytes of the text (UTF-8). NULL: it has one. */
   const char* error;
 } moecclRouting_t;
 

@@ -16,6 +16,7 @@
 #include "src/comm/agreement.h"
 #include "src/route/route_handles.h"
 #include "src/structs.h"
+#include "src/text.h"
 
 namespace moeccl {
 namespace {
@@ -29,8 +30,6 @@ constexpr StructKind<moecclRouting_t> kRouting = {
 constexpr StructKind<moecclRows_t> kRows = {"rows", "MOECCL_ROWS_INITIALIZER", MOECCL_ROWS_MAGIC,
                                             MOECCL_END_OF(moecclRows_t, deviceBegins),
                                             MOECCL_END_OF(moecclRows_t, deviceBegins)};
-
-constexpr std::size_t kMostErrorBytes = 300;
 
 // A route, and its communicator, as a function was given it.
 struct HeldRoute {
@@ -187,7 +186,7 @@ void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t 
   Routing routing{};
   const auto read = [&] {
     const moecclRouting_t given = readStruct(kRouting, theirs);
-    if (given.error != nullptr) invalid(std::string(given.error).substr(0, kMostErrorBytes));
+    if (given.error != nullptr) invalid(clipped(given.error, MOECCL_REVOKE_TEXT_BYTES));
     routing = {given.tokens, given.experts, given.weights};
     if (pass.beginsOnGpu()) return checkTokens(route.shape, routing);
     routing = readRouting(route, communicator, routing, stream);
