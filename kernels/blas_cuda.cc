@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/pointers_cuda.h"
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl::cuda {
 

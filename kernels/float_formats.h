@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/reduce_ops.h"
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl::cuda {
 

@@ -1,7 +1,7 @@
 #include "kernels/launch_cuda.h"
 #include "kernels/reduce.h"
 #include "kernels/reduce_packs.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/launch_cuda.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl::cuda {
 namespace {

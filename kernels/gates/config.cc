@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/gates/gate.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl::gates {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 

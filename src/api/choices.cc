@@ -1,8 +1,8 @@
 // What was found, handed out.
 #include "src/api/choices.h"
 
-#include "src/boundary.h"
-#include "src/structs.h"
+#include "src/base/boundary.h"
+#include "src/base/structs.h"
 
 namespace moeccl {
 namespace {

@@ -6,13 +6,13 @@
 #include "src/api/handles.h"
 #include "src/api/profile_handle.h"
 #include "src/api/release.h"
+#include "src/base/environment.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/launched.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/comm/gpu_communicator.h"
-#include "src/environment.h"
-#include "src/log.h"
 #include "src/probe/probe.h"
-#include "src/text.h"
 
 using moeccl::boundary;
 using moeccl::communicatorOf;

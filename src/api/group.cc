@@ -10,10 +10,10 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
 #include "src/comm/call_log.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "moeccl/moeccl.h"
 #include "src/api/profile_check.h"
-#include "src/boundary.h"
+#include "src/base/boundary.h"
+#include "src/base/live_handles.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
-#include "src/live_handles.h"
-#include "src/select/cluster.h"
-#include "src/select/cost_model.h"
+#include "src/model/cluster.h"
+#include "src/model/cost_model.h"
 
 namespace moeccl {
 

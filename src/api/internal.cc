@@ -1,4 +1,4 @@
-#include "src/internal.h"
+#include "src/base/internal.h"
 
 #include <algorithm>
 #include <optional>

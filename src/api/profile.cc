@@ -5,6 +5,8 @@
 #include "algorithms/choice.h"
 #include "src/api/arguments.h"
 #include "src/api/profile_handle.h"
+#include "src/base/structs.h"
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/hardware.h"
 #include "src/bootstrap/network.h"
@@ -12,10 +14,8 @@
 #include "src/comm/agreement.h"
 #include "src/comm/settings.h"
 #include "src/exec/gpu.h"
-#include "src/profile/group_text.h"
-#include "src/select/link_fit.h"
-#include "src/structs.h"
-#include "src/text.h"
+#include "src/model/group_text.h"
+#include "src/model/link_fit.h"
 
 namespace moeccl {
 namespace {

@@ -1,6 +1,6 @@
 #include "src/api/profile_check.h"
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 

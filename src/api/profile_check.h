@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "src/log.h"
+#include "src/base/log.h"
 
 namespace moeccl {
 

@@ -7,7 +7,7 @@
 
 #include "moeccl/model.h"
 #include "src/api/handles.h"
-#include "src/profile/profile.h"
+#include "src/model/profile.h"
 
 // Samples are collected here, and are part of the profile once they are fitted.
 struct moecclProfile {

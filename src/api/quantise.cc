@@ -10,8 +10,8 @@
 #include "kernels/reduce.h"
 #include "moeccl/route.h"
 #include "src/api/arguments.h"
+#include "src/base/text.h"
 #include "src/exec/gpu.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

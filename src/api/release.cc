@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/bootstrap/signals.h"
 #include "src/comm/communicator.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

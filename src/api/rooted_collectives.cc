@@ -5,7 +5,7 @@
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
 #include "src/api/group.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

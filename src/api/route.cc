@@ -12,11 +12,11 @@
 #include "kernels/reduce.h"
 #include "src/api/arguments.h"
 #include "src/api/route_config.h"
+#include "src/base/structs.h"
+#include "src/base/text.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
 #include "src/route/route_handles.h"
-#include "src/structs.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

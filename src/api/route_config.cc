@@ -11,7 +11,7 @@
 
 #include "kernels/quantise.h"
 #include "src/api/arguments.h"
-#include "src/structs.h"
+#include "src/base/structs.h"
 
 namespace moeccl {
 namespace {

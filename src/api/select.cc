@@ -5,8 +5,8 @@
 #include "src/api/arguments.h"
 #include "src/api/choices.h"
 #include "src/api/profile_handle.h"
-#include "src/select/alternatives.h"
-#include "src/text.h"
+#include "src/base/text.h"
+#include "src/model/alternatives.h"
 
 namespace moeccl {
 namespace {

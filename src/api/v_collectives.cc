@@ -11,8 +11,8 @@
 #include "moeccl/route.h"
 #include "src/api/arguments.h"
 #include "src/api/group.h"
+#include "src/base/text.h"
 #include "src/comm/bounded_blocks.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "src/error.h"
-#include "src/file_limit.h"
-#include "src/log.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/file_limit.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

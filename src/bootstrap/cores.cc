@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <memory>
 
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

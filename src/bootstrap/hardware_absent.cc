@@ -1,8 +1,8 @@
 // In place of hardware.cc where the library is built without hwloc: what the C library knows.
 #include <unistd.h>
 
+#include "src/base/text.h"
 #include "src/bootstrap/hardware.h"
-#include "src/text.h"
 
 namespace moeccl {
 

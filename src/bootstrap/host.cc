@@ -9,8 +9,8 @@
 #include <fstream>
 #include <unordered_map>
 
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

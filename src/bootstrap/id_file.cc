@@ -13,9 +13,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "src/error.h"
-#include "src/file_descriptor.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/file_descriptor.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

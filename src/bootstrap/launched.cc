@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
 #include "src/bootstrap/id_file.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/bootstrap/signals.h"
 #include "src/bootstrap/socket.h"
-#include "src/error.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

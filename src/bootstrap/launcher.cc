@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
-#include "src/error.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

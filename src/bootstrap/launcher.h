@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <string>
 
+#include "src/base/environment.h"
 #include "src/bootstrap/rendezvous_id.h"
-#include "src/environment.h"
 
 namespace moeccl {
 

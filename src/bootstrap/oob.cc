@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 

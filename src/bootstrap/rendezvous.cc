@@ -12,6 +12,8 @@
 #include <system_error>
 #include <thread>
 
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_dial.h"
@@ -20,8 +22,6 @@
 #include "src/bootstrap/rendezvous_wire.h"
 #include "src/bootstrap/signals.h"
 #include "src/bootstrap/socket.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

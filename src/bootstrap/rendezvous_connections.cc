@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "src/base/log.h"
 #include "src/bootstrap/rendezvous_service.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

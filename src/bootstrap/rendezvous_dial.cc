@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
-#include "src/error.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <span>
 
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/rendezvous_wire.h"
-#include "src/error.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

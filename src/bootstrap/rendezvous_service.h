@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/bootstrap/clock.h"
 #include "src/bootstrap/rendezvous.h"
 #include "src/bootstrap/rendezvous_wire.h"
 #include "src/bootstrap/socket.h"
-#include "src/log.h"
 
 namespace moeccl {
 

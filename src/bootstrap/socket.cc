@@ -10,8 +10,8 @@
 #include <cstring>
 #include <limits>
 
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

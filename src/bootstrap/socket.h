@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "src/file_descriptor.h"
+#include "src/base/file_descriptor.h"
 
 namespace moeccl {
 

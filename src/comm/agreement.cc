@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/exec/joint_transport.h"
 #include "src/exec/tcp.h"
 #include "src/exec/ucx.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "algorithms/topology.h"
+#include "src/base/error.h"
 #include "src/comm/call.h"
 #include "src/comm/rank_bytes.h"
 #include "src/comm/settings.h"
-#include "src/error.h"
 
 namespace moeccl {
 

@@ -9,11 +9,11 @@
 #include <system_error>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/bootstrap/signals.h"
 #include "src/comm/host_communicator.h"
 #include "src/comm/stream.h"
-#include "src/error.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

@@ -1,6 +1,6 @@
 #include "src/comm/event.h"
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "kernels/reduce.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/comm/operands.h"
 #include "src/comm/plan_cache.h"
-#include "src/error.h"
 #include "src/exec/row_run.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "src/base/error.h"
 #include "src/comm/gpu_communicator.h"
-#include "src/error.h"
 
 namespace moeccl {
 

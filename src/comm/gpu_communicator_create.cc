@@ -4,14 +4,14 @@
 #include <numeric>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/comm/agreement.h"
 #include "src/comm/gpu_communicator.h"
 #include "src/comm/gpu_oob.h"
 #include "src/comm/introduction.h"
 #include "src/comm/shrink.h"
-#include "src/error.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/base/error.h"
 #include "src/comm/gpu_communicator.h"
 #include "src/comm/gpu_oob.h"
-#include "src/error.h"
 
 namespace moeccl {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <variant>
 
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/bootstrap/signals.h"
 #include "src/comm/gpu_communicator.h"
-#include "src/error.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

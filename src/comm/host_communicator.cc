@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "kernels/reduce.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/comm/operands.h"
 #include "src/comm/stream.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "src/base/error.h"
 #include "src/comm/call.h"
 #include "src/comm/call_log.h"
 #include "src/comm/communicator.h"
 #include "src/comm/domain.h"
-#include "src/error.h"
 #include "src/exec/tag.h"
 
 namespace moeccl {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "src/base/log.h"
 #include "src/comm/host_communicator.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

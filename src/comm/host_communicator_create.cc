@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/hardware.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
@@ -15,8 +17,6 @@
 #include "src/comm/shrink.h"
 #include "src/comm/stream.h"
 #include "src/exec/tag.h"
-#include "src/log.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

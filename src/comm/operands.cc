@@ -5,7 +5,7 @@
 #include <new>
 
 #include "kernels/reduce.h"
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 

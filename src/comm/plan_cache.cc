@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/comm/call.h"
-#include "src/error.h"
-#include "src/log.h"
 
 namespace moeccl {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "algorithms/choice.h"
-#include "src/error.h"
-#include "src/structs.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/structs.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

@@ -25,7 +25,7 @@
 
 #include "algorithms/registry.h"
 #include "moeccl/moeccl.h"
-#include "src/environment.h"
+#include "src/base/environment.h"
 #include "src/exec/tcp.h"
 
 namespace moeccl {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "src/error.h"
-#include "src/log.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

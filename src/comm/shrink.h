@@ -22,9 +22,9 @@
 #include <set>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/communicator.h"
-#include "src/error.h"
 #include "src/watch/watch.h"
 
 namespace moeccl {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "src/file_descriptor.h"
+#include "src/base/file_descriptor.h"
 
 namespace moeccl {
 

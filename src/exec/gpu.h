@@ -21,7 +21,7 @@
 #include "kernels/latency_rows.h"
 #include "kernels/row_lists.h"
 #include "kernels/weigh.h"
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
 #include "src/exec/ucx.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

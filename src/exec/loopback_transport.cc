@@ -4,8 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "src/base/text.h"
 #include "src/exec/loopback_mailbox.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

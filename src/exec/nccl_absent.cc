@@ -1,5 +1,5 @@
 // In place of nccl_gpu.cc and nccl_library.cc where the library is built without CUDA.
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/exec/nccl_gpu.h"
 
 namespace moeccl {

@@ -12,10 +12,10 @@
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
-#include "src/error.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/exec/nccl_library.h"
 #include "src/exec/polling.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

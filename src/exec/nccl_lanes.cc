@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
+#include "src/base/text.h"
 #include "src/bootstrap/signals.h"
 #include "src/exec/polling.h"
-#include "src/text.h"
 
 namespace moeccl {
 

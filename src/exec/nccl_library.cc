@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "src/base/text.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/exec/tcp_transport.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -9,8 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "src/base/text.h"
 #include "src/bootstrap/acceptor.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

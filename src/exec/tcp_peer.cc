@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

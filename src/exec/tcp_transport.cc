@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

@@ -2,8 +2,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "src/base/text.h"
 #include "src/exec/ucx_transport.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

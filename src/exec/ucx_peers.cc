@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "src/base/text.h"
 #include "src/exec/ucx_transport.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "src/base/text.h"
 #include "src/bootstrap/socket.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -11,10 +11,10 @@
 #include <tuple>
 #include <utility>
 
+#include "src/base/text.h"
 #include "src/exec/ucx_room.h"
 #include "src/exec/ucx_settings.h"
 #include "src/exec/ucx_sockets.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -1,5 +1,5 @@
 // In place of compute_cuda.cc and router_cuda.cc where the library is built without CUDA.
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/moe/compute_cuda.h"
 
 namespace moeccl {

@@ -8,7 +8,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/expert.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/moe/router_cpu.h"
 
 namespace moeccl {

@@ -10,9 +10,9 @@
 #include "kernels/permute.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
-#include "src/error.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/moe/router_cuda.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -3,8 +3,8 @@
 #include <array>
 #include <string>
 
-#include "src/error.h"
-#include "src/text.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

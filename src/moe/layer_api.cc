@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "moeccl/moe.h"
+#include "src/base/text.h"
 #include "src/moe/moe_handle.h"
 #include "src/moe/same_config.h"
 #include "src/moe/schedule_list.h"
-#include "src/text.h"
 
 namespace {
 

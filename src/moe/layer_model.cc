@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
-#include "src/select/alternatives.h"
+#include "src/model/alternatives.h"
 
 namespace moeccl {
 namespace {

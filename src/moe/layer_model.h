@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "src/model/cluster.h"
+#include "src/model/cost_model.h"
+#include "src/model/route_model.h"
 #include "src/moe/critical_path.h"
 #include "src/moe/learner.h"
 #include "src/moe/schedule_list.h"
 #include "src/moe/schedule_terms.h"
-#include "src/select/cluster.h"
-#include "src/select/cost_model.h"
-#include "src/select/route_model.h"
 
 namespace moeccl {
 

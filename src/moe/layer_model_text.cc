@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "algorithms/choice.h"
+#include "src/base/text.h"
 #include "src/moe/layer_model.h"
-#include "src/text.h"
 
 namespace moeccl {
 

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <string>
 
-#include "src/error.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/moe/gate_config.h"
 #include "src/moe/schedule_list.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

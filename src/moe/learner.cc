@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl {
 namespace {

@@ -15,9 +15,9 @@
 #include <charconv>
 #include <sstream>
 
-#include "src/error.h"
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/moe/learner.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "src/boundary.h"
-#include "src/log.h"
+#include "src/base/boundary.h"
+#include "src/base/log.h"
 #include "src/moe/questions.h"
 
 namespace moeccl {

@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
-#include "src/boundary.h"
-#include "src/live_handles.h"
+#include "src/base/boundary.h"
+#include "src/base/live_handles.h"
+#include "src/base/structs.h"
 #include "src/moe/compute_cuda.h"
 #include "src/moe/moe_layer.h"
-#include "src/structs.h"
 
 struct moecclMoeLayer {
   const int device;  // of a GPU; -1: host memory

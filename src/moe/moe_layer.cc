@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "moeccl/select.h"
-#include "src/boundary.h"
-#include "src/error.h"
+#include "src/base/boundary.h"
+#include "src/base/error.h"
 #include "src/moe/compute_cpu.h"
 #include "src/moe/compute_cuda.h"
 #include "src/moe/schedule_list.h"

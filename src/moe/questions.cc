@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
-#include "src/boundary.h"
+#include "src/base/boundary.h"
 #include "src/moe/schedule_list.h"
 #include "src/schedule/groups.h"
 

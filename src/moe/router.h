@@ -7,7 +7,7 @@
 
 #include "kernels/gates/random.h"
 #include "kernels/permute.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/moe/balance.h"
 #include "src/moe/weights.h"
 #include "src/schedule/work.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "src/boundary.h"
+#include "src/base/boundary.h"
+#include "src/base/text.h"
 #include "src/schedule/groups.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "moeccl/moe.h"
-#include "src/boundary.h"
+#include "src/base/boundary.h"
 
 namespace moeccl {
 

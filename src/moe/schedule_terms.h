@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "algorithms/collective.h"
+#include "src/model/profile.h"
 #include "src/moe/layer_shape.h"
-#include "src/profile/profile.h"
 
 namespace moeccl {
 

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "algorithms/choice.h"
-#include "src/boundary.h"
-#include "src/live_handles.h"
+#include "src/base/boundary.h"
+#include "src/base/live_handles.h"
+#include "src/base/text.h"
 #include "src/moe/moe_handle.h"
 #include "src/moe/questions.h"
 #include "src/moe/schedule_list.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

@@ -5,9 +5,9 @@
 #include <span>
 #include <system_error>
 
+#include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/bootstrap/digest.h"
-#include "src/error.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace fs = std::filesystem;

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "src/comm/settings.h"
-#include "src/profile/profile.h"
+#include "src/model/profile.h"
 
 namespace moeccl {
 

@@ -8,15 +8,15 @@
 #include <string_view>
 #include <utility>
 
+#include "src/base/error.h"
 #include "src/bootstrap/hardware.h"
 #include "src/bootstrap/network.h"
 #include "src/bootstrap/origin.h"
-#include "src/error.h"
 #include "src/exec/gpu.h"
+#include "src/model/group_text.h"
+#include "src/model/link_fit.h"
 #include "src/probe/cache.h"
 #include "src/probe/probe.h"
-#include "src/profile/group_text.h"
-#include "src/select/link_fit.h"
 
 namespace moeccl {
 namespace {

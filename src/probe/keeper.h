@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/bootstrap/clock.h"
 #include "src/comm/communicator.h"
-#include "src/cost/links.h"
-#include "src/log.h"
-#include "src/profile/profile.h"
+#include "src/model/links.h"
+#include "src/model/profile.h"
 
 namespace moeccl {
 

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "algorithms/choice.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/bootstrap/clock.h"
 #include "src/comm/agreement.h"
 #include "src/exec/gpu.h"
-#include "src/log.h"
+#include "src/model/alternatives.h"
+#include "src/model/group_text.h"
 #include "src/probe/keeper.h"
-#include "src/profile/group_text.h"
-#include "src/select/alternatives.h"
-#include "src/text.h"
 
 namespace moeccl {
 namespace {

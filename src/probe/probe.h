@@ -7,8 +7,8 @@
 
 #include "src/bootstrap/clock.h"
 #include "src/comm/communicator.h"
-#include "src/cost/links.h"
-#include "src/profile/profile.h"
+#include "src/model/links.h"
+#include "src/model/profile.h"
 
 namespace moeccl {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "algorithms/routes/plans.h"
-#include "src/cost/route_price.h"
+#include "src/model/route_price.h"
 #include "src/route/route_shape.h"
 
 namespace moeccl {

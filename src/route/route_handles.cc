@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/live_handles.h"
+#include "src/base/live_handles.h"
 
 moecclRoute::moecclRoute(moecclComm_t of, moeccl::Communicator& communicator,
                          moeccl::RouteShape shapeOfAll, const moeccl::RoutePrices& pricesOfAll)

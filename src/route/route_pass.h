@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/comm/communicator.h"
-#include "src/cost/route_price.h"
-#include "src/error.h"
+#include "src/model/route_price.h"
 #include "src/route/route_shape.h"
 
 namespace moeccl {

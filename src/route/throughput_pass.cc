@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/comm/agreement.h"
-#include "src/error.h"
-#include "src/log.h"
 
 namespace moeccl {
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "moeccl/route.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/schedule/binding.h"
 #include "src/schedule/mover.h"
 #include "src/schedule/rows.h"

@@ -1,6 +1,6 @@
 #include "src/schedule/groups.h"
 
-#include "src/boundary.h"
+#include "src/base/boundary.h"
 
 namespace moeccl {
 namespace {

@@ -1,6 +1,6 @@
 #include "src/schedule/sizes.h"
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

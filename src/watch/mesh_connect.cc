@@ -16,12 +16,12 @@
 #include <thread>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/file_limit.h"
+#include "src/base/text.h"
 #include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/clock.h"
 #include "src/bootstrap/interfaces.h"
-#include "src/error.h"
-#include "src/file_limit.h"
-#include "src/text.h"
 #include "src/watch/control_dial.h"
 #include "src/watch/mesh.h"
 

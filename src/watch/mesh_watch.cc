@@ -13,11 +13,11 @@
 #include <thread>
 #include <utility>
 
+#include "src/base/error.h"
+#include "src/base/file_limit.h"
+#include "src/base/text.h"
 #include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/signals.h"
-#include "src/error.h"
-#include "src/file_limit.h"
-#include "src/text.h"
 #include "src/watch/control_stream.h"
 #include "src/watch/forked.h"
 #include "src/watch/persist.h"

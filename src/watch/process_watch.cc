@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "src/file_limit.h"
+#include "src/base/file_limit.h"
 
 namespace moeccl {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/file_descriptor.h"
+#include "src/base/file_descriptor.h"
 
 namespace moeccl {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

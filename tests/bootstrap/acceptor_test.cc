@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "src/text.h"
+#include "src/base/text.h"
 #include "tests/bootstrap/support.h"
 
 namespace moeccl {

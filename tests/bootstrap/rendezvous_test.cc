@@ -11,11 +11,11 @@
 #include <numeric>
 #include <span>
 
+#include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/bootstrap/clock.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/rendezvous_id.h"
-#include "src/error.h"
-#include "src/log.h"
 #include "tests/bootstrap/support.h"
 
 namespace moeccl {

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/bootstrap/socket.h"
-#include "src/error.h"
 
 namespace moeccl::test {
 

@@ -1,4 +1,4 @@
-#include "src/environment.h"
+#include "src/base/environment.h"
 
 #include <gtest/gtest.h>
 

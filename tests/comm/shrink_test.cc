@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/watch/local_watch.h"
 
 namespace moeccl {

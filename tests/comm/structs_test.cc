@@ -1,4 +1,4 @@
-#include "src/structs.h"
+#include "src/base/structs.h"
 
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "tests/exec/gpu_ranks.h"
 
 namespace moeccl::cuda {

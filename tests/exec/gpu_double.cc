@@ -13,7 +13,7 @@
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/weigh.h"
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl::test {
 namespace {

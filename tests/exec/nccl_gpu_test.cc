@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/runtime_cuda.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/exec/nccl_library.h"
 #include "tests/exec/cuda_runtime_double.h"
 

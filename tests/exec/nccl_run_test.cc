@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
+#include "src/base/error.h"
 #include "src/comm/operands.h"
-#include "src/error.h"
 #include "src/exec/row_memory.h"
 #include "tests/exec/gpu_double.h"
 #include "tests/plans/support.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "src/error.h"
+#include "src/base/error.h"
 #include "tests/gpu/check.h"
 
 namespace moeccl::gpu {

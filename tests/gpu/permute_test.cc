@@ -5,7 +5,7 @@
 
 #include "kernels/capacity.h"
 #include "kernels/reduce_ops.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "tests/gpu/check.h"
 
 namespace moeccl::gpu {

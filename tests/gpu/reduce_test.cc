@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/reduce_ops.h"
-#include "src/error.h"
+#include "src/base/error.h"
 #include "tests/gpu/check.h"
 #include "tests/kernels/plain.h"
 

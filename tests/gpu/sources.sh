@@ -4,7 +4,7 @@
 # against what meson makes them of.
 
 # The CPU's kernels are what the GPU's are held against. Where they need a BLAS, plain loops do (tests/gpu/plain).
-kernel_sources=(kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/text.cc)
+kernel_sources=(kernels/*_cuda.cu kernels/gates/*_cuda.cu kernels/*.cc kernels/gates/*.cc src/base/text.cc)
 
 # Those that registry.py generates into $build.
 made_sources=(registry.cc routes_registry.cc schedules_registry.cc)
@@ -14,14 +14,14 @@ made_sources=(registry.cc routes_registry.cc schedules_registry.cc)
 library_sources() {
   local source
   printf '%s\n' "${kernel_sources[@]}" algorithms/*.cc algorithms/*/*.cc "${made_sources[@]/#/$build/}"
-  for source in src/*.cc src/*/*.cc; do
+  for source in src/*/*.cc; do
     case $source in
       src/exec/ucx_absent.cc | src/bootstrap/hardware_absent.cc) ;;
       src/exec/ucx_*.cc | src/bootstrap/hardware.cc) continue ;;
-      src/profile/profile_json.cc | src/profile/json_*.cc) [[ $json ]] || continue ;;
-      src/profile/profile_json_absent.cc) [[ $json ]] && continue ;;
+      src/model/profile_json.cc | src/model/json_*.cc) [[ $json ]] || continue ;;
+      src/model/profile_json_absent.cc) [[ $json ]] && continue ;;
       *_absent.cc) continue ;;  # CUDA and NCCL are here
-      src/text.cc) continue ;;  # with the kernels
+      src/base/text.cc) continue ;;  # with the kernels
     esac
     echo "$source"
   done

@@ -15,7 +15,7 @@ import tempfile
 
 import grow
 
-# What a developer changes beside the header: the struct's kind names its last field (src/structs.h).
+# What a developer changes beside the header: the struct's kind names its last field (src/base/structs.h).
 KIND = re.compile(r"(MOECCL_END_OF\(\s*(\w+),\s*\w+\),\s*MOECCL_END_OF\(\s*\w+,\s*)\w+(\)\};)")
 
 

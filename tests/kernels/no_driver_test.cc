@@ -8,7 +8,7 @@
 #include "kernels/permute.h"
 #include "kernels/reduce.h"
 #include "kernels/runtime_cuda.h"
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "src/error.h"
+#include "src/base/error.h"
 
 namespace moeccl {
 namespace {

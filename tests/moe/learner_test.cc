@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/moe/questions.h"
 
 namespace moeccl {

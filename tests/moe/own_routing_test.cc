@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/moe/own_pass.h"
 
 namespace moeccl {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "kernels/gates/random.h"
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl::test {
 namespace {

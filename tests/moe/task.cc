@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "src/text.h"
+#include "src/base/text.h"
 
 namespace moeccl::test {
 

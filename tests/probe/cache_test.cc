@@ -8,9 +8,9 @@
 #include <fstream>
 #include <map>
 
+#include "src/base/error.h"
 #include "src/bootstrap/interfaces.h"
 #include "src/bootstrap/network.h"
-#include "src/error.h"
 #include "tests/temporary_folder.h"
 
 namespace moeccl {

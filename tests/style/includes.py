@@ -30,10 +30,10 @@ HEADERS = [
     (r"include/(?!moeccl/nccl\.h).*", CUDA, "public headers show no CUDA type; nccl.h alone may"),
     (r"src/exec/.*", r"algorithms/(collective|registry)\.h",
      "executors do not know which collective or algorithm they run"),
-    (r"src/schedule/.*", r"algorithms/(?!schedules/).*|src/(?!schedule/|[^/]*$).*", "schedules run on the public API"),
-    (r"src/moe/(?!layer_model|layer_sizes|schedule_terms|questions|select_api).*", r"algorithms/(?!schedules/).*|src/(profile|select)/.*",
+    (r"src/schedule/.*", r"algorithms/(?!schedules/).*|src/(?!schedule/|base/).*", "schedules run on the public API"),
+    (r"src/moe/(?!layer_model|layer_sizes|schedule_terms|questions|select_api).*", r"algorithms/(?!schedules/).*|src/model/.*",
      "the MoE layer stands on the public API; what chooses its schedule has a copy of what prices plans"),
-    (r"(?!src/(api|moe)/|src/boundary\.h).*", r"src/internal\.h", "src/internal.h is between libmoeccl and libmoeccl-moe"),
+    (r"(?!src/(api|moe)/|src/boundary\.h).*", r"src/internal\.h", "src/base/internal.h is between libmoeccl and libmoeccl-moe"),
 ]
 
 # (files, what their code must not say, why)
@@ -47,8 +47,8 @@ CODE = [
 
 # Where no algorithm, or schedule of layers, may be named: its plan and the registry's entry are all that is known of it.
 NAMELESS = {
-    "registry": (r"src/(verify|cost|profile|select|exec|route)/.*",
-                 "verify, cost, profile, select, exec and route know no algorithm by name"),
+    "registry": (r"src/(verify|model|exec|route)/.*",
+                 "verify, model, exec and route know no algorithm by name"),
     "schedules": (r"src/(verify|schedule)/.*", "verify and schedule know no schedule by name"),
 }
 
@@ -61,7 +61,7 @@ SOURCE = re.compile(r".*\.(h|hh|hpp|inc|c|cc|cpp|cu|cuh)(\.in)?")
 
 def read_table(root):
     """By part the line of its row and the parts that it may include, beside its own files and include/; None:
-    everything. A file belongs to the longest part that begins its path; "src" alone stands for src/*.h."""
+    everything. A file belongs to the longest part that begins its path."""
     with open(os.path.join(root, TABLE), encoding="utf-8") as file:
         lines = file.read().splitlines()
     parts = {}
@@ -72,13 +72,13 @@ def read_table(root):
         columns = [column.strip() for column in line.strip("|").split("|")]
         if not inside or len(columns) != 4:
             continue
-        named, allowed = ([name.removesuffix("/").removesuffix("/*.h") for name in re.findall(r"`([^`]+)`", column)]
+        named, allowed = ([name.removesuffix("/") for name in re.findall(r"`([^`]+)`", column)]
                           for column in (columns[0], columns[2]))
         for part in named:
             mine = None if columns[2] == "everything" else allowed
-            # The headers of src/ itself are for all of it but what is built by itself.
-            if mine is not None and part.startswith("src/") and part != "src/bindings":
-                mine = [*mine, "src"]
+            # All of src/ may use its base, but what is built by itself.
+            if mine is not None and part.startswith("src/") and part not in ("src/base", "src/bindings"):
+                mine = [*mine, "src/base"]
             parts[part] = (number, mine)
     if not parts:
         raise SystemExit(f"includes.py: found no table in {TABLE}")
@@ -88,9 +88,7 @@ def read_table(root):
 def part_of(path, parts):
     """The part that a file belongs to, or None: not a place for code."""
     folder = posixpath.dirname(path)
-    if folder == "src":
-        return "src"
-    while folder and (folder not in parts or folder == "src"):
+    while folder and folder not in parts:
         folder = posixpath.dirname(folder)
     return folder or None
 
@@ -191,7 +189,7 @@ def violations(root):
             found.append(f"{file}:{line}: {what}: {rule}")
     for part, (line, allowed) in parts.items():
         for other in allowed or []:
-            if other != "src" and (part, other) not in used:
+            if other != "src/base" and (part, other) not in used:
                 found.append(f"{TABLE}:{line}: {part} includes nothing of {other}: take that out of the row")
     return found
 

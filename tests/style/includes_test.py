@@ -32,16 +32,16 @@ TABLE = """
 |---|---|---|---|
 | `include/` | of `kernels/` | nothing | |
 | `algorithms/`, `algorithms/schedules` | of `kernels/` | nothing | |
-| `src/*.h` | of `kernels/` | nothing | |
-| `kernels/` | of `kernels/` | `src/*.h` | |
+| `src/base` | of `kernels/` | nothing | |
+| `kernels/` | of `kernels/` | `src/base` | |
 | `src/verify` | of `kernels/` | `algorithms/` | |
-| `src/cost` | of `kernels/` | `algorithms/` | |
-| `src/select` | of `kernels/` | `src/verify` | |
+| `src/model` | of `kernels/` | `algorithms/` | |
+| `src/probe` | of `kernels/` | `src/verify` | |
 | `src/exec` | of `kernels/` | nothing | |
 | `src/comm` | of `kernels/` | `src/exec`, `algorithms/` | |
 | `src/schedule` | of `kernels/` | nothing | |
 | `src/moe` | of `kernels/` | `kernels/` | |
-| `src/api` | of `kernels/` | `src/comm`, `src/select` | |
+| `src/api` | of `kernels/` | `src/comm`, `src/probe` | |
 | `src/bindings` | of `kernels/` | nothing | |
 | `perf/` | of `kernels/` | `examples/common/` | |
 | `examples/` | of `kernels/` | `examples/common/` | |
@@ -70,21 +70,21 @@ GOOD = {
     "include/moeccl/moeccl.h": "#include <stddef.h>\n",
     "include/moeccl/mpi.h": "#include <moeccl/moeccl.h>\n#include <mpi.h>\n",
     "include/moeccl/nccl.h": "#include <nccl.h>\n#include <cuda_runtime.h>\n",
-    "src/error.h": '#include "moeccl/moeccl.h"\n',
+    "src/base/error.h": '#include "moeccl/moeccl.h"\n',
     "src/verify/verify.h":
         '#include "algorithms/plan.h"\n'
         '/* "linear"\n alltoall::linear */ const char* a = "a linear order"; const char b = \'"\';\n'
         'int n = 1\'000; const char* c = "a\\"b"; int linear; auto r = R"x(ring)y" )x";\n',
-    "src/cost/cost.cc": '#include "src/error.h"\n#include "algorithms/plan.h"\n',
-    "src/select/select.h": '#include "src/verify/verify.h"\n',
+    "src/model/price.cc": '#include "src/base/error.h"\n#include "algorithms/plan.h"\n',
+    "src/probe/probe.h": '#include "src/verify/verify.h"\n',
     "src/exec/transport.h": "",
     "src/exec/ucx_worker.cc": '#include <ucp/api/ucp.h>\n#include "src/exec/transport.h"\n',
     "src/exec/nccl_run.cc": "#include <nccl.h>\n",
     "src/comm/comm.h": '#include "src/exec/transport.h"\n#include "algorithms/registry.h"\n',
-    "src/schedule/executor.cc": '#include "src/error.h"\nconst char* a = "not S1";\n',
+    "src/schedule/executor.cc": '#include "src/base/error.h"\nconst char* a = "not S1";\n',
     "src/bindings/mpi/shim.cc": "#include <moeccl/moeccl.h>\n",
-    "src/moe/layer.cc": '#include "kernels/copy.h"\n#include "src/error.h"\n#include <moeccl/moeccl.h>\n',
-    "src/api/api.cc": '#include "src/comm/comm.h"\n#include "src/select/select.h"\n',
+    "src/moe/layer.cc": '#include "kernels/copy.h"\n#include "src/base/error.h"\n#include <moeccl/moeccl.h>\n',
+    "src/api/api.cc": '#include "src/comm/comm.h"\n#include "src/probe/probe.h"\n',
     "perf/bench.cc": '#include <moeccl/moeccl.h>\n#include "examples/common/launch.h"\n',
     "perf/fit/fit.cc": '#include "perf/bench.cc"\n#include <moeccl/model.h>\n',
     "examples/common/launch.h": "#include <moeccl/moeccl.h>\n",
@@ -94,9 +94,9 @@ GOOD = {
 
 # file, what is added to it, the line that must be named, a part of the rule.
 BAD = [
-    ("algorithms/plan.h", '#include "src/error.h"\n', 2, "algorithms may include"),
+    ("algorithms/plan.h", '#include "src/base/error.h"\n', 2, "algorithms may include"),
     ("algorithms/plan.h", '#include "kernels/copy.h"\n', 2, "algorithms may include"),
-    ("algorithms/plan.h", "#include <src/error.h>\n", 2, "algorithms may include"),
+    ("algorithms/plan.h", "#include <src/base/error.h>\n", 2, "algorithms may include"),
     ("algorithms/plan.h", "# include <chrono>\n", 2, "no clocks"),
     ("algorithms/plan.h", "\n#include <time.h>\n", 3, "no clocks"),
     ("algorithms/plan.h", "auto t = std::chrono::steady_clock::now();\n", 2, "no clocks"),
@@ -106,20 +106,20 @@ BAD = [
     ("algorithms/alltoall/linear.cc", "#include <nccl.h>\n", 5, "know NCCL"),
     ("kernels/copy.h", '#include "algorithms/plan.h"\n', 2, "kernels may include"),
     ("kernels/copy.h", '#include "../algorithms/plan.h"\n', 2, "kernels may include"),
-    ("include/moeccl/moeccl.h", '#include "src/error.h"\n', 2, "include may include"),
+    ("include/moeccl/moeccl.h", '#include "src/base/error.h"\n', 2, "include may include"),
     ("include/moeccl/moeccl.h", "#include <cuda_runtime.h>\n", 2, "no CUDA type"),
     ("include/moeccl/moeccl.h", '#include "mpi.h"\n', 2, "as <moeccl/...>"),
-    ("src/error.h", '#include "algorithms/plan.h"\n', 2, "src may include"),
-    ("src/error.h", '#include "src/comm/comm.h"\n', 2, "src may include"),
+    ("src/base/error.h", '#include "algorithms/plan.h"\n', 2, "src/base may include"),
+    ("src/base/error.h", '#include "src/comm/comm.h"\n', 2, "src/base may include"),
     ("src/verify/verify.h", '#include "src/exec/transport.h"\n', 5, "src/verify may include"),
-    ("src/verify/verify.h", '#include "src/cost/cost.h"\n', 5, "not a file of this repository"),
+    ("src/verify/verify.h", '#include "src/model/price.h"\n', 5, "not a file of this repository"),
     ("src/verify/verify.h", 'const char* a = "linear";\n', 5, "no algorithm by name"),
     ("src/verify/verify.h", 'const char* a = "alltoall=linear";\n', 5, "no algorithm by name"),
     ("src/verify/verify.h", 'const char* a = R"(ring)";\n', 5, "no algorithm by name"),
-    ("src/cost/cost.cc", "auto p = allgather::ring(topology);\n", 3, "no algorithm by name"),
-    ("src/cost/cost.cc", '#include "src/select/select.h"\n', 3, "src/cost may include"),
-    ("src/cost/cost.cc", "#define H <a.h>\n#include H\n", 4, "not a file of this repository"),
-    ("src/select/select.h", '#include "src/comm/comm.h"\n', 2, "src/select may include"),
+    ("src/model/price.cc", "auto p = allgather::ring(topology);\n", 3, "no algorithm by name"),
+    ("src/model/price.cc", '#include "src/probe/probe.h"\n', 3, "src/model may include"),
+    ("src/model/price.cc", "#define H <a.h>\n#include H\n", 4, "not a file of this repository"),
+    ("src/probe/probe.h", '#include "src/comm/comm.h"\n', 2, "src/probe may include"),
     ("src/exec/transport.h", '#include "src/comm/comm.h"\n', 1, "src/exec may include"),
     ("src/exec/transport.h", '#include "src/verify/verify.h"\n', 1, "src/exec may include"),
     ("src/exec/transport.h", '#include "algorithms/registry.h"\n', 1, "which collective or algorithm"),
@@ -134,8 +134,8 @@ BAD = [
     ("src/moe/layer.cc", '#include "algorithms/schedules/s1.h"\n', 4, "not a file of this repository"),
     ("src/schedule/executor.cc", 'const char* b = "S1";\n', 3, "no schedule by name"),
     ("src/schedule/executor.cc", "auto s = schedules::s1();\n", 3, "no schedule by name"),
-    ("src/bindings/mpi/shim.cc", '#include "src/error.h"\n', 2, "src/bindings may include"),
-    ("perf/bench.cc", '#include "src/error.h"\n', 3, "perf may include"),
+    ("src/bindings/mpi/shim.cc", '#include "src/base/error.h"\n', 2, "src/bindings may include"),
+    ("perf/bench.cc", '#include "src/base/error.h"\n', 3, "perf may include"),
     ("perf/bench.cc", '#include "include/moeccl/moeccl.h"\n', 3, "as <moeccl/...>"),
     ("perf/fit/fit.cc", '#include "src/exec/transport.h"\n', 3, "perf may include"),
     ("examples/01_alltoall/main.c", '#include "kernels/copy.h"\n', 2, "examples may include"),
@@ -178,7 +178,7 @@ class IncludesTest(unittest.TestCase):
             self.assertIn('kernels/copy.h:1: #include algorithms/plan.h: kernels may include', run.stdout)
 
     def test_rows_allow_what_is_used_alone(self):
-        for row, wider, part, unused in (("| `src/exec`, `algorithms/`", "| `src/cost`, `src/exec`, `algorithms/`", "src/comm", "src/cost"),
+        for row, wider, part, unused in (("| `src/exec`, `algorithms/`", "| `src/model`, `src/exec`, `algorithms/`", "src/comm", "src/model"),
                                    ("| `src/exec` | of `kernels/` | nothing", "| `src/exec` | of `kernels/` | `kernels/`", "src/exec", "kernels")):
             with self.subTest(row=row), tempfile.TemporaryDirectory() as folder:
                 table = TABLE.replace(row, wider)

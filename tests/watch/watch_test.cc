@@ -19,9 +19,9 @@
 #include <set>
 #include <thread>
 
+#include "src/base/file_descriptor.h"
 #include "src/bootstrap/acceptor.h"
 #include "src/bootstrap/rendezvous.h"
-#include "src/file_descriptor.h"
 #include "src/watch/local_watch.h"
 #include "src/watch/mesh.h"
 #include "src/watch/mesh_watch.h"

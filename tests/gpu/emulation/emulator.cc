@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/text.h"
+#include "src/base/text.h"
 #include "tests/gpu/emulation/fiber_switch.h"
 
 namespace moeccl::emulation {

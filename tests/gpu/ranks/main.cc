@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "src/error.h"
+#include "src/base/error.h"
 #include "src/exec/gpu.h"
 #include "tests/api/results.h"
 #include "tests/gpu/launcher/launcher.h"
