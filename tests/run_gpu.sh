@@ -31,7 +31,8 @@ All tests, or those with TEXT in their name.
   --seed NUMBER    of the kernels' random inputs; each run has another, which it prints
   --no-sanitizer   not under compute-sanitizer
   --build-only     build, link and strip all of these programs, for measuring too, and run nothing. Needs no GPU
-  --prebuilt       take the programs in build-gpu/ as they are, where they start here; build the others
+  --prebuilt       take the programs in build-gpu/ that start here and, by build-gpu/built_from, were built of the
+                   sources that are here; build the others
   --bench          measure instead: kernels beside copies and PyTorch, a layer of one rank in 16 bits beside
                    PyTorch, the executor beside ncclSend and ncclRecv that are grouped by hand (on 2 ranks),
                    a step of a token route in latency mode

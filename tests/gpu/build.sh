@@ -113,22 +113,49 @@ makefile_for() {
   done
 }
 
-# starts PROGRAM: whether one that was built elsewhere starts here; kernels_gpu stands for the kernels of all.
-starts() {
-  local said
+# What programs are built of, as a sum. $build/built_from has that of each, in lines of "SUM PROGRAM".
+sum_of_code() {
+  find algorithms include kernels perf src tests/api tests/gpu tests/kernels tests/moe examples \
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' -o -path algorithms/meson.build \) 2>/dev/null |
+    LC_ALL=C sort | xargs cat | cksum | tr -d ' '
+}
+# note_built PROGRAM...: that they are built of what is here.
+note_built() {
+  local sum program
+  sum=$(sum_of_code)
+  for program in "$@"; do
+    { grep -v " $program\$" "$build/built_from" 2>/dev/null; echo "$sum $program"; } >"$build/built_from.new"
+    mv "$build/built_from.new" "$build/built_from"
+  done
+}
+
+# usable PROGRAM: whether one that was built elsewhere is of what is here, and starts here; else says why not. kernels_gpu
+# stands for the kernels of all.
+usable() {
+  local said status sum
   [[ -x $build/$1 ]] || return
+  if ! sum=$(grep -s " $1\$" "$build/built_from"); then
+    echo "$build/$1: there is no $build/built_from that says what it was built of; it is taken as it is"
+  elif [[ ${sum% *} != "$(sum_of_code)" ]]; then
+    echo "$build/$1 is built of other sources than those that are here" && return 1
+  fi
   said=$(timeout 60 "$build/$1" --quick copiesInAGraph 2>&1 </dev/null)
-  case $? in 126 | 127) echo "$build/$1 does not start here: $said" && return 1 ;; esac
+  status=$?
+  # The second is what the loader says of libraries that are too old; it exits with 1 then.
+  if ((status == 126 || status == 127)) || [[ $said == *"not found (required by "* ]]; then
+    echo "$build/$1 does not start here: $said" && return 1
+  fi
   [[ $said != *"no kernel image"* ]] || { echo "$build/$1 is built for another GPU" && return 1; }
 }
 
 declare -A started=()
-# build_programs PROGRAM...: makes what is out of date; with $prebuilt what is not there, or does not start.
+# build_programs PROGRAM...: makes what is out of date; with $prebuilt what is not there, is of other sources, or does not
+# start.
 build_programs() {
   local program needed=()
   for program in "$@"; do
     if [[ $prebuilt && ! ${started[$program]:-} ]]; then
-      starts "$program" || rm -f "$build/$program"
+      usable "$program" || rm -f "$build/$program"
       started[$program]=1
     fi
     [[ $prebuilt && -x $build/$program ]] || needed+=("$program")
@@ -150,5 +177,6 @@ make_programs() {
   done
   echo "$flags" | cmp -s - "$build/flags" || echo "$flags" >"$build/flags"
   makefile_for "$flags" "$@" >"$build/Makefile"
-  ${budget:+timeout --kill-after=5 "$(timeout_left)"} make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}"
+  ${budget:+timeout --kill-after=5 "$(timeout_left)"} make -s -j"$(nproc)" -f "$build/Makefile" "${@/#/$build/}" &&
+    note_built "$@"
 }

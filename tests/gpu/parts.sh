@@ -65,7 +65,8 @@ run_part() {
   else
     rm -f "$rows.new"
     known "$number" || rm -f "$rows"
-    (export MEASUREMENTS=$rows.new && run_command "$number") 2>&1 | tee "$log" ${results:+"$results/current.txt"}
+    (export MEASUREMENTS=$rows.new && run_command "$number") 2>&1 |
+      python3 tests/gpu/keep_end.py "$log" ${results:+"$results/current.txt"}
     code=${PIPESTATUS[0]}
     # What an earlier run measured stays where this one had less time.
     if [[ -f $rows.new ]] && { [[ ! -f $rows ]] || (($(wc -l <"$rows.new") >= $(wc -l <"$rows"))); }; then

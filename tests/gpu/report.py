@@ -26,6 +26,8 @@ import bars
 from measured import rows_of
 
 MOST_LOG = 300_000  # bytes that are kept of what a part prints
+MOST_NUMBERS = 200_000  # and of what it measures
+MOST_FILE = 15 << 20  # of each file; above 16 MiB none comes back from a machine that is lent
 
 
 def said(*command):
@@ -43,6 +45,18 @@ def printed(log):
     return log.read_bytes()[-MOST_LOG:].decode(errors="replace") if log.is_file() else ""
 
 
+def measured(numbers):
+    """The first rows of what a part has measured."""
+    if not numbers.is_file():
+        return []
+    with numbers.open(errors="replace") as file:
+        lines = file.read(MOST_NUMBERS + 1).splitlines()
+    if numbers.stat().st_size > MOST_NUMBERS:
+        print(f"{numbers}: no more than {MOST_NUMBERS} bytes of it are kept")
+        lines.pop()  # half a line
+    return rows_of(lines)
+
+
 def parts(build):
     for number, name in enumerate((build / "parts/names").read_text().splitlines()):
         state = build / "parts" / str(number)
@@ -53,8 +67,7 @@ def parts(build):
         _, fingerprint, status, *counts = state.read_text().splitlines()
         part = {"name": name, "fingerprint": fingerprint, "status": status}
         part |= zip(("seconds", "passed", "failed", "skipped"), map(int, counts))
-        numbers = state.with_suffix(".jsonl")
-        part["numbers"] = rows_of(numbers.read_text().splitlines()) if numbers.is_file() else []
+        part["numbers"] = measured(state.with_suffix(".jsonl"))
         part["output"] = printed(state.with_suffix(".log")).splitlines()
         yield part
 
@@ -127,11 +140,26 @@ def shown(page, results):
         return traceback.format_exc()
 
 
+def log(results):
+    return "".join(f"==== {part['name']}: {part['status']}\n" + "\n".join(part["output"]) + "\n"
+                   for part in results["parts"] if part["output"])
+
+
+def fitting(write, results):
+    """What `write` makes of the results. Where that is too much, parts' output loses its beginning, half and half."""
+    most = max((len(part["output"]) for part in results["parts"]), default=0)
+    while True:
+        shorter = [part | {"output": part["output"][-most:] if most else []} for part in results["parts"]]
+        text = write(results | {"parts": shorter})
+        if most == 0 or len(text.encode()) <= MOST_FILE:
+            return text
+        most //= 2
+
+
 def after(build, folder):
     results = json.loads((build / "machine.json").read_text()) | {"parts": list(parts(build))}
-    files = {"results.json": json.dumps(results, indent=1) + "\n", "bars.txt": shown(bars.page, results),
-             "log.txt": "".join(f"==== {part['name']}: {part['status']}\n" + "\n".join(part["output"]) + "\n"
-                                for part in results["parts"] if part["output"])}
+    files = {"results.json": fitting(lambda those: json.dumps(those, indent=1) + "\n", results),
+             "bars.txt": shown(bars.page, results), "log.txt": fitting(log, results)}
     for name, text in files.items():
         for place in filter(None, (str(build), folder)):
             replace(pathlib.Path(place) / name, text)

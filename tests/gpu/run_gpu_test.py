@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -155,6 +156,38 @@ class RunGpu(unittest.TestCase):
         self.assertEqual(self.parts()["kernels, measured"]["numbers"].count(PACK), 7)
         self.assertIn("ZeroDivisionError", (self.build / "bars.txt").read_text())
 
+    def test_a_flood_of_output_is_cut_to_its_end(self):
+        self.use_built()
+        out = self.write("out/here", "").parent
+        self.write("kernels_gpu", "yes | head -c 2000000; cp $OUT/current.txt $FAKE; echo 3 passed, 0 failed, 1 skipped\n")
+        code, text = self.run_gpu("--only", "kernels", "--no-sanitizer", OUT=str(out))
+        self.assertEqual(code, 0, text[-1000:])
+        self.assertIn("\n3 passed, 0 failed, 1 skipped\n", text[-1000:])
+        self.assertIn((self.fake / "current.txt").stat().st_size, range(200_000, 600_001))
+        self.assertLessEqual((self.build / "parts/0.log").stat().st_size, 600_000)
+        self.assertEqual(self.parts()["kernels"]["passed"], 3)
+        self.assertEqual(self.parts()["kernels"]["output"][-1], "3 passed, 0 failed, 1 skipped")
+
+    def test_no_file_is_too_large_whatever_was_printed_or_measured(self):
+        """A character of control takes six bytes in JSON."""
+        count = 30
+        parts = self.write("build/parts/names", "".join(f"part {number}\n" for number in range(count))).parent
+        self.write("build/machine.json", json.dumps({"date": "", "machine": {"gpu": ""}, "versions": {
+            "cuda": "", "nccl": "", "torch": ""}}))
+        for number in range(count):
+            (parts / str(number)).write_text(f"part {number}\n1\npassed\n1\n3\n0\n1\n")
+            (parts / f"{number}.log").write_text(("\1" * 99 + "\n") * 4000 + "the last line\n")
+            (parts / f"{number}.jsonl").write_text((json.dumps(PACK) + "\n") * 3000)
+        done = subprocess.run([sys.executable, ROOT / "tests/gpu/report.py", "after", self.build, ""], check=True, text=True,
+                              stdout=subprocess.PIPE)
+        self.assertEqual(done.stdout.count("no more than 200000 bytes of it are kept"), count)
+        for name in ("results.json", "bars.txt", "log.txt"):
+            self.assertIn((self.build / name).stat().st_size, range(1 << 20, 16 << 20))
+        for part in self.results()["parts"]:
+            self.assertEqual(part["output"][-1], "the last line")
+            self.assertGreater(len(part["numbers"]), 900)
+            self.assertEqual(part["numbers"][-1], PACK)
+
     def test_failures_are_told(self):
         self.use_built()
         self.write("kernels_gpu", "echo 2 passed, 1 failed, 0 skipped; exit 1\n")
@@ -271,6 +304,43 @@ class RunGpu(unittest.TestCase):
             code, text = self.run_gpu("--prebuilt", "--only", "kernels", "--no-sanitizer")
             self.assertEqual(code, 0, text)
             self.assertIn("3 passed", text)
+
+    def test_what_needs_a_newer_library_of_c_is_built(self):
+        """A real program, of which the loader says that, and for which it exits with 1."""
+        self.use_built()
+        source = self.write("hello.c", "#include <stdio.h>\nint main(void) { return puts(\"1 passed, 0 failed, 0 skipped\") < 0; }\n")
+        program = self.build / "kernels_gpu"
+        subprocess.run([os.environ.get("CC", "cc"), str(source), "-o", str(program)], check=True)
+        code, text = self.run_gpu("--prebuilt", "--only", "kernels", "--no-sanitizer")
+        self.assertIn("1 passed", text)
+        version = max(re.findall(rb"GLIBC_2\.\d\d", program.read_bytes()))
+        program.write_bytes(program.read_bytes().replace(version, b"GLIBC_2.99"))
+        self.assertEqual(subprocess.run([program], stderr=subprocess.DEVNULL).returncode, 1)
+        code, text = self.run_gpu("--prebuilt", "--only", "kernels", "--no-sanitizer")
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"{program} does not start here: ", text)
+        self.assertIn("3 passed", text)
+
+    def test_what_is_built_of_other_sources_is_told_and_built(self):
+        self.use_built()
+        program, built_from = self.build / "kernels_gpu", self.build / "built_from"
+        old = program.read_text().replace("source", "echo of old sources\nsource")
+        lines = built_from.read_text()
+        self.assertEqual(sorted(line.split()[1] for line in lines.splitlines()), ["bench_gpu", "kernels_gpu", "ranks_gpu"])
+        for content, said, runs in ((lines, "", True), (re.sub(r"^\d+", "1", lines, flags=re.MULTILINE), "is built of other sources", False),
+                                    (None, "it is taken as it is", True)):
+            program.write_text(old)
+            program.chmod(0o755)
+            if content is None:
+                built_from.unlink()
+            else:
+                built_from.write_text(content)
+            code, text = self.run_gpu("--prebuilt", "--only", "kernels", "--no-sanitizer")
+            self.assertEqual(code, 0, text)
+            self.assertEqual("of old sources" in text, runs, text)
+            self.assertIn(said, text)
+        self.assertNotIn("built_from", self.run_gpu("--build-only", "--only", "kernels")[1])
+        self.assertIn(" kernels_gpu\n", built_from.read_text())
 
 
 if __name__ == "__main__":
