@@ -1,7 +1,7 @@
 /* Which schedule is the fastest for a layer, on clusters that are not there: one node of eight
  * ranks, and four of them. Nothing is sent. A profile of moeccl-fit as the argument: by its links
  * instead of typical ones. */
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,47 +13,45 @@ static int fail(const char* what) {
 }
 
 /* Of the forward pass, each with its fastest algorithm. */
-static int printExchanges(moecclScheduleChoices_t choices, int index, int count) {
-  moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+static int printExchanges(moecclChoices_t choices, int index, int count) {
+  moecclChoice_t exchange = MOECCL_CHOICE_INITIALIZER;
   int i;
   for (i = 0; i < count; ++i) {
-    if (moecclScheduleChoicesGetExchange(choices, index, i, &exchange) != moecclSuccess)
-      return fail("getting");
+    if (moecclChoicesGet(choices, index, i, &exchange) != moecclSuccess) return fail("getting");
     if (exchange.pass == moecclPassForward)
-      printf("%s %s: %s", i == 0 ? "" : ",", exchange.phase, exchange.algorithm);
+      printf("%s %s: %s", i == 0 ? "" : ",", exchange.phase, exchange.name);
   }
   printf("\n");
   return 0;
 }
 
-static int printChoices(const moecclScheduleQuery_t* query) {
-  moecclScheduleChoices_t choices = NULL;
-  moecclScheduleChoice_t choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+static int printChoices(const moecclQuery_t* query) {
+  moecclChoices_t choices = NULL;
+  moecclChoice_t choice = MOECCL_CHOICE_INITIALIZER;
   int i, count = 0, result = 0;
-  if (moecclSelectSchedule(query, &choices) != moecclSuccess) return fail("selecting");
-  if (moecclScheduleChoicesCount(choices, &count) != moecclSuccess) result = fail("counting");
+  if (moecclSelect(query, &choices, &count) != moecclSuccess) return fail("selecting");
   for (i = 0; i < count && result == 0; ++i) {
-    if (moecclScheduleChoicesGet(choices, i, &choice) != moecclSuccess) {
+    if (moecclChoicesGet(choices, i, -1, &choice) != moecclSuccess) {
       result = fail("getting");
       break;
     }
-    printf("  %-8s %8.3f ms, of these %.3f ms in", moecclScheduleName(choice.schedule),
-           1e3 * choice.seconds, 1e3 * choice.communication);
+    printf("  %-8s %8.3f ms, of these %.3f ms in", choice.name, 1e3 * choice.seconds,
+           1e3 * choice.communication);
     result = printExchanges(choices, i, choice.nExchanges);
   }
-  moecclScheduleChoicesDestroy(choices);
+  moecclChoicesDestroy(choices);
   return result;
 }
 
 /* Why: all terms, and all algorithms for them. */
-static int printReasons(const moecclScheduleQuery_t* query) {
+static int printReasons(const moecclQuery_t* query) {
   size_t bytes = 0;
   char* text;
   int result = 0;
   /* Without room this is how much the text takes. */
-  if (moecclExplainSchedule(query, NULL, &bytes) != moecclSuccess) return fail("explaining");
+  if (moecclExplain(query, NULL, NULL, &bytes) != moecclSuccess) return fail("explaining");
   text = malloc(bytes);
-  if (moecclExplainSchedule(query, text, &bytes) == moecclSuccess)
+  if (moecclExplain(query, NULL, text, &bytes) == moecclSuccess)
     printf("%s", text);
   else
     result = fail("explaining");
@@ -65,7 +63,7 @@ int main(int count, char** arguments) {
   const int ranksPerNode[kMaxNodes] = {kRanksPerNode, kRanksPerNode, kRanksPerNode, kRanksPerNode};
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   int result = 0;
   if (count > 1 && moecclProfileLoad(arguments[1], &cluster.profile) != moecclSuccess)
     return fail("loading the profile");

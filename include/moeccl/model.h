@@ -1,5 +1,5 @@
-/* What collectives cost, and which way of doing them is the fastest: the profile of a cluster, the
- * algorithm of a collective. select.h asks the same of Mixture-of-Experts layers.
+/* What collectives and Mixture-of-Experts layers cost, and which way of doing them is the fastest:
+ * the profile of a cluster, the algorithm of a collective, the schedule of a layer (Parm V).
  * Conventions as in moeccl.h; the text of an error is found with moecclGetLastError(NULL). Nothing
  * here communicates but moecclProfileCreate and moecclCommSetProfile.
  *
@@ -14,7 +14,7 @@
 #ifndef MOECCL_MODEL_H_
 #define MOECCL_MODEL_H_
 
-#include <moeccl/moeccl.h>
+#include <moeccl/moe.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,10 +69,34 @@ typedef struct {
         NULL, NULL, NULL, 0, 0.0, 0.0                                                          \
   }
 
-/* Adds a sample; fits are made by moecclProfileFit. moecclProfileAddLayer of select.h adds
- * local work. Local. Errors: InvalidArgument. */
+/* Adds a sample; fits are made by moecclProfileFit. Local. Errors: InvalidArgument. */
 MOECCL_API moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
                                                      const moecclCollectiveSample_t* sample);
+/* A pass of a layer. Values can be added. */
+typedef enum { moecclPassForward = 1, moecclPassBackward = 2, moecclPassBoth = 3 } moecclPass_t;
+
+/* One measured layer of float32 on a grid of one rank, with a capacity and without a residual
+ * branch: what a rank computes by itself, while all ranks of the machine compute such a layer. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  moecclMoeLayer_t layer;
+  moecclPass_t pass; /* forward or backward */
+  double seconds;    /* median; above 0 */
+  double spread;     /* as above */
+} moecclLayerSample_t;
+
+#define MOECCL_LAYER_SAMPLE_MAGIC 0x6d6f6c73u
+#define MOECCL_LAYER_SAMPLE_INITIALIZER                                           \
+  {                                                                               \
+    sizeof(moecclLayerSample_t), MOECCL_LAYER_SAMPLE_MAGIC, MOECCL_VERSION, NULL, \
+        moecclPassForward, 0.0, 0.0                                               \
+  }
+
+/* Adds a sample; fits are made by moecclProfileFit. Local. Errors: InvalidArgument. */
+MOECCL_API moecclResult_t moecclProfileAddLayer(moecclProfile_t profile,
+                                                const moecclLayerSample_t* sample);
 /* Fits anew all that has samples, by least squares of relative errors: lines, local work, and the
  * links by which clusters are priced that nobody has measured. Local. */
 MOECCL_API moecclResult_t moecclProfileFit(moecclProfile_t profile);
@@ -122,51 +146,115 @@ typedef struct {
         {1, 1, 1, moecclOrderEspEp}, NULL, moecclLinksHost, 0, 0, 0.0                   \
   }
 
-/* ----------------------------------------------------------------------------------- algorithms */
+/* ------------------------------------------------------------------------------------- choices */
 
-/* The algorithms that a collective can run, the fastest predicted first. Made by
- * moecclSelectAlgorithm. */
-typedef struct moecclAlgorithmChoices* moecclAlgorithmChoices_t;
-
-/* One of them. Begin with MOECCL_ALGORITHM_CHOICE_INITIALIZER. */
+/* What is asked: which algorithm for a collective, or which schedule for a layer. Begin with
+ * MOECCL_QUERY_INITIALIZER, and set `cluster` and either `collective` or `layer`. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
-  int measured;          /* 1: by a fit of this collective, 0: priced from links */
-  const char* algorithm; /* as in MOECCL_ALGO: "bruck:radix=4"; valid until Destroy */
-  double seconds;        /* predicted */
-  /* The straight line through all sizes that were measured, or are priced: alpha + beta * bytes. */
-  double alpha;
-  double beta;
-  /* Of the plans: algorithms with equal digests send the same messages in the same order. It
-   * depends on the library's version. */
-  uint64_t digest;
-} moecclAlgorithmChoice_t;
+  const moecclCluster_t* cluster;
+  const char* collective; /* as in MOECCL_ALGO: "alltoall" */
+  /* Its schedule and MOECCL_SCHEDULE, unless auto, leave no choice. */
+  const moecclMoeConfig_t* layer;
+  size_t bytes;        /* of one rank's sendbuff in the collective */
+  int nExpertsPerRank; /* of dispatch, combine, their mirrors and SAA */
+  moecclPass_t pass;   /* of the layer */
+} moecclQuery_t;
 
-#define MOECCL_ALGORITHM_CHOICE_MAGIC 0x6d6f6163u
-#define MOECCL_ALGORITHM_CHOICE_INITIALIZER                                                       \
-  {                                                                                               \
-    sizeof(moecclAlgorithmChoice_t), MOECCL_ALGORITHM_CHOICE_MAGIC, MOECCL_VERSION, 0, NULL, 0.0, \
-        0.0, 0.0, 0                                                                               \
+#define MOECCL_QUERY_MAGIC 0x6d6f7175u
+#define MOECCL_QUERY_INITIALIZER                                                       \
+  {                                                                                    \
+    sizeof(moecclQuery_t), MOECCL_QUERY_MAGIC, MOECCL_VERSION, NULL, NULL, NULL, 0, 1, \
+        moecclPassForward                                                              \
   }
 
-/* Finds the algorithms for a collective. `bytes`: of one rank's sendbuff. nExpertsPerRank counts
- * for dispatch, combine, their mirrors and SAA. Of priced algorithms that do the same there, as
- * ring and linear do among two ranks, there is one. Where the cluster's communicator has a fixed
- * algorithm, that one alone is there; of a communicator on GPUs those that it offers. Local.
- * Errors: InvalidArgument. */
-MOECCL_API moecclResult_t moecclSelectAlgorithm(const moecclCluster_t* cluster,
-                                                const char* collective, size_t bytes,
-                                                int nExpertsPerRank,
-                                                moecclAlgorithmChoices_t* choices);
-MOECCL_API moecclResult_t moecclAlgorithmChoicesCount(moecclAlgorithmChoices_t choices,
-                                                      int* nChoices);
-/* Errors: InvalidArgument (`index` outside [0, nChoices), a struct without initialiser). */
-MOECCL_API moecclResult_t moecclAlgorithmChoicesGet(moecclAlgorithmChoices_t choices, int index,
-                                                    moecclAlgorithmChoice_t* choice);
+/* The algorithms or schedules that can be had, the fastest predicted first; behind them schedules
+ * that are taken only if asked for. Made by moecclSelect. */
+typedef struct moecclChoices* moecclChoices_t;
+
+/* One of them, or an exchange of a schedule: a collective that every rank of every group of a kind
+ * calls. Begin with MOECCL_CHOICE_INITIALIZER. Texts are valid until the choices are destroyed. */
+typedef struct {
+  size_t size; /* set by the initialiser, like magic and version; leave alone */
+  unsigned magic;
+  unsigned version;
+  /* "bruck:radix=4" as in MOECCL_ALGO, "S1" as in MOECCL_SCHEDULE. Of an exchange its fastest
+   * algorithm; of groups that differ, the slowest one's; of token routing as in
+   * moecclRouteConfig_t. */
+  const char* name;
+  /* What the prediction is from. "curves": fits of what was measured. "links": what links cost, at
+   * least in part, or local work of float64 taken as twice that of float32. */
+  const char* source;
+  double seconds; /* predicted; of an exchange those of one call by itself */
+  /* What a rank sends to other nodes: the mean of the ranks of the largest node. */
+  double bytesBetween;
+  /* Of the plans: algorithms with equal digests send the same messages in the same order. It
+   * depends on the library's version. Of a schedule 0. */
+  uint64_t digest;
+  /* Of an algorithm. The straight line through all sizes that were measured, or are priced: alpha +
+   * beta * bytes. */
+  double alpha;
+  double beta;
+  /* Of a schedule. */
+  double communication; /* of its seconds: in exchanges, beyond local work */
+  /* Into which it cuts tokens, as the config says or the fastest of 1, 2, 4 and 8; 1 of one that
+   * does not. */
+  int64_t chunks;
+  moecclSchedule_t schedule;
+  int tokenRouting; /* 1: rows go by token routing; 0: they do not (config.tokenRouting) */
+  /* 1: automatic choice may take it; 0: it runs if asked for. So is the baseline in training where
+   * nMp is above 1: it computes a token on all ranks of an MP group. What these learn may differ in
+   * its last bits. */
+  int automatic;
+  int nExchanges; /* of the pass or passes */
+  /* Of an exchange. */
+  int calls;              /* one after the other: one for each chunk */
+  const char* phase;      /* for people, as in the layer's errors: "MP-AllGather" */
+  const char* collective; /* "allgather", as in MOECCL_ALGO; of token routing "tokendispatch" or
+                             "tokencombine", which are calls of route.h */
+  size_t bytes;           /* of one rank's sendbuff, in one call; of token routing of its tokens */
+  moecclGroup_t group;    /* whose ranks call it */
+  moecclPass_t pass;      /* forward or backward */
+} moecclChoice_t;
+
+#define MOECCL_CHOICE_MAGIC 0x6d6f6368u
+#define MOECCL_CHOICE_INITIALIZER                                                              \
+  {                                                                                            \
+    sizeof(moecclChoice_t), MOECCL_CHOICE_MAGIC, MOECCL_VERSION, NULL, NULL, 0.0, 0.0, 0, 0.0, \
+        0.0, 0.0, 0, moecclScheduleAuto, 0, 0, 0, 0, NULL, NULL, 0, moecclGroupWorld,          \
+        moecclPassForward                                                                      \
+  }
+
+/* Finds the algorithms for a collective, or every schedule that a layer and its grid offer (Parm
+ * V-B); automatic choice takes the first. Of priced algorithms that do the same, as ring and linear
+ * do among two ranks, there is one. Where the cluster's communicator has a fixed algorithm, that
+ * one alone is there; of a communicator on GPUs those that it offers.
+ * Of a dropless layer times are those of even loads, k B L / E tokens of an MP group for each
+ * expert. What a layer does at once (chunks; the residual branch and dispatch) is predicted by what
+ * waits for what. On one kind of link exchanges follow each other. Beside local work they go on
+ * where they do so: on GPUs, and if the communicator has a progress thread.
+ * Local; repeated questions about one grid are answered from memory. *nChoices: how many there are;
+ * it may be NULL. Errors: InvalidArgument, and those of moecclMoeLayerCreate about the config. */
+MOECCL_API moecclResult_t moecclSelect(const moecclQuery_t* query, moecclChoices_t* choices,
+                                       int* nChoices);
+/* Choice `index`, from 0 on; or, where `exchange` is not -1, this exchange of it, in their order,
+ * those of the forward pass first. Errors: InvalidArgument (no such choice or exchange, a struct
+ * without initialiser). */
+MOECCL_API moecclResult_t moecclChoicesGet(moecclChoices_t choices, int index, int exchange,
+                                           moecclChoice_t* choice);
 /* NULL is allowed. */
-MOECCL_API moecclResult_t moecclAlgorithmChoicesDestroy(moecclAlgorithmChoices_t choices);
+MOECCL_API moecclResult_t moecclChoicesDestroy(moecclChoices_t choices);
+
+/* The answer, and why. `format` "text", or NULL: lines for people. The first is the answer with its
+ * predicted time, its source and the runner-up; then every choice, of schedules phase by phase, and
+ * below each exchange the times of its algorithms. "json": the same choices and exchanges as an
+ * object, with the fields of moecclChoice_t. `text` has room for *bytes, which becomes what the
+ * whole takes with its final zero; what does not fit is cut. Local. Errors as moecclSelect, and
+ * InvalidArgument (format, text, bytes). */
+MOECCL_API moecclResult_t moecclExplain(const moecclQuery_t* query, const char* format, char* text,
+                                        size_t* bytes);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* The reference Mixture-of-Experts layer: a gate, experts and the exchanges between them, on a grid
- * of MP, EP and ESP groups. Part of libmoeccl-moe, like select.h. Conventions as in moeccl.h; the
- * text of an error is found with moecclGetLastError(NULL).
+ * of MP, EP and ESP groups. moecclMoeLayerCreate is in libmoeccl-moe. Conventions as in moeccl.h;
+ * the text of an error is found with moecclGetLastError(NULL).
  *
  * The function, the same under every schedule up to rounding. Symbols as in Parm (table I):
  *   B L  tokens of one MP group       M  embedding size       H  hidden size of an expert
@@ -71,7 +71,7 @@ typedef enum {
 
 /* The order of collectives and computation in one layer (Parm III-B, figure 3; PPMoE 3.3). */
 typedef enum {
-  moecclScheduleAuto = 0,     /* the fastest as predicted: the first of moecclSelectSchedule */
+  moecclScheduleAuto = 0,     /* the fastest as predicted: the first of moecclSelect */
   moecclScheduleBaseline = 1, /* ESP-AllGather, gate, EP-AlltoAll, experts, ESP-AllReduce,
                                  ESP-Split, EP-AlltoAll: every rank of an MP group computes all of
                                  the group's tokens */
@@ -178,7 +178,7 @@ typedef struct {
    * MP-AllGather of different chunks at once. That hides the MP-AllGather as SAA does, at less
    * volume. Without capacity the baseline cuts the tokens of an MP group likewise.
    * It must divide capacityGroups / N_MP, if there is a capacity. 1: none. 0: none, 2, 4 or 8, as
-   * is predicted to be the fastest (select.h). Results do not depend on it, but for rounding.
+   * is predicted to be the fastest (model.h). Results do not depend on it, but for rounding.
    * Exchanges go on while experts compute on GPUs and if the communicator has a progress thread,
    * else between two experts. Other schedules ignore it. Dropless: up to 64, and on GPUs 0 is none.
    * Passes around own experts are whole: with 0, so is the layer from the first moecclMoeBegin
@@ -440,7 +440,7 @@ MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeSta
  * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the
  * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
  * Begin. Memory is that of the schedules in use, three at most.
- * Only schedules that automatic choice may take are taken (moecclScheduleChoice_t), so ranks of an
+ * Only schedules that automatic choice may take are taken (moecclChoice_t), so ranks of an
  * MP group go on having the same bits. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
 
 /* For people, in lines of text: the schedule, the corrections, what each schedule took or should

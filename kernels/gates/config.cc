@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/gates/gate.h"
+#include "kernels/gates/rule.h"
 #include "src/base/text.h"
 
 namespace moeccl::gates {
@@ -82,5 +83,15 @@ std::string problem(const Config& config) {
   }
   return wrong("kind", static_cast<int>(config.kind), "a gate's");
 }
+
+std::int32_t width(const Config& config) {
+  return config.kind == Kind::expertChoice ? config.experts : config.choices;
+}
+
+std::int64_t logitsPerToken(const Config& config) {
+  return (config.kind == Kind::noisy ? 2 : 1) * static_cast<std::int64_t>(config.experts);
+}
+
+std::int64_t sumsSize(const Config& config) { return (2 + 2 * sections(config)) * config.experts; }
 
 }  // namespace moeccl::gates

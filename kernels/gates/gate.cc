@@ -80,16 +80,6 @@ std::unique_ptr<Rule> ruleOf(const Config& config) {
 
 }  // namespace
 
-std::int32_t width(const Config& config) {
-  return config.kind == Kind::expertChoice ? config.experts : config.choices;
-}
-
-std::int64_t logitsPerToken(const Config& config) {
-  return (config.kind == Kind::noisy ? 2 : 1) * static_cast<std::int64_t>(config.experts);
-}
-
-std::int64_t sumsSize(const Config& config) { return (2 + 2 * sections(config)) * config.experts; }
-
 template <typename Real>
 Gate<Real>::Gate(const Config& config)
     : config_(config),

@@ -21,7 +21,7 @@
 // To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a header with
 // its rule, which is named in withRule (rules.h), and plain loops in tests/kernels/gates_plain.cc,
 // by which all tests of kernels know it. For the layer: its place in moecclMoeGate_t, in
-// src/moe/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
+// src/model/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
 #pragma once
 
 #include <cstdint>

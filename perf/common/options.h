@@ -1,7 +1,7 @@
 // Options that several tools have: spelled, read and checked alike.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <CLI/CLI.hpp>
 #include <string>

@@ -56,17 +56,17 @@ moecclMoeConfig_t usualLayer(const moecclGridShape_t& shape) {
 ordered_json predict(const moecclCluster_t& cluster, moecclMoeConfig_t layer) {
   const int shards = cluster.shape.nEsp;  // which must divide it
   layer.hidden = (layer.embedding * kHiddenPerEmbedding + shards - 1) / shards * shards;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  const ScheduleChoices choices(query);
+  const Choices choices(query);
   ordered_json cell = ordered_json::object();
   for (int i = 0; i < choices.count(); ++i) {
-    const moecclScheduleChoice_t choice = choices.choice(i);
+    const moecclChoice_t choice = choices.choice(i);
     cell[moecclScheduleName(choice.schedule)] = {{"seconds", choice.seconds},
                                                  {"communication", choice.communication},
-                                                 {"measured", choice.measured != 0},
+                                                 {"measured", isMeasured(choice)},
                                                  {"exchanges", choices.text(i)}};
   }
   return cell;

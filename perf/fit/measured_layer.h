@@ -1,7 +1,7 @@
 // A layer with weights and tokens, to be timed.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <array>
 #include <cstdint>

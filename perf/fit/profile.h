@@ -1,7 +1,7 @@
 // The profile that a run makes: samples as the public API takes them.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <memory>
 #include <string>

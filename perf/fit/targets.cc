@@ -28,7 +28,7 @@ std::set<Use> usesOf(const moecclGridShape_t& shape) {
   layer.tokens = layer.embedding = layer.topK = layer.training = layer.residual = 1;
   layer.hidden = shape.nEsp;
   layer.experts = shape.nEp;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
@@ -37,9 +37,9 @@ std::set<Use> usesOf(const moecclGridShape_t& shape) {
     layer.capacityFactor = 1 - layer.dropless;
     layer.tokenRouting = -layer.dropless;
     std::string refused;  // by MOECCL_SCHEDULE
-    const ScheduleChoices choices(query, &refused);
+    const Choices choices(query, &refused);
     for (int i = 0; i < choices.count(); ++i)
-      for (const moecclScheduleExchange_t& exchange : choices.exchanges(i))
+      for (const moecclChoice_t& exchange : choices.exchanges(i))
         uses.insert({exchange.collective, exchange.group});
   }
   return uses;

@@ -1,6 +1,6 @@
 #include "perf/layers/candidate.h"
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include "perf/common/choices.h"
 
@@ -74,14 +74,14 @@ LayerCandidate::Work LayerCandidate::work() const {
   moecclMoeConfig_t config = config_;
   config.schedule = shapes().schedule;
   if (config.dropless == 1) config.tokenRouting = shapes().tokenRouting == 1 ? 1 : -1;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = backward_ ? moecclPassBoth : moecclPassForward;
   // Where MP groups have one rank there is nothing to gather: S2 is S1.
   const bool asS1 = !gathers_ && config.schedule == moecclScheduleS2;
   Work work{asS1 ? moecclScheduleS1 : config.schedule, {}};
-  for (const moecclScheduleExchange_t& exchange : ScheduleChoices(query).exchanges(0))
+  for (const moecclChoice_t& exchange : Choices(query).exchanges(0))
     work.exchanges.push_back(
         {exchange.pass, exchange.group, exchange.bytes, exchange.calls, exchange.digest});
   return work;

@@ -1,7 +1,7 @@
 // What all candidates of a layer have in common: weights, tokens, and room for results.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <cstdint>
 #include <span>

@@ -1,6 +1,6 @@
 // learning-layers: MoE layers drawn from Parm's table III that learn while they run, and whether
 // they then run under the schedule that the right profile chooses. See perf/layers/README.md.
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,7 +1,7 @@
 // What moeccl-layers is asked to do.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <cstdint>
 #include <string>

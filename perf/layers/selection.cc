@@ -10,16 +10,16 @@ namespace {
 
 std::vector<Prediction> byModel(const moecclCluster_t& cluster, const moecclMoeConfig_t& config,
                                 moecclPass_t pass) {
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = pass;
-  const ScheduleChoices choices(query);
+  const Choices choices(query);
   std::vector<Prediction> predictions;
   for (int i = 0; i < choices.count(); ++i) {
-    const moecclScheduleChoice_t choice = choices.choice(i);
+    const moecclChoice_t choice = choices.choice(i);
     predictions.push_back({choice.schedule, choice.seconds, choice.communication,
-                           choice.measured != 0, choices.text(i)});
+                           isMeasured(choice), choices.text(i)});
   }
   return predictions;
 }

@@ -1,7 +1,7 @@
 // What is said about a layer before it runs.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <array>
 #include <string>

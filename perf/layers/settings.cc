@@ -17,15 +17,15 @@ std::vector<std::string> algorithmsOf(const Layer& layer, moecclSchedule_t sched
   cluster.ranksPerNode = ranksPerNode.data();
   cluster.shape = layer.grid;
   const moecclMoeConfig_t config = layer.config(schedule, pass);
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = pass;
   std::string refused;
-  const ScheduleChoices choices(query, &refused);
+  const Choices choices(query, &refused);
   if (choices.count() == 0) return {};
   std::map<std::string, std::size_t> bytes;  // by collective
-  for (const moecclScheduleExchange_t& exchange : choices.exchanges(0))
+  for (const moecclChoice_t& exchange : choices.exchanges(0))
     bytes.emplace(exchange.collective, exchange.bytes);
   std::map<std::string, std::set<std::string>> collectives;  // by algorithm
   for (const auto& [collective, size] : bytes)

@@ -1,7 +1,7 @@
 // Who takes part: a schedule with a setting of its algorithms, or of how rows come to experts.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 // The layers that are measured: drawn from Parm's table III, and made smaller for this machine.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <cstddef>
 #include <cstdint>

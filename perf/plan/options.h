@@ -1,7 +1,7 @@
 // What moeccl-plan is asked to do.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <array>
 #include <string>

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "perf/common/choices.h"
 #include "perf/common/collectives.h"
 #include "perf/common/options.h"
 #include "perf/common/output_file.h"
@@ -54,7 +55,7 @@ std::string switchesOf(const PredictOptions& options) {
 }
 
 ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) {
-  const moecclScheduleChoice_t& choice = one.choice;
+  const moecclChoice_t& choice = one.choice;
   return {{"grid",
            {{"nMp", one.shape.nMp},
             {"nEp", one.shape.nEp},
@@ -66,7 +67,7 @@ ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) 
           {"communication", choice.communication},
           {"bytesBetween", choice.bytesBetween},
           {"tokensPerSecond", one.tokensPerSecond},
-          {"measured", choice.measured != 0},
+          {"measured", isMeasured(choice)},
           {"exchanges", one.exchanges}};
 }
 
@@ -81,11 +82,11 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
   std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",
               "MB between", "grid", "in a node", "schedule", "algorithms");
   for (const Predicted& one : std::span(all).first(shown)) {
-    const moecclScheduleChoice_t& choice = one.choice;
+    const moecclChoice_t& choice = one.choice;
     std::printf("%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
                 choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
                 textOf(one.shape).c_str(), groupsInNodes(one.shape, options.ranksPerNode).c_str(),
-                moecclScheduleName(choice.schedule), choice.measured ? '*' : ' ',
+                moecclScheduleName(choice.schedule), isMeasured(choice) ? '*' : ' ',
                 one.exchanges.c_str());
   }
 }

@@ -54,8 +54,8 @@ moecclCluster_t Predictor::clusterOf(const moecclGridShape_t& shape) const {
   return cluster;
 }
 
-moecclScheduleQuery_t Predictor::queryOf(const moecclCluster_t& cluster) const {
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+moecclQuery_t Predictor::queryOf(const moecclCluster_t& cluster) const {
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &options_.layer;
   query.pass = options_.pass;
@@ -76,11 +76,11 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
   const auto predict = [&](std::size_t at) {
     const moecclGridShape_t& shape = placements[at];
     const moecclCluster_t cluster = clusterOf(shape);
-    const moecclScheduleQuery_t query = queryOf(cluster);
-    const ScheduleChoices choices(query, &refused[at]);
+    const moecclQuery_t query = queryOf(cluster);
+    const Choices choices(query, &refused[at]);
     const double tokens = static_cast<double>(options_.layer.tokens) * (ranks / shape.nMp);
     for (int i = 0; i < choices.count(); ++i) {
-      const moecclScheduleChoice_t choice = choices.choice(i);
+      const moecclChoice_t choice = choices.choice(i);
       found[at].push_back(
           {shape, choice, choices.text(i), choice.seconds > 0 ? tokens / choice.seconds : 0});
     }
@@ -99,11 +99,11 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
 
 std::string Predictor::explain(const moecclGridShape_t& shape) const {
   const moecclCluster_t cluster = clusterOf(shape);
-  const moecclScheduleQuery_t query = queryOf(cluster);
+  const moecclQuery_t query = queryOf(cluster);
   std::size_t bytes = 0;
-  moecclResult_t result = moecclExplainSchedule(&query, nullptr, &bytes);
+  moecclResult_t result = moecclExplain(&query, nullptr, nullptr, &bytes);
   std::string text(bytes, '\0');
-  if (result == moecclSuccess) result = moecclExplainSchedule(&query, text.data(), &bytes);
+  if (result == moecclSuccess) result = moecclExplain(&query, nullptr, text.data(), &bytes);
   if (result != moecclSuccess) fail("explain a layer", result);
   text.resize(bytes - 1);
   return text;

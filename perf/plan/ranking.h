@@ -1,7 +1,7 @@
 // What is predicted for every placement and schedule of a layer, best first.
 #pragma once
 
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace moeccl::perf::plan {
 
 struct Predicted {
   moecclGridShape_t shape;
-  moecclScheduleChoice_t choice;
+  moecclChoice_t choice;
   std::string exchanges;   // with their algorithms, for people
   double tokensPerSecond;  // of the whole cluster
 };
@@ -26,7 +26,7 @@ class Predictor {
   // Most tokens per second first: with one N_MP that is the least time. Grids that the layer's
   // config does not allow are left out. Throws std::runtime_error where none remains.
   std::vector<Predicted> rank(const std::vector<moecclGridShape_t>& placements) const;
-  // moecclExplainSchedule's text.
+  // moecclExplain's text.
   std::string explain(const moecclGridShape_t& shape) const;
 
  private:
@@ -34,7 +34,7 @@ class Predictor {
     void operator()(moecclProfile_t profile) const { moecclProfileDestroy(profile); }
   };
   moecclCluster_t clusterOf(const moecclGridShape_t& shape) const;
-  moecclScheduleQuery_t queryOf(const moecclCluster_t& cluster) const;
+  moecclQuery_t queryOf(const moecclCluster_t& cluster) const;
 
   const PredictOptions& options_;
   std::unique_ptr<moecclProfile, Destroy> profile_;

@@ -1,12 +1,16 @@
 #include "src/api/arguments.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
+#include "src/api/choices.h"
+#include "src/base/log.h"
 #include "src/base/text.h"
 
 namespace moeccl {
@@ -90,6 +94,38 @@ void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t coun
   require(recvbuff != nullptr, "recvbuff is NULL while there is something to receive");
 }
 
+namespace {
+
+// Of the first call that runs so: what was chosen, and before what.
+void tell(CommState& state, const AlgorithmChoice& chosen, std::size_t blockBytes) {
+  const Communicator& communicator = *state.communicator;
+  if (communicator.rank() != 0 || !logs(LogLevel::info)) return;
+  const Collective collective = chosen.algorithm->collective;
+  const std::string name = std::string(nameOf(collective)) + ' ' + textOf(chosen);
+  if (std::ranges::find(state.told, name) != state.told.end()) return;
+  state.told.push_back(name);
+  AlgorithmChoice given = chosen;
+  given.algorithm = nullptr;
+  const Contract contract{collective, communicator.ranks(), given.parameters.grid,
+                          given.parameters.experts};
+  const double bytes = static_cast<double>(blockBytes) * contract.inputBlocks(0);
+  std::optional<Answer> ours, then;
+  for (const CostModel::Estimate& it : state.model->estimates(collective, given, bytes)) {
+    std::optional<Answer>& slot = textOf(it.choice) == textOf(chosen) ? ours : then;
+    if (slot) continue;
+    slot.emplace();
+    slot->name = textOf(it.choice);
+    slot->it.seconds = it.seconds;
+    slot->it.source = it.measured ? "curves" : "links";
+  }
+  if (ours)
+    log(LogLevel::info, {communicator.rank(), communicator.ranks()}, "%s of %zu B blocks: %s",
+        std::string(nameOf(collective)).c_str(), blockBytes,
+        firstLine(*ours, then ? &*then : nullptr).c_str());
+}
+
+}  // namespace
+
 AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
                        const Grid& grid, int experts, std::size_t padded) {
   Communicator& communicator = *state.communicator;
@@ -97,9 +133,11 @@ AlgorithmChoice choose(CommState& state, Collective collective, std::size_t bloc
   choice.parameters.grid = grid;
   choice.parameters.experts = experts;
   if (choice.algorithm != nullptr) return choice;
-  return state.model->choose(
+  choice = state.model->choose(
       collective, choice.parameters, blockBytes,
       [&](const AlgorithmChoice& way) { return communicator.serves(way); }, padded);
+  tell(state, choice, blockBytes);
+  return choice;
 }
 
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) {

@@ -1,6 +1,7 @@
-// What moecclAlgorithmChoices_t points to.
+// What moecclChoices_t points to.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,13 +9,22 @@
 
 namespace moeccl {
 
-struct AlgorithmAnswer {
-  moecclAlgorithmChoice_t choice;
-  std::string algorithm;
+// A choice, or an exchange of one. Its texts are set when it is handed out.
+struct Answer {
+  moecclChoice_t it = MOECCL_CHOICE_INITIALIZER;
+  std::string name;
+  std::string collective = {};         // of an exchange
+  std::vector<Answer> exchanges = {};  // of a schedule
 };
+using Answers = std::vector<Answer>;
+
+// "S1 in 0.812 ms, by links; then S2 in 0.934 ms". `then`: the runner-up, where there is one.
+std::string firstLine(const Answer& answer, const Answer* then);
+// All of it as an object.
+std::string asJson(const Answers& answers);
 
 }  // namespace moeccl
 
-struct moecclAlgorithmChoices {
-  std::vector<moeccl::AlgorithmAnswer> all;
+struct moecclChoices {
+  std::shared_ptr<const moeccl::Answers> all;  // which a grid may remember too
 };

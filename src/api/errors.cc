@@ -1,25 +1,5 @@
 #include "src/api/handles.h"
 
-namespace {
-
-// The text that moecclGetLastError(NULL) returns on this thread.
-std::string& threadError() {
-  thread_local std::string text;
-  return text;
-}
-
-}  // namespace
-
-moecclResult_t moecclInternalReport(const char* function, moecclResult_t result,
-                                    const char* text) noexcept {
-  try {
-    threadError() = function == nullptr ? text : std::string(function) + ": " + text;
-  } catch (const std::bad_alloc&) {
-    // The code still says what kind of error it was.
-  }
-  return result;
-}
-
 moecclResult_t moecclGetVersion(int* version) {
   return moeccl::boundary("moecclGetVersion", nullptr, [&] {
     moeccl::require(version != nullptr, "version is NULL; pass where to store it");
@@ -54,5 +34,5 @@ const char* moecclGetErrorString(moecclResult_t result) {
 
 const char* moecclGetLastError(moecclComm_t comm) {
   const moeccl::HeldComm held = moeccl::hold(comm);
-  return held.state == nullptr ? threadError().c_str() : held->lastError.c_str();
+  return held.state == nullptr ? moeccl::threadError().c_str() : held->lastError.c_str();
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "moeccl/moeccl.h"
 #include "src/api/profile_check.h"
@@ -24,11 +25,14 @@ inline Typical typicalOf(const Communicator& communicator) {
                                     : moecclLinksPcie);
 }
 
+class LayerQuestions;  // questions.h
+
 struct CommState {
   std::unique_ptr<Communicator> communicator;
   std::string lastError;
   std::unique_ptr<CostModel> model;  // of the choices that nobody has fixed
   ProfileCheck profileCheck;
+  std::vector<std::string> told;  // choices that the log has, "alltoall pairwise"
 };
 
 }  // namespace moeccl
@@ -40,7 +44,7 @@ struct moecclComm {};
 struct moecclGrid {
   moecclGridShape_t shape;
   std::array<moecclComm_t, moecclNumGroups> comms{};  // the world is the caller's
-  std::shared_ptr<void> attached;                     // libmoeccl-moe's
+  std::shared_ptr<moeccl::LayerQuestions> questions;  // once a layer has asked one
 
   ~moecclGrid() { leaveGroups(moecclCommDestroy); }
   // Returns the first error.

@@ -4,6 +4,7 @@
 
 #include "algorithms/choice.h"
 #include "src/api/arguments.h"
+#include "src/api/moe_handle.h"
 #include "src/api/profile_handle.h"
 #include "src/base/structs.h"
 #include "src/base/text.h"
@@ -24,6 +25,21 @@ constexpr StructKind<moecclCollectiveSample_t> kCollectiveSample = {
     "sample", "MOECCL_COLLECTIVE_SAMPLE_INITIALIZER", MOECCL_COLLECTIVE_SAMPLE_MAGIC,
     MOECCL_END_OF(moecclCollectiveSample_t, spread),
     MOECCL_END_OF(moecclCollectiveSample_t, spread)};
+
+constexpr StructKind<moecclLayerSample_t> kLayerSample = {
+    "sample", "MOECCL_LAYER_SAMPLE_INITIALIZER", MOECCL_LAYER_SAMPLE_MAGIC,
+    MOECCL_END_OF(moecclLayerSample_t, spread), MOECCL_END_OF(moecclLayerSample_t, spread)};
+
+// A layer on one rank: its local work.
+LocalWork workOf(const LayerShape& shape) {
+  return {static_cast<double>(shape.tokens),
+          static_cast<double>(shape.embedding),
+          static_cast<double>(shape.localHidden),
+          static_cast<double>(gates::logitsPerToken(shape.gate)),
+          static_cast<double>(shape.gate.choices),
+          static_cast<double>(shape.experts * shape.capacity()),
+          static_cast<double>(shape.localExperts)};
+}
 
 moecclProfile_t handleOf(std::unique_ptr<moecclProfile> profile) {
   addHandle(HandleKind::profile, profile.get());
@@ -244,5 +260,33 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
     fitted.links = moeccl::fitLinks(fitted);
     moeccl::growBeyond(fitted);
     it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
+  });
+}
+
+moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerSample_t* sample) {
+  return boundary("moecclProfileAddLayer", nullptr, [&] {
+    const auto theirs = moeccl::readStruct(moeccl::kLayerSample, sample);
+    require(theirs.layer != nullptr,
+            "sample.layer is NULL; it must be the layer that was measured");
+    require(theirs.pass == moecclPassForward || theirs.pass == moecclPassBackward,
+            "sample.pass must be moecclPassForward or moecclPassBackward");
+    moeccl::requireLive(moeccl::HandleKind::layer, theirs.layer);
+    const moeccl::MoeLayer& layer = theirs.layer->layer;
+    const moeccl::LayerShape& shape = layer.shape();
+    require(shape.datatype == moecclFloat32,
+            "sample.layer does not compute with moecclFloat32; profiles hold what that takes");
+    require(!shape.dropless && shape.residual == 0,
+            "sample.layer is dropless or has a residual branch; it must be one whose work follows "
+            "from its capacity alone");
+    const int ranks = layer.groups().world.ranks;
+    if (ranks != 1)
+      throw moeccl::Error(moecclInvalidArgument,
+                          moeccl::stringf("sample.layer has %d ranks; it must have one, as its "
+                                          "sample is of what a rank computes by itself",
+                                          ranks));
+    moecclProfile& it = moeccl::profileOf(profile);
+    moeccl::requireTimes(theirs.seconds, theirs.spread);
+    it.local[theirs.pass == moecclPassBackward ? 1 : 0].push_back(
+        {moeccl::workOf(shape), theirs.seconds, theirs.spread});
   });
 }

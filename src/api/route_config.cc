@@ -12,6 +12,7 @@
 #include "kernels/quantise.h"
 #include "src/api/arguments.h"
 #include "src/base/structs.h"
+#include "src/comm/agreement.h"
 
 namespace moeccl {
 namespace {
@@ -77,21 +78,6 @@ void checkDatatypes(const RouteShape& shape) {
     invalid(
         "config.hidden is " + std::to_string(shape.hidden) +
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
-}
-
-// Collective. Throws where rank 0 and another one have different values in the same place; all
-// ranks have as many. nameOf(place), textOf(place, value).
-template <typename NameOf, typename TextOf>
-void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
-                       const NameOf& nameOf, const TextOf& textOf) {
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
-  communicator.allgather(mine.data(), all.data(), mine.size_bytes());
-  for (std::size_t i = mine.size(); i < all.size(); ++i)
-    if (const std::size_t place = i % mine.size(); all[i] != all[place])
-      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
-                                          " is " + textOf(place, all[place]) + " on rank 0 and " +
-                                          textOf(place, all[i]) + " on rank " +
-                                          std::to_string(i / mine.size()));
 }
 
 }  // namespace

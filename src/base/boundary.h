@@ -7,22 +7,17 @@
 #include <vector>
 
 #include "src/base/error.h"
-#include "src/base/internal.h"
 #include "src/base/text.h"
 
 namespace moeccl {
 
-// "moecclAllToAll: count ..."
-inline moecclResult_t report(const char* function, moecclResult_t result, const char* text,
-                             std::string* lastError) noexcept {
-  moecclInternalReport(function, result, text);
-  try {
-    if (lastError != nullptr) *lastError = moecclGetLastError(nullptr);
-  } catch (const std::bad_alloc&) {
-    // The code still says what kind of error it was.
-  }
-  return result;
-}
+// The text that moecclGetLastError(NULL) returns on this thread.
+std::string& threadError();
+
+// Keeps the text of an error, "moecclAllToAll: count ...", for the thread and in *lastError, and
+// returns `result`.
+moecclResult_t report(const char* function, moecclResult_t result, const char* text,
+                      std::string* lastError) noexcept;
 
 // Runs a function's body. The text of an error goes to *lastError, and to the thread's.
 template <typename Body>
@@ -43,7 +38,7 @@ inline void require(bool condition, const char* text) {
   if (!condition) throw Error(moecclInvalidArgument, text);
 }
 
-// Of a call of the public API, or of src/base/internal.h.
+// Of a call of the public API.
 inline void requireSuccess(moecclResult_t result) {
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
 }

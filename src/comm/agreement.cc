@@ -52,4 +52,14 @@ SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
   return group;
 }
 
+void requireSameText(Communicator& communicator, std::string_view text) {
+  const std::size_t mine = std::hash<std::string_view>{}(text);
+  std::vector<std::size_t> all(static_cast<std::size_t>(communicator.ranks()));
+  communicator.allgather(&mine, all.data(), sizeof mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(moecclInvalidUsage, "ranks came with different texts: that of rank " +
+                                          std::to_string(rank) + " is not that of rank 0");
+}
+
 }  // namespace moeccl

@@ -1,8 +1,12 @@
 // What the ranks of a new communicator must agree on, of whichever kind it is.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/bootstrap/oob.h"
@@ -27,6 +31,23 @@ SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
 // Throws Error (InvalidUsage) when ranks came with different settings: their texts are exchanged
 // only where digests differ.
 void requireAgreementAtOnce(Oob& oob, const Settings& settings);
+
+// Collective. Throws Error (InvalidUsage) where rank 0 and another one have different values in the
+// same place of a config; all ranks have as many. nameOf(place), textOf(place, value).
+template <typename NameOf, typename TextOf>
+void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
+                       const NameOf& nameOf, const TextOf& textOf) {
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
+  communicator.allgather(mine.data(), all.data(), mine.size_bytes());
+  for (std::size_t i = mine.size(); i < all.size(); ++i)
+    if (const std::size_t place = i % mine.size(); all[i] != all[place])
+      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
+                                          " is " + textOf(place, all[place]) + " on rank 0 and " +
+                                          textOf(place, all[i]) + " on rank " +
+                                          std::to_string(i / mine.size()));
+}
+// The same of a text, which the caller made of something else.
+void requireSameText(Communicator& communicator, std::string_view text);
 
 // A communicator's own all-gather, in the place of a launcher's.
 class CommunicatorOob : public Oob {

@@ -96,6 +96,10 @@ class CpuCompute final : public Compute {
   void lossBackward(const double* sums, double scale, double* gradient, moecclStream_t) override {
     gate_.loss(sums, scale, gradient);
   }
+  double auxiliaryLoss(const double* sums) const override {
+    std::vector<double> gradient(static_cast<std::size_t>(gates::sumsSize(shape().gate)));
+    return gate_.loss(sums, 0, gradient.data());
+  }
 
   // Exchanges advance between two calls.
   std::int64_t expertsAtOnce() const override { return 1; }

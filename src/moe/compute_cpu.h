@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "src/moe/compute.h"
+#include "src/route/compute.h"
 
 namespace moeccl {
 

@@ -144,6 +144,10 @@ class CudaCompute final : public Compute {
                     moecclStream_t stream) override {
     lossGate_.loss(sums, scale, gradient, nullptr, stream);
   }
+  double auxiliaryLoss(const double* sums) const override {
+    std::vector<double> gradient(static_cast<std::size_t>(gates::sumsSize(shape().gate)));
+    return gates::Gate<double>(shape().gate).loss(sums, 0, gradient.data());
+  }
 
   // Neighbours with as many rows are one product.
   std::int64_t expertsAtOnce() const override { return shape().localExperts; }

@@ -7,7 +7,7 @@
 #include "kernels/gates/gate.h"
 #include "kernels/narrow.h"
 #include "kernels/permute.h"
-#include "src/moe/router.h"
+#include "src/route/router.h"
 
 namespace moeccl {
 

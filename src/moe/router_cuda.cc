@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/narrow.h"
-#include "src/moe/schedule_list.h"
+#include "src/model/schedule_list.h"
 
 namespace moeccl {
 namespace {

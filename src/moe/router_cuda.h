@@ -7,8 +7,8 @@
 
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
-#include "src/moe/compute.h"
-#include "src/moe/router.h"
+#include "src/route/compute.h"
+#include "src/route/router.h"
 
 namespace moeccl {
 

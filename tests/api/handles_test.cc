@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "moeccl/model.h"
 #include "moeccl/moe.h"
-#include "moeccl/select.h"
 #include "tests/api/ranks.h"
 #include "tests/sanitized.h"
 

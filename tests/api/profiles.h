@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "moeccl/select.h"
+#include "moeccl/model.h"
 #include "tests/api/ranks.h"
 
 namespace moeccl::test {
@@ -69,39 +70,41 @@ inline moecclProfile_t profileOn(moecclComm_t comm, moecclGrid_t grid, double ra
   return profile;
 }
 
+inline bool isMeasured(const moecclChoice_t& choice) {
+  return std::string_view(choice.source) == "curves";
+}
+
 // A schedule that a layer may run under, with what its exchanges are.
-struct Choice : moecclScheduleChoice_t {
+struct Choice : moecclChoice_t {
   std::string exchanges;  // "dispatch: dedup, combine: flat"
   std::vector<std::string> algorithms;
   std::vector<std::uint64_t> digests;
 };
 
-inline std::vector<Choice> schedules(const moecclScheduleQuery_t& query) {
-  moecclScheduleChoices_t choices = nullptr;
-  check(moecclSelectSchedule(&query, &choices));
+inline std::vector<Choice> schedules(const moecclQuery_t& query) {
+  moecclChoices_t choices = nullptr;
   int count = 0;
-  check(moecclScheduleChoicesCount(choices, &count));
+  check(moecclSelect(&query, &choices, &count));
   std::vector<Choice> all;
   for (int i = 0; i < count; ++i) {
-    Choice& one = all.emplace_back(Choice{MOECCL_SCHEDULE_CHOICE_INITIALIZER, {}, {}, {}});
-    check(moecclScheduleChoicesGet(choices, i, &one));
+    Choice& one = all.emplace_back(Choice{MOECCL_CHOICE_INITIALIZER, {}, {}, {}});
+    check(moecclChoicesGet(choices, i, -1, &one));
     for (int at = 0; at < one.nExchanges; ++at) {
-      moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
-      check(moecclScheduleChoicesGetExchange(choices, i, at, &exchange));
-      one.exchanges +=
-          (at > 0 ? ", " : "") + std::string(exchange.phase) + ": " + exchange.algorithm;
-      one.algorithms.emplace_back(exchange.algorithm);
+      moecclChoice_t exchange = MOECCL_CHOICE_INITIALIZER;
+      check(moecclChoicesGet(choices, i, at, &exchange));
+      one.exchanges += (at > 0 ? ", " : "") + std::string(exchange.phase) + ": " + exchange.name;
+      one.algorithms.emplace_back(exchange.name);
       one.digests.push_back(exchange.digest);
     }
   }
-  check(moecclScheduleChoicesDestroy(choices));
+  check(moecclChoicesDestroy(choices));
   return all;
 }
 
 inline std::vector<Choice> schedules(moecclGrid_t grid, const moecclMoeConfig_t& layer) {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   return schedules(query);
@@ -117,22 +120,30 @@ inline Choice choiceOf(const std::vector<Choice>& choices, moecclSchedule_t sche
 struct Algorithm {
   std::string algorithm;
   double seconds, alpha, beta;
-  int measured;
+  bool measured;
   std::uint64_t digest;
 };
+inline moecclQuery_t algorithmQuery(const moecclCluster_t& cluster, const char* collective,
+                                    std::size_t bytes) {
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.collective = collective;
+  query.bytes = bytes;
+  return query;
+}
 inline std::vector<Algorithm> algorithmsFor(const moecclCluster_t& cluster, const char* collective,
                                             std::size_t bytes) {
-  moecclAlgorithmChoices_t choices = nullptr;
-  check(moecclSelectAlgorithm(&cluster, collective, bytes, 1, &choices));
+  const moecclQuery_t query = algorithmQuery(cluster, collective, bytes);
+  moecclChoices_t choices = nullptr;
   int count = 0;
-  check(moecclAlgorithmChoicesCount(choices, &count));
+  check(moecclSelect(&query, &choices, &count));
   std::vector<Algorithm> all;
   for (int i = 0; i < count; ++i) {
-    moecclAlgorithmChoice_t it = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
-    check(moecclAlgorithmChoicesGet(choices, i, &it));
-    all.push_back({it.algorithm, it.seconds, it.alpha, it.beta, it.measured, it.digest});
+    moecclChoice_t it = MOECCL_CHOICE_INITIALIZER;
+    check(moecclChoicesGet(choices, i, -1, &it));
+    all.push_back({it.name, it.seconds, it.alpha, it.beta, isMeasured(it), it.digest});
   }
-  check(moecclAlgorithmChoicesDestroy(choices));
+  check(moecclChoicesDestroy(choices));
   return all;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moeccl/select.h"
+#include "moeccl/model.h"
 #include "tests/api/profiles.h"
 
 namespace moeccl::test {
@@ -72,7 +72,7 @@ void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const ch
   layer.hidden = 4096;
   layer.topK = 1;
   layer.capacityFactor = 1.2;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
@@ -80,11 +80,11 @@ void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const ch
     layer.tokens = tokens;
     layer.experts = shape.nEp * (1 + tokens % 3);
     const auto begin = std::chrono::steady_clock::now();
-    moecclScheduleChoices_t choices = nullptr;
-    moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-    check(moecclSelectSchedule(&query, &choices));
-    check(moecclScheduleChoicesGet(choices, 0, &first));
-    check(moecclScheduleChoicesDestroy(choices));
+    moecclChoices_t choices = nullptr;
+    moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+    check(moecclSelect(&query, &choices, nullptr));
+    check(moecclChoicesGet(choices, 0, -1, &first));
+    check(moecclChoicesDestroy(choices));
     return microseconds(std::chrono::steady_clock::now() - begin);
   };
   const double first = askAbout(1);

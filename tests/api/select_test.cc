@@ -51,7 +51,7 @@ TEST(Select, ASchedulesTimeIsTheSumOfItsParts) {
                   "sums: ring",
               s1.exchanges);
     // The baseline is priced, in microseconds; what is measured by hand is not.
-    checkThat(choices[0].schedule == moecclScheduleBaseline && !choices[0].measured, "baseline");
+    checkThat(choices[0].schedule == moecclScheduleBaseline && !isMeasured(choices[0]), "baseline");
     moecclMoeConfig_t wide = layerConfig();
     wide.datatype = moecclFloat64;
     const auto wideS1 = choiceOf(schedules(grid, wide), moecclScheduleS1);
@@ -164,7 +164,7 @@ TEST(Select, ChunksArePriced) {
     layer.experts = 16;
     layer.schedule = moecclScheduleS1;
     layer.capacityGroups = 16;
-    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &layer;
     std::map<std::int64_t, double> seconds;
@@ -264,31 +264,30 @@ TEST(Select, ChoicesAreHandedOutOneByOne) {
   cluster.ranksPerNode = nodes;
   cluster.shape = kShape;
   const moecclMoeConfig_t layer = layerConfig();
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  moecclScheduleChoices_t choices = nullptr;
-  check(moecclSelectSchedule(&query, &choices));
+  moecclChoices_t choices = nullptr;
   int count = 0;
-  check(moecclScheduleChoicesCount(choices, &count));
-  moecclScheduleChoice_t choice = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-  check(moecclScheduleChoicesGet(choices, 0, &choice));
-  moecclScheduleExchange_t exchange = MOECCL_SCHEDULE_EXCHANGE_INITIALIZER;
+  check(moecclSelect(&query, &choices, &count));
+  moecclChoice_t choice = MOECCL_CHOICE_INITIALIZER;
+  check(moecclChoicesGet(choices, 0, -1, &choice));
+  moecclChoice_t exchange = MOECCL_CHOICE_INITIALIZER;
   bool backward = false;
   for (int i = 0; i < choice.nExchanges; ++i) {
-    check(moecclScheduleChoicesGetExchange(choices, 0, i, &exchange));
+    check(moecclChoicesGet(choices, 0, i, &exchange));
     EXPECT_GE(exchange.pass == moecclPassBackward, backward) << "forward comes first";
     backward = exchange.pass == moecclPassBackward;
     EXPECT_TRUE(exchange.seconds > 0 && exchange.bytes > 0 && exchange.calls > 0);
     EXPECT_NE(exchange.digest, 0u);
-    EXPECT_EQ(exchange.measured, 0);
+    EXPECT_FALSE(isMeasured(exchange));
     cluster.comm = nullptr;
     const std::string collective = exchange.collective;
     if (exchange.group != moecclGroupWorld) continue;
     // As the collective by itself has it.
     const auto alone = algorithmsFor(cluster, collective.c_str(), exchange.bytes);
-    EXPECT_EQ(alone[0].algorithm, exchange.algorithm);
+    EXPECT_EQ(alone[0].algorithm, exchange.name);
     EXPECT_EQ(alone[0].digest, exchange.digest);
     EXPECT_EQ(alone[0].seconds, exchange.seconds);
   }
@@ -296,28 +295,31 @@ TEST(Select, ChoicesAreHandedOutOneByOne) {
   const auto refused = [](moecclResult_t result, const char* text) {
     checkError(result, moecclInvalidArgument, nullptr, {text});
   };
-  refused(moecclScheduleChoicesGet(choices, count, &choice), "index is 3; there are 3 choices");
-  refused(moecclScheduleChoicesGet(choices, -1, &choice), "index is -1");
-  refused(moecclScheduleChoicesGet(choices, 0, nullptr), "choice is NULL");
-  refused(moecclScheduleChoicesGetExchange(choices, 0, choice.nExchanges, &exchange),
-          "exchange is ");
+  refused(moecclChoicesGet(choices, count, -1, &choice), "index is 3; there are 3 choices");
+  refused(moecclChoicesGet(choices, -1, -1, &choice), "index is -1");
+  refused(moecclChoicesGet(choices, 0, -1, nullptr), "choice is NULL");
+  refused(moecclChoicesGet(choices, 0, choice.nExchanges, &exchange), "exchange is ");
+  refused(moecclChoicesGet(choices, 0, -2, &exchange), "exchange is -2");
   exchange.magic = 0;
-  refused(moecclScheduleChoicesGetExchange(choices, 0, 0, &exchange), "it was not initialised");
-  refused(moecclScheduleChoicesCount(choices, nullptr), "nChoices is NULL");
-  refused(moecclScheduleChoicesCount(nullptr, &count), "choices is NULL");
-  refused(moecclSelectSchedule(&query, nullptr), "choices is NULL");
-  check(moecclScheduleChoicesDestroy(choices));
-  check(moecclScheduleChoicesDestroy(nullptr));
+  refused(moecclChoicesGet(choices, 0, 0, &exchange), "choice was not initialised");
+  refused(moecclChoicesGet(nullptr, 0, -1, &choice), "choices is NULL");
+  refused(moecclSelect(&query, nullptr, nullptr), "choices is NULL");
+  check(moecclChoicesDestroy(choices));
+  check(moecclChoicesDestroy(nullptr));
 
-  moecclAlgorithmChoices_t algorithms = nullptr;
-  refused(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, nullptr), "choices is NULL");
-  check(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &algorithms));
-  moecclAlgorithmChoice_t algorithm = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
-  refused(moecclAlgorithmChoicesGet(algorithms, 1000, &algorithm), "index is 1000; there are");
-  refused(moecclAlgorithmChoicesGet(nullptr, 0, &algorithm), "choices is NULL");
-  refused(moecclAlgorithmChoicesCount(algorithms, nullptr), "nChoices is NULL");
-  check(moecclAlgorithmChoicesDestroy(algorithms));
-  check(moecclAlgorithmChoicesDestroy(nullptr));
+  query.collective = "alltoall";
+  refused(moecclSelect(&query, &choices, nullptr), "query.collective and query.layer are both set");
+  query.layer = nullptr;
+  query.bytes = 4096;
+  check(moecclSelect(&query, &choices, &count));
+  refused(moecclChoicesGet(choices, 1000, -1, &choice), "index is 1000; there are");
+  refused(moecclChoicesGet(choices, 0, 0, &choice), "exchange is 0; there are 0");
+  check(moecclChoicesDestroy(choices));
+  query.collective = "dispatch";
+  query.nExpertsPerRank = 0;
+  refused(moecclSelect(&query, &choices, nullptr), "query.nExpertsPerRank is 0");
+  query.collective = "sort";
+  refused(moecclSelect(&query, &choices, nullptr), "sort");
 }
 
 // Of clusters that nobody has measured.
@@ -352,16 +354,16 @@ TEST(Select, AsksAboutClustersOfGpus) {
   // Schedules too.
   cluster.shape = {2, 4, 4, moecclOrderEspEp};
   const moecclMoeConfig_t layer = layerConfig();
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   const auto exchangesOn = [&](moecclLinks_t links) {
     cluster.links = links;
-    moecclScheduleChoices_t choices = nullptr;
-    check(moecclSelectSchedule(&query, &choices));
-    moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-    check(moecclScheduleChoicesGet(choices, 0, &first));
-    check(moecclScheduleChoicesDestroy(choices));
+    moecclChoices_t choices = nullptr;
+    check(moecclSelect(&query, &choices, nullptr));
+    moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+    check(moecclChoicesGet(choices, 0, -1, &first));
+    check(moecclChoicesDestroy(choices));
     return first.communication;
   };
   EXPECT_LT(exchangesOn(moecclLinksNvlink), exchangesOn(moecclLinksHost));
@@ -374,12 +376,12 @@ TEST(Select, AsksAboutClustersOfGpus) {
     large.embedding = 1024;
     large.hidden = 4096;
     query.layer = &large;
-    moecclScheduleChoices_t choices = nullptr;
-    check(moecclSelectSchedule(&query, &choices));
-    moecclScheduleChoice_t one = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
+    moecclChoices_t choices = nullptr;
+    check(moecclSelect(&query, &choices, nullptr));
+    moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
     for (int i = 0; one.schedule != moecclScheduleS1; ++i)
-      check(moecclScheduleChoicesGet(choices, i, &one));
-    check(moecclScheduleChoicesDestroy(choices));
+      check(moecclChoicesGet(choices, i, -1, &one));
+    check(moecclChoicesDestroy(choices));
     query.layer = &layer;
     return one.seconds - one.communication;
   };
@@ -393,9 +395,9 @@ TEST(Select, AsksAboutClustersOfGpus) {
   const auto refused = [&](int links, int gbits, const char* text) {
     cluster.links = static_cast<moecclLinks_t>(links);
     cluster.networkGbits = gbits;
-    moecclAlgorithmChoices_t none = nullptr;
-    checkError(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, &none), moecclInvalidArgument,
-               nullptr, {text});
+    moecclChoices_t none = nullptr;
+    const moecclQuery_t asked = algorithmQuery(cluster, "alltoall", 1);
+    checkError(moecclSelect(&asked, &none, nullptr), moecclInvalidArgument, nullptr, {text});
   };
   refused(3, 0, "cluster.links is 3; it must be moecclLinksHost (0)");
   refused(-1, 0, "cluster.links is -1");
@@ -419,7 +421,7 @@ TEST(Select, AsksAboutLeafSwitches) {
   EXPECT_GT(secondsOn(2, 8), 2 * one);
   // Schedules too; groups in a leaf cost what they cost.
   const moecclMoeConfig_t layer = layerConfig();
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   const auto slowest = [&](int nodesPerSwitch) {
@@ -431,9 +433,9 @@ TEST(Select, AsksAboutLeafSwitches) {
   const auto refused = [&](int nodesPerSwitch, double oversubscription, const char* text) {
     cluster.nodesPerSwitch = nodesPerSwitch;
     cluster.oversubscription = oversubscription;
-    moecclAlgorithmChoices_t none = nullptr;
-    checkError(moecclSelectAlgorithm(&cluster, "alltoall", 1, 1, &none), moecclInvalidArgument,
-               nullptr, {text});
+    moecclChoices_t none = nullptr;
+    const moecclQuery_t asked = algorithmQuery(cluster, "alltoall", 1);
+    checkError(moecclSelect(&asked, &none, nullptr), moecclInvalidArgument, nullptr, {text});
   };
   refused(-2, 0, "cluster.nodesPerSwitch is -2");
   refused(2, 0.5, "cluster.oversubscription is 0.5; it must be at least 1");
@@ -497,7 +499,7 @@ TEST(Select, TokenRoutingIsTakenWhereItSaves) {
   layer.dropless = 1;
   layer.capacityFactor = 0;
   layer.schedule = moecclScheduleS1;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
@@ -531,9 +533,9 @@ TEST(Select, TokenRoutingIsTakenWhereItSaves) {
   cluster.nNodes = 2;
   cluster.ranksPerNode = nodes;
   std::size_t bytes = 0;
-  check(moecclExplainSchedule(&query, nullptr, &bytes));
+  check(moecclExplain(&query, nullptr, nullptr, &bytes));
   std::string text(bytes, ' ');
-  check(moecclExplainSchedule(&query, text.data(), &bytes));
+  check(moecclExplain(&query, nullptr, text.data(), &bytes));
   for (const char* part : {"rows go by token routing; by a row for each choice it would take",
                            "\"token dispatch\"", " ms node, ", " ms flat (priced)"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text.c_str();
@@ -634,13 +636,13 @@ TEST(Select, ASchedulesClusterHasAGrid) {
     cluster.comm = comm;
     cluster.shape = kShape;
     const moecclMoeConfig_t layer = layerConfig();
-    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &layer;
-    moecclScheduleChoices_t choices = nullptr;
+    moecclChoices_t choices = nullptr;
     std::size_t bytes = 0;
     for (const moecclResult_t result :
-         {moecclSelectSchedule(&query, &choices), moecclExplainSchedule(&query, nullptr, &bytes)})
+         {moecclSelect(&query, &choices, nullptr), moecclExplain(&query, nullptr, nullptr, &bytes)})
       checkError(result, moecclInvalidArgument, nullptr, {"cluster.comm has no grid"});
   });
 }
@@ -661,7 +663,7 @@ TEST(Select, TrainingTakesTheBaselineOnlyIfAskedFor) {
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.grid = grid;
     moecclMoeConfig_t layer = layerConfig();
-    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &layer;
     const auto forward = schedules(query);
@@ -673,7 +675,7 @@ TEST(Select, TrainingTakesTheBaselineOnlyIfAskedFor) {
     checkThat(both[2].seconds < both[0].seconds, "the baseline is not the fastest");
     std::string text(10000, '\0');
     std::size_t bytes = text.size();
-    check(moecclExplainSchedule(&query, text.data(), &bytes));
+    check(moecclExplain(&query, nullptr, text.data(), &bytes));
     checkThat(text.find("only if asked for") != text.npos, text);
     layer.schedule = moecclScheduleBaseline;
     const auto asked = schedules(query);
@@ -694,7 +696,7 @@ TEST(Select, ClustersThatDoNotExist) {
   layer.embedding = 1024;
   layer.hidden = 4096;
   layer.experts = 7;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
@@ -704,14 +706,14 @@ TEST(Select, ClustersThatDoNotExist) {
   EXPECT_EQ(choices[2].schedule, moecclScheduleBaseline);
 
   size_t bytes = 0;
-  check(moecclExplainSchedule(&query, nullptr, &bytes));
+  check(moecclExplain(&query, nullptr, nullptr, &bytes));
   std::string text(bytes, '\0');
-  check(moecclExplainSchedule(&query, text.data(), &bytes));
+  check(moecclExplain(&query, nullptr, text.data(), &bytes));
   for (const char* part : {"baseline", "S1", "S2", "MP-AllGather", "dedup", "ms", "priced"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in:\n" << text;
   char cut[10];
   bytes = sizeof cut;
-  check(moecclExplainSchedule(&query, cut, &bytes));
+  check(moecclExplain(&query, nullptr, cut, &bytes));
   EXPECT_EQ(std::strlen(cut), 9u);
   EXPECT_EQ(bytes, text.size());
 }

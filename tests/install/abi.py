@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-HEADERS = ("moeccl", "model", "route", "moe", "select")
+HEADERS = ("moeccl", "model", "route", "moe")
 DECLARATION = re.compile(r"^MOECCL_API ([^;]*);", re.MULTILINE)
 
 

@@ -6,7 +6,6 @@
 #include <moeccl/moe.h>
 #include <moeccl/moeccl.h>
 #include <moeccl/route.h>
-#include <moeccl/select.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -199,27 +198,28 @@ static int checkSamples(moecclComm_t comm, moecclProfile_t profile) {
   return 0;
 }
 
-static int checkSchedules(const moecclScheduleQuery_t* query) {
-  moecclScheduleChoices_t choices = NULL;
+static int checkSchedules(const moecclQuery_t* query) {
+  moecclChoices_t choices = NULL;
   int count = 0, i;
-  GUARDED(moecclScheduleChoice_t, choice, MOECCL_SCHEDULE_CHOICE_INITIALIZER);
-  GUARDED(moecclScheduleExchange_t, exchange, MOECCL_SCHEDULE_EXCHANGE_INITIALIZER);
-  CHECK(moecclSelectSchedule(query, &choices) == moecclSuccess);
-  CHECK(moecclScheduleChoicesCount(choices, &count) == moecclSuccess && count > 1);
-  CHECK(moecclScheduleChoicesGet(choices, 0, &choice.it) == moecclSuccess);
+  GUARDED(moecclChoice_t, choice, MOECCL_CHOICE_INITIALIZER);
+  GUARDED(moecclChoice_t, exchange, MOECCL_CHOICE_INITIALIZER);
+  CHECK(moecclSelect(query, &choices, &count) == moecclSuccess && count > 1);
+  CHECK(moecclChoicesGet(choices, 0, -1, &choice.it) == moecclSuccess);
   CHECK_GUARD(choice);
   CHECK(choice.it.schedule != moecclScheduleAuto && choice.it.chunks == 1);
   CHECK(choice.it.communication > 0 && choice.it.seconds > choice.it.communication);
-  CHECK(choice.it.bytesBetween > 0 && choice.it.measured == 0 && choice.it.nExchanges > 1);
+  CHECK(choice.it.bytesBetween > 0 && strcmp(choice.it.source, "links") == 0 &&
+        choice.it.nExchanges > 1);
   for (i = 0; i < choice.it.nExchanges; ++i) {
-    CHECK(moecclScheduleChoicesGetExchange(choices, 0, i, &exchange.it) == moecclSuccess);
+    CHECK(moecclChoicesGet(choices, 0, i, &exchange.it) == moecclSuccess);
     CHECK_GUARD(exchange);
     CHECK(exchange.it.pass == moecclPassForward && exchange.it.group < moecclNumGroups);
     CHECK(exchange.it.phase[0] != '\0' && exchange.it.collective[0] != '\0');
-    CHECK(exchange.it.algorithm[0] != '\0' && exchange.it.bytes > 0 && exchange.it.calls == 1);
-    CHECK(exchange.it.seconds > 0 && exchange.it.measured == 0 && exchange.it.digest != 0);
+    CHECK(exchange.it.name[0] != '\0' && exchange.it.bytes > 0 && exchange.it.calls == 1);
+    CHECK(exchange.it.seconds > 0 && exchange.it.digest != 0);
+    CHECK(strcmp(exchange.it.source, "links") == 0);
   }
-  CHECK(moecclScheduleChoicesDestroy(choices) == moecclSuccess);
+  CHECK(moecclChoicesDestroy(choices) == moecclSuccess);
   return 0;
 }
 
@@ -227,11 +227,11 @@ static int checkQuestions(void) {
   const int ranksPerNode[2] = {2, 2};
   moecclMoeConfig_t layer = layerConfig();
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
-  moecclScheduleChoices_t none = NULL;
-  moecclAlgorithmChoices_t algorithms = NULL;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+  moecclChoices_t none = NULL;
+  moecclChoices_t algorithms = NULL;
   int count = 0;
-  GUARDED(moecclAlgorithmChoice_t, algorithm, MOECCL_ALGORITHM_CHOICE_INITIALIZER);
+  GUARDED(moecclChoice_t, algorithm, MOECCL_CHOICE_INITIALIZER);
   cluster.nNodes = 2;
   cluster.ranksPerNode = ranksPerNode;
   cluster.shape.nMp = 2;
@@ -240,19 +240,22 @@ static int checkQuestions(void) {
   layer.hidden = 2 * kHidden;
   query.cluster = &cluster;
   query.layer = &layer;
-  CHECK_UNKNOWN(query, moecclSelectSchedule(&query, &none));
-  CHECK_UNKNOWN(cluster, moecclSelectSchedule(&query, &none));
-  CHECK_UNKNOWN(layer, moecclSelectSchedule(&query, &none));
+  CHECK_UNKNOWN(query, moecclSelect(&query, &none, NULL));
+  CHECK_UNKNOWN(cluster, moecclSelect(&query, &none, NULL));
+  CHECK_UNKNOWN(layer, moecclSelect(&query, &none, NULL));
   (void)none;
   if (checkSchedules(&query) != 0) return 1;
 
-  CHECK(moecclSelectAlgorithm(&cluster, "alltoall", 4096, 1, &algorithms) == moecclSuccess);
-  CHECK(moecclAlgorithmChoicesCount(algorithms, &count) == moecclSuccess && count > 1);
-  CHECK(moecclAlgorithmChoicesGet(algorithms, count - 1, &algorithm.it) == moecclSuccess);
+  query.layer = NULL;
+  query.collective = "alltoall";
+  query.bytes = 4096;
+  CHECK(moecclSelect(&query, &algorithms, &count) == moecclSuccess && count > 1);
+  CHECK(moecclChoicesGet(algorithms, count - 1, -1, &algorithm.it) == moecclSuccess);
   CHECK_GUARD(algorithm);
-  CHECK(algorithm.it.algorithm[0] != '\0' && algorithm.it.seconds > 0);
-  CHECK(algorithm.it.measured == 0 && algorithm.it.digest != 0 && algorithm.it.beta > 0);
-  CHECK(moecclAlgorithmChoicesDestroy(algorithms) == moecclSuccess);
+  CHECK(algorithm.it.name[0] != '\0' && algorithm.it.seconds > 0);
+  CHECK(algorithm.it.digest != 0 && algorithm.it.beta > 0);
+  CHECK(strcmp(algorithm.it.source, "links") == 0);
+  CHECK(moecclChoicesDestroy(algorithms) == moecclSuccess);
   return 0;
 }
 

@@ -1,5 +1,5 @@
 // What passes take whose phases go on beside each other.
-#include "src/moe/critical_path.h"
+#include "src/model/critical_path.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <limits>
 #include <ostream>
 
+#include "moeccl/model.h"
 #include "moeccl/moe.h"
-#include "moeccl/select.h"
 #include "tests/api/ranks.h"
 
 namespace moeccl::test {
@@ -354,19 +354,19 @@ TEST(MoeErrors, FieldsOfGatesInQuestions) {
     moecclMoeConfig_t config = rightConfig();
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.grid = grid;
-    moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+    moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
     query.cluster = &cluster;
     query.layer = &config;
-    moecclScheduleChoices_t choices = nullptr;
-    check(moecclSelectSchedule(&query, &choices));
-    check(moecclScheduleChoicesDestroy(choices));
+    moecclChoices_t choices = nullptr;
+    check(moecclSelect(&query, &choices, nullptr));
+    check(moecclChoicesDestroy(choices));
     config.residual = -1;
-    checkError(moecclSelectSchedule(&query, &choices), moecclInvalidArgument, nullptr,
+    checkError(moecclSelect(&query, &choices, nullptr), moecclInvalidArgument, nullptr,
                {"config.residual is -1"});
     config.residual = 0;
     config.gate = moecclGateSwitch;
-    checkError(moecclSelectSchedule(&query, &choices), moecclInvalidArgument, nullptr,
-               {"moecclSelectSchedule: config.topK is 2", "moecclGateSwitch"});
+    checkError(moecclSelect(&query, &choices, nullptr), moecclInvalidArgument, nullptr,
+               {"moecclSelect: config.topK is 2", "moecclGateSwitch"});
   });
 }
 
@@ -562,14 +562,14 @@ TEST(MoeErrors, Environment) {
       config.schedule = moecclScheduleAuto;
       moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
       cluster.grid = grid;
-      moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+      moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
       query.cluster = &cluster;
       query.layer = &config;
-      moecclScheduleChoices_t choices = nullptr;
-      check(moecclSelectSchedule(&query, &choices));
-      moecclScheduleChoice_t first = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-      check(moecclScheduleChoicesGet(choices, 0, &first));
-      check(moecclScheduleChoicesDestroy(choices));
+      moecclChoices_t choices = nullptr;
+      check(moecclSelect(&query, &choices, nullptr));
+      moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+      check(moecclChoicesGet(choices, 0, -1, &first));
+      check(moecclChoicesDestroy(choices));
       const moecclSchedule_t expected = schedule == moecclScheduleAuto ? first.schedule : schedule;
       checkThat(shapes.schedule == expected, "schedule " + std::to_string(shapes.schedule));
       check(moecclMoeLayerDestroy(layer));

@@ -133,13 +133,13 @@ TEST(Invented, IsExplained) {
   cluster.shape = {2, 4, 2, moecclOrderEspEp};
   moecclMoeConfig_t config = layerConfig();
   config.schedule = kInvented;
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = moecclPassBoth;
   std::string text(1 << 16, '\0');
   size_t bytes = text.size();
-  check(moecclExplainSchedule(&query, text.data(), &bytes));
+  check(moecclExplain(&query, nullptr, text.data(), &bytes));
   for (const char* part : {"invented ", "exchange \"EP-AlltoAll there\"", "reducescatter of ESP",
                            "experts backward: ", "made by shard"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in:\n" << text.c_str();

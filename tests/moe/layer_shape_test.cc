@@ -1,5 +1,5 @@
 // The numbers that follow from a config, by hand.
-#include "src/moe/layer_shape.h"
+#include "src/model/layer_shape.h"
 
 #include <gtest/gtest.h>
 

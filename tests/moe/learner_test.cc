@@ -1,6 +1,6 @@
 // What layers learn, on clusters that are not there: layers are priced on the links that a profile
 // believes in, and take what they are priced at on others.
-#include "src/moe/learner.h"
+#include "src/route/learner.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/base/error.h"
-#include "src/moe/questions.h"
+#include "src/model/layer_question.h"
 
 namespace moeccl {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "src/base/error.h"
-#include "src/moe/own_pass.h"
+#include "src/route/own_pass.h"
 
 namespace moeccl {
 namespace {

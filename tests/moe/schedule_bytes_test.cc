@@ -1,8 +1,8 @@
 // No pass of a schedule sends more bytes than its exchanges need: bounds, of a rank's send buffers.
 #include <gtest/gtest.h>
 
-#include "src/moe/layer_shape.h"
-#include "src/moe/schedule_terms.h"
+#include "src/model/layer_shape.h"
+#include "src/model/schedule_terms.h"
 
 namespace moeccl {
 namespace {

@@ -29,11 +29,15 @@ class Probing : public testing::Test {
   static double predicted(moecclComm_t comm) {
     moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
     cluster.comm = comm;
-    moecclAlgorithmChoices_t choices = nullptr;
-    moecclAlgorithmChoice_t first = MOECCL_ALGORITHM_CHOICE_INITIALIZER;
-    check(moecclSelectAlgorithm(&cluster, "alltoall", 1 << 20, 1, &choices), comm);
-    check(moecclAlgorithmChoicesGet(choices, 0, &first), comm);
-    moecclAlgorithmChoicesDestroy(choices);
+    moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+    query.cluster = &cluster;
+    query.collective = "alltoall";
+    query.bytes = 1 << 20;
+    moecclChoices_t choices = nullptr;
+    moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+    check(moecclSelect(&query, &choices, nullptr), comm);
+    check(moecclChoicesGet(choices, 0, -1, &first), comm);
+    moecclChoicesDestroy(choices);
     return first.seconds;
   }
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Holds what a shared library exports against what headers declare, and what it needs.
 
-    exports.py LIBRARY HEADER... [--major HEADER] [--internal HEADER] [--needs-no NAME...]
+    exports.py LIBRARY HEADER... [--only NAME...] [--but NAME...] [--major HEADER] [--internal HEADER] [--needs-no NAME...]
 
-Exported must be exactly the functions declared MOECCL_API, all with the one version that the library's name makes
-(libmoeccl-moe: MOECCL_MOE_0), those of the internal header with another. The SONAME must carry the major version that
+Exported must be exactly the functions declared MOECCL_API, of these --only some, or all --but some that another library
+has; all with the one version that the library's name makes (libmoeccl-moe: MOECCL_MOE_0), those of the internal header
+with another. The SONAME must carry the major version that
 moeccl.h states; --major names that where it is not among the headers. No library that this one needs may have a NAME
 in its own.
 """
@@ -74,11 +75,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
     parser.add_argument("headers", nargs="+")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--but", nargs="*", default=[])
     parser.add_argument("--major")
     parser.add_argument("--internal")
     parser.add_argument("--needs-no", nargs="*", default=[])
     options = parser.parse_args()
     names, major = declared(options.headers, options.major)
+    for name in sorted({*options.only, *options.but} - names):
+        raise SystemExit(f"no header declares {name}")
+    names = (set(options.only) or names) - set(options.but)
     internal = declared([options.internal], options.major or options.headers[0])[0] if options.internal else set()
     found = problems(names, major, set(exported(options.library)), (dynamic(options.library, "SONAME") or [None])[0],
                      os.path.basename(options.library).split(".")[0], internal)

@@ -1,7 +1,7 @@
 #include "moe.h"
 
 #include <c10/util/StringUtil.h>
-#include <moeccl/select.h>
+#include <moeccl/model.h>
 
 #include <algorithm>
 #include <array>
@@ -49,40 +49,37 @@ std::shared_ptr<MoePass> passOf(const at::Tensor& ticket) {
   return pass;
 }
 
-moecclScheduleQuery_t queryOf(const moecclMoeConfig_t& config, const moecclCluster_t& cluster) {
-  moecclScheduleQuery_t query = MOECCL_SCHEDULE_QUERY_INITIALIZER;
+moecclQuery_t queryOf(const moecclMoeConfig_t& config, const moecclCluster_t& cluster) {
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = config.training ? moecclPassBoth : moecclPassForward;
   return query;
 }
 
-std::vector<Choice> choicesOf(const moecclScheduleQuery_t& query, const std::string& where) {
+std::vector<Choice> choicesOf(const moecclQuery_t& query, const std::string& where) {
   struct Destroy {
-    void operator()(moecclScheduleChoices_t choices) const {
-      moecclScheduleChoicesDestroy(choices);
-    }
+    void operator()(moecclChoices_t choices) const { moecclChoicesDestroy(choices); }
   };
-  moecclScheduleChoices_t found = nullptr;
-  checkCall(moecclSelectSchedule(&query, &found), where);
-  const std::unique_ptr<std::remove_pointer_t<moecclScheduleChoices_t>, Destroy> owned(found);
+  moecclChoices_t found = nullptr;
   int count = 0;
-  checkCall(moecclScheduleChoicesCount(found, &count), where);
+  checkCall(moecclSelect(&query, &found, &count), where);
+  const std::unique_ptr<std::remove_pointer_t<moecclChoices_t>, Destroy> owned(found);
   std::vector<Choice> choices;
   for (int i = 0; i < count; ++i) {
-    moecclScheduleChoice_t one = MOECCL_SCHEDULE_CHOICE_INITIALIZER;
-    checkCall(moecclScheduleChoicesGet(found, i, &one), where);
-    choices.push_back({moecclScheduleName(one.schedule), one.seconds, one.communication,
-                       one.bytesBetween, one.measured != 0});
+    moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
+    checkCall(moecclChoicesGet(found, i, -1, &one), where);
+    choices.push_back({one.name, one.seconds, one.communication, one.bytesBetween,
+                       std::string(one.source) == "curves"});
   }
   return choices;
 }
 
-std::string explained(const moecclScheduleQuery_t& query, const std::string& where) {
+std::string explained(const moecclQuery_t& query, const std::string& where) {
   size_t bytes = 0;
-  checkCall(moecclExplainSchedule(&query, nullptr, &bytes), where);
+  checkCall(moecclExplain(&query, nullptr, nullptr, &bytes), where);
   std::string text(bytes, '\0');
-  checkCall(moecclExplainSchedule(&query, text.data(), &bytes), where);
+  checkCall(moecclExplain(&query, nullptr, text.data(), &bytes), where);
   text.resize(text.find('\0'));
   return text;
 }
@@ -424,7 +421,7 @@ Prediction predict(const LayerOptions& options, moecclGridShape_t shape,
     loaded.reset(cluster.profile);
   }
   const moecclMoeConfig_t config = configOf(options);
-  const moecclScheduleQuery_t query = queryOf(config, cluster);
+  const moecclQuery_t query = queryOf(config, cluster);
   Prediction prediction{choicesOf(query, where), explained(query, where)};
   std::erase_if(prediction.choices,
                 [&](const Choice& choice) { return !offered(choice.schedule, config, shape.nMp); });

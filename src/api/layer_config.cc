@@ -1,0 +1,72 @@
+#include "src/api/layer_config.h"
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/base/text.h"
+#include "src/comm/agreement.h"
+
+namespace moeccl {
+namespace {
+
+// A field of the config, as ranks exchange it.
+struct Field {
+  const char* name;
+  bool real;  // the bits of a double
+  std::int64_t value;
+};
+
+Field whole(const char* name, std::int64_t value) { return {name, false, value}; }
+Field real(const char* name, double value) {
+  return {name, true, std::bit_cast<std::int64_t>(value)};
+}
+
+std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
+  return {whole("tokens", config.tokens),
+          whole("embedding", config.embedding),
+          whole("hidden", config.hidden),
+          whole("experts", config.experts),
+          whole("topK", config.topK),
+          real("capacityFactor", config.capacityFactor),
+          whole("capacityGroups", config.capacityGroups),
+          whole("activation", config.activation),
+          whole("datatype", config.datatype),
+          whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
+          whole("training", config.training),
+          whole("chunks", config.chunks),
+          whole("gate", config.gate),
+          whole("seed", config.seed),
+          real("switchGate.jitter", config.switchGate.jitter),
+          real("noisyTopK.importanceWeight", config.noisyTopK.importanceWeight),
+          real("noisyTopK.loadWeight", config.noisyTopK.loadWeight),
+          whole("sigmoid.expertGroups", config.sigmoid.expertGroups),
+          whole("sigmoid.topGroups", config.sigmoid.topGroups),
+          real("sigmoid.routingScale", config.sigmoid.routingScale),
+          whole("sigmoid.sequenceTokens", config.sigmoid.sequenceTokens),
+          whole("dropless", config.dropless),
+          whole("residual", config.residual),
+          whole("learn", config.learn),
+          whole("minCapacity", config.minCapacity),
+          whole("renormalize", config.renormalize),
+          whole("tokenRouting", config.tokenRouting)};
+}
+
+std::string textOf(const Field& field, std::int64_t value) {
+  return field.real ? numberText(std::bit_cast<double>(value)) : numberText(value);
+}
+
+}  // namespace
+
+void requireSameConfig(Communicator& communicator, const moecclMoeConfig_t& config,
+                       moecclSchedule_t requested) {
+  const std::vector<Field> fields = fieldsOf(config, requested);
+  std::vector<std::int64_t> mine;
+  for (const Field& field : fields) mine.push_back(field.value);
+  requireSameValues(
+      communicator, mine, [&](std::size_t place) { return std::string(fields[place].name); },
+      [&](std::size_t place, std::int64_t value) { return textOf(fields[place], value); });
+}
+
+}  // namespace moeccl

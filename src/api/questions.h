@@ -1,0 +1,46 @@
+// The model of a grid's layers, and what it remembers of the questions about them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "src/api/choices.h"
+#include "src/api/handles.h"
+#include "src/model/layer_question.h"
+
+namespace moeccl {
+
+class LayerQuestions {
+ public:
+  // nullptr where it has not been asked lately.
+  std::shared_ptr<const Answers> find(const LayerQuestion& question) const;
+  void remember(const LayerQuestion& question, std::shared_ptr<const Answers> answers);
+
+  // `number`: of what the grid's calls are chosen by. Without a model for it there are no answers.
+  bool isFor(unsigned long number) const { return model_ != nullptr && number_ == number; }
+  // Forgets all answers.
+  void setModel(std::unique_ptr<LayerModel> model, unsigned long number);
+  LayerModel& model() const { return *model_; }
+
+ private:
+  struct Known {
+    LayerQuestion question;
+    std::shared_ptr<const Answers> answers;
+  };
+  std::unique_ptr<LayerModel> model_;
+  unsigned long number_ = 0;
+  std::vector<Known> answers_;
+  std::size_t next_ = 0;  // to be replaced, once there are many
+};
+
+// Those of a grid, with a model of what its calls are chosen by now. Throws Error.
+LayerQuestions& questionsOf(moecclGrid_t grid);
+// What a layer on the grid may run under by itself. Throws Error.
+std::vector<LayerModel::Candidate> candidatesOf(moecclGrid_t grid, const moecclMoeConfig_t& config);
+
+// The communicator that a question is about; null where the cluster is imagined.
+HeldComm heldOf(const moecclCluster_t& cluster);
+// The cluster, there or imagined. Throws Error.
+Cluster clusterOf(const moecclCluster_t& cluster);
+
+}  // namespace moeccl

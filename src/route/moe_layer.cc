@@ -1,0 +1,418 @@
+#include "src/route/moe_layer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moeccl/model.h"
+#include "src/base/boundary.h"
+#include "src/base/error.h"
+#include "src/model/schedule_list.h"
+#include "src/model/schedule_terms.h"
+
+namespace moeccl {
+namespace {
+
+bool severalNodes(const Groups& groups) {
+  int first = 0, node = 0;
+  requireSuccess(moecclCommNodeOfRank(groups.world.comm, 0, &first));
+  for (int rank = 1; rank < groups.world.ranks; ++rank) {
+    requireSuccess(moecclCommNodeOfRank(groups.world.comm, rank, &node));
+    if (node != first) return true;
+  }
+  return false;
+}
+
+// The requested schedule and chunks, or those that the library predicts to be the fastest.
+LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
+                       bool onGpu) {
+  const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
+  // What counts and a routing make the host wait for on GPUs no prediction knows.
+  if (onGpu && config.chunks == 0 && shape.dropless) config.chunks = 1;
+  if (onGpu && config.tokenRouting == 0 && shape.dropless) config.tokenRouting = -1;
+  const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
+                    (shape.dropless || shape.groups > groups.shape.nMp) &&
+                    cutsChunks(requested, shape.dropless, shape.routed);
+  const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
+                        routes(requested, shape) && severalNodes(groups);
+  if (requested != moecclScheduleAuto && !cuts && !mayRoute) return shape;
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = groups.grid;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  query.pass = config.training ? moecclPassBoth : moecclPassForward;
+  moecclChoices_t choices = nullptr;
+  moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+  moecclResult_t result = moecclSelect(&query, &choices, nullptr);
+  if (result == moecclSuccess) result = moecclChoicesGet(choices, 0, -1, &first);
+  moecclChoicesDestroy(choices);
+  if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
+  config.chunks = first.chunks;
+  if (shape.dropless) config.tokenRouting = first.tokenRouting == 1 ? 1 : -1;
+  return layerShape(config, first.schedule, groups.shape);
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
+                   bool onGpu, MakeCompute make, const Candidates& candidates)
+    : config_(config),
+      requested_(requested),
+      make_(make),
+      groups_(groupsOf(grid)),
+      compute_(make(chosenShape(groups_, config, requested, onGpu))),
+      stats_(*compute_),
+      choices_(*compute_),
+      passed_(compute_->mark()) {
+  const LayerShape& first = compute_->shape();
+  if (config.learn == 1 && onGpu)
+    throw Error(moecclInvalidArgument,
+                "config.learn is 1; layers on GPUs do not time their phases, so it must be 0");
+  if (config.learn == 1 && requested == moecclScheduleAuto)
+    learning_ = learningOf(groups_, *compute_, config, first, candidates());
+  if (learning_ != nullptr) now_ = learning_->learner().current();
+  running_.resize(now_ + 1);
+  if (learning_ != nullptr) running_.resize(learning_->learner().alternatives().size());
+  running_[now_] = std::make_shared<Running>(groups_, first, compute_, learning_ != nullptr);
+  last_ = prepared_ = now_;
+}
+
+bool MoeLayer::mayRoute() const {
+  if (config_.tokenRouting < 0 || !routesSomehow(shape())) return false;
+  return config_.tokenRouting > 0 || (!compute_->onStreams() && severalNodes(groups_));
+}
+
+void MoeLayer::makeRoute() {
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+  config.experts = static_cast<int>(shape().experts);
+  config.topK = static_cast<int>(shape().choices);
+  config.datatype = shape().datatype;
+  config.hidden = shape().embedding;
+  moecclRoute_t made = nullptr;
+  requireSuccess(moecclRouteCreate(groups_.grid, &config, &made));
+  route_.reset(made);
+  running_[now_]->setRoute(made);
+}
+
+MoeLayer::~MoeLayer() {
+  try {
+    passed_->await();
+  } catch (...) {  // whoever waited for the stream knows
+  }
+}
+
+void MoeLayer::setWeights(const LayerWeights& weights) {
+  LayerWeights ours = weights;
+  // One of the summands of an expert's shards brings the second bias.
+  if (groups_.esp.rank != 0) ours.b2 = nullptr;
+  weights_ = ours;
+}
+
+bool MoeLayer::prepare(std::size_t alternative) {
+  prepared_ = alternative;
+  if (running_[alternative] != nullptr) return true;
+  try {
+    const LayerShape& shape = learning_->shape(alternative);
+    running_[alternative] = std::make_shared<Running>(groups_, shape, make_(shape), true);
+    running_[alternative]->setRoute(route_.get());
+    return true;
+  } catch (const std::exception&) {  // there is no memory for it, so there is no change
+    return false;
+  }
+}
+
+Running& MoeLayer::beginStep() {
+  if (learning_ != nullptr) {
+    learning_->begin([this](std::size_t alternative) { return prepare(alternative); });
+    now_ = learning_->learner().running();
+    dropUnused();
+  }
+  return *running_[now_];
+}
+
+void MoeLayer::dropUnused() {
+  const std::size_t current = learning_->learner().current();
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    if (running_[i] != nullptr && i != now_ && i != current && i != last_ && i != prepared_ &&
+        !running_[i]->hasOpenPass())
+      running_[i].reset();
+}
+
+void MoeLayer::record(std::size_t alternative, Pass pass, const schedules::PassRun& run) {
+  if (learning_ != nullptr) learning_->learner().record(alternative, pass, run.times());
+}
+
+moecclStream_t MoeLayer::begin(moecclStream_t stream) {
+  if (compute_->onStreams()) {
+    compute_->requireUsable(stream);
+    passed_->holdUp(stream);
+    return stream;
+  }
+  const moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess)
+    throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
+  return nullptr;
+}
+
+template <typename Start>
+void MoeLayer::guard(schedules::PassRun& pass, moecclStream_t stream, Start start) {
+  try {
+    start(stream);
+    passed_->set(stream);
+  } catch (const schedules::ExchangeError&) {
+    abandon(pass, stream);
+    throw;
+  } catch (const Error& e) {
+    const std::string last = pass.lastExchange();
+    abandon(pass, stream);
+    throw Error(e.result(), (last.empty() ? "" : "after " + last + ": ") + e.what());
+  } catch (...) {
+    abandon(pass, stream);
+    throw;
+  }
+}
+
+template <typename Start, typename End>
+void MoeLayer::run(Running& running, moecclStream_t stream, Start start, End end) {
+  guard(running.pass, stream, [&](moecclStream_t on) {
+    running.work.setWeights(weights_);
+    running.work.setGradients(gradients_);
+    start(on);
+    while (running.pass.advance()) runExperts(running, on);
+    end(on);
+  });
+}
+
+void MoeLayer::runExperts(Running& running, moecclStream_t stream) {
+  const schedules::ExpertsStep& step = running.pass.experts();
+  Compute* const compute = &running.compute();
+  const std::int64_t most = compute->expertsAtOnce(), experts = std::ssize(step.begins) - 1;
+  for (const schedules::ExpertRun& run : step.copies) {
+    const std::int64_t begins[] = {0, run.count}, at = run.begin * running.shape.embedding;
+    compute->expertBackward(weights_, run.counts ? gradients_ : LayerGradients{},
+                            {run.expert, begins}, compute->at(step.given, at),
+                            compute->at(step.gradients, at), stream);
+    running.pass.progress();
+  }
+  for (std::int64_t first = 0; first < experts && step.copies.empty(); first += most) {
+    const std::int64_t count = std::min(most, experts - first);
+    const ExpertRows rows{
+        step.first + first,
+        step.begins.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count) + 1)};
+    if (step.backward)
+      compute->expertBackward(weights_, gradients_, rows, step.given, step.gradients, stream);
+    else
+      compute->expertForward(weights_, rows, step.given, step.made, stream);
+    running.pass.progress();
+  }
+}
+
+// What is queued belongs to the pass all the same, and the next one comes after it.
+void MoeLayer::abandon(schedules::PassRun& pass, moecclStream_t stream) {
+  try {
+    pass.abandon();
+    passed_->set(stream);
+  } catch (...) {  // what failed before is what is told
+  }
+}
+
+void MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
+  const moecclStream_t ready = begin(stream);
+  Running& running = beginStep();
+  last_ = now_;
+  const auto start = [&](moecclStream_t on) {
+    hasStats_ = false;
+    running.work.setFirstBatch(firstBatch_);
+    running.work.setStep(step_);
+    running.pass.start(Pass::forward, input, output, on);
+  };
+  run(running, ready, start, [&](moecclStream_t on) {
+    stats_.summarise(running.work.batchSums(), on);
+    choices_.add(running.work.batchSums(), on);
+  });
+  record(last_, Pass::forward, running.pass);
+  hasStats_ = true;
+  ++step_;
+}
+
+void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
+                        moecclStream_t stream) {
+  Running& running = *running_[last_];
+  const auto start = [&](moecclStream_t on) {
+    running.pass.start(Pass::backward, outputGradient, inputGradient, on);
+    running.work.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
+  };
+  run(running, begin(stream), start, [](moecclStream_t) {});
+  record(last_, Pass::backward, running.pass);
+}
+
+template <typename Start>
+void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
+                    Start start) {
+  if (pass.stage != from)
+    throw Error(moecclInvalidUsage, std::string("the pass ") + OwnPass::nextOf(pass.stage));
+  pass.stage = OwnPass::Stage::failed;
+  guard(pass.run, begin(stream), [&](moecclStream_t on) {
+    // The caller's experts came since the last call, whichever pass that was of.
+    pass.run.skipTo(returned_);
+    start(on);
+    pass.run.advance();
+  });
+  pass.stage = to;
+  if (learning_ != nullptr) returned_ = schedules::Clock::now();
+}
+
+// Passes around own experts are whole. So is the layer from the first one on, where its chunks are
+// the library's choice; a forward pass before it keeps its own.
+void MoeLayer::expectOwnPasses() {
+  if (const char* const why = whyNoOwnPasses(shape())) throw Error(moecclInvalidUsage, why);
+  if (shape().chunks > 1 && config_.chunks > 1)
+    throw Error(moecclInvalidUsage,
+                stringf("config.chunks is %lld; it must be 0 or 1 for passes around own experts",
+                        static_cast<long long>(config_.chunks)));
+  if (learning_ != nullptr) return learnOfOwnPasses();
+  if (shape().chunks == 1) return;
+  const LayerShape whole = inChunks(shape(), 1);
+  running_.push_back(std::make_shared<Running>(groups_, whole, make_(whole), false));
+  running_.back()->setRoute(route_.get());
+  now_ = running_.size() - 1;
+}
+
+// What has no passes around own experts is not changed to any more.
+void MoeLayer::learnOfOwnPasses() {
+  if (hasOwnPasses_) return;
+  const std::size_t whole = learning_->withoutChunks(learning_->learner().current());
+  if (!prepare(whole))
+    throw Error(moecclSystemError, "there is no memory for the schedule without chunks");
+  for (std::size_t i = 0; i < running_.size(); ++i)
+    if (learning_->shape(i).chunks > 1 || whyNoOwnPasses(learning_->shape(i)) != nullptr)
+      learning_->learner().forbid(i);
+  learning_->settle(whole);
+  now_ = whole;
+  hasOwnPasses_ = true;
+}
+
+OwnPass& MoeLayer::beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream) {
+  expectOwnPasses();
+  if (!compute_->onStreams()) requireExperts(shape(), routing);
+  OwnPass& pass = beginStep().freePass();
+  pass.alternative = now_;
+  try {
+    half(pass, OwnPass::Stage::free, OwnPass::Stage::begun, stream, [&](moecclStream_t on) {
+      pass.work.setRouting(routing);
+      pass.run.start(Pass::forward, input, nullptr, on);
+    });
+  } catch (...) {
+    close(pass);
+    throw;
+  }
+  return pass;
+}
+
+void MoeLayer::end(OwnPass& pass, void* output, moecclStream_t stream) {
+  half(pass, OwnPass::Stage::begun, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
+    pass.run.setStream(on);
+    pass.run.setOutput(output);
+  });
+  record(pass.alternative, Pass::forward, pass.run);
+}
+
+void MoeLayer::endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream) {
+  half(pass, OwnPass::Stage::ended, OwnPass::Stage::endedBackward, stream,
+       [&](moecclStream_t on) { pass.run.start(Pass::backward, outputGradient, nullptr, on); });
+}
+
+void MoeLayer::beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
+                             moecclStream_t stream) {
+  half(pass, OwnPass::Stage::endedBackward, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
+    pass.run.setStream(on);
+    pass.run.setOutput(inputGradient);
+    pass.work.setWeightGradients(weightGradients);
+  });
+  record(pass.alternative, Pass::backward, pass.run);
+}
+
+const BatchStats& MoeLayer::stats() {
+  stats_.read();
+  return stats_;
+}
+
+void MoeLayer::updateBias(double* bias, double speed) {
+  passed_->await();
+  // The ranks of an MP group count the same tokens; N_MP times as many choices of each expert have
+  // the same experts above their mean.
+  const auto experts = static_cast<std::size_t>(shape().experts);
+  const moecclResult_t result =
+      moecclAllReduce(choices_.counts(), choices_.spare(), experts, moecclFloat64, moecclSum,
+                      groups_.world.comm, nullptr);
+  if (result != moecclSuccess)
+    throw Error(result,
+                std::string("AllReduce of the choices per expert: ") + moecclGetLastError(nullptr));
+  std::vector<double> counts(experts), updated(experts);
+  const std::size_t bytes = experts * sizeof(double);
+  compute_->toHost(counts.data(), choices_.spare(), bytes, nullptr);
+  compute_->toHost(updated.data(), bias, bytes, nullptr);
+  gates::updateBias(counts.data(), shape().experts, speed, updated.data());
+  compute_->fromHost(bias, updated.data(), bytes, nullptr);
+  choices_.clear(nullptr);
+  compute_->await(nullptr);
+}
+
+std::string MoeLayer::explainChoice() const {
+  if (learning_ != nullptr) return learning_->learner().explain();
+  return "runs under " + nameInChunks(shape().schedule, shape().chunks, shape().routed) +
+         (config_.learn == 0 ? ", and does not learn: config.learn is 0\n"
+                             : ", and has no other to choose\n");
+}
+
+std::string MoeLayer::saveChoice() const {
+  if (learning_ != nullptr) return learning_->learner().save();
+  Alternative alone;
+  alone.name = nameInChunks(shape().schedule, shape().chunks, shape().routed);
+  return Learner(wordOf(config_, groups_.shape), {alone}, 0, 1).save();
+}
+
+LayerShape MoeLayer::shapeNamed(const std::string& name) const {
+  const auto named = inChunksNamed(name);
+  if (!named)
+    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
+  if (requested_ != moecclScheduleAuto && requested_ != named->schedule)
+    throw Error(moecclInvalidUsage, "text is of schedule " + name +
+                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
+                                        nameOf(requested_));
+  moecclMoeConfig_t config = config_;
+  if (cutsChunks(named->schedule, shape().dropless, named->routed)) config.chunks = named->chunks;
+  if (named->routed && route_ == nullptr)
+    throw Error(moecclInvalidUsage,
+                "text is of schedule " + name + ", but the layer does not route tokens");
+  if (shape().dropless) config.tokenRouting = named->routed ? 1 : -1;
+  return layerShape(config, named->schedule, groups_.shape);
+}
+
+std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
+  if (learning_ != nullptr) {
+    Learner restored = learning_->learner();
+    restored.restore(text);
+    if (!prepare(restored.current()))
+      throw Error(moecclSystemError, "there is no memory for the schedule that was saved");
+    return [this, restored = std::move(restored)] {
+      learning_->learner() = restored;
+      now_ = restored.current();
+      hasOwnPasses_ = hasStats_ = false;
+    };
+  }
+  const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
+  auto made = std::make_shared<Running>(groups_, saved, make_(saved), false);
+  made->setRoute(route_.get());
+  return [this, made] {
+    // Passes that are open go on as they began.
+    std::erase_if(running_, [](const std::shared_ptr<Running>& it) { return !it->hasOpenPass(); });
+    running_.push_back(made);
+    now_ = last_ = running_.size() - 1;
+    hasStats_ = false;
+  };
+}
+
+}  // namespace moeccl

@@ -1,0 +1,122 @@
+// The layer behind moecclMoeLayer_t.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moeccl/moe.h"
+#include "src/route/compute_makers.h"
+#include "src/route/learning.h"
+#include "src/route/running.h"
+
+namespace moeccl {
+
+// On GPUs the communicator's device has to be current in every call, this and the destructor too.
+class MoeLayer {
+ public:
+  // What the layer may run under by itself, on all ranks alike.
+  using Candidates = std::function<std::vector<LayerModel::Candidate>()>;
+  // Local. `requested`: as requestedSchedule says, the same on all ranks like the config. `onGpu`:
+  // whether the grid's communicator is; `make`: what the layer computes with there. Throws Error.
+  MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
+           bool onGpu, MakeCompute make, const Candidates& candidates);
+  // Waits for what is under way.
+  ~MoeLayer();
+  MoeLayer(const MoeLayer&) = delete;
+  MoeLayer& operator=(const MoeLayer&) = delete;
+
+  // What passes that route tokens copy. Of a layer that may have such, before its first pass:
+  // collective over the grid.
+  bool mayRoute() const;
+  void makeRoute();
+
+  // Of the next Forward, but where that is the one that changes.
+  const LayerShape& shape() const { return running_[now_]->shape; }
+  const Groups& groups() const { return groups_; }
+
+  void setWeights(const LayerWeights& weights);
+  bool hasWeights() const { return weights_.gate.gate != nullptr; }
+
+  // As moecclMoeForward. Throws Error, as do the others.
+  void forward(const void* input, void* output, moecclStream_t stream);
+  void setGradients(const LayerGradients& gradients) { gradients_ = gradients; }
+  // As moecclMoeBackward, after a forward of a layer for training.
+  void backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
+                moecclStream_t stream);
+  // As moecclMoeLayerSetStep, SetFirstBatch and moecclMoeUpdateBias.
+  void setStep(std::int64_t step) { step_ = step; }
+  void setFirstBatch(std::int64_t first) { firstBatch_ = first; }
+  void updateBias(double* bias, double speed);
+
+  // As moecclMoeBegin and what follows it. The pass is the layer's, and the caller's until close.
+  OwnPass& beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream);
+  void end(OwnPass& pass, void* output, moecclStream_t stream);
+  void endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream);
+  void beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
+                     moecclStream_t stream);
+  void close(OwnPass& pass) { pass.stage = OwnPass::Stage::free; }
+
+  // Whether there has been a forward, and the last one did not fail.
+  bool hasStats() const { return hasStats_; }
+  // Of that; waits for it.
+  const BatchStats& stats();
+
+  // As moecclMoeLayerExplainChoice and SaveChoice.
+  std::string explainChoice() const;
+  std::string saveChoice() const;
+  // Local: all of RestoreChoice that can fail. What it returns does the rest, on all ranks or none.
+  std::function<void()> restoreChoice(std::string_view text);
+
+ private:
+  // Before a pass: what its work goes on.
+  moecclStream_t begin(moecclStream_t stream);
+  // A pass: start(stream) starts it, end(stream) is what follows it.
+  template <typename Start, typename End>
+  void run(Running& running, moecclStream_t stream, Start start, End end);
+  void runExperts(Running& running, moecclStream_t stream);
+  // After a pass that failed or threw.
+  void abandon(schedules::PassRun& pass, moecclStream_t stream);
+  // start(stream), then pass on to its experts, or to its end; whatever it throws says how far it
+  // has come.
+  template <typename Start>
+  void guard(schedules::PassRun& pass, moecclStream_t stream, Start start);
+  // One half of a pass around the caller's experts.
+  template <typename Start>
+  void half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
+            Start start);
+
+  // Whether the layer could make what it takes to run under an alternative.
+  bool prepare(std::size_t alternative);
+  // A forward pass begins: with learning the layer may change here.
+  Running& beginStep();
+  void dropUnused();
+  void expectOwnPasses();
+  void learnOfOwnPasses();
+  // Of a choice that was saved.
+  LayerShape shapeNamed(const std::string& name) const;
+  void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
+
+  const moecclMoeConfig_t config_;
+  const moecclSchedule_t requested_;
+  const MakeCompute make_;
+  Groups groups_;
+  std::shared_ptr<Compute> compute_;  // of what outlives changes
+  schedules::Route route_;
+  BatchStats stats_;
+  ChoiceCounts choices_;          // since the last updateBias
+  std::unique_ptr<Mark> passed_;  // behind the last pass
+  std::unique_ptr<Learning> learning_;
+  std::vector<std::shared_ptr<Running>> running_;  // by alternative; one without learning
+  std::size_t now_ = 0, last_ = 0, prepared_ = 0;  // the second: of the last forward
+  bool hasOwnPasses_ = false;
+  schedules::Clock::time_point returned_{};  // from the last half of a pass
+  LayerWeights weights_;
+  LayerGradients gradients_;
+  bool hasStats_ = false;
+  std::int64_t step_ = 0, firstBatch_ = 0;
+};
+
+}  // namespace moeccl

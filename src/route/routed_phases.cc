@@ -1,0 +1,67 @@
+// The token routing of a pass, by the public API.
+#include <algorithm>
+
+#include "src/route/executor.h"
+
+namespace moeccl::schedules {
+
+// Of the chunk of a phase of token routing, by the counts that bind its rows.
+PassRun::Routed& PassRun::routed(const Phase& phase) {
+  const int counts = phase.kind == Kind::route ? phase.writes[0] : phase.reads.back();
+  return routed_[static_cast<std::size_t>(table(counts).chunk)];
+}
+
+void PassRun::route(const Phase& phase) {
+  Routed& it = routed(phase);
+  it.pass.reset();
+  const Chosen chosen = work_.chosen(table(phase.reads[0]));
+  it.tokens = chosen.tokens;
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  routing.tokens = chosen.tokens;
+  routing.experts = chosen.experts;
+  routing.weights = chosen.weights;
+  moecclRoutePass_t made = nullptr;
+  check(phase.name, moecclRouteBegin(executor_.route(), &routing,
+                                     mover_.onStreams() ? stream_ : nullptr, &made));
+  it.pass.reset(made);
+  moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+  check(phase.name, moecclPassGetRows(made, &rows));
+  const Table& counts = table(phase.writes[0]);
+  counts_[static_cast<std::size_t>(counts.chunk)].setGiven(
+      {rows.counts, static_cast<std::size_t>(elements(phase.writes[0]))}, counts.shape);
+}
+
+void PassRun::moveRouted(const Phase& phase) {
+  if (half_->written[static_cast<std::size_t>(phase.writes[0])] != 0)
+    throw Error(moecclInternalError, phase.name + ": no layer's schedule adds what was routed");
+  check(phase.name,
+        moveRouted(phase, phase.stream == 0 ? stream_ : executor_.side(phase.stream).get()));
+  if (phase.kind != Kind::combine || !phase.backward) return;
+  Routed& it = routed(phase);
+  it.weighted = &phase;
+  if (phase.stream == 0) takeWeightGradients(it);
+}
+
+void PassRun::takeWeightGradients(Routed& of) {
+  const int gradients = of.weighted->writes[1];
+  work_.setWeightGradients(table(gradients), static_cast<const float*>(of.weightGradients.get()),
+                           at(gradients), stream_);
+  of.weighted = nullptr;
+}
+
+moecclResult_t PassRun::moveRouted(const Phase& phase, moecclStream_t stream) {
+  Routed& it = routed(phase);
+  const moecclRoutePass_t pass = it.pass.get();
+  const void* const from = at(phase.reads[0]);
+  void* const to = at(phase.writes[0]);
+  if (phase.kind == Kind::permute)
+    return phase.backward ? moecclPassDispatchBackward(pass, from, nullptr, to, nullptr, stream)
+                          : moecclPassDispatch(pass, from, to, stream);
+  if (!phase.backward) return moecclPassCombine(pass, from, to, stream);
+  const auto bytes = static_cast<std::size_t>(it.tokens * sizes_.at(Dim::choices)) * sizeof(float);
+  if (bytes > it.room) mover_.grow(it.weightGradients, it.room, bytes);
+  return moecclPassCombineBackward(pass, from, at(phase.reads[1]), to,
+                                   static_cast<float*>(it.weightGradients.get()), stream);
+}
+
+}  // namespace moeccl::schedules

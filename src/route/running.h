@@ -1,0 +1,52 @@
+// A layer under one of the schedules that it may run under, with all that its passes need.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/route/executor.h"
+#include "src/route/layer_work.h"
+#include "src/route/own_pass.h"
+
+namespace moeccl {
+
+class Running {
+ public:
+  // `compute`: for this shape. timed: passes take the time of their phases. Throws Error. The
+  // groups must outlive it.
+  Running(const Groups& groups, const LayerShape& layerShape, std::shared_ptr<Compute> compute,
+          bool timed);
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  // One that nobody has open, which belongs to this.
+  OwnPass& freePass();
+  bool hasOpenPass() const;
+
+  Compute& compute() { return *compute_; }
+  // What passes copy, where they route tokens.
+  void setRoute(moecclRoute_t route) { executor_.setRoute(route); }
+
+  const LayerShape shape;
+
+ private:
+  const schedules::Schedule* backward() const { return backward_ ? &*backward_ : nullptr; }
+
+  const std::shared_ptr<Compute> compute_;
+  const Groups& groups_;
+  // GPUs are given all experts at once.
+  const schedules::Schedule forward_;
+  const std::optional<schedules::Schedule> backward_;  // of a layer for training
+  const schedules::Sizes sizes_;
+  schedules::Executor executor_;
+  std::optional<OwnSchedules> own_;  // once a pass needs them
+  std::vector<std::unique_ptr<OwnPass>> passes_;
+  const bool timed_;
+
+ public:
+  LayerWork work;
+  schedules::PassRun pass;  // of the layer's own gate and experts
+};
+
+}  // namespace moeccl
