@@ -88,12 +88,6 @@ void requireAligned(const char* name, const void* at, std::size_t element) {
             std::to_string(element) + "; on GPUs it must be");
 }
 
-void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count) {
-  if (count == 0) return;
-  require(sendbuff != nullptr, "sendbuff is NULL while there is something to send");
-  require(recvbuff != nullptr, "recvbuff is NULL while there is something to receive");
-}
-
 namespace {
 
 // Of the first call that runs so: what was chosen, and before what.

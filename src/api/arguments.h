@@ -40,8 +40,6 @@ struct NamedBuffer {
 void requireRoom(std::initializer_list<NamedBuffer> buffers);
 // Throws Error where kernels of GPUs cannot compute with elements of this size there.
 void requireAligned(const char* name, const void* at, std::size_t element);
-// Both are there unless `count` is 0.
-void requireBuffers(const void* sendbuff, const void* recvbuff, std::size_t count);
 
 // How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes. `padded`:
 // what they take where they pass by relays; 0: no more.
