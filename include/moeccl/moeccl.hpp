@@ -1,10 +1,11 @@
 // moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes.
-// Header only, over moeccl.h, whose comments say what each call does; everything here forwards to
-// it and hides nothing: get() is the handle.
+// Header only, over moeccl.h and route.h, whose comments say what each call does; everything here
+// forwards to them and hides nothing: get() is the handle.
 #ifndef MOECCL_MOECCL_HPP_
 #define MOECCL_MOECCL_HPP_
 
 #include <moeccl/moeccl.h>
+#include <moeccl/route.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -286,6 +287,85 @@ class Grid {
 
   moecclComm_t comm_;
   std::unique_ptr<std::remove_pointer_t<moecclGrid_t>, Abort> grid_;
+};
+
+// One use of a route (moecclRouteBegin): buffers are the caller's, as route.h says of each call.
+class RoutePass {
+ public:
+  moecclRoutePass_t get() const noexcept { return pass_.get(); }
+  // What comes to this rank.
+  moecclRows_t rows() const {
+    moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
+    check(moecclPassGetRows(get(), &rows));
+    return rows;
+  }
+  void dispatch(const void* tokens, void* rows, const Stream* stream = nullptr) const {
+    check(moecclPassDispatch(get(), tokens, rows, of(stream)));
+  }
+  void combine(const void* rows, void* output, const Stream* stream = nullptr) const {
+    check(moecclPassCombine(get(), rows, output, of(stream)));
+  }
+  void combineBackward(const void* outputGradients, const void* rows, void* rowGradients,
+                       float* weightGradients, const Stream* stream = nullptr) const {
+    check(moecclPassCombineBackward(get(), outputGradients, rows, rowGradients, weightGradients,
+                                    of(stream)));
+  }
+  // The last two: with moecclRouteWeightsRows alone.
+  void dispatchBackward(const void* rowGradients, void* tokenGradients,
+                        const Stream* stream = nullptr, const float* rowWeightGradients = nullptr,
+                        float* weightGradients = nullptr) const {
+    check(moecclPassDispatchBackward(get(), rowGradients, rowWeightGradients, tokenGradients,
+                                     weightGradients, of(stream)));
+  }
+
+ private:
+  friend class Route;
+  struct End {
+    void operator()(moecclRoutePass_t pass) const noexcept { moecclPassEnd(pass); }
+  };
+  explicit RoutePass(moecclRoutePass_t pass) noexcept : pass_(pass) {}
+  static moecclStream_t of(const Stream* stream) {
+    return stream == nullptr ? nullptr : stream->get();
+  }
+
+  std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, End> pass_;
+};
+
+// Brings rows to experts and back (moecclRouteCreate). The grid's communicator must outlive its
+// calls.
+class Route {
+ public:
+  Route(const Grid& grid, const moecclRouteConfig_t& config) {
+    moecclRoute_t made = nullptr;
+    check(moecclRouteCreate(grid.get(), &config, &made));
+    route_.reset(made);
+  }
+  moecclRoute_t get() const noexcept { return route_.get(); }
+  moecclRouteInfo_t info() const {
+    moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
+    check(moecclRouteGetInfo(get(), &info));
+    return info;
+  }
+  // experts and weights [tokens][topK].
+  RoutePass begin(std::int64_t tokens, const std::int32_t* experts, const float* weights,
+                  const Stream* stream = nullptr) const {
+    moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+    routing.tokens = tokens;
+    routing.experts = experts;
+    routing.weights = weights;
+    return begin(routing, stream);
+  }
+  RoutePass begin(const moecclRouting_t& routing, const Stream* stream = nullptr) const {
+    moecclRoutePass_t made = nullptr;
+    check(moecclRouteBegin(get(), &routing, RoutePass::of(stream), &made));
+    return RoutePass(made);
+  }
+
+ private:
+  struct Destroy {
+    void operator()(moecclRoute_t route) const noexcept { moecclRouteDestroy(route); }
+  };
+  std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, Destroy> route_;
 };
 
 }  // namespace moeccl

@@ -75,6 +75,40 @@ TEST(Wrapper, OwnsStreamsEventsSplitsAndGrids) {
   });
 }
 
+// Each token goes to the expert of the next rank, which doubles it.
+TEST(Wrapper, OwnsRoutesAndPasses) {
+  asRanks(3, [](Communicator& comm) {
+    const moeccl::Grid grid(comm, {1, 3, 1, moecclOrderEspEp});
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.experts = 3;
+    config.hidden = 2;
+    config.datatype = moecclFloat32;
+    const moeccl::Route route(grid, config);
+    EXPECT_EQ(route.info().firstExpert, comm.rank());
+    const std::vector<std::int32_t> experts(2, (comm.rank() + 1) % 3);
+    const std::vector<float> weights(2, 0.5F), gradients(4, 1);
+    const float mine = static_cast<float>(comm.rank() + 1);
+    std::vector<float> tokens(4, mine), rows(4), output(4), ofWeights(2), ofTokens(4);
+    {
+      const moeccl::RoutePass pass = route.begin(2, experts.data(), weights.data());
+      ASSERT_EQ(pass.rows().rows, 2);
+      pass.dispatch(tokens.data(), rows.data());
+      for (float& row : rows) row *= 2;
+      pass.combine(rows.data(), output.data());
+      EXPECT_EQ(output, tokens) << "half of twice";
+      std::vector<float> ofRows(4);
+      pass.combineBackward(gradients.data(), rows.data(), ofRows.data(), ofWeights.data());
+      EXPECT_EQ(ofRows, std::vector<float>(4, 0.5F));
+      EXPECT_EQ(ofWeights, std::vector<float>(2, 4 * mine));
+      pass.dispatchBackward(ofRows.data(), ofTokens.data());
+      EXPECT_EQ(ofTokens, std::vector<float>(4, 0.5F));
+    }
+    const std::vector<std::int32_t> wrong(2, 3);
+    EXPECT_THROW(route.begin(2, wrong.data(), weights.data()), moeccl::Error);
+    comm.barrier();
+  });
+}
+
 TEST(Wrapper, ThrowsWhatTheLibrarySays) {
   asRanks(1, [](Communicator& comm) {
     try {
