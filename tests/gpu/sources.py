@@ -22,8 +22,8 @@ LEFT_OUT = {
     "perf/moeccl-perf": LIBRARY + (r"perf/(fit|layers|plan|predict)/\w+\.cc",),
     "perf/moeccl-fit": LIBRARY + (r"perf/(layers|plan|predict)/\w+\.cc", r"perf/perf/route_options\.cc"),
     "tests/gpu/ranks_gpu": LIBRARY,
-    "tests/gpu/emulation/kernels_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/(?!text)\w+\.cc"),
-    "tests/gpu/emulation/bench_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/(?!text)\w+\.cc"),
+    "tests/gpu/emulation/kernels_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/base/(?!text)\w+\.cc"),
+    "tests/gpu/emulation/bench_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/base/(?!text)\w+\.cc"),
 }
 NVCCS_NAMES = {"kernels_emulated": "kernels_gpu", "bench_emulated": "bench_gpu"}
 
