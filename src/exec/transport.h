@@ -60,6 +60,7 @@ class Transfer : public TransferLink {
     bool completed = false;                      // by the other side; done is about to be called
     bool cancelled = false;                      // by cancel()
     bool granted = false;                        // a receive that has asked for what was announced
+    bool withdrawn = false;                      // a receive over UCX whose message is cancelled
     bool buffered = false;                       // a copy, see BufferedMessage
     TransferStatus status = TransferStatus::ok;  // once completed: of the loopback,
     int result = 0;                              // of UCX

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "src/base/text.h"
 #include "src/exec/ucx_transport.h"
@@ -10,6 +12,9 @@ namespace {
 
 // Of progress, before a peer is given up. Others that go on sending must not prolong it for ever.
 constexpr int kLastRounds = 10000;
+
+// Transports by which one rank reads and writes another's memory, in UCX's words for a connection.
+constexpr std::array kReading = {":cma/", ":knem/", ":xpmem/", ":rc_", ":dc_", ":ud_"};
 
 }  // namespace
 
@@ -32,6 +37,10 @@ void UcxTransport::makeEndpoint(Peer& peer) {
   const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &endpoint);
   if (status != UCS_OK) return lose(peer, stringf("connecting: %s", ucs_status_string(status)));
   peer.endpoint.reset(endpoint);
+  const std::string connection = describeConnection(peer);
+  peer.reads = std::ranges::any_of(kReading, [&](const char* transport) {
+    return connection.find(transport) != std::string::npos;
+  });
   if (!peer.elsewhere && peer.rank != rank_) processes_.add(peer.rank, peer.process);
 }
 
@@ -127,7 +136,9 @@ bool UcxTransport::giveUpSends(Peer& peer) {
   peer.cancelled.append(others);
   const bool any = !sends.empty();
   while (Transfer* transfer = sends.popFront()) {
-    *static_cast<RequestSpace*>(transfer->flight.request) = {this, nullptr, &peer};
+    RequestSpace& space = *static_cast<RequestSpace*>(transfer->flight.request);
+    space = {this, nullptr, &peer, space.loan};
+    if (space.loan != nullptr) space.loan->giveBack();
     ++peer.unanswered;
     finish(transfer, UCS_ERR_CANCELED, 0);
   }
@@ -145,28 +156,52 @@ void UcxTransport::giveUpCancelled(Peer& peer) {
     return;
   }
   while (Transfer* transfer = peer.cancelled.popFront()) {
-    static_cast<RequestSpace*>(transfer->flight.request)->transfer = nullptr;
+    RequestSpace& space = *static_cast<RequestSpace*>(transfer->flight.request);
+    space.transfer = nullptr;
+    if (space.loan != nullptr) space.loan->giveBack();
     finish(transfer, UCS_ERR_UNREACHABLE, 0);
   }
 }
 
 // The sender has cancelled this message. If no receive has taken it, one without room ends it on
-// both sides; else it goes its way.
+// both sides. A receive that has taken it waits for another message, as if it had never come: what
+// comes need not be the sender's data any more.
 void UcxTransport::refuse(Tag tag) {
   ucp_tag_recv_info_t info;
   if (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, ~Tag{0}, 1, &info)) {
     if (Peer* const sender = senderOf(tag)) owe(*sender, info.length);
-    drop(message);
+    return drop(message);
   }
+  Peer* const sender = senderOf(tag);
+  if (sender == nullptr) return;
+  for (Transfer* each = sender->pending.front(); each != nullptr;
+       each = sender->pending.after(each))
+    if (!each->flight.isSend && each->flight.tag == tag && !each->flight.withdrawn) {
+      each->flight.withdrawn = true;
+      return;
+    }
+}
+
+// Whether the message that has ended this receive was one that its sender has cancelled.
+bool UcxTransport::isRefused(Transfer* receive) {
+  Transfer::Flight& flight = receive->flight;
+  if (flight.cancelled || closed_ || peer(flight.peer).gone) return false;
+  if (std::exchange(flight.withdrawn, false)) return true;
+  const auto refused = std::ranges::find(refused_, flight.tag);
+  if (refused == refused_.end()) return false;
+  refused_.erase(refused);
+  return true;
 }
 
 std::string UcxTransport::describeConnection(int rank) {
-  const ucp_ep_h endpoint = reach(peer(rank));
-  if (!endpoint) return "none";
+  return reach(peer(rank)) != nullptr ? describeConnection(peer(rank)) : "none";
+}
+
+std::string UcxTransport::describeConnection(const Peer& peer) {
   char* text = nullptr;
   std::size_t bytes = 0;
   std::FILE* const stream = open_memstream(&text, &bytes);
-  ucp_ep_print_info(endpoint, stream);
+  ucp_ep_print_info(peer.endpoint.get(), stream);
   std::fclose(stream);
   std::string description(text, bytes);
   std::free(text);

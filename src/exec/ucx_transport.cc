@@ -21,6 +21,8 @@ namespace {
 
 // A running process looks for ended ones once in so many calls of progress().
 constexpr unsigned kRoundsPerLook = 1024;
+// From here on UCX (1.13) sends by rendezvous through shared memory.
+constexpr std::size_t kRendezvous = 8256;
 
 struct UcxAddressHeader {
   char magic[8] = {'m', 'o', 'e', 'c', 'c', 'l', 'U', '1'};
@@ -143,9 +145,7 @@ void UcxTransport::connect(std::span<const Address> addresses) {
     if (!tcp_ && !peer.elsewhere && peer.rank != rank_) makeEndpoint(peer);
 }
 
-void UcxTransport::initRequest(void* request) {
-  *static_cast<RequestSpace*>(request) = {nullptr, nullptr, nullptr};
-}
+void UcxTransport::initRequest(void* request) { *static_cast<RequestSpace*>(request) = {}; }
 
 void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Transfer* transfer) {
   transfer->flight = {.carrier = this,
@@ -164,48 +164,92 @@ void UcxTransport::send(int to, Tag tag, const void* data, std::size_t bytes, Tr
 
 void UcxTransport::begin(Peer& to, Transfer* send) {
   const Transfer::Flight& flight = send->flight;
+  const ucp_ep_h endpoint = to.endpoint.get();
   ucp_request_param_t param;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = &UcxTransport::sendDone;
   param.user_data = send;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  started(send, ucp_tag_send_nbx(to.endpoint.get(), flight.from, flight.bytes, flight.tag, &param));
+  if (isContiguous(to, *send)) {
+    started(send, ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &param),
+            nullptr);
+    return;
+  }
+  // A short message leaves at once, if it finds room.
+  ucp_request_param_t atOnce = param;
+  atOnce.op_attr_mask |= UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+  const ucs_status_ptr_t left =
+      ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &atOnce);
+  if (UCS_PTR_STATUS(left) != UCS_ERR_NO_RESOURCE) {
+    started(send, left, nullptr);
+    return;
+  }
+  UcxLoans::Loan* const loan = loans_.begin({.from = flight.from, .bytes = flight.bytes});
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+  param.datatype = loans_.datatype();
+  started(send, ucp_tag_send_nbx(endpoint, loan, 1, flight.tag, &param), loan);
+}
+
+// The smaller ones wait in UCX until there is room. Of a larger one it only tells where it is.
+bool UcxTransport::isContiguous(const Peer& with, const Transfer& transfer) {
+  return with.reads && (!transfer.flight.isSend || transfer.flight.bytes >= kRendezvous);
 }
 
 void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
-  transfer->flight = {.carrier = this, .bytes = bytes, .tag = tag, .peer = from, .inFlight = true};
+  transfer->flight = {.carrier = this,
+                      .to = static_cast<std::byte*>(data),
+                      .bytes = bytes,
+                      .tag = tag,
+                      .peer = from,
+                      .inFlight = true};
   ++inFlight_;
   if (closed_) return finish(transfer, UCS_ERR_UNREACHABLE, 0);
   // The message itself needs no endpoint, but without one the peer's end goes unnoticed.
-  Peer& sender = peer(from);
-  reach(sender);
+  reach(peer(from));
+  post(transfer);
+}
 
+void UcxTransport::post(Transfer* receive) {
+  const Transfer::Flight& flight = receive->flight;
+  Peer& sender = peer(flight.peer);
   ucp_request_param_t param;
   // UCX (1.13) tells the size of a message that is here already to the callback only.
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &UcxTransport::recvDone;
-  param.user_data = transfer;
+  param.user_data = receive;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  if (started(transfer, ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, ~Tag{0}, &param)) &&
+  void* buffer = flight.to;
+  std::size_t count = flight.bytes;
+  UcxLoans::Loan* loan = nullptr;
+  if (!isContiguous(sender, *receive)) {
+    buffer = loan = loans_.begin({.to = flight.to, .bytes = flight.bytes});
+    count = 1;
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    param.datatype = loans_.datatype();
+  }
+  if (started(receive, ucp_tag_recv_nbx(worker_.get(), buffer, count, flight.tag, ~Tag{0}, &param),
+              loan) &&
       !sender.offers.empty())
-    grantTo(sender, transfer);
+    grantTo(sender, receive);
 }
 
-bool UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request) {
+bool UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request, UcxLoans::Loan* loan) {
   Transfer::Flight& flight = transfer->flight;
   if (!UCS_PTR_IS_PTR(request)) {
+    loans_.end(loan);
     finish(transfer, UCS_PTR_STATUS(request), flight.bytes);
     return false;
   }
   if (flight.completed) {
     ucp_request_free(request);
+    loans_.end(loan);
     flight.completed = false;
     finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
     return false;
   }
-  *static_cast<RequestSpace*>(request) = {this, transfer, nullptr};
+  *static_cast<RequestSpace*>(request) = {this, transfer, nullptr, loan};
   flight.request = request;
   Peer& with = peer(flight.peer);
   with.pending.pushBack(transfer);
@@ -237,10 +281,15 @@ void UcxTransport::requestDone(void* request, ucs_status_t status, std::size_t b
   UcxTransport& self = *space.transport;
   Transfer* const transfer = space.transfer;
   if (space.unanswered != nullptr) --space.unanswered->unanswered;
-  space = {nullptr, nullptr, nullptr};
+  self.loans_.end(space.loan);
+  space = {};
   ucp_request_free(request);
   if (!transfer) return;
   TransferList::remove(transfer);
+  if (!transfer->flight.isSend && self.isRefused(transfer)) {
+    self.owe(self.peer(transfer->flight.peer), bytes);
+    return self.post(transfer);
+  }
   self.finish(transfer, status, transfer->flight.isSend ? transfer->flight.bytes : bytes);
 }
 

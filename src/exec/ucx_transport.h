@@ -4,6 +4,7 @@
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
 //   ucx_control.cc    goodbyes and the like, as active messages beside the data
 //   ucx_credit.cc     how much peers may send unasked
+//   ucx_loans.cc      the memory of callers
 //   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
 //   ucx_sockets.cc    what strangers may not send to it
@@ -16,6 +17,7 @@
 //   two settings (ucx_settings.cc)           UcxSettings.RanksOfANodeShareMemoryAndWatchEachOther
 //   sends over TCP are done after a flush    SendsThatAreDoneNeedNothingMoreOfTheirRank
 //   receives are completed by callback only  TransportContract's of lengths
+//   small messages are never contiguous      UcxSettings.RanksOfANodeShareMemoryAndWatchEachOther
 //   cancelled transfers, endpoints that are  TransportContract's of cancelled transfers and dead
 //   closed for them, and only for them       peers; tests/faults
 //   processes are watched                    APeerThatDiedBeforeBeingKnown
@@ -49,6 +51,7 @@
 #include "src/exec/transfer_list.h"
 #include "src/exec/ucx.h"
 #include "src/exec/ucx_handles.h"
+#include "src/exec/ucx_loans.h"
 #include "src/exec/vain_rings.h"
 #include "src/watch/process_watch.h"
 
@@ -114,6 +117,7 @@ class UcxTransport final : public PollableTransport {
     bool elsewhere = false;  // on another machine
     std::string name;        // "process 71 on host"
     UcxEndpoint endpoint;    // may be there when the peer is gone, too
+    bool reads = false;      // a large message is read from its sender's memory
     bool reached = false;    // it has been turned to
     bool gone = false;
     std::string whyGone;
@@ -164,6 +168,7 @@ class UcxTransport final : public PollableTransport {
     UcxTransport* transport;
     Transfer* transfer;
     Peer* unanswered;  // that a cancelled send is left to
+    UcxLoans::Loan* loan;
   };
 
   // ucx_transport.cc
@@ -173,8 +178,11 @@ class UcxTransport final : public PollableTransport {
                        void* transfer);
   static void requestDone(void* request, ucs_status_t status, std::size_t bytes, void* transfer);
   void begin(Peer& to, Transfer* send);
+  void post(Transfer* receive);
+  // Whether UCX is to work on the caller's memory itself.
+  static bool isContiguous(const Peer& with, const Transfer& transfer);
   // Takes over the request that a call to UCX has returned for a transfer; false: that is over.
-  bool started(Transfer* transfer, ucs_status_ptr_t request);
+  bool started(Transfer* transfer, ucs_status_ptr_t request, UcxLoans::Loan* loan);
   void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
   TransferStatus judge(Transfer* transfer, ucs_status_t status);
   // Completes sends that UCX calls done once they have left this process.
@@ -188,6 +196,7 @@ class UcxTransport final : public PollableTransport {
   // The endpoint, made at its first use; null when the peer is gone.
   ucp_ep_h reach(Peer& peer);
   void makeEndpoint(Peer& peer);
+  static std::string describeConnection(const Peer& peer);
   static void endpointFailed(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void lookAfterProcesses();
   bool settle();
@@ -196,6 +205,7 @@ class UcxTransport final : public PollableTransport {
   bool giveUpSends(Peer& peer);
   void giveUpCancelled(Peer& peer);
   void refuse(Tag tag);
+  bool isRefused(Transfer* receive);
 
   // ucx_control.cc
   void setControlHandler();
@@ -250,6 +260,7 @@ class UcxTransport final : public PollableTransport {
   bool rung_ = false, moved_ = false;  // the worker's event came; there was something to progress
   VainRings rings_;
   ProcessWatch processes_;
+  UcxLoans loans_;
   UcxWorker worker_;
   std::vector<Peer> peers_;  // by rank; empty until connected
   std::list<Control> controls_;

@@ -1,6 +1,10 @@
 // Messages: that they arrive whole, once, where they should.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <new>
 #include <span>
 #include <thread>
 
@@ -387,6 +391,131 @@ TEST_P(TransportContract, CancelledSendsToALatePeer) {
                     me.transport,
                     [&] { return !me.transport.unexpected(tagOf(0, 1), ~Tag{0}, &found); }, 10000));
     me.meet();
+  });
+}
+
+// Memory that is gone when it has been given back: who touches it then dies.
+class Pages {
+ public:
+  explicit Pages(std::size_t bytes) : bytes_(bytes) {
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    memory_ = memory;
+  }
+  Pages(const Pages&) = delete;
+  ~Pages() { giveBack(); }
+  std::uint8_t* data() { return static_cast<std::uint8_t*>(memory_); }
+  void giveBack() {
+    if (memory_) munmap(memory_, bytes_);
+    memory_ = nullptr;
+  }
+
+ private:
+  void* memory_;
+  std::size_t bytes_;
+};
+
+// A send that is over leaves its memory alone, whenever its receiver turns to it, asked for or not;
+// and what a receive takes for a message is one.
+TEST_P(TransportContract, CancelledSendsLeaveTheirMemory) {
+  const Kind& kind = GetParam();
+  run(2, [&kind](Member& me) {
+    const int peer = 1 - me.rank();
+    std::uint32_t call = 0;
+    const auto greet = [&] {
+      std::uint32_t hello = 7, heard = 0;
+      Probe out, in;
+      me.transport.recv(peer, tagOf(peer, call), &heard, sizeof heard, &in);
+      me.transport.send(peer, tagOf(me.rank(), call++), &hello, sizeof hello, &out);
+      finish(me.transport, {&out, &in}, 10000);
+      for (Probe* each : {&out, &in}) me.transport.cancel(each);
+      EXPECT_TRUE(finish(me.transport, {&out, &in}, 10000));
+      return in.status == TransferStatus::ok && heard == hello;
+    };
+    for (const bool asked : {false, true})
+      for (const std::size_t bytes :
+           {std::size_t{8}, std::size_t{1000}, std::size_t{8000}, std::size_t{30000}, 8 * kMiB}) {
+        // More than a transport takes at once.
+        const std::size_t count = std::clamp<std::size_t>(3 * kMiB / bytes, 2, 600);
+        Pages pages(count * bytes);
+        std::vector<Probe> probes(count);
+        const auto end = [&] {
+          for (Probe& each : probes) me.transport.cancel(&each);
+          for (Probe& each : probes) ASSERT_TRUE(finish(me.transport, {&each}, 10000));
+          pages.giveBack();
+        };
+        const auto start = [&](auto&& one) {
+          for (std::size_t i = 0; i < count; ++i)
+            one(tagOf(0, call + static_cast<std::uint32_t>(i)), pages.data() + i * bytes,
+                &probes[i]);
+        };
+        if (me.rank() == 0) std::memset(pages.data(), 0x5a, count * bytes);
+        if (me.rank() == 1 && asked)
+          start([&](Tag tag, std::uint8_t* at, Probe* probe) {
+            me.transport.recv(0, tag, at, bytes, probe);
+          });
+        me.meet();
+        if (me.rank() == 0) {
+          start([&](Tag tag, std::uint8_t* at, Probe* probe) {
+            me.transport.send(1, tag, at, bytes, probe);
+          });
+          progressUntil(
+              me.transport, [] { return false; }, 20);
+          end();
+        }
+        me.meet();
+        call += static_cast<std::uint32_t>(count);
+        const bool mayLose = asked && kind.readsMemory;
+        bool known = greet();
+        ASSERT_TRUE(known || mayLose) << bytes << " bytes: " << me.transport.lastError();
+        if (me.rank() == 1 && asked) {
+          for (std::size_t i = 0; i < count; ++i)
+            if (probes[i].completions > 0 && (known || probes[i].status == TransferStatus::ok)) {
+              ASSERT_EQ(probes[i].status, TransferStatus::ok) << bytes << " bytes";
+              ASSERT_EQ(pages.data()[i * bytes], 0x5a) << bytes << " bytes";
+              ASSERT_EQ(pages.data()[(i + 1) * bytes - 1], 0x5a) << bytes << " bytes";
+            }
+          end();
+        }
+        known = known && greet();
+        ASSERT_TRUE(known || mayLose) << bytes << " bytes: " << me.transport.lastError();
+        if (!known) {
+          me.transport.close(true, 0);
+          return;
+        }
+      }
+  });
+}
+
+// Nor does what is left of a message come into the memory of a receive that is over.
+TEST_P(TransportContract, CancelledReceivesLeaveTheirMemory) {
+  runDeadly(2, [](Member& me) {
+    constexpr std::size_t kBytes = 8 * kMiB;
+    Pages pages(kBytes);
+    Probe probe;
+    if (me.rank() == 1) me.transport.recv(0, tagOf(0, 1), pages.data(), kBytes, &probe);
+    me.meet();
+    if (me.rank() == 0) me.transport.send(1, tagOf(0, 1), pages.data(), kBytes, &probe);
+    for (int i = 0; i < 4; ++i) {  // it begins
+      me.transport.progress();
+      me.meet();
+    }
+    if (me.rank() == 1) {
+      progressUntil(
+          me.transport, [] { return false; }, 20);
+      me.transport.cancel(&probe);
+      ASSERT_TRUE(finish(me.transport, {&probe}, 10000));
+      pages.giveBack();
+    }
+    me.meet();
+    progressUntil(
+        me.transport, [] { return false; }, 100);
+    me.transport.cancel(&probe);
+    ASSERT_TRUE(finish(me.transport, {&probe}, 10000));
+    EXPECT_EQ(probe.completions, 1);
+    me.meet();
+    me.transport.close(true, 0);
   });
 }
 

@@ -45,11 +45,12 @@ TEST(UcxReach, TcpIsOpenedOnlyWhereItIsAskedFor) {
     setenv("UCX_TLS", kept.c_str(), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
-                         testing::Values(Kind{"NodesOfOne", true, &nodesOfOne},
-                                         Kind{"NodesOfTwo", true, &nodesOfTwo},
-                                         Kind{"NodesOfThree", true, &nodesOfThree}),
-                         nameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Ucx, TransportContract,
+    testing::Values(Kind{"NodesOfOne", true, &nodesOfOne},
+                    Kind{"NodesOfTwo", true, &nodesOfTwo, Buffered::small, true, true},
+                    Kind{"NodesOfThree", true, &nodesOfThree, Buffered::small, true, true}),
+    nameOf);
 
 }  // namespace
 }  // namespace moeccl::test

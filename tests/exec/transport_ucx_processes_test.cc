@@ -42,16 +42,24 @@ Kind withVariables(std::initializer_list<std::pair<const char*, const char*>> va
           }};
 }
 
+// As where the kernel lets no process read another's memory (containers, seccomp).
+std::unique_ptr<Transport> inPieces(int rank, int ranks) {
+  setenv("UCX_TLS", "self,posix", 1);
+  return makeUcxTransport(rank, ranks, {.reach = UcxReach::sharedMemory});
+}
+
 std::unique_ptr<Transport> overTcp(int rank, int ranks) {
   setenv("UCX_TLS", "tcp", 1);
   return makeUcxTransport(rank, ranks);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
-                         testing::Values(Kind{"Processes", true, &ucxTransport},
-                                         Kind{"SharedMemory", true, &sharedMemory},
-                                         Kind{"Tcp", true, &overTcp, Buffered::small, false}),
-                         nameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Ucx, TransportContract,
+    testing::Values(Kind{"Processes", true, &ucxTransport, Buffered::small, true, true},
+                    Kind{"SharedMemory", true, &sharedMemory, Buffered::small, true, true},
+                    Kind{"Pieces", true, &inPieces},
+                    Kind{"Tcp", true, &overTcp, Buffered::small, false}),
+    nameOf);
 
 // How rank 0 reaches rank 1, in UCX's words: "#  lane[0]: 4:posix/memory.0 md[3] ...".
 void expectConnection(const Kind& kind, const std::function<void(const std::string&)>& check) {
@@ -74,6 +82,7 @@ TEST(UcxSettings, RanksOfANodeShareMemoryAndWatchEachOther) {
     EXPECT_FALSE(mentions(connection, "tcp/")) << connection;
     EXPECT_TRUE(mentions(connection, "cma/")) << connection;
     EXPECT_TRUE(mentions(connection, "keepalive")) << connection;
+    EXPECT_TRUE(mentions(connection, "<egr/bcopy>..8256..<rndv>..(inf)")) << connection;
   });
 }
 

@@ -8,7 +8,8 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
                          testing::Values(Kind{
                              "Threads", false,
-                             [](int rank, int ranks) { return makeUcxTransport(rank, ranks); }}),
+                             [](int rank, int ranks) { return makeUcxTransport(rank, ranks); },
+                             Buffered::small, true, true}),
                          nameOf);
 
 }  // namespace

@@ -22,6 +22,8 @@ struct Kind {
   Make make;
   Buffered buffered = Buffered::small;
   bool outlivesPeers = true;  // else what a dead peer does to it is no business of ours
+  // Its receivers read a sender's memory. Those that no longer find it there lose the sender.
+  bool readsMemory = false;
 };
 
 // Memory that all ranks share: a barrier, and their addresses.

@@ -22,7 +22,15 @@ if [[ ! ${IN_NAMESPACES-} && ${1-} != --help ]]; then
     echo "This takes root, namespaces and debootstrap (apt-get install debootstrap)." >&2
     exit 77
   fi
-  IN_NAMESPACES=1 exec unshare --mount --pid --ipc --fork --kill-child=TERM "$0" "$@"
+  IN_NAMESPACES=1 unshare --mount --pid --ipc --fork --kill-child=TERM "$0" "$@" &
+  outside=$!
+  # unshare itself ignores it.
+  trap 'kill -TERM $(<"/proc/$outside/task/$outside/children")' HUP INT TERM
+  status=0
+  while [[ -d /proc/$outside ]]; do
+    wait "$outside" && status=0 || status=$?
+  done
+  exit "$status"
 fi
 
 packages=()
@@ -49,7 +57,14 @@ fi
 
 folder=$(mktemp -d -p /var/tmp bare-debian.XXXXXX)
 new=$folder/new
-trap 'umount --recursive "$new" 2>/dev/null; rm -rf --one-file-system "$folder"' EXIT
+# shellcheck disable=SC2317  # called by the trap
+cleanup() {
+  # What still runs in this namespace, whose first process this is, keeps its files from being unmounted.
+  { (($$ != 1)) || kill -KILL -1 || true; wait; } 2>/dev/null
+  umount --recursive "$new" 2>/dev/null || true
+  rm -rf --one-file-system "$folder"
+}
+trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 debian=${base:-$folder/debian}
@@ -58,7 +73,9 @@ debian=${base:-$folder/debian}
 timed() {
   local what=$1 begin=$SECONDS status=0
   shift
-  "$@" </dev/null || status=$?
+  # In the background, because bash handles no signal before a command in the foreground has ended.
+  "$@" </dev/null &
+  wait "$!" || status=$?
   printf '==== %s: %s after %d:%02d min\n' "$what" "$( ((status)) && echo "failed with $status" || echo ok)" \
     $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60))
   return "$status"
