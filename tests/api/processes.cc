@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -26,7 +27,10 @@ moecclComm_t join(Board& board, int rank, int ranks, moecclConfig_t config) {
     check(moecclGetUniqueId(&board.id));
     board.idReady = true;
   }
-  while (!board.idReady) std::this_thread::yield();
+  while (!board.idReady) {
+    if (board.rootEnded) throw std::runtime_error("rank 0 has ended without an id");
+    std::this_thread::yield();
+  }
   const std::string node = nodeOf(rank, ranks);
   config.nodeId = node.c_str();
   config.timeoutMs = 60000;
@@ -57,6 +61,7 @@ void runProcesses(int ranks, const std::set<int>& dying,
   for (int rank = 0; rank < ranks; ++rank) {
     int status = 0;
     waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+    if (rank == 0) board.rootEnded = true;
     EXPECT_EQ(status, dying.contains(rank) ? SIGKILL : 0) << "rank " << rank;
   }
   munmap(memory, sizeof(Board));

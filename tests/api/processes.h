@@ -14,6 +14,7 @@ namespace moeccl::test {
 // What the ranks of a job share.
 struct Board {
   std::atomic<bool> idReady;
+  std::atomic<bool> rootEnded;
   moecclUniqueId id;
   std::atomic<int> ready, over;
   std::atomic<std::int64_t> killed;  // when, by nowMs()

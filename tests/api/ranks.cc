@@ -38,7 +38,10 @@ void runRank(const Job& job, int rank, Board& board, const RankFunction& functio
     check(moecclGetUniqueId(&board.id));
     board.idReady = true;
   }
-  while (!board.idReady) std::this_thread::yield();
+  while (!board.idReady) {
+    if (board.failed) return;  // rank 0 comes by no id any more
+    std::this_thread::yield();
+  }
   moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
   const std::string node = "node" + std::to_string(job.nodeOf(rank));
   config.nodeId = node.c_str();
