@@ -16,7 +16,6 @@ constexpr std::size_t kSmall = std::size_t{64} << 10;
 
 // UCX passes on what it was given as the buffer.
 void* start(void*, const void* loan, std::size_t) { return const_cast<void*>(loan); }
-void* start(void*, void* loan, std::size_t) { return loan; }
 
 std::size_t sizeOf(void* loan) { return static_cast<Loan*>(loan)->bytes; }
 
@@ -31,20 +30,14 @@ std::size_t pack(void* loan, std::size_t offset, void* piece, std::size_t room) 
   return bytes;
 }
 
-ucs_status_t unpack(void* loan, std::size_t offset, const void* piece, std::size_t bytes) {
-  const Loan& lent = *static_cast<Loan*>(loan);
-  if (lent.to != nullptr && bytes > 0) std::memcpy(lent.to + offset, piece, bytes);
-  return UCS_OK;
-}
-
 // Not every way on which UCX (1.13) ends a request comes by here.
 void finish(void*) {}
 
 const ucp_generic_dt_ops_t kOperations = {.start_pack = start,
-                                          .start_unpack = start,
+                                          .start_unpack = nullptr,
                                           .packed_size = sizeOf,
                                           .pack = pack,
-                                          .unpack = unpack,
+                                          .unpack = nullptr,
                                           .finish = finish};
 
 }  // namespace
@@ -56,7 +49,6 @@ UcxLoans::UcxLoans() {
 }
 
 void UcxLoans::Loan::giveBack() {
-  to = nullptr;
   const std::byte* const lent = std::exchange(from, nullptr);
   if (lent == nullptr || bytes > kSmall) return;
   copy = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -66,15 +58,13 @@ void UcxLoans::Loan::giveBack() {
 
 UcxLoans::~UcxLoans() { ucp_dt_destroy(datatype_); }
 
-UcxLoans::Loan* UcxLoans::begin(Loan loan) {
-  if (free_.empty()) {
-    loans_.push_back(std::move(loan));
-    return &loans_.back();
-  }
-  Loan* const used = free_.back();
+UcxLoans::Loan* UcxLoans::begin(const std::byte* from, std::size_t bytes) {
+  if (free_.empty()) free_.push_back(&loans_.emplace_back());
+  Loan* const loan = free_.back();
   free_.pop_back();
-  *used = std::move(loan);
-  return used;
+  loan->from = from;
+  loan->bytes = bytes;
+  return loan;
 }
 
 void UcxLoans::end(Loan* loan) {

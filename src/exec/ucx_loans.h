@@ -1,6 +1,6 @@
-// Memory that callers lend to UCX for the time of a transfer, as a datatype of ours: UCX asks for
-// bytes, or hands them over, piece by piece. So a caller gets his memory back at any time, also
-// while UCX (1.13), which takes back no send, keeps the request.
+// Memory that callers lend to UCX for the time of a send, as a datatype of ours: UCX asks for it
+// piece by piece. So a caller gets his memory back at any time, also while UCX (1.13), which takes
+// back no send, keeps the request.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -14,15 +14,13 @@ namespace moeccl {
 
 class UcxLoans {
  public:
-  // Of a send or a receive. Both null: given back; the peer gets zeros, and what comes is dropped.
   struct Loan {
-    const std::byte* from = nullptr;
-    std::byte* to = nullptr;
+    const std::byte* from = nullptr;  // null: given back, and zeros are sent instead
     std::size_t bytes = 0;
     std::unique_ptr<std::byte[]> copy = nullptr;
 
-    // A receiver may take a small message for one that is not cancelled, so it stays what it was.
-    // Of a larger one, only the beginning comes before the word that it is.
+    // A small message stays what it was, by a copy: it may be received before the word that it is
+    // cancelled. That comes before a larger one, whose data leave only when they are asked for.
     void giveBack();
   };
 
@@ -33,7 +31,7 @@ class UcxLoans {
 
   // A count of one, at the loan's address, is its message.
   ucp_datatype_t datatype() const { return datatype_; }
-  Loan* begin(Loan loan);
+  Loan* begin(const std::byte* from, std::size_t bytes);
   // Once UCX is through with the request.
   void end(Loan* loan);
 

@@ -171,9 +171,10 @@ void UcxTransport::begin(Peer& to, Transfer* send) {
   param.cb.send = &UcxTransport::sendDone;
   param.user_data = send;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  if (isContiguous(to, *send)) {
-    started(send, ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &param),
-            nullptr);
+  // Of a large message UCX tells only where it is; smaller ones, and pieces, wait until there is
+  // room.
+  if (to.reads && flight.bytes >= kRendezvous) {
+    started(send, ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &param));
     return;
   }
   // A short message leaves at once, if it finds room.
@@ -182,18 +183,13 @@ void UcxTransport::begin(Peer& to, Transfer* send) {
   const ucs_status_ptr_t left =
       ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &atOnce);
   if (UCS_PTR_STATUS(left) != UCS_ERR_NO_RESOURCE) {
-    started(send, left, nullptr);
+    started(send, left);
     return;
   }
-  UcxLoans::Loan* const loan = loans_.begin({.from = flight.from, .bytes = flight.bytes});
+  UcxLoans::Loan* const loan = loans_.begin(flight.from, flight.bytes);
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
   param.datatype = loans_.datatype();
   started(send, ucp_tag_send_nbx(endpoint, loan, 1, flight.tag, &param), loan);
-}
-
-// The smaller ones wait in UCX until there is room. Of a larger one it only tells where it is.
-bool UcxTransport::isContiguous(const Peer& with, const Transfer& transfer) {
-  return with.reads && (!transfer.flight.isSend || transfer.flight.bytes >= kRendezvous);
 }
 
 void UcxTransport::recv(int from, Tag tag, void* data, std::size_t bytes, Transfer* transfer) {
@@ -220,17 +216,8 @@ void UcxTransport::post(Transfer* receive) {
   param.cb.recv = &UcxTransport::recvDone;
   param.user_data = receive;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  void* buffer = flight.to;
-  std::size_t count = flight.bytes;
-  UcxLoans::Loan* loan = nullptr;
-  if (!isContiguous(sender, *receive)) {
-    buffer = loan = loans_.begin({.to = flight.to, .bytes = flight.bytes});
-    count = 1;
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-    param.datatype = loans_.datatype();
-  }
-  if (started(receive, ucp_tag_recv_nbx(worker_.get(), buffer, count, flight.tag, ~Tag{0}, &param),
-              loan) &&
+  if (started(receive, ucp_tag_recv_nbx(worker_.get(), flight.to, flight.bytes, flight.tag, ~Tag{0},
+                                        &param)) &&
       !sender.offers.empty())
     grantTo(sender, receive);
 }
@@ -244,7 +231,6 @@ bool UcxTransport::started(Transfer* transfer, ucs_status_ptr_t request, UcxLoan
   }
   if (flight.completed) {
     ucp_request_free(request);
-    loans_.end(loan);
     flight.completed = false;
     finish(transfer, static_cast<ucs_status_t>(flight.result), flight.bytes);
     return false;

@@ -167,8 +167,8 @@ class UcxTransport final : public PollableTransport {
   struct RequestSpace {
     UcxTransport* transport;
     Transfer* transfer;
-    Peer* unanswered;  // that a cancelled send is left to
-    UcxLoans::Loan* loan;
+    Peer* unanswered;      // that a cancelled send is left to
+    UcxLoans::Loan* loan;  // of a send
   };
 
   // ucx_transport.cc
@@ -179,10 +179,8 @@ class UcxTransport final : public PollableTransport {
   static void requestDone(void* request, ucs_status_t status, std::size_t bytes, void* transfer);
   void begin(Peer& to, Transfer* send);
   void post(Transfer* receive);
-  // Whether UCX is to work on the caller's memory itself.
-  static bool isContiguous(const Peer& with, const Transfer& transfer);
   // Takes over the request that a call to UCX has returned for a transfer; false: that is over.
-  bool started(Transfer* transfer, ucs_status_ptr_t request, UcxLoans::Loan* loan);
+  bool started(Transfer* transfer, ucs_status_ptr_t request, UcxLoans::Loan* loan = nullptr);
   void finish(Transfer* transfer, ucs_status_t status, std::size_t bytes);
   TransferStatus judge(Transfer* transfer, ucs_status_t status);
   // Completes sends that UCX calls done once they have left this process.
