@@ -215,10 +215,11 @@ test_kernels kernels 150
 if [[ $budget ]]; then
   check_kernels racecheck 60
   measure_layer "layer, compiled" 120 --compiled
+  measure_kernels rules 50 rules
   count_kernels 60
   has_nodes 2+2 && test_ranks 2+2 90 --quick
 else
-  measure_kernels kernels 0 layouts gate experts lists rows latency
+  measure_kernels kernels 0 layouts gate rules experts lists rows latency
   measure_layer layer 0
   measure_ranks executor 0 executor 2
   measure_ranks "route step" 0 routeStep 1

@@ -945,6 +945,8 @@ void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int pee
   GpuWorld::Stream* const where = &streamOf(stream);
   say(what + (where->urgent ? " on an urgent stream" : ""));
   if (on.revoked) throw Error(moecclInvalidUsage, "the double's " + what + ": revoked");
+  // It has other blocks and another way to end.
+  if (on.purpose != Purpose::messages) refuse("a " + what + " on a communicator made for parts");
   requireWhole(what);
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
   if (group.depth != 1) refuse("a " + what + (group.depth < 1 ? " outside a group" : " in two"));

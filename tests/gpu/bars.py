@@ -128,9 +128,11 @@ def layers(figures):
                 continue
             us, theirs = row[field] * 1e3, best[field] * 1e3 if best and field in best else None
             limit, keeps = (">= 1", theirs >= us if theirs else None) if field == "forward_ms" else ("", None)
-            flops = {"flops": row.get("flops", 0) * (1 if field == "forward_ms" else 4), "bytes": row.get("bytes", 0)}
+            # Backward each matrix takes two products, one for each of its factors.
+            passes = 1 if field == "forward_ms" else 3
+            work = {what: row.get(what, 0) * passes for what in ("flops", "bytes")}
             yield Bar("f", f"{row['layer']} {pass_}, {row['tokens']} tokens, E={row['experts']}", us,
-                      figures.floor(flops), theirs, best["by"] if best else "", None, limit, keeps)
+                      figures.floor(work), theirs, best["by"] if best else "", None, limit, keeps)
     if not own:
         yield Bar("f", "a layer's forward pass", None, limit=">= 1")
 

@@ -18,17 +18,17 @@ MOST_TURNS = 64
 class Problem:
     """Random tensors of the sizes of a row that BENCH_GPU has measured."""
 
-    def __init__(self, torch, row):
-        self.torch = torch
+    def __init__(self, torch, row, device="cuda"):
+        self.torch, self.device = torch, device
         self.count, self.width = row["tokens"], row["embedding"]
         self.experts, self.choices = row["experts"] or 64, row["choices"]
         self.entries = self.count * self.choices
         self.turns = int(min(max(BEYOND_CACHES / max(row["bytes"], 1), 1), MOST_TURNS))
-        self.chosen = torch.rand(self.count, self.experts, device="cuda").topk(self.choices, dim=1)[1].int()
+        self.chosen = torch.rand(self.count, self.experts, device=self.device).topk(self.choices, dim=1)[1].int()
         self.index = self.chosen.reshape(-1).argsort(stable=True) // self.choices
 
     def rows(self, count, dtype=None, turns=None):
-        return [self.torch.rand(count, self.width, device="cuda", dtype=dtype or self.torch.bfloat16) * 2 - 1
+        return [self.torch.rand(count, self.width, device=self.device, dtype=dtype or self.torch.bfloat16) * 2 - 1
                 for _ in range(turns or self.turns)]
 
     # Each returns what a turn does, as pairs of a name and the work; the fastest counts.
@@ -39,22 +39,44 @@ class Problem:
 
     def add(self, weighted):
         rows = self.rows(self.entries)
-        weights = self.torch.full((self.entries, 1), 1 / self.choices, device="cuda", dtype=self.torch.bfloat16)
-        output = self.torch.zeros(self.count, self.width, device="cuda", dtype=self.torch.bfloat16)
+        weights = self.torch.full((self.entries, 1), 1 / self.choices, device=self.device, dtype=self.torch.bfloat16)
+        output = self.torch.zeros(self.count, self.width, device=self.device, dtype=self.torch.bfloat16)
 
         def work(turn):
             output.zero_().index_add_(0, self.index, rows[turn] * weights if weighted else rows[turn])
 
         yield "index_add", work
 
+    def add_backward(self):
+        """Of each token's sum of weighed rows: the rows' gradients, and those of the weights."""
+        rows, slopes = self.rows(self.entries), self.rows(self.count)
+        weights = self.torch.full((self.entries, 1), 1 / self.choices, device=self.device, dtype=self.torch.bfloat16)
+
+        def work(turn):
+            of_rows = slopes[turn].index_select(0, self.index)
+            return of_rows * weights, (of_rows.float() * rows[turn].float()).sum(dim=1)
+
+        yield "index_select, multiply, sum", work
+
+    def weigh_backward(self):
+        gradients, rows = self.rows(self.entries), self.rows(self.entries)
+        weights = self.torch.ones(self.entries, 1, device=self.device, dtype=self.torch.bfloat16)
+
+        def work(turn):
+            products = (gradients[turn].float() * rows[turn].float()).sum(dim=1)
+            gradients[turn].mul_(weights)
+            return products
+
+        yield "multiply, sum", work
+
     def router(self):
         tokens = self.rows(self.count)
-        gates = [self.torch.rand(self.width, self.experts, device="cuda", dtype=self.torch.bfloat16)
+        gates = [self.torch.rand(self.width, self.experts, device=self.device, dtype=self.torch.bfloat16)
                  for _ in range(self.turns)]
         yield "matmul, bfloat16", lambda turn: tokens[turn] @ gates[turn]
 
     def logits(self):
-        return [self.torch.randn(self.count, self.experts, device="cuda") for _ in range(self.turns)]
+        return [self.torch.randn(self.count, self.experts, device=self.device) for _ in range(self.turns)]
 
     def choose(self):
         """DeepSeek-V3's, of 8 groups of which 4 serve a token."""
@@ -79,8 +101,59 @@ class Problem:
 
         yield "softmax, topk", work
 
+    def router_backward(self):
+        """Gradients of gate and tokens, from those of sigmoid's weights."""
+        torch, logits = self.torch, self.logits()
+        (tokens,), (slopes,) = self.rows(self.count, turns=1), self.rows(self.count, turns=1)
+        gate = torch.rand(self.width, self.experts, device=self.device, dtype=torch.bfloat16)
+        of_weights = torch.rand(self.count, self.choices, device=self.device)
+        chosen = self.chosen.long()
+        of_gate = torch.zeros(self.width, self.experts, device=self.device, dtype=torch.bfloat16)
+
+        def work(turn):
+            scores = logits[turn].sigmoid()
+            best = scores.gather(1, chosen)
+            sums = best.sum(dim=1, keepdim=True)
+            of_best = (of_weights - (of_weights * best).sum(dim=1, keepdim=True) / sums) / sums
+            of_logits = torch.zeros_like(scores).scatter_(1, chosen, of_best) * scores * (1 - scores)
+            of_logits = of_logits.to(torch.bfloat16)
+            of_gate.addmm_(tokens.t(), of_logits)
+            slopes.addmm_(of_logits, gate.t())
+
+        yield "matmul, bfloat16", work
+
+    def differentiate_softmax(self):
+        torch, logits, chosen = self.torch, self.logits(), self.chosen.long()
+        of_weights = torch.rand(self.count, self.choices, device=self.device)
+
+        def work(turn):
+            probabilities = logits[turn].softmax(dim=1)
+            best = probabilities.gather(1, chosen)
+            sums = best.sum(dim=1, keepdim=True)
+            of_best = (of_weights - (of_weights * best).sum(dim=1, keepdim=True) / sums) / sums
+            slopes = torch.zeros_like(probabilities).scatter_(1, chosen, of_best)
+            return probabilities * (slopes - (slopes * probabilities).sum(dim=1, keepdim=True))
+
+        yield "softmax, gather, scatter", work
+
+    def place(self):
+        """Places in token order, first choices before second ones."""
+        torch, first = self.torch, self.chosen.t().reshape(-1).long()
+
+        def work(turn):
+            mask = torch.nn.functional.one_hot(first, self.experts)
+            return (mask.cumsum(dim=0) - 1).gather(1, first[:, None])
+
+        yield "one_hot, cumsum", work
+
+    def place_by_experts(self):
+        scores = [logits.softmax(dim=1).t().contiguous() for logits in self.logits()]
+        # As tests/gpu/bench/gate.cc has places: a quarter more than tokens need.
+        capacity = min(self.count, -(-self.count * 8 // self.experts) * 5 // 4 + 1)
+        yield "topk", lambda turn: scores[turn].topk(capacity, dim=1)
+
     def list(self):
-        edges = self.torch.arange(self.experts + 1, device="cuda", dtype=self.torch.int32)
+        edges = self.torch.arange(self.experts + 1, device=self.device, dtype=self.torch.int32)
 
         def work(turn):
             ordered, places = self.chosen.reshape(-1).sort(stable=True)
@@ -93,7 +166,7 @@ class Problem:
         shares = [3 + expert % 3 for expert in range(self.experts)]
         sums = [sum(shares[:expert + 1]) for expert in range(self.experts)]
         ends = [before * self.entries // sums[-1] for before in sums]
-        return self.torch.tensor(ends, device="cuda", dtype=self.torch.int32)
+        return self.torch.tensor(ends, device=self.device, dtype=self.torch.int32)
 
     def grouped(self, products):
         self.turns = 1
@@ -103,7 +176,7 @@ class Problem:
 
         def matrix(inner, outer, transposed):
             sizes = (self.experts, outer, inner) if transposed else (self.experts, inner, outer)
-            made = torch.rand(*sizes, device="cuda", dtype=torch.bfloat16) * 0.1 - 0.05
+            made = torch.rand(*sizes, device=self.device, dtype=torch.bfloat16) * 0.1 - 0.05
             return made.transpose(1, 2) if transposed else made
 
         # Which layout of the matrices is the fast one depends on the version.
@@ -118,6 +191,26 @@ class Problem:
             yield "grouped_mm" + (", transposed" if transposed else ""), work
             del w1, w2, work
 
+    def grouped_backward(self):
+        """Of experts' two products with a GELU between, which keep what lies between."""
+        self.turns = 1
+        torch, hidden, ends = self.torch, 2048, self.ends()
+        multiply = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+        (rows,), (slopes,) = self.rows(self.entries, turns=1), self.rows(self.entries, turns=1)
+        options = {"device": self.device, "dtype": torch.bfloat16}
+        w1 = torch.rand(self.experts, self.width, hidden, **options) * 0.1 - 0.05
+        w2 = torch.rand(self.experts, hidden, self.width, **options) * 0.1 - 0.05
+        between = torch.rand(self.entries, hidden, **options) * 2 - 1
+
+        def work(turn):
+            active = torch.nn.functional.gelu(between)
+            of_active = multiply(slopes, w2.transpose(1, 2), offs=ends)
+            of_between = torch.ops.aten.gelu_backward(of_active, between)
+            return (multiply(active.t(), slopes, offs=ends), multiply(rows.t(), of_between, offs=ends),
+                    multiply(of_between, w1.transpose(1, 2), offs=ends))
+
+        yield "grouped_mm", work
+
     def quantise(self):
         torch, rows = self.torch, self.rows(self.count)
 
@@ -131,7 +224,7 @@ class Problem:
     def dequantise(self):
         torch = self.torch
         quantised = [row.to(torch.float8_e4m3fn).view(-1, 128) for row in self.rows(self.count)]
-        scales = torch.rand(self.count * self.width // 128, 1, device="cuda")
+        scales = torch.rand(self.count * self.width // 128, 1, device=self.device)
         yield "multiply", lambda turn: (quantised[turn].float() * scales).to(torch.bfloat16)
 
     def sum(self):
@@ -144,6 +237,10 @@ RIVALS = {
     "un-permute": lambda problem: problem.add(True), "adding listed rows": lambda problem: problem.add(True),
     "adding rows by lists": lambda problem: problem.add(True),
     "permute backward": lambda problem: problem.add(False), "gathering backward": lambda problem: problem.add(False),
+    "un-permute backward": Problem.add_backward, "adding backward": Problem.add_backward,
+    "weighing gradients": Problem.weigh_backward, "gate backward": Problem.router_backward,
+    "differentiating softmax": Problem.differentiate_softmax, "experts backward": Problem.grouped_backward,
+    "placing, softmax": Problem.place, "placing, expertChoice": Problem.place_by_experts,
     "router product": Problem.router, "choosing": Problem.choose, "choosing by softmax": Problem.choose_by_softmax,
     "listing by expert": Problem.list, "expert product": lambda problem: problem.grouped(1),
     "experts": lambda problem: problem.grouped(2), "quantise": Problem.quantise, "dequantise": Problem.dequantise,
@@ -167,10 +264,10 @@ def compare(torch, row):
         for name, work in RIVALS[row["kernel"]](problem):
             us = microseconds(torch, work, problem.turns)
             note({"rival": row["kernel"], **sizes, "by": name, "us": us})
-            print(f"{row['kernel']:26}{row['tokens']:8}{row['experts']:6}{us:12.2f}{us / row['us']:10.2f}  {name}",
+            print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}{us:12.2f}{us / row['us']:10.2f}  {name}",
                   flush=True)
     except Exception as error:  # this PyTorch has no such function, or the GPU no memory
-        print(f"{row['kernel']:26}{row['tokens']:8}{row['experts']:6}  {str(error).splitlines()[0]}", flush=True)
+        print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}  {str(error).splitlines()[0]}", flush=True)
     torch.cuda.empty_cache()
 
 
@@ -185,7 +282,7 @@ def main():
         rows += [row for row in measured if "kernel" in row]
     if torch := usable_torch():
         print(f"\nPyTorch {torch.__version__} on {torch.cuda.get_device_name()}: times, and how many times ours")
-        print(f"{'kernel':26}{'tokens':>8}{'E':>6}{'us':>12}{'x ours':>10}")
+        print(f"{'kernel':32}{'tokens':>8}{'E':>6}{'us':>12}{'x ours':>10}")
         measure_product(torch)
         for row in rows:
             if row["kernel"] in RIVALS:

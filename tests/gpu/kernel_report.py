@@ -3,11 +3,11 @@
 
     kernel_report.py NVCC BENCH_EMULATED MOE_GPU_TEST SOURCE... [-- ARGUMENT...]
 
-Registers, static shared memory and spills are ptxas's, of each source compiled with these arguments of nvcc. Listed are
-the kernels that BENCH_EMULATED launches, which is bench_gpu with kernels emulated. Threads, and shared memory with 8, 64
-and 256 experts, are those of its launches. "active" is how many of the 64 warps of a multiprocessor can be there at once.
-"busy" is how many of a block's warps have voted or shuffled for 24 tokens, where not all have. MOE_GPU_TEST counts launches
-on doubles of GPUs.
+Registers, static shared memory and spills are ptxas's, of each source compiled with these arguments of nvcc. Threads, and
+shared memory with 8, 64 and 256 experts, are those of launches by BENCH_EMULATED, which is bench_gpu with kernels emulated.
+For kernels that it does not launch they are, after "~", those of the same template for other types, and failing that of a
+block of 256 threads. "active" is how many of the 64 warps of a multiprocessor can be there at once. "busy" is how many of a
+block's warps have voted or shuffled for 24 tokens, where not all have. MOE_GPU_TEST counts launches on doubles of GPUs.
 """
 import os
 import re
@@ -18,8 +18,9 @@ import tempfile
 from resources import compiled, demangled
 
 EXPERTS = (8, 64, 256)
-WHAT = ("layouts", "gate", "experts", "lists", "rows", "latency")
+WHAT = ("layouts", "gate", "rules", "experts", "lists", "rows", "latency")
 WARP = 32
+UNKNOWN_THREADS = 256
 # Of a multiprocessor: warps, blocks, registers, and shared memory, of which each block takes some beside its own.
 WARPS, BLOCKS, REGISTERS, SHARED, SHARED_OF_BLOCK = 64, 32, 65536, 228 << 10, 1 << 10
 
@@ -65,19 +66,31 @@ def active_warps(threads, registers, shared):
     return blocks * warps
 
 
-def line_of(kernel, shapes):
+def template_of(name):
+    """What all that are made of one template have in common."""
+    return name.split("<", 1)[0]
+
+
+def shape_of(name, launched):
+    """(threads, shared bytes, busy warps), and whether the kernel itself was launched so."""
+    if name in launched:
+        return launched[name], True
+    kin = [shape for other, shape in launched.items() if template_of(other) == template_of(name)]
+    return (*map(max, zip(*kin)),) if kin else (UNKNOWN_THREADS, 0, 0), False
+
+
+def line_of(kernel, launches_of_all):
     name, registers, static, spilled = kernel
-    line = f"{registers:9}{spilled:8}"
-    threads = max((shape[name][0] for shape in shapes if name in shape), default=None)
-    line += f"{threads or '-':>8} "
-    for shape in shapes:
-        if name not in shape:
-            line += f"{'-':>20}"
+    shapes = [shape_of(name, launched) for launched in launches_of_all]
+    own = any(itself for _, itself in shapes)
+    line = f"{registers:9}{spilled:8}{'' if own else '~':>2}{max(shape[0] for shape, _ in shapes):6} "
+    for (threads, shared, busy), itself in shapes:
+        if own and not itself:
+            line += f"{'-':>20}"  # with other numbers of experts it is
             continue
-        of_block, shared, busy = shape[name]
         shared += static
-        partly = f"{busy}/{of_block // WARP}" if 0 < busy < of_block // WARP else ""
-        line += f"{shared:8}{active_warps(of_block, registers, shared):7}{partly:>5}"
+        partly = f"{busy}/{threads // WARP}" if itself and 0 < busy < threads // WARP else ""
+        line += f"{shared:8}{active_warps(threads, registers, shared):7}{partly:>5}"
     return f"{line}  {name}"
 
 
@@ -95,9 +108,7 @@ def main():
         own = ["-fmad=false"] if source.endswith("gates/gate_cuda.cu") else []
         for name, _, registers, static, _, spilled in compiled(program, source, arguments + own):
             spills, kernels = spills + (spilled > 0), kernels + 1
-            name = without_parameters(name)
-            if spilled or any(name in shape for shape in shapes):
-                print(line_of((name, registers, static, spilled), shapes), flush=True)
+            print(line_of((without_parameters(name), registers, static, spilled), shapes), flush=True)
     print(f"{kernels} kernels, {spills} spill", flush=True)
     done = subprocess.run([counts, "--gtest_filter=LaunchesOnGpus.*"], check=True, capture_output=True, text=True)
     print(*(line for line in done.stdout.splitlines() if line.endswith("launches")), sep="\n")

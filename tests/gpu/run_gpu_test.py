@@ -16,6 +16,10 @@ import time
 import unittest
 
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(ROOT / "tests/gpu"))
+
+import bars  # noqa: E402
+import kernel_report  # noqa: E402
 
 # Objects are empty; a program does what the file of its name in $FAKE says.
 NVCC = """#!/bin/bash
@@ -40,6 +44,26 @@ LAYER = {"layer": "S1", **SIZES, "hidden": 2048, "by": "moeccl", "flops": 3.8e12
 def note(row):
     """A program's line that measures."""
     return f"[[ ! $MEASUREMENTS ]] || echo '{json.dumps(row)}' >>$MEASUREMENTS\n"
+
+
+class Pages(unittest.TestCase):
+    def test_the_floor_of_both_passes_has_three_times_the_products_of_one(self):
+        """Backward each matrix takes two: gradients of the rows, and of its own elements."""
+        rows = [{"ceiling": "copy", "rate": 3e12}, {"ceiling": "matrix product", "rate": 7.6e14}, LAYER | {"both_ms": 22.0}]
+        page = bars.page({"date": "", "machine": {"gpu": ""}, "versions": {"cuda": "", "nccl": "", "torch": ""},
+                          "parts": [{"numbers": rows}]})
+        self.assertRegex(page, r"f +S1 forward, 8192 tokens, E=64 +7500\.0 +5000\.0 +1\.50 ")
+        self.assertRegex(page, r"f +S1 both passes, 8192 tokens, E=64 +22000\.0 +15000\.0 +1\.47 ")
+
+    def test_resources_of_all_kernels_are_listed_launched_or_not(self):
+        launched = [{"choose<bfloat16>": (256, 1024 * experts, 4)} for experts in (8, 16)] + [{}]
+        row = kernel_report.line_of(("choose<bfloat16>", 64, 0, 0), launched).split()
+        # 64 registers are for 32 warps, 8 KiB of shared memory for 25 blocks, 16 KiB for 13.
+        self.assertEqual(row, ["64", "0", "256", "8192", "32", "4/8", "16384", "32", "4/8", "-", "choose<bfloat16>"])
+        row = kernel_report.line_of(("choose<float>", 255, 0, 16), launched).split()
+        self.assertEqual(row, ["255", "16", "~", "256", "8192", "8", "16384", "8", "0", "8", "choose<float>"])
+        row = kernel_report.line_of(("another", 16, 512, 0), launched).split()
+        self.assertEqual(row, ["16", "0", "~", "256", *3 * ["512", "64"], "another"])
 
 
 class RunGpu(unittest.TestCase):
@@ -132,8 +156,8 @@ class RunGpu(unittest.TestCase):
             code, text = self.run_gpu("--bench")
             self.assertEqual(code, 0, text)
         results, parts = self.results(), self.parts()
-        # kernel_bench.py calls the program for the copy and six kinds of kernels.
-        self.assertEqual(parts["kernels, measured"]["numbers"], 7 * [PACK])
+        # kernel_bench.py calls the program for the copy and seven kinds of kernels.
+        self.assertEqual(parts["kernels, measured"]["numbers"], 8 * [PACK])
         self.assertIn("17 GB/s", parts["kernels, measured"]["output"])
         self.assertEqual(parts["layer, measured"]["numbers"], [LAYER])
         page = (self.build / "bars.txt").read_text()
@@ -153,7 +177,7 @@ class RunGpu(unittest.TestCase):
         code, text = self.run_gpu("--bench")
         self.assertEqual(code, 0, text)
         self.assertEqual(self.parts()["layer, measured"]["numbers"], [LAYER])
-        self.assertEqual(self.parts()["kernels, measured"]["numbers"].count(PACK), 7)
+        self.assertEqual(self.parts()["kernels, measured"]["numbers"].count(PACK), 8)
         self.assertIn("ZeroDivisionError", (self.build / "bars.txt").read_text())
 
     def test_a_flood_of_output_is_cut_to_its_end(self):

@@ -70,4 +70,5 @@ run 4 expert_parallelism.py
 run 8 expert_parallelism.py
 "$venv/bin/python" "$root/tests/torch/killed_rank.py"
 "$venv/bin/python" "$root/tests/torch/cuda_streams.py" "$include"
+"$venv/bin/python" "$root/tests/gpu/rivals_test.py"
 "$venv/bin/python" "$root/tests/torch/guide.py" "$root/src/bindings/torch/README.md"

@@ -49,7 +49,7 @@ Bench::Bench(const Options& options) : options_(options) {
   cuda(cudaStreamCreate(&stream_), "a stream");
   cuda(cudaEventCreate(&begin_), "an event");
   cuda(cudaEventCreate(&end_), "an event");
-  std::printf("%-26s%-10s%8s%8s%6s%4s%12s%10s%10s%12s%8s\n", "kernel", "type", "tokens", "M", "E",
+  std::printf("%-32s%-10s%8s%8s%6s%4s%12s%10s%10s%12s%8s\n", "kernel", "type", "tokens", "M", "E",
               "k", "us", "GB/s", "TFLOP/s", "a copy, us", "ratio");
 }
 
@@ -121,7 +121,7 @@ double Bench::copyOf(double bytes, int turns) {
 
 void Bench::measure(const Case& what, int turns, const Work& work) {
   const auto& [tokens, embedding, experts, choices] = what.sizes;
-  std::printf("%-26s%-10s%8lld%8lld%6d%4d", what.kernel.c_str(), what.type.c_str(),
+  std::printf("%-32s%-10s%8lld%8lld%6d%4d", what.kernel.c_str(), what.type.c_str(),
               static_cast<long long>(tokens), static_cast<long long>(embedding), experts, choices);
   std::fflush(stdout);
   try {
@@ -152,6 +152,7 @@ void Bench::measureCopy() {
 }
 
 void fillRandomly(void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
   constexpr std::size_t kMost = 1 << 20;
   Random random(1);
   std::vector<std::uint16_t> few(std::min(bytes, kMost) / 2);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <span>
+#include <string>
 
 #include "kernels/blas_cuda.h"
 #include "kernels/expert.h"
@@ -48,23 +49,33 @@ void measure(Bench& bench, const Sizes& sizes, std::int64_t hidden) {
                 [&](int, cudaStream_t stream) { blas.multiply(moecclBfloat16, products, stream); });
   const moeccl::cuda::ExpertShape shape{moecclBfloat16, Activation::gelu, sizes.experts, embedding,
                                         hidden};
-  const moeccl::cuda::StackedWeights weights{w1.of(0), nullptr, w2.of(0), nullptr};
   Device<std::byte> space(std::max(moeccl::cuda::expertWorkspace(shape, rows),
                                    moeccl::cuda::expertBackwardWorkspace(shape, rows)));
   const std::span<std::byte> workspace(space.data(), space.size());
-  bench.measure({"experts", sizes, 2 * bytes, 2 * flops, false}, 1, [&](int, cudaStream_t stream) {
-    moeccl::cuda::expertForward(shape, weights, input.of(0), begins, blas, workspace, output.of(0),
-                                stream);
-  });
-  if (sizes.tokens != bench.training()) return;
-  Turns<std::uint16_t> dw1(1, sizes.experts * matrix), dw2(1, sizes.experts * matrix),
-      gradient(1, rows * embedding);
-  bench.measure(
-      {"experts backward", sizes, 4 * bytes, 4 * flops, false}, 1, [&](int, cudaStream_t stream) {
-        moeccl::cuda::expertBackward(shape, weights, input.of(0), output.of(0), begins, blas,
-                                     workspace, {dw1.of(0), nullptr, dw2.of(0), nullptr},
-                                     gradient.of(0), stream);
-      });
+  Turns<std::uint16_t> b1(1, sizes.experts * hidden), b2(1, sizes.experts * embedding);
+  Turns<std::uint16_t> db1(1, sizes.experts * hidden), db2(1, sizes.experts * embedding);
+  const bool trains = sizes.tokens == bench.training();
+  const std::int64_t gradients = trains ? sizes.experts * matrix : 0;
+  Turns<std::uint16_t> dw1(1, gradients), dw2(1, gradients);
+  Turns<std::uint16_t> gradient(1, trains ? rows * embedding : 0);
+  for (const bool biased : {false, true}) {
+    const std::string with = biased ? ", biases" : "";
+    const moeccl::cuda::StackedWeights weights{w1.of(0), biased ? b1.of(0) : nullptr, w2.of(0),
+                                               biased ? b2.of(0) : nullptr};
+    bench.measure({"experts" + with, sizes, 2 * bytes, 2 * flops, false}, 1,
+                  [&](int, cudaStream_t stream) {
+                    moeccl::cuda::expertForward(shape, weights, input.of(0), begins, blas,
+                                                workspace, output.of(0), stream);
+                  });
+    if (!trains) continue;
+    const moeccl::cuda::StackedGradients wanted{dw1.of(0), biased ? db1.of(0) : nullptr, dw2.of(0),
+                                                biased ? db2.of(0) : nullptr};
+    bench.measure({"experts backward" + with, sizes, 4 * bytes, 4 * flops, false}, 1,
+                  [&](int, cudaStream_t stream) {
+                    moeccl::cuda::expertBackward(shape, weights, input.of(0), output.of(0), begins,
+                                                 blas, workspace, wanted, gradient.of(0), stream);
+                  });
+  }
 }
 
 }  // namespace

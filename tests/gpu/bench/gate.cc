@@ -1,4 +1,5 @@
 #include <span>
+#include <string>
 
 #include "kernels/gates/gate_cuda.h"
 #include "tests/gpu/bench/benches.h"
@@ -24,23 +25,25 @@ gates::Config configOf(gates::Kind kind, const Sizes& sizes) {
 // A gate with all that it reads and writes, for each turn what it must read from memory.
 class Problem {
  public:
-  Problem(Bench& bench, gates::Kind kind, const Sizes& sizes)
+  Problem(Bench& bench, const gates::Config& config, moecclDataType_t datatype = moecclBfloat16)
       : bench_(bench),
-        sizes_(sizes),
-        config_(configOf(kind, sizes)),
-        gate_(config_, moecclBfloat16, sizes.tokens, 1),
+        sizes_{config.batchTokens, config.embedding, config.experts, gates::width(config)},
+        config_(config),
+        elementBytes_(datatype == moecclBfloat16 ? 2 : 4),
+        gate_(config_, datatype, sizes_.tokens, 1),
         turns_(bench.turnsOf(static_cast<std::size_t>(productBytes()))),
-        input_(turns_, sizes.tokens * sizes.embedding),
-        weights_(turns_, sizes.embedding * sizes.experts),
-        logits_(turns_, sizes.tokens * sizes.experts),
+        input_(turns_, elementBytes_ * sizes_.tokens * sizes_.embedding),
+        weights_(turns_, elementBytes_ * sizes_.embedding * sizes_.experts),
+        noise_(1, elementBytes_ * sizes_.embedding * sizes_.experts),
+        logits_(turns_, sizes_.tokens * gates::logitsPerToken(config_)),
         memory_(gate_.workspaceBytes()),
         sums_(std::vector<double>(static_cast<std::size_t>(gates::sumsSize(config_)))),
         dSums_(sums_.size()),
         loss_(1),
-        chosen_(static_cast<std::size_t>(sizes.tokens * sizes.choices)),
+        chosen_(static_cast<std::size_t>(sizes_.tokens * sizes_.choices)),
         choiceWeights_(chosen_.size()),
-        factors_(static_cast<std::size_t>(sizes.tokens)),
-        used_(static_cast<std::size_t>(sizes.experts)),
+        factors_(static_cast<std::size_t>(sizes_.tokens)),
+        used_(static_cast<std::size_t>(sizes_.experts)),
         slots_(chosen_.size()) {}
 
   void product() {
@@ -50,30 +53,45 @@ class Problem {
                      gate_.computeLogits(parameters(turn), part(turn), logits_.of(turn), stream);
                    });
   }
-  // Alone, as where nothing is to be balanced; and with places, sums and a loss.
-  void choose(const std::string& name) {
-    const double bytes =
-        8.0 * static_cast<double>(sizes_.tokens) * (sizes_.experts + sizes_.choices);
-    bench_.measure({name, sizes_, bytes}, turns_,
-                   [&](int turn, cudaStream_t stream) { choose(turn, nullptr, stream); });
-    if (name != "choosing") return;
-    bench_.measure(
-        {"gate after logits", sizes_, bytes}, turns_, [&](int turn, cudaStream_t stream) {
-          choose(turn, sums_.data(), stream);
-          gate_.place(sizes_.tokens, 1, chosen_.data(), choiceWeights_.data(), used_.data(),
-                      slots_.data(), factors_.data(), sums_.data(), space(), stream);
-          gate_.loss(sums_.data(), 1, dSums_.data(), loss_.data(), stream);
-        });
+  // What other measurements need.
+  void choose() {
+    choose(0, sums_.data(), nullptr);
+    place(nullptr);
+    loss(nullptr);
+    cuda(cudaDeviceSynchronize(), "choosing");
   }
-  void backward() {
+  // With sums where they are wanted for a loss or a bias.
+  void choose(const std::string& name, bool withSums = false) {
+    bench_.measure({name, sizes_, choiceBytes()}, turns_, [&](int turn, cudaStream_t stream) {
+      choose(turn, withSums ? sums_.data() : nullptr, stream);
+    });
+  }
+  // Of what has been chosen before.
+  void place(const std::string& name) {
+    const double bytes = 20.0 * static_cast<double>(chosen_.size());
+    bench_.measure({name, sizes_, bytes}, 1, [&](int, cudaStream_t stream) { place(stream); });
+  }
+  void loss(const std::string& name) {
+    bench_.measure({name, sizes_}, 1, [&](int, cudaStream_t stream) { loss(stream); });
+  }
+  void allAfterLogits() {
+    bench_.measure({"gate after logits", sizes_, choiceBytes()}, turns_,
+                   [&](int turn, cudaStream_t stream) {
+                     choose(turn, sums_.data(), stream);
+                     place(stream);
+                     loss(stream);
+                   });
+  }
+  void backward(const std::string& name) {
     Device<std::byte> blasMemory(kBlasBytes);
     moeccl::cuda::Blas blas({blasMemory.data(), blasMemory.size()});
-    Turns<std::uint16_t> dWeights(1, sizes_.tokens * sizes_.choices);
-    Turns<std::uint16_t> dGate(1, sizes_.embedding * sizes_.experts);
-    Turns<std::uint16_t> dInput(1, sizes_.tokens * sizes_.embedding);
+    Turns<std::byte> dWeights(1, elementBytes_ * sizes_.tokens * sizes_.choices);
+    Turns<std::byte> dGate(1, elementBytes_ * sizes_.embedding * sizes_.experts);
+    Turns<std::byte> dInput(1, elementBytes_ * sizes_.tokens * sizes_.embedding);
     const double flops = 4 * static_cast<double>(sizes_.tokens * sizes_.embedding) * sizes_.experts;
-    Case what{"gate backward", sizes_, productBytes(), flops};
+    Case what{name, sizes_, productBytes(), flops};
     what.captured = false;  // cuBLAS may not be
+    what.type = elementBytes_ == 2 ? "bfloat16" : "float32";
     bench_.measure(what, 1, [&](int, cudaStream_t stream) {
       gate_.backward(parameters(0), part(0), logits_.of(0), chosen_.data(),
                      {slots_.data(), choiceWeights_.data(), factors_.data()}, dWeights.of(0),
@@ -83,23 +101,37 @@ class Problem {
 
  private:
   double productBytes() const {
-    return 2 * static_cast<double>((sizes_.tokens + sizes_.experts) * sizes_.embedding) +
+    return static_cast<double>(elementBytes_) *
+               static_cast<double>((sizes_.tokens + sizes_.experts) * sizes_.embedding) +
            8 * static_cast<double>(sizes_.tokens) * sizes_.experts;
   }
-  gates::Parameters<void> parameters(int turn) { return {weights_.of(turn)}; }
-  gates::Part<void> part(int turn) { return {input_.of(turn), sizes_.tokens, 0}; }
+  double choiceBytes() const {
+    return 8.0 * static_cast<double>(sizes_.tokens) *
+           static_cast<double>(gates::logitsPerToken(config_) + sizes_.choices);
+  }
+  gates::Parameters<void> parameters(int turn) { return {weights_.of(turn), noise_.of(0)}; }
+  // Random, as in training.
+  gates::Part<void> part(int turn) { return {input_.of(turn), sizes_.tokens, 0, gates::Draw{}}; }
   std::span<std::byte> space() { return {memory_.data(), memory_.size()}; }
   void choose(int turn, double* sums, cudaStream_t stream) {
     gate_.choose(parameters(turn), part(turn),
                  {logits_.of(turn), chosen_.data(), choiceWeights_.data()}, sums, space(), stream);
   }
+  void place(cudaStream_t stream) {
+    gate_.place(sizes_.tokens, 1, chosen_.data(), choiceWeights_.data(), used_.data(),
+                slots_.data(), factors_.data(), sums_.data(), space(), stream);
+  }
+  void loss(cudaStream_t stream) {
+    gate_.loss(sums_.data(), 1, dSums_.data(), loss_.data(), stream);
+  }
 
   Bench& bench_;
   const Sizes sizes_;
   const gates::Config config_;
+  const std::int64_t elementBytes_;
   const moeccl::cuda::Gate gate_;
   const int turns_;
-  Turns<std::uint16_t> input_, weights_;
+  Turns<std::byte> input_, weights_, noise_;
   Turns<double> logits_;
   Device<std::byte> memory_;
   Device<double> sums_, dSums_, loss_;
@@ -109,6 +141,44 @@ class Problem {
   Device<std::int64_t> used_, slots_;
 };
 
+struct Named {
+  gates::Kind kind;
+  const char* name;
+};
+constexpr Named kKinds[] = {{gates::Kind::softmax, "softmax"},
+                            {gates::Kind::noisy, "noisy"},
+                            {gates::Kind::gshard, "gshard"},
+                            {gates::Kind::expertChoice, "expertChoice"},
+                            {gates::Kind::sigmoid, "sigmoid"}};
+
+// What one kind of gate does, beside what gate() has of it.
+void rulesOf(Bench& bench, const Named& kind, Sizes sizes) {
+  if (kind.kind == gates::Kind::gshard) sizes.choices = 2;
+  const std::string name = kind.name;
+  gates::Config config = configOf(kind.kind, sizes);
+  {
+    Problem problem(bench, config);
+    // gate() has softmax's and sigmoid's.
+    if (kind.kind == gates::Kind::noisy || kind.kind == gates::Kind::gshard ||
+        kind.kind == gates::Kind::expertChoice)
+      problem.choose("choosing by " + name);
+    problem.choose("choosing with sums, " + name, true);
+    problem.place("placing, " + name);
+    if (sizes.tokens == bench.training()) problem.loss("loss of " + name);
+  }
+  if (gates::Config kept = config; kept.renormalize = true, gates::renormalizedSum(kept) > 0) {
+    Problem problem(bench, kept);
+    problem.choose();
+    problem.place("renormalized, " + name);
+  }
+  if (sizes.tokens != bench.training()) return;
+  // Its products are small beside what is differentiated.
+  config.embedding = 16;
+  Problem problem(bench, config, moecclFloat32);
+  problem.choose();
+  problem.backward("differentiating " + name);
+}
+
 }  // namespace
 
 void gate(Bench& bench) {
@@ -116,14 +186,22 @@ void gate(Bench& bench) {
     for (const std::int64_t tokens : bench.tokens()) {
       const Sizes sizes{tokens, bench.embedding(), experts, Bench::kChoices};
       {
-        Problem problem(bench, gates::Kind::sigmoid, sizes);
+        Problem problem(bench, configOf(gates::Kind::sigmoid, sizes));
         problem.product();
         problem.choose("choosing");
-        if (tokens == bench.training()) problem.backward();
+        problem.allAfterLogits();
+        if (tokens == bench.training()) problem.backward("gate backward");
       }
-      Problem problem(bench, gates::Kind::softmax, sizes);
+      Problem problem(bench, configOf(gates::Kind::softmax, sizes));
       problem.choose("choosing by softmax");
     }
+}
+
+void rules(Bench& bench) {
+  for (const std::int32_t experts : bench.experts())
+    for (const std::int64_t tokens : {bench.decoding().back(), bench.training()})
+      for (const Named& kind : kKinds)
+        rulesOf(bench, kind, {tokens, bench.embedding(), experts, Bench::kChoices});
 }
 
 }  // namespace moeccl::gpu

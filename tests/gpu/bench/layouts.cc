@@ -84,8 +84,9 @@ void blocks(Bench& bench, const Sizes& sizes) {
 void layouts(Bench& bench) {
   std::vector<std::int64_t> tokens = bench.tokens();
   if (!bench.quick()) tokens.push_back(4096);
-  for (const std::int64_t count : tokens)
-    places(bench, {count, bench.embedding(), 64, Bench::kChoices});
+  for (const std::int32_t experts : bench.experts())
+    for (const std::int64_t count : tokens)
+      places(bench, {count, bench.embedding(), experts, Bench::kChoices});
   blocks(bench, {bench.training(), bench.embedding(), 64, Bench::kChoices});
 }
 

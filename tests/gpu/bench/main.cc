@@ -20,6 +20,7 @@ struct Named {
 constexpr Named kAll[] = {{"copy", [](Bench& bench) { bench.measureCopy(); }},
                           {"layouts", &layouts},
                           {"gate", &gate},
+                          {"rules", &rules},
                           {"experts", &experts},
                           {"lists", &lists},
                           {"rows", &rows},
