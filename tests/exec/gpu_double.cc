@@ -997,7 +997,7 @@ void GpuDouble::groupEnd(Comm comm, const Patience& patience) {
   for (GpuWorld::Waiting& launch : launches) {
     std::string peers;
     for (const auto& message : launch.item->messages)
-      if (message->isSend) peers += " " + std::to_string(message->to);
+      if (message->isSend) peers.append(" ").append(std::to_string(message->to));
     say("stream " + std::to_string(launch.stream->number) + " sends to" + peers);
     submit(*launch.stream, std::move(launch.item));
   }
