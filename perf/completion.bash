@@ -3,9 +3,9 @@ _moeccl() {
   local word=${COMP_WORDS[COMP_CWORD]} tool=("${COMP_WORDS[0]}") options
   COMPREPLY=()
   if [[ $word == -* ]]; then
-    case ${COMP_WORDS[1]} in route | predict) tool+=("${COMP_WORDS[1]}") ;; esac
+    case ${COMP_WORDS[1]} in layers | route | predict) tool+=("${COMP_WORDS[1]}") ;; esac
     options=$("${tool[@]}" --help 2>/dev/null | grep -oE -- '(^|[ ,])--?[a-z][a-z-]*' | tr -d ' ,')
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
   fi
 }
-complete -o default -F _moeccl moeccl-fit moeccl-lab moeccl-layers moeccl-mpi moeccl-perf moeccl-plan
+complete -o default -F _moeccl moeccl-fit moeccl-lab moeccl-mpi moeccl-perf moeccl-plan

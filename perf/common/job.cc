@@ -69,6 +69,12 @@ std::int64_t Job::sum(std::int64_t value) const {
   return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
+OverRanks Job::overRanks() const {
+  return [this](const std::vector<double>& mine, Average average) {
+    return perf::overRanks(gather(mine), mine.size(), average);
+  };
+}
+
 void Job::leave() {
   require(moecclCommDestroy(comm_.release()), "leave", nullptr);
   mpi_.reset();

@@ -9,6 +9,7 @@
 #include "perf/common/competitor.h"
 #include "perf/common/memory.h"
 #include "perf/common/mpi_competitor.h"
+#include "perf/common/turns.h"
 
 namespace moeccl::perf {
 
@@ -38,6 +39,8 @@ class Job {
   }
   // Collective.
   std::int64_t sum(std::int64_t value) const;
+  // For takeTurns().
+  OverRanks overRanks() const;
 
   // Everything has gone well on this rank: leave together with the others. Collective.
   void leave();

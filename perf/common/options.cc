@@ -116,6 +116,27 @@ std::vector<int> readNodes(const std::string& text, int mostRanks) {
 
 }  // namespace
 
+CLI::Validator numberCheck(const char* description, const char* what, bool (*holds)(double)) {
+  const auto check = [what, holds](const std::string& text) -> std::string {
+    double value = 0;
+    if (readAll(text, value) && std::isfinite(value) && holds(value)) return {};
+    return text + " is no number " + what;
+  };
+  return {check, description};
+}
+
+const CLI::Validator kPositive =
+    numberCheck("POSITIVE", "above 0", [](double value) { return value > 0; });
+const CLI::Validator kNotNegative =
+    numberCheck("NONNEGATIVE", "from 0 on", [](double value) { return value >= 0; });
+const CLI::Validator kSize(
+    [](std::string& text) -> std::string {
+      // CLI11 would take "-8" for 2^64 - 8.
+      if (text.starts_with('-')) return "a size is 0 or more, not " + text;
+      return CLI::AsSizeValue(false)(text);
+    },
+    "SIZE");
+
 CLI::Option* addNodesOption(CLI::App& app, std::vector<int>& ranksPerNode, int mostRanks) {
   return app
       .add_option_function<std::string>(
@@ -182,6 +203,31 @@ std::string passName(moecclPass_t pass) {
   for (const auto& [name, value] : kPasses)
     if (value == pass) return name;
   return {};
+}
+
+CLI::Option* addMemoryOption(CLI::App& app, moecclMemory_t& memory) {
+  return app
+      .add_option_function<std::string>(
+          "--memory",
+          [&memory](const std::string& name) {
+            memory = name == "cuda" ? moecclMemoryCuda : moecclMemoryHost;
+          },
+          "host, or cuda: buffers on a GPU for each rank, and collectives over NCCL")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->default_str("host");
+}
+
+void addTurnOptions(CLI::App& app, int& iterations, int& warmupIterations, int& repetitions) {
+  app.add_option("-n,--iters", iterations, "calls that are timed together")
+      ->check(kPositive)
+      ->capture_default_str();
+  app.add_option("-w,--warmup_iters", warmupIterations, "calls before those")
+      ->check(kNotNegative)
+      ->capture_default_str();
+  app.add_option("-r,--repeats", repetitions,
+                 "how often each of the competitors has its turn of -w and -n calls")
+      ->check(kPositive)
+      ->capture_default_str();
 }
 
 CLI::Option* addJsonOption(CLI::App& app, std::string& path) {

@@ -7,7 +7,36 @@
 #include <string>
 #include <vector>
 
+#include "perf/common/tool.h"
+
 namespace moeccl::perf {
+
+// Lets `app` read the arguments of a tool, then `check`, which may throw CLI::ParseError;
+// parsed.text and parsed.error say what came of it. Every tool has --help and --version.
+template <typename Options, typename Check = void (*)()>
+void parse(
+    CLI::App& app, int argc, const char* const* argv, Parsed<Options>& parsed,
+    const Check& check = [] {}) {
+  const std::string version = versionOf(app.get_name());
+  app.set_version_flag("--version", version, "Print the version and exit");
+  try {
+    app.parse(argc, argv);
+    check();
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+  } catch (const CLI::CallForVersion&) {
+    parsed.text = version + "\n";
+  } catch (const CLI::ParseError& error) {
+    parsed.error = error.what();
+  }
+}
+
+// Checks of numbers whose errors are short: CLI11's own spell out the largest double. `what`
+// follows "is no number".
+CLI::Validator numberCheck(const char* description, const char* what, bool (*holds)(double));
+extern const CLI::Validator kPositive, kNotNegative;
+// "1K" becomes 1024.
+extern const CLI::Validator kSize;
 
 // --nodes: 2x4 is two nodes of four ranks, 4,4,3 the ranks of each node, 2x4,3 the same. At most
 // `mostRanks` ranks together.
@@ -27,6 +56,12 @@ CLI::Option* addLayerOption(CLI::App& app, moecclMoeConfig_t& layer);
 CLI::Option* addPassOption(CLI::App& app, moecclPass_t& pass,
                            const std::vector<std::string>& names);
 std::string passName(moecclPass_t pass);
+
+// --memory: host, or cuda.
+CLI::Option* addMemoryOption(CLI::App& app, moecclMemory_t& memory);
+
+// -n, -w and -r, of what is timed in turns.
+void addTurnOptions(CLI::App& app, int& iterations, int& warmupIterations, int& repetitions);
 
 // --json FILE; of several ranks rank 0 writes it.
 CLI::Option* addJsonOption(CLI::App& app, std::string& path);

@@ -6,10 +6,7 @@
 #include <stdexcept>
 
 #include "perf/common/collectives.h"
-#include "perf/common/memory_option.h"
-#include "perf/common/number_checks.h"
 #include "perf/common/options.h"
-#include "perf/common/parse.h"
 #include "perf/fit/targets.h"
 #include "perf/perf/options.h"
 
@@ -89,7 +86,6 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   Parsed<FitOptions> parsed;
   FitOptions& options = parsed.options;
   std::vector<std::string> grids;
-  std::string memory = "host";
   CLI::App app(kDescription, "moeccl-fit");
   app.add_option("-o,--output", options.outputFile, "the profile")->capture_default_str();
   app.add_option("--budget", options.budgetSeconds,
@@ -113,13 +109,12 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember(measurableCollectives()));
-  const CLI::Validator bytes(readSize, "SIZE");
   app.add_option("--min-bytes", options.minBytes, "smallest size of a rank's send buffer, as in 1K")
-      ->transform(bytes & kPositive)
+      ->transform(kSize & kPositive)
       ->capture_default_str();
   app.add_option("--max-bytes", options.maxBytes,
                  "largest one (default: 64M, but no call longer than about a second)")
-      ->transform(bytes & kPositive);
+      ->transform(kSize & kPositive);
   app.add_option("--steady", options.steadyPercent,
                  "repeat until the median is known within so many per cent")
       ->check(kPositive)
@@ -136,13 +131,12 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
          "measure nothing: fit the samples of this profile again, in one process (--grids is\n"
          "for --map then)")
       ->check(CLI::ExistingFile);
-  addMemoryOption(app, memory);
+  addMemoryOption(app, options.memory);
   app.add_option("--map", options.mapFile,
                  "also write which schedule is the fastest where, as JSON for plot_profile.py")
       ->excludes("--collectives");
   parse(app, argc, argv, parsed, [&] {
     for (const std::string& text : grids) options.grids.push_back(readGrid("--grids", text));
-    options.memory = memoryNamed(memory);
     checkTogether(app, options);
   });
   return parsed;

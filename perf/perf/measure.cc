@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "perf/common/pattern.h"
@@ -94,9 +92,9 @@ double Measurement::time(Competitor& competitor, bool inPlace, std::size_t count
   return passed.count() / options_.iterations;
 }
 
-std::uint32_t Measurement::seedOf(const Job& job) {
+std::uint64_t Measurement::seedOf(const Job& job) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return static_cast<std::uint32_t>(job.gather(std::vector<std::int64_t>{now})[0]);
+  return static_cast<std::uint64_t>(job.gather(std::vector<std::int64_t>{now})[0]);
 }
 
 std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& type) {
@@ -124,23 +122,14 @@ std::vector<Result> Measurement::measure(std::uint64_t size, const DataType& typ
     for (Result& result : results)
       result.wrong = check(*result.competitor, result.inPlace, count, type);
 
-  // What came before, another library's turn above all, slows some down: nobody always follows the
-  // same one.
-  std::vector<std::size_t> order(results.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::vector<double> mine;
-  for (int i = 0; i < options_.repetitions; ++i) {
-    const std::size_t first = mine.size();
-    mine.resize(first + order.size());
-    std::ranges::shuffle(order, random_);
-    for (const std::size_t turn : order)
-      mine[first + turn] = time(*results[turn].competitor, results[turn].inPlace, count, type);
-  }
-  const std::vector<double> times = overRanks(job_.gather(mine), mine.size(), options_.average);
-
-  for (std::size_t i = 0; i < times.size(); ++i)
-    results[i % results.size()].times.push_back(times[i]);
-  for (Result& result : results) {
+  const std::vector<Turns> turns =
+      takeTurns(results.size(), options_.repetitions, draws_, options_.average, job_.overRanks(),
+                [&](std::size_t i) {
+                  return std::vector{time(*results[i].competitor, results[i].inPlace, count, type)};
+                });
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Result& result = results[i];
+    for (const std::vector<double>& turn : turns[i].values) result.times.push_back(turn[0]);
     const double seconds = spreadOf(result.times).median * 1e-6;
     result.algorithmBandwidth = static_cast<double>(total) / 1e9 / seconds;
     result.busBandwidth = result.algorithmBandwidth * collective.busFactor(world_);

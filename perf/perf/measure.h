@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "perf/common/competitor.h"
@@ -37,7 +36,7 @@ class Measurement {
         competitors_(competitors),
         send_(job.memory()),
         recv_(job.memory()),
-        random_(seedOf(job)) {}
+        draws_(seedOf(job)) {}
 
   // `size` is an entry of options.sizes(). Returns results by competitor, out of place before in
   // place, the same on all ranks. Collective. Throws std::runtime_error.
@@ -50,7 +49,7 @@ class Measurement {
   Buffers buffers(bool inPlace, std::size_t block);
   std::int64_t check(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);
   // Of the order of turns: another one in each run, the same on all ranks. Collective.
-  static std::uint32_t seedOf(const Job& job);
+  static std::uint64_t seedOf(const Job& job);
   // Microseconds per call, on this rank.
   double time(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);
 
@@ -59,7 +58,7 @@ class Measurement {
   const World& world_;
   const std::vector<std::unique_ptr<Competitor>>& competitors_;
   Buffer send_, recv_;
-  std::mt19937 random_;
+  Draws draws_;
   std::uint64_t checks_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// moeccl-perf: how fast a collective is, for every algorithm and beside MPI's. See
-// perf/perf/README.md.
+// moeccl-perf: how fast collectives, routes and layers are, for every algorithm and schedule, and
+// beside MPI. See perf/perf/README.md.
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "perf/common/job.h"
+#include "perf/perf/layers.h"
 #include "perf/perf/measure.h"
 #include "perf/perf/report.h"
 #include "perf/perf/route.h"
@@ -41,9 +42,8 @@ std::int64_t run(const Options& options, const Job& job) {
   for (const std::string& algorithm : options.mpiAlgorithms)
     competitors.push_back(job.mpi()->competitor(*options.collective, algorithm));
 
-  const std::vector<int> ranksPerNode = job.ranksPerNode();
   std::optional<Report> report;
-  if (job.rank() == 0) report.emplace(options, job, world, ranksPerNode);
+  if (job.rank() == 0) report.emplace(options, job, world);
   Measurement measurement(options, job, world, competitors);
   std::int64_t wrong = 0;
   for (const DataType& type : options.dataTypes) {
@@ -69,7 +69,9 @@ int routeMain(int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "route") return routeMain(argc - 1, argv + 1);
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "route") return routeMain(argc - 1, argv + 1);
+  if (what == "layers") return layers::main(argc - 1, argv + 1);
   const Parsed<Options> parsed = parseOptions(argc, argv);
   if (const std::optional<int> code = answered("moeccl-perf", parsed)) return *code;
   return runRanks("moeccl-perf", parsed.options, [&](Job& job) {

@@ -7,10 +7,7 @@
 #include <set>
 
 #include "perf/common/collectives.h"
-#include "perf/common/memory_option.h"
-#include "perf/common/number_checks.h"
 #include "perf/common/options.h"
-#include "perf/common/parse.h"
 
 namespace moeccl::perf {
 namespace {
@@ -90,12 +87,6 @@ void checkTogether(const Options& options, const std::string& compare, bool algo
 
 }  // namespace
 
-std::string readSize(std::string& text) {
-  // CLI11 would take "-8" for 2^64 - 8.
-  if (text.starts_with('-')) return "a size is 0 or more, not " + text;
-  return CLI::AsSizeValue(false)(text);
-}
-
 std::vector<std::uint64_t> Options::sizes() const {
   std::vector<std::uint64_t> sizes;
   for (std::uint64_t size = minBytes; size <= maxBytes;) {
@@ -112,7 +103,7 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
   Parsed<Options> parsed;
   Options& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
-  std::string collective, dataType = "float", compare, memory = "host";
+  std::string collective, dataType = "float", compare;
   int average = static_cast<int>(Average::kMean);
 
   CLI::App app(
@@ -122,27 +113,21 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       "MOECCL_ID_FILE, or from mpirun. perf/perf/README.md describes columns and JSON.",
       "moeccl-perf");
   app.add_option("COLLECTIVE", collective, namesOf(collectives()))->required();
-  const CLI::Validator bytes(readSize, "SIZE");
   app.add_option("-b,--minbytes", options.minBytes, "smallest size, as in 1024, 1K, 1M")
-      ->transform(bytes)
+      ->transform(kSize)
       ->capture_default_str();
   app.add_option("-e,--maxbytes", options.maxBytes, "largest size")
-      ->transform(bytes)
+      ->transform(kSize)
       ->capture_default_str();
   auto* step = app.add_option("-i,--stepbytes", options.stepBytes, "from one size to the next")
-                   ->transform(bytes & kPositive)
+                   ->transform(kSize & kPositive)
                    ->capture_default_str();
   app.add_option("-f,--stepfactor", options.stepFactor, "from one size to the next, instead of -i")
       ->check(kPositive)
       ->excludes(step);
   app.add_flag("--blocks", options.sizesOfBlocks,
                "-b, -e and -i are about one block, not about the whole buffer of a rank");
-  app.add_option("-n,--iters", options.iterations, "calls that are timed together")
-      ->check(kPositive)
-      ->capture_default_str();
-  app.add_option("-w,--warmup_iters", options.warmupIterations, "calls before those")
-      ->check(kNotNegative)
-      ->capture_default_str();
+  addTurnOptions(app, options.iterations, options.warmupIterations, options.repetitions);
   app.add_option("-c,--check", options.checkIterations, "calls whose result is checked; 0: none")
       ->check(kNotNegative)
       ->capture_default_str();
@@ -150,10 +135,6 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
   app.add_option("-d,--datatype", dataType, "all, " + namesOf(kDataTypes))->capture_default_str();
-  app.add_option("-r,--repeats", options.repetitions,
-                 "how often each of the competitors has its turn of -w and -n calls")
-      ->check(kPositive)
-      ->capture_default_str();
   app.add_option("--algorithms", options.algorithms,
                  "comma-separated names, or auto for the library's choice (the default)")
       ->delimiter(',');
@@ -176,14 +157,13 @@ Parsed<Options> parseOptions(int argc, const char* const* argv) {
          "NAME=VALUE: a variable that MPI alone gets to see, as UCX_RNDV_THRESH=inf; may be "
          "given\nmore than once")
       ->needs(compareOption);
-  addMemoryOption(app, memory);
+  addMemoryOption(app, options.memory);
   addJsonOption(app, options.jsonFile);
 
   parse(app, argc, argv, parsed, [&] {
     chooseCollective(collective, options);
     chooseDataTypes(dataType, options);
     options.average = static_cast<Average>(average);
-    options.memory = memoryNamed(memory);
     checkTogether(options, compare, !options.algorithms.empty());
     if (options.algorithms.empty()) options.algorithms = {"auto"};
     if (!compare.empty() && options.mpiAlgorithms.empty()) options.mpiAlgorithms = {"default"};

@@ -51,7 +51,4 @@ struct Options {
 
 Parsed<Options> parseOptions(int argc, const char* const* argv);
 
-// For a CLI::Validator: replaces "1K" by "1024"; returns what is wrong, "" where nothing is.
-std::string readSize(std::string& text);
-
 }  // namespace moeccl::perf

@@ -30,11 +30,9 @@ ordered_json toJson(const Result& result, const Result& reference) {
 
 ordered_json gridToJson(const Options& options, const World& world) {
   if (!options.collective->usesGrid) return {};
-  return {{"nMp", world.grid.nMp},
-          {"nEp", world.grid.nEp},
-          {"nEsp", world.grid.nEsp},
-          {"order", world.grid.order == moecclOrderEspEp ? "EspEp" : "EpEsp"},
-          {"experts", world.experts}};
+  ordered_json json = perf::toJson(world.grid);
+  json["experts"] = world.experts;
+  return json;
 }
 
 void printResult(const Result& result, const Result& reference) {
@@ -48,10 +46,13 @@ void printResult(const Result& result, const Result& reference) {
 
 }  // namespace
 
-Report::Report(const Options& options, const Job& job, const World& world,
-               const std::vector<int>& ranksPerNode)
-    : options_(options), json_("moeccl-perf", kSchemaVersion, options, job) {
+Report::Report(const Options& options, const Job& job, const World& world)
+    : options_(options),
+      json_("moeccl-perf", kSchemaVersion, options.jsonFile, options.commandLine, job) {
   json_.describe({
+      {"iterations", options.iterations},
+      {"warmupIterations", options.warmupIterations},
+      {"repetitions", options.repetitions},
       {"collective", options.collective->name},
       {"mpiVersion",
        options.mpiAlgorithms.empty() ? ordered_json() : ordered_json(job.mpi()->version())},
@@ -61,14 +62,9 @@ Report::Report(const Options& options, const Job& job, const World& world,
       {"results", ordered_json::array()},
   });
 
-  const int version = json_.version();
-  std::string nodes;
-  for (const int size : ranksPerNode) nodes += ' ' + std::to_string(size);
-  std::printf("# moeccl-perf, moeccl %d.%d.%d: %s, %s\n", version / 10000, version / 100 % 100,
-              version % 100, options.collective->name.data(),
+  json_.printHead("moeccl-perf");
+  std::printf("# %s, %s\n", options.collective->name.data(),
               options.collective->description.data());
-  std::printf("# %d ranks, by node:%s\n", job.ranks(), nodes.c_str());
-  json_.printDevice();
   if (options.collective->usesGrid)
     std::printf(
         "# grid: MP groups of %d, EP of %d, ESP of %d ranks, %s consecutive; experts per rank: "

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "perf/common/job.h"
-#include "perf/perf/json_report.h"
+#include "perf/common/json_report.h"
 #include "perf/perf/measure.h"
 
 namespace moeccl::perf {
@@ -13,9 +13,8 @@ namespace moeccl::perf {
 class Report {
  public:
   // Opens the JSON file, so that a wrong name is found before anything is measured, and prints the
-  // head. `ranksPerNode` as from Job. Throws std::runtime_error.
-  Report(const Options& options, const Job& job, const World& world,
-         const std::vector<int>& ranksPerNode);
+  // head. Throws std::runtime_error.
+  Report(const Options& options, const Job& job, const World& world);
 
   // All results of one size.
   void add(const std::vector<Result>& results);

@@ -3,6 +3,7 @@
 #include <moeccl/route.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -136,27 +137,28 @@ class Measured {
     fillTokens();
   }
 
-  // The mean of some calls, each begun by all ranks at once; the slowest rank's. And of each step
-  // what its three calls take, by the slowest rank of each.
-  void turn() {
+  // Seconds of the parts of some steps, [step][part]. All ranks begin each part at once.
+  std::vector<double> turn() {
     for (int i = 0; i < options_.warmupIterations; ++i) step(nullptr);
-    const auto count = static_cast<std::size_t>(options_.iterations);
-    std::vector<double> mine(kRouteParts * count), steps(count, 0);
-    for (std::size_t i = 0; i < count; ++i) step(&mine[i * kRouteParts]);
-    const std::vector<double> slowest = overRanks(job_.gather(mine), mine.size(), Average::kMax);
-    for (std::size_t part = 0; part < kRouteParts; ++part) {
-      double sum = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        sum += slowest[i * kRouteParts + part];
-        steps[i] += slowest[i * kRouteParts + part];
-      }
-      result_.times[part].push_back(sum / options_.iterations);
-    }
-    result_.steps.insert(result_.steps.end(), steps.begin(), steps.end());
+    std::vector<double> mine(kRouteParts * static_cast<std::size_t>(options_.iterations));
+    for (std::size_t at = 0; at < mine.size(); at += kRouteParts) step(&mine[at]);
+    return mine;
   }
 
-  // Collective.
-  const RouteResult& finish() {
+  // `turns` are those of the slowest rank of each part. A part's time in a turn is the mean, a
+  // step's that of its parts together. Collective.
+  const RouteResult& finish(const Turns& turns) {
+    for (const std::vector<double>& turn : turns.values) {
+      std::array<double, kRouteParts> sums{};
+      for (std::size_t at = 0; at < turn.size(); at += kRouteParts) {
+        double step = 0;
+        for (std::size_t part = 0; part < kRouteParts; ++part)
+          sums[part] += turn[at + part], step += turn[at + part];
+        result_.steps.push_back(step);
+      }
+      for (std::size_t part = 0; part < kRouteParts; ++part)
+        result_.times[part].push_back(sums[part] / options_.iterations);
+    }
     result_.algorithm = rows().algorithm;
     result_.wrong = job_.sum(wrong());
     return result_;
@@ -328,12 +330,14 @@ std::int64_t measureRoutes(const RouteOptions& options, const Job& job) {
   std::vector<std::unique_ptr<Measured>> all;
   for (const std::string& algorithm : options.algorithms)
     all.push_back(std::make_unique<Measured>(options, job, grid.get(), chosen, algorithm));
-  for (int turn = 0; turn < options.repetitions; ++turn)
-    for (const auto& each : all) each->turn();
+  Draws draws(options.seed);
+  const std::vector<Turns> turns =
+      takeTurns(all.size(), options.repetitions, draws, Average::kMax, job.overRanks(),
+                [&](std::size_t i) { return all[i]->turn(); });
   std::vector<RouteResult> results;
   std::int64_t wrong = 0;
-  for (const auto& each : all) {
-    results.push_back(each->finish());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    results.push_back(all[i]->finish(turns[i]));
     wrong += results.back().wrong;
   }
   if (report) report->finish(results);

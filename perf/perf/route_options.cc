@@ -5,9 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "perf/common/memory_option.h"
-#include "perf/common/number_checks.h"
-#include "perf/common/parse.h"
+#include "perf/common/options.h"
 
 namespace moeccl::perf {
 namespace {
@@ -24,7 +22,7 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   Parsed<RouteOptions> parsed;
   RouteOptions& options = parsed.options;
   options.commandLine.assign(argv, argv + argc);
-  std::string dataType = options.dataType.name, memory = "host";
+  std::string dataType = options.dataType.name;
   CLI::App app(
       "Measures routes: Begin, Dispatch and Combine, for several algorithms in turns. Ranks "
       "come as in moeccl-perf.",
@@ -43,7 +41,7 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   app.add_option("--experts", options.experts, "of all ranks")
       ->check(CLI::Range(1, 1 << 15))
       ->capture_default_str();
-  app.add_option("--topk", options.choices, "experts of a token")
+  app.add_option("--top-k", options.choices, "experts of a token")
       ->check(CLI::Range(1, 128))
       ->capture_default_str();
   app.add_option("--tokens", options.tokens, "of each rank")
@@ -60,35 +58,26 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   app.add_option("--esp", options.esp, "ranks that share an expert")
       ->check(kPositive)
       ->capture_default_str();
-  app.add_option("-n,--iters", options.iterations, "calls that are timed together")
-      ->check(kPositive)
-      ->capture_default_str();
-  app.add_option("-w,--warmup_iters", options.warmupIterations, "calls before those")
-      ->check(kNotNegative)
-      ->capture_default_str();
-  app.add_option("-r,--repeats", options.repetitions, "turns of each algorithm")
-      ->check(kPositive)
-      ->capture_default_str();
+  addTurnOptions(app, options.iterations, options.warmupIterations, options.repetitions);
   app.add_option("--seed", options.seed, "of the routing")->capture_default_str();
-  addMemoryOption(app, memory);
-  app.add_option("--json", options.jsonFile, "also write everything to this file, on rank 0");
+  addMemoryOption(app, options.memory);
+  addJsonOption(app, options.jsonFile);
   parse(app, argc, argv, parsed, [&] {
     options.dataType = kTypes.at(dataType);
     options.combined = options.isQuantised() ? kTypes.at("bfloat16") : options.dataType;
-    options.memory = memoryNamed(memory);
     if (options.algorithms.empty()) {
       options.algorithms = {"flat", "rank", "node", "auto"};
       if (options.tokens >= 1 && options.tokens <= 128) options.algorithms.push_back("latency");
     }
     if (options.choices > options.experts)
-      throw CLI::ValidationError("--topk", "a token cannot have " +
-                                               std::to_string(options.choices) + " of " +
-                                               std::to_string(options.experts) + " experts");
+      throw CLI::ValidationError("--top-k", "a token cannot have " +
+                                                std::to_string(options.choices) + " of " +
+                                                std::to_string(options.experts) + " experts");
     constexpr std::int64_t kMostChoices = std::numeric_limits<std::int32_t>::max();
     if (options.tokens > kMostChoices / options.choices)
       throw CLI::ValidationError(
           "--tokens", std::to_string(options.tokens) + " is too many: a rank can have " +
-                          std::to_string(kMostChoices) + " choices, --tokens times --topk");
+                          std::to_string(kMostChoices) + " choices, --tokens times --top-k");
     if (options.isQuantised() && options.hidden % 128 != 0)
       throw CLI::ValidationError("--hidden",
                                  std::to_string(options.hidden) +

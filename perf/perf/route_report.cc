@@ -46,8 +46,12 @@ void print(const RouteResult& result, const RouteResult& reference) {
 }  // namespace
 
 RouteReport::RouteReport(const RouteOptions& options, const Job& job, const RowsPerToken& rows)
-    : options_(options), json_("moeccl-perf-route", kSchemaVersion, options, job) {
+    : options_(options),
+      json_("moeccl-perf-route", kSchemaVersion, options.jsonFile, options.commandLine, job) {
   json_.describe({
+      {"iterations", options.iterations},
+      {"warmupIterations", options.warmupIterations},
+      {"repetitions", options.repetitions},
       {"esp", options.esp},
       {"experts", options.experts},
       {"topk", options.choices},
@@ -60,11 +64,11 @@ RouteReport::RouteReport(const RouteOptions& options, const Job& job, const Rows
       {"rowsPerToken", {{"node", rows.node}, {"rank", rows.rank}, {"choice", rows.choice}}},
       {"results", ordered_json::array()},
   });
-  std::printf("# %d ranks on %zu nodes, %lld tokens each, %d of %d experts (%s), rows of %lld %s\n",
-              job.ranks(), job.ranksPerNode().size(), static_cast<long long>(options.tokens),
-              options.choices, options.experts, options.routing.c_str(),
-              static_cast<long long>(options.hidden), options.dataType.name);
-  json_.printDevice();
+  json_.printHead("moeccl-perf route");
+  std::printf("# %lld tokens of each rank, %d of %d experts (%s), rows of %lld %s\n",
+              static_cast<long long>(options.tokens), options.choices, options.experts,
+              options.routing.c_str(), static_cast<long long>(options.hidden),
+              options.dataType.name);
   std::printf(
       "# rows that leave a node for each token: %.2f by node, %.2f by rank, %.2f by choice\n",
       rows.node, rows.rank, rows.choice);

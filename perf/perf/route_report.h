@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "perf/common/job.h"
-#include "perf/perf/json_report.h"
+#include "perf/common/json_report.h"
 #include "perf/perf/route_options.h"
 
 namespace moeccl::perf {

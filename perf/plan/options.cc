@@ -2,9 +2,7 @@
 
 #include <numeric>
 
-#include "perf/common/number_checks.h"
 #include "perf/common/options.h"
-#include "perf/common/parse.h"
 
 namespace moeccl::perf::plan {
 namespace {

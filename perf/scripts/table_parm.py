@@ -19,8 +19,6 @@ import statistics
 import subprocess
 import tempfile
 
-from table_layers import table
-
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "plan", "parm")
 GRIDS = tuple(itertools.product((2, 4), (2, 4)))  # N_MP, N_ESP
 SCHEDULES = ("S1", "S2", "Parm")
@@ -31,6 +29,11 @@ STRIDE = 61  # has no divisor in common with their number
 PCIE = {"overheadInNode": 1e-6, "overheadBetween": 2e-6, "latencyBetween": 20e-6, "betaBetween": 0.088e-9,
         "gapUplink": 0.2e-6, "betaUplink": 0.08e-9, "crowding": 0.01, "betaMemory": 0.003e-9}
 FIT_RANKS, ELEMENT = 4, 4  # of the groups whose MP-AllGather was fitted; bytes of a float
+
+
+def table(head, rows):
+    numbers = ["---" if column == 0 else "---:" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, numbers, *rows)) + "\n"
 
 
 def rows_of(name):

@@ -19,8 +19,8 @@ LIBRARY = (
 )
 # Meson puts the options and the functions that tests hold by themselves into libraries of all tools.
 LEFT_OUT = {
-    "perf/moeccl-perf": LIBRARY + (r"perf/(fit|layers|plan|predict)/\w+\.cc",),
-    "perf/moeccl-fit": LIBRARY + (r"perf/(layers|plan|predict)/\w+\.cc", r"perf/perf/route_options\.cc"),
+    "perf/moeccl-perf": LIBRARY + (r"perf/(fit|plan|predict)/\w+\.cc",),
+    "perf/moeccl-fit": LIBRARY + (r"perf/(plan|predict)/\w+\.cc", r"perf/perf/(layer|route)_options\.cc"),
     "tests/gpu/ranks_gpu": LIBRARY,
     "tests/gpu/emulation/kernels_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/base/(?!text)\w+\.cc"),
     "tests/gpu/emulation/bench_emulated": (r"tests/gpu/emulation/\w+\.cc", r"src/base/(?!text)\w+\.cc"),

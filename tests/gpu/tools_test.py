@@ -69,7 +69,7 @@ def route(options, folder, datatype):
     report = os.path.join(folder, "route.json")
     text, well = run(options.ranks, folder, [
         options.perf, "route", "--memory", options.memory, "-d", datatype, "--tokens", "64", "--hidden", "1024",
-        "--experts", "8", "--topk", "2", "-r", "3", "--json", report])
+        "--experts", "8", "--top-k", "2", "-r", "3", "--json", report])
     if not well:
         return text
     with open(report, encoding="utf-8") as file:

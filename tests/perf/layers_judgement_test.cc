@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "perf/layers/outcome.h"
-#include "perf/layers/settings.h"
+#include "perf/perf/layer_outcome.h"
+#include "perf/perf/layer_settings.h"
 
 namespace moeccl::perf::layers {
 namespace {
@@ -50,7 +50,8 @@ const Rule& ruleOf(const std::vector<Rule>& rules, const std::string& name) {
 TEST(LayerSettings, CoverEverySchedule) {
   const std::vector<int> nodes = {4, 4};
   Layer layer{{2, 2, 4, moecclOrderEspEp}, 2, 8, 16, 16, 4, 1, 1.2};
-  const std::vector<Setting> all = settings(layer, moecclPassForward, nodes);
+  Options options;
+  const std::vector<Setting> all = settings(layer, options, nodes);
   for (int schedule = moecclScheduleBaseline; schedule < moecclNumSchedules; ++schedule)
     EXPECT_EQ(std::count_if(all.begin(), all.end(),
                             [&](const Setting& setting) {
@@ -70,10 +71,24 @@ TEST(LayerSettings, CoverEverySchedule) {
     EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(names.contains("PPMoE allreduce=ring"));  // the layer is not offered
   layer.capacityFactor = 0;
-  const std::vector<Setting> dropless = settings(layer, moecclPassForward, nodes);
+  const std::vector<Setting> dropless = settings(layer, options, nodes);
   EXPECT_EQ(dropless[1].name(), "baseline tokenRouting=-1");
   EXPECT_EQ(dropless[2].name(), "baseline tokenRouting=1");
   EXPECT_EQ(dropless.back().name(), "auto");
+}
+
+TEST(LayerSettings, AreThoseThatAreNamed) {
+  const Layer layer{{2, 2, 4, moecclOrderEspEp}, 2, 8, 16, 16, 4, 1, 1.2};
+  Options options;
+  EXPECT_EQ(problemOf(options.schedules), "");
+  options.schedules = {"S2", "auto"};
+  EXPECT_EQ(problemOf(options.schedules), "");
+  const std::vector<Setting> named = settings(layer, options, {4, 4});
+  ASSERT_EQ(named.size(), 2u);
+  EXPECT_EQ(named[0].name(), "S2");
+  EXPECT_EQ(named[1].name(), "auto");
+  EXPECT_NE(problemOf({"S1", "S9"}).find("\"S9\" is none; give all or auto, baseline, S1"),
+            std::string::npos);
 }
 
 TEST(LayerJudgement, BestIsTheLeastMedian) {

@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "perf/layers/options.h"
+#include "perf/perf/layer_options.h"
 
 namespace moeccl::perf::layers {
 namespace {
 
+constexpr const char* kLayer =
+    "tokens=512,embedding=2048,hidden=64,experts=64,top-k=8,capacity-factor=0";
+
 Parsed<Options> parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "moeccl-layers");
+  arguments.insert(arguments.begin(), "moeccl-perf layers");
   return parseOptions(static_cast<int>(arguments.size()), arguments.data());
 }
 
@@ -21,6 +24,8 @@ TEST(LayersOptions, Defaults) {
   EXPECT_EQ(parsed.options.seed, 1u);
   EXPECT_EQ(parsed.options.scale, 0);
   EXPECT_EQ(parsed.options.topK, 0);
+  EXPECT_EQ(parsed.options.schedules, std::vector<std::string>{"all"});
+  EXPECT_TRUE(parsed.options.drawsLayers());
   EXPECT_EQ(parsed.options.pass, moecclPassForward);
   EXPECT_EQ(parsed.options.repetitions, 5);
   EXPECT_EQ(parsed.options.turnMs, 20);
@@ -28,9 +33,13 @@ TEST(LayersOptions, Defaults) {
 }
 
 TEST(LayersOptions, Values) {
-  const Parsed<Options> parsed = parse(
-      {"-l", "7", "--seed", "18446744073709551615", "--scale", "128", "--top-k", "2", "-r", "3",
-       "--pass", "both", "--turn-ms", "0.5", "--memory-gib", "0.5", "--note", "100 Mbit/s"});
+  const Parsed<Options> parsed =
+      parse({"-l",        "7",          "--seed",       "18446744073709551615",
+             "--scale",   "128",        "--top-k",      "2",
+             "-r",        "3",          "--pass",       "both",
+             "--turn-ms", "0.5",        "--memory-gib", "0.5",
+             "--note",    "100 Mbit/s", "--schedules",  "S1,auto",
+             "--learn",   "200"});
   ASSERT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.options.layers, 7);
   EXPECT_EQ(parsed.options.seed, ~std::uint64_t{0});
@@ -39,16 +48,20 @@ TEST(LayersOptions, Values) {
   EXPECT_EQ(parsed.options.pass, moecclPassBoth);
   EXPECT_EQ(parsed.options.turnMs, 0.5);
   EXPECT_EQ(parsed.options.note, "100 Mbit/s");
+  EXPECT_EQ(parsed.options.schedules, (std::vector<std::string>{"S1", "auto"}));
+  EXPECT_EQ(parsed.options.learn, 200);
 }
 
 TEST(LayersOptions, AGivenLayer) {
-  const Parsed<Options> parsed =
-      parse({"--layer", "1,2,512,2048,64,64", "--top-k", "8", "--dropless"});
+  const Parsed<Options> parsed = parse({"--layer", kLayer, "--grid", "1x4x2"});
   ASSERT_EQ(parsed.error, "");
-  EXPECT_EQ(parsed.options.layer, (std::vector<std::int64_t>{1, 2, 512, 2048, 64, 64}));
+  EXPECT_FALSE(parsed.options.drawsLayers());
+  EXPECT_EQ(parsed.options.layer.tokens, 512);
+  EXPECT_EQ(parsed.options.layer.topK, 8);
+  EXPECT_EQ(parsed.options.layer.dropless, 1);
+  EXPECT_EQ(parsed.options.grid.nEsp, 2);
   EXPECT_EQ(parsed.options.layers, 1);
   EXPECT_EQ(parsed.options.scale, 1);
-  EXPECT_TRUE(parsed.options.dropless);
 }
 
 TEST(LayersOptions, MistakesAreNamed) {
@@ -64,10 +77,11 @@ TEST(LayersOptions, MistakesAreNamed) {
       {{"--scale", "8", "--layer-seconds", "2"}, {"--scale", "--layer-seconds"}},
       {{"--layer-seconds", "0"}, {"--layer-seconds"}},
       {{"--top-k", "0"}, {"--top-k"}},
-      {{"--layer", "1,2,3", "--top-k", "1"}, {"--layer"}},
-      {{"--layer", "1,1,0,8,8,8", "--top-k", "1"}, {"--layer"}},
-      {{"--layer", "1,1,8,8,8,8"}, {"--layer", "--top-k"}},
-      {{"--layer", "1,1,8,8,8,8", "--top-k", "1", "--layers", "3"}, {"--layer"}},
+      {{"--layer", "1,2,3"}, {"--layer", "NAME=VALUE"}},
+      {{"--layer", kLayer, "--top-k", "1"}, {"--layer", "--top-k"}},
+      {{"--layer", kLayer, "--layers", "3"}, {"--layer"}},
+      {{"--grid", "1x4x2"}, {"--grid", "--layer"}},
+      {{"--learn", "-1"}, {"--learn"}},
       {{"--pass", "backward"}, {"--pass", "backward"}},
       {{"-r", "0"}, {"--repetitions"}},
       {{"--turn-ms", "-1"}, {"--turn-ms"}},

@@ -1,7 +1,7 @@
 // Parm's Algorithm 1, by hand.
 #include <gtest/gtest.h>
 
-#include "perf/layers/parm.h"
+#include "perf/perf/layer_parm.h"
 
 namespace moeccl::perf::layers {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "perf/layers/draws.h"
-#include "perf/layers/space.h"
+#include "perf/common/draws.h"
+#include "perf/perf/layer_space.h"
 
 namespace moeccl::perf::layers {
 namespace {

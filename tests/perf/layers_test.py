@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Tests moeccl-layers as a user starts it: layers_test.py --layers COMMAND --lab COMMAND --plot SCRIPT --table SCRIPT"""
+"""Tests moeccl-perf layers as a user starts it: layers_test.py --perf COMMAND --lab COMMAND"""
 import argparse
-import importlib
-import importlib.util
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -20,14 +19,8 @@ def execute(*command, **environment):
                           stdin=subprocess.DEVNULL, env={**os.environ, **environment})
 
 
-def table_module():
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, os.path.dirname(OPTIONS.table))
-    return importlib.import_module("table_layers")
-
-
 def ranks(nodes, *arguments):
-    return execute(OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", OPTIONS.layers, *arguments)
+    return execute(OPTIONS.lab, "run", "--emulate", nodes, "--no-prefix", "--", OPTIONS.perf, "layers", *arguments)
 
 
 class Layers(unittest.TestCase):
@@ -37,17 +30,17 @@ class Layers(unittest.TestCase):
         self.folder = folder.name
         self.json = os.path.join(folder.name, "out.json")
 
-    def measured(self, process):
+    def measured(self, process, learns=False):
         """The JSON of a run that must have gone well."""
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         with open(self.json, encoding="utf-8") as file:
             report = json.load(file)
-        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-layers", 2))
+        self.assertEqual((report["schema"], report["schemaVersion"]), ("moeccl-perf-layers", 1))
         for layer in report["layers"]:
-            self.hold_together(layer, report["repetitions"], report["closeRepetitions"])
+            self.hold_together(layer, report["repetitions"], report["closeRepetitions"], learns)
         return report
 
-    def hold_together(self, layer, repetitions, close_repetitions):
+    def hold_together(self, layer, repetitions, close_repetitions, learns):
         """Best, regrets and predictions follow from the times beside them."""
         candidates = {candidate["name"]: candidate for candidate in layer["candidates"]}
         medians = {name: statistics.median(candidate["seconds"]) for name, candidate in candidates.items()}
@@ -72,7 +65,8 @@ class Layers(unittest.TestCase):
                              candidates[layer["best"]]["followed"])
         offered = {candidate["schedule"] for candidate in candidates.values()} - {"auto"}
         self.assertEqual({choice["schedule"] for choice in layer["predictions"]["model"]}, offered)
-        self.assertEqual(layer["predictions"]["model"][0]["schedule"], candidates["auto"]["followed"])
+        if not learns:
+            self.assertEqual(layer["predictions"]["model"][0]["schedule"], candidates["auto"]["followed"])
         for rule in ("parm", "corrected"):
             self.assertLessEqual({choice["schedule"] for choice in layer["predictions"][rule]}, {"S1", "S2"})
 
@@ -98,8 +92,8 @@ class Layers(unittest.TestCase):
         self.assertIn("9 of 9 layers", process.stderr)
 
     def test_dropless(self):
-        report = self.measured(ranks("2x2", "--layer", "1,2,64,32,16,8", "--top-k", "4", "--dropless", "--pass", "both",
-                                     "-r", "3", "--turn-ms", "0", "--json", self.json))
+        report = self.measured(ranks("2x2", "--pass", "both", "--grid", "1x2x2", "--layer",
+                                     "tokens=64,embedding=32,hidden=16,experts=8,top-k=4,capacity-factor=0", "-r", "3", "--turn-ms", "0", "--json", self.json))
         layer, = report["layers"]
         self.assertEqual((layer["nEp"], layer["nEsp"], layer["topK"], layer["capacityFactor"]), (2, 2, 4, 0))
         names = {candidate["name"] for candidate in layer["candidates"]}
@@ -122,7 +116,7 @@ class Layers(unittest.TestCase):
             self.assertEqual(any("allreduce" in name for name in names if name.startswith("S1")), adds, names)
 
     def test_one_rank_chooses_a_scale(self):
-        report = self.measured(execute(OPTIONS.layers, "-l", "2", "-r", "1", "--turn-ms", "0", "--layer-seconds",
+        report = self.measured(execute(OPTIONS.perf, "layers", "-l", "2", "-r", "1", "--turn-ms", "0", "--layer-seconds",
                                        "0.05", "--json", self.json))
         self.assertIn(report["scale"], [1, 2, 4, 8, 16, 32, 64, 128])
         self.assertEqual({(layer["nMp"], layer["nEsp"]) for layer in report["layers"]}, {(1, 1)})
@@ -137,49 +131,49 @@ class Layers(unittest.TestCase):
         self.assertEqual((len(report["layers"]), len(report["skipped"])), (0, 4))
         self.assertIn("4 layers skipped", process.stdout)
 
-    def test_tables_say_what_the_program_does(self):
-        process = ranks("2x2", "-l", "9", *TINY, "--close-repetitions", "4", "--json", self.json)
+    def test_what_is_printed_is_what_the_json_has(self):
+        process = execute(OPTIONS.perf, "layers", "-l", "4", *TINY, "--close-repetitions", "4", "--json", self.json)
         report = self.measured(process)
-        tables = execute(sys.executable, OPTIONS.table, "--misses", self.json, self.json)
-        self.assertEqual(tables.returncode, 0, tables.stderr)
-        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.stdout.splitlines()
-                if line.startswith("| ")]
-        own = next(row for row in rows if row[0] == "out")
-        percent, model = table_module().percent, report["rules"]["model"]
-        self.assertEqual(own[1:6], ["9", percent(model["meanRegret"]), percent(model["worstRegret"]),
-                                    percent(model["right"], 0), percent(model["withinNoise"], 0)])
-        self.assertEqual(own[8], percent(report["predictionErrors"]["baseline"]["median"]))
-        best = sum(layer["rules"]["model"]["regret"] == 0 for layer in report["layers"])
-        self.assertGreaterEqual(int(own[6].removesuffix(" %")), round(100 * best / 9) - 1)
-        rules = next(row for row in rows if row[0] == "always S1")
-        self.assertEqual(rules[1:4], rules[4:])
-        self.assertEqual(rules[3], percent(report["rules"]["always S1"]["withinNoise"], 0))
-        speedups = {(row[0], row[1]): row[2] for row in rows if row[1] in ("S1", "S2", "auto")}
-        for row in report["speedups"]:
-            if row["measured"] is not None and row["schedule"] in ("S1", "S2", "auto"):
-                self.assertEqual(speedups[f"{row['nMp']}, {row['nEsp']}", row["schedule"]], f"{row['measured']:.2f}")
-        misses = sum(not layer["rules"]["model"]["withinNoise"] for layer in report["layers"])
-        listed = tables.stdout.split("not as good as the best:\n")
-        self.assertEqual(len(listed), 3)
-        self.assertEqual(listed[2].count("\n| ") - 2, misses)
+        rows = [re.split(r"\s{2,}", line.strip()) for line in process.stdout.splitlines() if line.startswith("  ")]
+        for rule, its in report["rules"].items():
+            printed = next(row for row in rows if row[0] == rule)
+            self.assertEqual(int(printed[1]), its["layers"])
+            self.assertEqual(printed[2], f"{100 * its['meanRegret']:.1f} %")
+            self.assertEqual(printed[-1], f"{100 * its['withinNoise']:.0f} %")
+        for name, its in report["predictionErrors"].items():
+            printed = [row for row in rows if row[0] == name][-1]
+            self.assertEqual(printed[2], f"{100 * its['median']:.1f} %")
+        for layer, printed in zip(report["layers"], (row for row in rows if "%" in row[-2])):
+            self.assertEqual(printed[-2], f"{100 * layer['rules']['model']['regret']:.1f}%")
+            self.assertEqual(printed[-1], layer["best"])
 
-    def test_slower_is_told_from_chance(self):
-        table = table_module()
-        turns, later = list(range(20)), list(range(10, 30))
-        self.assertAlmostEqual(table.chance_of_slower(turns, turns), 0.5)
-        self.assertLess(table.chance_of_slower(later, turns), 1e-4)
-        self.assertGreater(table.chance_of_slower(turns, later), 0.999)
-        # Of 3 and 3 turns, those of the slower all behind: once in 20, by the normal distribution 0.025.
-        self.assertAlmostEqual(table.chance_of_slower([4, 5, 6], [1, 2, 3]), 0.025, delta=0.001)
-
-    def test_the_picture_is_drawn(self):
-        self.measured(ranks("1x2", "-l", "4", *TINY, "--json", self.json))
-        if importlib.util.find_spec("matplotlib") is None:
-            self.skipTest("without matplotlib")
-        picture = os.path.join(self.folder, "out.png")
-        process = execute(sys.executable, OPTIONS.plot, "--output", picture, self.json)
+    def test_some_schedules(self):
+        layer = "tokens=64,embedding=32,hidden=16,experts=8,top-k=2,capacity-factor=1.2"
+        process = ranks("2x2", "--layer", layer, "--grid", "2x2x2", "--schedules", "S2,auto", "-r", "3", "--turn-ms", "0",
+                        "--json", self.json)
         self.assertEqual(process.returncode, 0, process.stderr)
-        self.assertGreater(os.path.getsize(picture), 10000)
+        with open(self.json, encoding="utf-8") as file:
+            measured, = json.load(file)["layers"]
+        self.assertEqual([candidate["name"] for candidate in measured["candidates"]], ["S2", "auto"])
+        self.assertEqual((measured["nMp"], measured["nEsp"], measured["length"], measured["topK"]), (2, 2, 64, 2))
+        one = ranks("1x2", "--layer", layer, "--schedules", "S1", "-r", "1", "--turn-ms", "0")
+        self.assertEqual(one.returncode, 0, one.stderr)
+        self.assertRegex(one.stdout, r"- +- +[0-9.]+ +- +S1\n")
+        none = ranks("2x2", "--layer", layer, "--schedules", "PPMoE")
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("--schedules: the layer is offered under none of them: ", none.stderr)
+        wrong = ranks("2x2", "--schedules", "S1,S7")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn('--schedules: "S7" is none; give all or auto, baseline, S1, S2', wrong.stderr)
+
+    def test_layers_learn(self):
+        process = ranks("2x2", "-l", "2", *TINY, "--learn", "40", "--json", self.json)
+        report = self.measured(process, learns=True)
+        self.assertEqual(report["learn"], 40)
+        self.assertIn("# auto learned for 40 steps before\n", process.stdout)
+        for layer in report["layers"]:
+            auto = next(candidate for candidate in layer["candidates"] if candidate["name"] == "auto")
+            self.assertEqual(auto["timedAs"], "auto")
 
     def test_wrong_arguments(self):
         process = ranks("2x2", "--scale", "3")
@@ -187,12 +181,12 @@ class Layers(unittest.TestCase):
         self.assertIn("3 is no power of two", process.stderr)
 
     def test_unwritable_json(self):
-        process = execute(OPTIONS.layers, "-l", "1", *TINY, "--json", "/nowhere/out.json")
+        process = execute(OPTIONS.perf, "layers", "-l", "1", *TINY, "--json", "/nowhere/out.json")
         self.assertEqual(process.returncode, 1)
         self.assertIn("/nowhere/out.json", process.stderr)
 
     def test_candidates_fixed_from_outside_are_refused(self):
-        process = execute(OPTIONS.layers, "-l", "1", *TINY, MOECCL_SCHEDULE="S1")
+        process = execute(OPTIONS.perf, "layers", "-l", "1", *TINY, MOECCL_SCHEDULE="S1")
         self.assertEqual(process.returncode, 2)
         self.assertIn("MOECCL_SCHEDULE", process.stderr)
 
@@ -200,7 +194,7 @@ class Layers(unittest.TestCase):
 def main():
     global OPTIONS
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--layers", "--lab", "--plot", "--table"):
+    for name in ("--perf", "--lab"):
         parser.add_argument(name, required=True)
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

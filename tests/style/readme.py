@@ -119,7 +119,7 @@ def problems(root):
     page = "include/ERRORS.md"
     yield from compare(page, "result", table_names(read(root, page), "Errors", r"moeccl\w+"), result_codes(root))
     yield from check_code(root, files)
-    code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.cc", path))
+    code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.(cc|h)", path))
     for path in files:
         if path.endswith(".md"):
             yield from check_paths(root, path)

@@ -1,0 +1,77 @@
+#include <cstdio>
+
+#include "perf/common/statistics.h"
+#include "perf/perf/layer_report.h"
+
+namespace moeccl::perf::layers {
+namespace {
+
+void printRules(const Run& run) {
+  std::vector<double> noise;
+  for (const Outcome& outcome : run.outcomes) noise.push_back(outcome.best.noise);
+  std::printf(
+      "#\n# Choices. regret: time of the choice over that of the best candidate, less 1. right:\n"
+      "# of the best one's schedule. as good: it is the best, or their times overlap from first\n"
+      "# to third quartile, or its regret is no more than the noise (%.1f %% in the median)\n",
+      100 * quantileOf(noise, 0.5));
+  std::printf("# %-24s %7s %12s %13s %7s %9s\n", "rule", "layers", "mean regret", "worst regret",
+              "right", "as good");
+  for (const Rule& rule : rules()) {
+    const auto summary = summaryOf(rule, run.outcomes);
+    if (!summary) continue;
+    std::printf("  %-24s %7zu %10.1f %% %11.1f %% %5.0f %% %7.0f %%\n", rule.name.c_str(),
+                summary->layers, 100 * summary->meanRegret, 100 * summary->worstRegret,
+                100 * summary->right, 100 * summary->withinNoise);
+  }
+  if (const std::size_t layers = disagreements(run.outcomes))
+    std::printf("# auto did not follow the model's first choice in %zu layers\n", layers);
+}
+
+void printPredictions(const Run& run) {
+  std::printf(
+      "#\n# Predictions of the model: |predicted - measured| / measured, automatic algorithms\n");
+  std::printf("# %-24s %7s %12s %13s\n", "schedule", "layers", "median", "90 % below");
+  for (const moecclSchedule_t schedule : everySchedule()) {
+    const std::vector<double> errors = predictionErrors(schedule, run.outcomes);
+    if (!errors.empty())
+      std::printf("  %-24s %7zu %10.1f %% %11.1f %%\n", scheduleName(schedule).c_str(),
+                  errors.size(), 100 * quantileOf(errors, 0.5), 100 * quantileOf(errors, 0.9));
+  }
+}
+
+void printSpeedup(const std::optional<double>& value) {
+  if (value)
+    std::printf(" %9.2f", *value);
+  else
+    std::printf(" %9s", "-");
+}
+
+void printSpeedups(const Run& run) {
+  std::printf(
+      "#\n# Mean speedup over the baseline, beside Parm's table IV (auto beside \"Parm\"):\n"
+      "# testbed A, 8 GPUs in one node; B, 4 in each of up to 8, of which two columns are there\n");
+  std::printf("# %4s %4s %-9s %7s %9s %9s %9s %9s\n", "N_MP", "ESP", "schedule", "layers",
+              "measured", "A", "B first", "B second");
+  for (const Speedups& row : speedups(run.outcomes)) {
+    if (row.layers == 0) continue;
+    std::printf("  %4d %4d %-9s %7zu", row.nMp, row.nEsp, scheduleName(row.schedule).c_str(),
+                row.layers);
+    for (const auto& value : {row.measured, row.testbedA, row.testbedBFirst, row.testbedBSecond})
+      printSpeedup(value);
+    std::printf("\n");
+  }
+}
+
+}  // namespace
+
+void printSummaries(const Run& run) {
+  if (!run.skipped.empty())
+    std::printf("#\n# %zu layers skipped: too large for --memory-gib %g\n", run.skipped.size(),
+                run.options.memoryGib);
+  if (run.outcomes.empty()) return;
+  printRules(run);
+  printPredictions(run);
+  printSpeedups(run);
+}
+
+}  // namespace moeccl::perf::layers
